@@ -37,7 +37,6 @@ class StoredNote:
     seed: int  # of the content; each run has its own
     checkpoint: int
     ranks: int  # of the run that wrote the checkpoint; the first is rank `settings.first_rank` of the job
-    hosts: int
     bytes: int  # of all files
     model: Model
     settings: Checkpoint

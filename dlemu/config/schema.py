@@ -299,8 +299,6 @@ class Checkpoint:
     """Compare every byte that is read with what was written (costs CPU)."""
     keep_last: Annotated[int, at_least(0)] = 0
     """Keep this many complete checkpoints and remove older ones; 0 keeps all, as training does."""
-    node_local: bool = False
-    """Each host has its own folder, on its drives; else hosts must see the same one."""
     interval_seconds: Annotated[float, MORE_THAN_0, SECONDS] = 1800.0
     """Seconds between checkpoints in training, for what share of its time they take."""
     gpu_mtbf_hours: Annotated[float, at_least(0), Unit("hours")] = 0.0

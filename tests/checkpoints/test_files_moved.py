@@ -221,7 +221,7 @@ def test_a_checkpoint_that_is_half_removed_is_no_whole_one(tmp_path: Path) -> No
     folder = str(tmp_path / "global_epoch1_step3")
     wanted = files(folder)
     write(posix.Storage(), wanted)
-    note = StoredNote(seed=1, checkpoint=3, ranks=1, hosts=1, bytes=9, model=Model(), settings=DEFAULT)
+    note = StoredNote(seed=1, checkpoint=3, ranks=1, bytes=9, model=Model(), settings=DEFAULT)
     write_note(posix.Storage(), folder, replace(note, complete=True), fsync=False)
     assert stored_checkpoints(posix.Storage(), str(tmp_path)) == [3]
     assert sorted(files_in(posix.Storage(), folder)) == ["0.pt", "1.pt", "2.pt"]

@@ -87,7 +87,7 @@ def test_an_empty_folder_is_nobodys(tmp_path: Path) -> None:
 
 
 def note(**changes: Any) -> StoredNote:
-    made = StoredNote(seed=7, checkpoint=3, ranks=4, hosts=2, bytes=9, model=Model(name="m"), settings=Checkpoint())
+    made = StoredNote(seed=7, checkpoint=3, ranks=4, bytes=9, model=Model(name="m"), settings=Checkpoint())
     return replace(made, **changes)
 
 

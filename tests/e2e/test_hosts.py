@@ -20,7 +20,6 @@ from pathlib import Path
 import psutil
 import pytest
 
-from dlemu.checkpoints.stored import NOTE
 from tests.e2e.harness import (
     MPIRUN,
     UNDER_MPI,
@@ -192,38 +191,20 @@ def test_accelerators_on_two_hosts_keep_one_timeline(hosts: Hosts, dataset: Path
     assert not hosts.seen(hosts.second).exists()
 
 
-def checkpoint_words(hosts: Hosts, *changes: str) -> list[str]:
+def test_ranks_of_two_hosts_write_one_checkpoint_into_a_folder_that_both_see(hosts: Hosts, tmp_path: Path) -> None:
     words = ["workload=llama3_8b", "model.num_layers=1", "metric.ceiling_seconds=0", f"output.folder={hosts.own}"]
     words += [f"model.transformer.{key}" for key in ("hidden_size=64", "ffn_hidden_size=128", "vocab_size=512")]
-    words += [f"checkpoint.checkpoint_folder={hosts.folder}/own/saved", "checkpoint.node_local=true"]
-    return words + [f"checkpoint.{change}" for change in changes]
-
-
-def test_checkpoints_are_written_to_each_hosts_own_drive(hosts: Hosts) -> None:
     few = ("num_checkpoints_write=1", "num_checkpoints_read=1", "time_between_checkpoints=0")
-    words = checkpoint_words(hosts, *few)
-    dlemu("checkpoint", *words, launcher=hosts.mpirun).assert_ran()
-    for host, ranks in ((hosts.first, (0, 1)), (hosts.second, (2, 3))):
-        saved = hosts.folder / host / "saved"
-        assert [path.name for path in saved.iterdir()] == ["global_epoch1_step1"], "and nothing else"
-        names = {path.name for path in (saved / "global_epoch1_step1").glob("zero*_optim_states.pt")}
-        assert names == {f"zero_pp_rank_{rank}_mp_rank_0_optim_states.pt" for rank in ranks}
-
-
-def test_a_partial_checkpoint_is_removed_from_each_hosts_own_drive(hosts: Hosts) -> None:
-    """A rank is killed while all wait, with the second checkpoint's folder made, for the seconds of its snapshot."""
-    words = checkpoint_words(hosts, "num_checkpoints_write=2", "num_checkpoints_read=0", "time_between_checkpoints=0")
-    words += ["checkpoint.asynchronous=true", "checkpoint.snapshot_gb_per_second=0.0001"]
-    process = start("checkpoint", *words, "telemetry.enabled=false", launcher=hosts.mpirun)
-    both = [hosts.folder / host / "saved" for host in (hosts.first, hosts.second)]
-    second = [saved / "global_epoch1_step2" / NOTE for saved in both]
-    until(lambda: all(note.exists() for note in second) or process.poll() is not None, "the second checkpoint")
-    os.kill(max(ranks_on(hosts.second)), signal.SIGKILL)  # the last process: a rank
-    ended = wait(process)
-    assert ended.status != 0
-    assert ended.err.count("was killed") == 1
-    until(lambda: not any((*ranks_on(hosts.first), *ranks_on(hosts.second))), "all ranks to end")
-    assert [[path.name for path in saved.iterdir()] for saved in both] == [["global_epoch1_step1"]] * 2
+    words += [f"checkpoint.{setting}" for setting in few]
+    saved = tmp_path / "saved"
+    dlemu("checkpoint", *words, f"checkpoint.checkpoint_folder={saved}", launcher=hosts.mpirun).assert_ran()
+    assert [path.name for path in saved.iterdir()] == ["global_epoch1_step1"], "and nothing else"
+    names = {path.name for path in (saved / "global_epoch1_step1").glob("zero*_optim_states.pt")}
+    assert names == {f"zero_pp_rank_{rank}_mp_rank_0_optim_states.pt" for rank in range(4)}
+    apart = f"checkpoint.checkpoint_folder={hosts.folder}/own/saved"
+    refused = dlemu("checkpoint", *words, apart, f"output.folder={hosts.own}2", launcher=hosts.mpirun)
+    assert refused.status != 0
+    assert "which this host does not share with rank 0" in refused.err
 
 
 @pytest.mark.parametrize("loss", ["killed", "cut off"])

@@ -29,7 +29,6 @@ ENDS: dict[str, signal.Signals | None] = {
     "saving": signal.SIGKILL,
     "mpirun": None,
     "checkpoint": signal.SIGINT,
-    "node local": signal.SIGKILL,
     "datagen": signal.SIGKILL,
     "probe": signal.SIGINT,
     "sweep": signal.SIGINT,
@@ -61,13 +60,9 @@ def everything(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Command]:
         few = [f"++workload.{word}" for word in few if word.split(".")[0] in ("dataset", "reader", "train")]
         return [DLIO, "workload=unet3d_v100", *few, "++workload.dataset.format=npz", f"++hydra.run.dir={folder}"]
 
-    def node_local(folder: Path) -> list[str]:
-        return [*checkpoint(folder), "checkpoint.node_local=true"]
-
     named = commands(top)
-    checkpoint = named["checkpoint"]
     more = {name: partial(words, top) for name, words in of_parts("MORE_COMMANDS").items()}
-    return named | more | {"node local": node_local, "dlio": dlio}
+    return named | more | {"dlio": dlio}
 
 
 def test_every_command_that_fuzzing_ends_is_tried(everything: dict[str, Command]) -> None:

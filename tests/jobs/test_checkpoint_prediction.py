@@ -195,11 +195,6 @@ def test_what_only_a_training_s_prediction_takes_is_refused(tmp_path: Path, opti
         predicted(tmp_path, mb_per_second=1.0, **option)
 
 
-def test_drives_of_each_host_are_predicted_by_one_host(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=r"checkpoint.node_local is true: wanted the prediction of one host"):
-        predicted(tmp_path, "checkpoint.node_local=true", mb_per_second=1.0)
-
-
 def test_no_checkpoints_no_storage_and_no_model_are_refused(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="does not say how large a model's checkpoint is"):
         run_prediction(load(["workload=default"]), PredictionRequest(mb_per_second=1.0))

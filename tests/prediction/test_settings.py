@@ -50,7 +50,7 @@ IRRELEVANT = """
     checkpoint.num_checkpoints_read checkpoint.time_between_checkpoints checkpoint.rank_sync
     checkpoint.recovery_rank_shift checkpoint.randomize_tensor checkpoint.odirect checkpoint.writers
     checkpoint.transfer_size checkpoint.read_as checkpoint.readers checkpoint.evict_page_cache checkpoint.verify
-    checkpoint.keep_last checkpoint.node_local checkpoint.interval_seconds checkpoint.gpu_mtbf_hours
+    checkpoint.keep_last checkpoint.interval_seconds checkpoint.gpu_mtbf_hours
     checkpoint.snapshot_gb_per_second
 """
 """No AU depends on it, or only that of the emulator's own work."""

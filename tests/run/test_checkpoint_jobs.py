@@ -5,14 +5,12 @@ from __future__ import annotations
 import json
 import os
 import re
-import shutil
 import signal
 import subprocess
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
 from click.testing import CliRunner, Result
@@ -23,7 +21,6 @@ from dlemu.checkpoints.io_rows import WHOLE, WRITE
 from dlemu.checkpoints.stored import NOTE, read_note, write_note
 from dlemu.cli.report import command as report_command
 from dlemu.config import load
-from dlemu.jobs.checkpoint.loop import _CheckpointRank
 from dlemu.jobs.checkpoint.measured import exported
 from dlemu.jobs.checkpoint.page import kept_line, screen
 from dlemu.jobs.checkpoint.parts import conditions
@@ -293,9 +290,6 @@ def test_what_stays_is_said_with_a_command_that_removes_just_that(tmp_path: Path
     assert sorted(os.listdir(folder / "saved")) == [f"global_epoch1_step{number}" for number in (2, 3, 4)]
     subprocess.run(["bash", "-c", command], check=True)
     assert os.listdir(folder / "saved") == ["global_epoch1_step4"]
-    environment = replace(done.summary.environment, hosts=done.summary.environment.hosts * 2)
-    two = replace(done.summary, environment=environment)
-    assert "; to remove them, on each host that has some: rm -r " in kept_line(two)
     assert kept_line(replace(done.summary, kept=(1, 3))).endswith("/global_epoch1_step{1,3}"), "2 is another run's"
     assert done.summary.write is not None
     limit = LimitedBy[Cause](what="storage", confidence="medium")
@@ -304,21 +298,3 @@ def test_what_stays_is_said_with_a_command_that_removes_just_that(tmp_path: Path
     assert "limited by storage, confidence medium" in [said.value for said in lines], "no share of time to show"
     only_read = run(folder, "read", num_checkpoints_write="0", num_checkpoints_read="1")
     assert {said.label for said in screen(only_read.summary, "").lines} - {"", "to do"} == {"reads"}
-
-
-def test_each_host_replaces_only_checkpoints_of_the_same_kind_on_a_drive_of_its_own(tmp_path: Path) -> None:
-    workload = SmallJob(tmp_path, "result", node_local="true").workload
-    job = prepare_job(CHECKPOINTS, workload, 2)[0]
-    shutil.rmtree(tmp_path / "saved")  # from here on the drive of another host
-    of_another_run = tmp_path / "saved" / "global_epoch1_step3" / "zero_pp_rank_1_mp_rank_0_optim_states.pt"
-    of_another_run.parent.mkdir(parents=True)
-    of_another_run.touch()
-    with pytest.raises(UserError, match=r"global_epoch1_step3 holds .* files that dlemu did not write"):
-        check_checkpoint_host(job, 1)
-    storage = open_storage(StorageSpec())
-    write_note(storage, str(of_another_run.parent), job.note(3, 2), fsync=False)
-    check_checkpoint_host(job, 1)
-    rank: Any = SimpleNamespace(_job=job, _comm=SimpleNamespace(rank=1), _storage=storage, _owns_folders=True)
-    rank._barrier = lambda: 0
-    _CheckpointRank._remove_replaced(rank)
-    assert not of_another_run.parent.exists()

@@ -29,7 +29,6 @@ from dlemu.checkpoints.stored import remove_checkpoint, write_note
 from dlemu.checkpoints.write_files import NO_SPACE, CheckpointWriter, explained
 from dlemu.jobs.checkpoint.measured import CheckpointJournal, UnderWay
 from dlemu.jobs.checkpoint.plan import CheckpointJob, ReadSource
-from dlemu.jobs.checkpoint.prepare import replaced_here
 from dlemu.machine.clock import MonotonicClock
 from dlemu.machine.environment import describe_storage, existing_folder
 from dlemu.ranks import Comm, within
@@ -122,17 +121,11 @@ class _CheckpointRank:
 
     def _remove_replaced(self) -> None:
         """Remove the checkpoints that this run replaces, as there may be no space for both."""
-        if self._owns_folders:
-            for checkpoint in replaced_here(self._job, self._storage):
+        if self._comm.rank == 0 and self._job.writes:
+            for checkpoint in self._job.replaced:
                 remove_checkpoint(self._storage, self._job.folder_of(checkpoint), self._job.plan.names)
-        if self._job.writes and self._comm.rank == 0:  # with `node_local`, only rank 0's host has the token
             self._storage.remove(self._job.token_path)
         self._barrier()
-
-    @property
-    def _owns_folders(self) -> bool:
-        """Whether this rank makes and removes the folders, for all ranks or (`node_local`) those of its host."""
-        return self._comm.local_rank == 0 if self._job.settings.node_local else self._comm.rank == 0
 
     def _measure_ceiling(self, buffers: list[memoryview]) -> float | None:
         """Return the rate at which all ranks generate content without writing it, 1e9 bytes/s; None if switched off."""
@@ -178,11 +171,11 @@ class _CheckpointRank:
     def _prepare(self, checkpoint: int, buffers: list[memoryview]) -> CheckpointWriter:
         """Make the checkpoint's folder with its note (incomplete), and start generating content."""
         self._record.note(under_way=UnderWay(phase="write", checkpoint=checkpoint))
-        if self._owns_folders:
+        if self._comm.rank == 0:
             folder = self._job.folder_of(checkpoint)
             try:
                 self._storage.make_folder(folder)
-                write_note(self._storage, folder, self._job.note(checkpoint, len(self._comm.hosts)), fsync=True)
+                write_note(self._storage, folder, self._job.note(checkpoint), fsync=True)
             except OSError as error:
                 raise explained(error, folder, 0) from error
         settings = self._job.settings
@@ -226,8 +219,8 @@ class _CheckpointRank:
         self._record.mark(training=False)
         checkpoint = part.checkpoint
         removed = max(0, checkpoint - self._job.kept)
-        if self._owns_folders:
-            note = replace(self._job.note(checkpoint, len(self._comm.hosts)), complete=True)
+        if self._comm.rank == 0:
+            note = replace(self._job.note(checkpoint), complete=True)
             write_note(self._storage, self._job.folder_of(checkpoint), note, fsync=True)
             if removed:
                 remove_checkpoint(self._storage, self._job.folder_of(removed), self._job.plan.names)

@@ -88,5 +88,4 @@ def kept_line(summary: CheckpointSummary) -> str:
         name = folder_name(f"{{{kept[0]}..{kept[-1]}}}")
     else:  # the checkpoints between them are another run's
         name = folder_name(f"{{{','.join(map(str, kept))}}}")
-    where = ", on each host that has some" if len(summary.environment.hosts) > 1 else ""
-    return f"{line}; to remove them{where}: rm -r {shlex.quote(folder.rstrip('/'))}/{name}"
+    return f"{line}; to remove them: rm -r {shlex.quote(folder.rstrip('/'))}/{name}"

@@ -40,10 +40,7 @@ def figures(run: CheckpointRun) -> JobFigures:
 
 
 # Settings of `checkpoint` that affect the measurement
-_SETTINGS = (
-    *("fsync", "odirect", "writers", "read_as", "readers", "verify", "evict_page_cache", "transfer_size"),
-    "node_local",
-)
+_SETTINGS = ("fsync", "odirect", "writers", "read_as", "readers", "verify", "evict_page_cache", "transfer_size")
 # Fields of `CheckpointSizes`: what the run wrote, and how the job's ranks divide the model
 _WORK = ("files", "bytes", "tensor_bytes", "ranks_of_job", "first_rank")
 _SHAPE = ("format", "tensor", "pipeline", "data", "zero_stage", "ranks_of_job", "first_rank")

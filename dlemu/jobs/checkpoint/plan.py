@@ -28,6 +28,7 @@ class CheckpointJob(Job):
     """The complete description of a checkpoint run; `seed` determines the content it writes."""
 
     plan: CheckpointPlan
+    replaced: tuple[int, ...] = ()  # checkpoints of an earlier run, to be removed first
     sources: tuple[ReadSource, ...] = ()  # checkpoints to read, in order
     notes: tuple[str, ...] = ()  # sentences that a reader of the result must know
 
@@ -63,13 +64,12 @@ class CheckpointJob(Job):
     def folder_of(self, checkpoint: int) -> str:
         return folder_of(self.settings.checkpoint_folder, checkpoint)
 
-    def note(self, checkpoint: int, hosts: int) -> StoredNote:
+    def note(self, checkpoint: int) -> StoredNote:
         """Return the note of a checkpoint of this run, marked incomplete."""
         return StoredNote(
             seed=self.seed,
             checkpoint=checkpoint,
             ranks=self.ranks,
-            hosts=hosts,
             bytes=self.plan.sizes.bytes,
             model=self.workload.model,
             settings=replace(self.settings, checkpoint_folder=public_text(self.settings.checkpoint_folder)),

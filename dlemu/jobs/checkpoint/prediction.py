@@ -137,11 +137,6 @@ def run_prediction(
         workload = load(source, config_dir=request.config_dir, base=base)
     workload = with_checkpoints(workload)
     check_checkpoints(workload)
-    if workload.checkpoint.node_local:
-        raise UserError(
-            "checkpoint.node_local is true: wanted the prediction of one host, whose ranks share its drives: "
-            "checkpoint.node_local=false ranks=RANKS_OF_A_HOST checkpoint.job_ranks=RANKS_OF_THE_JOB"
-        )
     plan = plan_checkpoint(workload.model, workload.checkpoint, workload.ranks)
     if measured is not None:
         storage = _measured_storage(measured.summary, plan)

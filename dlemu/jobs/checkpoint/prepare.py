@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import secrets
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import replace
 
 from datagen.errors import SpaceError, UserError
@@ -53,7 +53,7 @@ def plan_checkpoints(workload: Workload, ranks: int) -> CheckpointJob:
     if replaced := _checked_replaced(job, storage):
         deleted = count(len(replaced), "checkpoint")
         note = f"deleted {deleted} of an earlier run of the same kind to make room in {settings.checkpoint_folder}"
-        job = replace(job, notes=(note,))
+        job = replace(job, replaced=tuple(replaced), notes=(note,))
     return replace(job, sources=tuple(_sources(job, storage)))
 
 
@@ -62,15 +62,16 @@ def check_checkpoint_host(job: CheckpointJob, local_ranks: int) -> None:
     settings = job.settings
     storage = open_storage(job.storage_spec)
     folder = settings.checkpoint_folder.rstrip("/")
-    if job.writes and not settings.node_local and not _sees(storage, job.token_path):
+    if job.writes and not _sees(storage, job.token_path):
         raise UserError(
             f"checkpoint.checkpoint_folder is {folder}, which this host does not share with rank 0: wanted a folder "
-            "that all hosts see, or checkpoint.node_local=true if each host has its own drives"
+            "that all hosts see; for drives of each host start a run on each: ranks=RANKS_OF_A_HOST "
+            "checkpoint.job_ranks=RANKS_OF_THE_JOB checkpoint.first_rank=FIRST_OF_THIS_HOST"
         )
-    if settings.recovery_rank_shift and job.sources and (local_ranks >= job.ranks or settings.node_local):
+    if settings.recovery_rank_shift and job.sources and local_ranks >= job.ranks:
         raise UserError(
             "checkpoint.recovery_rank_shift is true: each rank would read what another host's rank wrote, but there is "
-            "only one host, or one folder per host; wanted ranks on two or more hosts and a folder that they share"
+            "only one host; wanted ranks on two or more"
         )
     needed_bytes, available_bytes = local_ranks * _RANK_BYTES, host_memory().available_bytes
     if needed_bytes > available_bytes:
@@ -79,25 +80,17 @@ def check_checkpoint_host(job: CheckpointJob, local_ranks: int) -> None:
             f"the buffers of {count(local_ranks, 'rank')} need {size(needed_bytes)} of memory on this host, and "
             f"{size(available_bytes)} are available: {advice}"
         )
-    _check_room(job, storage, _checked_replaced(job, storage), local_ranks)
-    if settings.node_local and job.writes:  # last: a run that this host refuses leaves nothing on its drive
-        storage.make_folder(folder)
+    _check_room(job, storage)
 
 
-def replaced_here(job: CheckpointJob, storage: StorageBase) -> list[int]:
-    """Return the checkpoints of an earlier run that the job replaces: with `node_local` each host has its own."""
-    stored = stored_checkpoints(storage, job.settings.checkpoint_folder)
-    return [number for number in stored if number <= job.writes]
-
-
-def _check_room(job: CheckpointJob, storage: StorageBase, replaced: Sequence[int], local_ranks: int) -> None:
-    """Raise SpaceError if the checkpoints stored at a time do not fit, once those of `replaced` are removed."""
+def _check_room(job: CheckpointJob, storage: StorageBase) -> None:
+    """Raise SpaceError if the checkpoints stored at a time do not fit, once those that are replaced are removed."""
     free_bytes = storage.free_bytes(job.settings.checkpoint_folder) if job.writes else None
     if free_bytes is None:
         return
-    paths = [f"{folder}/{name}" for folder in map(job.folder_of, replaced) for name in files_in(storage, folder)]
+    paths = [f"{folder}/{name}" for folder in map(job.folder_of, job.replaced) for name in files_in(storage, folder)]
     free_bytes += sum(size_bytes or 0 for size_bytes in storage.sizes(paths))
-    each_bytes = job.plan.sizes.largest_rank_bytes * local_ranks if job.settings.node_local else job.plan.sizes.bytes
+    each_bytes = job.plan.sizes.bytes
     at_a_time = min(job.writes, job.kept + 1)
     if each_bytes * at_a_time > free_bytes:
         raise SpaceError(
@@ -110,9 +103,10 @@ def _check_room(job: CheckpointJob, storage: StorageBase, replaced: Sequence[int
 
 def _checked_replaced(job: CheckpointJob, storage: StorageBase) -> list[int]:
     """Return the checkpoints that the job replaces; UserError for a link, or one of another kind of run or tool."""
-    numbers = replaced_here(job, storage)
+    stored = stored_checkpoints(storage, job.settings.checkpoint_folder)
+    numbers = [number for number in stored if number <= job.writes]
     for number in numbers:
-        folder, new_note = job.folder_of(number), job.note(number, 1)
+        folder, new_note = job.folder_of(number), job.note(number)
         if is_link(storage, folder):
             raise UserError(
                 f"{folder} is a link, and this run would replace what it points to: set checkpoint.checkpoint_folder "
@@ -178,7 +172,7 @@ def _stored_source(job: CheckpointJob, storage: StorageBase, number: int) -> Rea
     if not _is_readable(job, note):
         raise UserError(
             f"{folder} holds the checkpoint of another run: {note.description}; wanted "
-            f"{job.note(number, 1).description}: read it with the settings that wrote it, if you trust them"
+            f"{job.note(number).description}: read it with the settings that wrote it, if you trust them"
         )
     return ReadSource(checkpoint=number, settings=note.settings, seed=note.seed, content_known=True)
 

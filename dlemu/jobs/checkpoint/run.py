@@ -94,17 +94,13 @@ class Checkpoints(CheckpointRuns):
             return f"{unfinished.what}, can't be removed and is left" if unfinished else ""
         return f"{unfinished.what}, was removed" if unfinished else ""
 
-    def clean_up_elsewhere(self, job: CheckpointJob) -> None:
-        if job.settings.node_local:
-            self.clean_up(job)
-
     def unfinished(self, folder: str) -> Unfinished | None:
         facts = read_facts(os.path.join(folder, LIVE, FACTS), CheckpointRunFacts)
         storage = open_storage(facts.workload.storage_spec.buffered)
         return _unfinished(storage, facts.workload.checkpoint, facts.seed, facts.plan)
 
     def look_at_points(self) -> Look:
-        return _check_point
+        return lambda workload: plan_checkpoint(workload.model, workload.checkpoint, workload.ranks)
 
     @contextlib.contextmanager
     def own_place(self, workload: Workload, run_folder: str) -> Iterator[Sequence[str]]:
@@ -129,16 +125,6 @@ class Checkpoints(CheckpointRuns):
 
 
 CHECKPOINTS = Checkpoints()
-
-
-def _check_point(workload: Workload) -> None:
-    settings = workload.checkpoint
-    plan_checkpoint(workload.model, settings, workload.ranks)
-    if settings.node_local and settings.num_checkpoints_write > 0:
-        raise UserError(
-            "checkpoint.node_local is true: a sweep removes what each point wrote, and can't do so on other hosts; run "
-            "`dlemu checkpoint` with each value instead"
-        )
 
 
 def _unfinished(storage: StorageBase, settings: Checkpoint, seed: int, plan: CheckpointPlan) -> Unfinished | None:
