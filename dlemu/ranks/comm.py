@@ -34,8 +34,8 @@ class PeerLostError(DlemuError):
 class Frame(enum.IntEnum):
     """What a frame is for, named as messages name the call. Its number is a value, or how many bytes follow.
 
-    Between a rank and its host's leader also CLOCKS, to compare those of the hosts, and TIMEOUT, in milliseconds.
-    Between this and the host's other processes of a launcher: START, LED or ALONE in answer, TIMEOUT, END.
+    Between a rank and its host's leader also CLOCKS, to compare those of the hosts. Between the leader and the host's
+    other processes of a launcher: START, LED or ALONE in answer, TIMEOUT in milliseconds, END.
     """
 
     BARRIER = 1
@@ -57,14 +57,13 @@ class Connection:
     """
 
     def __init__(self, stream: socket.socket, peer: str, timeout_seconds: float, extra_seconds: float = 0.0) -> None:
-        """`extra_seconds` lets the rank nearest to the missing one report first: it knows which one is missing."""
-        self._stream, self._peer, self._extra_seconds = stream, peer, extra_seconds
-        self._kernel_seconds = math.nan
-        self.set_timeout(timeout_seconds)
+        """The neighbour is taken for lost after `timeout_seconds` without a frame that is due.
 
-    def set_timeout(self, timeout_seconds: float) -> None:
-        """Take the neighbour for lost after this many seconds without a frame that is due."""
-        self._timeout_seconds = timeout_seconds
+        `extra_seconds` lets the rank nearest to the missing one report first: it knows which one is missing.
+        """
+        self._stream, self._peer = stream, peer
+        self._timeout_seconds, self._extra_seconds = timeout_seconds, extra_seconds
+        self._kernel_seconds = math.nan
         longest = min(timeout_seconds + self._extra_seconds, _LONGEST_SECONDS)
         self._stream.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, _timeval(longest))
         self._expect_within(longest)
@@ -204,13 +203,6 @@ class Comm:
         """Return rank 0's value on every rank."""
         payload = self._spread(Frame.BROADCAST, encode(value) if self.rank == 0 and self.size > 1 else b"")
         return value if self.rank == 0 else decode(payload)
-
-    def set_timeout(self, timeout_seconds: float) -> None:
-        """Wait at most this long for other ranks from now on. Each rank sets its own; not collective."""
-        for connection in self._connections():
-            connection.set_timeout(timeout_seconds)
-        if self.above is not None and self.local_rank == 0:
-            self.above.send(Frame.TIMEOUT, round(timeout_seconds * 1000))
 
     def close(self) -> None:
         """Close this rank's connections; neighbours that still wait for this rank notice at once."""

@@ -151,8 +151,6 @@ class Launched(ABC):
         frame = Frame(kind)
         if frame == Frame.BARRIER:
             link.send(frame, self.all_reduce_max(number))
-        elif frame == Frame.TIMEOUT:
-            self.timeout_seconds = number / 1000
         else:
             payload = bytes(link.receive_bytes(number, frame))
             match frame:

@@ -123,7 +123,7 @@ def run_job(
             measurements = run if request.keeps_run else None
             return JobResult(kind=kind.name, folder=run.folder, summary=run.summary, run=measurements)
 
-        return ranks.run(run_rank)
+        return ranks.run(run_rank, job.timeout_seconds)
 
 
 def prepare(

@@ -58,6 +58,11 @@ class Job:
         return os.path.join(self.live_folder, name) if os.path.isdir(self.live_folder) else ""
 
     @property
+    def timeout_seconds(self) -> float:
+        """How long ranks wait for each other."""
+        return self.workload.timeout_seconds
+
+    @property
     def storage_spec(self) -> StorageSpec:
         """The storage as ranks and workers use it: requests to an object store are counted."""
         return replace(self.workload.storage_spec, account=request_folder(self.live_folder))

@@ -24,6 +24,7 @@ from dlemu.runner.launched import run_as_placeholder, start_seconds
 from dlemu.runner.run_folder import Kept
 
 if TYPE_CHECKING:  # most runs have no launcher
+    from dlemu.ranks.comm import HostRanks
     from dlemu.ranks.host import Host
 
 T = TypeVar("T")
@@ -134,18 +135,23 @@ class Ranks:
         """Number of ranks on this host."""
         return self.count if self._host is None else len(self._host.ranks.members)
 
-    def run(self, main: Callable[[Comm], T]) -> T | None:
+    def run(self, main: Callable[[Comm], T], timeout_seconds: float | None = None) -> T | None:
         """Run `main` on every rank to its end; return its result on rank 0's host, None on others.
 
-        Raises RunFailedError with what was the first failure of a rank.
+        Ranks wait for each other for `timeout_seconds`, by default the workload's. Raises RunFailedError with the first
+        failure of a rank.
         """
 
         def rank(comm: Comm) -> T | None:
             result = main(comm)
             return result if comm.rank == 0 else None
 
-        group = self.count if self._host is None else self._host.ranks
-        ends = run_ranks(group, rank, timeout_seconds=self._timeout_seconds, on_look=self._on_look)
+        timeout_seconds = timeout_seconds or self._timeout_seconds
+        group: int | HostRanks = self.count
+        if self._host is not None:
+            self._host.set_timeout(timeout_seconds)
+            group = self._host.ranks
+        ends = run_ranks(group, rank, timeout_seconds=timeout_seconds, on_look=self._on_look)
         failure = first_failure(ends)
         if failure is not None:
             if self._host is not None:

@@ -76,8 +76,5 @@ class ScriptedComm(Comm):
     def broadcast(self, value: Any) -> Any:
         return value
 
-    def set_timeout(self, timeout_seconds: float) -> None:
-        pass
-
     def close(self) -> None:
         pass

@@ -138,9 +138,6 @@ class SimulatedLink(Connection):
         assert len(data) == num_bytes
         return bytearray(data)
 
-    def set_timeout(self, timeout_seconds: float) -> None:
-        return
-
     def close(self) -> None:
         self._own.closed = True
 

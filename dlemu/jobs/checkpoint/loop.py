@@ -49,7 +49,6 @@ def run_checkpoints(
 
     `watch` is called after each file.
     """
-    comm.set_timeout(job.timeout_seconds)
     storage, folder = open_storage(job.workload.storage_spec.buffered), job.settings.checkpoint_folder
     local = storage.local_path(folder)
     record.start(lambda: storage.device_folders([existing_folder(local)] if local else []))
