@@ -189,7 +189,6 @@ def predict(
 def probe(
     target: Folder,
     *,
-    preset: str = "",
     accesses: Sequence[Access] = (),
     sizes: Sequence[int] = (),
     depths: Sequence[int] = (),
@@ -203,8 +202,8 @@ def probe(
 ) -> ProbeAnswer:
     """Measure what a storage can do: `dlemu probe`.
 
-    `target` is a folder or a file; `preset`, `accesses` ("randread"), `sizes` in bytes, `depths` and `jobs` select the
-    requests. Raises UserError, DlemuError.
+    `target` is a folder or a file; `accesses` ("randread"), `sizes` in bytes, `depths` and `jobs` select the requests.
+    Raises UserError, DlemuError.
     """
     from dlemu.jobs.probe import run
 
@@ -213,7 +212,6 @@ def probe(
     with main_thread("probe"):
         return run.probe_target(
             place,
-            preset=preset,
             accesses=accesses,
             sizes=sizes,
             depths=depths,

@@ -38,11 +38,6 @@ def _each(convert: Callable[[str], Any]) -> Callable[..., tuple[Any, ...]]:
 @click.command(name="probe")
 @click.argument("target")
 @click.option(
-    "--preset",
-    type=click.Choice(["amax", "micron-6550"]),
-    help="amax: 128k randread at depth 32; micron-6550: 4 sizes by 1 to 512 workers.",
-)
-@click.option(
     "--rw", "accesses", metavar="LIST", callback=_each(_access), help="randread (default), read, write, randwrite"
 )
 @click.option("--sizes", metavar="LIST", callback=_each(_bytes), help="Request sizes: 4k,16k,128k,1m.")
@@ -69,12 +64,12 @@ def _each(convert: Callable[[str], Any]) -> Callable[..., tuple[Any, ...]]:
     help="Folder of the results [default: results/probe/TIME-PROCESS].",
 )
 @answer_options("probe.json")
-def command(target: str, preset: str | None, output: str, as_json: bool, **requests: Any) -> None:
+def command(target: str, output: str, as_json: bool, **requests: Any) -> None:
     """Measure what a storage can do, before any training.
 
     \b
     dlemu probe /mnt/nvme                                    # 4k to 1m, 1 to 128 in flight, past the page cache
-    dlemu probe /mnt/nvme --preset amax
+    dlemu probe /mnt/nvme --sizes 128k --depths 32
     dlemu probe /mnt/nvme --rw write --sizes 1m --steady           # as a used drive writes
 
     TARGET is a folder, in which a test file is made and removed again, or an existing file. Requests are made by fio if
@@ -91,5 +86,5 @@ def command(target: str, preset: str | None, output: str, as_json: bool, **reque
 
     interrupt_on(signal.SIGTERM)
     terminal = Terminal(as_json=as_json)
-    answer, folder = probe_target(target, preset=preset or "", **requests, folder=output, on_event=terminal)
+    answer, folder = probe_target(target, **requests, folder=output, on_event=terminal)
     show_answer(answer, folder, "probe", as_json=as_json, page=True)

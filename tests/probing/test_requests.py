@@ -15,7 +15,7 @@ import pytest
 from datagen.errors import SpaceError, UserError
 from dlemu.jobs.probe.requests import _cell_of_requests, open_target, run_threads
 from dlemu.jobs.probe.result import CellSpec, Requests
-from dlemu.jobs.probe.run import PRESETS, cells_of, probe_target
+from dlemu.jobs.probe.run import probe_target
 
 MIB = 1 << 20
 READ = CellSpec(access="randread", size_bytes=4096, depth=8, jobs=1)
@@ -88,14 +88,6 @@ def test_requests_longer_than_settling_count_from_the_start() -> None:
     ends = np.array([800, 1600, 2400]) * 1_000_000
     done = Requests(ends, np.full(3, 800_000_000), cpu_seconds=0.1)
     assert _cell_of_requests(READ, 0, [done], 2.0).iops == pytest.approx(1 / 0.8)
-
-
-def test_presets_are_those_of_the_documents() -> None:
-    (amax,) = cells_of(**PRESETS["amax"])
-    assert (amax.access, amax.size_bytes, amax.depth, amax.jobs) == ("randread", 128 << 10, 32, 1)
-    micron = cells_of(**PRESETS["micron-6550"])
-    assert {cell.size_bytes for cell in micron} == {4096, 16384, 131072, MIB}
-    assert {cell.jobs for cell in micron} == {2**k for k in range(10)}
 
 
 def test_nothing_of_the_users_is_written(tmp_path: Path, file: Path) -> None:

@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from itertools import product
-from typing import Any
 
 from datagen.errors import SpaceError, UserError
 from dlemu.jobs.probe.probe_file import probe_file
@@ -32,30 +31,20 @@ Measure = Callable[[CellSpec], ProbeCell]
 
 
 def cells_of(
-    accesses: Sequence[Access] = ("randread",),
-    sizes: Sequence[int] = (4 * KIB, 16 * KIB, 128 * KIB, MIB),
-    depths: Sequence[int] = (1, 8, 32, 128),
-    jobs: Sequence[int] = (1,),
+    accesses: Sequence[Access], sizes: Sequence[int], depths: Sequence[int], jobs: Sequence[int]
 ) -> tuple[CellSpec, ...]:
-    """Return the cells to measure: every combination of these values."""
+    """Return the cells to measure: every combination of these values, or of the default's where none is given."""
+    accesses = accesses or ("randread",)
+    sizes = sizes or (4 * KIB, 16 * KIB, 128 * KIB, MIB)
     return tuple(
         CellSpec(access=access, size_bytes=size_bytes, depth=depth, jobs=job)
-        for access, size_bytes, job, depth in product(accesses, sizes, jobs, depths)
+        for access, size_bytes, job, depth in product(accesses, sizes, jobs or (1,), depths or (1, 8, 32, 128))
     )
-
-
-PRESETS: dict[str, dict[str, Any]] = {
-    "amax": {"sizes": (128 * KIB,), "depths": (32,)},
-    "micron-6550": {"depths": (1,), "jobs": (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)},
-}
-"""Cells of vendors' documents (docs/vendor-figures.md): fio at 128 KiB, depth 32; transfer sizes by number of workers
-with one request in flight each."""
 
 
 def probe_target(
     target: str,
     *,
-    preset: str = "",
     accesses: Sequence[Access] = (),
     sizes: Sequence[int] = (),
     depths: Sequence[int] = (),
@@ -70,16 +59,14 @@ def probe_target(
     """Measure requests of several sizes and depths on a folder or a file; return the answer and its folder.
 
     In a folder, a file of `file_bytes` (None: 4 GiB, or more if requests need it) is created and removed; an existing
-    file is only read. What is not given of the requests is the preset's. `steady`: repeat each write until it is
-    steady. Raises UserError, SpaceError, DlemuError.
+    file is only read. `steady`: repeat each write until it is steady. Raises UserError, SpaceError, DlemuError.
     """
     if "://" in target:
         raise UserError(
             f"{target} is no folder or file: wanted one of a mounted storage; `dlemu predict workload=NAME "
             "storage.storage_type=s3 storage.storage_root=BUCKET` measures a bucket by the workload's own reads"
         )
-    grid = {"accesses": accesses, "sizes": sizes, "depths": depths, "jobs": jobs}
-    cells = cells_of(**PRESETS.get(preset, {}) | {name: values for name, values in grid.items() if values})
+    cells = cells_of(accesses, sizes, depths, jobs)
     if steady and not any(cell.writes for cell in cells):
         raise UserError("--steady is for writes: wanted --rw randwrite or write")
     folder = folder or new_folder("probe")

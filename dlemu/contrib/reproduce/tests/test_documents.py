@@ -25,7 +25,9 @@ def test_steps_are_commands(name: str, scale: Any) -> None:
     assert len({step.name for step in steps}) == len(steps)
     for step in steps:
         if step.command == "probe":
-            assert probe_command.make_context("probe", list(step.words)).params["preset"] == name
+            requests = probe_command.make_context("probe", list(step.words)).params
+            depths, jobs = {"amax": ((32,), ()), "micron-6550": ((1,), tuple(2**k for k in range(10)))}[name]
+            assert (requests["depths"], requests["jobs"]) == (depths, jobs)
             continue
         runs = points(step.words)
         if step.command == "sweep":
