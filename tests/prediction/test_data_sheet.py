@@ -18,7 +18,7 @@ from datagen.errors import UserError
 from dlemu.cli.predict import command
 from dlemu.config import load
 from dlemu.config.schema import Workload
-from dlemu.jobs.probe.result import PROBE, Access, ProbeAnswer, ProbeCell
+from dlemu.jobs.probe.result import PROBE, Access, Latency, ProbeAnswer, ProbeCell
 from dlemu.jobs.training.prediction.calibration import most_mb_per_second, rates
 from dlemu.jobs.training.prediction.data_sheet import calibrate_from_drive, curve_of, requests_of, with_rates
 from dlemu.machine.environment import StorageFacts, describe_host
@@ -135,7 +135,7 @@ def probed(folder: Path, *cells: tuple[Access, int, int, int, float]) -> str:
     made = (
         ProbeCell(
             access=access, size_bytes=size, depth=depth, jobs=jobs, seconds=1.0, mb_per_second=iops * size / 1e6,
-            iops=iops, latency_ms=None, cpu_seconds_per_gb=0.1,
+            iops=iops, latency_ms=Latency(mean=1, p50=1, p90=1, p99=1, p999=1, max=1), cpu_seconds_per_gb=0.1,
         )
         for access, size, depth, jobs, iops in cells
     )  # fmt: skip

@@ -22,7 +22,7 @@ from dlemu.jobs.probe import requests
 from dlemu.jobs.probe import run as run_probe
 from dlemu.jobs.probe.probe_file import probe_file
 from dlemu.jobs.probe.requests import _cell_of_requests, choose_engine, measure_cell
-from dlemu.jobs.probe.result import CellSpec, ProbeAnswer, ProbeCell, Requests
+from dlemu.jobs.probe.result import CellSpec, Latency, ProbeAnswer, ProbeCell, Requests
 from dlemu.jobs.probe.run import probe_target, read_probe
 from dlemu.jobs.training.evict import treatment_of
 from dlemu.machine.environment import describe_folder
@@ -30,13 +30,14 @@ from dlemu.runner.events import Doing
 from tests.shown import details
 
 MIB = 1 << 20
+LATENCY = Latency(mean=1.0, p50=1.0, p90=1.0, p99=1.0, p999=1.0, max=1.0)
 READ = CellSpec(access="randread", size_bytes=4096, depth=8, jobs=1)
 
 
 def cell(wanted: CellSpec = READ, mb_per_second: float = 100.0) -> ProbeCell:
     iops = mb_per_second * 1e6 / wanted.size_bytes
     rates: dict[str, Any] = {"mb_per_second": mb_per_second, "iops": iops, "cpu_seconds_per_gb": 0.5}
-    return ProbeCell(**asdict(wanted), seconds=2.0, latency_ms=None, **rates)
+    return ProbeCell(**asdict(wanted), seconds=2.0, latency_ms=LATENCY, **rates)
 
 
 # requests
@@ -59,7 +60,6 @@ def test_a_cell_is_of_the_requests_that_count_and_its_cpu_time_of_all() -> None:
     assert found.seconds == pytest.approx(2.0, abs=0.01)
     assert found.iops == pytest.approx(200, rel=0.01)
     assert found.mb_per_second == pytest.approx(200 * 4096 / 1e6, rel=0.01)
-    assert found.latency_ms is not None
     assert found.latency_ms.max == pytest.approx(4)
     assert found.cpu_seconds_per_gb == pytest.approx(0.6 / (600 * 4096 / 1e9))
     late = _cell_of_requests(READ, 7_000_000_000, [Requests(ends + 7_000_000_000, latency, cpu_seconds=0.3)], 2.0)

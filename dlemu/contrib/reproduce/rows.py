@@ -65,7 +65,7 @@ def _cell_values(answer: Reproduced, drive_index: int, cell: Any) -> Row:
     return {
         "mb_per_second": cell.mb_per_second,
         "iops": cell.iops,
-        "mean_latency_ms": cell.latency_ms.mean if cell.latency_ms else None,
+        "mean_latency_ms": cell.latency_ms.mean,
         "price_per_tb": question.price[drive_index] / capacity_tb if question.price and capacity_tb else None,
         "size": f"{cell.size_bytes >> 10:>4} KiB",
         "workers": cell.in_flight,

@@ -17,6 +17,7 @@ from dlemu.results.kinds import Parts
 if TYPE_CHECKING:
     from dlemu.report.figure_base import Figure
 
+_TIMES = ("mean\nms", "p50", "p99", "p99.9")
 _ENGINES = {
     "fio": "fio, libaio, direct",
     "threads": "dlemu's own requests by threads, direct",
@@ -37,29 +38,29 @@ def _screen(answer: ProbeAnswer, folder: str) -> Screen:
 
 
 def _speed(cell: ProbeCell) -> str:
-    latency = f", {number(cell.latency_ms.mean)} ms each" if cell.latency_ms else ""
-    requests = f"{cell.iops:,.0f} /s of {size_name(cell.size_bytes)}{latency}"
+    requests = f"{cell.iops:,.0f} /s of {size_name(cell.size_bytes)}, {number(cell.latency_ms.mean)} ms each"
     return f"{rate(cell.mb_per_second)}, {requests} ({cell.in_flight} in flight)"
 
 
 def _sections(answer: ProbeAnswer, _: str) -> Iterator[Section]:
-    cells = [_columns(cell) for cell in answer.cells]
-    names = list(dict.fromkeys(name for cell in cells for name in cell))
-    head = columns(*names, right=range(1, len(names)))
-    rows = [[cell.get(column.name, "-") for column in head] for cell in cells]
+    head = columns("access", "size", "jobs", "depth", "MB/s", "/s", *_TIMES, "CPU\ns/GB", right=range(1, 11))
+    rows = [_values(cell) for cell in answer.cells]
     how = f"measured by {_ENGINES[answer.engine]}; through host memory"
     yield Table(title="Each size and depth", columns=head, rows=rows, notes=[how], folded=True)
 
 
-def _columns(cell: ProbeCell) -> dict[str, str]:
-    """Return a cell's values by heading; a cell without a value lacks the heading."""
-    shown = {"access": cell.access, "size": size_name(cell.size_bytes), "jobs": str(cell.jobs)}
-    shown |= {"depth": str(cell.depth), "MB/s": number(cell.mb_per_second), "/s": f"{cell.iops:,.0f}"}
-    if (times := cell.latency_ms) is not None:
-        shown |= {"mean\nms": number(times.mean), "p50": number(times.p50), "p99": number(times.p99)}
-        shown["p99.9"] = number(times.p999)
-    shown["CPU\ns/GB"] = number(cell.cpu_seconds_per_gb)
-    return shown
+def _values(cell: ProbeCell) -> list[str]:
+    times = cell.latency_ms
+    return [
+        cell.access,
+        size_name(cell.size_bytes),
+        str(cell.jobs),
+        str(cell.depth),
+        number(cell.mb_per_second),
+        f"{cell.iops:,.0f}",
+        *map(number, (times.mean, times.p50, times.p99, times.p999)),
+        number(cell.cpu_seconds_per_gb),
+    ]
 
 
 def _charts(answer: ProbeAnswer, folder: str) -> Iterator[tuple[str, Figure]]:

@@ -223,9 +223,7 @@ def _cell_of_requests(cell_spec: CellSpec, began_ns: int, requests: list[Request
     )
 
 
-def latency_stats(latency_ns: NDArray[np.int64]) -> Latency | None:
-    """Return mean and percentiles of latencies; None if there are none."""
-    if not len(latency_ns):
-        return None
+def latency_stats(latency_ns: NDArray[np.int64]) -> Latency:
+    """Return mean and percentiles of latencies."""
     p50, p90, p99, p999, maximum = (np.percentile(latency_ns, (50, 90, 99, 99.9, 100)) / 1e6).tolist()
     return Latency(mean=float(latency_ns.mean()) / 1e6, p50=p50, p90=p90, p99=p99, p999=p999, max=maximum)

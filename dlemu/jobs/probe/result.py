@@ -76,7 +76,7 @@ class ProbeCell(CellSpec):
     mb_per_second: float
     """1e6 bytes/s."""
     iops: float
-    latency_ms: Latency | None
+    latency_ms: Latency
     cpu_seconds_per_gb: float
     """CPU time of the processes that sent the requests, per 1e9 bytes."""
     steady: bool | None = None
