@@ -108,7 +108,7 @@ def test_the_last_few_are_kept_and_an_earlier_run_of_the_same_kind_makes_room(tm
     assert any("3 checkpoints of an earlier run" in issue for issue in again.summary.issues)
     with pytest.raises(UserError, match=r"num_checkpoints_read is 2, but this run keeps 1.*keep_last"):
         run(tmp_path, "third", keep_last="1", num_checkpoints_read="2")
-    with pytest.raises(UserError, match=r"keeps 1: wanted at most as many, or checkpoint.num_checkpoints_write=2$"):
+    with pytest.raises(UserError, match=r"keeps 1: wanted at most as many; checkpoint.num_checkpoints_write"):
         run(tmp_path, "fourth", num_checkpoints_write="1", num_checkpoints_read="2")
     with pytest.raises(
         UserError,

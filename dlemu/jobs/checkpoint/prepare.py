@@ -43,12 +43,9 @@ def plan_checkpoints(workload: Workload, ranks: int) -> CheckpointJob:
         seed=secrets.randbits(48),  # below 2^53: exact also where JSON numbers are read as doubles
     )
     if not job.plan.sizes.bytes:
-        instead = "give model.model_size_bytes"
-        if workload.model.model_size_bytes:  # a transformer consists of its layers alone
-            instead = f"leave out model.type={workload.model.type}"
         raise UserError(
             "a checkpoint of this model is empty: wanted a workload with model.num_layers and model.transformer, "
-            f"such as workload=llama3_8b; or {instead}"
+            "such as workload=llama3_8b; or model.model_size_bytes without model.type=transformer"
         )
     if replaced := _checked_replaced(job, storage):
         deleted = count(len(replaced), "checkpoint")
@@ -144,14 +141,9 @@ def _sources(job: CheckpointJob, storage: StorageBase) -> Iterator[ReadSource]:
         numbers = stored_checkpoints(storage, settings.checkpoint_folder)
         available = f"{settings.checkpoint_folder} holds {len(numbers)}"
     if len(numbers) < reads:
-        changes = []
-        if job.writes < reads:
-            changes.append(f"checkpoint.num_checkpoints_write={reads}")
-        if 0 < settings.keep_last < reads:
-            changes.append(f"checkpoint.keep_last={reads}")
         raise UserError(
-            f"checkpoint.num_checkpoints_read is {reads}, but {available}: wanted at most as many, or "
-            f"{' and '.join(changes)}"
+            f"checkpoint.num_checkpoints_read is {reads}, but {available}: wanted at most as many; "
+            "checkpoint.num_checkpoints_write and checkpoint.keep_last say how many there are"
         )
     for number in numbers[:reads]:
         if job.writes:
