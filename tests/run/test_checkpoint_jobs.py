@@ -24,7 +24,7 @@ from dlemu.config import load
 from dlemu.jobs.checkpoint.measured import exported
 from dlemu.jobs.checkpoint.page import kept_line, screen
 from dlemu.jobs.checkpoint.parts import conditions
-from dlemu.jobs.checkpoint.prepare import check_checkpoint_host
+from dlemu.jobs.checkpoint.plan import check_checkpoint_host
 from dlemu.jobs.checkpoint.result import CheckpointRun, read_checkpoint_run
 from dlemu.jobs.checkpoint.run import CHECKPOINTS
 from dlemu.jobs.checkpoint.summary import Cause, CheckpointSummary

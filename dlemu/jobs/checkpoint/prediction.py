@@ -19,7 +19,7 @@ from dlemu.checkpoints.read_files import read_pattern
 from dlemu.config import check_checkpoints, load, to_yaml
 from dlemu.config.schema import Checkpoint, Workload
 from dlemu.jobs.checkpoint.analyse import snapshot_seconds, training_cost
-from dlemu.jobs.checkpoint.prepare import with_checkpoints
+from dlemu.jobs.checkpoint.plan import with_checkpoints
 from dlemu.jobs.checkpoint.result import read_checkpoint_run
 from dlemu.jobs.checkpoint.summary import CheckpointSummary, PhaseSummary, TrainingCost
 from dlemu.jobs.checkpoint.wording import cost_line

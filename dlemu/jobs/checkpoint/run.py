@@ -17,8 +17,7 @@ from dlemu.config.overrides import override
 from dlemu.config.schema import Checkpoint, Workload
 from dlemu.jobs.checkpoint.loop import run_checkpoints
 from dlemu.jobs.checkpoint.measured import CheckpointJournal, CheckpointRunFacts
-from dlemu.jobs.checkpoint.plan import CheckpointJob
-from dlemu.jobs.checkpoint.prepare import check_checkpoint_host, plan_checkpoints, with_checkpoints
+from dlemu.jobs.checkpoint.plan import CheckpointJob, check_checkpoint_host, plan_checkpoints, with_checkpoints
 from dlemu.jobs.checkpoint.result import CheckpointRuns
 from dlemu.ranks import Comm
 from dlemu.report.units import size
