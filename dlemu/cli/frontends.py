@@ -147,4 +147,4 @@ def make_here(workload: Workload, *, as_json: bool, yes: bool) -> None:
     ranks = len(os.sched_getaffinity(0))
     making = to_make(workload, ranks, given=True)
     allow(workload, making.folder, None, making.bytes, yes=yes)
-    make_on_this_host(workload, ranks, Terminal(as_json=as_json), fsync=True)
+    make_on_this_host(workload, ranks, Terminal(as_json=as_json))

@@ -54,11 +54,11 @@ def free_bytes(workload: Workload, folder: str) -> int | None:
     return storage.free_bytes(existing_folder(local) if local is not None else folder)
 
 
-def make_on_this_host(workload: Workload, ranks: int, on_event: OnEvent, *, fsync: bool = False) -> None:
-    """Make the missing files of a dataset with `ranks` forked ranks; raises UserError, RunFailedError."""
+def make_on_this_host(workload: Workload, ranks: int, on_event: OnEvent) -> None:
+    """Make and fsync the missing files of a dataset with `ranks` forked ranks; raises UserError, RunFailedError."""
     check_data(workload)
     forked = Ranks(ranks, workload.timeout_seconds)
-    forked.run(lambda comm: make_dataset(workload, comm, on_event, fsync=fsync))
+    forked.run(lambda comm: make_dataset(workload, comm, on_event, fsync=True))
 
 
 def check_bytes(request: JobRequest, on_event: OnEvent) -> None:

@@ -135,7 +135,7 @@ def _predict(folder: str, name: str, accelerator: str, data_bytes: int) -> Predi
         record_length_bytes_resize=0,
     )
     small = replace(full, dataset=data, reader=replace(full.reader, batch_size=1))
-    make_on_this_host(small, len(os.sched_getaffinity(0)), ignore, fsync=True)
+    make_on_this_host(small, len(os.sched_getaffinity(0)), ignore)
     calibration = calibrate_by_probe(small, most_seconds=READ_SECONDS)
     storage = replace(
         calibration,
