@@ -79,6 +79,11 @@ class CheckpointPlan:
         return cast("CheckpointFormat", registry.find(FORMATS, self.format, "Format")())
 
     @cached_property
+    def rank_bytes(self) -> tuple[int, ...]:
+        """Bytes that each emulated rank writes; computed once, and pickled with the plan."""
+        return tuple(sum(layout.size_bytes for layout in self.files(rank)) for rank in self.ranks)
+
+    @cached_property
     def sizes(self) -> CheckpointSizes:
         """Sizes of the checkpoint, and which ranks write it; computed once, and pickled with the plan."""
         grid = self.grid

@@ -99,7 +99,10 @@ class Checkpoints(CheckpointRuns):
         return _unfinished(storage, facts.workload.checkpoint, facts.seed, facts.plan)
 
     def look_at_points(self) -> Look:
-        return lambda workload: plan_checkpoint(workload.model, workload.checkpoint, workload.ranks)
+        def check_point(workload: Workload) -> None:
+            plan_checkpoint(workload.model, workload.checkpoint, workload.ranks)
+
+        return check_point
 
     @contextlib.contextmanager
     def own_place(self, workload: Workload, run_folder: str) -> Iterator[Sequence[str]]:
