@@ -192,17 +192,18 @@ def test_accelerators_on_two_hosts_keep_one_timeline(hosts: Hosts, dataset: Path
 
 
 def test_ranks_of_two_hosts_write_one_checkpoint_into_a_folder_that_both_see(hosts: Hosts, tmp_path: Path) -> None:
-    words = ["workload=llama3_8b", "model.num_layers=1", "metric.ceiling_seconds=0", f"output.folder={hosts.own}"]
+    words = ["workload=llama3_8b", "model.num_layers=1", "metric.ceiling_seconds=0"]
     words += [f"model.transformer.{key}" for key in ("hidden_size=64", "ffn_hidden_size=128", "vocab_size=512")]
     few = ("num_checkpoints_write=1", "num_checkpoints_read=1", "time_between_checkpoints=0")
     words += [f"checkpoint.{setting}" for setting in few]
     saved = tmp_path / "saved"
-    dlemu("checkpoint", *words, f"checkpoint.checkpoint_folder={saved}", launcher=hosts.mpirun).assert_ran()
+    shared = (f"output.folder={hosts.own}", f"checkpoint.checkpoint_folder={saved}")
+    dlemu("checkpoint", *words, *shared, launcher=hosts.mpirun).assert_ran()
     assert [path.name for path in saved.iterdir()] == ["global_epoch1_step1"], "and nothing else"
     names = {path.name for path in (saved / "global_epoch1_step1").glob("zero*_optim_states.pt")}
     assert names == {f"zero_pp_rank_{rank}_mp_rank_0_optim_states.pt" for rank in range(4)}
-    apart = f"checkpoint.checkpoint_folder={hosts.folder}/own/saved"
-    refused = dlemu("checkpoint", *words, apart, f"output.folder={hosts.own}2", launcher=hosts.mpirun)
+    apart = (f"output.folder={hosts.own}-apart", f"checkpoint.checkpoint_folder={hosts.folder}/own/saved")
+    refused = dlemu("checkpoint", *words, *apart, launcher=hosts.mpirun)
     assert refused.status != 0
     assert "which this host does not share with rank 0" in refused.err
 
