@@ -69,25 +69,23 @@ def whole() -> dict[str, int]:
 def documented_keys() -> int:
     """Return how many keys the results of all commands have, and how many columns the tables of rows.
 
-    A type counts once, wherever it stands, and a key that it has from one that counted before does not.
+    A type counts once, wherever it stands, also as the base of others: they add the keys that they declare themselves.
     """
     from dlemu.checkpoints.io_rows import IO_COLUMNS
     from dlemu.jobs.training.steplog import STEP_COLUMNS
     from dlemu.results.schemas import described, types_in
 
-    counted, keys = set[type[Any]](), len(IO_COLUMNS) + len(STEP_COLUMNS)
-    for kind in described().values():
-        for table in types_in(kind.load().answer_type):
-            if table not in counted:
-                known = [_names(base) for base in table.__mro__[1:] if base in counted]
-                keys += len(_names(table).difference(*known))
-                counted.add(table)
-    return keys
+    roots = [kind.load().answer_type for kind in described().values()]
+    tables = {base for root in roots for table in types_in(root) for base in table.__mro__ if _names(base)}
+    own = [_names(table).difference(*map(_names, table.__mro__[1:])) for table in tables]
+    return len(IO_COLUMNS) + len(STEP_COLUMNS) + sum(map(len, own))
 
 
 def _names(table: type[Any]) -> set[str]:
-    fields = msgspec.structs.fields(table) if issubclass(table, msgspec.Struct) else dataclasses.fields(table)
-    return {field.name for field in fields}
+    """Return the keys of a type; a class that is no table has none."""
+    if issubclass(table, msgspec.Struct):
+        return {field.name for field in msgspec.structs.fields(table)} if table is not msgspec.Struct else set()
+    return {field.name for field in dataclasses.fields(table)} if dataclasses.is_dataclass(table) else set()
 
 
 def inner_names() -> set[tuple[str, str]]:
