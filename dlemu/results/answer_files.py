@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -18,9 +18,32 @@ from datagen.errors import SpaceError, UserError
 from datagen.regular import MOST_COLLECTED_BYTES, check_size, open_regular
 
 ANSWER_VERSION = 1
-"""`schema_version` of all answers."""
+"""`schema_version` of all results."""
 
 A = TypeVar("A")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Answer:
+    """What every result begins with."""
+
+    schema_version: int = ANSWER_VERSION
+
+
+@dataclass(frozen=True, kw_only=True)
+class MeasuredAnswer(Answer):
+    """A result that is saved while it is measured, too."""
+
+    complete: bool
+    """False while parts are missing, also after an interruption."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class StudyAnswer(MeasuredAnswer):
+    """The result of several runs."""
+
+    question: Any
+    """What the user asked for; only a study with an equal question goes on."""
 
 
 @dataclass(frozen=True)

@@ -22,9 +22,9 @@ from dlemu.config import to_yaml
 from dlemu.config.schema import Workload
 from dlemu.metrics.rows import Rows
 from dlemu.results import ADVICE, CONFIG, FACTS, SUMMARY, TELEMETRY
-from dlemu.results.answer_files import SummaryHead, check_version, decode_untrusted, to_json
+from dlemu.results.answer_files import ANSWER_VERSION, SummaryHead, check_version, decode_untrusted, to_json
 from dlemu.results.live import RunJournal
-from dlemu.results.parts import SCHEMA_VERSION, Environment, JobSummary
+from dlemu.results.parts import Environment, JobSummary
 from dlemu.results.tables import read_table, write_table
 from dlemu.telemetry import RecorderHead, Telemetry, from_tables, to_table
 
@@ -137,7 +137,7 @@ def read_saved(folder: str, summary_type: type[S], kind: str) -> S:
     """Return summary.json as it was saved, of a run of this kind of job; raises UserError."""
     path = os.path.join(folder, SUMMARY)
     head = decode_untrusted(path, SummaryHead)
-    check_version(path, head.schema_version, SCHEMA_VERSION)
+    check_version(path, head.schema_version, ANSWER_VERSION)
     if head.kind != kind:
         raise UserError(f"{path} is the result of a {head.kind} job; wanted that of a {kind} job")
     return decode_untrusted(path, summary_type)

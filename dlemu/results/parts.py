@@ -12,9 +12,7 @@ from datagen.quantiles import Percentiles
 from datagen.storage._request_counts import INDEX, RequestCounts, waits_ms
 from dlemu.machine.environment import HostFacts, StorageFacts
 from dlemu.metrics.verdict import EXIT_STATUSES, Outcome
-
-SCHEMA_VERSION = 1
-"""Of every job's summary.json."""
+from dlemu.results.answer_files import Answer
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,10 +26,9 @@ class Environment:
 
 
 @dataclass(frozen=True, kw_only=True)
-class JobSummary:
+class JobSummary(Answer):
     """What every job's summary contains; a kind adds its metrics in a subclass."""
 
-    schema_version: int = SCHEMA_VERSION
     kind: str = ""
     """Kind of job: `training`, `checkpoint`, ..."""
     complete: bool

@@ -13,31 +13,19 @@ import shlex
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any, ClassVar, Generic, Protocol, TypeVar
+from typing import Any, ClassVar, Generic, TypeVar
 
 from datagen import owned
 from datagen.errors import DlemuError, UserError
-from dlemu.results.answer_files import read_answer, save_answer
+from dlemu.results.answer_files import StudyAnswer, read_answer, save_answer
 from dlemu.runner.run_folder import check_place
 
 DIGEST = "settings_digest"  # the field of a question with the digest of all settings, those from files included
 
 
-class Answer(Protocol):
-    """The content of a list's answer file, apart from the runs."""
-
-    @property
-    def complete(self) -> bool:
-        """False while runs are missing, also after an interruption."""
-
-    @property
-    def question(self) -> Any:
-        """A dataclass with the user's request; only a list with an equal question may be continued."""
-
-
 What = TypeVar("What")
 Run = TypeVar("Run")
-A = TypeVar("A", bound=Answer)
+A = TypeVar("A", bound=StudyAnswer)
 
 
 @dataclass(frozen=True, kw_only=True)

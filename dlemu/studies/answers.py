@@ -9,7 +9,7 @@ from typing import TypeVar
 from dlemu.metrics.findings import LimitedBy
 from dlemu.metrics.limit import Limit
 from dlemu.metrics.verdict import HOST_LIMITS, Outcome
-from dlemu.results.answer_files import ANSWER_VERSION
+from dlemu.results.answer_files import Answer, StudyAnswer
 from dlemu.results.figures import Difference, JobFigures, difference
 from dlemu.results.kinds import catalogue_of
 from dlemu.results.wording import scaled
@@ -110,12 +110,10 @@ class FullSize:
 
 
 @dataclass(frozen=True, kw_only=True)
-class SizeAnswer:
+class SizeAnswer(StudyAnswer):
     """How many accelerators a storage feeds: size.json."""
 
-    schema_version: int = ANSWER_VERSION
-    complete: bool
-    """False while the search goes on, or when it was interrupted."""
+    question: Question
     verdict: str = ""
     """The answer as a sentence; empty while the search goes on."""
     max_accelerators: int
@@ -124,7 +122,6 @@ class SizeAnswer:
     """The count given by `--at-least`."""
     outcome: Outcome | None = None
     """Whether `at_least` accelerators pass (1 without it), as in the exit status; None while the search goes on."""
-    question: Question
     limited_by: LimitedBy[str]
     """What keeps the next count from passing, and what the surest of the trials that decide saw and advises.
 
@@ -210,12 +207,9 @@ class SweepPoint:
 
 
 @dataclass(frozen=True, kw_only=True)
-class SweepAnswer:
+class SweepAnswer(StudyAnswer):
     """The same run over several values: sweep.json."""
 
-    schema_version: int = ANSWER_VERSION
-    complete: bool
-    """False while the sweep goes on, or when it was interrupted."""
     question: SweepQuestion
     points: tuple[SweepPoint, ...]
     """The last key changes fastest."""
@@ -311,10 +305,9 @@ class ComparedSide:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Comparison:
+class Comparison(Answer):
     """Two storages side by side, A and B: compare.json."""
 
-    schema_version: int = ANSWER_VERSION
     kind: str
     """Kind of the jobs that were compared: `training`, `checkpoint`, ..."""
     verdict: str

@@ -17,7 +17,7 @@ from dlemu.metrics.catalogue import Metric
 from dlemu.metrics.demand import sample_divisor
 from dlemu.report.screen import Said, Screen
 from dlemu.report.table import Section, Table, columns
-from dlemu.results.answer_files import ANSWER_VERSION, read_answer
+from dlemu.results.answer_files import StudyAnswer, read_answer
 from dlemu.results.figures import SAME_PERCENT, Difference, JobFigures, difference, difference_in_words
 from dlemu.results.kinds import Parts, catalogue_of, kind_wanted, kinds, read_figures
 from dlemu.results.wording import count, scaled
@@ -114,11 +114,9 @@ class Loss(NamedTuple):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Together:
+class Together(StudyAnswer):
     """Concurrent jobs: together.json."""
 
-    schema_version: int = ANSWER_VERSION
-    complete: bool
     question: TogetherQuestion
     turns: tuple[Turn, ...]
     """Each job alone, then all of them: by their index in the question, what was measured."""

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dlemu.extend import UserError
-from dlemu.results.answer_files import ANSWER_VERSION, read_answer
+from dlemu.results.answer_files import MeasuredAnswer, read_answer
 
 RECORD = "record.json"
 QUANTILES = 33  # steps of 3 %: more would make the workload file too long for people to read
@@ -185,11 +185,9 @@ class Replay:
 
 
 @dataclass(frozen=True, kw_only=True)
-class RecordAnswer:
+class RecordAnswer(MeasuredAnswer):
     """A recorded job: record.json."""
 
-    schema_version: int = ANSWER_VERSION
-    complete: bool
     recording: JobRun
     data: JobData | None
     replays: tuple[Replay, ...] = ()

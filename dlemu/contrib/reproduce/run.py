@@ -13,7 +13,7 @@ from dlemu.config.overrides import override, points, without_secrets
 from dlemu.contrib.reproduce.document import Command, DocumentQuestion, Step, document_named
 from dlemu.extend import UserError, check_launcher, child_run, owned, run_list
 from dlemu.extend import run_folder as result_folder
-from dlemu.results.answer_files import ANSWER_VERSION
+from dlemu.results.answer_files import StudyAnswer
 from dlemu.results.kinds import kind_of_command
 
 REPRODUCED = "reproduce.json"
@@ -32,11 +32,9 @@ class StepDone:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Reproduced:
+class Reproduced(StudyAnswer):
     """A reproduced document: reproduce.json."""
 
-    schema_version: int = ANSWER_VERSION
-    complete: bool
     question: DocumentQuestion
     capacity_tb: tuple[float | None, ...] = ()
     """Size of each drive's file system, 1e12 bytes."""

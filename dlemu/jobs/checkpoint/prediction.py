@@ -31,7 +31,7 @@ from dlemu.metrics.verdict import Outcome
 from dlemu.report.screen import Said, Screen, rate
 from dlemu.report.units import size
 from dlemu.results import CONFIG
-from dlemu.results.answer_files import ANSWER_VERSION, read_answer, save_answer
+from dlemu.results.answer_files import Answer, read_answer, save_answer
 from dlemu.results.drive import (
     OUTSIDE,
     READ_AHEAD_BYTES,
@@ -64,10 +64,9 @@ class PredictedPhase:
 
 
 @dataclass(frozen=True, kw_only=True)
-class CheckpointPrediction:
+class CheckpointPrediction(Answer):
     """The prediction for one workload and storage."""
 
-    schema_version: int = ANSWER_VERSION
     workload: str
     source: str
     """Where the storage's speed is taken from."""

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from datagen.quantiles import Percentiles
 from dlemu.machine.environment import HostFacts, StorageFacts
-from dlemu.results.answer_files import ANSWER_VERSION
+from dlemu.results.answer_files import MeasuredAnswer
 
 PROBE = "probe.json"
 
@@ -84,12 +84,9 @@ class ProbeCell(CellSpec):
 
 
 @dataclass(frozen=True, kw_only=True)
-class ProbeAnswer:
+class ProbeAnswer(MeasuredAnswer):
     """The whole result."""
 
-    schema_version: int = ANSWER_VERSION
-    complete: bool
-    """False while the probe is running, or if it was interrupted."""
     target: str
     """Folder or file that was measured."""
     engine: Engine

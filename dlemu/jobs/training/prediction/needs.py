@@ -22,7 +22,7 @@ from dlemu.metrics.demand import demand
 from dlemu.metrics.verdict import Outcome
 from dlemu.report.screen import Said, Screen
 from dlemu.report.table import Table, columns
-from dlemu.results.answer_files import ANSWER_VERSION, read_answer, save_answer
+from dlemu.results.answer_files import Answer, read_answer, save_answer
 from dlemu.results.kinds import Parts
 from dlemu.results.wording import count
 from dlemu.runner.prediction_request import PredictionRequest
@@ -95,10 +95,9 @@ class Needs:
 
 
 @dataclass(frozen=True, kw_only=True)
-class NeedsAnswer:
+class NeedsAnswer(Answer):
     """What jobs need that run at the same time: needs.json, from `dlemu predict` without a storage."""
 
-    schema_version: int = ANSWER_VERSION
     overrides: tuple[str, ...] = ()
     jobs: tuple[Needs, ...]
     total: Needs

@@ -13,7 +13,7 @@ from dlemu.metrics.findings import Finding, LimitedBy
 from dlemu.metrics.limit import What
 from dlemu.metrics.verdict import Outcome
 from dlemu.report.units import with_uncertainty
-from dlemu.results.answer_files import ANSWER_VERSION
+from dlemu.results.answer_files import Answer
 from dlemu.results.wording import scaled
 
 PREDICT = "predict.json"
@@ -82,10 +82,9 @@ class PredictionQuestion:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Prediction:
+class Prediction(Answer):
     """The answer."""
 
-    schema_version: int = ANSWER_VERSION
     question: PredictionQuestion
     accelerators: int
     """The requested number, else the highest that passes (1 if none): `counts` has its figures."""
