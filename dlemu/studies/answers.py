@@ -6,11 +6,14 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import TypeVar
 
+import numpy as np
+
 from dlemu.metrics.findings import LimitedBy
 from dlemu.metrics.limit import Limit
+from dlemu.metrics.t_interval import Estimate, estimate
 from dlemu.metrics.verdict import HOST_LIMITS, Outcome
 from dlemu.results.answer_files import Answer, StudyAnswer
-from dlemu.results.figures import Difference, JobFigures, difference
+from dlemu.results.figures import CONFIDENCE, Difference, JobFigures, difference
 from dlemu.results.kinds import catalogue_of
 from dlemu.results.wording import scaled
 
@@ -32,38 +35,35 @@ def edge(attempts: Iterable[tuple[T, bool]]) -> tuple[T | None, T | None]:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Question:
-    """What a search is to find out; a search goes on with the trials of an earlier one that has an equal question."""
+class RunsQuestion:
+    """What runs; a study goes on with the runs of an earlier one that has an equal question."""
 
-    workload: str
-    accelerator: str
-    """Empty when none was chosen."""
     overrides: tuple[str, ...] = ()
     """The overrides, as the user gave them."""
     launcher: str = ""
-    threshold_percent: float = 90.0
-    confidence_percent: float = 95.0
-    """Of the verdicts; as k = 2 of docs/uncertainty.md."""
-    trial_seconds: float = 120.0
-    cached: bool = False
     settings_digest: str
     """Of all settings, those in the workload's file included."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Trial:
-    """What one run with a number of accelerators showed. AU is the sustained one (docs/sizing.md), in percent."""
+class Question(RunsQuestion):
+    """What a search is to find out."""
 
-    accelerators: int
+    workload: str
+    accelerator: str
+    """Empty when none was chosen."""
+    threshold_percent: float = 90.0
+    cached: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class Trial:
+    """What one run with a number of accelerators showed; `figures` are of the whole, its start and end included."""
+
     folder: str
     """The run's folder, in the folder of the search."""
-    au_sustained_percent: float
-    """The AU that decides, over the steady windows of the trial."""
-    half_width_percent: float
-    settled: bool
-    """The verdict is certain at the confidence requested; a trial ends early as soon as it is."""
     window_au_percent: tuple[float, ...] = ()
-    """The values behind `au_sustained_percent`: one for each window of time."""
+    """The sustained AU (docs/sizing.md) in each window of the trial's steady part: their mean decides."""
     seconds: float
     """Wall-clock time, including the start of the processes."""
     mb_per_accelerator: float = 0.0
@@ -73,7 +73,15 @@ class Trial:
     page_cache_warning: str | None = None
     """The warning in the run's summary.json when the page cache may have served some or all reads."""
     figures: JobFigures
-    """Of the whole trial, its start and end included."""
+
+    @property
+    def accelerators(self) -> int:
+        return self.figures.ranks
+
+    @property
+    def sustained(self) -> Estimate:
+        """The AU that decides, and its half width."""
+        return estimate(np.array(self.window_au_percent), CONFIDENCE)
 
     @property
     def mb_per_second(self) -> float:
@@ -178,16 +186,11 @@ class SizeAnswer(StudyAnswer):
 
 
 @dataclass(frozen=True, kw_only=True)
-class SweepQuestion:
-    """What a sweep runs; a sweep goes on with the points of an earlier one that has an equal question."""
+class SweepQuestion(RunsQuestion):
+    """What a sweep runs."""
 
-    overrides: tuple[str, ...] = ()
-    """The overrides, as the user gave them."""
-    launcher: str = ""
     most_of: str = ""
     """The setting whose largest passing value was searched for; empty for a sweep."""
-    settings_digest: str
-    """Of all settings, those in the workload's file included."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -873,7 +873,6 @@ def _size_numbers(frozen: FrozenRun) -> Numbers:
         workload="",
         accelerator="",
         threshold_percent=facts["threshold_percent"],
-        confidence_percent=facts["confidence_percent"],
         settings_digest="",
     )
     answer = build_answer(question, inputs, [_trial(trial) for trial in facts["trials"]], refusal=facts["refusal"])
@@ -907,13 +906,8 @@ _FINDINGS_OF_SIZES = {"host": ["refused_by_the_host"], "emulator": ["emulator_ce
 
 
 def _trial(trial: Mapping[str, Any]) -> Trial:
-    au = float(np.mean(trial["au_of_windows_percent"]))
     return Trial(
-        accelerators=trial["accelerators"],
         folder="",
-        au_sustained_percent=au,
-        half_width_percent=0.0,
-        settled=True,
         window_au_percent=tuple(trial["au_of_windows_percent"]),
         seconds=trial["seconds"],
         mb_per_accelerator=trial["mb_per_second_of_an_accelerator"],

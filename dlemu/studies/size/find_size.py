@@ -96,7 +96,6 @@ def size(
         overrides=tuple(without_secrets(trial_words)),
         launcher=launcher,
         threshold_percent=100 * workload.metric.au,
-        trial_seconds=trial_seconds,
         cached=workload.metric.cached,
         settings_digest=digest([workload]),
     )
@@ -127,7 +126,7 @@ def size(
     on_event(PartMeasured(levels, text))
     if page_cache == "evicted":
         trial_words.append("reader.evict_page_cache=epochs")
-    plan = _trial_plan(job, question, [*config_options(config_dir), *trial_words])
+    plan = _trial_plan(job, question, trial_seconds, [*config_options(config_dir), *trial_words])
     answer = search.search(inputs, max(1, first), partial(run_trial, plan))
     answer = replace(
         answer,
@@ -227,10 +226,10 @@ def expected_count(job: TrainingJob, levels: Sequence[Level], inputs: SearchInpu
         return 1
 
 
-def _trial_plan(job: TrainingJob, question: Question, words: Sequence[str]) -> TrialPlan:
+def _trial_plan(job: TrainingJob, question: Question, trial_seconds: float, words: Sequence[str]) -> TrialPlan:
     """Return the settings that all trials share."""
     train, ahead = job.workload.train, _batches_ahead(job)
-    steps = math.ceil(question.trial_seconds / mean_seconds(train.computation_time)) + 1 + ahead
+    steps = math.ceil(trial_seconds / mean_seconds(train.computation_time)) + 1 + ahead
     if train.total_training_steps > 0:
         steps = min(steps, train.total_training_steps)
     # AU measures the reads of training alone.

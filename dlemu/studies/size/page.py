@@ -100,11 +100,11 @@ def _sections(answer: SizeAnswer, folder: str) -> Iterator[Section]:
     rows = [
         (
             str(trial.accelerators),
-            with_uncertainty(trial.au_sustained_percent, trial.half_width_percent),
+            with_uncertainty(trial.sustained.au_percent, trial.sustained.half_width_percent),
             number(trial.mb_per_second),
             number(trial.figures.mean("device_mb_per_second")),
             number(trial.seconds),
-            plain(trial.settled),
+            plain(trial.sustained.decides(answer.question.threshold_percent)),
         )
         for trial in answer.trials
     ]

@@ -7,7 +7,8 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
-from dlemu.metrics.t_interval import estimate, half_width
+from dlemu.metrics.t_interval import half_width
+from dlemu.results.figures import CONFIDENCE
 from dlemu.studies.answers import CountResult, Question, Trial, edge
 
 REPEATS = 2  # trials, at least, of each count at the edge: the largest that passes and the smallest that fails
@@ -15,27 +16,27 @@ MOST_REPEATS = 5  # trials after which an open verdict of a count stays open: ML
 GUESSES = 4  # after this many counts the search halves the bracket, instead of guessing from the AU of a failed count
 
 
-def pool(trials: Iterable[Trial], threshold_percent: float, confidence: float) -> list[CountResult]:
+def pool(trials: Iterable[Trial], threshold_percent: float) -> list[CountResult]:
     """Combine trials of equal counts; return the counts, smallest first."""
     by_count: dict[int, list[Trial]] = {}
     for trial in trials:
         by_count.setdefault(trial.accelerators, []).append(trial)
-    return [_count(by_count[accelerators], threshold_percent, confidence) for accelerators in sorted(by_count)]
+    return [_count(by_count[accelerators], threshold_percent) for accelerators in sorted(by_count)]
 
 
-def _count(trials: Sequence[Trial], threshold_percent: float, confidence: float) -> CountResult:
+def _count(trials: Sequence[Trial], threshold_percent: float) -> CountResult:
     """Return the mean over trials, with the wider of two half widths: from windows within trials, and between trials.
 
     Trials have equal weight. Within: the k trials are independent, so the root of the sum of squares, / k. Between:
     half the difference of two trials, the t-interval of three or more.
     """
-    parts = [estimate(np.array(trial.window_au_percent), confidence) for trial in trials]
+    parts = [trial.sustained for trial in trials]
     means = np.array([part.au_percent for part in parts])
     within = math.sqrt(sum(part.half_width_percent**2 for part in parts)) / len(parts)
     if len(means) < 3:
         between = float(np.ptp(means)) / 2
     else:
-        between = half_width(float(np.std(means, ddof=1)), len(means), confidence)
+        between = half_width(float(np.std(means, ddof=1)), len(means), CONFIDENCE)
     au_percent, width = float(means.mean()), max(within, between)
     settled = abs(au_percent - threshold_percent) > width
     ceilings = [trial.figures.mean("ceiling_au_percent") for trial in trials]
@@ -64,7 +65,7 @@ def next_count(trials: Sequence[Trial], question: Question, first: int, most: in
     an AU of 45 % feed 4.5, or 5 at an AU of 90 %.
     """
     threshold = question.threshold_percent
-    counts = pool(trials, threshold, question.confidence_percent / 100)
+    counts = pool(trials, threshold)
     if not counts:
         return max(1, min(first, most))
     low, failed = edge((count, count.au_sustained_percent >= threshold) for count in counts)

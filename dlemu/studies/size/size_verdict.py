@@ -43,7 +43,7 @@ def build_answer(question: Question, inputs: SearchInputs, trials: Sequence[Tria
     `refusal` is the error of a count that this host could not run although it can run smaller counts.
     """
     threshold = question.threshold_percent
-    results = pool(trials, threshold, question.confidence_percent / 100)
+    results = pool(trials, threshold)
     _, failing = edge((result, result.au_sustained_percent >= threshold) for result in results)
     below = [result for result in results if failing is None or result.accelerators < failing.accelerators]
     max_passing = max((result.accelerators for result in below if result.passed), default=0)
@@ -96,7 +96,7 @@ def _limited_by(
         return LimitedBy(what="emulator", confidence="high", evidence=(reached,))
     largest = failing.accelerators if failing else math.inf
     above = [trial for trial in trials if max_passing < trial.accelerators <= largest]
-    failed = [trial for trial in above if trial.au_sustained_percent < threshold]
+    failed = [trial for trial in above if trial.sustained.au_percent < threshold]
     limit = cause_of(failed or above, [trial for trial in trials if trial.accelerators == max_passing])
     if failing is not None or limit.what in HOST_LIMITS:
         return limit

@@ -14,8 +14,9 @@ import numpy as np
 from datagen.errors import DlemuError
 from dlemu.jobs.training.steplog import STEP_DTYPE, TRAINING, StepRows, read_log
 from dlemu.metrics.rows import Rows
-from dlemu.metrics.t_interval import SequentialTest, estimate
+from dlemu.metrics.t_interval import SequentialTest
 from dlemu.results import LIVE
+from dlemu.results.figures import CONFIDENCE
 from dlemu.results.kinds import read_figures
 from dlemu.results.wording import count
 from dlemu.runner.child_run import run_train
@@ -48,7 +49,7 @@ def run_trial(plan: TrialPlan, accelerators: int, number: int, folder: str) -> T
     Raises UserError if this host can't run so many accelerators, DlemuError if the trial was too short for a result.
     """
     question, live = plan.question, os.path.join(folder, LIVE)
-    sequential_test = SequentialTest(question.threshold_percent, question.confidence_percent / 100)
+    sequential_test = SequentialTest(question.threshold_percent, CONFIDENCE)
     is_decided = False
 
     def stop_if_decided() -> None:
@@ -61,11 +62,11 @@ def run_trial(plan: TrialPlan, accelerators: int, number: int, folder: str) -> T
     words.append(f"train.total_training_steps={plan.total_steps}")
     started = time.monotonic()
     run_train(words, folder, stop_if_decided, shlex.split(question.launcher.format(ranks=accelerators)))
-    return _trial_of(plan, accelerators, folder, time.monotonic() - started, is_decided)
+    return _trial_of(plan, accelerators, folder, time.monotonic() - started)
 
 
-def _trial_of(plan: TrialPlan, accelerators: int, folder: str, seconds: float, is_decided: bool) -> Trial:
-    """Return what a completed trial showed; `is_decided` if its verdict was certain before its last step."""
+def _trial_of(plan: TrialPlan, accelerators: int, folder: str, seconds: float) -> Trial:
+    """Return what a completed trial showed."""
     question = plan.question
     run, figures = read_figures(folder)
     summary = run.summary
@@ -76,13 +77,8 @@ def _trial_of(plan: TrialPlan, accelerators: int, folder: str, seconds: float, i
             f"the trial with {count(accelerators, 'accelerator')} ended before it gave a result ({len(values)} windows "
             f"of {plan.window_seconds:g} s in its steady part): use more files, or a longer --trial-seconds"
         )
-    sustained = estimate(values, question.confidence_percent / 100)
     return Trial(
-        accelerators=accelerators,
         folder=os.path.basename(folder),
-        au_sustained_percent=sustained.au_percent,  # over the trial's steady windows: not that of its summary.json
-        half_width_percent=sustained.half_width_percent,
-        settled=is_decided or sustained.decides(question.threshold_percent),
         window_au_percent=tuple(round(float(value), 3) for value in values),
         seconds=seconds,
         mb_per_accelerator=(summary.metrics.app_bytes or 0) / 1e6 / compute_seconds,
