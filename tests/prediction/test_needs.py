@@ -13,6 +13,7 @@ import dlemu
 from datagen.errors import UserError
 from dlemu.cli.predict import command
 from dlemu.config import load
+from dlemu.jobs.training.prediction.data_sheet import requests_of
 from dlemu.jobs.training.prediction.needs import Needs, _nvidia_class, ports, read_needs
 from dlemu.metrics.demand import demand
 
@@ -32,7 +33,8 @@ def test_a_training_needs_what_its_accelerators_take(tmp_path: Path) -> None:
     assert one.mb_per_second is not None
     assert needs["read_gb_per_second"] == pytest.approx(0.9 * 1024 * one.mb_per_second / 1e3)
     assert needs["read_gb_per_second"] == pytest.approx(2928, rel=0.001), "as published beside NVIDIA's classes"
-    assert needs["requests_per_second"] * needs["request_bytes"] == pytest.approx(needs["read_gb_per_second"] * 1e9)
+    request_bytes, _ = requests_of(load(words), one.sample_bytes)
+    assert needs["requests_per_second"] * request_bytes == pytest.approx(needs["read_gb_per_second"] * 1e9)
     assert needs["first_step_gb_per_second"] == pytest.approx(4 * 1024 * one.mb_per_second / 1e3), "4 readers a rank"
     assert needs["first_step_seconds"] == pytest.approx(4 * one.computation_seconds / 0.9)
     assert needs["mlperf_dataset_gb"] == pytest.approx(128 * 5 * 2048 * 2**30 / 1e9)

@@ -70,7 +70,6 @@ def predict(
     hosts: int = 1,
     most: int = MOST,
     assumes_files: bool = False,
-    overrides: Sequence[str] = (),
 ) -> Prediction:
     """Predict for `ranks` accelerators, or, if None, find the largest count up to `most` that passes; raises UserError.
 
@@ -97,7 +96,6 @@ def predict(
             workload=workload.model.name,
             accelerator=workload.accelerator,
             sample_divisor=sample_divisor(workload),
-            overrides=tuple(overrides),
             hosts=hosts,
             verdict=by,
             threshold_percent=threshold_percent,

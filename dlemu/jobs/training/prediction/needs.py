@@ -73,8 +73,7 @@ class Needs:
     first_step_seconds: float = 0.0
     """Time that the first batches take at `read_gb_per_second`; of several jobs the longest."""
     requests_per_second: float = 0.0
-    request_bytes: float = 0.0
-    """Mean size of what reaches the storage: the kernel splits reads."""
+    """Those that reach the storage: the kernel splits reads."""
     dataset_gb: float = 0.0
     mlperf_dataset_gb: float = 0.0
     """Least dataset that MLPerf Storage's rules allow: five times the memory of the nodes, or 500 steps."""
@@ -195,7 +194,6 @@ def _needs_of(workload: Workload, request: PredictionRequest) -> Needs:
         first_step_gb_per_second=first_gb / of_one.computation_seconds,
         first_step_seconds=first_gb / read if read else 0.0,
         requests_per_second=read * 1e9 / request_bytes,
-        request_bytes=request_bytes,
         dataset_gb=of_one.dataset_gb,
         mlperf_dataset_gb=max(steps_gb, MLPERF_MEMORY_TIMES * nodes * MEMORY_GB),
     )
@@ -204,10 +202,8 @@ def _needs_of(workload: Workload, request: PredictionRequest) -> Needs:
 def _add_up(jobs: Sequence[Needs], request: PredictionRequest, overrides: tuple[str, ...]) -> NeedsAnswer:
     values = {field.name: [getattr(job, field.name) for job in jobs] for field in fields(Needs)}
     sums = {name: sum(numbers) for name, numbers in values.items() if name not in ("workload", "accelerator")}
-    requests = sums["requests_per_second"]
     sums["checkpoint_minutes"] = min(values["checkpoint_minutes"])
     sums["first_step_seconds"] = max(values["first_step_seconds"])
-    sums["request_bytes"] = sums["read_gb_per_second"] * 1e9 / requests if requests else 0.0
     total = Needs(workload=" + ".join(values["workload"]), accelerator=jobs[0].accelerator, **sums)
     name, times = _nvidia_class(total)
     return NeedsAnswer(
@@ -252,7 +248,8 @@ def _screen(answer: NeedsAnswer, folder: str) -> Screen:
     if total.read_gb_per_second:
         rate = _gb(total.read_gb_per_second)
         of_node = _gb(max(job.read_gb_per_second / job.nodes for job in jobs))
-        requests = f"{_si(total.requests_per_second)} requests/s of {total.request_bytes / 1024:.0f} KiB"
+        request_kib = total.read_gb_per_second * 1e9 / total.requests_per_second / 1024
+        requests = f"{_si(total.requests_per_second)} requests/s of {request_kib:.0f} KiB"
         least = f"{MLPERF_STEPS} steps, and {MLPERF_MEMORY_TIMES} times the memory of DGX H100s"
         hidden = f"{_gb(total.first_step_gb_per_second)}/s if training must not wait for it"
         lines = [

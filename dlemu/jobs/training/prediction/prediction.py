@@ -74,7 +74,6 @@ class PredictionQuestion:
     """Empty when the settings name none."""
     sample_divisor: float | None = None
     """How many times larger samples are without the workload's scale; None where that is not known."""
-    overrides: tuple[str, ...] = ()
     hosts: int = 1
     verdict: str = "sustained"
     """`metric.verdict`: which AU is compared with the threshold."""

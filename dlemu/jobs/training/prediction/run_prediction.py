@@ -11,9 +11,7 @@ from datagen.atomic import write_text
 from datagen.errors import UserError
 from datagen.inspection import inspect
 from datagen.spec import joined_problems
-from datagen.withheld import without_secrets
 from dlemu.config import check_runnable, datagen_command, load, load_received, to_yaml
-from dlemu.config.overrides import take_word
 from dlemu.config.schema import Workload
 from dlemu.doctor.check_base import Facts
 from dlemu.doctor.host import check_free_cores
@@ -53,7 +51,7 @@ def run_prediction(source: Sequence[str] | Workload, request: PredictionRequest)
     """
     known = None if request.from_folder is None else read_known(request.from_folder, request.read_foreign)
     if isinstance(source, Workload):
-        workload, words, names_files = source, list[str](), True
+        workload, names_files = source, True
         ranks = source.ranks if source.ranks > 1 else None
     else:
         words = list(source)
@@ -75,7 +73,6 @@ def run_prediction(source: Sequence[str] | Workload, request: PredictionRequest)
         hosts=request.hosts or 1,
         most=request.most or MOST,
         assumes_files=known is None and request.describes_storage and not has_files,
-        overrides=tuple(without_secrets(take_word(words, "output.folder")[1])),
     )
     write_text(folder, CONFIG, to_yaml(workload))
     write_text(folder, CALIBRATION, to_json(calibration))
