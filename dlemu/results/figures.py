@@ -34,15 +34,22 @@ class Value:
 
 
 @dataclass(frozen=True, kw_only=True)
-class JobFigures:
+class Emulated:
+    """What is emulated."""
+
+    workload: str
+    accelerator: str | None = None
+    """None, or empty, when none was chosen."""
+    sample_divisor: float | None = None
+    """How many times larger samples are without the workload's scale; None where that is not known."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class JobFigures(Emulated):
     """The figures of a run of any kind of job."""
 
     kind: str
     """Kind of job: `training`, `checkpoint`, ...; its catalogue has the metrics' titles and units."""
-    workload: str
-    accelerator: str | None = None
-    sample_divisor: float | None = None
-    """How many times larger samples are without the workload's scale; None where that is not known."""
     ranks: int
     epochs: int | None = None
     """Planned epochs; None for jobs without epochs."""

@@ -14,6 +14,7 @@ from dlemu.metrics.limit import What
 from dlemu.metrics.verdict import Outcome
 from dlemu.report.units import with_uncertainty
 from dlemu.results.answer_files import Answer
+from dlemu.results.figures import Emulated
 from dlemu.results.wording import scaled
 
 PREDICT = "predict.json"
@@ -66,14 +67,9 @@ class PredictedCount(SimulatedFigures):
 
 
 @dataclass(frozen=True, kw_only=True)
-class PredictionQuestion:
+class PredictionQuestion(Emulated):
     """What was to be predicted."""
 
-    workload: str
-    accelerator: str
-    """Empty when the settings name none."""
-    sample_divisor: float | None = None
-    """How many times larger samples are without the workload's scale; None where that is not known."""
     hosts: int = 1
     verdict: str = "sustained"
     """`metric.verdict`: which AU is compared with the threshold."""
