@@ -42,6 +42,8 @@ class JobSummary(Answer):
     started_at: str = ""
     """ISO 8601 with zone."""
     environment: Environment = field(default_factory=Environment)
+    issues: tuple[str, ...] = ()
+    """What a reader of the numbers must know, as sentences: notes made before the run, and findings."""
 
     @property
     def headline(self) -> str:

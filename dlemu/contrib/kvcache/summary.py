@@ -123,7 +123,6 @@ class KvSummary(rows_job.RowsSummary):
     cpu_seconds_per_gb: Annotated[float | None, Metric("CPU", "s/GB", "lower")]
     """CPU time of all ranks per 1e9 bytes read and written."""
     limited_by: Limit | None
-    issues: tuple[str, ...]
 
     @property
     def load_p95_seconds(self) -> _LoadP95:

@@ -96,8 +96,6 @@ class PackSummary(rows_job.RowsSummary):
     limited_by: rows_job.LimitedBy[What] | None
     train: str
     """The command that trains on the packed set."""
-    issues: tuple[str, ...]
-    """What a reader must know."""
 
     @property
     def images_per_second(self) -> Annotated[float, Metric("images", "/s", "higher", head="images\n/s")]:

@@ -127,8 +127,6 @@ class CheckpointSummary(JobSummary):
     """Rate at which all ranks generate content without storage, 1e9 bytes/s: the upper limit of writing here."""
     requests: Requests | None = None
     """Requests to the object store, writing and reading; null for file systems."""
-    issues: tuple[str, ...] = ()
-    """Sentences that a reader of the numbers must know: findings, and notes made before the run."""
     findings: tuple[Finding, ...] = ()
     """What was found, as codes with their numbers."""
 

@@ -198,8 +198,6 @@ class Summary(JobSummary):
     data_folder: str
     telemetry: TelemetrySummary | None = None
     """None if telemetry was not recorded."""
-    issues: tuple[str, ...] = ()
-    """Caveats to the numbers, as sentences: notes made before the run, and findings."""
     findings: tuple[Finding, ...] = ()
     """What else was found than explains the limit (`limited_by.findings`), as codes with their numbers."""
 
