@@ -109,16 +109,22 @@ class Data(JobData):
 
 
 @dataclass(frozen=True, kw_only=True)
-class JobRun:
-    """How the job trained, without warm-up and evaluation. Times in s."""
+class Reads:
+    """How the job, or a replay of it, read. Times in s."""
+
+    samples_per_second: float  # of all ranks together, while training
+    calls_per_sample: float
+    device_bytes_per_sample: float
+    hand_over: float  # median time to receive a batch, of those that were ready
+
+
+@dataclass(frozen=True, kw_only=True)
+class JobRun(Reads):
+    """How the job trained, without warm-up and evaluation."""
 
     ranks: int
-    samples_per_second: float  # of all ranks together, while training
     parts: Parts
-    hand_over: float  # median time to receive a batch, of those that were ready; `parts` has the mean of all steps
-    calls_per_sample: float
     read_bytes_per_sample: float  # by system calls, or from files that NumPy maps; 0 (not known) of other mapped files
-    device_bytes_per_sample: float
     device_bytes_counted: bool = True  # False on file systems whose bytes the kernel does not count (FUSE, networks)
     mapped: bool  # whether the samples are in memory-mapped files, which no read call shows
     coverage_percent: float  # bytes of the reads that the hook saw, in % of all bytes that the job's processes read
@@ -167,15 +173,11 @@ class Recording(JobRun):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Replay:
+class Replay(Reads):
     """What was measured in a replay on the same storage."""
 
     folder: str  # name of the replay's folder, beside record.json
     engine: str
-    samples_per_second: float
-    hand_over: float
-    calls_per_sample: float
-    device_bytes_per_sample: float
     worker_cpu_per_sample: float
     core_wait_percent: float = 0.0  # of the trainers' time
 
