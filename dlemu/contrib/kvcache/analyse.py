@@ -63,7 +63,6 @@ def analyse(run: rows_job.RowsRun) -> KvSummary:
         prompts=len(data.prompts),
         prompts_per_second=data.rate,
         tokens_per_second=float(data.served["input_tokens"].sum()) / data.span_seconds if data.span_seconds else 0.0,
-        accelerators=int(data.ranks["accelerators"].sum()),
         sustained=None if backlog is None else backlog.sustained,
         backlog_seconds=None if backlog is None else backlog.storage_seconds,
         ttft_seconds=data.latencies.get("ttft"),

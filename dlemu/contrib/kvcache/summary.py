@@ -92,8 +92,6 @@ class KvSummary(rows_job.RowsSummary):
     """Prompts that arrived at all ranks; in a closed loop, were answered."""
     tokens_per_second: Annotated[float, Metric("tokens", "/s", "higher", head="tokens\n/s")]
     """Tokens of the prompts that were answered, cached ones included / duration of the load."""
-    accelerators: int
-    """Emulated accelerators of all ranks."""
     sustained: bool | None
     """Neither storage nor accelerators fell further and further behind; None if incomplete."""
     backlog_seconds: Annotated[float | None, Metric("waiting at the end", "s", "lower", head="backlog\ns")]
