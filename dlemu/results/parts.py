@@ -11,6 +11,7 @@ from datagen.errors import DlemuError
 from datagen.quantiles import Percentiles
 from datagen.storage._request_counts import INDEX, RequestCounts, waits_ms
 from dlemu.machine.environment import HostFacts, StorageFacts
+from dlemu.metrics.findings import Finding
 from dlemu.metrics.verdict import EXIT_STATUSES, Outcome
 from dlemu.results.answer_files import Answer
 
@@ -76,6 +77,18 @@ class Requests:
     """Responses with status 503 or 429."""
     first_byte_ms: Percentiles | None = None
     """From a GET to the first byte of its response, ms, within 2.2 %."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class StorageSummary(JobSummary):
+    """What the summaries of training and of checkpoints have alike."""
+
+    scale: str | None
+    """Name of the workload's scale; None when none was chosen."""
+    requests: Requests | None = None
+    """Requests to an object store; None where none were made."""
+    findings: tuple[Finding, ...] = ()
+    """What was found, as codes with their numbers; of training, what does not explain its limit."""
 
 
 def requests_of(values: Sequence[int]) -> Requests:

@@ -13,9 +13,9 @@ from typing import Annotated, Any, Literal
 
 from dlemu.metrics.catalogue import Catalogue, Metric, declared
 from dlemu.metrics.checkpoint_rates import GIB, CheckpointTimes
-from dlemu.metrics.findings import Finding, LimitedBy
+from dlemu.metrics.findings import LimitedBy
 from dlemu.results.figures import Value, half_width_of
-from dlemu.results.parts import JobSummary, Requests
+from dlemu.results.parts import StorageSummary
 
 Phase = Literal["write", "read"]
 Cause = Literal["storage", "host CPU", "emulator", "page cache"]  # what limits writing or reading
@@ -107,11 +107,10 @@ class Asynchronous:
 
 
 @dataclass(frozen=True, kw_only=True)
-class CheckpointSummary(JobSummary):
+class CheckpointSummary(StorageSummary):
     """The result of a checkpoint run; complete if every checkpoint was written and read."""
 
     kind: str = "checkpoint"
-    scale: str | None
     files: int
     """Of one checkpoint, as are the bytes."""
     bytes: int
@@ -125,10 +124,6 @@ class CheckpointSummary(JobSummary):
     asynchronous: Asynchronous | None = None
     ceiling_gb_per_second: Annotated[float | None, _explaining("content generation", "GB/s")] = None
     """Rate at which all ranks generate content without storage, 1e9 bytes/s: the upper limit of writing here."""
-    requests: Requests | None = None
-    """Requests to the object store, writing and reading; null for file systems."""
-    findings: tuple[Finding, ...] = ()
-    """What was found, as codes with their numbers."""
 
     @property
     def checkpoint_gib(

@@ -21,7 +21,7 @@ from dlemu.metrics.rates import Mean as Mean
 from dlemu.metrics.sustained import Uncertainty as Uncertainty
 from dlemu.metrics.verdict import PASSED, Outcome
 from dlemu.report.units import number
-from dlemu.results.parts import HostDevice, JobSummary, Requests
+from dlemu.results.parts import HostDevice, StorageSummary
 from dlemu.results.wording import count, scaled
 
 
@@ -162,7 +162,7 @@ LARGER_DATASET = "a dataset on it, larger than every cache on the way"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Summary(JobSummary):
+class Summary(StorageSummary):
     """The result of a training run; complete if every planned step was measured. A rank is an accelerator.
 
     Of a run that was stopped early, as `dlemu size` does once a verdict is certain, only the steps taken were planned.
@@ -177,8 +177,6 @@ class Summary(JobSummary):
     `host_limited`."""
     accelerator: str | None
     """Name of the accelerator; None when none was chosen."""
-    scale: str | None
-    """Name of the workload's scale; None when none was chosen."""
     sample_divisor: float | None = None
     """How many times larger samples are at full size; None where it is not known."""
     metrics: Metrics = field(default_factory=Metrics)
@@ -187,8 +185,6 @@ class Summary(JobSummary):
     limited_by: Limit | None = None
     """What limited the run; None without computation."""
     page_cache: PageCache | None = None
-    requests: Requests | None = None
-    """Requests to an object store; null where none were made."""
     evaluation: Evaluation | None = None
     checkpoints: tuple[CheckpointTiming, ...] = ()
     asynchronous_checkpoints: AsynchronousCheckpoints | None = None
@@ -198,8 +194,6 @@ class Summary(JobSummary):
     data_folder: str
     telemetry: TelemetrySummary | None = None
     """None if telemetry was not recorded."""
-    findings: tuple[Finding, ...] = ()
-    """What else was found than explains the limit (`limited_by.findings`), as codes with their numbers."""
 
     @property
     def passed(self) -> bool | None:
