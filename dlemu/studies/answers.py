@@ -13,7 +13,7 @@ from dlemu.metrics.limit import Limit
 from dlemu.metrics.t_interval import Estimate, estimate
 from dlemu.metrics.verdict import HOST_LIMITS, Outcome
 from dlemu.results.answer_files import Answer, StudyAnswer
-from dlemu.results.figures import CONFIDENCE, Difference, JobFigures, difference
+from dlemu.results.figures import CONFIDENCE, Difference, Emulated, JobFigures, difference
 from dlemu.results.kinds import catalogue_of
 from dlemu.results.wording import scaled
 
@@ -46,12 +46,9 @@ class RunsQuestion:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Question(RunsQuestion):
+class Question(Emulated, RunsQuestion):
     """What a search is to find out."""
 
-    workload: str
-    accelerator: str
-    """Empty when none was chosen."""
     threshold_percent: float = 90.0
     cached: bool = False
 
@@ -109,11 +106,9 @@ class CountResult:
 class FullSize:
     """What the same storage would feed without the workload's scale, which made samples smaller."""
 
-    sample_divisor: float
-    """How many times larger samples are at full size."""
     mb_per_accelerator: float
     """Rate that one accelerator then needs."""
-    accelerators: int = 0
+    accelerators: int
     """How many the storage would feed, at the highest rate of the read probe or a trial."""
 
 
@@ -182,7 +177,7 @@ class SizeAnswer(StudyAnswer):
     @property
     def scaled(self) -> str:
         """How small the scale made the samples, as a phrase after accelerators."""
-        return scaled(self.full_size.sample_divisor) if self.full_size else ""
+        return scaled(self.question.sample_divisor)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -21,10 +21,10 @@ from dlemu.results.answer_files import save_answer
 from dlemu.results.figures import JobFigures, Value
 from dlemu.results.kinds import kind_named
 from dlemu.results.wording import scaled
-from dlemu.studies.answers import SIZE, SWEEP, FullSize, SweepAnswer, SweepPoint, SweepQuestion
+from dlemu.studies.answers import SIZE, SWEEP, SweepAnswer, SweepPoint, SweepQuestion
 from dlemu.studies.compare.compare_sides import compare
 from dlemu.studies.compare.sides import side_of_runs
-from dlemu.studies.size.find_size import _full_size
+from dlemu.studies.size.find_size import _full_mb_per_accelerator
 from dlemu.studies.size.size_verdict import at_full_size, build_answer, sentence
 from tests.goldens.render import RESULTS
 from tests.shown import details
@@ -73,43 +73,42 @@ def test_a_scaled_workload_knows_itself_at_full_size(name: str, tmp_path: Path) 
         (["own", "scale=half"], 2.0, 32.0),
         (["own", "scale=large"], 0.5, 32.0),
         (["own", "scale=slim"], 1.0, 32.0),
-        (["own", "scale=half", "dataset.record_length_bytes=4000000"], 1.0, None),
-        (["own"], 1.0, None),
-        (["workload=bert", "scale=laptop"], 1.0, None),
+        (["own", "scale=half", "dataset.record_length_bytes=4000000"], 1.0, 0.0),
+        (["own"], 1.0, 0.0),
+        (["workload=bert", "scale=laptop"], 1.0, 0.0),
     ],
 )
-def test_what_one_accelerator_needs_at_full_size(words: list[str], divisor: float, wanted_mb: Any, own: str) -> None:
+def test_what_one_accelerator_needs_at_full_size(words: list[str], divisor: float, wanted_mb: float, own: str) -> None:
     workload = load([f"workload={own}" if word == "own" else word for word in words])
     assert sample_divisor(workload) == pytest.approx(divisor, rel=0.002)
-    found = _full_size(workload)
-    assert (found and found.mb_per_accelerator) == (wanted_mb and pytest.approx(wanted_mb, rel=1e-3))
+    assert _full_mb_per_accelerator(workload) == pytest.approx(wanted_mb, rel=1e-3)
     full = full_size(workload)
     assert full is not None
     assert demand("x", full).accelerator == workload.accelerator
 
 
 @pytest.mark.parametrize(
-    ("full", "accelerator", "storage_mb", "fed"),
+    ("divisor", "full_mb", "accelerator", "storage_mb", "fed"),
     [
-        (FullSize(sample_divisor=256, mb_per_accelerator=3177), "h100", 80.0, "0"),
-        (FullSize(sample_divisor=256, mb_per_accelerator=3177), "h100", 20_100.0, "7"),
-        (FullSize(sample_divisor=0.5, mb_per_accelerator=32), "", 290.0, "10"),
-        (None, "h100", 290.0, ""),
+        (256, 3177, "h100", 80.0, "0"),
+        (256, 3177, "h100", 20_100.0, "7"),
+        (0.5, 32, None, 290.0, "10"),
+        (None, 0, "h100", 290.0, ""),
     ],
 )
 def test_size_says_what_the_storage_feeds_at_full_size(
-    full: FullSize | None, accelerator: str, storage_mb: float, fed: str, tmp_path: Path
+    divisor: float | None, full_mb: float, accelerator: str | None, storage_mb: float, fed: str, tmp_path: Path
 ) -> None:
     trials = [make_trial(number, [au] * 8, app_mb_per_second=1.0) for number, au in ((7, 94.0), (8, 83.0)) * 2]
-    known_of = known(full_size=full, probe_mb_per_second=storage_mb)
-    answer = build_answer(question(accelerator=accelerator), known_of, trials)
+    known_of = known(full_mb_per_accelerator=full_mb, probe_mb_per_second=storage_mb)
+    answer = build_answer(question(accelerator=accelerator, sample_divisor=divisor), known_of, trials)
     answer = replace(answer, complete=True, verdict=sentence(answer))
-    small = scaled(full.sample_divisor) if full else ""
+    small = scaled(divisor)
     name = f"x {accelerator}" if accelerator else "accelerators"
     assert f"7 {name}{small} pass, 8 fail; limit: " in answer.verdict
     save_answer(str(tmp_path), SIZE, answer)
     lines = [(line.label, line.value) for line in open_result(kind_named("size"), str(tmp_path)).screen.lines]
-    if full is None:
+    if divisor is None:
         assert "real size" not in lines[0][1]
         return
     assert lines[0] == ("answer", at_full_size(answer)), "before what small samples' accelerators do"

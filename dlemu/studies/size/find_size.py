@@ -38,7 +38,7 @@ from dlemu.results.wording import count, scaled
 from dlemu.runner.events import Doing, PartMeasured, Warned, ignore
 from dlemu.runner.run_folder import check_place, new_folder
 from dlemu.runner.run_list import Planned, RunList, RunsPlanned
-from dlemu.studies.answers import SIZE, FullSize, Question, SizeAnswer, Trial
+from dlemu.studies.answers import SIZE, Question, SizeAnswer, Trial
 from dlemu.studies.prerequisites import OnEvent, config_options, take_launcher
 from dlemu.studies.size.search import next_count
 from dlemu.studies.size.size_verdict import SearchInputs, build_answer, outcome_of, sentence
@@ -92,7 +92,8 @@ def size(
     _, trial_words = take_word(words, "output.folder")
     question = Question(
         workload=workload.model.name,
-        accelerator=workload.accelerator,
+        accelerator=workload.accelerator or None,
+        sample_divisor=sample_divisor(workload),
         overrides=tuple(without_secrets(trial_words)),
         launcher=launcher,
         threshold_percent=100 * workload.metric.au,
@@ -207,7 +208,7 @@ def _search_inputs(job: TrainingJob, levels: Sequence[Level], most: int, other_p
     return SearchInputs(
         probe_mb_per_second=max(level.mb_per_second for level in levels),
         mb_per_accelerator=_mb_per_accelerator(workload),
-        full_size=_full_size(workload),
+        full_mb_per_accelerator=_full_mb_per_accelerator(workload),
         max_accelerators=min(most, capacity),
         max_reason=reason,
         naive_seconds_per_trial=sum(epoch.steps for epoch in job.schedule) * seconds_per_step,
@@ -248,13 +249,11 @@ def _mb_per_accelerator(workload: Workload) -> float:
     return demand(workload.model.name, workload).mb_per_second or 0.0
 
 
-def _full_size(workload: Workload) -> FullSize | None:
-    """Return what one accelerator needs at full size; None where that is what it needs here, or is not known."""
+def _full_mb_per_accelerator(workload: Workload) -> float:
+    """Return what one accelerator needs at full size; 0 where that is what it needs here, or is not known."""
     full = full_size(workload)
     full_mb = 0.0 if full is None else _mb_per_accelerator(full)
-    if not full_mb or math.isclose(full_mb, _mb_per_accelerator(workload), rel_tol=0.005):
-        return None
-    return FullSize(sample_divisor=sample_divisor(workload) or 1.0, mb_per_accelerator=full_mb)
+    return 0.0 if math.isclose(full_mb, _mb_per_accelerator(workload), rel_tol=0.005) else full_mb
 
 
 def _window_seconds(workload: Workload) -> float:

@@ -41,8 +41,8 @@ def figures_of_count(answer: SizeAnswer, result: CountResult) -> JobFigures:
     return JobFigures(
         kind=KIND_OF_TRIALS,
         workload=answer.question.workload,
-        accelerator=answer.question.accelerator or None,
-        sample_divisor=answer.full_size.sample_divisor if answer.full_size else None,
+        accelerator=answer.question.accelerator,
+        sample_divisor=answer.question.sample_divisor,
         ranks=result.accelerators,
         outcome=outcome,
         limited_by={RUN: limit.what if limit.confidence else None},

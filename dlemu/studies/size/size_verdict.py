@@ -25,8 +25,8 @@ class SearchInputs:
     """The highest rate of a short read probe, while nothing else reads."""
     mb_per_accelerator: float
     """Rate that one accelerator needs, from the workload's nominal sizes; 0 where it is not known."""
-    full_size: FullSize | None = None
-    """As in the answer, without `accelerators`."""
+    full_mb_per_accelerator: float = 0.0
+    """The same without the workload's scale; 0 where that changes nothing, or is not known."""
     max_accelerators: int
     """The largest count that may be tried."""
     max_reason: str
@@ -72,9 +72,9 @@ def build_answer(question: Question, inputs: SearchInputs, trials: Sequence[Tria
     )
     # At the threshold AU of 90 %, an accelerator reads 90 % of what it reads when it never waits.
     mb_per_second = 100 * answer.storage_mb_per_second / threshold
-    if inputs.full_size is not None:
-        fed = int(mb_per_second / inputs.full_size.mb_per_accelerator)
-        answer = replace(answer, full_size=replace(inputs.full_size, accelerators=fed))
+    if full_mb := inputs.full_mb_per_accelerator:
+        full = FullSize(mb_per_accelerator=full_mb, accelerators=int(mb_per_second / full_mb))
+        answer = replace(answer, full_size=full)
     host_limits = [limit for limit in _limits(trials) if limit.what in HOST_LIMITS]
     codes = {finding.code for limit in host_limits for finding in limit.findings}
     was_disturbed = bool(inputs.other_programs and host_limits) or Code.OTHER_PROGRAM_ON_CORES in codes
