@@ -21,6 +21,7 @@ from dlemu.metrics.rates import Mean as Mean
 from dlemu.metrics.sustained import Uncertainty as Uncertainty
 from dlemu.metrics.verdict import PASSED, Outcome
 from dlemu.report.units import number
+from dlemu.results.figures import Emulated
 from dlemu.results.parts import HostDevice, StorageSummary
 from dlemu.results.wording import count, scaled
 
@@ -162,7 +163,7 @@ LARGER_DATASET = "a dataset on it, larger than every cache on the way"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Summary(StorageSummary):
+class Summary(Emulated, StorageSummary):
     """The result of a training run; complete if every planned step was measured. A rank is an accelerator.
 
     Of a run that was stopped early, as `dlemu size` does once a verdict is certain, only the steps taken were planned.
@@ -175,10 +176,6 @@ class Summary(StorageSummary):
     """`pass`, `fail`, `undecided`, or why there is no verdict: `incomplete`, `nothing_computed`,
     `nothing_read`, `uneven_computation`, `emulator_too_slow`, `cache_served`, `too_few_steps`, `supply_not_known` or
     `host_limited`."""
-    accelerator: str | None
-    """Name of the accelerator; None when none was chosen."""
-    sample_divisor: float | None = None
-    """How many times larger samples are at full size; None where it is not known."""
     metrics: Metrics = field(default_factory=Metrics)
     loss_percent: Loss | None = None
     """Loss by reason; the parts add up to 100 - `au_whole_percent`."""
