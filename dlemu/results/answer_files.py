@@ -40,10 +40,9 @@ class MeasuredAnswer(Answer):
 
 @dataclass(frozen=True, kw_only=True)
 class StudyAnswer(MeasuredAnswer):
-    """The result of several runs."""
+    """The result of several runs; only a study with an equal question goes on."""
 
     question: Any
-    """What the user asked for; only a study with an equal question goes on."""
 
 
 @dataclass(frozen=True)
