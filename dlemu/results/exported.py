@@ -58,16 +58,6 @@ class CheckpointRecord:
     """Start, after a barrier of the ranks; other hosts' times are converted to rank 0's monotonic clock."""
     end_ns: int
     """When this rank was done; with `checkpoint.rank_sync`, when the last rank was."""
-    bytes: int
-    """Total size of its files."""
-    fsync_ns: int = 0
-    """Part of the time that was spent in fsync."""
-    files: int = 0
-
-    @property
-    def seconds(self) -> float:
-        """How long it took."""
-        return (self.end_ns - self.start_ns) / 1e9
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

@@ -42,7 +42,6 @@ def published_run(*phases: Phase) -> DlioCheckpoints:
                         rank=rank,
                         start_ns=now_ns,
                         end_ns=now_ns + took_ns,
-                        bytes=workload.ranks,
                     )
                 )
                 slowest = max(slowest, took_ns)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -105,8 +104,7 @@ class MeasuredCheckpoints(MeasuredRun):
 
 def exported(run: MeasuredCheckpoints) -> ExportedCheckpoints:
     """Return the run in the form that exporters (to DLIO's and MLPerf's files) use."""
-    facts, names = run.facts, ["rank", "phase", "checkpoint"]
-    files = Counter(map(tuple, run.files[names].tolist()))
+    facts = run.facts
     records = tuple(
         CheckpointRecord(
             phase="write" if row["phase"] == WRITE else "read",
@@ -114,9 +112,6 @@ def exported(run: MeasuredCheckpoints) -> ExportedCheckpoints:
             rank=int(row["rank"]),
             start_ns=int(row["began_ns"]),
             end_ns=int(row["ended_ns"]),
-            bytes=int(row["bytes"]),
-            fsync_ns=int(row["fsync_ns"]),
-            files=files[tuple(row[names].tolist())],
         )
         for row in np.sort(run.whole, order=["phase", "began_ns", "rank"])
     )
