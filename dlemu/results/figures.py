@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -14,7 +14,6 @@ from dlemu.metrics.catalogue import Metric
 from dlemu.metrics.rates import Mean
 from dlemu.metrics.t_interval import half_width
 from dlemu.metrics.verdict import PASSED, Outcome
-from dlemu.results.parts import HostDevice
 from dlemu.results.wording import scaled
 
 CONFIDENCE = 0.95  # docs/compare.md; the same as k = 2 in docs/uncertainty.md
@@ -115,14 +114,12 @@ class Conditions:
 
     title: str
     """Short description of what ran: runs with different titles did not do the same."""
-    complete: bool = True
-    """False for a run that ended before all was measured."""
     started_at: str = ""
     """ISO 8601 with zone."""
     hosts: tuple[HostFacts, ...] = ()
     storage: StorageFacts | None = None
-    devices: tuple[HostDevice, ...] = ()
-    """The devices that the run read or wrote."""
+    devices: tuple[str, ...] = ()
+    """The devices that the run read or wrote, with model and size."""
     facts: dict[str, str] = field(default_factory=dict)
     """Further conditions, as text, that may differ between runs that are compared."""
     work: dict[str, Any] = field(default_factory=dict)
@@ -133,15 +130,6 @@ class Conditions:
     """Phases of the run whose data memory served, in place of the storage; `run` for a job with a single phase."""
     warnings: tuple[str, ...] = ()
     """What a reader of its numbers must know, as sentences."""
-
-
-def differing_work(a: Conditions, b: Conditions, varied: Collection[str] = ()) -> list[str]:
-    """Return the differences in the work of two sides, as phrases; not of what the runs of each side `varied`."""
-    return [
-        f"{key} is {a.work[key]} for A and {b.work[key]} for B"
-        for key in a.work
-        if key in b.work and a.work[key] != b.work[key] and key not in varied
-    ]
 
 
 SAME_PERCENT = 0.05  # a smaller difference would be shown as 0.0 %

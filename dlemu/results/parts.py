@@ -98,18 +98,3 @@ def requests_of(values: Sequence[int]) -> Requests:
         **{part.name: counts[part.name] for part in fields(Requests) if part.name in INDEX},
         first_byte_ms=waits_ms(counts.first_byte),
     )
-
-
-@dataclass(frozen=True, kw_only=True)
-class HostDevice:
-    """A device behind the dataset's folder, as one host sees it."""
-
-    host: str
-    probe: str
-    """The probe that reads its counters: block or filesystem."""
-    name: str
-    """The `source` of its readings."""
-    model: str | None = None
-    size_bytes: int | None = None
-    counted: bool
-    """Its bytes are counted as the dataset's. If several hosts share the device, only the first counts it."""

@@ -29,7 +29,7 @@ def conditions_of(parts: JobParts, summary: Any, facts: Any) -> Conditions:
     if summary.failure is None:
         return conditions
     why = f"this run is incomplete: {summary.failure.splitlines()[0]}"
-    return replace(conditions, complete=False, warnings=(why, *conditions.warnings))
+    return replace(conditions, warnings=(why, *conditions.warnings))
 
 
 def conditions_in(folders: Iterable[str]) -> Iterator[Conditions]:

@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 
 from dlemu.jobs.training.measured import MeasuredTraining
-from dlemu.jobs.training.summary import TelemetrySummary
+from dlemu.jobs.training.summary import HostDevice, TelemetrySummary
 from dlemu.metrics.cache import Delivered, mean_between
 from dlemu.metrics.changes import not_steady
 from dlemu.metrics.findings import Code, Finding
@@ -18,7 +18,6 @@ from dlemu.metrics.loss import waits_of
 from dlemu.metrics.rates import Window, Windows, known, mean_within
 from dlemu.metrics.rows import Rows, StepTable, in_order
 from dlemu.results.host_activity import HostActivity, devices_of, highest
-from dlemu.results.parts import HostDevice
 from dlemu.telemetry import HostTelemetry
 
 

@@ -19,7 +19,7 @@ from dlemu.jobs.training.run import Training
 from dlemu.jobs.training.summary import Metrics, Summary
 from dlemu.jobs.training.wording import screen
 from dlemu.metrics.catalogue import ACCELERATOR, RUN, Catalogue, Metric, declared
-from dlemu.report.units import size
+from dlemu.report.units import plain, size
 from dlemu.results.figures import Conditions, JobFigures, Value, value_of
 from dlemu.results.kinds import JobParts
 from dlemu.results.wording import count
@@ -136,7 +136,11 @@ def conditions(summary: Summary, facts: Facts) -> Conditions:
         started_at=summary.started_at,
         hosts=summary.environment.hosts,
         storage=summary.environment.storage,
-        devices=tuple(device for device in telemetry.devices if device.counted) if telemetry else (),
+        devices=tuple(
+            f"{device.name} ({plain(device.model)}, {plain(device.size_bytes, 'size_bytes')})"
+            for device in (telemetry.devices if telemetry else ())
+            if device.counted
+        ),
         facts={
             "dataset": f"{count(facts.train_plan.num_files, f'{file_format} file')}, {size(facts.total_bytes)}",
             "folder": summary.data_folder,

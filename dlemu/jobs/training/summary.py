@@ -22,7 +22,7 @@ from dlemu.metrics.sustained import Uncertainty as Uncertainty
 from dlemu.metrics.verdict import PASSED, Outcome
 from dlemu.report.units import number
 from dlemu.results.figures import Emulated
-from dlemu.results.parts import HostDevice, StorageSummary
+from dlemu.results.parts import StorageSummary
 from dlemu.results.wording import count, scaled
 
 
@@ -144,6 +144,21 @@ class AsynchronousCheckpoints:
     """Mean duration of the steps of rank 0 while a checkpoint was being written, waits included."""
     step_seconds_otherwise: float | None
     """Mean duration of its other steps."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class HostDevice:
+    """A device behind the dataset's folder, as one host sees it."""
+
+    host: str
+    probe: str
+    """The probe that reads its counters: block or filesystem."""
+    name: str
+    """The `source` of its readings."""
+    model: str | None = None
+    size_bytes: int | None = None
+    counted: bool
+    """Its bytes are counted as the dataset's. If several hosts share the device, only the first counts it."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -8,7 +8,7 @@ from dataclasses import replace
 from datagen.errors import UserError
 from dlemu.metrics.catalogue import RUN, Catalogue
 from dlemu.report.units import plain
-from dlemu.results.figures import Conditions, JobFigures, difference, difference_in_words, differing_work
+from dlemu.results.figures import Conditions, JobFigures, difference, difference_in_words
 from dlemu.results.kinds import catalogue_of
 from dlemu.results.wording import count
 from dlemu.studies.answers import ComparedSide, Comparison, RunPair, SweepPoint
@@ -37,7 +37,12 @@ def compare(a: Side, b: Side) -> Comparison:
     common: Settings = next((settings for settings in a.conditions if settings in b.conditions), ())
     about_a, about_b = a.about_run(common), b.about_run(common)
     varied = {key.rpartition(".")[2] for settings, *_ in pairs for key, _ in settings}
-    work = differing_work(about_a, about_b, varied) if about_a and about_b else []
+    work_a, work_b = (about.work if about else {} for about in (about_a, about_b))
+    work = [
+        f"{key} is {work_a[key]} for A and {work_b[key]} for B"
+        for key in work_a
+        if key in work_b and work_a[key] != work_b[key] and key not in varied
+    ]
     not_comparable = [] if pairs else _memory_served_one(_from_memory(a, b, ()))
     if not pairs and a.cached != b.cached:
         not_comparable.append(f"metric.cached is {a.cached} for A and {b.cached} for B")
@@ -82,9 +87,7 @@ def _conditions_as_text(about: Conditions) -> dict[str, str]:
     texts = {"measured": about.started_at}
     if about.storage:
         texts["storage"] = f"{about.storage.file_system} on {about.storage.device}"
-    texts["devices"] = ", ".join(
-        f"{device.name} ({plain(device.model)}, {plain(device.size_bytes, 'size_bytes')})" for device in about.devices
-    )
+    texts["devices"] = ", ".join(about.devices)
     texts = {key: text for key, text in texts.items() if text}
     return texts | settings_of(about) | {key.replace("_", " "): text for key, text in about.facts.items()}
 

@@ -9,11 +9,11 @@ from dataclasses import dataclass
 from typing import Literal
 
 from dlemu.jobs.training.prediction.calibration import Curve
-from dlemu.metrics.findings import LimitedBy
+from dlemu.metrics.findings import Finding, LimitedBy
 from dlemu.metrics.limit import What
 from dlemu.metrics.verdict import Outcome
 from dlemu.report.units import with_uncertainty
-from dlemu.results.drive import StoragePrediction
+from dlemu.results.answer_files import Answer
 from dlemu.results.figures import Emulated
 from dlemu.results.wording import scaled
 
@@ -77,7 +77,7 @@ class PredictionQuestion(Emulated):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Prediction(StoragePrediction):
+class Prediction(Answer):
     """The answer."""
 
     question: PredictionQuestion
@@ -97,6 +97,8 @@ class Prediction(StoragePrediction):
     """Why no more were tried; None where the search found some that fail."""
     counts: tuple[PredictedCount, ...]
     """Every number of accelerators that was simulated completely, smallest first."""
+    source: str
+    """What the speed of the storage is from, and what others are assumed to take of it, as a phrase."""
     curve: Curve
     """What the whole storage delivers to so many readers."""
     saturated: bool
@@ -105,6 +107,7 @@ class Prediction(StoragePrediction):
     """Half width of the curve's 95 % interval, as far as the measurement itself shows."""
     issues: tuple[str, ...] = ()
     """What restricts the meaning of the prediction, as sentences: `findings`, and notes."""
+    findings: tuple[Finding, ...] = ()
 
     @property
     def shown(self) -> PredictedCount:
