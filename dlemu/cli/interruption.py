@@ -54,11 +54,9 @@ class Watched(Terminal):
                 self._print(f"{count(runs, 'run')}, {event.finished_runs} of them done")
             case Planned():
                 self._print(f"{event.label} ...")
-            case RunEnded(run=Trial() as trial, answer=answer):
-                sustained = trial.sustained
-                au = with_uncertainty(sustained.au_percent, sustained.half_width_percent)
-                state = "decided" if sustained.decides(answer.question.threshold_percent) else "open"
-                self._print(f"  AU {au} ({state}), {number(trial.mb_per_second)} MB/s, {trial.seconds:.0f} s")
+            case RunEnded(run=Trial() as trial):
+                au = with_uncertainty(trial.sustained.au_percent, trial.sustained.half_width_percent)
+                self._print(f"  AU {au}, {number(trial.mb_per_second)} MB/s, {trial.seconds:.0f} s")
                 if trial.page_cache_warning:
                     self._print(Line(f"  {trial.page_cache_warning}", "caution"))
             case RunEnded(run=SweepPoint() as point):

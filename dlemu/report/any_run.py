@@ -38,8 +38,7 @@ def screen_of(kind: Kind, answer: Any, folder: str) -> Screen:
         screen: Screen = parts.screen(answer, folder)
         return screen
     line = Said("result", answer.verdict, tone="strong" if answer.complete else "open")
-    title = f"{answer.workload}: {kind.noun} with {answer.ranks} ranks"
-    return Screen(title=title, lines=[line], notes=answer.issues, folder=folder)
+    return Screen(title=f"{answer.workload}: {kind.noun} with {answer.ranks} ranks", lines=[line], folder=folder)
 
 
 def sections_of(kind: Kind, answer: Any, folder: str) -> Iterable[Section]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import msgspec
 
@@ -36,13 +36,6 @@ class MeasuredAnswer(Answer):
 
     complete: bool
     """False while parts are missing, also after an interruption."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class StudyAnswer(MeasuredAnswer):
-    """The result of several runs; only a study with an equal question goes on."""
-
-    question: Any
 
 
 @dataclass(frozen=True)
@@ -80,12 +73,8 @@ def read_answer(folder: str, name: str, answer_type: type[A]) -> A | None:
     path = os.path.join(folder, name)
     if not os.path.lexists(path):
         return None
-    data = read_untrusted(path)
-    try:
-        check_version(path, msgspec.json.decode(data, type=SummaryHead).schema_version, ANSWER_VERSION)
-        return msgspec.json.decode(data, type=answer_type)
-    except (ValueError, RecursionError) as error:  # errors of msgspec and of UTF-8
-        raise UserError(f"{path} is damaged ({error}): delete it to start over") from None
+    check_version(path, decode_untrusted(path, SummaryHead).schema_version, ANSWER_VERSION)
+    return decode_untrusted(path, answer_type)
 
 
 def open_untrusted(path: str, most_bytes: int) -> int:
@@ -124,7 +113,7 @@ def decode_untrusted(path: str, value_type: type[A]) -> A:
     try:
         return msgspec.json.decode(read_untrusted(path), type=value_type)
     except (ValueError, RecursionError) as error:  # errors of msgspec and of UTF-8
-        raise UserError(f"{path} is damaged ({error}): it is not the JSON that dlemu wrote") from error
+        raise UserError(f"{path} is damaged ({error}): it is not the JSON that dlemu wrote; copy it again") from error
 
 
 def check_version(path: str, version: object, wanted: int, *, key: str = "schema_version") -> None:

@@ -11,8 +11,6 @@ import numpy as np
 from datagen.errors import UserError
 from datagen.settings import build
 from dlemu.config.workload_files import read_plain
-from dlemu.metrics.findings import Finding
-from dlemu.results.answer_files import Answer
 from dlemu.results.kinds import kind_of
 
 READ_AHEAD_BYTES = 128 << 10
@@ -45,16 +43,6 @@ class Rates:
     """Where they are from, as a phrase."""
     rates: tuple[Rate, ...]  # of reads
     writes: tuple[Rate, ...] = ()
-
-
-@dataclass(frozen=True, kw_only=True)
-class StoragePrediction(Answer):
-    """What is predicted for a storage."""
-
-    source: str
-    """What the speed of the storage is from, and what others are assumed to take of it, as a phrase."""
-    findings: tuple[Finding, ...] = ()
-    """What restricts the meaning of the prediction."""
 
 
 def taken_by_others(mb_per_second: float) -> str:

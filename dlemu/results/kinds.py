@@ -159,11 +159,8 @@ def kind_named(name: str) -> Kind:
 
 
 def kind_of_command(name: str) -> Kind:
-    """Return the kind of result that a command makes; raises UserError for a command that makes none."""
-    for kind in kinds():
-        if kind.command == name:
-            return kind
-    raise UserError(f"`dlemu {name}` saves no result of any kind")
+    """Return the kind of result that a command makes."""
+    return next(kind for kind in kinds() if kind.command == name)
 
 
 def kind_of(folder: str) -> Kind | None:

@@ -12,10 +12,10 @@ from dlemu.metrics.findings import LimitedBy
 from dlemu.metrics.limit import Limit
 from dlemu.metrics.t_interval import Estimate, estimate
 from dlemu.metrics.verdict import HOST_LIMITS, Outcome
-from dlemu.results.answer_files import Answer, StudyAnswer
+from dlemu.results.answer_files import Answer
 from dlemu.results.figures import CONFIDENCE, Difference, Emulated, JobFigures, difference
 from dlemu.results.kinds import catalogue_of
-from dlemu.results.wording import scaled
+from dlemu.runner.run_list import StudyAnswer
 
 SIZE, SWEEP, COMPARE = "size.json", "sweep.json", "compare.json"
 T = TypeVar("T")
@@ -173,11 +173,6 @@ class SizeAnswer(StudyAnswer):
     def is_limited_by_host(self) -> bool:
         """Whether this host is the limit, not the storage: more may pass on another one."""
         return self.limited_by.what in HOST_CAUSES
-
-    @property
-    def scaled(self) -> str:
-        """How small the scale made the samples, as a phrase after accelerators."""
-        return scaled(self.question.sample_divisor)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -17,14 +17,14 @@ from dlemu.metrics.catalogue import Metric
 from dlemu.metrics.demand import sample_divisor
 from dlemu.report.screen import Said, Screen
 from dlemu.report.table import Section, Table, columns
-from dlemu.results.answer_files import StudyAnswer, read_answer
+from dlemu.results.answer_files import read_answer
 from dlemu.results.figures import SAME_PERCENT, Difference, JobFigures, difference, difference_in_words
 from dlemu.results.kinds import Parts, catalogue_of, kind_wanted, kinds, read_figures
 from dlemu.results.wording import count, scaled
 from dlemu.runner import child_run
 from dlemu.runner.job import check_ahead, checked
 from dlemu.runner.run_folder import new_folder
-from dlemu.runner.run_list import Planned, RunList
+from dlemu.runner.run_list import Planned, RunList, StudyAnswer
 from dlemu.studies.compare.page import difference_rows
 from dlemu.studies.prerequisites import Child, check_launcher, config_options
 

@@ -13,7 +13,6 @@ from dlemu.config.overrides import override, points, without_secrets
 from dlemu.contrib.reproduce.document import Command, DocumentQuestion, Step, document_named
 from dlemu.extend import UserError, check_launcher, child_run, owned, run_list
 from dlemu.extend import run_folder as result_folder
-from dlemu.results.answer_files import StudyAnswer
 from dlemu.results.kinds import kind_of_command
 
 REPRODUCED = "reproduce.json"
@@ -32,7 +31,7 @@ class StepDone:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Reproduced(StudyAnswer):
+class Reproduced(run_list.StudyAnswer):
     """A reproduced document: reproduce.json."""
 
     question: DocumentQuestion

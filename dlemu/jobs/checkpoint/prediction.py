@@ -31,7 +31,7 @@ from dlemu.metrics.verdict import Outcome
 from dlemu.report.screen import Said, Screen, rate
 from dlemu.report.units import size
 from dlemu.results import CONFIG
-from dlemu.results.answer_files import read_answer, save_answer
+from dlemu.results.answer_files import Answer, read_answer, save_answer
 from dlemu.results.drive import (
     OUTSIDE,
     READ_AHEAD_BYTES,
@@ -39,7 +39,6 @@ from dlemu.results.drive import (
     SPEED_PERCENT,
     Rate,
     Rates,
-    StoragePrediction,
     nothing_left,
     per_second,
     read_drive,
@@ -65,10 +64,12 @@ class PredictedPhase:
 
 
 @dataclass(frozen=True, kw_only=True)
-class CheckpointPrediction(StoragePrediction):
+class CheckpointPrediction(Answer):
     """The prediction for one workload and storage."""
 
     workload: str
+    source: str
+    """Where the storage's speed is taken from."""
     ranks: int
     """Ranks that the run would emulate."""
     bytes: int
@@ -79,6 +80,8 @@ class CheckpointPrediction(StoragePrediction):
     """Null if the storage's read speed is unknown."""
     training: TrainingCost | None
     """Null if the storage's write speed is unknown."""
+    findings: tuple[Finding, ...] = ()
+    """Warnings that a reader must know."""
 
     @property
     def outcome(self) -> Outcome:

@@ -14,6 +14,7 @@ from dlemu.report.units import duration, number, plain, verdict_word, with_uncer
 from dlemu.results.answer_files import read_answer
 from dlemu.results.figures import JobFigures, Value
 from dlemu.results.kinds import Parts
+from dlemu.results.wording import scaled
 from dlemu.studies.answers import SIZE, CountResult, SizeAnswer
 from dlemu.studies.conditions import background
 from dlemu.studies.size.size_verdict import at_full_size, cause_of, counts_in_words, limit_in_words
@@ -56,7 +57,7 @@ def screen(answer: SizeAnswer, folder: str) -> Screen:
     question, limit, outcome = answer.question, answer.limited_by, answer.outcome or "no verdict"
     text = counts_in_words(answer) if answer.verdict else "the search was interrupted"
     if answer.at_least:
-        text = f"{answer.max_accelerators} of {answer.at_least} wanted{answer.scaled}. {text}"
+        text = f"{answer.max_accelerators} of {answer.at_least} wanted{scaled(question.sample_divisor)}. {text}"
     label = outcome.upper() if answer.complete else "INCOMPLETE"
     if label == "PASS" and not answer.at_least:  # the user did not ask whether a number passes
         label = "measured" if answer.full_size else "answer"

@@ -10,7 +10,7 @@ from dlemu.metrics.findings import Code, Confidence, LimitedBy
 from dlemu.metrics.limit import Limit
 from dlemu.metrics.verdict import HOST_LIMITS, Outcome
 from dlemu.report.screen import rate
-from dlemu.results.wording import count
+from dlemu.results.wording import count, scaled
 from dlemu.studies.answers import CountResult, FullSize, Question, SizeAnswer, Trial, edge
 from dlemu.studies.size.search import is_held_back, pool
 
@@ -154,12 +154,13 @@ def sentence(answer: SizeAnswer) -> str:
 def counts_in_words(answer: SizeAnswer) -> str:
     """Return how many pass, and the verdict of the next count: `4 x h100 pass, 5 fail`."""
     passing = next((result for result in answer.counts if result.accelerators == answer.max_accelerators), None)
+    small = scaled(answer.question.sample_divisor)
     if passing is None:
         where = " on this host" if answer.is_limited_by_host else ""
-        parts = [f"not even {_accelerators(answer, 1)}{answer.scaled} passes{where}"]
+        parts = [f"not even {_accelerators(answer, 1)}{small} passes{where}"]
     else:
         bound = "at least " if answer.is_limited_by_host or answer.limited_by.what == "count" else ""
-        parts = [f"{bound}{_accelerators(answer, passing.accelerators)}{answer.scaled} {_verb(passing)}"]
+        parts = [f"{bound}{_accelerators(answer, passing.accelerators)}{small} {_verb(passing)}"]
     at_edge = dict.fromkeys([*([answer.failing] if answer.failing else []), *answer.too_close_to_tell])
     parts += [f"{result.accelerators} {_verb(result)}" for result in at_edge if result != passing]
     return ", ".join(parts)

@@ -62,12 +62,7 @@ def run_trial(plan: TrialPlan, accelerators: int, number: int, folder: str) -> T
     words.append(f"train.total_training_steps={plan.total_steps}")
     started = time.monotonic()
     run_train(words, folder, stop_if_decided, shlex.split(question.launcher.format(ranks=accelerators)))
-    return _trial_of(plan, accelerators, folder, time.monotonic() - started)
-
-
-def _trial_of(plan: TrialPlan, accelerators: int, folder: str, seconds: float) -> Trial:
-    """Return what a completed trial showed."""
-    question = plan.question
+    seconds = time.monotonic() - started
     run, figures = read_figures(folder)
     summary = run.summary
     compute_seconds = float(run.training["compute_ns"].sum()) / 1e9  # of all accelerators together
