@@ -23,16 +23,16 @@ def command(folder: str) -> None:
     """
     from rich.console import Console
 
-    from dlemu.report.progress import ProgressLines
+    from dlemu.report.progress import ProgressLine
     from dlemu.results.live import Progress
     from dlemu.runner.events import LOOK_SECONDS
     from dlemu.runner.follow import RunFollower
 
     follower = RunFollower(folder)
-    lines = ProgressLines(Console(), plain_seconds=0)
+    line = ProgressLine(Console(), plain_seconds=0)
     while (seen := follower.look()).state == "runs":
         progress = seen.progress or Progress(at="the run is starting")
-        lines.show(["  ".join([str(progress), *map(str, progress.figures)])])
+        line.show("  ".join([str(progress), *map(str, progress.figures)]))
         time.sleep(LOOK_SECONDS)
     click.echo(seen.sentence, err=seen.state == "dead")
     raise SystemExit(seen.status)

@@ -23,10 +23,12 @@ PLAIN_SECONDS = 10.0  # between lines, at least, where there is no terminal
 class ProgressLine:
     """The caller draws the line, so that no thread disturbs a rank; the cursor is always on the line below."""
 
-    def __init__(self, console: Console, now: Callable[[], float] = time.monotonic) -> None:
-        self._console, self._now = console, now
+    def __init__(
+        self, console: Console, now: Callable[[], float] = time.monotonic, plain_seconds: float = PLAIN_SECONDS
+    ) -> None:
+        self._console, self._now, self._plain_seconds = console, now, plain_seconds
         self._redraws = console.is_terminal and not console.is_dumb_terminal
-        self._is_drawn, self._due, self._is_over = False, now() + PLAIN_SECONDS, False
+        self._is_drawn, self._due, self._is_over = False, now() + plain_seconds, False
 
     def show(self, line: str, *, last: bool = False) -> None:
         """Replace the line that is shown; without a terminal print it if it is time, and the `last` one, once."""
@@ -40,7 +42,7 @@ class ProgressLine:
         self._console.file.write(f"{back}{shown}\n")
         self._console.file.flush()
         self._is_drawn = self._redraws and not last
-        self._due = self._now() + PLAIN_SECONDS
+        self._due = self._now() + self._plain_seconds
 
     def leave(self) -> None:
         """Let the line stand: another message follows."""

@@ -58,10 +58,12 @@ def test_what_is_wrong_is_told_before_it_is_raised(tmp_path: Path) -> None:
     events: list[Event] = []
     make_dataset(workload, Comm(), events.append)
     verify_dataset(workload, Comm(), events.append)
-    assert isinstance(events[-1], DatasetVerified)
-    assert events[-1].findings == ()
+    verified = events[-1]
+    assert isinstance(verified, DatasetVerified)
+    assert verified.findings == ()
     min((tmp_path / "train").glob("img*")).unlink()
     with pytest.raises(DatasetError, match=r"1 of 6 files in .* are wrong"):
         verify_dataset(workload, Comm(), events.append)
-    assert isinstance(events[-1], DatasetVerified)
-    assert [finding.message for finding in events[-1].findings] == ["there is no such file"]
+    verified = events[-1]
+    assert isinstance(verified, DatasetVerified)
+    assert [finding.message for finding in verified.findings] == ["there is no such file"]
