@@ -146,8 +146,7 @@ def guarded(command: click.Command, name: str) -> None:
         command.main(prog_name=name, standalone_mode=False)
     except click.ClickException as error:
         if isinstance(error, click.NoSuchOption) and _takes_settings(error.ctx):
-            message = f"there is no option {error.option_name}; settings are given as KEY=VALUE, without dashes."
-            error = click.NoSuchOption(error.option_name, message, error.possibilities, error.ctx)
+            error.message = f"there is no option {error.option_name}; settings are given as KEY=VALUE, without dashes."
         error.show()
         sys.exit(2)
     except click.exceptions.Exit as leave:

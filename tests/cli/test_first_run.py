@@ -72,7 +72,7 @@ def test_nothing_large_is_made_unless_somebody_agrees(monkeypatch: pytest.Monkey
     workload = load(["workload=unet3d"])
     allow(workload, "data", 18, 10**10, yes=False)
     allow(workload, "data", 18, 10**12, yes=True)
-    with pytest.raises(UserError, match=r"1,000\.0 GB will be made in data for 18 ranks.*add --yes"):
+    with pytest.raises(UserError, match=r"1,000\.0 GB will be made in data for 18 ranks.*add --yes.*scale=laptop"):
         allow(workload, "data", 18, 10**12, yes=False)
 
 

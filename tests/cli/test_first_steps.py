@@ -36,7 +36,7 @@ def ended(words: list[str], monkeypatch: pytest.MonkeyPatch) -> object:
         (["datagen", "verify", "--fsync"], "--fsync is for writing, and `dlemu datagen verify` only reads"),
         (["train", "workload=unet3d", "dataset.format=.jpg"], "dataset.format is '.jpg': did you mean jpeg?"),
         (["train", "model=unet3d"], "model=unet3d only names the results: wanted workload=unet3d"),
-        (["train", "--maek", "/mnt"], "without dashes. Did you mean"),
+        (["train", "--maek", "/mnt"], "Did you mean --make?"),
         (["train", "unet3d"], "'unet3d' is not a setting: did you mean workload=unet3d? wanted KEY=VALUE"),
     ],
 )
