@@ -11,7 +11,7 @@ import importlib.util
 import os
 import sys
 import traceback
-from typing import cast
+from typing import NamedTuple, cast
 
 import click
 
@@ -88,12 +88,14 @@ class _Commands(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """Take `dlemu FOLDER` as `dlemu try FOLDER`; suggest a name for a typo."""
+        """Take `dlemu FOLDER` as `dlemu try FOLDER`, `help COMMAND` as `COMMAND --help`; suggest a name for a typo."""
+        if args[0] == "help":
+            ctx.obj = "all" if args[1:] == ["--all"] else ""
+            if ctx.obj or not args[1:]:
+                click.echo(ctx.get_help())
+                ctx.exit()
+            args = [args[1], "--help"]
         name = args[0]
-        if name == "help":
-            ctx.obj = "all"
-            click.echo(ctx.get_help())
-            ctx.exit()
         if name.startswith("-") or name in (*FIRST, *_MORE) or name in commands():
             return super().resolve_command(ctx, args)
         if os.path.isdir(name):
@@ -145,9 +147,11 @@ def guarded(command: click.Command, name: str) -> None:
         check_letters(sys.argv[1:])
         command.main(prog_name=name, standalone_mode=False)
     except click.ClickException as error:
-        if isinstance(error, click.NoSuchOption) and _takes_settings(error.ctx):
-            error.message = f"there is no option {error.option_name}; settings are given as KEY=VALUE, without dashes."
-        error.show()
+        advice = _instead_of_option(error) if isinstance(error, click.NoSuchOption) else ""
+        if advice:
+            complain(advice)
+        else:
+            error.show()
         sys.exit(2)
     except click.exceptions.Exit as leave:
         sys.exit(leave.exit_code)
@@ -171,18 +175,51 @@ def guarded(command: click.Command, name: str) -> None:
         sys.exit(status or DlemuError.exit_status)  # Python's own 1 would mean that a run did not pass
 
 
-def _takes_settings(context: click.Context | None) -> bool:
-    return context is not None and any(parameter.name == "overrides" for parameter in context.command.params)
+class _Meaning(NamedTuple):
+    """What a key of other tools means here: a setting, or what there is in place of one, as a phrase."""
+
+    setting: str = ""
+    phrase: str = ""
+
+
+def _meaning_of(key: str) -> _Meaning:
+    from dlemu.config.schema import SYNONYMS
+    from dlemu.config.translate import is_known
+
+    meant = SYNONYMS.get(key, "")
+    if " " in meant:
+        return _Meaning(phrase=meant)
+    return _Meaning(setting=meant or (key if is_known(key) else ""))
 
 
 def _instead_of_command(word: str) -> str:
     """Return what an unknown first word may mean: a setting without its command, a folder, a command with a typo."""
-    if "=" in word:
-        return f"{word} is a setting, which follows a command, as in `dlemu train {word}`"
+    key, equals, value = word.lstrip("+").partition("=")
+    meaning = _meaning_of(key)
+    if meaning.phrase:
+        return f"did you mean {meaning.phrase}?"
+    if equals or meaning.setting:
+        setting = f"{meaning.setting or key}={value or '...'}"
+        return f"{setting} is a setting, which follows a command, as in `dlemu train {setting}`"
     if os.sep in word:
         return "it is no folder, either: wanted one that exists, as in `dlemu /mnt/nvme`"
     known = commands()
     return f"{nearest(word.lower(), known)}known: {', '.join(known)}"
+
+
+def _instead_of_option(error: click.NoSuchOption) -> str:
+    """Return what to say of a setting, of another program too, that was typed as an option.
+
+    Empty if an option was intended, or if the command takes no settings.
+    """
+    if not error.ctx or not any(parameter.name == "overrides" for parameter in error.ctx.command.params):
+        return ""
+    key = error.option_name.lstrip("-").replace("-", "_")
+    meaning = _meaning_of(key)
+    if meaning.phrase:
+        return f"there is no option {error.option_name}: did you mean {meaning.phrase}?"
+    setting = meaning.setting or (key if "." in key else "")
+    return f"settings are given as KEY=VALUE, without dashes: {setting}=..." if setting else ""
 
 
 def _check_current_folder() -> None:
