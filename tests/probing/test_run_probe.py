@@ -269,6 +269,7 @@ def test_a_full_disk_of_results_neither_ends_nor_hides_a_probe(
     assert len(measured) == 2
     assert len(re.findall("\n +randread", ended.stdout)) == 3, "a line for each"
     assert re.search("\n +results +not saved\n", ended.stdout)
+    assert "--drive" not in ended.stdout, "nothing is there to predict from"
 
 
 def test_a_file_is_large_enough_for_each_job_and_one_that_is_there_must_be(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 from collections.abc import Iterator
 from operator import attrgetter
@@ -17,7 +18,7 @@ from dlemu.results.kinds import Parts
 if TYPE_CHECKING:
     from dlemu.report.figure_base import Figure
 
-_TIMES = ("mean\nms", "p50", "p99", "p99.9")
+_TIMES = ("mean\nms", "p99", "p99.9")
 _ENGINES = {
     "fio": "fio, libaio, direct",
     "threads": "dlemu's own requests by threads, direct",
@@ -31,8 +32,9 @@ def _screen(answer: ProbeAnswer, folder: str) -> Screen:
         cells = [cell for cell in answer.cells if cell.access == access]
         fastest = [max(cells, key=attrgetter("mb_per_second")), max(cells, key=attrgetter("iops"))]
         lines += [Said(access, _speed(cell), tone="strong") for cell in dict.fromkeys(fastest)]
-    predicts = f"dlemu predict workload=NAME --drive {shlex.quote(folder)}"
-    lines.append(Said("next", predicts, "how many accelerators it feeds"))
+    if os.path.isdir(folder):  # else it could not be saved
+        predicts = f"dlemu predict workload=NAME --drive {shlex.quote(folder)}"
+        lines.append(Said("next", predicts, "how many accelerators it feeds"))
     title = f"Probe of {answer.target} by {answer.host.host}"
     return Screen(title=title, lines=lines, notes=answer.issues, folder=folder)
 
@@ -43,7 +45,7 @@ def _speed(cell: ProbeCell) -> str:
 
 
 def _sections(answer: ProbeAnswer, _: str) -> Iterator[Section]:
-    head = columns("access", "size", "jobs", "depth", "MB/s", "/s", *_TIMES, "CPU\ns/GB", right=range(1, 11))
+    head = columns("access", "size", "jobs", "depth", "MB/s", "/s", *_TIMES, right=range(1, 9))
     rows = [_values(cell) for cell in answer.cells]
     how = f"measured by {_ENGINES[answer.engine]}; through host memory"
     yield Table(title="Each size and depth", columns=head, rows=rows, notes=[how], folded=True)
@@ -58,8 +60,7 @@ def _values(cell: ProbeCell) -> list[str]:
         str(cell.depth),
         number(cell.mb_per_second),
         f"{cell.iops:,.0f}",
-        *map(number, (times.mean, times.p50, times.p99, times.p999)),
-        number(cell.cpu_seconds_per_gb),
+        *map(number, (times.mean, times.p99, times.p999)),
     ]
 
 
