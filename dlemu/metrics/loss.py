@@ -304,7 +304,7 @@ def held_back_share(rows: Rows) -> float:
 
 
 def busy_share(rows: Rows, workers: int) -> float:
-    """Return the share of the epochs' time in which a rank's `workers` made batches; else they had no room for one."""
+    """Return the share of the epochs' time in which a rank's workers made batches; the rest they had no room for one."""
     table = in_order(rows)
     spans_ns = sum(int(own["finished_ns"].max() - own["started_ns"].min()) for own in table.by_rank_and_epoch)
     return float(took_ns(table).sum()) / max(1, workers * spans_ns)

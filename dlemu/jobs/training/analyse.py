@@ -265,14 +265,14 @@ def _shallow_queue(run: MeasuredTraining, wanted_mb_per_second: float) -> Findin
     threads, ahead = reader.read_threads, facts.batches_ahead
     if not threads or ahead != threads * prefetch_per_worker(reader.prefetch_size, threads):
         return None  # the queue does not follow `reader.prefetch_size`
-    if held_back_share(rows) < 0.5 or not is_any(rows, "app_bytes"):
+    if held_back_share(rows) < 0.5:
         return None
     stalled_ns = 1e9 * sum(stall.seconds for stall in find_stalls(rows)) * len(rows.by_rank)
     if stalled_ns >= sum_of(rows, "wait_ns") / 2:
         return None  # the batches in work during a stall all end after it: none holds the others back
     au, threshold, scaling = au_percent(rows), 100 * facts.workload.metric.au, facts.journal.scaling
     if scaling is None:
-        possible = min(100.0, au / max(busy_share(rows, threads), 1e-9))
+        possible = min(100.0, au / busy_share(rows, threads))
     else:
         rate = min(scaling.mb_per_second, scaling.again_mb_per_second)
         possible = min(100.0, 100 * rate / wanted_mb_per_second)
