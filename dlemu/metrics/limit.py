@@ -91,7 +91,7 @@ class Context:
     """OTHER_PROGRAM_ON_DRIVE, if other programs read from the dataset's devices."""
     is_object_store: bool = False
     deeper_queue: Finding | None = None
-    """PREFETCH_TOO_SHALLOW, if readers that never paused for a full queue would gain enough."""
+    """PREFETCH_TOO_SHALLOW, if a deeper queue gains enough in the event model."""
 
     @property
     def is_out_of_cpu_time(self) -> bool:

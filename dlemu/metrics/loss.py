@@ -295,19 +295,16 @@ def waits_of(rows: StepTable) -> tuple[Ints, Ints]:
     return free[longest > 0], (free + longest)[longest > 0]
 
 
-def held_back_share(rows: Rows) -> float:
-    """Return the share of the waiting time at whose end the next batch was complete, too: a slow one held it back."""
-    held_back_ns, waited_ns = 0.0, sum_of(rows, "wait_ns")
+def mean_ready_behind(rows: Rows) -> float:
+    """Return how many later batches were complete when a rank's wait for a batch ended; mean weighted by the waits."""
+    weighted_batches, waited_ns = 0.0, sum_of(rows, "wait_ns")
     for own in in_order(rows).by_rank_and_epoch:
-        held_back_ns += float(own["wait_ns"][:-1][own["finished_ns"][1:] < own["ready_ns"][:-1]].sum())
-    return held_back_ns / waited_ns if waited_ns else 0.0
-
-
-def busy_share(rows: Rows, workers: int) -> float:
-    """Return the share of the epochs' time in which a rank's workers made batches; the rest they had no room for one."""
-    table = in_order(rows)
-    spans_ns = sum(int(own["finished_ns"].max() - own["started_ns"].min()) for own in table.by_rank_and_epoch)
-    return float(took_ns(table).sum()) / max(1, workers * spans_ns)
+        ready, finished, wait = own["ready_ns"], own["finished_ns"], own["wait_ns"]
+        waits = np.flatnonzero(wait > 0)
+        for ahead in range(1, 65):  # each is a pass over the rows; deeper queues are rare
+            followed = waits[waits < len(wait) - ahead]
+            weighted_batches += float(wait[followed][finished[followed + ahead] < ready[followed]].sum())
+    return weighted_batches / waited_ns if waited_ns else 0.0
 
 
 def _readers_while_waiting(rows: StepTable, reading_ns: Floats) -> float:

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from dlemu.jobs.training import deeper_queue
 from dlemu.jobs.training.result import read_run
 from dlemu.metrics import changes
 from dlemu.report.page import open_result
@@ -34,6 +35,7 @@ def as_if_it_were_large(monkeypatch: pytest.MonkeyPatch) -> None:
     """Play again no more rows of either than of 1e7."""
     row_count = RANKS * EPOCHS * STEPS["small"] // 2
     monkeypatch.setattr(changes, "MAX_ROWS", changes.MAX_ROWS * row_count // 10**7)
+    monkeypatch.setattr(deeper_queue, "MAX_ROWS", deeper_queue.MAX_ROWS * row_count // 10**7)
 
 
 def show(path: str) -> None:

@@ -51,9 +51,10 @@ def test_a_queue_too_shallow_is_told_from_a_slow_drive() -> None:
     limit = limit_of(run_on(drive, shallow))
     (advice,) = limit.findings
     assert (limit.what, advice.code) == ("loader", Code.PREFETCH_TOO_SHALLOW)
+    times = int(advice.numbers["prefetch_size"] or 0) // 16
+    truths = [au_percent(drives.train(drive, replace(shallow, ahead=2 * times), seed)) for seed in range(10)]
     assert advice.numbers["now_au_percent"] == pytest.approx(au_percent(drives.train(drive, shallow, 1)), abs=0.01)
-    assert advice.numbers["au_percent"] == pytest.approx(100)
-    assert au_percent(drives.train(drive, replace(shallow, ahead=16), 1)) > 80
+    assert advice.numbers["au_percent"] == pytest.approx(sum(truths) / 10, abs=10)
 
 
 def test_readers_that_get_enough_by_themselves_say_so() -> None:

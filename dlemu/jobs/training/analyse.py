@@ -11,7 +11,6 @@ import numpy as np
 from datagen.layout import subfolder_name
 from dlemu.jobs.training import activity
 from dlemu.jobs.training.measured import MeasuredTraining
-from dlemu.jobs.training.plan import prefetch_per_worker
 from dlemu.jobs.training.scaling import explain_loss, preprocessing_sleeps
 from dlemu.jobs.training.steplog import EVALUATION
 from dlemu.jobs.training.summary import (
@@ -25,11 +24,11 @@ from dlemu.jobs.training.summary import (
 from dlemu.jobs.training.wording import in_words, issue_lines, memory_warning, recording_notes, verdict_line
 from dlemu.metrics import cache, rates
 from dlemu.metrics.au import au_dlio_percents, au_percent, kept_rows
-from dlemu.metrics.changes import find_stalls, find_unsteadiness
+from dlemu.metrics.changes import find_unsteadiness
 from dlemu.metrics.demand import sample_divisor
 from dlemu.metrics.findings import Code, Finding, Number
-from dlemu.metrics.limit import Limit, Scaling, judge_limit
-from dlemu.metrics.loss import busy_share, held_back_share, loss_percent
+from dlemu.metrics.limit import MIN_LOSS_PERCENT, Limit, Scaling, judge_limit
+from dlemu.metrics.loss import loss_percent
 from dlemu.metrics.rows import Rows, StepTable, is_any, sum_of
 from dlemu.metrics.stragglers import find_slow_folders, find_stragglers
 from dlemu.metrics.sustained import is_supply_known, prefetch_credit_percent, sustained_au, uncertainty_of
@@ -238,8 +237,12 @@ def _limit(run: MeasuredTraining, judged: Rows, proof: cache.CacheProof, other_p
     """Return what limited the `judged` steps; None without computation."""
     if not is_any(judged, "compute_ns"):
         return None
-    facts, reader = run.facts, run.facts.workload.reader
+    facts, reader, deeper_queue = run.facts, run.facts.workload.reader, None
     causes, work = explain_loss(facts.workload, judged, facts.ranks)
+    if causes.total >= MIN_LOSS_PERCENT:
+        from dlemu.jobs.training.deeper_queue import find_deeper_queue  # simulates the run
+
+        deeper_queue = find_deeper_queue(run, work.wanted_mb_per_second)
     ceiling, share = facts.journal.ceiling_au_percent, proof.from_storage_percent.mean
     context = replace(
         activity.activity_during(run, judged),
@@ -250,41 +253,9 @@ def _limit(run: MeasuredTraining, judged: Rows, proof: cache.CacheProof, other_p
         from_storage_percent=math.nan if share is None else share,
         other_program=other_program,
         is_object_store=bool(facts.journal.requests),
-        deeper_queue=_shallow_queue(run, work.wanted_mb_per_second),
+        deeper_queue=deeper_queue,
     )
     return judge_limit(au_percent(judged), causes, work, context)
-
-
-def _shallow_queue(run: MeasuredTraining, wanted_mb_per_second: float) -> Finding | None:
-    """Return the finding that a slow read holds back batches that are ready, while the queue has no room for more.
-
-    The AU of readers that never pause follows from their rate right after the run; where that was not measured, from
-    the time in which they paused. It must reach the threshold, or be without half of the loss.
-    """
-    facts, reader, rows = run.facts, run.facts.workload.reader, run.training
-    threads, ahead = reader.read_threads, facts.batches_ahead
-    if not threads or ahead != threads * prefetch_per_worker(reader.prefetch_size, threads):
-        return None  # the queue does not follow `reader.prefetch_size`
-    if held_back_share(rows) < 0.5:
-        return None
-    stalled_ns = 1e9 * sum(stall.seconds for stall in find_stalls(rows)) * len(rows.by_rank)
-    if stalled_ns >= sum_of(rows, "wait_ns") / 2:
-        return None  # the batches in work during a stall all end after it: none holds the others back
-    au, threshold, scaling = au_percent(rows), 100 * facts.workload.metric.au, facts.journal.scaling
-    if scaling is None:
-        possible = min(100.0, au / busy_share(rows, threads))
-    else:
-        rate = min(scaling.mb_per_second, scaling.again_mb_per_second)
-        possible = min(100.0, 100 * rate / wanted_mb_per_second)
-    if not (possible >= threshold > au or possible - au >= (100 - au) / 2):
-        return None
-    return Finding.of(
-        Code.PREFETCH_TOO_SHALLOW,
-        prefetch_size=4 * ahead,
-        now_prefetch_size=ahead,
-        au_percent=possible,
-        now_au_percent=au,
-    )
 
 
 def _unsteady(run: MeasuredTraining, kept: StepTable, limit: Limit | None) -> Iterator[Finding]:

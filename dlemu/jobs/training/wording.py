@@ -90,9 +90,10 @@ def _disagreement(numbers: dict[str, Any]) -> str:
 
 _FINDINGS: Wording[tuple[str, str]] = {
     Code.PREFETCH_TOO_SHALLOW: (
-        "when a wait ended, later batches were ready behind the slow one: if readers never paused for a full queue, "
-        "the AU over whole epochs could be {au_percent:.0f} % instead of {now_au_percent:.0f} %",
-        "read further ahead: reader.prefetch_size={prefetch_size} or more (now {now_prefetch_size})",
+        "when a wait ended, {batches_ready:.1f} later batches were ready behind the slow one: with {prefetch_size} "
+        "batches ahead instead of {now_prefetch_size} the AU over whole epochs is {au_percent:.1f} % instead of "
+        "{now_au_percent:.1f} % (event model)",
+        "read further ahead: reader.prefetch_size={prefetch_size} (now {now_prefetch_size})",
     ),
     "prefetch_too_shallow.not_begun": (
         "no worker had started the late batches although workers were free",

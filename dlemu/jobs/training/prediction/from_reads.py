@@ -85,6 +85,10 @@ class Reads:
         percent = 100 * self._read_in_windows[is_busy] / expected[is_busy]
         return min(MAX_HALF_WIDTH_PERCENT, estimate(percent, CONFIDENCE).half_width_percent)
 
+    def work_bytes(self, curve: Curve) -> Floats:
+        """Return the bytes that one reader gets, by the curve, during each read: what the read took of the storage."""
+        return self._in_reads(self._speeds(curve) / np.maximum(self._active, 1))
+
     @cached_property
     def work(self) -> Floats:
         """Each read's work: the bytes that an active reader got meanwhile, on average, per byte of the read; mean 1."""
