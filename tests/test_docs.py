@@ -56,7 +56,7 @@ def test_the_schema_of_results_stands_in_its_documents() -> None:
     known = {field.name for field in fields(Checkpoint)}
     named = set(re.findall(r"checkpoint\.(\w+)=", page))
     assert named <= known, named - known
-    assert {"odirect", "writers", "keep_last", "content", "verify", "read_as", "asynchronous"} <= named
+    assert {"odirect", "writers", "keep_last", "verify", "read_as", "asynchronous"} <= named
     assert "`au_sustained_percent` (%, higher)" in keys
 
 

@@ -304,8 +304,7 @@ def _too_few_readers(work: Work, context: Context) -> tuple[bool, Confidence]:
     scaling, depth = context.scaling, context.device_depth
     if scaling.mb_per_second > 0 and scaling.more_readers:
         same = max(scaling.same_mb_per_second, work.app_mb_per_second)
-        suffices = same >= work.wanted_mb_per_second  # as in `_better_trial`
-        return not suffices and scaling.more_mb_per_second >= MIN_SPEEDUP * same, "high"
+        return scaling.more_mb_per_second >= MIN_SPEEDUP * same, "high"
     requests = work.readers * max(1.0, work.call_bytes / PIECE_BYTES)
     if not math.isnan(depth):
         if depth >= FEW_REQUESTS:

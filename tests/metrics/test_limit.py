@@ -248,7 +248,6 @@ def trial(**rates: Any) -> dict[str, Any]:
             [],
         ),
         (READS, {}, trial(mb_per_second=6e3, fewer_readers=2, fewer_mb_per_second=9e3), ("storage", "high"), []),
-        (READS, {}, trial(mb_per_second=6e3, more_readers=32, more_mb_per_second=9e3), ("storage", "high"), []),
         (
             READS,
             {},
