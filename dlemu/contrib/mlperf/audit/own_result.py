@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 
-from dlemu.contrib.mlperf.audit.tolerant import mapping, read_json, same_sum
+from dlemu.contrib.mlperf.audit.tolerant import mapping, number, read_json, same_sum
 from dlemu.contrib.mlperf.rules.known import Finding, by_rule
 from dlemu.extend import UserError
 from dlemu.results import LIVE, SUMMARY
@@ -100,4 +100,5 @@ def _flatten(value: object, key: str = "") -> Iterator[tuple[str, Any]]:
 
 def _same(old: Any, new: Any) -> bool:
     are_floats = {type(old), type(new)} in ({float}, {float, int})
-    return same_sum(old, new) if are_floats else bool(old == new)
+    left, right = number(old), number(new)  # None: not finite, or an integer that no float can have
+    return same_sum(left, right) if are_floats and left is not None and right is not None else bool(old == new)

@@ -113,6 +113,12 @@ def test_an_edited_number_or_verdict_is_named_with_what_the_steps_give(
     assert finding.seen.startswith(f"summary.json: {shown} is {printed}; recomputed ")
 
 
+def test_an_integer_that_no_float_can_have_is_a_difference(tmp_path: Path) -> None:
+    leave_run(tmp_path)
+    edit(tmp_path, set_key("metrics.samples_per_second.mean", 10**400))
+    assert {finding.rule for finding in errors(audited(tmp_path))} == {"summary.differs"}
+
+
 def test_sentences_are_not_compared(tmp_path: Path) -> None:
     leave_run(tmp_path)
     edit(tmp_path, lambda content: content["issues"].append("all is well"))
