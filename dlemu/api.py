@@ -64,7 +64,7 @@ def train(
         make: make the dataset first, or the files of it that are missing: as many as the ranks need, unless their
             number is set.
         config_dir: a folder with workload/NAME.yaml.
-        on_progress: is called with each event, about twice a second, in the caller's thread.
+        on_progress: is called with each event, one to four times a second, in the caller's thread.
 
     Raises UserError for what is wrong with settings, dataset or host, RunFailedError for a run that ended before its
     last step.

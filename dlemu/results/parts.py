@@ -60,10 +60,7 @@ class JobSummary(Answer):
 
 @dataclass(frozen=True, kw_only=True)
 class Requests:
-    """Requests to an object store in training, evaluation and checkpoints, including those sent again.
-
-    Telemetry has further counters of them over time.
-    """
+    """Requests to an object store in training, evaluation and checkpoints, including those sent again."""
 
     get: int
     put: int

@@ -51,7 +51,7 @@ class AuditedRun:
     hostnames: tuple[str, ...] = ()
     """Name of each rank's host, sorted; empty unless every rank's file names its host."""
     by_dlemu: bool = False
-    """Whether dlemu made the run, itself or (by the run\'s log) as a drop-in replacement for DLIO."""
+    """Whether dlemu made the run, itself or (by the run's log) as a drop-in replacement for DLIO."""
 
     @property
     def au_percent(self) -> float | None:
