@@ -11,7 +11,7 @@ from dlemu.ranks.mpi import stale_shared_memory
 from dlemu.results.wording import count
 
 _RANKS_PER_CORE = 12  # more have not been tried with full-size workloads; the result's ceiling shows their cost
-_WATCHED_SECONDS, _BUSY_PERCENT = 0.5, 25.0  # bursts average out
+_WATCHED_SECONDS, _BUSY_PERCENT = 0.5, 25.0  # bursts average out; 25 %: as predictions' BUSY_SHARE
 _LEAST_SHM_BYTES = 16 << 20  # far more than semaphores take; containers have 64 MiB by Docker's default
 
 

@@ -141,6 +141,7 @@ def _predict(folder: str, name: str, accelerator: str, data_bytes: int) -> Predi
         calibration,
         sample_bytes=0.0,  # larger samples are read at the same rate
         decode_seconds_per_sample=full_bytes / sample_bytes * calibration.decode_seconds_per_sample,
+        busy_cores=0.0,  # the question is what the storage feeds, not what else this host does
     )
     return predict(full, storage, most=MOST, assumes_files=True)
 

@@ -13,16 +13,15 @@ import dlemu
 from dlemu.cli import interruption
 from dlemu.doctor import host
 from dlemu.doctor.check_base import Facts
-from dlemu.jobs.training.prediction import run_prediction
 from dlemu.jobs.training.prediction.calibration import given_speed
 from dlemu.jobs.training.prediction.make_prediction import predict
+from dlemu.jobs.training.prediction.prediction import Prediction
 from dlemu.jobs.training.prediction.run_prediction import read_known
 from dlemu.jobs.training.result import Run, make_run
 from dlemu.metrics.findings import Code
 from dlemu.metrics.limit import Limit
 from dlemu.metrics.verdict import HOST_LIMITS
 from dlemu.results.answer_files import save_answer
-from dlemu.runner.prediction_request import PredictionRequest
 from dlemu.studies.answers import SIZE
 from dlemu.studies.compare.compare_sides import compare
 from dlemu.studies.compare.sides import read_sides
@@ -54,6 +53,11 @@ def run_beside(*others_percent: float, folder: str = "run", read_ms: int = 240, 
     return make_run(job, replace(log, telemetry=hosts))
 
 
+def predicted(busy_percent: float) -> Prediction:
+    """What a probe of a storage for 3.9 accelerators predicts while others use so much of four cores."""
+    return predict(workload(), replace(given_speed(280.0, cores=4), busy_cores=busy_percent / 100 * 4))
+
+
 def test_busy_programs_are_the_same_cause_to_every_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(psutil, "cpu_percent", lambda seconds: OTHERS_PERCENT)
     doctor = host.check_free_cores(Facts(workload()))
@@ -72,10 +76,9 @@ def test_busy_programs_are_the_same_cause_to_every_command(tmp_path: Path, monke
     assert any("stop other programs" in issue for issue in sized.issues)
     assert sized.storage_could_feed is None, "its rates, too, are what others left"
 
-    monkeypatch.setattr(run_prediction, "calibrate_by_probe", lambda *_, **__: given_speed(280.0, cores=4))
-    answer = predict(workload(), run_prediction._calibrate(workload(), PredictionRequest(), None, None))
-    assert (answer.limited_by.what, answer.saturated, answer.outcome) == ("nothing", False, "pass")
-    assert any("stop other programs" in issue for issue in answer.issues)
+    answer = predicted(OTHERS_PERCENT)
+    assert (answer.limited_by.what, answer.outcome) == (limit.what, "undecided")
+    assert answer.verdict.endswith(f"; limited by {limit.what}")
     (tmp_path / "run").mkdir()
     write_run(run)
     assert not read_known(str(tmp_path / "run")).calibration.saturated, "its readers got less than the storage gives"
@@ -126,6 +129,13 @@ def test_a_run_beside_busy_programs_blames_reads_that_cost_far_more_alone(
     limit = run_beside(*others_percent, **changes).summary.limited_by
     assert limit is not None
     assert (limit.what, limit.confidence) == (what, confidence)
+
+
+@pytest.mark.parametrize(("busy_percent", "what"), [(20, "storage"), (40, "nothing"), (60, "host CPU")])
+def test_a_probe_beside_busy_programs_does_not_know_the_storages_limit(busy_percent: float, what: str) -> None:
+    answer = predicted(busy_percent)
+    assert answer.limited_by.what == what
+    assert ("other programs took cores from its readers" in answer.verdict) == (what != "storage")
 
 
 def named(what: Any, confidence: Any) -> Limit:

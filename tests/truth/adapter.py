@@ -96,7 +96,7 @@ CODES: dict[str, dict[str, Iterable[str]]] = {
     "checkpoint": {"cause": get_args(CheckpointCause), "finding": [*Caveat, *_CHECKPOINT_CODES]},
     "predict": {
         "cause": [cause for cause in get_args(TrainCause) if cause != "emulator"],
-        "finding": [OUTSIDE],
+        "finding": [OUTSIDE, Code.OTHER_PROGRAM_ON_CORES],
     },
     "predict_checkpoints": {"finding": [OUTSIDE, Code.STORAGE_NOT_STEADY, Code.PAGE_CACHE]},
 }

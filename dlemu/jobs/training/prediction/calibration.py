@@ -122,6 +122,8 @@ class Calibration:
     """Time of a core, after reading; 0 where it is counted as reading."""
     cores: float | None = 1.0
     """Cores of one host; None where not known: then no reader waits for a core."""
+    busy_cores: float = 0.0
+    """Cores kept busy during the measurement by anything but the readers; 0 where not known."""
     costs: HostCosts = field(default_factory=HostCosts)
     first_step: FirstStep | None = None
     """The other explanation of a run's times, which holds for other accelerators, too; None where there is none."""

@@ -244,7 +244,7 @@ def work_quantiles(parts: Sequence[Reads]) -> tuple[float, ...]:
 
 
 def calibrate_from_levels(
-    job: TrainingJob, levels: Sequence[Level], costs: HostCosts, *, cores: float, folder: str
+    job: TrainingJob, levels: Sequence[Level], costs: HostCosts, *, cores: float, folder: str, busy_cores: float = 0.0
 ) -> Calibration:
     """Return the calibration from a probe's levels: one or more for each number of readers, of which 1 is the first."""
     measured = _merged(levels)
@@ -287,6 +287,7 @@ def calibrate_from_levels(
         bytes_factor=row_group_reads(job.workload) * (mean_bytes / expected_bytes),
         decode_seconds_per_sample=decode_seconds,
         cores=cores,
+        busy_cores=busy_cores,
         costs=costs,
     )
 

@@ -25,8 +25,8 @@ from dlemu.jobs.training.prediction.prediction import (
 )
 from dlemu.jobs.training.wording import recording_notes
 from dlemu.metrics.demand import demand, sample_divisor
-from dlemu.metrics.findings import Confidence, Finding, LimitedBy
-from dlemu.metrics.limit import What
+from dlemu.metrics.findings import Code, Confidence, Finding, LimitedBy
+from dlemu.metrics.limit import OTHER_PROGRAMS_PERCENT, What
 from dlemu.metrics.t_interval import quantile
 from dlemu.metrics.verdict import Outcome
 from dlemu.results.drive import OUTSIDE, SPEED_PERCENT, taken_by_others
@@ -50,8 +50,12 @@ _FINDINGS: Wording[str] = {
     f"{OUTSIDE}.saturation": "the storage never reached its limit, or gave more at first, so it gives at least this: "
     "calibrate with a run that waits for data (--from RUN)",
     f"{OUTSIDE}.samples": "calibrated with samples of {calibrated_bytes:,.0f} bytes, predicted for {sample_bytes:,.0f}",
+    Code.OTHER_PROGRAM_ON_CORES: "{busy_cores:.1f} of {cores:g} cores were busy with other work in the probe, and the "
+    "intervals allow for that: stop it and predict again",
 }
 MORE_READERS, FASTER = 4, 2.0  # factors when looking for the limit; the trial after a run (scaling.TIMES) has 4 too
+BUSY_SHARE = 0.25
+"""Share of the cores kept busy by other programs above which an issue is raised and intervals reach further down."""
 
 
 class Passing(NamedTuple):
@@ -159,7 +163,13 @@ class _Predictor:
         self._threshold_percent = 100 * workload.metric.au
         self._by = workload.metric.verdict
         self._speed_error = max(SPEED_PERCENT, calibration.half_width_percent) / 100
+        busy = calibration.busy_cores / calibration.cores_to_share
+        # Programs that kept cores busy during the probe may do so during the run. The model can't tell how much that
+        # slows the run down; at worst it gets only the other cores.
+        self._others_share = min(1.0, busy) if busy > BUSY_SHARE else 0.0
         self._demand = demand(workload.model.name, workload).samples_per_second or math.inf
+        # False also where other programs took cores: then the readers could not show the storage's limit.
+        self._saturated = calibration.saturated and not self._others_share
         self.count = cache(self._count)
         limits = model.most_ranks() | {"most": most}
         self._limit_reason = min(limits, key=lambda name: limits[name])
@@ -168,7 +178,7 @@ class _Predictor:
     def counts_around(self, passing: Passing) -> list[PredictedCount]:
         """Return the predictions for the counts that a search found, and for the first that fails."""
         numbers = {passing.predicted, passing.certain}
-        if self._calibration.saturated:  # else `possible` is the search's limit, of which nothing is known
+        if self._saturated:  # else `possible` is the search's limit, of which nothing is known
             numbers.add(passing.possible)
         if 0 < passing.predicted < self._limit:
             numbers.add(passing.predicted + 1)
@@ -176,8 +186,8 @@ class _Predictor:
 
     def ended_by(self, passing: Passing) -> EndedBy | None:
         """Return why a search tried no more accelerators; None if it found a count that fails."""
-        if passing.certain < passing.possible and not self._calibration.saturated:
-            return "storage"
+        if passing.certain < passing.possible and not self._saturated:
+            return "others" if self._calibration.saturated else "storage"
         return self._limit_reason if passing.possible >= self._limit else None
 
     def _count(self, ranks: int) -> PredictedCount:
@@ -194,7 +204,7 @@ class _Predictor:
             margin = math.hypot(AU_PERCENT, _draws_half_width([each.verdict_au(by) for each in outcomes]))
             au = mean.verdict_au(by)
             low, high = _interval_around(au, slower.au(by), faster.au(by), margin)
-            return low, high if self._calibration.saturated else 100.0
+            return min(low, au * (1 - self._others_share)), high if self._saturated else 100.0
 
         rate = mean.samples_per_second
         margin = _draws_half_width([each.samples_per_second for each in outcomes])
@@ -206,7 +216,7 @@ class _Predictor:
             most=math.inf,
         )
         high_rate *= self._factor_of_first_reads(run)
-        if not self._calibration.saturated:
+        if not self._saturated:
             high_rate = max(high_rate, ranks * self._demand)
         low, high = au_interval(self._by)
         too_close = low < self._threshold_percent <= high
@@ -218,7 +228,7 @@ class _Predictor:
             accelerators=ranks,
             au_interval_percent=au_interval("au"),
             au_sustained_interval_percent=au_interval("sustained"),
-            samples_per_second_interval=(low_rate, high_rate),
+            samples_per_second_interval=(min(low_rate, rate * (1 - self._others_share)), high_rate),
             passed=None if too_close or read_ahead else mean.verdict_au(self._by) >= self._threshold_percent,
             null_au_percent=min(100.0, 100 * self._most_samples_per_second(ranks) / (ranks * self._demand)),
             needed_mb_per_second=self._threshold_percent / 100 * ranks * self._demand * sample_bytes / 1e6,
@@ -256,14 +266,16 @@ class _Predictor:
 
     def search(self) -> Passing:
         predicted = self._most_passing(1.0, near=self.null_max(1))
-        slower = self._most_passing(1 - self._speed_error, near=predicted, margin_percent=AU_PERCENT)
-        certain = min(predicted, slower)
+        certain = 0
+        if 100 * (1 - self._others_share) >= self._threshold_percent:
+            slower = self._most_passing(1 - self._speed_error, near=predicted, margin_percent=AU_PERCENT)
+            certain = min(predicted, slower)
         stride = max(1, predicted // 64)
         while certain and not self.count(certain).passed:
             certain = max(0, certain - stride)
         while certain < predicted and self.count(certain + 1).passed:
             certain += 1
-        if not self._calibration.saturated:
+        if not self._saturated:
             return Passing(predicted, certain, self._limit)
         faster = self._most_passing(1 + self._speed_error, near=predicted, margin_percent=-AU_PERCENT)
         possible = max(predicted, faster)
@@ -303,6 +315,8 @@ class _Predictor:
         au = f"the AU with {counted(count.accelerators, 'accelerator')} is {sustained:.1f} %"
         if sustained >= NOTHING_PERCENT:
             return LimitedBy(what="nothing", confidence="high", evidence=(au,))
+        if self._others_share >= OTHER_PROGRAMS_PERCENT / 100:  # as a run says there; the finding has the numbers
+            return LimitedBy(what="host CPU", confidence="medium", evidence=(au,))
         model = self._model.with_files_for(count.accelerators)
 
         def simulate(changed: Model, speed: float = 1.0, *, lengthens: bool = False) -> ModelRun:
@@ -316,8 +330,8 @@ class _Predictor:
         by_storage = gain(model, FASTER)
         by_readers = gain(model.with_readers(MORE_READERS))
         by_cores = gain(replace(model, calibration=replace(model.calibration, cores=None)))
-        what: What = "storage" if self._calibration.saturated else "nothing"
-        confidence: Confidence = "high" if self._calibration.saturated else "low"
+        what: What = "storage" if self._saturated else "nothing"
+        confidence: Confidence = "high" if self._saturated else "low"
         if max(by_storage, by_readers, by_cores) < HELPS_PERCENT:
             if self._workload.train.computation_time.type != "fixed":
                 what = "nothing"  # accelerators wait for each other: their computation times differ
@@ -344,6 +358,9 @@ class _Predictor:
         planned, calibrated = self._model.mean_sample_bytes, calibration.sample_bytes
         if calibrated and not 0.5 <= planned / calibrated <= 2:  # else another access pattern, with another C(n)
             yield Finding.of(OUTSIDE, "caution", pattern="samples", calibrated_bytes=calibrated, sample_bytes=planned)
+        if self._others_share:
+            busy, cores = calibration.busy_cores, calibration.cores_to_share
+            yield Finding.of(Code.OTHER_PROGRAM_ON_CORES, "caution", busy_cores=busy, cores=cores)
 
     def notes(self, ranks: int) -> Iterator[str]:
         """Yield caveats of the calibration, the settings and the recording, as sentences."""

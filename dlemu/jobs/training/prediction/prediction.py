@@ -20,7 +20,7 @@ from dlemu.results.wording import scaled
 PREDICT = "predict.json"
 PREDICTED = "predicted"
 """First word of the answer's line."""
-EndedBy = Literal["storage", "most", "files", "cores"]
+EndedBy = Literal["storage", "others", "most", "files", "cores"]
 """Why a search ended before it found a number of accelerators that fails (`NO_MORE`)."""
 
 VERDICT_AUS = {"sustained": "au_sustained_percent", "au": "au_percent", "rules": "au_whole_percent"}
@@ -124,6 +124,7 @@ class Prediction(Answer):
 
 NO_MORE: dict[EndedBy, str] = {
     "storage": "the storage never reached its limit",
+    "others": "other programs took cores from its readers",
     "most": "--most {high} was the limit",
     "files": "the dataset has files for no more",
     "cores": "this host has cores for no more trainers (see --hosts, --host-cores)",
@@ -147,7 +148,7 @@ def _passing(answer: Prediction) -> str:
     else:
         passing = f"none is certain to pass {au} with {answer.accelerators})"
     no_more = "" if answer.ended_by is None else NO_MORE[answer.ended_by].format(high=possible)
-    if no_more and (certain == possible or answer.ended_by == "storage"):
+    if no_more and (certain == possible or answer.ended_by in ("storage", "others")):
         return f"at least {passing}: {no_more}" if certain else f"{passing}: {no_more}"
     if certain == possible:
         return passing

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from operator import attrgetter
+
+import psutil
 
 from datagen.atomic import write_text
 from datagen.errors import UserError
@@ -13,8 +16,6 @@ from datagen.inspection import inspect
 from datagen.spec import joined_problems
 from dlemu.config import check_runnable, datagen_command, load, load_received, to_yaml
 from dlemu.config.schema import Workload
-from dlemu.doctor.check_base import Facts
-from dlemu.doctor.host import check_free_cores
 from dlemu.jobs.training.evict import treatment_of
 from dlemu.jobs.training.pattern import MAX_SECONDS, loader_costs, measure_levels
 from dlemu.jobs.training.plan import make_job
@@ -93,18 +94,15 @@ def _calibrate(workload: Workload, request: PredictionRequest, known: Known | No
         if request.make is not None:
             request.make(workload)
         readers = (ranks or 0) * max(1, workload.reader.read_threads)
-        free_cores = check_free_cores(Facts(workload))
         calibration = calibrate_by_probe(workload, readers=readers, on_event=request.on_event)
-        if free_cores.advice:  # the readers could not show the storage's limit
-            note = f"{free_cores.observed}: {free_cores.advice}"
-            calibration = replace(calibration, saturated=False, notes=(*calibration.notes, note))
     if request.others_mb_per_second >= most_mb_per_second(calibration.curve):
         raise nothing_left(request.others_mb_per_second, most_mb_per_second(calibration.curve))
     calibration = replace(calibration, others_mb_per_second=request.others_mb_per_second)
     if request.host_cores is None:
         return calibration
+    # On another host, no other programs compute.
     source = f"{calibration.source}, for hosts with {count(request.host_cores, 'core')}"
-    return replace(calibration, source=source, cores=float(request.host_cores))
+    return replace(calibration, source=source, cores=float(request.host_cores), busy_cores=0.0)
 
 
 _AS_MEASURED: tuple[str, ...] = (
@@ -165,7 +163,7 @@ def calibrate_by_probe(
     )
     job = make_job(workload, 1, found, folder=os.devnull)
     evicts = treatment_of(workload, found.total_bytes) in ("evicted", "large")
-    levels = []
+    began, others_before, levels = time.monotonic(), _others_cpu_seconds(), []
     for level in measure_levels(job, evicts=evicts, again=readers, most_seconds=most_seconds):
         on_event(PartMeasured(level, f"{count(level.readers, 'reader')} {level.mb_per_second:,.1f} MB/s"))
         levels.append(level)
@@ -175,7 +173,15 @@ def calibrate_by_probe(
         loader_costs(job),
         cores=usable_cores(),
         folder=workload.dataset.data_folder,
+        busy_cores=max(0.0, (_others_cpu_seconds() - others_before) / (time.monotonic() - began)),
     )
+
+
+def _others_cpu_seconds() -> float:
+    """Return the host's CPU seconds so far, without those of this process and of its finished children."""
+    host, own = psutil.cpu_times(), os.times()
+    used = sum(host) - host.idle - getattr(host, "iowait", 0.0) - getattr(host, "guest", 0.0)
+    return float(used) - sum(own[:4])
 
 
 @dataclass(frozen=True, kw_only=True)
