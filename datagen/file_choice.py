@@ -51,6 +51,7 @@ def choose_files(spec: DatasetSpec, listed: list[str]) -> Choice:
 
     format  files                       -> chosen
     (none)  0.jpg 1.jpg labels.csv      -> jpeg  0.jpg 1.jpg
+    (none)  0.csv 0.jpg 1.csv 1.jpg     -> jpeg  0.jpg 1.jpg                a table beside each file is its label
     (none)  0.mp4 0.srt 1.mp4 1.srt     -> raw   0.mp4 1.mp4                no format reads this kind
     raw     0.jpg 0.seg 1.jpg 1.seg     -> raw   0.jpg 0.seg 1.jpg 1.seg    raw reads any kind
     npz     0.dcm 1.dcm                 -> npz   0.dcm 1.dcm                the names show no other format
@@ -60,7 +61,8 @@ def choose_files(spec: DatasetSpec, listed: list[str]) -> Choice:
     kinds = {path: kind_of(path) for path in listed}
     data = [path for path in listed if not path.lower().endswith(_COMPANIONS)] or listed
     counts = Counter(kinds[path] for path in data)
-    (most_common, most_files), *_ = counts.most_common()
+    most_common = max(counts, key=lambda kind: (counts[kind], kind != "csv"))
+    most_files = counts[most_common]
     reads_any_kind = format_name in (RAW, *FLAT) or registry.is_dotted(format_name)
     if format_name and format_name in counts:
         chosen_kinds = {format_name}

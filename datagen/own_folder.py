@@ -96,7 +96,12 @@ def _inspect(spec: DatasetSpec, storage: StorageBase) -> UserFolder:
     if filled.size < sizes.size:
         notes.append(f"{sizes.size - filled.size} of the files are empty and not read")
     layout = _subset(layout, filled)
-    if problem := _problem_reading(format_name, layout.path(0), storage):
+    looked_at = dict.fromkeys((layout.path(0), layout.path(layout.num_files - 1)))
+    problems = [problem for path in looked_at if (problem := _problem_reading(format_name, path, storage))]
+    if 0 < len(problems) < len(looked_at):
+        raise DatasetError(f"{problems[0]}: move it away, {OR_RAW}")
+    if problems:
+        problem = problems[0]
         if kind_of(layout.name(0)) != format_name:
             raise DatasetError(f"dataset.format={format_name}: {problem}: leave dataset.format out, {OR_RAW}")
         own = _inspect(replace(spec, format=RAW), storage)

@@ -212,6 +212,7 @@ def test_hdf5_with_many_samples_is_read_whole_and_its_note_says_how_to_cut_it(tm
 
 CHOICES = """
 %.png:99 labels.npz:900 |  | png 4: %.png | 1 of the files are of other kinds and not read: .npz .1.
+%.jpg:99 %.csv |  | jpeg 4: %.jpg | .csv .4.
 %.jpg:99 %.txt a.md | format=raw | raw 4: %.jpg | .txt .4., .md .1.
 %.jpg:99 %.seg | format=raw | raw 8: %.jpg %.seg |
 %.bin:99 %.idx |  | raw 4: %.bin | 4 of the files are of other kinds and not read: .idx .4.
@@ -374,14 +375,16 @@ def test_a_file_without_samples_among_many_is_named(tmp_path: Path, monkeypatch:
         inspect_own_folder(DatasetSpec(data_folder=str(tmp_path), source="folder", format=""), FOLDERS)
 
 
-def test_files_of_an_unknown_structure_are_read_whole(tmp_path: Path) -> None:
+@pytest.mark.parametrize("damaged", ["00.npz", "02.npz"])
+def test_one_damaged_file_does_not_make_all_of_them_raw(damaged: str, tmp_path: Path) -> None:
     for number in range(3):
         np.savez(tmp_path / f"{number:02}.npz", x=np.zeros(99, np.uint8))
-    os.truncate(tmp_path / "00.npz", 100)
-    own = inspect_own_folder(DatasetSpec(data_folder=str(tmp_path), source="folder", format=""), FOLDERS)
-    assert (own.spec.format, own.spec.num_files_train) == ("raw", 3)
-    assert "00.npz: no end-of-central-directory record" in own.notes[-1]
-    assert "datagen" not in own.notes[-1], "dlemu did not make it, and can't make it again"
+    os.truncate(tmp_path / damaged, 100)
+    spec = DatasetSpec(data_folder=str(tmp_path), source="folder", format="")
+    with pytest.raises(DatasetError, match=rf"{damaged}: no end-of-central-directory.* move it away, or") as caught:
+        inspect_own_folder(spec, FOLDERS)
+    assert "datagen" not in str(caught.value), "dlemu did not make it, and can't make it again"
+    assert inspect_own_folder(replace(spec, format="raw"), FOLDERS).spec.format == "raw"
 
 
 def test_what_is_no_dataset(tmp_path: Path) -> None:

@@ -32,7 +32,7 @@ def _screen(answer: ProbeAnswer, folder: str) -> Screen:
         cells = [cell for cell in answer.cells if cell.access == access]
         fastest = [max(cells, key=attrgetter("mb_per_second")), max(cells, key=attrgetter("iops"))]
         lines += [Said(access, _speed(cell), tone="strong") for cell in dict.fromkeys(fastest)]
-    if os.path.isdir(folder):  # else it could not be saved
+    if os.path.isdir(folder) and not all(cell.writes for cell in answer.cells):  # saved, and of use for training
         predicts = f"dlemu predict workload=NAME --drive {shlex.quote(folder)}"
         lines.append(Said("next", predicts, "how many accelerators it feeds"))
     title = f"Probe of {answer.target} by {answer.host.host}"
