@@ -27,7 +27,7 @@ from dlemu.results.kinds import Kind
 from dlemu.results.live import Progress, report_command
 from dlemu.results.wording import count
 from dlemu.runner import events
-from dlemu.runner.job import CONFIRM_ABOVE_BYTES, JobRequest, run_alone
+from dlemu.runner.job import CONFIRM_ABOVE_BYTES, TRIAL_SCALE, JobRequest, run_alone
 from dlemu.runner.ranks import RunFailedError
 
 
@@ -135,7 +135,9 @@ def allow(workload: Workload, folder: str, ranks: int | None, making_bytes: int,
         if click.confirm(f"{plan}. Continue?", err=True):
             return
         raise UserError("nothing was made")
-    raise UserError(f"{plan}: add --yes to make them")
+    can_scale = TRIAL_SCALE in workload.scales and not workload.scale
+    smaller = f"; to try it with less: scale={TRIAL_SCALE}" if can_scale else ""
+    raise UserError(f"{plan}: add --yes to make them{smaller}")
 
 
 def make_here(workload: Workload, *, as_json: bool, yes: bool) -> None:

@@ -180,7 +180,7 @@ def test_hydras_run_folder_is_the_output_folder() -> None:
         (["~reader.batch_size"], "nothing can be deleted"),
         (["reader.batch_size=1,2"], "dlemu takes one value for each key"),
         (["dataset.data_folder=/a'b,c"], """in a shell: 'dataset.data_folder="/a'"'"'b,c"'"""),
-        (["model@here=x"], "only workload has a package"),
+        (["model@here=x"], "no setting has a package"),
         (["=3"], "the key is empty"),
         (["output.folder=${nowhere}"], "'nowhere' not found (at output.folder)"),
     ],
