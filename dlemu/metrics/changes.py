@@ -274,15 +274,34 @@ def find_stalls(table: StepTable) -> tuple[Stall, ...]:
 
 def _splits(supply: Supply) -> list[int]:
     """Return the indices of the windows that start with a change, in order; searches on both sides of each change."""
-    split = _split(supply, SIGNIFICANCE) or _split_within(supply)
+    split = _split(supply, SIGNIFICANCE) or _split_for_a_while(supply) or _split_within(supply)
     if not split:
         return []
     later = [split + index for index in _splits(supply[split:])]
     return [*_splits(supply[:split]), split, *later]
 
 
+def _split_for_a_while(supply: Supply) -> int | None:
+    """Return where a speed begins that ends later (100 100 50 50 100 100): Pettitt's test hardly sees such a change.
+
+    Kuiper's test (Tests concerning random points on a circle, Indagationes Mathematicae 22, 1960) uses the range of the
+    same sums: between their minimum and maximum, the speed is above, or below, that before and after.
+    """
+    if len(supply) < 3 * MIN_WINDOWS:
+        return None
+    scores = supply.gehan_scores
+    squares, sums = float((scores**2).sum()), np.cumsum(scores)
+    first, last = sorted((1 + int(sums.argmin()), 1 + int(sums.argmax())))
+    if not squares or min(first, last - first, len(supply) - last) < MIN_WINDOWS:
+        return None
+    square = float(sums.max() - sums.min()) ** 2 / squares
+    if 2 * (4 * square - 1) * math.exp(-2 * square) >= SIGNIFICANCE:
+        return None
+    return first if _factor(supply[:first].level, supply[first:last].level) >= MIN_FACTOR else None
+
+
 def _split_within(supply: Supply) -> int | None:
-    """Return a change found in a part of the windows, where several changes, such as a fall and a rise, cancel out.
+    """Return a change found in a part of the windows, where several changes cancel out over all windows.
 
     Seeded binary segmentation (Kovacs, Buehlmann, Li, Munk, Biometrika 110, 2023); false alarms by Bonferroni.
     """
