@@ -143,9 +143,8 @@ def not_steady(pattern: str, **numbers: Number) -> Finding:
 def find_speed_changes(rows: Rows, *, preprocesses: bool = False) -> tuple[SpeedChange, ...]:
     """Return the changes of the storage's speed in training rows, in order; by read times where throughput has none."""
     table = in_order(rows)
-    stalls = find_stalls(table)
-    changes = changes_of(_without(supply_of(table, preprocesses=preprocesses), stalls))
-    if not changes and _lost_time(table, stalls):
+    changes = changes_of(_without(supply_of(table, preprocesses=preprocesses), find_stalls(table)))
+    if not changes and _lost_time(table):
         change = find_read_change(table, preprocesses=preprocesses)
         changes = () if change is None else (change,)
     if not changes:
@@ -154,11 +153,11 @@ def find_speed_changes(rows: Rows, *, preprocesses: bool = False) -> tuple[Speed
     return tuple(replace(change, gb_before=float(gigabytes[ends <= change.at_seconds].sum())) for change in changes)
 
 
-def _lost_time(table: StepTable, stalls: tuple[Stall, ...]) -> bool:
+def _lost_time(table: StepTable) -> bool:
     """Return whether accelerators waited, after an epoch's first step and out of stalls, for reads that were slower."""
     _, (step, wait_ns, compute_ns), _ = table.ends("step", "wait_ns", "compute_ns")
     is_first = step == 1
-    stalled_ns = 1e9 * sum(stall.seconds for stall in stalls) * len(table.by_rank)
+    stalled_ns = 1e9 * sum(stall.seconds for stall in find_stalls(table)) * len(table.by_rank)
     waited_ns = float(sum_of(table, "wait_ns") - wait_ns[is_first].sum()) - stalled_ns
     computed_ns = float(sum_of(table, "compute_ns") - compute_ns[is_first].sum())
     return waited_ns > 0.02 * (waited_ns + computed_ns)  # the share from which a limit is named (MIN_LOSS_PERCENT)

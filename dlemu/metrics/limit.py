@@ -151,8 +151,7 @@ def judge_limit(au: float, causes: Causes, work: Work, context: Context) -> Limi
     }
     largest = max(lost, key=lambda what: lost[what])
     ceiling = context.ceiling_au
-    # The share of the loss that remains without storage. A ceiling below the run's AU, measured at a worse moment,
-    # explains nothing.
+    # The share of the loss without storage; a ceiling below the run's AU, measured at a worse moment, explains nothing.
     without_storage = (100 - ceiling) / (100 - au) if au <= ceiling else 0.0
     if context.is_out_of_cpu_time and not context.device_is_saturated:
         explanation = _no_core("high" if causes.storage < causes.total / 2 else "medium", context)
@@ -280,15 +279,12 @@ def _reads(confidence: Confidence, work: Work, context: Context) -> Explanation:
 
 
 def _better_trial(work: Work, context: Context) -> Finding | None:
-    """Return the trial of fewer readers or larger requests if it got MIN_SPEEDUP times the rate, and the highest.
-
-    Where the run's own readers, tried alone, got all that the accelerators need, no trial explains why reads were slow
-    in the run: one rank's storage was, or the storage was for a time.
-    """
+    """Return the trial of fewer readers or larger requests if it got MIN_SPEEDUP times the rate, and the highest."""
     scaling = context.scaling
     same = scaling.same_mb_per_second
     rate = max(scaling.fewer_mb_per_second, scaling.larger_mb_per_second)
-    least = max(MIN_SPEEDUP * same, MIN_SPEEDUP * work.app_mb_per_second, scaling.more_mb_per_second)
+    least = max(MIN_SPEEDUP * max(same, work.app_mb_per_second), scaling.more_mb_per_second)
+    # Readers that get enough alone were slow in the run for another reason: one rank's storage, or a time of it
     if scaling.mb_per_second <= 0 or same >= work.wanted_mb_per_second or rate < least:
         return None
     numbers: dict[str, Number] = {"readers": scaling.readers, "mb_per_second": same, "better_mb_per_second": rate}
