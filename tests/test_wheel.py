@@ -13,7 +13,6 @@ import shutil
 import subprocess
 import sys
 import sysconfig
-import tarfile
 import venv
 import zipfile
 from collections.abc import Iterator
@@ -92,8 +91,8 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Installed:
         shutil.copytree(ROOT / name, source / name, ignore=shutil.ignore_patterns("__pycache__"))
     subprocess.run([sys.executable, "-c", BUILD.format("sdist"), where], cwd=source, capture_output=True, check=True)
     (archive,) = where.glob("*.tar.gz")
-    with tarfile.open(archive) as tar:
-        tar.extractall(where / "unpacked", filter="data")
+    (where / "unpacked").mkdir()
+    subprocess.run(["tar", "-xf", archive, "-C", where / "unpacked"], check=True)  # tarfile's filters: not in 3.11.2
     (unpacked,) = (where / "unpacked").iterdir()
     subprocess.run([sys.executable, "-c", BUILD.format("wheel"), where], cwd=unpacked, capture_output=True, check=True)
     (wheel,) = where.glob("*.whl")
