@@ -272,6 +272,14 @@ def test_a_full_disk_of_results_neither_ends_nor_hides_a_probe(
     assert "--drive" not in ended.stdout, "nothing is there to predict from"
 
 
+@pytest.mark.parametrize(("access", "has_read"), [("randread", True), ("write", False)])
+def test_what_a_drive_feeds_is_asked_next_where_it_was_read(
+    access: str, has_read: bool, measured: list[Any], tmp_path: Path
+) -> None:
+    words = f"{tmp_path} --rw {access} --sizes 4k --depths 1 --engine threads --file-size 1m --output {tmp_path}/r"
+    assert ("--drive" in CliRunner().invoke(command, words.split()).stdout) == has_read
+
+
 def test_a_file_is_large_enough_for_each_job_and_one_that_is_there_must_be(
     measured: list[Any], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
