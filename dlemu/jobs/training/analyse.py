@@ -143,7 +143,7 @@ def _metrics(run: MeasuredTraining, kept: StepTable, device_mb_per_second: rates
         device_request_kib=cache.device_request_kib(rows, megabytes, requests),
         samples=sum_of(rows, "samples"),
         training_seconds=rates.training_ns(rows) / 1e9,
-        time_to_first_batch_seconds=rates.averaged(rows, rates.first_batch_seconds),
+        time_to_first_batch_seconds=rates.first_batch_seconds(rows),
         wait_ms=rates.percentiles_ms(kept["wait_ns"]),
         host_oversleep_ms=rates.percentiles_ms(rows["slept_ns"] - computed_ns),
         device_mb_per_second=device_mb_per_second,
