@@ -29,7 +29,6 @@ class Probe(ProbeBase):
         self._groups = {folder: Counters(path) for folder, path in counts.items() if os.access(path, os.R_OK)}
 
     def read(self, now_ns: int) -> Iterator[Reading]:
-        """Read the percentages since the last reading."""
         ticks = [int(field) for field in self._stat.text().split("\n", 1)[0].split()[1 : _COLUMNS + 1]]
         # `Rates` drops an interval in which a counter decreases, as iowait may a little (proc(5)). Sums over the first
         # columns hardly ever do: so their rates are taken, and the differences of these are the rates of the columns.

@@ -20,7 +20,6 @@ class Probe(ProbeBase):
         self._links = dict(_links(f"{scope.sys}/class/net"))
 
     def read(self, now_ns: int) -> Iterator[Reading]:
-        """Read the rates since the last reading."""
         for line in self._interfaces.text().splitlines()[2:]:
             name, _, columns = line.partition(":")
             source, fields = name.strip(), columns.split()

@@ -22,7 +22,6 @@ class Probe(ProbeBase):
         self._rates = Rates()
 
     def read(self, now_ns: int) -> Iterator[Reading]:
-        """Read the percentages since the last reading."""
         totals_us = {
             f"{name}_{kind}_percent": int(total)
             for name, counters in self._files.items()
