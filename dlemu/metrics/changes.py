@@ -10,11 +10,6 @@ change-point test (A non-parametric approach to the change-point problem, Applie
 either side of each change (binary segmentation: Vostrikova, Soviet Mathematics Doklady 24, 1981). The tests use the
 order of the windows' values, not the values, so the bursts of a throttle and heavy tails weigh no more than others.
 
-Some changes come after a number of bytes. A drive's cache, or a cloud volume's burst credit, lasts for a number of
-bytes: the storage is fast from the first byte, slows down after them, and recovers in a pause. Repeated slow-downs
-after about the same number of bytes prove it; a single slow-down is a hint, because other load that starts then looks
-the same. A volume that loads each block at its first read (as one restored from a snapshot) is slow in the first epoch.
-
 Where throughput over time shows nothing (few large steps, or heavy tails), the time that reads take may. The logarithm
 of a batch's time per byte has no heavy tails, so few batches suffice. n concurrent reads count as one, as they share
 the storage. Both a read's time and the total throughput must change: if only one does, only the number of readers did.
@@ -147,7 +142,7 @@ def find_speed_changes(rows: Rows, *, preprocesses: bool = False) -> tuple[Speed
         end = stall.at_seconds + stall.seconds
         stalled |= (supply.at_seconds + length > stall.at_seconds) & (supply.at_seconds < end)
     changes = changes_of(supply[~stalled])
-    if not changes and _lost_time(table, stalls):
+    if not changes and len(table) <= MAX_ROWS and _lost_time(table, stalls):
         change = find_read_change(table, preprocesses=preprocesses)
         changes = () if change is None else (change,)
     ends, gigabytes = (table["finished_ns"] - began_ns(table)) / 1e9, table[storage_column(table)] / 1e9
@@ -313,7 +308,10 @@ def _factor(before: float, after: float) -> float:
 
 
 def _find_first_touch(changes: Sequence[SpeedChange], gb_by_epoch: Sequence[float]) -> Iterator[Finding]:
-    """Yield how slow the first epoch was, if the only change is a rise of speed at its end."""
+    """Yield how slow the first epoch was, if the only change is a rise of speed at its end.
+
+    A volume that loads each block at its first read, as one restored from a snapshot, is slow until then.
+    """
     if len(gb_by_epoch) < 2 or len(changes) != 1 or changes[0].percent < 100:
         return
     gb, change = gb_by_epoch[0], changes[0]
@@ -323,9 +321,10 @@ def _find_first_touch(changes: Sequence[SpeedChange], gb_by_epoch: Sequence[floa
 
 
 def find_ran_out(changes: Sequence[SpeedChange]) -> Iterator[Finding]:
-    """Yield that a cache or burst credit ran out: falls of speed after about as many bytes each, with rises between.
+    """Yield that a cache or burst credit ran out: falls of speed after about as many bytes each, with rises in pauses.
 
-    Fall after 10 GB, rise after 15, fall after 25: `gb` = 10 came fast, `times` = 2. Twice is a proof, once a hint.
+    Fall after 10 GB, rise after 15, fall after 25: `gb` = 10 came fast, `times` = 2. Twice is a proof, once a hint, as
+    other load that starts then looks the same.
     """
     falls, rises = changes[::2], changes[1::2]
     alternate = all(fall.percent < 100 for fall in falls) and all(rise.percent >= 100 for rise in rises)
@@ -350,7 +349,7 @@ def find_read_change(rows: StepTable, *, preprocesses: bool) -> SpeedChange | No
     together while they read.
     """
     starts, took, size_bytes = _reads(rows, preprocesses)
-    if len(rows) > MAX_ROWS or len(starts) < 2 * _MIN_READS:
+    if len(starts) < 2 * _MIN_READS:
         return None
     edges, reading, lengths = under_way(starts, starts + took)
     active = during(starts, starts + took, edges, reading * lengths) / took  # mean number of reads, this one included
