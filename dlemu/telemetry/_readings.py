@@ -155,19 +155,15 @@ class LogWriter:
 
     def add(self, probe: str, now_ns: int, readings: Iterable[Reading]) -> None:
         """Write the readings of one probe at one moment, without NaN and infinity, which JSON lacks."""
-        new_series, numbers, values = [], [], []
-        for reading in readings:
-            if not math.isfinite(reading.value):
-                continue
-            series = Series(probe, reading.source, reading.metric)
-            if series not in self._numbers:
-                self._numbers[series] = len(self._numbers)
-                new_series.append(series)
-            numbers.append(self._numbers[series])
-            values.append(round(reading.value, 6))
-        if numbers:
-            new_lines = [LogLine(series=tuple(new_series))] if new_series else []
-            self.write(*new_lines, LogLine(t=now_ns, i=tuple(numbers), v=tuple(values)))
+        finite = [reading for reading in readings if math.isfinite(reading.value)]
+        keys = [Series(probe, reading.source, reading.metric) for reading in finite]
+        new_series = tuple(series for series in keys if series not in self._numbers)
+        for series in new_series:
+            self._numbers[series] = len(self._numbers)
+        if finite:
+            numbers = tuple(self._numbers[series] for series in keys)
+            new_lines = [LogLine(series=new_series)] if new_series else []
+            self.write(*new_lines, LogLine(t=now_ns, i=numbers, v=tuple(round(one.value, 6) for one in finite)))
 
 
 def log_path(folder: str, node: int) -> str:
