@@ -153,8 +153,9 @@ def judge(evidence: Evidence, limited_by: str = "") -> Verdict:
     return Verdict(VerdictCode.PASS if au >= threshold else VerdictCode.FAIL, numbers)
 
 
-def warm_up_bias(evidence: Evidence) -> float | None:
-    """Return K / (K - P) for P batches read ahead of K kept steps; None for K <= P, or where the whole AU passes."""
-    if (evidence.au_whole or 0) >= evidence.threshold_percent or evidence.kept_steps <= evidence.prefetched_steps:
-        return None
-    return evidence.kept_steps / (evidence.kept_steps - evidence.prefetched_steps)
+def is_biased(evidence: Evidence) -> bool:
+    """Return whether the headline AU is over 5 % too high, by K / (K - P): of K kept steps, P were read ahead."""
+    kept, ahead = evidence.kept_steps, evidence.prefetched_steps
+    if evidence.au_whole is None or evidence.au_whole >= evidence.threshold_percent:
+        return False
+    return kept <= ahead or kept / (kept - ahead) > 1.05
