@@ -15,7 +15,6 @@ from pathlib import PurePath
 from datagen.withheld import printable
 from dlemu.telemetry.probe_base import DeviceFacts, read_text
 
-_NVME_HEAD = re.compile(r"nvme(\d+)n(\d+)")
 _SECTOR_BYTES = 512  # unit of sizes in sysfs, whatever the device's own sector size
 
 
@@ -77,20 +76,13 @@ def _unescaped(text: str) -> str:
 
 
 def _top_devices(mount: Mount, sys: str) -> list[str]:
-    """Return the names of the devices that a file system is on."""
+    """Return the names of the devices that a file system is on: several of a btrfs, which has a number of its own."""
     if mount.file_system == "btrfs":
-        return _btrfs_devices(os.path.basename(os.path.realpath(mount.source)), sys)
+        member = os.path.basename(os.path.realpath(mount.source))
+        members = [_list_names(f"{sys}/fs/btrfs/{name}/devices") for name in _list_names(f"{sys}/fs/btrfs")]
+        return next((names for names in members if member in names), [])
     link = f"{sys}/dev/block/{mount.number}"
     return [os.path.basename(os.path.realpath(link))] if os.path.exists(link) else []
-
-
-def _btrfs_devices(member: str, sys: str) -> list[str]:
-    """Return all devices of the btrfs that `member` belongs to; a btrfs has a device number of its own."""
-    for file_system in _list_names(f"{sys}/fs/btrfs"):
-        members = _list_names(f"{sys}/fs/btrfs/{file_system}/devices")
-        if member in members:
-            return members
-    return []
 
 
 def _stack(name: str, sys: str) -> Iterator[DeviceFacts]:
@@ -122,11 +114,9 @@ def _stack(name: str, sys: str) -> Iterator[DeviceFacts]:
 
 def _nvme_paths(name: str, sys: str) -> list[str]:
     """Return the paths (such as nvme0c1n1) of an NVMe namespace with multipath."""
-    head = _NVME_HEAD.fullmatch(name)
-    if head is None:
-        return []
-    path = re.compile(rf"nvme{head[1]}c\d+n{head[2]}")
-    return [device for device in _list_names(f"{sys}/class/block") if path.fullmatch(device)]
+    head = re.fullmatch(r"nvme(\d+)n(\d+)", name)
+    paths = rf"nvme{head[1]}c\d+n{head[2]}" if head else ""
+    return [device for device in _list_names(f"{sys}/class/block") if re.fullmatch(paths, device)]
 
 
 def _has_io_counts(name: str, sys: str) -> bool:
