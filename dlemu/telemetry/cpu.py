@@ -38,11 +38,7 @@ class Probe(ProbeBase):
             for state, columns in _STATES.items():
                 rate = sum(max(0.0, sum_rates[column + 1] - sum_rates[column]) for column in columns)
                 yield Reading("", f"{state}_percent", 100 * rate / sum_rates[-1])
-        yield from self._throttled(now_ns)
-
-    def _throttled(self, now_ns: int) -> Iterator[Reading]:
-        """Yield the percentage of periods in which the most throttled cgroup was throttled."""
-        percents = []
+        percents = []  # of the periods of each cgroup, those in which it was throttled; the highest counts
         for folder, counters in self._groups.items():
             counts = {name: int(count) for name, count in _PERIODS.findall(counters.text())}
             rates = self._rates.per_second(folder, now_ns, counts)
