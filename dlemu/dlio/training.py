@@ -13,7 +13,7 @@ from dlemu.checkpoints.io_rows import SavedCheckpoint
 from dlemu.config.schema import Workload
 from dlemu.dlio.files import GIB, stamp
 from dlemu.dlio.results import DlioRun, checkpoint_figures
-from dlemu.metrics.au import BlockTimes, Rated, evaluated_per_second, over_blocks, over_ranks, rate_v2
+from dlemu.metrics.au import BlockTimes, Rated, over_blocks, over_ranks, rate_v1, rate_v2
 from dlemu.metrics.rows import StepTable
 from dlemu.results.exported import ExportedSteps
 
@@ -49,7 +49,7 @@ def _block(rows: StepTable, evaluation: bool, workload: Workload, shift_ns: int)
         total=(end_us - start_us) / 1e6,
     )
     rated = rate_v2(times, settings.exclude_start_steps, settings.exclude_end_steps, reader.batch_size)
-    rate = evaluated_per_second(times, reader.batch_size_eval) if evaluation else rated.samples_per_second
+    rate = (rate_v1(times, reader.batch_size_eval) if evaluation else rated).samples_per_second
     return Block(
         epoch=int(rows["epoch"][0]),
         number=int(rows["block"][0]),

@@ -39,9 +39,13 @@ def kept_rows(rows: Rows, exclude_start: int, exclude_end: int) -> StepTable:
 
 def au_percent(rows: Rows) -> float:
     """Return compute / (wait + compute + sync): of `kept_rows` the headline `au`; of all rows MLPerf's `au_rules`."""
-    compute = sum_of(rows, "compute_ns")
-    total = compute + sum_of(rows, "wait_ns") + sum_of(rows, "sync_ns")
-    return 100.0 * compute / total if total else math.nan
+    total = total_ns(rows)
+    return 100.0 * sum_of(rows, "compute_ns") / total if total else math.nan
+
+
+def total_ns(rows: Rows) -> int:
+    """Return the time of all accelerators in these rows: wait + computation + sync."""
+    return sum(sum_of(rows, name) for name in ("wait_ns", "compute_ns", "sync_ns"))
 
 
 def au_dlio_percents(rows: Rows, exclude_start: int = 1, exclude_end: int = 0) -> list[tuple[float, float]]:
@@ -49,32 +53,27 @@ def au_dlio_percents(rows: Rows, exclude_start: int = 1, exclude_end: int = 0) -
 
     Blocks are weighted by their steps, ranks equally.
     """
-    epochs: dict[int, dict[int, list[StepTable]]] = {}
-    for block in in_order(rows).by_block:
-        (epoch,), (rank,) = block.values("epoch"), block.values("rank")
-        epochs.setdefault(epoch, {}).setdefault(rank, []).append(block)
     percents = []
-    for _, blocks_by_rank in sorted(epochs.items()):
+    for epoch in in_order(rows).by_epoch:
         v2, v1 = [], []
-        for blocks in blocks_by_rank.values():
-            times, steps = [block_times(block) for block in blocks], [len(block) for block in blocks]
-            v2.append(over_blocks([rate_v2(block, exclude_start, exclude_end) for block in times], steps))
-            v1.append(over_blocks([rate_v1(block) for block in times], steps))
+        for own in epoch.by_rank:
+            blocks = [block_times(block) for block in own.by_block]
+            steps = [block.steps for block in blocks]
+            v2.append(over_blocks([rate_v2(block, exclude_start, exclude_end) for block in blocks], steps))
+            v1.append(over_blocks([rate_v1(block) for block in blocks], steps))
         percents.append((over_ranks(v2).au_percent, over_ranks(v1).au_percent))
     return percents
 
 
-def block_times(block: Rows) -> BlockTimes:
+def block_times(block: StepTable) -> BlockTimes:
     """Return the times in nanoseconds of one block of one rank, by the host's own stamps."""
-    block = in_order(block)
     asked, got, slept = (block[name] for name in ("asked_ns", "got_ns", "slept_ns"))
-    _, (began, _), (_, over) = block.ends("asked_ns", "met_ns")
     return BlockTimes(
         load=got - asked,
         proc=slept - asked,
         configured=block["compute_ns"],
         measured=slept - got,
-        total=int(over[-1] - began[0]),
+        total=int(block["met_ns"][-1] - asked[0]),
     )
 
 
@@ -116,7 +115,10 @@ class Rated:
 
 
 def rate_v1(block: BlockTimes, batch_size: float = math.nan) -> Rated:
-    """Rate a block by DLIO as in MLPerf Storage v0.5 and v1.0: its first step is left out of AU."""
+    """Rate a block by DLIO as in MLPerf Storage v0.5 and v1.0: its first step is left out of AU.
+
+    Its samples/s, which leave out nothing, are also those of an evaluation (`compute_metrics_eval`).
+    """
     counted = block.total - block.proc[0]
     au = float(block.configured[1:].sum() / counted) if counted > 0 else math.nan
     return Rated(au, block.steps / block.total * batch_size if block.total > 0 else math.nan)
@@ -145,11 +147,6 @@ def rate_fork(block: BlockTimes, exclude_start: int, exclude_end: int, batch_siz
         return Rated(0.0, 0.0)
     rate = (end - exclude_start) / float(counted) * batch_size
     return Rated(float(block.measured[exclude_start:end].sum() / counted), rate)
-
-
-def evaluated_per_second(block: BlockTimes, batch_size: int) -> float:
-    """Return samples/s of an evaluation, which excludes nothing (`compute_metrics_eval`); 0 for no time."""
-    return block.steps / block.total * batch_size if block.total > 0 else 0.0
 
 
 def over_blocks(blocks: Sequence[Rated], steps: Sequence[int]) -> Rated:

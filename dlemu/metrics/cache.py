@@ -6,13 +6,15 @@ Bytes from storage are counted twice: by the kernel for each read, and by the de
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
+from functools import partial
 from itertools import zip_longest
 from typing import NamedTuple
 
 import numpy as np
 
-from dlemu.metrics.findings import Code, Finding, Number, Severity
-from dlemu.metrics.rates import Floats, Mean, all_known, known, pooled, training_ns
+from dlemu.metrics.findings import Code, Finding, Number
+from dlemu.metrics.rates import Floats, Mean, known, pooled, training_ns
 from dlemu.metrics.rows import Ints, Rows, StepTable, in_order, is_any, sum_of
 from dlemu.plan.samples import Plan, hash_samples
 
@@ -50,30 +52,25 @@ def prove(
         return 100.0 * sum_of(part, "storage_bytes") / app_bytes if app_bytes and is_counted else math.nan
 
     from_storage = pooled(rows, from_storage_percent)
-    if not len(rows):
-        return CacheProof(from_storage, None)
-    if not is_any(rows, "app_bytes"):
-        return CacheProof(from_storage, Finding(Code.NO_DATA_FROM_STORAGE, "loud"))
-    if file_system in IN_MEMORY:
-        finding = Finding.of(Code.NO_DATA_FROM_STORAGE, "loud", pattern="in_memory", file_system=file_system)
-        return CacheProof(from_storage, finding)
-    numbers: dict[str, Number] = {}
-    if not odirect:
-        eviction = "" if evicted else " or reader.evict_page_cache=epochs"
-        numbers["would_help"] = f"reader.odirect=true{eviction}"
-    if memory_bytes:
-        numbers["dataset_to_memory_ratio"] = dataset_bytes / memory_bytes
-    fits_memory = bool(memory_bytes) and dataset_bytes < WANTED_RATIO * memory_bytes
     percents = [percent for percent in from_storage.per_epoch if percent is not None]
     least = min(percents, default=100.0)
-    if from_storage.mean is None and fits_memory and not (odirect or evicted):
+    fits_memory = bool(memory_bytes) and dataset_bytes < WANTED_RATIO * memory_bytes
+    finding, numbers = None, dict[str, Number]()
+    if not odirect:
+        numbers["would_help"] = "reader.odirect=true" + ("" if evicted else " or reader.evict_page_cache=epochs")
+    if memory_bytes:
+        numbers["dataset_to_memory_ratio"] = dataset_bytes / memory_bytes
+    if len(rows) and not is_any(rows, "app_bytes"):
+        finding = Finding(Code.NO_DATA_FROM_STORAGE, "loud")
+    elif len(rows) and file_system in IN_MEMORY:
+        finding = Finding.of(Code.NO_DATA_FROM_STORAGE, "loud", pattern="in_memory", file_system=file_system)
+    elif len(rows) and from_storage.mean is None and fits_memory and not (odirect or evicted):
         numbers |= {"pattern": "not_known", "wanted_ratio": WANTED_RATIO}
-        return CacheProof(from_storage, Finding(Code.PAGE_CACHE, "caution", numbers))
-    if least >= PARTLY_READ_PERCENT:
-        return CacheProof(from_storage, None)
-    numbers |= {"from_storage_percent": from_storage.mean, "least_percent": least, "most_percent": max(percents)}
-    severity: Severity = "loud" if least < NOT_READ_PERCENT else "caution"
-    return CacheProof(from_storage, Finding(Code.PAGE_CACHE, severity, numbers))
+        finding = Finding(Code.PAGE_CACHE, "caution", numbers)
+    elif least < PARTLY_READ_PERCENT:
+        numbers |= {"from_storage_percent": from_storage.mean, "least_percent": least, "most_percent": max(percents)}
+        finding = Finding(Code.PAGE_CACHE, "loud" if least < NOT_READ_PERCENT else "caution", numbers)
+    return CacheProof(from_storage, finding)
 
 
 def served_by_storage(rows: Rows, accounted: Mean, device: Mean) -> float | None:
@@ -123,7 +120,7 @@ def _ratios(parts: list[float], wholes: list[float], unit: float = 1.0) -> Mean:
     def ratio(part: float, whole: float) -> float:
         return unit * part / whole if whole else math.nan
 
-    return Mean(mean=known(ratio(sum(parts), sum(wholes))), per_epoch=all_known(map(ratio, parts, wholes)))
+    return Mean(mean=known(ratio(sum(parts), sum(wholes))), per_epoch=tuple(map(known, map(ratio, parts, wholes))))
 
 
 def _delivered(rows: Rows, devices: list[Delivered]) -> list[float]:
@@ -182,17 +179,16 @@ def each_sample_once(plan: Plan, epoch: int, steps: int, rows: Rows) -> bool | N
 
 def _planned_hash(plan: Plan, epoch: int, steps: int) -> int:
     """Return the sum of the hashes of the samples in the first `steps` steps of an epoch, on all ranks."""
+
+    def hash_of(begin: int, end: int, samples_at: Callable[[Ints], Ints]) -> int:
+        chunks = (np.arange(start, min(start + _CHUNK, end)) for start in range(begin, end, _CHUNK))
+        return sum(hash_samples(samples_at(positions)) for positions in chunks)
+
+    in_epoch = partial(plan.samples_at, epoch)
     per_rank, used = plan.steps_per_epoch * plan.batch_size, steps * plan.batch_size
     if type(plan) is Plan and used == per_rank:
         # Faster than to shuffle: a complete epoch has all samples but the last ones of its order, too few for a step.
-        dropped = np.arange(plan.ranks * per_rank, plan.num_samples, dtype=np.int64)
-        chunks = (
-            np.arange(start, min(start + _CHUNK, plan.num_samples)) for start in range(0, plan.num_samples, _CHUNK)
-        )
-        return sum(map(hash_samples, chunks)) - hash_samples(plan.samples_at(epoch, dropped))
-    total = 0
-    for rank in range(plan.ranks):
-        for start in range(0, used, _CHUNK):
-            positions = np.arange(start, min(start + _CHUNK, used), dtype=np.int64) + rank * per_rank
-            total += hash_samples(plan.samples_at(epoch, positions))
-    return total
+        dropped = hash_of(plan.ranks * per_rank, plan.num_samples, in_epoch)
+        return hash_of(0, plan.num_samples, lambda samples: samples) - dropped
+    starts = (rank * per_rank for rank in range(plan.ranks))
+    return sum(hash_of(start, start + used, in_epoch) for start in starts)

@@ -46,7 +46,6 @@ class Metric:
 
     @property
     def label(self) -> str:
-        """Title with unit, on an axis or at a column."""
         return self.axis or f"{self.title}, {self.unit}"
 
 
@@ -78,17 +77,14 @@ class Catalogue:
 
     @property
     def compared(self) -> tuple[Metric, ...]:
-        """The metrics that comparisons show."""
         return tuple(metric for metric in self.metrics if metric.is_compared)
 
     @property
     def in_sweeps(self) -> tuple[Metric, ...]:
-        """The metrics that are columns of a sweep's table."""
         return tuple(metric for metric in self.metrics if metric.head)
 
     @property
     def times(self) -> tuple[Metric, ...]:
-        """The metrics that are durations of phases."""
         return tuple(metric for metric in self.metrics if metric.phase)
 
     @property
@@ -98,7 +94,6 @@ class Catalogue:
 
     @property
     def feeds_accelerators(self) -> bool:
-        """Whether its ranks emulate accelerators, so that results have a price per accelerator."""
         return self.rank == ACCELERATOR
 
     def limited_by(self, phase: str) -> str:

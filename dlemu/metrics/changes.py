@@ -10,11 +10,6 @@ change-point test (A non-parametric approach to the change-point problem, Applie
 either side of each change (binary segmentation: Vostrikova, Soviet Mathematics Doklady 24, 1981). The tests use the
 order of the windows' values, not the values, so the bursts of a throttle and heavy tails weigh no more than others.
 
-Some changes come after a number of bytes. A drive's cache, or a cloud volume's burst credit, lasts for a number of
-bytes: the storage is fast from the first byte, slows down after them, and recovers in a pause. Repeated slow-downs
-after about the same number of bytes prove it; a single slow-down is a hint, because other load that starts then looks
-the same. A volume that loads each block at its first read (as one restored from a snapshot) is slow in the first epoch.
-
 Where throughput over time shows nothing (few large steps, or heavy tails), the time that reads take may. The logarithm
 of a batch's time per byte has no heavy tails, so few batches suffice. n concurrent reads count as one, as they share
 the storage. Both a read's time and the total throughput must change: if only one does, only the number of readers did.
@@ -33,7 +28,7 @@ from numpy.typing import NDArray
 from dlemu.metrics.findings import Code, Finding, Number
 from dlemu.metrics.loss import took_ns, worker_time
 from dlemu.metrics.rates import Floats, Intervals, during, under_way
-from dlemu.metrics.rows import Ints, Rows, StepTable, began_ns, cached, in_order, is_any, sum_of
+from dlemu.metrics.rows import Rows, StepTable, began_ns, cached, in_order, is_any, sum_of
 from dlemu.metrics.t_interval import quantile
 
 SIGNIFICANCE = 0.001
@@ -49,6 +44,10 @@ _MIN_FROM_STORAGE = 0.5
 """A window, or a read, counts if the storage served this share of the bytes that it serves where nothing is cached."""
 STALL_SECONDS, _STALL_BATCHES = 1.0, 5
 """Least length of a stall, in seconds and in times that a batch usually takes."""
+_MIN_READS, _MIN_INDEPENDENT = 8, 3.0
+"""Least number of reads, and of independent ones, on either side of a change of read times."""
+MAX_ROWS = 200_000
+"""Most steps of all ranks whose read times are examined: in longer runs heavy tails average out in each window."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,10 +57,8 @@ class SpeedChange:
     at_seconds: float
     """Since training began."""
     mb_per_second_before: float
-    """Median since the previous change (or the start); a lower bound where readers requested no more.
-
-    Of a change of read times, the rate of all readers together while they read.
-    """
+    """Median since the previous change (or the start), a lower bound where readers requested no more; of a change of
+    read times, the rate of all readers together while they read."""
     mb_per_second_after: float
     """Median until the next change, or the end."""
     percent: float
@@ -110,8 +107,7 @@ class Supply:
     def gehan_scores(self) -> Floats:
         """For each window how many are certainly slower, minus how many are certainly faster: 3 1 2 -> 2 -2 0."""
         above = (self.mb_per_second[:, np.newaxis] > self.mb_per_second) & self.limits[np.newaxis, :]
-        scores: Floats = (above.sum(axis=1) - above.sum(axis=0)).astype(float)
-        return scores
+        return np.asarray(above.sum(axis=1) - above.sum(axis=0), float)
 
 
 def find_unsteadiness(rows: Rows, *, preprocesses: bool) -> Iterator[Finding]:
@@ -126,13 +122,9 @@ def find_unsteadiness(rows: Rows, *, preprocesses: bool) -> Iterator[Finding]:
         yield not_steady("speed_changed", **numbers)
     for stall in find_stalls(table):
         yield not_steady("stalled", **asdict(stall))
-    if not changes:
-        return
-    column = storage_column(table)
-    gb_by_epoch = [sum_of(epoch, column) / 1e9 for epoch in table.by_epoch]
-    for explanation in (find_ran_out(changes), find_first_touch(changes, gb_by_epoch)):
-        if explanation is not None:
-            yield explanation
+    gb_by_epoch = [sum_of(epoch, storage_column(table)) / 1e9 for epoch in table.by_epoch]
+    yield from find_ran_out(changes)
+    yield from _find_first_touch(changes, gb_by_epoch)
 
 
 def not_steady(pattern: str, **numbers: Number) -> Finding:
@@ -143,54 +135,46 @@ def not_steady(pattern: str, **numbers: Number) -> Finding:
 def find_speed_changes(rows: Rows, *, preprocesses: bool = False) -> tuple[SpeedChange, ...]:
     """Return the changes of the storage's speed in training rows, in order; by read times where throughput has none."""
     table = in_order(rows)
-    changes = changes_of(_without(supply_of(table, preprocesses=preprocesses), find_stalls(table)))
-    if not changes and _lost_time(table):
+    supply, stalls = supply_of(table, preprocesses=preprocesses), find_stalls(table)
+    length = float(np.median(np.diff(supply.at_seconds))) if len(supply) > 1 else 0.0
+    stalled = np.zeros(len(supply), np.bool_)
+    for stall in stalls:  # these are reported on their own
+        end = stall.at_seconds + stall.seconds
+        stalled |= (supply.at_seconds + length > stall.at_seconds) & (supply.at_seconds < end)
+    changes = changes_of(supply[~stalled])
+    if not changes and len(table) <= MAX_ROWS and _lost_time(table, stalls):
         change = find_read_change(table, preprocesses=preprocesses)
         changes = () if change is None else (change,)
-    if not changes:
-        return ()
     ends, gigabytes = (table["finished_ns"] - began_ns(table)) / 1e9, table[storage_column(table)] / 1e9
     return tuple(replace(change, gb_before=float(gigabytes[ends <= change.at_seconds].sum())) for change in changes)
 
 
-def _lost_time(table: StepTable) -> bool:
+def _lost_time(table: StepTable, stalls: Sequence[Stall]) -> bool:
     """Return whether accelerators waited, after an epoch's first step and out of stalls, for reads that were slower."""
-    _, (step, wait_ns, compute_ns), _ = table.ends("step", "wait_ns", "compute_ns")
-    is_first = step == 1
-    stalled_ns = 1e9 * sum(stall.seconds for stall in find_stalls(table)) * len(table.by_rank)
-    waited_ns = float(sum_of(table, "wait_ns") - wait_ns[is_first].sum()) - stalled_ns
-    computed_ns = float(sum_of(table, "compute_ns") - compute_ns[is_first].sum())
+    later = table["step"] > 1
+    stalled_ns = 1e9 * sum(stall.seconds for stall in stalls) * len(table.by_rank)
+    waited_ns = float(table["wait_ns"][later].sum()) - stalled_ns
+    computed_ns = float(table["compute_ns"][later].sum())
     return waited_ns > 0.02 * (waited_ns + computed_ns)  # the share from which a limit is named (MIN_LOSS_PERCENT)
-
-
-def _without(supply: Supply, stalls: tuple[Stall, ...]) -> Supply:
-    """Return the supply without the windows in which the storage stalled: stalls are reported on their own."""
-    running = np.ones(len(supply), np.bool_)
-    length = float(np.median(np.diff(supply.at_seconds))) if len(supply) > 1 else 0.0
-    for stall in stalls:
-        end = stall.at_seconds + stall.seconds
-        running &= (supply.at_seconds + length <= stall.at_seconds) | (supply.at_seconds >= end)
-    return supply[running]
 
 
 def changes_of(supply: Supply) -> tuple[SpeedChange, ...]:
     bounds = _splits(supply)
     while bounds:
         parts = itertools.pairwise([0, *bounds, len(supply)])
-        levels = [supply[begin:end].level for begin, end in parts]
-        factors = [_factor(before, after) for before, after in itertools.pairwise(levels)]
-        smallest = int(np.argmin(factors))
-        if factors[smallest] >= MIN_FACTOR:
+        levels = list(itertools.pairwise(supply[begin:end].level for begin, end in parts))
+        factors = [_factor(before, after) for before, after in levels]
+        if min(factors) >= MIN_FACTOR:
             return tuple(
                 SpeedChange(
-                    at_seconds=float(supply.at_seconds[bound]),
+                    at_seconds=at_seconds,
                     mb_per_second_before=before,
                     mb_per_second_after=after,
                     percent=100 * after / before,
                 )
-                for bound, (before, after) in zip(bounds, itertools.pairwise(levels), strict=True)
+                for at_seconds, (before, after) in zip(supply.at_seconds[bounds].tolist(), levels, strict=True)
             )
-        del bounds[smallest]  # the parts before and after it are one part, with a level of its own
+        del bounds[factors.index(min(factors))]  # the parts before and after it are one part, with a level of its own
     return ()
 
 
@@ -201,45 +185,36 @@ def supply_of(rows: Rows, *, preprocesses: bool = False) -> Supply:
     by the page cache are left out.
     """
     table = in_order(rows)
-    began, fetched = began_ns(table), (table["app_bytes"] > 0) & (took_ns(table) > 0)
-    reads = table[fetched]
-    if len(reads) < 2 * MIN_WINDOWS:
+    began, took = began_ns(table), took_ns(table) / 1e9
+    fetched = (table["app_bytes"] > 0) & (took > 0)
+    if fetched.sum() < 2 * MIN_WINDOWS:
         return Supply(np.zeros(0), np.zeros(0), np.zeros(0, np.bool_))
-    storage_bytes, app_bytes = reads[storage_column(reads)], reads["app_bytes"]
+    starts, ends, free = ((table[name] - began) / 1e9 for name in ("started_ns", "finished_ns", "free_ns"))
+    storage_mb, app_mb, waited = table[storage_column(table)] / 1e6, table["app_bytes"] / 1e6, table["wait_ns"] / 1e9
+    blocked = worker_time(table, preprocesses).storage / 1e9
     # Storage bytes per byte read of uncached batches: below 1 on a file system that compresses.
-    uncached_share = min(1.0, float(np.quantile(storage_bytes / app_bytes, 0.9)))
+    uncached_share = min(1.0, float(np.quantile(storage_mb[fetched] / app_mb[fetched], 0.9)))
     if uncached_share < 0.1:  # nearly all batches were cached
         uncached_share = 1.0
-    starts, ends = ((reads[name] - began[fetched]) / 1e9 for name in ("started_ns", "finished_ns"))
-    blocked = worker_time(reads, preprocesses).storage / 1e9
-    waits = table["wait_ns"] > 0
-    wait_starts, wait_seconds = (table["free_ns"] - began)[waits] / 1e9, table["wait_ns"][waits] / 1e9
+    epochs = [table["epoch"] == epoch for epoch in np.unique(table["epoch"][fetched])]
+    seconds = sum(float(np.ptp(starts[epoch & fetched])) for epoch in epochs)
+    # At least 4 batches of all ranks a window, and at most 400 windows: the scores compare every pair of windows.
+    length = max(0.25, seconds / 400, 4 * seconds / int(fetched.sum()), float(np.median(took[fetched])))
     by_epoch = []
-    for epoch, edges in _window_edges(reads["epoch"], starts, took_ns(reads) / 1e9):
-        of_epoch = reads["epoch"] == epoch
-        batches = Intervals(starts[of_epoch], ends[of_epoch], edges)
-        rates = [batches.rates(amounts[of_epoch]) for amounts in (storage_bytes / 1e6, app_bytes / 1e6, blocked)]
-        of_epoch = table["epoch"][waits] == epoch
-        seconds = wait_seconds[of_epoch]
-        spans = Intervals(wait_starts[of_epoch], wait_starts[of_epoch] + seconds, edges)
-        by_epoch.append(np.vstack([edges[:-1], *rates, spans.rates(seconds) / len(table.values("rank"))]))
+    for epoch in epochs:
+        reads, waits = epoch & fetched, epoch & (waited > 0)
+        first, last = starts[reads].min(), starts[reads].max()
+        edges = first + length * np.arange(int((last - first) / length) + 1, dtype=np.float64)
+        batches = Intervals(starts[reads], ends[reads], edges)
+        waiting = Intervals(free[waits], free[waits] + waited[waits], edges)
+        rates = [batches.rates(amounts[reads]) for amounts in (storage_mb, app_mb, blocked)]
+        by_epoch.append(np.vstack([edges[:-1], *rates, waiting.rates(waited[waits]) / len(table.by_rank)]))
     windows = np.concatenate(by_epoch, axis=1)
-    _, storage_rate, app_rate, _, _ = windows
-    windows = windows[:, storage_rate > _MIN_FROM_STORAGE * uncached_share * app_rate]
+    windows = windows[:, windows[1] > _MIN_FROM_STORAGE * uncached_share * windows[2]]
     at_seconds, storage_rate, _, readers, wait_share = windows
     is_waiting = wait_share >= _MIN_WAIT_SHARE
     usual = float(np.median(readers[is_waiting])) if is_waiting.any() else math.inf
     return Supply(at_seconds, storage_rate, is_waiting & (readers >= _MIN_READERS_SHARE * usual))
-
-
-def _window_edges(epochs: Ints, starts: Floats, took: Floats) -> Iterator[tuple[int, Floats]]:
-    """Yield each epoch with the edges of its windows, s, from its first batch's start to its last batch's start."""
-    by_epoch = [(epoch, starts[epochs == epoch]) for epoch in np.unique(epochs).tolist()]
-    seconds = sum(float(np.ptp(own)) for _, own in by_epoch)
-    # At least 4 batches of all ranks a window, and at most 400 windows: the scores compare every pair of windows.
-    length = max(0.25, seconds / 400, 4 * seconds / len(took), float(np.median(took)))
-    for epoch, own in by_epoch:
-        yield epoch, own.min() + length * np.arange(int(np.ptp(own) / length) + 1, dtype=np.float64)
 
 
 def storage_column(rows: StepTable) -> str:
@@ -309,27 +284,20 @@ def _split_within(supply: Supply) -> int | None:
         parts += [(first, first + length) for first in range(0, len(supply) - length + 1, max(1, length // 2))]
         length //= 2
     for first, last in parts:
-        split = _split(supply[first:last], SIGNIFICANCE / len(parts))
-        if split is not None:
+        if split := _split(supply[first:last], SIGNIFICANCE / len(parts)):
             return first + split
     return None
 
 
 def _split(supply: Supply, significance: float) -> int | None:
     """Return the change that Pettitt's test finds in the windows; None if not significant."""
-    count = len(supply)
-    if count < 2 * MIN_WINDOWS:
-        return None
     scores = supply.gehan_scores
-    squares = float((scores**2).sum())
-    if not squares:
+    split, squares = _best_split(scores, MIN_WINDOWS), float((scores**2).sum())
+    if split is None or not squares:
         return None
-    sums = np.abs(np.cumsum(scores)[MIN_WINDOWS - 1 : count - MIN_WINDOWS])
-    if 2 * math.exp(-2 * float(sums.max()) ** 2 / squares) >= significance:
+    largest = float(np.abs(np.cumsum(scores)[MIN_WINDOWS - 1 : -MIN_WINDOWS]).max())
+    if 2 * math.exp(-2 * largest**2 / squares) >= significance:
         return None
-    left = np.arange(MIN_WINDOWS, count - MIN_WINDOWS + 1)
-    weights = np.sqrt(left * (count - left))  # without them the split is biased to the middle
-    split = MIN_WINDOWS + int((sums / weights).argmax())
     return split if _factor(supply[:split].level, supply[split:].level) >= MIN_FACTOR else None
 
 
@@ -339,50 +307,39 @@ def _factor(before: float, after: float) -> float:
     return max(before, after) / smaller if smaller > 0 else math.inf
 
 
-def find_first_touch(changes: Sequence[SpeedChange], gb_by_epoch: Sequence[float]) -> Finding | None:
-    """Return how slow the first epoch was, if the only change is a rise of speed at its end; else None.
+def _find_first_touch(changes: Sequence[SpeedChange], gb_by_epoch: Sequence[float]) -> Iterator[Finding]:
+    """Yield how slow the first epoch was, if the only change is a rise of speed at its end.
 
-    A volume on which the first read of each block is slow behaves like this.
+    A volume that loads each block at its first read, as one restored from a snapshot, is slow until then.
     """
     if len(gb_by_epoch) < 2 or len(changes) != 1 or changes[0].percent < 100:
-        return None
-    first, change = gb_by_epoch[0], changes[0]
-    if abs(change.gb_before - first) > 0.1 * first:  # it may be off by a window, or a few batches
-        return None
-    return not_steady(
-        "first_touch",
-        gb=first,
-        mb_per_second_first=change.mb_per_second_before,
-        mb_per_second_after=change.mb_per_second_after,
-    )
+        return
+    gb, change = gb_by_epoch[0], changes[0]
+    if abs(change.gb_before - gb) <= 0.1 * gb:  # it may be off by a window, or a few batches
+        first, later = change.mb_per_second_before, change.mb_per_second_after
+        yield not_steady("first_touch", gb=gb, mb_per_second_first=first, mb_per_second_after=later)
 
 
-def find_ran_out(changes: Sequence[SpeedChange]) -> Finding | None:
-    """Return that a cache or burst credit ran out: falls of speed after about as many bytes each, with rises between.
+def find_ran_out(changes: Sequence[SpeedChange]) -> Iterator[Finding]:
+    """Yield that a cache or burst credit ran out: falls of speed after about as many bytes each, with rises in pauses.
 
-    Fall after 10 GB, rise after 15, fall after 25: `gb` = 10 came fast, `times` = 2. Twice is a proof, once a hint.
+    Fall after 10 GB, rise after 15, fall after 25: `gb` = 10 came fast, `times` = 2. Twice is a proof, once a hint, as
+    other load that starts then looks the same.
     """
-    falls = [change for change in changes if change.percent < 100]
-    rises = [change for change in changes if change.percent >= 100]
-    if not falls or list(changes[::2]) != falls or len(falls) != len(rises) + 1:
-        return None
+    falls, rises = changes[::2], changes[1::2]
+    alternate = all(fall.percent < 100 for fall in falls) and all(rise.percent >= 100 for rise in rises)
+    if not alternate or len(falls) == len(rises):
+        return
     fast_from_gb = [0.0, *(rise.gb_before for rise in rises)]
     fast_gb = [fall.gb_before - begin for fall, begin in zip(falls, fast_from_gb, strict=True)]
-    if min(fast_gb) <= 0 or max(fast_gb) > 1.3 * min(fast_gb):  # a change is known only to a window of time
-        return None
-    return not_steady(
-        "ran_out",
-        gb=sum(fast_gb) / len(fast_gb),
-        times=len(falls),
-        mb_per_second_before=falls[0].mb_per_second_before,
-        mb_per_second_after=min(fall.mb_per_second_after for fall in falls),
-    )
-
-
-_MIN_READS, _MIN_INDEPENDENT = 8, 3.0
-"""Least number of reads, and of independent ones, on either side of a change."""
-MAX_ROWS = 200_000
-"""Steps of all ranks. In longer runs a window of time has so many reads that heavy tails average out."""
+    if min(fast_gb) > 0 and max(fast_gb) <= 1.3 * min(fast_gb):  # a change is known only to a window of time
+        yield not_steady(
+            "ran_out",
+            gb=sum(fast_gb) / len(fast_gb),
+            times=len(falls),
+            mb_per_second_before=falls[0].mb_per_second_before,
+            mb_per_second_after=min(fall.mb_per_second_after for fall in falls),
+        )
 
 
 def find_read_change(rows: StepTable, *, preprocesses: bool) -> SpeedChange | None:
@@ -391,40 +348,42 @@ def find_read_change(rows: StepTable, *, preprocesses: bool) -> SpeedChange | No
     It is the middle between the starts of the last read before and the first after; the rates are of all readers
     together while they read.
     """
-    if len(rows) > MAX_ROWS:
-        return None
     starts, took, size_bytes = _reads(rows, preprocesses)
     if len(starts) < 2 * _MIN_READS:
         return None
-    edges, count, lengths = under_way(starts, starts + took)
-    active = during(starts, starts + took, edges, count * lengths) / took  # mean number of reads, this one included
+    edges, reading, lengths = under_way(starts, starts + took)
+    active = during(starts, starts + took, edges, reading * lengths) / took  # mean number of reads, this one included
     usual = active >= _MIN_READERS_SHARE * np.median(active)
     starts, took, size_bytes, active = (values[usual] for values in (starts, took, size_bytes, active))
     concurrent = max(1.0, float(active.mean()))  # reads that count as one
-    log_times, log_speeds = np.log(took / size_bytes), np.log(size_bytes * active / took)
-    split = _best_split(log_times, concurrent)
+    log_times, count = np.log(took / size_bytes), len(took)
+    split = _best_split(log_times, max(_MIN_READS, math.ceil(_MIN_INDEPENDENT * concurrent)))
     if split is None:
         return None
-    time_rise, speed_fall = _t_value(log_times, split, concurrent), -_t_value(log_speeds, split, concurrent)
-    independent = len(log_times) / concurrent
+    slowness = np.stack([log_times, log_times - np.log(active)])  # of a read, and of all readers together
+    before, after = slowness[:, :split], slowness[:, split:]
+    variances = (split * before.var(axis=1) + (count - split) * after.var(axis=1)) / (count - 2)
+    errors = np.sqrt(variances * concurrent * (1 / split + 1 / (count - split)))
+    rises = after.mean(axis=1) - before.mean(axis=1)
+    t_values = rises / np.maximum(errors, 1e-12)
+    independent = count / concurrent
     # exceeded by chance at the rate SIGNIFICANCE over all possible splits (Bonferroni)
     critical = quantile(1 - SIGNIFICANCE / 2 / max(1.0, independent), max(1, round(independent) - 2))
-    if min(abs(time_rise), abs(speed_fall)) < critical or time_rise * speed_fall < 0:  # only the readers' number did
+    if np.abs(t_values).min() < critical or t_values.prod() < 0:  # only the readers' number did
         return None
-    before, after = np.median(took[:split]), np.median(took[split:])
-    per_byte = math.exp(abs(float(log_times[:split].mean() - log_times[split:].mean())))
-    if min(per_byte, max(before / after, after / before)) < MIN_FACTOR:
+    seconds_before, seconds_after = float(np.median(took[:split])), float(np.median(took[split:]))
+    if min(math.exp(abs(float(rises[0]))), _factor(seconds_before, seconds_after)) < MIN_FACTOR:
         return None
     busy = took / active  # of a read's time, its share of the storage's time
-    rate_before = float(size_bytes[:split].sum() / busy[:split].sum()) / 1e6
-    rate_after = float(size_bytes[split:].sum() / busy[split:].sum()) / 1e6
+    rates = np.add.reduceat(size_bytes, [0, split]) / np.add.reduceat(busy, [0, split]) / 1e6
+    mb_before, mb_after = rates.tolist()
     return SpeedChange(
         at_seconds=float(starts[split - 1] + starts[split]) / 2,
-        mb_per_second_before=rate_before,
-        mb_per_second_after=rate_after,
-        percent=100 * rate_after / rate_before,
-        read_ms_before=1e3 * float(before),
-        read_ms_after=1e3 * float(after),
+        mb_per_second_before=mb_before,
+        mb_per_second_after=mb_after,
+        percent=100 * mb_after / mb_before,
+        read_ms_before=1e3 * seconds_before,
+        read_ms_after=1e3 * seconds_after,
     )
 
 
@@ -441,19 +400,13 @@ def _reads(rows: StepTable, preprocesses: bool) -> tuple[Floats, Floats, Floats]
     return starts[order], blocked[order], rows["app_bytes"][order].astype(float)
 
 
-def _best_split(values: Floats, concurrent: float) -> int | None:
-    """Return the split into two parts whose means fit the values best (least squares); None for too few values."""
-    fewest, count = max(_MIN_READS, math.ceil(_MIN_INDEPENDENT * concurrent)), len(values)
-    if count < 2 * fewest:
+def _best_split(values: Floats, fewest: int) -> int | None:
+    """Return the split whose parts' means deviate most from all values' mean, in standard errors (least squares).
+
+    Each part has at least `fewest` values; None if there are too few. Without the weights it is biased to the middle.
+    """
+    left = np.arange(fewest, len(values) - fewest + 1)
+    if not len(left):
         return None
-    left = np.arange(fewest, count - fewest + 1)
     sums = np.cumsum(values - values.mean())[left - 1]
-    return int(left[(np.abs(sums) / np.sqrt(left * (count - left))).argmax()])
-
-
-def _t_value(values: Floats, split: int, concurrent: float) -> float:
-    """Return by how many standard errors the mean rises at the split; `concurrent` values count as one."""
-    before, after = values[:split], values[split:]
-    variance = (((before - before.mean()) ** 2).sum() + ((after - after.mean()) ** 2).sum()) / (len(values) - 2)
-    error = math.sqrt(variance * concurrent * (1 / len(before) + 1 / len(after)))
-    return float(after.mean() - before.mean()) / max(error, 1e-12)
+    return int(left[(np.abs(sums) / np.sqrt(left * (len(values) - left))).argmax()])

@@ -61,28 +61,24 @@ class CheckpointTimes:
 def times_of(rows: Rows) -> CheckpointTimes:
     """Return the numbers of one checkpoint from its rows."""
     seconds = (rows["ended_ns"] - rows["began_ns"]) / 1e9
-    size_bytes, slowest = int(rows["bytes"].sum()), int(seconds.argmax())
-    wall = float(rows["ended_ns"].max() - rows["began_ns"].min()) / 1e9
-    rank0 = float(seconds[int(rows["rank"].argmin())])
-    total = float(seconds.sum())
+    slowest, ended_ns, asked_ns = int(seconds.argmax()), rows["ended_ns"].max(), rows["asked_ns"].max()
     return CheckpointTimes(
         checkpoint=int(rows["checkpoint"][0]),
-        bytes=size_bytes,
-        rank0_seconds=rank0,
+        bytes=int(rows["bytes"].sum()),
+        rank0_seconds=float(seconds[int(rows["rank"].argmin())]),
         slowest_seconds=float(seconds[slowest]),
         slowest_rank=int(rows["rank"][slowest]),
-        wall_seconds=wall,
-        fsync_percent=100 * float(rows["fsync_ns"].sum()) / 1e9 / total if total else 0.0,
-        stall_seconds=float(rows["released_ns"].max() - rows["asked_ns"].max()) / 1e9,
-        safe_seconds=float(rows["ended_ns"].max() - rows["asked_ns"].max()) / 1e9,
+        wall_seconds=float(ended_ns - rows["began_ns"].min()) / 1e9,
+        fsync_percent=100 * _ratio(float(rows["fsync_ns"].sum()) / 1e9, float(seconds.sum())),
+        stall_seconds=float(rows["released_ns"].max() - asked_ns) / 1e9,
+        safe_seconds=float(ended_ns - asked_ns) / 1e9,
     )
 
 
 def cost_percent(stall_seconds: float, interval_seconds: float, drain_seconds: float = 0.0) -> float:
     """Return the percentage of time that checkpoints take, with `interval_seconds` of training between two of them.
 
-    A checkpoint that is due before the drain of the one before is over (`wasted_percent`) waits for that, and so does
-    training.
+    A checkpoint that is due before the last one's drain is over (`wasted_percent`) waits for that, as does training.
     """
     stalled = stall_seconds + max(0.0, drain_seconds - interval_seconds)
     return 100 * stalled / (interval_seconds + stalled)

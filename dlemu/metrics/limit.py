@@ -6,8 +6,8 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
-from typing import Literal, NamedTuple
+from dataclasses import dataclass, field, replace
+from typing import Literal
 
 from dlemu.metrics.findings import Code, Confidence, Finding, LimitedBy, Number
 from dlemu.metrics.loss import Causes, Work
@@ -108,9 +108,6 @@ class Context:
         """Whether requests always wait for the device; readers that lack a core could not keep it so busy."""
         return self.device_busy_percent >= BUSY_PERCENT and self.device_depth >= FEW_REQUESTS
 
-    def all_cores_are_taken(self, work: Work) -> bool:
-        return work.starved_share >= STARVED_SHARE or self.host_busy_percent >= BUSY_PERCENT or self.is_out_of_cpu_time
-
 
 @dataclass(frozen=True, kw_only=True)
 class Shares:
@@ -154,27 +151,21 @@ def judge_limit(au: float, causes: Causes, work: Work, context: Context) -> Limi
     # The share of the loss without storage; a ceiling below the run's AU, measured at a worse moment, explains nothing.
     without_storage = (100 - ceiling) / (100 - au) if au <= ceiling else 0.0
     if context.is_out_of_cpu_time and not context.device_is_saturated:
-        explanation = _no_core("high" if causes.storage < causes.total / 2 else "medium", context)
+        limit = _no_core("high" if causes.storage < causes.total / 2 else "medium", context)
     elif without_storage >= 0.5:
         # The emulator explains at least half of the loss; from 0.8 on, all other causes explain a fifth at most.
         reached = Finding.of(Code.EMULATOR_CEILING, ceiling_au_percent=ceiling, au_percent=au)
-        explanation = _emulator("high" if without_storage >= 0.8 else "medium", context, reached)
-        largest = explanation.what
+        limit = _emulator("high" if without_storage >= 0.8 else "medium", context, reached)
+        largest = limit.what
         lost = {what: (1 - without_storage) * percent for what, percent in lost.items()}
         lost[largest] += without_storage * causes.total
     else:
-        explanation = _explain(largest, lost[largest] / causes.total, causes, work, context)
-    if explanation.what != largest:
-        lost[explanation.what] += lost[largest]
+        limit = _explain(largest, lost[largest] / causes.total, causes, work, context)
+    if limit.what != largest:
+        lost[limit.what] += lost[largest]
         lost[largest] = 0.0
     shares = {what.lower().replace(" ", "_"): 100 * percent / causes.total for what, percent in lost.items()}
-    return Limit(
-        what=explanation.what,
-        confidence=explanation.confidence,
-        findings=explanation.findings,
-        shares=Shares(**shares),
-        numbers=numbers,
-    )
+    return replace(limit, shares=Shares(**shares), numbers=numbers)
 
 
 def _numbers(causes: Causes, work: Work, context: Context) -> dict[str, Number]:
@@ -198,15 +189,11 @@ def _numbers(causes: Causes, work: Work, context: Context) -> dict[str, Number]:
     return {name: value for name, value in figures.items() if math.isfinite(value)}
 
 
-class Explanation(NamedTuple):
-    """What limited a run, how sure that is, and the findings that explain it."""
-
-    what: What
-    confidence: Confidence
-    findings: tuple[Finding, ...] = ()
+def _limit(what: What, confidence: Confidence, *findings: Finding) -> Limit:
+    return Limit(what=what, confidence=confidence, findings=findings)
 
 
-def _explain(largest: What, share: float, causes: Causes, work: Work, context: Context) -> Explanation:
+def _explain(largest: What, share: float, causes: Causes, work: Work, context: Context) -> Limit:
     """Return what the largest part of the loss, a `share` of it, is due to."""
     confidence: Confidence = "low"
     if share >= 0.75 and work.cpu_known:  # three times as much as all other causes together
@@ -217,34 +204,33 @@ def _explain(largest: What, share: float, causes: Causes, work: Work, context: C
         return _explain_without_pressure(largest, share, confidence, causes, work, context)
     pressure = Finding.of(Code.MEMORY_PRESSURE, percent=context.memory_some_percent)
     if largest == "host CPU" or (largest == "storage" and not context.device_busy_percent >= BUSY_PERCENT):
-        return Explanation("host CPU", confidence, (pressure,))
-    confidence = _lowest(confidence, "medium")
-    explanation = _explain_without_pressure(largest, share, confidence, causes, work, context)
-    return explanation._replace(findings=(pressure, *explanation.findings))
+        return _limit("host CPU", confidence, pressure)
+    limit = _explain_without_pressure(largest, share, _lowest(confidence, "medium"), causes, work, context)
+    return replace(limit, findings=(pressure, *limit.findings))
 
 
 def _explain_without_pressure(
     largest: What, share: float, confidence: Confidence, causes: Causes, work: Work, context: Context
-) -> Explanation:
-    all_cores_are_taken = context.all_cores_are_taken(work)
+) -> Limit:
+    is_busy = work.starved_share >= STARVED_SHARE or context.host_busy_percent >= BUSY_PERCENT
+    all_cores_are_taken = is_busy or context.is_out_of_cpu_time
     if largest == "storage":
-        explanation = _reads(confidence, work, context)
+        limit = _reads(confidence, work, context)
         if context.device_is_saturated or not all_cores_are_taken:
-            return explanation
+            return limit
         # Without a free core, readers wait for cores between reads, and so does what serves the reads, such as kernel
         # threads or a mount's process: slow reads prove no slow storage. Only the sleeps of preprocessing need no core.
         outweighed = 2 * causes.storage < causes.total - causes.pause
-        unsure = share < 0.75 or explanation.confidence == "low"
+        unsure = share < 0.75 or limit.confidence == "low"
         in_doubt = outweighed or (unsure and context.others_have_the_cores)
-        if not work.cpu_known or (explanation.what == "storage" and in_doubt):
+        if not work.cpu_known or (limit.what == "storage" and in_doubt):
             return _no_core("low", context)
-        return explanation
-    if largest == "host CPU":
-        if all_cores_are_taken or causes.starved > causes.computing:
-            return _no_core(confidence, context)
-        return _few_workers(confidence, context)
-    if largest == "loader" and causes.pause > causes.queueing:
-        if all_cores_are_taken and work.burns:  # preprocessing that sleeps needs no core
+        return limit
+    computes = largest == "host CPU"
+    if computes or (largest == "loader" and causes.pause > causes.queueing):
+        # Preprocessing that sleeps needs no core.
+        lacks_core = all_cores_are_taken and (computes or work.burns)
+        if lacks_core or (computes and causes.starved > causes.computing):
             return _no_core(confidence, context)
         return _few_workers(confidence, context)
     if all_cores_are_taken:  # a worker that has no core starts no batch
@@ -253,29 +239,29 @@ def _explain_without_pressure(
         return _emulator(confidence, context)
     if work.oversleep_share >= STARVED_SHARE:  # the ranks woke late, so their workers do, too
         return _emulator(_lowest(confidence, "medium"), context)
-    return Explanation("loader", confidence, (Finding.of(Code.PREFETCH_TOO_SHALLOW, pattern="not_begun"),))
+    return _limit("loader", confidence, Finding.of(Code.PREFETCH_TOO_SHALLOW, pattern="not_begun"))
 
 
-def _reads(confidence: Confidence, work: Work, context: Context) -> Explanation:
+def _reads(confidence: Confidence, work: Work, context: Context) -> Limit:
     """Return the limit where workers were blocked in reads: the storage, or the loader's readers, requests or queue."""
     if not work.cpu_known and context.from_storage_percent < 5:
         return _few_workers("low", context)  # the page cache served at least 95 %
     if context.other_program is not None:
         # On a shared drive, more readers may get more only by taking it from the other programs: no proof of a reserve.
-        return Explanation("storage", confidence, (context.other_program,))
+        return _limit("storage", confidence, context.other_program)
     better = _better_trial(work, context)
     if better is not None:
-        return Explanation("loader", "high", (better,))
+        return _limit("loader", "high", better)
     too_few, certainty = _too_few_readers(work, context)
     if context.deeper_queue is not None and not (too_few and certainty == "high"):
         certainty = "high" if context.scaling.readers else "medium"
-        return Explanation("loader", _lowest(confidence, certainty), (context.deeper_queue,))
+        return _limit("loader", _lowest(confidence, certainty), context.deeper_queue)
     confidence = _lowest(confidence, certainty)
     if too_few:
         return _few_workers(confidence, context)
     if context.is_object_store and context.network_percent >= BUSY_PERCENT:
-        return Explanation("storage", confidence, (Finding.of(Code.NETWORK_FULL, percent=context.network_percent),))
-    return Explanation("storage", confidence)
+        return _limit("storage", confidence, Finding.of(Code.NETWORK_FULL, percent=context.network_percent))
+    return _limit("storage", confidence)
 
 
 def _better_trial(work: Work, context: Context) -> Finding | None:
@@ -319,28 +305,27 @@ def _too_few_readers(work: Work, context: Context) -> tuple[bool, Confidence]:
     return False, "high" if requests >= 2 * FEW_REQUESTS else "medium"
 
 
-def _few_workers(confidence: Confidence, context: Context) -> Explanation:
+def _few_workers(confidence: Confidence, context: Context) -> Limit:
     numbers: dict[str, Number] = {"read_threads": context.read_threads}
-    if context.is_object_store:
-        numbers["pattern"] = "requests"
-    return Explanation("loader", confidence, (Finding(Code.TOO_FEW_READERS, numbers=numbers),))
+    pattern: dict[str, Number] = {"pattern": "requests"} if context.is_object_store else {}
+    return _limit("loader", confidence, Finding(Code.TOO_FEW_READERS, numbers=numbers | pattern))
 
 
-def _no_core(confidence: Confidence, context: Context) -> Explanation:
+def _no_core(confidence: Confidence, context: Context) -> Limit:
     """Return the lack of cores as the limit, and who has them."""
     used, throttled = context.cpu_limit_used_percent, context.cpu_throttled_percent
     quota = Finding.of(Code.CPU_QUOTA, used_percent=used, throttled_percent=throttled)
     if context.is_out_of_cpu_time:
-        return Explanation("host CPU", confidence, (quota,))
+        return _limit("host CPU", confidence, quota)
     if not context.others_have_the_cores:
-        return Explanation("host CPU", confidence)
+        return _limit("host CPU", confidence)
     busy, own = context.host_busy_percent, context.own_busy_percent
     others = Finding.of(Code.OTHER_PROGRAM_ON_CORES, busy_percent=busy, own_percent=own)
-    return Explanation("host CPU", confidence, (others, quota) if throttled >= HELD_BACK_PERCENT else (others,))
+    return _limit("host CPU", confidence, *((others, quota) if throttled >= HELD_BACK_PERCENT else (others,)))
 
 
-def _emulator(confidence: Confidence, context: Context, *findings: Finding) -> Explanation:
-    return Explanation("host CPU" if context.collates else "emulator", confidence, findings)
+def _emulator(confidence: Confidence, context: Context, *findings: Finding) -> Limit:
+    return _limit("host CPU" if context.collates else "emulator", confidence, *findings)
 
 
 def _lowest(*confidences: Confidence) -> Confidence:

@@ -21,8 +21,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from dlemu.metrics.au import au_percent
-from dlemu.metrics.rates import Floats, Intervals
+from dlemu.metrics.au import au_percent, total_ns
+from dlemu.metrics.rates import Floats, Intervals, time_within
 from dlemu.metrics.rows import Ints, Rows, StepTable, began_ns, cached, in_order, is_any, steps_of, sum_of
 
 PARTS = ("reading", "decoding", "queueing", "hand_over")
@@ -93,8 +93,7 @@ def wait_parts(rows: Rows) -> Ints:
     working = before - not_started
     took = np.maximum(finished - started, 1)
     reading = np.rint(working * np.clip(rows["read_ns"] / took, 0, 1)).astype(np.int64)
-    parts: Ints = np.stack([reading, working - reading, not_started - not_asked, after + not_asked], axis=-1)
-    return parts
+    return np.stack([reading, working - reading, not_started - not_asked, after + not_asked], axis=-1)
 
 
 def loss_percent(rows: Rows, kept: Rows) -> Loss:
@@ -113,11 +112,6 @@ def loss_percent(rows: Rows, kept: Rows) -> Loss:
 def emulated_percent(kept: Rows) -> float:
     """Return the AU of the kept steps if waits for uneven computation counted as computation; NaN for no time."""
     return au_percent(kept) + loss_percent(kept, kept).uneven_computation
-
-
-def total_ns(rows: Rows) -> int:
-    """Return the time of all accelerators in these rows: wait + computation + sync."""
-    return sum(sum_of(rows, name) for name in ("wait_ns", "compute_ns", "sync_ns"))
 
 
 @dataclass(frozen=True)
@@ -189,8 +183,7 @@ def worker_time(rows: Rows, preprocesses: bool) -> WorkerTime:
 
 
 def took_ns(rows: Rows) -> Ints:
-    took: Ints = rows["finished_ns"] - rows["started_ns"]
-    return took
+    return np.asarray(rows["finished_ns"] - rows["started_ns"])
 
 
 def find_causes(rows: Rows, *, preprocesses: bool, workers: int, reads_stall: bool = False) -> Causes:
@@ -219,15 +212,8 @@ def find_causes(rows: Rows, *, preprocesses: bool, workers: int, reads_stall: bo
         stalled = workers_did(complete_ns, critical["free_ns"] + critical["wait_ns"])[:, 0] * handed_over
         worked[0] += stalled.sum()
         handed_over = handed_over - stalled
-    storage, pause, computing, starved = (100.0 / all_ns * worked).tolist()
-    return Causes(
-        storage=storage,
-        pause=pause,
-        computing=computing,
-        starved=starved,
-        queueing=100.0 / all_ns * queued,
-        hand_over=100.0 / all_ns * float(handed_over.sum()),
-    )
+    lost = np.array([*worked, queued, handed_over.sum()])  # in the order of `Causes`
+    return Causes(*(100.0 / all_ns * lost).tolist())
 
 
 def _busy_workers_shares(
@@ -242,19 +228,14 @@ def _busy_workers_shares(
     workers_per_rank = max(1, workers // max(1, len(rows.by_rank)))
     lasting = np.flatnonzero(ends_ns > begins_ns)
     for own in rows.by_rank:
-        spans = lasting[span_ranks[lasting] == own["rank"][0]]
-        if not len(spans):
+        spans, batches = lasting[span_ranks[lasting] == own["rank"][0]], own[took_ns(own) > 0]
+        if not len(spans) or not len(batches):
             continue
-        batches = own[took_ns(own) > 0]
-        if not len(batches):
-            continue
-        origin = int(batches["started_ns"].min())
-        started, finished = batches["started_ns"] - origin, batches["finished_ns"] - origin
-        begins, ends = begins_ns[spans] - origin, ends_ns[spans] - origin
+        begins, ends = begins_ns[spans], ends_ns[spans]
         # Work done until each begin and end of a span: the difference between the two was done in the span.
         moments = np.unique(np.concatenate([begins, ends]))
         first, last = np.searchsorted(moments, begins), np.searchsorted(moments, ends)
-        intervals = Intervals(started.astype(float), finished.astype(float), moments.astype(float))
+        intervals = Intervals(batches["started_ns"], batches["finished_ns"], moments)
         done = [intervals.cumulative(spent) for spent in worker_time(batches, preprocesses)]
         worked = np.stack([until[last] - until[first] for until in done], axis=-1)
         busy = worked.sum(axis=-1)
@@ -267,8 +248,7 @@ def work_of(rows: Rows, *, preprocesses: bool) -> Work:
     """Return how the workers of all ranks spent the time of these steps."""
     rows = in_order(rows)
     ranks = max(1, len(rows.by_rank))
-    compute_ns = float(sum_of(rows, "compute_ns")) / ranks
-    elapsed_ns = max(1.0, compute_ns + float(sum(sum_of(rows, name) for name in ("wait_ns", "sync_ns"))) / ranks)
+    compute_ns, elapsed_ns = sum_of(rows, "compute_ns") / ranks, max(1.0, total_ns(rows) / ranks)
     spent = worker_time(rows, preprocesses)
     worked_ns = sum(float(part.sum()) for part in spent)
     overslept = rows["slept_ns"] - rows["free_ns"] - rows["wait_ns"] - rows["compute_ns"]
@@ -278,7 +258,7 @@ def work_of(rows: Rows, *, preprocesses: bool) -> Work:
         starved_share=float(spent.starved.sum()) / max(worked_ns, 1.0),
         cpu_known=is_any(rows, "cpu_ns"),
         readers=_readers_while_waiting(rows, spent.storage),
-        call_ms=float(sum_of(rows, "read_ns")) / calls / 1e6 if calls else 0.0,
+        call_ms=sum_of(rows, "read_ns") / calls / 1e6 if calls else 0.0,
         call_bytes=app_bytes / calls if calls else 0.0,
         app_mb_per_second=app_bytes * 1e3 / elapsed_ns,
         wanted_mb_per_second=app_bytes * 1e3 / compute_ns if compute_ns else np.inf,
@@ -313,13 +293,8 @@ def _readers_while_waiting(rows: StepTable, reading_ns: Floats) -> float:
     waited_ns = float((ends - begins).sum())
     if not waited_ns:
         return 0.0
-    # The waiting time so far at each begin and end of a wait; between these it grows with the clock, or stands still.
-    moments = np.maximum.accumulate(np.stack([begins, ends], axis=1).ravel() - begins[0]).astype(float)
-    waiting_time = np.cumsum(np.stack([np.zeros(len(begins)), ends - begins], axis=1).ravel())
-    began = began_ns(rows)
-    offset = began - began[0] + begins[0]  # from each rank's clock to the first rank's, since the first wait
-    took = took_ns(rows)
+    began, took = began_ns(rows), took_ns(rows)
     fetched = took > 0
-    at_start = np.interp((rows["started_ns"] - offset)[fetched], moments, waiting_time)
-    at_finish = np.interp((rows["finished_ns"] - offset)[fetched], moments, waiting_time)
+    stamps = ((rows[name] - began + began[0])[fetched] for name in ("started_ns", "finished_ns"))  # by its clock
+    at_start, at_finish = (time_within(begins, ends, moments) for moments in stamps)
     return float(((at_finish - at_start) / took[fetched] * reading_ns[fetched]).sum()) / waited_ns

@@ -40,8 +40,7 @@ class StepTable:
     def __getitem__(self, key: str | slice | NDArray[Any]) -> Ints | StepTable:
         """Return a column (read-only unless it had to be copied), or the rows of a slice, a mask or indices."""
         if isinstance(key, str):
-            values: Ints = self._columns[key][self._range]
-            return values
+            return np.asarray(self._columns[key][self._range])
         return StepTable(self._columns, self._indices[key])
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> NDArray[np.void]:
@@ -88,12 +87,11 @@ class StepTable:
         index_in_block = np.arange(len(self)) - np.repeat(self._block_starts, sizes)
         return self[(index_in_block >= first) & (index_in_block < np.repeat(sizes, sizes) - last)]
 
-    def ends(self, *names: str) -> tuple[Ints, list[Ints], list[Ints]]:
-        """Return for each block of each rank its rank, and the values of columns in its first and in its last row."""
-        first = self._indices[self._block_starts]
-        last = self._indices[np.append(self._block_starts, len(self))[1:] - 1]
-        columns = [self._columns[name] for name in names]
-        return self._columns["rank"][first], [values[first] for values in columns], [values[last] for values in columns]
+    @property
+    def ends(self) -> tuple[StepTable, StepTable]:
+        """The first and the last row of each block of each rank."""
+        last = np.append(self._block_starts, len(self))[1:] - 1
+        return self[self._block_starts], self[last]
 
     @cached_property
     def _range(self) -> slice | NDArray[np.intp]:
@@ -170,8 +168,12 @@ def began_ns(table: StepTable) -> Ints:
     """Return for each row the start of its rank's first step, ns: the same moment on all ranks, by the rank's clock."""
     ranks = table["rank"]
     firsts = np.flatnonzero(np.diff(ranks, prepend=-1))
-    starts: Ints = np.repeat(np.minimum.reduceat(table["free_ns"], firsts), np.diff(firsts, append=len(ranks)))
-    return starts
+    return np.repeat(np.minimum.reduceat(table["free_ns"], firsts), np.diff(firsts, append=len(ranks)))
+
+
+def over_ns(rows: Rows) -> Ints:
+    """Return for each row when its step was over on all accelerators."""
+    return np.asarray(rows["free_ns"] + rows["wait_ns"] + rows["compute_ns"] + rows["sync_ns"])
 
 
 @dataclass(frozen=True, eq=False)

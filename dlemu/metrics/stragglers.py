@@ -18,33 +18,32 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
+from dlemu.metrics.au import total_ns
 from dlemu.metrics.findings import Code, Finding, Number
-from dlemu.metrics.loss import PARTS, total_ns, wait_parts
+from dlemu.metrics.loss import PARTS, wait_parts
 from dlemu.metrics.rates import Floats
 from dlemu.metrics.rows import Ints, Rows, StepTable, in_order, steps_of, sum_of
 from dlemu.plan.samples import Plan, hash_samples
 
 
-def find_stragglers(kept: Rows, rank_nodes: Sequence[int], hosts: Sequence[str]) -> list[Finding]:
-    """Return the stragglers of the kept steps, hosts before ranks, worst first. `rank_nodes[rank]` indexes `hosts`.
+def find_stragglers(kept: Rows, rank_nodes: Sequence[int], hosts: Sequence[str]) -> Iterator[Finding]:
+    """Yield the stragglers of the kept steps, hosts before ranks, worst first. `rank_nodes[rank]` indexes `hosts`.
 
     A finding without `rank` is of a host whose ranks are slow together. `loss_percent`: points of the headline AU that
     would be gained if the owner were as fast as the slowest of the others. `mainly`: what delayed its batches most, one
     of `dlemu.metrics.loss.PARTS`.
     """
     if not len(kept) or not sum_of(kept, "compute_ns"):  # without computation AU is 0, whoever is slow
-        return []
+        return
     table = in_order(kept)
     nodes = list(rank_nodes or [0] * (max(table.values("rank")) + 1))
     names = [hosts[node] if node < len(hosts) else "" for node in nodes]
-    findings = []
     if 1 < len(set(nodes)) < len(nodes):  # else there is one host, or a host for each rank
         for node, numbers in _slow_owners(table, nodes):
             name = names[nodes.index(node)]
-            findings.append(Finding(Code.SLOW_RANK, "caution", {"pattern": "host", "host": name, **numbers}))
+            yield Finding(Code.SLOW_RANK, "caution", {"pattern": "host", "host": name, **numbers})
     for rank, numbers in _slow_owners(table, range(len(nodes))):
-        findings.append(Finding(Code.SLOW_RANK, "caution", {"rank": rank, "host": names[rank], **numbers}))
-    return findings
+        yield Finding(Code.SLOW_RANK, "caution", {"rank": rank, "host": names[rank], **numbers})
 
 
 def _slow_owners(kept: StepTable, owners: Sequence[int]) -> Iterator[tuple[int, dict[str, Number]]]:
@@ -76,20 +75,20 @@ def _slow_owners(kept: StepTable, owners: Sequence[int]) -> Iterator[tuple[int, 
         yield owner, numbers
 
 
-def find_slow_folders(rows: Rows, plan: Plan, folders: Sequence[str]) -> tuple[Finding, ...]:
-    """Return the slow ones of `folders`, slowest first; file number f is in folder f modulo their number.
+def find_slow_folders(rows: Rows, plan: Plan, folders: Sequence[str]) -> Iterator[Finding]:
+    """Yield the slow ones of `folders`, slowest first; file number f is in folder f modulo their number.
 
     `others_ms_per_sample` is the median over all folders.
     """
     if len(folders) < 3:
-        return ()
+        return
     table = in_order(rows)
     read = np.flatnonzero((table["read_ns"] > 0) & (table["samples"] == plan.batch_size))
     read = read[:: max(1, len(read) // 20_000)]  # more batches take time and show no more
     batches = list(_samples_by_folder(table[read], plan, len(folders)))
     if len(batches) < 10 * len(folders):  # 5 a folder in each of the two halves that are fitted on their own, too
-        return ()
-    counts, took_ms = np.array([count for count, _ in batches], float), np.array([took for _, took in batches])
+        return
+    counts, took_ms = (np.array(column, float) for column in zip(*batches, strict=True))
     per_sample, errors = _fit(counts, took_ms)
     median = float(np.median(per_sample))
     least = 2 * median
@@ -98,13 +97,11 @@ def find_slow_folders(rows: Rows, plan: Plan, folders: Sequence[str]) -> tuple[F
     for half in (slice(None, None, 2), slice(1, None, 2)):  # a few very long reads are in one half only
         is_slow &= _fit(counts[half], took_ms[half])[0] >= least
     if median <= 0 or 3 * is_slow.sum() > len(folders):  # so many folders are no exception
-        return ()
-    findings = []
+        return
     for index in np.argsort(-per_sample):
         if is_slow[index]:
             numbers = {"ms_per_sample": float(per_sample[index]), "others_ms_per_sample": median}
-            findings.append(Finding.of(Code.SLOW_DRIVE, "caution", folder=folders[index], **numbers))
-    return tuple(findings)
+            yield Finding.of(Code.SLOW_DRIVE, "caution", folder=folders[index], **numbers)
 
 
 def _samples_by_folder(rows: StepTable, plan: Plan, folders: int) -> Iterator[tuple[Ints, float]]:

@@ -105,11 +105,7 @@ class SequentialTest:
         return estimate(values, 1 - error).decides(self._threshold_percent)
 
 
-Interval = tuple[float, float]
-"""Lowest and highest value, in percent."""
-
-
-def percent_interval(percent: float, half_width: float) -> Interval:
+def percent_interval(percent: float, half_width: float) -> tuple[float, float]:
     """Return `percent` +- `half_width`, cut to 0 to 100; the whole range when the half width is infinite."""
     return max(0.0, percent - half_width), percent + half_width if percent > 100 else min(100.0, percent + half_width)
 

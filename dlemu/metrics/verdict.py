@@ -44,11 +44,7 @@ class VerdictCode(StrEnum):
     HOST_LIMITED = "host_limited"
 
 
-_OUTCOMES: dict[VerdictCode, Outcome] = {
-    VerdictCode.PASS: "pass",
-    VerdictCode.FAIL: "fail",
-    VerdictCode.UNDECIDED: "undecided",
-}
+_OUTCOMES: dict[str, Outcome] = {"pass": "pass", "fail": "fail", "undecided": "undecided"}
 
 
 @dataclass(frozen=True)
@@ -130,9 +126,8 @@ def judge(evidence: Evidence, limited_by: str = "") -> Verdict:
     if margin is not None:
         numbers["uncertainty_percent"] = margin
     if au < threshold and evidence.au_without_waits is not None and evidence.au_without_waits < threshold:
-        return Verdict(
-            VerdictCode.UNEVEN_COMPUTATION, numbers | {"au_without_waits_percent": evidence.au_without_waits}
-        )
+        without_waits: dict[str, Number] = {"au_without_waits_percent": evidence.au_without_waits}
+        return Verdict(VerdictCode.UNEVEN_COMPUTATION, numbers | without_waits)
     if au < threshold and evidence.ceiling_au is not None and evidence.ceiling_au < threshold:
         return Verdict(VerdictCode.EMULATOR_TOO_SLOW, numbers | {"ceiling_au_percent": evidence.ceiling_au})
     if au >= threshold and not evidence.cached and served is not None and served < PARTLY_READ_PERCENT:
@@ -146,28 +141,21 @@ def judge(evidence: Evidence, limited_by: str = "") -> Verdict:
         return Verdict(VerdictCode.SUPPLY_NOT_KNOWN, numbers)
     if au < threshold and limited_by in HOST_LIMITS:
         return Verdict(VerdictCode.HOST_LIMITED, numbers | {"limited_by": limited_by})
-    if margin is not None and margin > abs(au - threshold):
-        epochs = _epochs_to_decide(evidence, abs(au - threshold), margin)
+    distance = abs(au - threshold)
+    if margin is not None and margin > distance:
+        # U falls with the root of the time. 100 times the epochs at most, and a tenth more, as U is an estimate itself.
+        factor = (margin / max(distance, margin / 10)) ** 2
+        epochs = max(evidence.epochs + 1, math.ceil(evidence.epochs * factor * 1.1))
         return Verdict(VerdictCode.UNDECIDED, numbers | {"epochs": epochs})
-    return Verdict(VerdictCode.PASS if au >= threshold else VerdictCode.FAIL, numbers | _disagreement(evidence))
+    headline, sustained = evidence.au, evidence.au_sustained
+    if headline is not None and sustained is not None and sustained < threshold <= headline:
+        numbers |= {"headline_au_percent": headline, "sustained_au_percent": sustained}
+    return Verdict(VerdictCode.PASS if au >= threshold else VerdictCode.FAIL, numbers)
 
 
-def _epochs_to_decide(evidence: Evidence, distance: float, margin: float) -> int:
-    """Return how many epochs bring U below the AU's distance to the threshold; U falls with the root of the time."""
-    factor = (margin / max(distance, margin / 10)) ** 2  # 100 times the epochs at most
-    return max(evidence.epochs + 1, math.ceil(evidence.epochs * factor * 1.1))  # a tenth more: U is an estimate itself
-
-
-def _disagreement(evidence: Evidence) -> dict[str, Number]:
-    """Return the headline and the sustained AU where only the headline reaches the threshold; else nothing."""
-    au, sustained = evidence.au, evidence.au_sustained
-    if au is None or sustained is None or not sustained < evidence.threshold_percent <= au:
-        return {}
-    return {"headline_au_percent": au, "sustained_au_percent": sustained}
-
-
-def warm_up_bias(evidence: Evidence) -> float | None:
-    """Return K / (K - P) for P batches read ahead of K kept steps; None for K <= P, or where the whole AU passes."""
-    if (evidence.au_whole or 0) >= evidence.threshold_percent or evidence.kept_steps <= evidence.prefetched_steps:
-        return None
-    return evidence.kept_steps / (evidence.kept_steps - evidence.prefetched_steps)
+def is_biased(evidence: Evidence) -> bool:
+    """Return whether the headline AU is over 5 % too high, by K / (K - P): of K kept steps, P were read ahead."""
+    kept, ahead = evidence.kept_steps, evidence.prefetched_steps
+    if evidence.au_whole is None or evidence.au_whole >= evidence.threshold_percent:
+        return False
+    return kept <= ahead or kept / (kept - ahead) > 1.05

@@ -74,10 +74,10 @@ class RankRecord(Generic[N]):
         if self._comm.rank == 0:
             self.journal.save(self._job.live_folder)
 
-    def mark(self, *, training: bool) -> None:
+    def mark(self) -> None:
         """Have the recorder read all counters now, at the boundary between what is measured and everything else."""
         if self._recorder is not None:
-            self._recorder.mark(training=training)
+            self._recorder.mark()
 
     def stop(self) -> None:
         """Note the end of the run, stop the recorder, and count the requests to an object store; collective."""

@@ -5,6 +5,7 @@ Sources: sysfs-block (`slaves`, `partition`) and proc(5) (`mountinfo`), https://
 
 from __future__ import annotations
 
+import glob
 import os
 import re
 from collections.abc import Iterator
@@ -14,7 +15,6 @@ from pathlib import PurePath
 from datagen.withheld import printable
 from dlemu.telemetry.probe_base import DeviceFacts, read_text
 
-_NVME_HEAD = re.compile(r"nvme(\d+)n(\d+)")
 _SECTOR_BYTES = 512  # unit of sizes in sysfs, whatever the device's own sector size
 
 
@@ -25,14 +25,23 @@ class Mount:
     point: str
     file_system: str
     source: str
-    device_number: str
-    """`major:minor`."""
+    number: str
+    """The device's, `major:minor`."""
 
 
 def mounts(proc: str = "/proc") -> list[Mount]:
-    """Return the mounts that this process sees, in the order of mounting."""
+    """Return the mounts that this process sees, in the order of mounting.
+
+    They are lines such as `36 35 98:0 / /mnt/data rw,noatime - ext4 /dev/sda1 rw,errors=continue`.
+    """
+    found = []
     with open(f"{proc}/self/mountinfo", errors="surrogateescape") as lines:
-        return [_parse_mount(line) for line in lines]
+        for line in lines:
+            left, _, right = line.rstrip("\n").partition(" - ")
+            _, _, device_number, _, point, *_ = left.split()
+            file_system, source, _ = (_unescaped(field) for field in right.split(" ", 2))
+            found.append(Mount(point=_unescaped(point), file_system=file_system, source=source, number=device_number))
+    return found
 
 
 def mount_of(path: str, table: list[Mount]) -> Mount | None:
@@ -62,38 +71,18 @@ def device_stack(folder: str, table: list[Mount], sys: str = "/sys") -> tuple[li
     return [replace(device, counted=device.name in counted) for device in stack.values()], ""
 
 
-def _parse_mount(line: str) -> Mount:
-    """Parse a line such as `36 35 98:0 / /mnt/data rw,noatime - ext4 /dev/sda1 rw,errors=continue`."""
-    left, _, right = line.rstrip("\n").partition(" - ")
-    fields = left.split()
-    file_system, source, _ = right.split(" ", 2)
-    return Mount(
-        point=_unescaped(fields[4]),
-        file_system=file_system,
-        source=_unescaped(source),
-        device_number=fields[2],
-    )
-
-
 def _unescaped(text: str) -> str:
     return re.sub(r"\\([0-7]{3})", lambda escape: chr(int(escape[1], 8)), text)
 
 
 def _top_devices(mount: Mount, sys: str) -> list[str]:
-    """Return the names of the devices that a file system is on."""
+    """Return the names of the devices that a file system is on: several of a btrfs, which has a number of its own."""
     if mount.file_system == "btrfs":
-        return _btrfs_devices(os.path.basename(os.path.realpath(mount.source)), sys)
-    link = f"{sys}/dev/block/{mount.device_number}"
+        member = os.path.basename(os.path.realpath(mount.source))
+        members = [_list_names(f"{sys}/fs/btrfs/{name}/devices") for name in _list_names(f"{sys}/fs/btrfs")]
+        return next((names for names in members if member in names), [])
+    link = f"{sys}/dev/block/{mount.number}"
     return [os.path.basename(os.path.realpath(link))] if os.path.exists(link) else []
-
-
-def _btrfs_devices(member: str, sys: str) -> list[str]:
-    """Return all devices of the btrfs that `member` belongs to; a btrfs has a device number of its own."""
-    for file_system in _list_names(f"{sys}/fs/btrfs"):
-        members = _list_names(f"{sys}/fs/btrfs/{file_system}/devices")
-        if member in members:
-            return members
-    return []
 
 
 def _stack(name: str, sys: str) -> Iterator[DeviceFacts]:
@@ -125,11 +114,9 @@ def _stack(name: str, sys: str) -> Iterator[DeviceFacts]:
 
 def _nvme_paths(name: str, sys: str) -> list[str]:
     """Return the paths (such as nvme0c1n1) of an NVMe namespace with multipath."""
-    head = _NVME_HEAD.fullmatch(name)
-    if head is None:
-        return []
-    path = re.compile(rf"nvme{head[1]}c\d+n{head[2]}")
-    return [device for device in _list_names(f"{sys}/class/block") if path.fullmatch(device)]
+    head = re.fullmatch(r"nvme(\d+)n(\d+)", name)
+    paths = rf"nvme{head[1]}c\d+n{head[2]}" if head else ""
+    return [device for device in _list_names(f"{sys}/class/block") if re.fullmatch(paths, device)]
 
 
 def _has_io_counts(name: str, sys: str) -> bool:
@@ -139,13 +126,10 @@ def _has_io_counts(name: str, sys: str) -> bool:
 
 def _why_no_device(path: str, mount: Mount) -> str:
     missing = "there are no device counters, only the bytes that the application read"
-    why = {
-        "tmpfs": f"memory; {missing}",
-        "ramfs": f"memory; {missing}",
-        "nfs": "the counters of its client are used in place of a device's",
-        "nfs4": "the counters of its client are used in place of a device's",
-        "lustre": "its client counts requests, cache hits included, so it is not known what the servers delivered",
-    }.get(mount.file_system, f"it names no block device of this host; {missing}")
+    memory, client = f"memory; {missing}", "the counters of its client are used in place of a device's"
+    lustre = "its client counts requests, cache hits included, so it is not known what the servers delivered"
+    reasons = {"tmpfs": memory, "ramfs": memory, "nfs": client, "nfs4": client, "lustre": lustre}
+    why = reasons.get(mount.file_system, f"it names no block device of this host; {missing}")
     return printable(f"{path} is on {mount.file_system} ({mount.source}): {why}")
 
 
@@ -155,7 +139,5 @@ def _read_number(path: str, unit: int) -> int | None:
 
 
 def _list_names(folder: str) -> list[str]:
-    try:
-        return sorted(os.listdir(folder))
-    except OSError:
-        return []
+    """Return the names in a folder, sorted; none if it can't be read."""
+    return sorted(os.path.basename(path) for path in glob.glob(f"{glob.escape(folder)}/*"))

@@ -115,18 +115,13 @@ def from_tables(heads: Sequence[RecorderHead], readings: pa.Table) -> Telemetry:
     for head, count in zip(heads, counts, strict=True):
         rows = readings.slice(start, count)
         start += count
-        series, which = _series(rows)
+        keys = list(zip(*(rows[name].to_pylist() for name in Series._fields), strict=True))
+        series = tuple(map(Series._make, dict.fromkeys(keys)))
+        indices: dict[tuple[str, ...], int] = {key: index for index, key in enumerate(series)}
+        which = np.array([indices[key] for key in keys], np.int32)
         times_ns, values = rows["time_ns"].to_numpy(), rows["value"].to_numpy()
         hosts.append(HostTelemetry(**vars(head), series=series, which=which, time_ns=times_ns, value=values))
     return tuple(hosts)
-
-
-def _series(rows: pa.Table) -> tuple[tuple[Series, ...], NDArray[np.int32]]:
-    """Return the series of one host's rows, by first appearance, and for each row the index of its series."""
-    keys = zip(*(rows[name].to_pylist() for name in Series._fields), strict=True)
-    indices: dict[tuple[str, ...], int] = {}
-    which = np.fromiter((indices.setdefault(key, len(indices)) for key in keys), np.int32, len(rows))
-    return tuple(map(Series._make, indices)), which
 
 
 _PREFIX = "telemetry_"
@@ -142,7 +137,7 @@ class LogLine(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Series number of each reading."""
     v: tuple[float, ...] = ()  # value of each reading
     note: str | None = None  # for the reader of the result
-    cpu_seconds: float | None = None  # of the recorder itself so far; the last one is valid
+    cpu_seconds: float = 0.0  # of the recorder itself so far
 
 
 class LogWriter:
@@ -160,19 +155,15 @@ class LogWriter:
 
     def add(self, probe: str, now_ns: int, readings: Iterable[Reading]) -> None:
         """Write the readings of one probe at one moment, without NaN and infinity, which JSON lacks."""
-        new_series, numbers, values = [], [], []
-        for reading in readings:
-            if not math.isfinite(reading.value):
-                continue
-            series = Series(probe, reading.source, reading.metric)
-            if series not in self._numbers:
-                self._numbers[series] = len(self._numbers)
-                new_series.append(series)
-            numbers.append(self._numbers[series])
-            values.append(round(reading.value, 6))
-        if numbers:
-            new_lines = [LogLine(series=tuple(new_series))] if new_series else []
-            self.write(*new_lines, LogLine(t=now_ns, i=tuple(numbers), v=tuple(values)))
+        finite = [reading for reading in readings if math.isfinite(reading.value)]
+        keys = [Series(probe, reading.source, reading.metric) for reading in finite]
+        new_series = tuple(series for series in keys if series not in self._numbers)
+        for series in new_series:
+            self._numbers[series] = len(self._numbers)
+        if finite:
+            numbers = tuple(self._numbers[series] for series in keys)
+            new_lines = [LogLine(series=new_series)] if new_series else []
+            self.write(*new_lines, LogLine(t=now_ns, i=numbers, v=tuple(round(one.value, 6) for one in finite)))
 
 
 def log_path(folder: str, node: int) -> str:
@@ -196,7 +187,7 @@ def parse_log(data: bytes) -> HostTelemetry | None:
         head = msgspec.json.decode(head_text, type=RecorderHead)
     except msgspec.DecodeError:
         return None
-    lines, series, notes, cpu_seconds = list[LogLine](), list[Series](), [*head.notes], head.cpu_seconds
+    lines, series, damage = list[LogLine](), list[Series](), list[str]()
     decoder = msgspec.json.Decoder(LogLine)
     for number, text in enumerate(texts, 2):
         try:
@@ -205,16 +196,14 @@ def parse_log(data: bytes) -> HostTelemetry | None:
         except msgspec.DecodeError:
             is_damaged = True
         if is_damaged:  # the series of later lines are unknown
-            notes.append(f"the telemetry of {head.host} is damaged in line {number}: the rest is left out")
+            damage.append(f"the telemetry of {head.host} is damaged in line {number}: the rest is left out")
             break
         lines.append(line)
         series += line.series
-        if line.note is not None:
-            notes.append(line.note)
-        if line.cpu_seconds is not None:
-            cpu_seconds = line.cpu_seconds
+    notes = dict.fromkeys([*head.notes, *(line.note for line in lines if line.note is not None), *damage])
+    cpu_seconds = max([head.cpu_seconds, *(line.cpu_seconds for line in lines)])
     return HostTelemetry(
-        **(vars(head) | {"notes": tuple(dict.fromkeys(notes)), "cpu_seconds": cpu_seconds}),
+        **(vars(head) | {"notes": tuple(notes), "cpu_seconds": cpu_seconds}),
         series=tuple(series),
         which=np.array([number for line in lines for number in line.i], np.int32),
         time_ns=np.array([line.t for line in lines for _ in line.i], np.int64),

@@ -30,7 +30,7 @@ NICE = 5  # between ranks (0) and loader workers (10): it does not delay ranks, 
 _REPLY_TIMEOUT_SECONDS = 10.0  # of a rank between epochs; then the run continues without telemetry
 _SHUTDOWN_SECONDS = 5  # for the recorder to end
 _NULL, _CONTROL, _LOG = 0, 3, 4  # file descriptors in the recorder
-BEGIN, END, STOP = b"b", b"e", b"s"
+MARK, STOP = b"m", b"s"
 _EARLY_SHARE = 0.2  # a probe that is due within this share of the interval is read early, with those due now
 _LAST_EARLY_SHARE = 0.5  # the same for the last reading: a rate since a very recent reading would say little
 
@@ -45,9 +45,9 @@ class Recorder:
         """The process was killed, suspended or too slow before its last reading; known after `stop`."""
         os.register_at_fork(after_in_child=self._forget)
 
-    def mark(self, *, training: bool) -> None:
+    def mark(self) -> None:
         """Read the exact probes now, as an epoch's training begins or has ended; returns when that is done."""
-        self._command(BEGIN if training else END)
+        self._command(MARK)
 
     def stop(self) -> HostTelemetry | None:
         """End the recorder after a last reading; return its telemetry, or None if it never wrote any."""
@@ -56,13 +56,10 @@ class Recorder:
         self._alive = False
         self._control.close()
         with contextlib.suppress(psutil.NoSuchProcess):
-            process = psutil.Process(self._process)
-            try:
-                process.wait(_SHUTDOWN_SECONDS)
-            except psutil.TimeoutExpired:
+            _, alive = psutil.wait_procs([psutil.Process(self._process)], _SHUTDOWN_SECONDS)
+            for process in alive:
                 process.kill()
-                with contextlib.suppress(psutil.TimeoutExpired):  # a process in a hung system call can't be killed
-                    process.wait(_SHUTDOWN_SECONDS)
+            psutil.wait_procs(alive, _SHUTDOWN_SECONDS)  # a process in a hung system call can't be killed
         with self._log as log:
             log.seek(0)
             return parse_log(log.readall())
@@ -157,10 +154,10 @@ class Recording:
                 return
 
     def handle(self, command: bytes) -> None:
-        """Handle a command: an epoch's training BEGINs or ENDs, or the recorder is to STOP."""
+        """Handle a command: MARK, where an epoch's training begins or has ended, or STOP."""
         for name, probe in list(self._probes.items()):
             if probe.exact:
-                probe.train(command == BEGIN, time.monotonic_ns())
+                probe.mark(time.monotonic_ns())
                 self._read_one(name)
         if command == STOP:
             self.read(early_share=_LAST_EARLY_SHARE)

@@ -47,7 +47,6 @@ class Probe(ProbeBase):
         self._rates = Rates()
 
     def read(self, now_ns: int) -> Iterator[Reading]:
-        """Read the counters of each device."""
         for name, stat in self._stats.items():
             counters = dict(zip(_COLUMNS, map(int, stat.text().split()), strict=False))  # newer kernels have more
             yield Reading(name, "in_flight", counters.pop("in_flight"))  # a gauge, which has no rate

@@ -29,7 +29,6 @@ class Probe(ProbeBase):
         self._groups = {folder: Counters(path) for folder, path in counts.items() if os.access(path, os.R_OK)}
 
     def read(self, now_ns: int) -> Iterator[Reading]:
-        """Read the percentages since the last reading."""
         ticks = [int(field) for field in self._stat.text().split("\n", 1)[0].split()[1 : _COLUMNS + 1]]
         # `Rates` drops an interval in which a counter decreases, as iowait may a little (proc(5)). Sums over the first
         # columns hardly ever do: so their rates are taken, and the differences of these are the rates of the columns.
@@ -39,11 +38,7 @@ class Probe(ProbeBase):
             for state, columns in _STATES.items():
                 rate = sum(max(0.0, sum_rates[column + 1] - sum_rates[column]) for column in columns)
                 yield Reading("", f"{state}_percent", 100 * rate / sum_rates[-1])
-        yield from self._throttled(now_ns)
-
-    def _throttled(self, now_ns: int) -> Iterator[Reading]:
-        """Yield the percentage of periods in which the most throttled cgroup was throttled."""
-        percents = []
+        percents = []  # of the periods of each cgroup, those in which it was throttled; the highest counts
         for folder, counters in self._groups.items():
             counts = {name: int(count) for name, count in _PERIODS.findall(counters.text())}
             rates = self._rates.per_second(folder, now_ns, counts)

@@ -7,6 +7,7 @@ client counts reads that its own cache served, so it is not read.
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterator
 
 from datagen.withheld import printable
@@ -42,7 +43,6 @@ class Probe(ProbeBase):
         )
 
     def read(self, now_ns: int) -> Iterator[Reading]:
-        """Read the counters of each mount."""
         for point, counters in _nfs_counters(self._stats.text()).items():
             if point not in self._mounts:
                 continue
@@ -59,23 +59,15 @@ def _nfs_counters(text: str) -> dict[str, dict[str, float]]:
     """
     counters: dict[str, dict[str, float]] = {}
     for section in text.split("\ndevice "):
-        lines = section.splitlines()
-        words = lines[0].removeprefix("device ").split() if lines else []
-        if "on" not in words[:-1]:
+        head, *lines = section.split("\n")
+        point = re.search(r" mounted on (\S+) with ", head)
+        columns = {words[0]: words[1:] for words in map(str.split, lines) if words}
+        if point is None or "bytes:" not in columns:
             continue
-        point = words[words.index("on") + 1]
-        traffic, reads = _columns(lines, "bytes:"), _columns(lines, "READ:")
-        if traffic:
-            counters[point] = {
-                "read_mb_per_second": traffic[_READ] / 1e6,
-                "write_mb_per_second": traffic[_WRITTEN] / 1e6,
-            }
-            if reads:
-                counters[point]["reads_per_second"] = reads[_REQUESTS]
-                counters[point]["mean_queue_depth"] = reads[_TOTAL_MS] / 1000
+        traffic, reads = columns["bytes:"], columns.get("READ:")
+        metrics = {"read_mb_per_second": int(traffic[_READ]) / 1e6, "write_mb_per_second": int(traffic[_WRITTEN]) / 1e6}
+        if reads:
+            metrics["reads_per_second"] = int(reads[_REQUESTS])
+            metrics["mean_queue_depth"] = int(reads[_TOTAL_MS]) / 1000
+        counters[point[1]] = metrics
     return counters
-
-
-def _columns(lines: list[str], head: str) -> list[int]:
-    columns = [words[1:] for words in map(str.split, lines) if words and words[0] == head]
-    return [int(column) for column in columns[0]] if columns else []

@@ -16,7 +16,6 @@ class Probe(ProbeBase):
         self._file = Counters(f"{scope.proc}/meminfo")
 
     def read(self, now_ns: int) -> Iterator[Reading]:
-        """Read the current sizes."""
         fields = (line.partition(":") for line in self._file.text().splitlines())
         kib = {name: int(value.split()[0]) for name, _, value in fields}
         yield Reading("", "used_mb", (kib["MemTotal"] - kib["MemAvailable"]) / _KIB_PER_MB)

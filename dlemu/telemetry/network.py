@@ -17,10 +17,12 @@ class Probe(ProbeBase):
 
     def __init__(self, scope: Scope) -> None:
         self._interfaces, self._rates = Counters(f"{scope.proc}/self/net/dev"), Rates()
-        self._links = dict(_links(f"{scope.sys}/class/net"))
+        speeds = {path.split(os.sep)[-2]: read_text(path) for path in glob.glob(f"{scope.sys}/class/net/*/speed")}
+        # In each direction; virtual links have no speed.
+        known = {name: int(megabits) for name, megabits in speeds.items() if megabits.isdecimal() and int(megabits)}
+        self._links = {name: {"link_mb_per_second": speed / _MEGABITS_PER_MB} for name, speed in known.items()}
 
     def read(self, now_ns: int) -> Iterator[Reading]:
-        """Read the rates since the last reading."""
         for line in self._interfaces.text().splitlines()[2:]:
             name, _, columns = line.partition(":")
             source, fields = name.strip(), columns.split()
@@ -29,11 +31,3 @@ class Probe(ProbeBase):
             rates = self._rates.per_second(source, now_ns, counters)
             if rates and (received or sent):
                 yield from readings(source, rates | self._links.get(source, {}))
-
-
-def _links(folder: str) -> Iterator[tuple[str, dict[str, float]]]:
-    """Yield each interface with its link's speed in each direction, where it is known (not of virtual links)."""
-    for path in glob.glob(f"{folder}/*/speed"):
-        megabits = read_text(path)
-        if megabits.isdecimal() and int(megabits):
-            yield path.split(os.sep)[-2], {"link_mb_per_second": int(megabits) / _MEGABITS_PER_MB}

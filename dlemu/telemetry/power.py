@@ -1,7 +1,8 @@
 """Power in watts from all meters found: processor packages (RAPL) and other sensors, such as drives' (hwmon).
 
-RAPL counts microjoules and wraps at `max_energy_range_uj` (https://docs.kernel.org/power/powercap/powercap.html); only
-root may read it. The `power*` files of hwmon are in microwatts (https://docs.kernel.org/hwmon/sysfs-interface.html).
+RAPL counts microjoules (https://docs.kernel.org/power/powercap/powercap.html), and only root may read it; an interval
+in which its counter wraps has no reading. The `power*` files of hwmon are in microwatts
+(https://docs.kernel.org/hwmon/sysfs-interface.html).
 """
 
 from __future__ import annotations
@@ -22,30 +23,23 @@ class Probe(ProbeBase):
         if not self._domains and not self._sensors:
             raise AbsentError("")
         self._rates = Rates()
-        self._last_uj = dict.fromkeys(self._domains, 0)
-        self._wrapped_uj = dict.fromkeys(self._domains, 0)  # energy that the counter lost by wrapping
 
     def read(self, now_ns: int) -> Iterator[Reading]:
-        """Read each meter: a sensor's watts now, a domain's mean since the last reading."""
-        for name, (counter, range_uj) in self._domains.items():
-            now_uj = int(counter.text())
-            if now_uj < self._last_uj[name]:
-                self._wrapped_uj[name] += range_uj
-            self._last_uj[name] = now_uj
-            joules = (now_uj + self._wrapped_uj[name]) / 1e6
+        for name, counter in self._domains.items():
+            joules = int(counter.text()) / 1e6
             yield from readings(name, self._rates.per_second(name, now_ns, {"watts": joules}))  # joules per second
         for name, sensor in self._sensors.items():
             yield Reading(name, "watts", int(sensor.text()) / 1e6)
 
 
-def _rapl(sys: str) -> Iterator[tuple[str, tuple[Counters, int]]]:
-    """Yield the name, such as package-0 or package-0/dram, the energy counter and its range of each RAPL domain."""
+def _rapl(sys: str) -> Iterator[tuple[str, Counters]]:
+    """Yield the name, such as package-0 or package-0/dram, and the energy counter of each RAPL domain."""
     for folder in sorted(glob.glob(f"{sys}/class/powercap/*-rapl:*")):
         name, parent = read_text(f"{folder}/name"), folder.rpartition(":")[0]
         if os.path.exists(f"{parent}/name"):
             name = f"{read_text(f'{parent}/name')}/{name}"
         with contextlib.suppress(AbsentError):
-            yield name, (Counters(f"{folder}/energy_uj"), int(read_text(f"{folder}/max_energy_range_uj") or 0))
+            yield name, Counters(f"{folder}/energy_uj")
 
 
 def _hwmon(sys: str) -> Iterator[tuple[str, Counters]]:

@@ -10,7 +10,6 @@ from collections.abc import Iterator
 
 from dlemu.telemetry.probe_base import Counters, ProbeBase, Rates, Reading, Scope
 
-_RESOURCES = ("cpu", "io", "memory")
 _TOTAL = re.compile(r"^(some|full) .*total=(\d+)", re.MULTILINE)
 
 
@@ -18,11 +17,10 @@ class Probe(ProbeBase):
     """Reads the pressure on the whole host."""
 
     def __init__(self, scope: Scope) -> None:
-        self._files = {name: Counters(f"{scope.proc}/pressure/{name}") for name in _RESOURCES}
+        self._files = {name: Counters(f"{scope.proc}/pressure/{name}") for name in ("cpu", "io", "memory")}
         self._rates = Rates()
 
     def read(self, now_ns: int) -> Iterator[Reading]:
-        """Read the percentages since the last reading."""
         totals_us = {
             f"{name}_{kind}_percent": int(total)
             for name, counters in self._files.items()

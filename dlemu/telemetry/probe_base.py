@@ -86,7 +86,7 @@ class ProbeBase:
     def __init__(self, scope: Scope) -> None:
         """Find the counters, and open their files."""
 
-    def train(self, training: bool, now_ns: int) -> None:
+    def mark(self, now_ns: int) -> None:
         """Called just before the reading where an epoch's training begins or has ended; only for exact probes."""
 
     def read(self, now_ns: int) -> Iterator[Reading]:

@@ -31,12 +31,11 @@ class Probe(ProbeBase):
         self._reads_since_listing = 0
         self._due_ns = 0
 
-    def train(self, training: bool, now_ns: int) -> None:
+    def mark(self, now_ns: int) -> None:
         """Make the next reading list each rank's processes and read their CPU time, whatever it costs."""
         self._reads_since_listing, self._due_ns = 0, now_ns
 
     def read(self, now_ns: int) -> Iterator[Reading]:
-        """Read all ranks' CPU time since they started."""
         if now_ns < self._due_ns:
             return
         begun_ns = time.thread_time_ns()

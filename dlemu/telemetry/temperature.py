@@ -27,13 +27,12 @@ class Probe(ProbeBase):
             if read_text(f"{folder}/name") in _DRIVERS and os.access(f"{folder}/temp1_input", os.R_OK):
                 name = _drive_name(folder)
                 self._sensors[name] = Counters(f"{folder}/temp1_input")
-                with contextlib.suppress(ValueError):
-                    self._limits[name] = int(read_text(f"{folder}/temp1_max")) / 1e3
+                if limit := read_text(f"{folder}/temp1_max"):
+                    self._limits[name] = int(limit) / 1e3
         if not self._sensors:
             raise AbsentError("")
 
     def read(self, now_ns: int) -> Iterator[Reading]:
-        """Read each drive's temperature."""
         for name, sensor in self._sensors.items():
             yield Reading(name, "celsius", int(sensor.text()) / 1e3)
             if name in self._limits:

@@ -12,7 +12,6 @@ from dlemu.jobs.training.steplog import STEP_DTYPE, StepRows
 from dlemu.metrics.au import (
     BlockTimes,
     Rated,
-    evaluated_per_second,
     over_blocks,
     over_ranks,
     rate_fork,
@@ -79,8 +78,6 @@ def test_blocks_weigh_by_steps_and_ranks_add_up() -> None:
     weighed, summed = over_blocks(blocks, [3, 1]), over_ranks(blocks)
     assert (weighed.au, weighed.samples_per_second) == pytest.approx((0.6, 17.5))
     assert (summed.au, summed.samples_per_second) == pytest.approx((0.7, 50.0))
-    assert evaluated_per_second(BLOCK, 4) == pytest.approx(5 / 80 * 4)
-    assert evaluated_per_second(replace(BLOCK, total=0.0), 4) == 0.0
 
 
 # what workers did

@@ -34,9 +34,9 @@ def proof(shares: list[float], **changes: Any) -> CacheProof:
     rows["app_bytes"] = 1000
     rows["storage_bytes"] = [round(1000 * share) for share in shares]
     facts: dict[str, Any] = {"file_system": "ext4", "odirect": False, "evicted": False}
-    told = prove(rows, **(facts | {"dataset_bytes": 10, "memory_bytes": 40} | changes))
-    assert (memory_warning(told.finding) is None) == (told.finding is None), "there are words for it"
-    return told
+    result = prove(rows, **(facts | {"dataset_bytes": 10, "memory_bytes": 40} | changes))
+    assert (memory_warning(result.finding) is None) == (result.finding is None), "there are words for it"
+    return result
 
 
 def code_of(shares: list[float], **changes: Any) -> tuple[str, str] | None:
@@ -50,10 +50,10 @@ UNKNOWN = PARTLY
 
 
 def test_a_second_epoch_out_of_memory_is_said_loudly() -> None:
-    told = proof([1.0, 0.01])
-    assert told.from_storage_percent.per_epoch == (100.0, 1.0)
-    assert told.from_storage_percent.mean == pytest.approx(50.5)
-    assert told.finding == Finding(
+    result = proof([1.0, 0.01])
+    assert result.from_storage_percent.per_epoch == (100.0, 1.0)
+    assert result.from_storage_percent.mean == pytest.approx(50.5)
+    assert result.finding == Finding(
         Code.PAGE_CACHE,
         "loud",
         {
@@ -67,15 +67,15 @@ def test_a_second_epoch_out_of_memory_is_said_loudly() -> None:
 
 
 def test_memory_as_a_file_system_is_no_storage() -> None:
-    told = proof([0.0], file_system="tmpfs")
-    assert told.from_storage_percent.mean == 0
-    assert told.finding == Finding(Code.NO_DATA_FROM_STORAGE, "loud", {"pattern": "in_memory", "file_system": "tmpfs"})
+    share, finding = proof([0.0], file_system="tmpfs")
+    assert share.mean == 0
+    assert finding == Finding(Code.NO_DATA_FROM_STORAGE, "loud", {"pattern": "in_memory", "file_system": "tmpfs"})
 
 
 def test_a_file_system_without_books_is_not_known() -> None:
-    told = proof([0.0, 0.0], file_system="fuse.thing")
-    assert told.from_storage_percent.mean is None
-    assert told.from_storage_percent.per_epoch == (None, None)
+    result = proof([0.0, 0.0], file_system="fuse.thing")
+    assert result.from_storage_percent.mean is None
+    assert result.from_storage_percent.per_epoch == (None, None)
     assert code_of([0.0, 0.0], file_system="fuse.thing") == UNKNOWN
     assert code_of([0.0], file_system="fuse.thing", odirect=True) is None
     assert code_of([0.0], file_system="fuse.thing", dataset_bytes=1000) is None
@@ -85,7 +85,7 @@ def test_a_file_system_without_books_is_not_known() -> None:
 
 
 @pytest.mark.parametrize(
-    ("shares", "told"),
+    ("shares", "expected"),
     [
         ([1.0, 1.02], None),
         ([0.95], None),
@@ -97,8 +97,8 @@ def test_a_file_system_without_books_is_not_known() -> None:
         ([1.88, 0.0], NOT_READ),
     ],
 )
-def test_the_epoch_with_least_from_storage_decides(shares: list[float], told: tuple[str, str] | None) -> None:
-    assert code_of(shares) == told
+def test_the_epoch_with_least_from_storage_decides(shares: list[float], expected: tuple[str, str] | None) -> None:
+    assert code_of(shares) == expected
 
 
 def test_where_nothing_is_known_a_dataset_of_five_times_the_memory_is_trusted() -> None:
@@ -121,10 +121,10 @@ def test_what_is_not_known_is_no_number() -> None:
     assert not nothing["app_bytes"].any()
     facts = {"file_system": "ext4", "odirect": False, "evicted": False, "dataset_bytes": 10, "memory_bytes": 40}
     assert prove(nothing, **facts).finding == Finding(Code.NO_DATA_FROM_STORAGE, "loud")  # type: ignore[arg-type]
-    told = proof([0.0], file_system="fuse.thing")
-    assert told.from_storage_percent == Mean(mean=None, per_epoch=(None,))
-    assert told.finding is not None
-    assert told.finding.numbers["pattern"] == "not_known"
+    result = proof([0.0], file_system="fuse.thing")
+    assert result.from_storage_percent == Mean(mean=None, per_epoch=(None,))
+    assert result.finding is not None
+    assert result.finding.numbers["pattern"] == "not_known"
 
 
 def served(accounted: list[float | None], device: list[float | None]) -> float | None:

@@ -151,8 +151,7 @@ def credit(gigabytes: float, *, fast: float, slow: float, pause_at: tuple[float,
 
 def test_a_credit_that_runs_out_again_and_again_is_told_by_its_bytes() -> None:
     rows = steps_on(credit(0.4, fast=100, slow=40, pause_at=(14.0, 28.0)), demand=150, steps=2400)
-    out = find_ran_out(find_speed_changes(rows))
-    assert out is not None
+    (out,) = find_ran_out(find_speed_changes(rows))
     assert out.numbers == {
         "pattern": "ran_out",
         "times": 3,
@@ -173,7 +172,7 @@ def test_a_credit_that_runs_out_again_and_again_is_told_by_its_bytes() -> None:
     ids=["faster", "for a while", "at odd bytes", "steady"],
 )
 def test_a_storage_that_is_slow_for_another_reason_did_not_run_out(speed: Callable[[float], float]) -> None:
-    assert find_ran_out(find_speed_changes(steps_on(speed, demand=150, steps=1800))) is None
+    assert not list(find_ran_out(find_speed_changes(steps_on(speed, demand=150, steps=1800))))
 
 
 @pytest.mark.parametrize("percents", [(200, 40, 40), (40, 40, 200)], ids=["rises first", "falls on"])
@@ -182,7 +181,7 @@ def test_what_falls_must_have_been_fast_just_before(percents: tuple[float, ...])
         SpeedChange(at_seconds=at, gb_before=at, percent=percent, mb_per_second_before=100, mb_per_second_after=percent)
         for at, percent in enumerate(percents, 1)
     ]
-    assert find_ran_out(changes) is None
+    assert not list(find_ran_out(changes))
 
 
 # by hand
@@ -196,8 +195,8 @@ def levels(*parts: tuple[int, float], limits: bool = True) -> Supply:
 
 def test_a_difference_that_is_small_or_short_is_none() -> None:
     assert changes_of(levels((30, 100.0), (30, 81.0))) == ()
-    (told,) = changes_of(levels((30, 100.0), (30, 79.0)))
-    assert told.percent == pytest.approx(79)
+    (change,) = changes_of(levels((30, 100.0), (30, 79.0)))
+    assert change.percent == pytest.approx(79)
     assert changes_of(levels((30, 100.0), (4, 10.0), (30, 100.0))) == ()
     assert changes_of(levels((5, 100.0), (6, 10.0))) == ()
     assert changes_of(levels((30, 100.0), (30, 10.0), limits=False)) == (), "nobody waited: it gave what was asked for"

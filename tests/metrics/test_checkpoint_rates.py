@@ -41,8 +41,8 @@ def test_one_checkpoint_by_rank_0_the_slowest_and_the_wall() -> None:
 def test_the_best_interval_of_young_and_daly() -> None:
     assert young_seconds(60, 24 * 3600) == pytest.approx(3219.9, abs=0.1)
     share = 60 / (2 * 86400)
-    wanted = math.sqrt(2 * 60 * 86400) * (1 + math.sqrt(share) / 3 + share / 9) - 60
-    assert daly_seconds(60, 86400) == pytest.approx(wanted)
+    expected = math.sqrt(2 * 60 * 86400) * (1 + math.sqrt(share) / 3 + share / 9) - 60
+    assert daly_seconds(60, 86400) == pytest.approx(expected)
     assert daly_seconds(100, 10) == 10, "checkpoints that take longer than jobs live"
     assert cost_percent(100, 900) == 10
 
@@ -70,8 +70,8 @@ def test_what_is_lost_is_what_a_timeline_of_checkpoints_loses(interval: float, s
     period = (captured[-1] - captured[-11]) / 10
     failures = np.linspace(durable[-4], durable[-3], 2001)
     again = np.mean([at - captured[int(np.searchsorted(durable, at, "right")) - 1] for at in failures[:-1]])
-    wanted = 100 * (1 - interval / period) + 100 * (again + recovery) / mtbf
-    assert wasted_percent(interval, stall, recovery, mtbf, drain) == pytest.approx(wanted, rel=1e-3)
+    expected = 100 * (1 - interval / period) + 100 * (again + recovery) / mtbf
+    assert wasted_percent(interval, stall, recovery, mtbf, drain) == pytest.approx(expected, rel=1e-3)
 
 
 @given(st.floats(0, 10), st.floats(0, 100), st.floats(0.5, 0.99))

@@ -183,13 +183,15 @@ def test_what_cost_more_than_all_else_together_is_the_limit(
 ) -> None:
     shares |= {largest: 1.01 * sum(shares.values()) + 0.01}
     causes = Causes(**{name: lost * share / sum(shares.values()) for name, share in shares.items()})
-    wanted = LIMITED_BY[largest] if causes.total >= MIN_LOSS_PERCENT else "nothing"  # lost, but for rounding
-    assert limit_at(100 - lost, causes).what == wanted
+    expected = LIMITED_BY[largest] if causes.total >= MIN_LOSS_PERCENT else "nothing"  # lost, but for rounding
+    assert limit_at(100 - lost, causes).what == expected
 
 
 OTHERS = Finding.of(Code.OTHER_PROGRAM_ON_DRIVE, mb_per_second=52, percent=38)
 FULL_NETWORK = {"is_object_store": True, "network_percent": 97.0}
 BUSY, BURNING = {"host_busy_percent": BUSY_PERCENT}, {"burns": True}
+HELD_BACK = BUSY | {"own_busy_percent": 20.0, "cpu_throttled_percent": 40.0}
+IDLE = {"host_busy_percent": 4.0, "cpu_limit_used_percent": 6.0}
 MIXED = {"storage": 25, "computing": 15, "queueing": 15, "hand_over": 5}
 ONE_SMALL, TWO_SMALL = {"readers": 1.0}, {"readers": 2.0}
 UNKNOWN_CPU = {"cpu_known": False}
@@ -203,6 +205,18 @@ def device(depth: float, busy_percent: float) -> dict[str, Any]:
 
 def trial(**rates: Any) -> dict[str, Any]:
     return {"scaling": Scaling(**{"readers": 8, "mb_per_second": 2000, "again_mb_per_second": 2000} | rates)}
+
+
+def more(rate: float, **rates: Any) -> dict[str, Any]:
+    return trial(more_readers=32, more_mb_per_second=rate, **rates)
+
+
+def fewer(rate: float, **rates: Any) -> dict[str, Any]:
+    return trial(fewer_readers=2, fewer_mb_per_second=rate, **rates)
+
+
+def larger(rate: float, **rates: Any) -> dict[str, Any]:
+    return trial(larger_request_bytes=4096, larger_mb_per_second=rate, **rates)
 
 
 @pytest.mark.parametrize(
@@ -220,41 +234,17 @@ def trial(**rates: Any) -> dict[str, Any]:
         (READS, ONE_SMALL, device(0.1, 9), ("storage", "medium"), []),
         (READS, {"readers": 8.0}, device(7.5, 99), ("storage", "high"), []),
         # trials after the run; more got by taking it from other programs is no proof, nor a storage that became faster
-        (READS, {}, trial(more_readers=32, more_mb_per_second=7800), ("loader", "high"), ["too_few_readers"]),
-        (READS, ONE_SMALL, trial(more_readers=32, more_mb_per_second=2020), ("storage", "high"), []),
-        (
-            READS,
-            ONE_SMALL,
-            trial(more_readers=32, more_mb_per_second=4e3, again_mb_per_second=4e3),
-            ("storage", "high"),
-            [],
-        ),
-        (READS, {"app_mb_per_second": 3500}, trial(more_readers=32, more_mb_per_second=4e3), ("storage", "high"), []),
-        (READS, {}, trial(fewer_readers=2, fewer_mb_per_second=4e3), ("loader", "high"), ["too_many_readers"]),
-        (READS, {}, trial(fewer_readers=2, fewer_mb_per_second=2400), ("storage", "high"), []),
-        (
-            READS,
-            {},
-            trial(larger_request_bytes=4096, larger_mb_per_second=4e3),
-            ("loader", "high"),
-            ["requests_too_small"],
-        ),
+        (READS, {}, more(7800), ("loader", "high"), ["too_few_readers"]),
+        (READS, ONE_SMALL, more(2020), ("storage", "high"), []),
+        (READS, ONE_SMALL, more(4e3, again_mb_per_second=4e3), ("storage", "high"), []),
+        (READS, {"app_mb_per_second": 3500}, more(4e3), ("storage", "high"), []),
+        (READS, {}, fewer(4e3), ("loader", "high"), ["too_many_readers"]),
+        (READS, {}, fewer(2400), ("storage", "high"), []),
+        (READS, {}, larger(4e3), ("loader", "high"), ["requests_too_small"]),
         # trials of readers that alone get all that is needed: one rank's storage was slow, or the storage for a time
-        (
-            READS,
-            {},
-            trial(mb_per_second=6e3, larger_request_bytes=4096, larger_mb_per_second=9e3),
-            ("storage", "high"),
-            [],
-        ),
-        (READS, {}, trial(mb_per_second=6e3, fewer_readers=2, fewer_mb_per_second=9e3), ("storage", "high"), []),
-        (
-            READS,
-            {},
-            trial(more_readers=32, more_mb_per_second=7800) | {"other_program": OTHERS},
-            ("storage", "high"),
-            ["other_program_on_drive"],
-        ),
+        (READS, {}, larger(9e3, mb_per_second=6e3), ("storage", "high"), []),
+        (READS, {}, fewer(9e3, mb_per_second=6e3), ("storage", "high"), []),
+        (READS, {}, more(7800) | {"other_program": OTHERS}, ("storage", "high"), ["other_program_on_drive"]),
         (READS, {}, FULL_NETWORK, ("storage", "high"), ["network_full"]),
         (READS, {}, FULL_NETWORK | {"network_percent": 30.0}, ("storage", "high"), []),
         # no core, and who has them
@@ -270,21 +260,9 @@ def trial(**rates: Any) -> dict[str, Any]:
         ({"storage": 25, "computing": 15, "pause": 20}, {}, BUSY, ("storage", "low"), []),  # a sleep needs no core
         (COMPUTES, {}, BUSY | {"own_busy_percent": 20.0}, ("host CPU", "high"), ["other_program_on_cores"]),
         (COMPUTES, {}, BUSY | {"own_busy_percent": 80.0}, ("host CPU", "high"), []),
-        (
-            COMPUTES,
-            {},
-            BUSY | {"own_busy_percent": 20.0, "cpu_throttled_percent": 40.0},
-            ("host CPU", "high"),
-            ["other_program_on_cores", "cpu_quota"],
-        ),
+        (COMPUTES, {}, HELD_BACK, ("host CPU", "high"), ["other_program_on_cores", "cpu_quota"]),
         (COMPUTES, {}, {"cpu_limit_used_percent": 99.0}, ("host CPU", "high"), ["cpu_quota"]),
-        (
-            COMPUTES,
-            {},
-            {"host_busy_percent": 4.0, "cpu_limit_used_percent": 6.0},
-            ("loader", "high"),
-            ["too_few_readers"],
-        ),
+        (COMPUTES, {}, IDLE, ("loader", "high"), ["too_few_readers"]),
         (READS, {}, {"cpu_limit_used_percent": 99.0}, ("host CPU", "medium"), ["cpu_quota"]),
         (READS, {}, {"cpu_throttled_percent": 80.0}, ("host CPU", "medium"), ["cpu_quota"]),
         (READS, {}, {"cpu_limit_used_percent": 99.0, "ceiling_au": 50.0}, ("host CPU", "medium"), ["cpu_quota"]),
@@ -320,9 +298,9 @@ def test_each_limit_is_told_from_the_others(
 def test_findings_have_the_numbers_to_set() -> None:
     few = limit_at(work=replace(ENOUGH, readers=1.0), is_object_store=True)
     assert found(few) == {Code.TOO_FEW_READERS: {"read_threads": 5, "pattern": "requests"}}
-    many = limit_at(**trial(fewer_readers=2, fewer_mb_per_second=4e3))
+    many = limit_at(**fewer(4e3))
     assert {"read_threads": 1, "now_read_threads": 5}.items() <= found(many)[Code.TOO_MANY_READERS].items()
-    small = limit_at(**trial(larger_request_bytes=4096, larger_mb_per_second=4e3))
+    small = limit_at(**larger(4e3))
     assert found(small)[Code.REQUESTS_TOO_SMALL]["transfer_size"] == 4096
     beside = limit_at(causes=Causes(computing=60), host_busy_percent=99.0, own_busy_percent=20.0)
     assert found(beside) == {Code.OTHER_PROGRAM_ON_CORES: {"busy_percent": 99.0, "own_percent": 20.0}}

@@ -23,32 +23,31 @@ def test_a_table_has_the_rows_that_an_array_has(rows: StepRows, data: st.DataObj
     mask = np.random.default_rng(data.draw(st.integers(0, 99))).random(len(rows)) < data.draw(st.floats(0, 1))
     start, stop = (data.draw(st.integers(0, len(rows))) for _ in range(2))
     step = data.draw(st.integers(1, 3))
-    for chosen, wanted in ((table[mask], ordered[mask]), (table[start:stop:step], ordered[start:stop:step])):
-        assert np.array_equal(np.asarray(chosen), wanted)
-        assert chosen.values("rank") == np.unique(wanted["rank"]).tolist()
+    for chosen, expected in ((table[mask], ordered[mask]), (table[start:stop:step], ordered[start:stop:step])):
+        assert np.array_equal(np.asarray(chosen), expected)
+        assert chosen.values("rank") == np.unique(expected["rank"]).tolist()
         for name, parts in (("rank", chosen.by_rank), ("epoch", chosen.by_epoch)):
-            groups = [wanted[wanted[name] == value] for value in np.unique(wanted[name])]
+            groups = [expected[expected[name] == value] for value in np.unique(expected[name])]
             assert all(np.array_equal(np.asarray(part), group) for part, group in zip(parts, groups, strict=True))
-        places = np.random.default_rng(0).permutation(len(wanted))[::2]
+        places = np.random.default_rng(0).permutation(len(expected))[::2]
         for name in STEP_DTYPE.names or ():
-            assert np.array_equal(chosen[places][name], wanted[name][places])
-            assert is_any(chosen, name) == is_any(wanted, name) == wanted[name].any()
+            assert np.array_equal(chosen[places][name], expected[name][places])
+            assert is_any(chosen, name) == is_any(expected, name) == expected[name].any()
+        first, last = chosen.ends
         for name in STEP_DTYPE.names or ():
-            _, first, last = chosen.ends(name)
-            blocks = np.split(wanted[name], _block_starts(wanted))
-            assert [(first[0].tolist(), last[0].tolist())] == [
-                ([int(block[0]) for block in blocks if len(block)], [int(block[-1]) for block in blocks if len(block)])
-            ]
+            blocks = [block for block in np.split(expected[name], _block_starts(expected)) if len(block)]
+            assert first[name].tolist() == [int(block[0]) for block in blocks]
+            assert last[name].tolist() == [int(block[-1]) for block in blocks]
 
 
 @given(rows=any_rows(), first=st.integers(0, 3), last=st.integers(0, 3), share=st.floats(0.3, 1))
 def test_the_ends_of_blocks_are_left_out(rows: StepRows, first: int, last: int, share: float) -> None:
     some = plain(rows)[np.random.default_rng(1).random(len(rows)) < share]
-    wanted = [part[first : max(first, len(part) - last)] for part in np.split(some, _block_starts(some))]
-    assert np.array_equal(np.asarray(in_order(some).trimmed(first, last)), np.concatenate(wanted))
     holes = np.arange(len(some)) % 3 > 0
-    wanted = [part[first : max(first, len(part) - last)] for part in np.split(some[holes], _block_starts(some[holes]))]
-    assert np.array_equal(np.asarray(in_order(some)[holes].trimmed(first, last)), np.concatenate(wanted))
+    for chosen, table in ((some, in_order(some)), (some[holes], in_order(some)[holes])):
+        blocks = np.split(chosen, _block_starts(chosen))
+        expected = [block[first : max(first, len(block) - last)] for block in blocks]
+        assert np.array_equal(np.asarray(table.trimmed(first, last)), np.concatenate(expected))
 
 
 def _block_starts(rows: StepRows) -> list[int]:

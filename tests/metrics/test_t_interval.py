@@ -13,7 +13,7 @@ from dlemu.metrics.t_interval import FEWEST, SequentialTest, estimate, half_widt
 
 
 @pytest.mark.parametrize(
-    ("share", "degrees", "wanted", "within"),
+    ("share", "degrees", "expected", "within"),
     [
         (0.9, 3, 1.637744, 2e-4),
         (0.975, 3, 3.182446, 1.3e-3),
@@ -24,9 +24,9 @@ from dlemu.metrics.t_interval import FEWEST, SequentialTest, estimate, half_widt
     ],
 )
 def test_the_expansion_is_as_near_to_the_tables_as_its_four_terms_bring_it(
-    share: float, degrees: int, wanted: float, within: float
+    share: float, degrees: int, expected: float, within: float
 ) -> None:
-    assert quantile(share, degrees) == pytest.approx(wanted, rel=within)
+    assert quantile(share, degrees) == pytest.approx(expected, rel=within)
 
 
 def test_values_that_are_all_alike_leave_nothing_open() -> None:

@@ -43,21 +43,18 @@ def result(rows: StepRows) -> tuple[float, Uncertainty]:
     return sustained, uncertainty
 
 
-@pytest.mark.parametrize("spread", [0.2, 0.5])
-def test_the_truth_lies_within_u_in_at_least_95_of_100_runs(spread: float) -> None:
-    ratio = 0.6
-    results = [result(jittery(seed, ratio=ratio, steps=60, epochs=3, spread=spread)) for seed in range(200)]
-    covered = sum(abs(au - 100 * ratio) <= uncertainty.expanded_percent for au, uncertainty in results)
-    assert covered >= 0.95 * len(results)
-    widths = np.array([uncertainty.expanded_percent for _, uncertainty in results])
-    errors = np.array([au - 100 * ratio for au, _ in results])
-    assert widths.mean() < 5 * errors.std(), "no wider than needed"
-
-
-@pytest.mark.parametrize(("steps", "epochs"), [(10, 2), (25, 1)])
-def test_a_run_of_a_few_seconds_has_a_u_that_covers_the_truth(steps: int, epochs: int) -> None:
-    results = [result(jittery(seed, ratio=0.6, steps=steps, epochs=epochs, spread=0.3)) for seed in range(200)]
-    assert sum(abs(au - 60) <= uncertainty.expanded_percent for au, uncertainty in results) >= 0.92 * len(results)
+@pytest.mark.parametrize(
+    ("steps", "epochs", "spread", "share"),
+    [(60, 3, 0.2, 0.95), (60, 3, 0.5, 0.95), (10, 2, 0.3, 0.92), (25, 1, 0.3, 0.92)],
+)
+def test_the_truth_lies_within_u_in_about_95_of_100_runs(steps: int, epochs: int, spread: float, share: float) -> None:
+    """Even in those of a few seconds; in the longer ones, U is no wider than needed."""
+    results = [result(jittery(seed, ratio=0.6, steps=steps, epochs=epochs, spread=spread)) for seed in range(200)]
+    covered = sum(abs(au - 60) <= uncertainty.expanded_percent for au, uncertainty in results)
+    assert covered >= share * len(results)
+    if steps == 60:
+        widths = np.array([uncertainty.expanded_percent for _, uncertainty in results])
+        assert widths.mean() < 5 * np.std([au for au, _ in results])
 
 
 def test_a_stall_at_the_end_of_an_epoch_counts() -> None:
@@ -156,8 +153,8 @@ def test_a_supply_is_uncertain_by_what_was_under_way_at_its_end() -> None:
     assert stamps == pytest.approx(100 * 1000 * 8**0.5 / (80 * S))
 
 
-@pytest.mark.parametrize(("epochs", "told"), [(2, False), (3, True)])
-def test_epochs_too_short_for_windows_are_the_values_themselves(epochs: int, told: bool) -> None:
+@pytest.mark.parametrize(("epochs", "is_known"), [(2, False), (3, True)])
+def test_epochs_too_short_for_windows_are_the_values_themselves(epochs: int, is_known: bool) -> None:
     parts = []
     for epoch in range(epochs):
         part = even([4.0 + epoch])
@@ -166,7 +163,7 @@ def test_epochs_too_short_for_windows_are_the_values_themselves(epochs: int, tol
         parts.append(part)
     rows = np.concatenate(parts)
     uncertainty = uncertainty_of(rows, rows)
-    assert (uncertainty is not None) == told
+    assert (uncertainty is not None) == is_known
     if uncertainty is not None:
         widths = estimate(np.array([40.0, 50.0, 60.0]), 0.9545).half_width_percent
         assert uncertainty.budget["spread between windows of time"] == pytest.approx(widths / 2)

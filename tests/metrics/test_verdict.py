@@ -9,7 +9,7 @@ import pytest
 
 from dlemu.jobs.training.wording import verdict_line
 from dlemu.metrics import verdict as verdicts
-from dlemu.metrics.verdict import EXIT_STATUSES, Evidence, Verdict, VerdictCode, warm_up_bias
+from dlemu.metrics.verdict import EXIT_STATUSES, Evidence, Verdict, VerdictCode, is_biased
 
 
 def evidence(**changes: Any) -> Evidence:
@@ -113,8 +113,9 @@ def test_a_verdict_has_the_numbers_that_it_rests_on(
 
 
 def test_how_much_prefetching_flatters() -> None:
-    assert warm_up_bias(evidence(**SHORT, kept_steps=20)) == pytest.approx(20 / 15)
-    assert warm_up_bias(evidence(au=100.0, au_whole=97.0, kept_steps=20)) is None
+    assert [is_biased(evidence(**SHORT, kept_steps=kept)) for kept in (5, 6, 104, 106)] == [True, True, True, False]
+    assert not is_biased(evidence(au=100.0, au_whole=97.0, kept_steps=20))
+    assert not is_biased(evidence(au_whole=None))
     assert "sustained_au_percent" not in judge(evidence(au=90.0, au_sustained=90.0)).numbers
 
 

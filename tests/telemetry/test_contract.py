@@ -38,7 +38,7 @@ def test_readings_are_finite_and_name_their_unit(name: str, tmp_path: Path) -> N
     while time.monotonic() < deadline:
         sum(range(1000))
     if probe.exact:
-        probe.train(True, time.monotonic_ns())
+        probe.mark(time.monotonic_ns())
     second = list(probe.read(time.monotonic_ns()))
     assert second, "a second reading has values"
     for reading in (*first, *second):
@@ -71,7 +71,7 @@ def test_a_ranks_cpu_time_is_known_for_an_epoch_shorter_than_the_interval(tmp_pa
     recorder = start_recorder(
         Scope(folders=(str(tmp_path),), ranks={7: os.getpid()}, interval_seconds=3600), str(tmp_path)
     )
-    recorder.mark(training=True)
+    recorder.mark()
     before = os.times()
     worker = os.fork()
     if worker == 0:
@@ -80,7 +80,7 @@ def test_a_ranks_cpu_time_is_known_for_an_epoch_shorter_than_the_interval(tmp_pa
     burn(0.3)
     os.waitpid(worker, 0)
     after = os.times()
-    recorder.mark(training=False)
+    recorder.mark()
     telemetry = recorder.stop()
     assert telemetry is not None
     _, seconds = telemetry.readings("process", "rank 7", "cpu_seconds")

@@ -86,9 +86,9 @@ def test_btrfs_is_found_by_its_members(machine: Machine, tmp_path: Path) -> None
     assert counted(machine, data) == {"sda", "sdb"}
 
 
-@pytest.mark.parametrize(("reads", "wanted"), [(0, {"nvme1c0n1", "nvme1c1n1"}), (7, {"nvme1n1"})])
+@pytest.mark.parametrize(("reads", "expected"), [(0, {"nvme1c0n1", "nvme1c1n1"}), (7, {"nvme1n1"})])
 def test_the_paths_of_an_nvme_head_without_counts_are_counted_instead(
-    reads: int, wanted: set[str], machine: Machine, tmp_path: Path
+    reads: int, expected: set[str], machine: Machine, tmp_path: Path
 ) -> None:
     machine.disk("nvme1n1", "259:1", reads=reads)
     for path in ("nvme1c0n1", "nvme1c1n1", "nvme2c0n1"):
@@ -96,7 +96,7 @@ def test_the_paths_of_an_nvme_head_without_counts_are_counted_instead(
     data = machine.mount(tmp_path / "data", "ext4", "/dev/nvme1n1", "259:1")
     devices, _ = described(machine, data)
     assert set(devices) == {"nvme1n1", "nvme1c0n1", "nvme1c1n1"}
-    assert counted(machine, data) == wanted
+    assert counted(machine, data) == expected
 
 
 @pytest.mark.parametrize(

@@ -68,7 +68,7 @@ def test_a_lost_recorder_is_named_keeps_its_readings_and_never_blocks_the_run(
         monkeypatch.setattr(memory.Probe, "read", hang)
     recorder = started(tmp_path, interval_seconds=600)
     recorder._control.settimeout(0.3 if how == "hangs" else 60)
-    recorder.mark(training=True)
+    recorder.mark()
     process = process_of(recorder)
     if how == "killed":
         process.kill()
@@ -76,10 +76,10 @@ def test_a_lost_recorder_is_named_keeps_its_readings_and_never_blocks_the_run(
     elif how == "suspended":
         process.suspend()
     recorder._control.settimeout(0.3)
-    recorder.mark(training=True)
+    recorder.mark()
     began = time.monotonic()
     for _ in range(100):
-        recorder.mark(training=True)
+        recorder.mark()
     assert time.monotonic() - began < 10, "who did not answer once is not asked again"
     telemetry = recorder.stop()
     assert telemetry is not None
@@ -110,7 +110,7 @@ def test_it_dies_with_the_rank_and_its_readings_remain(tmp_path: Path) -> None:
     rank = os.fork()
     if rank == 0:
         recorder = started(tmp_path)
-        recorder.mark(training=True)
+        recorder.mark()
         (tmp_path / "pid").write_text(str(recorder._process))
         time.sleep(600)
     try:
@@ -128,10 +128,10 @@ def test_it_dies_with_the_rank_and_its_readings_remain(tmp_path: Path) -> None:
 
 def test_it_ignores_ctrl_c(tmp_path: Path) -> None:
     recorder = started(tmp_path)
-    recorder.mark(training=True)
+    recorder.mark()
     process = process_of(recorder)
     process.send_signal(signal.SIGINT)
-    recorder.mark(training=True)
+    recorder.mark()
     assert process.is_running()
     assert recorder.stop() is not None
 

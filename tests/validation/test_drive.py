@@ -153,9 +153,9 @@ def recorded(drive: Any, logs: Path) -> HostTelemetry:
     os.sync()
     scope = Scope(folders=(drive.folder,), interval_seconds=0.1)
     recorder = start_recorder(scope, str(logs))
-    recorder.mark(training=True)
+    recorder.mark()
     read_directly(path)
-    recorder.mark(training=False)
+    recorder.mark()
     read_directly(path)
     telemetry = recorder.stop()
     assert telemetry is not None

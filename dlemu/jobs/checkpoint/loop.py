@@ -215,7 +215,7 @@ class _CheckpointRank:
         else:
             part.released_ns = ended_ns = self._end_time(ended_ns, due_ns)
         self._add_checkpoint(part, ended_ns, waited_ns)
-        self._record.mark(training=False)
+        self._record.mark()
         checkpoint = part.checkpoint
         removed = max(0, checkpoint - self._job.kept)
         if self._comm.rank == 0:
@@ -245,7 +245,7 @@ class _CheckpointRank:
         ended_ns = time.monotonic_ns()
         part.released_ns = ended_ns = self._end_time(ended_ns, self._barrier())
         self._add_checkpoint(part, ended_ns)
-        self._record.mark(training=False)
+        self._record.mark()
         self._record.note(under_way=None)
 
     def _compute(self) -> None:
@@ -255,7 +255,7 @@ class _CheckpointRank:
 
     def _begin(self, phase: int, checkpoint: int, waited_ns: int = 0) -> _Part:
         """Begin a checkpoint once all ranks are ready; `waited_ns` is how long training waited for the one before."""
-        self._record.mark(training=True)
+        self._record.mark()
         asked_ns = time.monotonic_ns() - waited_ns
         return _Part(phase=phase, checkpoint=checkpoint, asked_ns=asked_ns, began_ns=self._barrier())
 

@@ -32,7 +32,7 @@ from dlemu.metrics.loss import loss_percent
 from dlemu.metrics.rows import Rows, StepTable, is_any, sum_of
 from dlemu.metrics.stragglers import find_slow_folders, find_stragglers
 from dlemu.metrics.sustained import is_supply_known, prefetch_credit_percent, sustained_au, uncertainty_of
-from dlemu.metrics.verdict import HOST_LIMITS, Evidence, judge, warm_up_bias
+from dlemu.metrics.verdict import HOST_LIMITS, Evidence, is_biased, judge
 from dlemu.ranks import name_ranks
 from dlemu.results.measured import common_fields
 from dlemu.results.parts import requests_of
@@ -62,7 +62,7 @@ def analyse(run: MeasuredTraining) -> Summary:
     served = cache.served_by_storage(rows, proof.from_storage_percent, delivered_percent)
     evidence = _evidence(run, kept, metrics, served)
     other_program = _other_program(rows, metrics, proof)
-    limit = _limit(run, rows if _is_biased(evidence) else kept, proof, other_program)
+    limit = _limit(run, rows if is_biased(evidence) else kept, proof, other_program)
     candidates = (proof.finding, other_program, *_unsteady(run, kept, limit), *_incomplete(run))
     of_limit = limit.findings if limit else ()
     findings = tuple(finding for finding in candidates if finding is not None and finding not in of_limit)
@@ -143,7 +143,7 @@ def _metrics(run: MeasuredTraining, kept: StepTable, device_mb_per_second: rates
         device_request_kib=cache.device_request_kib(rows, megabytes, requests),
         samples=sum_of(rows, "samples"),
         training_seconds=rates.training_ns(rows) / 1e9,
-        time_to_first_batch_seconds=rates.averaged(rows, rates.first_batch_seconds),
+        time_to_first_batch_seconds=rates.first_batch_seconds(rows),
         wait_ms=rates.percentiles_ms(kept["wait_ns"]),
         host_oversleep_ms=rates.percentiles_ms(rows["slept_ns"] - computed_ns),
         device_mb_per_second=device_mb_per_second,
@@ -198,14 +198,6 @@ def _evidence(run: MeasuredTraining, kept: StepTable, metrics: Metrics, served_p
         kept_steps=max(0, shortest - settings.exclude_start_steps - settings.exclude_end_steps),
         prefetched_steps=ahead + 1 if ahead and not facts.workload.train.synchronous else ahead,  # +1: the trainer
     )
-
-
-def _is_biased(evidence: Evidence) -> bool:
-    """Return whether too many batches of kept steps were read during first steps, so that all steps must be judged."""
-    if evidence.au_whole is None or evidence.au_whole >= evidence.threshold_percent:
-        return False
-    factor = warm_up_bias(evidence)
-    return factor is None or factor > 1.05  # the headline AU is then too high
 
 
 def _incomplete(run: MeasuredTraining) -> Iterator[Finding]:

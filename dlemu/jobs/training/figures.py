@@ -136,8 +136,7 @@ def epoch_marks(run: Run, *, named: bool = True) -> alt.LayerChart:
     """Draw a line where each epoch begins, with its number when there are few."""
     starts = []
     for rows in run.training.by_epoch:
-        ranks, (first,), _ = rows.ends("free_ns")
-        by_rank = [free - run.rank_start_ns[rank] for rank, free in zip(ranks.tolist(), first.tolist(), strict=True)]
+        by_rank = [int(own["free_ns"][0]) - run.rank_start_ns[int(own["rank"][0])] for own in rows.by_rank]
         starts.append({"at": round(min(by_rank) / 1e9, 3), "name": f"epoch {rows.values('epoch')[0]}"})
     chart = alt.Chart(base.data(starts)).encode(x=alt.X("at:Q"))
     marks = chart.mark_rule(color=base.MUTED, strokeDash=[2, 3], strokeWidth=1)

@@ -14,7 +14,7 @@ from dlemu.jobs.training.steplog import EVALUATION, STEP_COLUMNS, TRAINING, writ
 from dlemu.jobs.training.summary import Summary
 from dlemu.metrics.limit import Scaling
 from dlemu.metrics.rates import Floats, Intervals
-from dlemu.metrics.rows import Rows, StepTable, began_ns, in_order
+from dlemu.metrics.rows import Rows, StepTable, began_ns, in_order, over_ns
 from dlemu.plan.samples import Plan
 from dlemu.plan.streams import StreamPlan
 from dlemu.results.exported import ExportedSteps
@@ -129,8 +129,8 @@ class MeasuredTraining(MeasuredRun):
     @cached_property
     def span_seconds(self) -> tuple[float, float]:
         """Start of the first step and end of the last, since the start of training."""
-        ranks, _, last = self.ordered.ends("free_ns", "wait_ns", "compute_ns", "sync_ns")
-        ends = zip(ranks.tolist(), np.sum(last, axis=0).tolist(), strict=True)
+        _, last = self.ordered.ends
+        ends = zip(last["rank"].tolist(), over_ns(last).tolist(), strict=True)
         return 0.0, max((0.0, *((end - self.rank_start_ns.get(rank, 0)) / 1e9 for rank, end in ends)))
 
     @cached_property

@@ -184,8 +184,8 @@ def check_steps(path: str, rows: Rows, ranks: int, epochs: int) -> None:
     for name, least, most in (("rank", 0, ranks - 1), ("phase", 0, 1), ("epoch", 1, epochs), ("block", 1, None)):
         labels = table[name]
         _check_bounds(path, name, int(labels.min()), int(labels.max()), least, most)
-    _, first, last = table.ends("step")
-    _check_bounds(path, "step", int(first[0].min()), int(last[0].max()), 1, None)
+    first, last = table.ends
+    _check_bounds(path, "step", int(first["step"].min()), int(last["step"].max()), 1, None)
     for name in _BOUNDED:
         _check_bounds(path, name, int(table[name].min()), int(table[name].max()), 0, _MAX_VALUE)
 

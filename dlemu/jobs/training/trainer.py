@@ -134,9 +134,9 @@ class _Trainer:
         for epoch in self._job.schedule:
             if self._job.evicts_before(epoch.number):
                 self._evict(write_first=epoch.number == 1)
-            self._record.mark(training=True)
+            self._record.mark()
             stopped = self._train(epoch)
-            self._record.mark(training=False)
+            self._record.mark()
             if stopped:
                 taken = int((self.log.rows["phase"] == TRAINING).sum())
                 planned = sum(each.steps for each in self._job.schedule)

@@ -29,7 +29,7 @@ from dlemu.jobs.training.prediction.event_model import EpochTimes, Scene, simula
 from dlemu.jobs.training.prediction.prediction import EndedBy, SimulatedFigures
 from dlemu.jobs.training.steplog import STEP_DTYPE, TRAINING, StepRows
 from dlemu.metrics.au import au_dlio_percents, au_percent, kept_rows
-from dlemu.metrics.rates import Floats, averaged, first_batch_seconds, over_epochs, per_second, training_ns
+from dlemu.metrics.rates import Floats, first_batch_seconds, over_epochs, per_second, training_ns
 from dlemu.metrics.rows import StepTable, in_order
 from dlemu.metrics.sustained import sustained_au
 from dlemu.results.wording import count
@@ -78,7 +78,7 @@ class ModelRun:
     @property
     def first_batch_seconds(self) -> float:
         """Wait for the first batch of an epoch, the mean over epochs."""
-        return averaged(self._table, first_batch_seconds).mean or 0.0
+        return first_batch_seconds(self._table).mean or 0.0
 
     def au(self, by: str) -> float:
         """Return the AU, in percent, that is compared with the threshold when `metric.verdict` is `by`."""
