@@ -15,7 +15,7 @@ from datagen.errors import UserError
 from dlemu import __version__
 from dlemu.report.any_run import all_keys, screen_of, sections_of
 from dlemu.report.screen import Said, Screen
-from dlemu.report.table import Section, Tone, html_section
+from dlemu.report.table import Table, Tone, html_table
 from dlemu.results.kinds import Kind
 from dlemu.results.tables import read_config
 
@@ -33,8 +33,8 @@ class Page:
 
     screen: Screen
     """What the page begins with, as the terminal does."""
-    sections: Sequence[Section] = ()
-    facts: Sequence[Section] = ()
+    sections: Sequence[Table] = ()
+    facts: Sequence[Table] = ()
     """What is looked up, folded into one, and not printed: every key of the result."""
     config: str = ""
     """The configuration as YAML, folded."""
@@ -86,7 +86,7 @@ def render(page: Page, pictures: Sequence[tuple[str, Figure, str]] = ()) -> str:
         answer=answer,
         lines=[*lines, *(Said("note", note, tone="caution") for note in page.screen.notes)],
         pictures=pictures,
-        html=html_section,
+        html=html_table,
         css=css,
         version=__version__,
     )

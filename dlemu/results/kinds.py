@@ -40,7 +40,7 @@ class Parts:
     screen: Callable[[Any, str], Any] | None = None
     """Returns the first screen of a result in a folder, a `dlemu.report.screen.Screen`; of a run, of its summary."""
     sections: Callable[[Any, str], Iterable[Any]] | None = None
-    """Given the same, returns what follows on its page and with `--details`, `dlemu.report.table.Section`s.
+    """Given the same, returns what follows on its page and with `--details`, `dlemu.report.table.Table`s.
 
     A job without `sections` has a table of its metrics.
     """

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 
@@ -219,24 +219,14 @@ class SweepAnswer(StudyAnswer):
         return max((point.exit_status or 0 for point in self.points), default=0)
 
 
-@dataclass(frozen=True, kw_only=True)
-class YearPlan:
-    """What the measured times mean over a year of training one model after another; pairs are (A, B)."""
+class YearPlan(NamedTuple):
+    """What the measured times mean over a year (8760 h) of training one model after another; pairs are (A, B)."""
 
     hours_per_model: tuple[float, float]
     """Time of PLANNED_EPOCHS epochs."""
-
-    @property
-    def days_saved_per_year(self) -> float:
-        """Days that A needs less for what B trains in a year; below 0: more."""
-        a, b = self.hours_per_model
-        return YEAR_HOURS / 24 * (1 - a / b)
-
-    @property
-    def models_per_year(self) -> tuple[float, float]:
-        """How many fit into a year of 8760 h."""
-        a, b = self.hours_per_model
-        return YEAR_HOURS / a, YEAR_HOURS / b
+    models_per_year: tuple[float, float]
+    days_saved_per_year: float
+    """Days that A needs less for what B trains in a year; below 0: more."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -256,14 +246,17 @@ class RunPair:
     @property
     def plan(self) -> YearPlan | None:
         """None where a run did not complete, has no whole epochs or got no verdict, or runs are not comparable."""
-        a, b = self.a, self.b
-        is_cut_short = a.cut_steps or b.cut_steps
-        is_judged = "no verdict" not in (a.outcome, b.outcome)  # else memory or the host was the limit
-        seconds_a, seconds_b = a.mean("total_seconds"), b.mean("total_seconds")
-        if is_cut_short or self.not_comparable or not (is_judged and seconds_a and a.epochs and seconds_b and b.epochs):
-            return None
-        hours = PLANNED_EPOCHS * seconds_a / a.epochs / 3600, PLANNED_EPOCHS * seconds_b / b.epochs / 3600
-        return YearPlan(hours_per_model=hours)
+        hours = []
+        for side in (self.a, self.b):
+            seconds, is_judged = (
+                side.mean("total_seconds"),
+                side.outcome != "no verdict",
+            )  # else memory or the host limits
+            if self.not_comparable or side.cut_steps or not (is_judged and seconds and side.epochs):
+                return None
+            hours.append(PLANNED_EPOCHS * seconds / side.epochs / 3600)
+        a, b = hours
+        return YearPlan((a, b), (YEAR_HOURS / a, YEAR_HOURS / b), YEAR_HOURS / 24 * (1 - a / b))
 
     def compares_storage(self, phase: str) -> bool:
         """Return False where memory served one side alone in a phase: times are then not due to the storage."""
@@ -324,3 +317,8 @@ class Comparison(Answer):
         return max(
             last_first, key=lambda pair: (not names.isdisjoint(pair.metrics), pair.a.ranks + pair.b.ranks), default=None
         )
+
+    @property
+    def reasons(self) -> tuple[str, ...]:
+        """Why its sides are not comparable, as phrases: two searches, or the runs of the main pair."""
+        return self.not_comparable or (self.main_pair.not_comparable if self.main_pair else ())

@@ -37,13 +37,12 @@ def compare(a: Side, b: Side) -> Comparison:
     common: Settings = next((settings for settings in a.conditions if settings in b.conditions), ())
     about_a, about_b = a.about_run(common), b.about_run(common)
     varied = {key.rpartition(".")[2] for settings, *_ in pairs for key, _ in settings}
-    work_a, work_b = (about.work if about else {} for about in (about_a, about_b))
     work = [
-        f"{key} is {work_a[key]} for A and {work_b[key]} for B"
-        for key in work_a
-        if key in work_b and work_a[key] != work_b[key] and key not in varied
+        f"{key} is {value} for A and {about_b.work[key]} for B"
+        for key, value in about_a.work.items()
+        if key not in varied and about_b.work.get(key, value) != value
     ]
-    not_comparable = [] if pairs else _memory_served_one(_from_memory(a, b, ()))
+    not_comparable = [] if pairs else _memory_served_one(_from_memory(a, b))
     if not pairs and a.cached != b.cached:
         not_comparable.append(f"metric.cached is {a.cached} for A and {b.cached} for B")
     comparison = Comparison(
@@ -55,7 +54,7 @@ def compare(a: Side, b: Side) -> Comparison:
         ),
         not_comparable=tuple(not_comparable),
         sides=(_compared_side(a, pairs, about_a), _compared_side(b, pairs, about_b)),
-        issues=tuple(issues_between(a, b, (about_a, about_b))),
+        issues=tuple(issues_between(a, b, about_a, about_b)),
     )
     return replace(comparison, verdict="; ".join(_verdict_phrases(comparison, a, b)))
 
@@ -70,14 +69,14 @@ def _pairs(a: Side, b: Side) -> list[Pair]:
     return [(settings, a.runs[settings], b.runs[settings]) for settings in a.runs if settings in b.runs]
 
 
-def _compared_side(side: Side, pairs: Sequence[Pair], about: Conditions | None) -> ComparedSide:
+def _compared_side(side: Side, pairs: Sequence[Pair], about: Conditions) -> ComparedSide:
     paired = {settings for settings, *_ in pairs}
     unpaired = [] if paired == {()} else [item for item in side.runs.items() if item[0] not in paired]
     return ComparedSide(
         name=side.name,
         accelerators_fed=side.accelerators_fed,
         may_feed_more=side.may_feed_more,
-        about=_conditions_as_text(about) if about else {},
+        about=_conditions_as_text(about) if about.title else {},
         unpaired=tuple(SweepPoint(settings=dict(settings), figures=run) for settings, run in unpaired),
     )
 
@@ -92,11 +91,9 @@ def _conditions_as_text(about: Conditions) -> dict[str, str]:
     return texts | settings_of(about) | {key.replace("_", " "): text for key, text in about.facts.items()}
 
 
-def _from_memory(a: Side, b: Side, settings: Settings) -> FromMemory:
-    about_a, about_b = a.about_run(settings), b.about_run(settings)
-    phases_a = about_a.from_memory if about_a else ()
-    phases_b = about_b.from_memory if about_b else ()
-    return {phase: (phase in phases_a, phase in phases_b) for phase in sorted({*phases_a, *phases_b})}
+def _from_memory(a: Side, b: Side, settings: Settings = ()) -> FromMemory:
+    in_a, in_b = a.about_run(settings).from_memory, b.about_run(settings).from_memory
+    return {phase: (phase in in_a, phase in in_b) for phase in sorted({*in_a, *in_b})}
 
 
 def _memory_served_one(from_memory: FromMemory) -> list[str]:
@@ -130,10 +127,10 @@ def _other_work(a: JobFigures, b: JobFigures) -> list[str]:
     """Return what makes the work of two runs different, as phrases; a field that one run does not know does not."""
     phrases = []
     for name in _WORK_FIELDS:
-        value_a, value_b = getattr(a, name), getattr(b, name)
-        is_known = value_a not in (None, "") and value_b not in (None, "")
-        if is_known and plain(value_a) != plain(value_b):
-            phrases.append(f"{name} is {plain(value_a)} for A and {plain(value_b)} for B")
+        values = getattr(a, name), getattr(b, name)
+        of_a, of_b = map(plain, values)
+        if of_a != of_b and not {None, ""}.intersection(values):
+            phrases.append(f"{name} is {of_a} for A and {of_b} for B")
     if a.cut_steps != b.cut_steps:
         phrases.append("train.total_training_steps cut epochs of A and B at different steps")
     return phrases
@@ -170,12 +167,11 @@ def _fed(side: Side) -> str:
 def _differences(comparison: Comparison, a: Side, b: Side) -> Iterator[str]:
     """Yield, per phase, the difference in time of the main pair; of jobs without times, that of their main metrics."""
     catalogue, pair = catalogue_of(comparison.kind), comparison.main_pair
-    not_comparable = comparison.not_comparable or (pair.not_comparable if pair else ())
-    if not_comparable:
+    if not_comparable := comparison.reasons:
         yield f"not comparable: {', '.join(not_comparable)}"
         return
     if pair is None:
-        if _from_memory(a, b, ()).get(RUN) == (True, True):
+        if _from_memory(a, b).get(RUN) == (True, True):
             yield _BOTH_FROM_MEMORY
         return
     if catalogue.feeds_accelerators and pair.a.limited_by.get(RUN) == pair.b.limited_by.get(RUN) == "nothing":

@@ -41,11 +41,10 @@ class Side(ComparedSide):
     cached: bool = False
     """It is a search that allowed reads from the page cache (`metric.cached`), and so sized memory."""
     warnings: tuple[str, ...] = ()
-    """What a reader of its numbers must know, as sentences."""
 
-    def about_run(self, settings: Settings = ()) -> Conditions | None:
-        """Return the conditions of a run, or else of the first; None when the folders of all are gone."""
-        return self.conditions.get(settings) or next(iter(self.conditions.values()), None)
+    def about_run(self, settings: Settings = ()) -> Conditions:
+        """Return the conditions of a run, or else of the first; without a title when the folders of all are gone."""
+        return self.conditions.get(settings) or next(iter(self.conditions.values()), Conditions(title=""))
 
     @property
     def workload(self) -> str:
@@ -87,22 +86,22 @@ def read_side(folder: str, foreign: Foreign | None = None) -> list[Side]:
     A folder that is not dlemu's is read by `foreign`. Raises UserError for a folder that can't be compared.
     """
     kind, wanted = kind_of(folder), "wanted the folder of a run, sweep or size"
-    if kind is not None and kind.is_job:
+    if kind is None:
+        if not os.path.isdir(folder):
+            raise UserError(f"{folder} is not a folder: {wanted}")
+        if foreign is None:
+            raise UserError(f"{folder} holds no summary.json written by dlemu, {SWEEP} or {SIZE}: {wanted}")
+        return [side_of_runs(folder, *foreign(folder))]
+    if kind.is_job:
         parts = kind.load_job()
         run = parts.read(folder)
         return [side_of_runs(folder, {(): parts.figures(run)}, {(): conditions_of(parts, run.summary, run.facts)})]
-    if kind is not None:
-        answer = kind.load().read(folder)
-        if isinstance(answer, SweepAnswer):
-            return _of_sweep(folder, answer)
-        if isinstance(answer, SizeAnswer):
-            return [_of_search(folder, answer)]
-        raise UserError(f"{folder} holds {kind.noun}: {wanted}")
-    if not os.path.isdir(folder):
-        raise UserError(f"{folder} is not a folder: {wanted}")
-    if foreign is not None:
-        return [side_of_runs(folder, *foreign(folder))]
-    raise UserError(f"{folder} holds no summary.json written by dlemu, {SWEEP} or {SIZE}: {wanted}")
+    match kind.load().read(folder):
+        case SweepAnswer() as sweep:
+            return _of_sweep(folder, sweep)
+        case SizeAnswer() as search:
+            return [_of_search(folder, search)]
+    raise UserError(f"{folder} holds {kind.noun}: {wanted}")
 
 
 def side_of_runs(name: str, runs: Runs, conditions: About | None = None) -> Side:
@@ -112,24 +111,22 @@ def side_of_runs(name: str, runs: Runs, conditions: About | None = None) -> Side
     and otherwise the same settings.
     """
     about = conditions or {}
-    passing = [run.ranks for run in runs.values() if run.passed]
-    most = max(passing, default=0)
+    passing = {settings: run.ranks for settings, run in runs.items() if run.passed}
+    most = max(passing.values(), default=0)
     # With `ranks=""`, settings are compared apart from their number of ranks.
     failed_settings = [
         dict(settings, ranks="")
         for settings, run in runs.items()
         if run.ranks == most + 1 and run.passed is False and run.limited_by.get(RUN) not in HOST_CAUSES
     ]
+    largest = [dict(settings, ranks="") for settings, ranks in passing.items() if ranks == most]
     return Side(
         name=name,
         kind=next(iter(runs.values())).kind,
         runs=runs,
         conditions=about,
         accelerators_fed=most if passing else None,
-        may_feed_more=any(
-            run.ranks == most and run.passed and dict(settings, ranks="") not in failed_settings
-            for settings, run in runs.items()
-        ),
+        may_feed_more=any(settings not in failed_settings for settings in largest),
         warnings=tuple(dict.fromkeys(warning for each in about.values() for warning in each.warnings)),
     )
 
@@ -187,19 +184,17 @@ def _of_search(folder: str, search: SizeAnswer) -> Side:
     )
 
 
-def issues_between(a: Side, b: Side, about: tuple[Conditions | None, Conditions | None]) -> Iterator[str]:
+def issues_between(a: Side, b: Side, about_a: Conditions, about_b: Conditions) -> Iterator[str]:
     """Yield a sentence for everything but the storage that differs, and the warnings of each side."""
     if os.path.realpath(a.name) == os.path.realpath(b.name):
         yield "A and B are the same folder: they do not differ"
-    about_a, about_b = about
-    if about_a and about_b:
-        device = about_a.storage.device if about_a.storage else ""
-        if device and about_b.storage and about_b.storage.device == device:
-            yield f"A and B are on the same device, {device}"
-    titles = [first.title if (first := side.about_run()) else side.workload for side in (a, b)]
+    devices = [about.storage.device for about in (about_a, about_b) if about.storage and about.storage.device]
+    if len(devices) > len(set(devices)):
+        yield f"A and B are on the same device, {devices[0]}"
+    titles = [side.about_run().title or side.workload for side in (a, b)]
     if titles[0] != titles[1]:
         yield f"A ran {titles[0]} and B {titles[1]}: the difference is not due to the storage alone"
-    if about_a and about_b and about_a.how and about_b.how:  # other benchmarks do not record `how`
+    if about_a.how and about_b.how:  # other benchmarks do not record `how`
         settings_a, settings_b = settings_of(about_a), settings_of(about_b)
         for key, text in settings_a.items():
             if key in settings_b and text != settings_b[key]:

@@ -8,8 +8,9 @@ from typing import Any
 
 from dlemu.metrics.catalogue import RUN
 from dlemu.metrics.verdict import HOST_LIMITS, Outcome
+from dlemu.report.any_run import further_reasons
 from dlemu.report.screen import Said, Screen, rate
-from dlemu.report.table import Section, Table, Tone, Words, columns
+from dlemu.report.table import Table, Tone, columns
 from dlemu.report.units import duration, number, plain, verdict_word, with_uncertainty
 from dlemu.results.answer_files import read_answer
 from dlemu.results.figures import JobFigures, Value
@@ -92,12 +93,8 @@ def screen(answer: SizeAnswer, folder: str) -> Screen:
     return Screen(title=title, lines=lines, folder=folder)
 
 
-def _sections(answer: SizeAnswer, folder: str) -> Iterator[Section]:
-    limit = answer.limited_by
-    if limit.what not in ("count", "host") and len(limit.evidence) > 1:  # the first one is on the first screen
-        yield Words(f"Why: {limit.name}", limit.evidence[1:])
-    if limit.advice[1:]:
-        yield Words("What else to do", limit.advice[1:])
+def _sections(answer: SizeAnswer, folder: str) -> Iterator[Table]:
+    yield from further_reasons(answer.limited_by)
     rows = [
         (
             str(trial.accelerators),

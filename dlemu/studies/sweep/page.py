@@ -8,7 +8,7 @@ from typing import Any
 from dlemu.config.overrides import named
 from dlemu.metrics.catalogue import RUN, Catalogue, Metric
 from dlemu.report.screen import Said, Screen
-from dlemu.report.table import Cell, Line, Section, Table, Tone, Words, columns
+from dlemu.report.table import Cell, Line, Table, Tone, columns, listing
 from dlemu.report.units import number, short_names, verdict_word, with_interval
 from dlemu.results.answer_files import read_answer
 from dlemu.results.figures import JobFigures
@@ -42,11 +42,11 @@ def screen(answer: SweepAnswer, folder: str) -> Screen:
     return Screen(title=title, lines=lines, notes=notes, folder=folder, table=points_table(answer.points))
 
 
-def sections(answer: SweepAnswer, folder: str) -> Iterator[Section]:
+def sections(answer: SweepAnswer, folder: str) -> Iterator[Table]:
     """Yield what follows on the page: the points, why some failed, and what was run."""
     yield points_table(answer.points)
     if failed := [f"{named(point.settings)}: {point.failure}" for point in answer.points if point.failure]:
-        yield Words("What did not complete", failed)
+        yield listing("What did not complete", failed)
     yield from background(answer.question, folder, [point.folder for point in answer.points])
 
 
