@@ -27,10 +27,6 @@ class Value:
     half_width: float | None = None
     """None with fewer than three repetitions: epochs, or checkpoints."""
 
-    def over(self, count: int) -> Value:
-        """Return the share of each of `count` equal parts."""
-        return Value(self.mean / count, None if self.half_width is None else self.half_width / count)
-
 
 @dataclass(frozen=True, kw_only=True)
 class Emulated:

@@ -13,7 +13,7 @@ from dlemu.metrics.limit import Limit
 from dlemu.metrics.t_interval import Estimate, estimate
 from dlemu.metrics.verdict import HOST_LIMITS, Outcome
 from dlemu.results.answer_files import Answer
-from dlemu.results.figures import CONFIDENCE, Difference, Emulated, JobFigures, difference
+from dlemu.results.figures import CONFIDENCE, Difference, Emulated, JobFigures
 from dlemu.results.kinds import catalogue_of
 from dlemu.runner.run_list import StudyAnswer
 
@@ -262,16 +262,6 @@ class RunPair:
         """Return False where memory served one side alone in a phase: times are then not due to the storage."""
         of_a, of_b = self.from_memory.get(phase, (False, False))
         return of_a == of_b
-
-    def time(self, metric: str) -> Difference | None:
-        """Return the difference of a time for equal work: per epoch where one side ran more epochs than the other.
-
-        None where a run did not complete.
-        """
-        both, epochs_a, epochs_b = self.metrics.get(metric), self.a.epochs, self.b.epochs
-        if epochs_a == epochs_b or not epochs_a or not epochs_b or both is None or both.difference_percent is None:
-            return both
-        return difference(self.a.metrics[metric].over(epochs_a), self.b.metrics[metric].over(epochs_b))
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -16,7 +16,7 @@ from dlemu.studies.compare.sides import Settings, Side, issues_between
 from dlemu.studies.conditions import settings_of
 
 _BOTH_FROM_MEMORY = "memory served both, not storage"
-_WORK_FIELDS = ("workload", "ranks", "accelerator", "computation_seconds")
+_WORK_FIELDS = ("workload", "ranks", "accelerator", "computation_seconds", "epochs")
 """Fields of JobFigures: runs in which one of them differs did not do the same work."""
 Pair = tuple[Settings, JobFigures, JobFigures]
 FromMemory = Mapping[str, tuple[bool, bool]]  # as `RunPair.from_memory`
@@ -179,10 +179,8 @@ def _differences(comparison: Comparison, a: Side, b: Side) -> Iterator[str]:
         yield f"{memory}both kept {pair.a.ranks} accelerators busy: more ranks or `dlemu size` of each tell them apart"
         return
     where = f"with {pair_settings(pair, catalogue)} " if catalogue.feeds_accelerators or pair.settings else ""
-    epochs = count(pair.a.epochs or 0, "epoch")
-    each = "" if pair.a.epochs == pair.b.epochs else f"A ran {epochs} and B {pair.b.epochs}: per epoch, "
     for metric in catalogue.times or catalogue.headlines:
-        phase, both = metric.phase or RUN, pair.time(metric.name)
+        phase, both = metric.phase or RUN, pair.metrics.get(metric.name)
         if both is None:
             continue
         subject = "" if phase == RUN else f"{phase}: "
@@ -190,7 +188,7 @@ def _differences(comparison: Comparison, a: Side, b: Side) -> Iterator[str]:
             served = "B" if pair.from_memory[phase][1] else "A"
             yield f"{subject}not comparable: {served}'s data came from memory"
             continue
-        subject = f"{each}{where}{subject}" if metric.phase else f"{where}{metric.title}: "
+        subject = f"{where}{subject}" if metric.phase else f"{where}{metric.title}: "
         memory = f"{_BOTH_FROM_MEMORY}: " if phase in pair.from_memory else ""
         yield memory + subject + difference_in_words(both, metric, repetitions=f"{catalogue.repetition}s")
 

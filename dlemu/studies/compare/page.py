@@ -64,16 +64,16 @@ def _at_edge(side: ComparedSide) -> JobFigures | None:
 
 
 def _headlines(pair: RunPair, catalogue: Catalogue) -> Iterator[Metric]:
-    """Yield the metrics to show first: times only if both runs did equal work in that phase, and from storage."""
+    """Yield the metrics to show first: times only if both runs were from storage in that phase, or neither."""
     for metric in catalogue:
-        is_comparable = pair.compares_storage(metric.phase) and pair.a.epochs == pair.b.epochs
-        if metric.is_tile or metric.name == catalogue.decisive or (metric.phase and is_comparable):
+        is_time = metric.phase and pair.compares_storage(metric.phase)
+        if metric.is_tile or metric.name == catalogue.decisive or is_time:
             yield metric
 
 
 def _year_lines(pair: RunPair) -> Iterator[str]:
     """Yield the lines of the plan of a year; days saved only if the difference in time may be real."""
-    time = pair.time("total_seconds")
+    time = pair.metrics.get("total_seconds")
     if pair.plan is None or scaled(pair.a.sample_divisor):  # smaller samples are of no model that anybody trains
         return
     (a, b), (models_a, models_b), days = pair.plan
