@@ -114,7 +114,6 @@ def datagen(
 def size(
     source: Sequence[str] | Mapping[str, object] = (),
     *,
-    launcher: str = "",
     config_dir: str | None = None,
     at_least: int | None = None,
     most: int = 4096,
@@ -131,7 +130,6 @@ def size(
 
     return find_size.size(
         overrides_of(source, settings),
-        launcher=launcher,
         config_dir=config_dir,
         at_least=at_least,
         most=most,
@@ -228,7 +226,6 @@ def probe(
 def sweep(
     source: Sequence[str] | Mapping[str, object] = (),
     *,
-    launcher: str = "",
     config_dir: str | None = None,
     on_progress: Callable[[SizingEvent], None] | None = None,
     **settings: object,
@@ -241,7 +238,7 @@ def sweep(
     from dlemu.studies.sweep import run
 
     values = overrides_of(source, settings, several=True)
-    return run.sweep(values, launcher=launcher, config_dir=config_dir, on_event=on_progress or ignore)
+    return run.sweep(values, config_dir=config_dir, on_event=on_progress or ignore)
 
 
 def compare(

@@ -43,7 +43,7 @@ def command(
     from datagen.errors import DlemuError
     from dlemu.ranks import interrupt_on
     from dlemu.results.answer_files import to_json
-    from dlemu.results.kinds import kind_named, kind_of, read_result
+    from dlemu.results.kinds import kind_in, read_result
 
     interrupt_on(signal.SIGTERM)
     if output and len(folders) > 1:
@@ -57,13 +57,13 @@ def command(
         summary = getattr(answer, "summary", answer)
         click.echo(to_json(summary), nl=False)
         raise SystemExit(0 if getattr(summary, "complete", True) else DlemuError.exit_status)
-    from dlemu.studies.pages import write_page, write_pictures
+    from dlemu.report.page import write_page, write_pictures
 
     formats = [name for name, is_wanted in (("png", png), ("svg", svg)) if is_wanted]
     for folder in folders:
         page = write_page(folder, output)
         answer = read_result(folder)
-        show((kind_of(folder) or kind_named("training")).name, getattr(answer, "summary", answer), folder)
+        show(kind_in(folder).name, getattr(answer, "summary", answer), folder)
         click.echo(f"report: {page}")
         for file_format in formats:
             for path in write_pictures(folder, file_format, os.path.join(os.path.dirname(page), "figures")):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import fields, is_dataclass
 from typing import Any
 
@@ -27,7 +27,7 @@ def show(kind: Kind, answer: Any, folder: str, console: Console, *, details: boo
         return
     parts, tables = kind.load(), list(sections_of(kind, answer, folder))
     if isinstance(parts, JobParts) and parts.sections is None:
-        tables += all_keys(kind, answer, without=(*_IN_WORDS, *(metric.name for metric in parts.catalogue)))
+        tables += keys_of(kind.answer, answer, {*_IN_WORDS, *(metric.name for metric in parts.catalogue)})
     for table in tables:
         print_table(table, console)
 
@@ -79,26 +79,14 @@ def further_reasons(limit: LimitedBy[Any]) -> Iterator[Table]:
         yield listing("What else to do", limit.advice[1:])
 
 
-def all_keys(kind: Kind, answer: Any, without: Sequence[str] = ()) -> Iterator[Table]:
-    """Yield every key of a job's result with its meaning: a table for each part of it."""
-    if not kind.is_job:
-        return
-    values = {field.name: getattr(answer, field.name) for field in fields(answer)}
-    parts = {key: value for key, value in values.items() if is_dataclass(value) and key not in without}
-    yield from keys_of(kind.answer, answer, (*parts, *without))
-    for key, value in parts.items():
-        yield from keys_of(f"{kind.answer}: {key}", value, without)
-
-
-def keys_of(title: str, value: Any, without: Sequence[str] = ()) -> Iterator[Table]:
+def keys_of(title: str, value: Any, without: Collection[str] = ()) -> Iterator[Table]:
     """Yield a table of the keys that have a value, with value and meaning, and a table for each list of parts."""
     rows, lists = [], {}
-    separator = "." if ": " in title else ": "
     for key, item, meaning in explained(value):
-        if key.partition(".")[0] in without or item is None or item == ():
+        if item is None or item == () or not set(without).isdisjoint(key.split(".")):
             continue
         if isinstance(item, tuple) and is_dataclass(item[0]):
-            lists[f"{title}{separator}{key}"] = item
+            lists[f"{title}: {key}"] = item
         else:
             rows.append((key, plain(item, key), meaning))
     if rows:
@@ -109,11 +97,10 @@ def keys_of(title: str, value: Any, without: Sequence[str] = ()) -> Iterator[Tab
 
 def listed(title: str, items: Sequence[Any]) -> Iterator[Table]:
     """Yield a table with a row for each of a result's parts, if there are any."""
-    if not items:
-        return
-    names = [field.name for field in fields(items[0])]
+    names = [field.name for item in items[:1] for field in fields(item)]
     rows: list[Sequence[Cell]] = [[plain(getattr(item, name), name) for name in names] for item in items]
     if len(rows) > _LONG_TABLE:
         rows[10:-10] = [(f"... {len(rows) - 20} more ...",)]
-    heads = columns(*(name.replace("_", " ") for name in names))
-    yield Table(title=title, columns=heads, rows=rows, folded=True)
+    if rows:
+        heads = columns(*(name.replace("_", " ") for name in names))
+        yield Table(title=title, columns=heads, rows=rows, folded=True)

@@ -72,20 +72,8 @@ def duration(seconds: float) -> str:
     return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"
 
 
-def unit_of(key: str) -> str:
-    """Return the unit of a dotted key of a summary, from the ending of its name; empty for a count."""
-    for part in reversed(key.split(".")):
-        for ending, unit in _UNITS.items():
-            if part.endswith(ending):
-                return unit
-    return ""
-
-
 def verdict_word(passed: bool | None, *, unknown: str = "no verdict") -> str:
-    """Return pass, fail, or `unknown` for neither."""
-    if passed is None:
-        return unknown
-    return "pass" if passed else "fail"
+    return unknown if passed is None else "pass" if passed else "fail"
 
 
 def plain(value: Any, key: str = "") -> str:
@@ -95,7 +83,8 @@ def plain(value: Any, key: str = "") -> str:
     if isinstance(value, bool):
         return "yes" if value else "no"
     if isinstance(value, int | float):
-        unit = unit_of(key)
+        parts = reversed(key.split("."))
+        unit = next((unit for part in parts for ending, unit in _UNITS.items() if part.endswith(ending)), "")
         return size(value) if unit == "bytes" and isinstance(value, int) else f"{value:.6g} {unit}".rstrip()
     if is_dataclass(value) or isinstance(value, Mapping):
         return ", ".join(f"{key.replace('_', ' ')} {plain(item)}" for key, item in _items(value))

@@ -26,7 +26,7 @@ if TYPE_CHECKING:  # every command imports this module
 
 PACKAGES = ("dlemu.jobs", "dlemu.studies")
 ENTRY_POINTS = "dlemu.jobs"
-_DEFAULT = "training"  # for runs of no other kind: its reader reports what is missing or damaged in a folder
+_DEFAULT = "training"  # for runs of no other kind
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -188,14 +188,19 @@ def kind_of(folder: str) -> Kind | None:
     return None
 
 
+def kind_in(folder: str) -> Kind:
+    """Return the kind of the result in a folder; without a result training, whose reader says what is missing there."""
+    return kind_of(folder) or kind_named(_DEFAULT)
+
+
 def read_result(folder: str) -> Any:
     """Return the result in a folder, typed; raises UserError for a folder without a result, or a damaged one."""
-    return (kind_of(folder) or kind_named(_DEFAULT)).load().read(folder)
+    return kind_in(folder).load().read(folder)
 
 
 def read_figures(folder: str) -> tuple[Any, JobFigures]:
     """Return the run in a folder, and its figures for sweeps, comparisons and pages; raises UserError."""
-    parts = (kind_of(folder) or kind_named(_DEFAULT)).load_job()
+    parts = kind_in(folder).load_job()
     run = parts.read(folder)
     return run, parts.figures(run)
 

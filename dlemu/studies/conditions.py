@@ -17,7 +17,6 @@ from dlemu.results.figures import Conditions
 from dlemu.results.kinds import JobParts, kind_of
 from dlemu.results.measured import read_facts, read_saved
 from dlemu.results.parts import Environment
-from dlemu.runner.run_list import DIGEST
 
 HOST_FACTS = ("host", "processor", "cpu_usable", "memory_bytes", "kernel", "dlemu", "packages")
 """Name of a host, and the facts of it that affect measurements of storage."""
@@ -49,9 +48,8 @@ def settings_of(side: Conditions) -> dict[str, str]:
     return {key.replace("_", " "): plain(value, key) for key, value in settings.items() if value is not None}
 
 
-def background(question: Any, folder: str, runs: Iterable[str]) -> Iterator[Table]:
-    """Yield tables of a study's question, and of the conditions of the first of its `runs` that can still be read."""
-    yield from keys_of("The question", question, without=[DIGEST])
+def background(folder: str, runs: Iterable[str]) -> Iterator[Table]:
+    """Yield tables of the conditions of the first of a study's `runs` that can still be read."""
     for name in runs:
         with contextlib.suppress(UserError):  # of a damaged run, which is skipped: the study has its own numbers
             for run in conditions_in([os.path.join(folder, name)]):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
@@ -9,7 +10,7 @@ import altair as alt
 
 from dlemu.metrics.catalogue import Metric
 from dlemu.metrics.t_interval import percent_interval
-from dlemu.report.figure_base import Figure, Level, Row, lines, percent_domain
+from dlemu.report.figure_base import Figure, Level, Row, lines
 from dlemu.report.units import short_names, verdict_word
 from dlemu.results.figures import JobFigures
 from dlemu.results.kinds import catalogue_of
@@ -68,7 +69,7 @@ def charts(points: Iterable[Point]) -> Iterator[tuple[str, Figure]]:
         x = _x_axis(axis)
     rows = list(_rows(metric, runs, axis, is_judged=bool(catalogue.judged)))
     ends = [row[end] for row in rows for end in ("low", "high")] + [level.value for level in levels]
-    domain = percent_domain(ends) if metric.unit == "%" else ()
+    domain = (max(0.0, 10 * math.floor(min(ends) / 10 - 0.2)), 100.0) if metric.unit == "%" else ()
     yield "by_count", Figure(title, caption, lines(rows, x, metric.label, domain=domain, levels=levels, points=True))
 
 

@@ -57,7 +57,7 @@ def test_what_is_raised_is_told_once(
 @pytest.mark.parametrize(
     ("words", "step"),
     [
-        ("report x", "dlemu.studies.pages.write_page"),
+        ("report x", "dlemu.report.page.write_page"),
         ("predict workload=unet3d --mb-per-second 7", "dlemu.studies.predict.predict"),
         ("compare workload=unet3d drives=/mnt/a,/mnt/b", "dlemu.studies.sweep.run.sweep"),  # it has planned no run yet
     ],

@@ -27,7 +27,7 @@ from tests.run.test_checkpoint_jobs import run
 pytest.importorskip("altair", reason="the extra `report` is not installed")
 pytest.importorskip("vl_convert", reason="the extra `report` is not installed")
 
-from dlemu.studies.pages import write_pictures
+from dlemu.report.page import write_pictures
 
 _DURATIONS = ("ended_ns", "released_ns", "moved_ns", "synced_ns", "started_ns")
 

@@ -23,8 +23,8 @@ from tests.shown import details
 pytest.importorskip("altair", reason="the extra `report` is not installed")
 pytest.importorskip("vl_convert", reason="the extra `report` is not installed")
 from dlemu.report.figure_base import Figure
+from dlemu.report.page import open_page, write_page
 from dlemu.studies.figures import Point, charts
-from dlemu.studies.pages import open_page, write_page
 from tests.report.test_figures import check_drawn, column
 from tests.report.test_page import read_page
 

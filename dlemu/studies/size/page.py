@@ -109,7 +109,7 @@ def _sections(answer: SizeAnswer, folder: str) -> Iterator[Table]:
     names = ("accelerators", "AU, %", "loader MB/s", "device MB/s", "seconds", "settled")
     notes = ["AU: of the steady part of a trial; MB/s: of the whole, its start and end included"]
     yield Table(title="Trials, in order", columns=columns(*names, right=range(len(names) - 1)), rows=rows, notes=notes)
-    yield from background(answer.question, folder, [trial.folder for trial in answer.trials])
+    yield from background(folder, [trial.folder for trial in answer.trials])
 
 
 def _charts(answer: SizeAnswer, _: str) -> Iterator[tuple[str, Any]]:

@@ -47,7 +47,7 @@ def sections(answer: SweepAnswer, folder: str) -> Iterator[Table]:
     yield points_table(answer.points)
     if failed := [f"{named(point.settings)}: {point.failure}" for point in answer.points if point.failure]:
         yield listing("What did not complete", failed)
-    yield from background(answer.question, folder, [point.folder for point in answer.points])
+    yield from background(folder, [point.folder for point in answer.points])
 
 
 def _charts(answer: SweepAnswer, _: str) -> Iterator[tuple[str, Any]]:

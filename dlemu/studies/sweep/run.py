@@ -27,17 +27,14 @@ CLOSE = 1.1  # a search ends when the least value that fails is at most this fac
 _FARTHEST = 1024.0  # values tried are at most the first value x this, and at least the first value / this
 
 
-def sweep(
-    overrides: Sequence[str], *, launcher: str = "", config_dir: str | None = None, on_event: OnEvent = ignore
-) -> SweepAnswer:
+def sweep(overrides: Sequence[str], *, config_dir: str | None = None, on_event: OnEvent = ignore) -> SweepAnswer:
     """Run every combination of the values given; a point that fails is noted, and the other points go on.
 
-    `overrides` are those of `dlemu train` (or of the command that the workload needs), some keys with several values.
-    `launcher`, also an override, is the command that starts the ranks, with `{ranks}` in it. An interrupted sweep goes
-    on from its `output.folder` when it is called again with the same arguments. Raises UserError before the first point
-    for wrong settings of any point.
+    `overrides` are those of `dlemu train` (or of the command that the workload needs), some keys with several values,
+    and `launcher`. An interrupted sweep goes on from its `output.folder` when it is called again with the same
+    arguments. Raises UserError before the first point for wrong settings of any point.
     """
-    launcher, words = take_launcher("sweep", overrides, launcher)
+    launcher, words = take_launcher("sweep", overrides)
     folder, words = take_word(words, "output.folder")
     all_points = points(words)
     check_points(all_points)
@@ -105,7 +102,7 @@ def find_bracket(overrides: Sequence[str], *, config_dir: str | None, on_event: 
     The first value tried is the workload's. An interrupted search goes on from its `output.folder`. Raises UserError,
     also where a run neither passes nor fails its limits; DlemuError where a run ends with an error.
     """
-    launcher, words = take_launcher("size", overrides, "")
+    launcher, words = take_launcher("size", overrides)
     folder, words = take_word(words, "output.folder")
     workload = load(words, config_dir=config_dir)
     kind = kind_wanted(workload)
