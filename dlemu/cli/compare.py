@@ -58,7 +58,7 @@ def command(folders: tuple[str, ...], make: bool, yes: bool, output: str | None,
     # The name is from a result, which may come from anywhere: it must not lead to another folder.
     name_of = a.workload.replace(os.sep, "-").strip(".") or "runs"
     folder = output or new_folder(name_of, "compare-")
-    show("comparison", comparison, folder)
+    show("compare", comparison, folder)
     save_answer(folder, COMPARE, comparison)
     report_result(report, folder)
 

@@ -104,7 +104,7 @@ def test_a_comparison_begins_with_what_the_terminal_says_first(study: str, studi
 def test_no_year_follows_from_runs_that_did_other_work(tmp_path: Path) -> None:
     few, many = (write_run(tmp_path / f"{ranks}", telemetry=False, ranks=ranks) for ranks in (2, 3))
     folder = str(write_comparison(tmp_path / "both", few, many))
-    for words in (details("comparison", read_result(folder)), " ".join(read_page(Path(write_page(folder))).words)):
+    for words in (details("compare", read_result(folder)), " ".join(read_page(Path(write_page(folder))).words)):
         assert "ranks is 2 for A and 3 for B" in words.partition("total time")[0], "the reason stands before any figure"
         assert not re.search("a year|models|saved", words)
 
@@ -116,7 +116,7 @@ def with_distinct(folder: Path) -> Iterator[tuple[bool | None, str]]:
     for width, distinct in ((0.0, True), (None, None), (1e9, False)):
         time = replace(pair.metrics["total_seconds"], half_width_percent=width)
         changed = replace(pair, metrics=pair.metrics | {"total_seconds": time})
-        yield distinct, details("comparison", replace(answer, runs=(changed,)))
+        yield distinct, details("compare", replace(answer, runs=(changed,)))
 
 
 def test_no_days_are_saved_by_a_difference_that_is_not_shown(studies: dict[str, Path]) -> None:
