@@ -110,9 +110,10 @@ def test_size_says_what_the_storage_feeds_at_full_size(
     if divisor is None:
         assert "real size" not in lines[0][1]
         return
-    assert lines[0] == ("answer", at_full_size(answer)), "before what small samples' accelerators do"
-    assert at_full_size(answer).startswith(f"{fed} {name} at real size: for AU ")
-    by_host = at_full_size(replace(answer, limited_by=LimitedBy(what="host CPU")))
+    assert answer.full_size is not None
+    assert lines[0] == ("answer", at_full_size(answer, answer.full_size)), "before what small samples' accelerators do"
+    assert lines[0][1].startswith(f"{fed} {name} at real size: for AU ")
+    by_host = at_full_size(replace(answer, limited_by=LimitedBy(what="host CPU")), answer.full_size)
     assert by_host.startswith("at least "), "the host kept it from more"
 
 

@@ -56,30 +56,31 @@ def figures_of_count(answer: SizeAnswer, result: CountResult) -> JobFigures:
 def screen(answer: SizeAnswer, folder: str) -> Screen:
     """Return what is said first of a search: how many pass, the counts around the edge, what limits the next count."""
     question, limit, outcome = answer.question, answer.limited_by, answer.outcome or "no verdict"
+    threshold, full = question.threshold_percent, answer.full_size
     text = counts_in_words(answer) if answer.verdict else "the search was interrupted"
     if answer.at_least:
         text = f"{answer.max_accelerators} of {answer.at_least} wanted{scaled(question.sample_divisor)}. {text}"
     label = outcome.upper() if answer.complete else "INCOMPLETE"
     if label == "PASS" and not answer.at_least:  # the user did not ask whether a number passes
-        label = "measured" if answer.full_size else "answer"
+        label = "measured" if full else "answer"
     lines = [Said(label, text, tone=_TONES.get(outcome, "open"))]
-    if answer.full_size is not None:  # first, so that nobody takes the accelerators of small samples for real ones
-        lines.insert(0, Said("answer", at_full_size(answer), "computed, not measured", tone="strong"))
+    if full is not None:  # first, so that nobody takes the accelerators of small samples for real ones
+        lines.insert(0, Said("answer", at_full_size(answer, full), "computed, not measured", tone="strong"))
     lines += [Said("note", text, tone="caution") for text in answer.issues]
     below = [result for result in answer.counts if result.accelerators <= answer.max_accelerators]
     above = [result for result in answer.counts if result.accelerators > answer.max_accelerators]
     for result in [*below[-1:], *above][:_SHOWN_COUNTS]:
-        au = with_uncertainty(result.au_sustained_percent, result.half_width_percent, question.threshold_percent)
+        au = with_uncertainty(result.au_sustained_percent, result.half_width_percent, threshold)
         verdict = verdict_word(result.passed, unknown="too close to call")
         lines.append(Said(f"{result.accelerators:>3}", f"AU {au}: {verdict}"))
     reason = "" if limit.what in ("count", "host") else "".join(limit.evidence[:1])
     lines.append(Said("limit", limit_in_words(answer), reason))
-    needs = f"for AU {question.threshold_percent:g} % {answer.max_accelerators + 1} need"
-    rates = f"{rate(answer.wanted_mb_per_second)}; the storage gave up to {rate(answer.storage_mb_per_second)}"
-    lines.append(Said("needs", f"{needs} {rates}", "in trials and read probe"))
-    advice, full = limit.advice[:1], answer.full_size
+    needs = f"for AU {threshold:g} % {answer.max_accelerators + 1} need {rate(answer.wanted_mb_per_second)}"
+    given = f"the storage gave up to {rate(answer.storage_mb_per_second)}"
+    lines.append(Said("needs", f"{needs}; {given}", "in trials and read probe"))
+    advice = limit.advice[:1]
     if full is not None and not full.accelerators and limit.what == "storage" and answer.storage_mb_per_second:
-        times = full.mb_per_accelerator * question.threshold_percent / 100 / answer.storage_mb_per_second
+        times = full.mb_per_accelerator * threshold / 100 / answer.storage_mb_per_second
         advice = (f"a storage {times:,.2g} times as fast, for one accelerator at real size",)
     lines += [Said("to do", text, tone="strong") for text in advice]
     shares = [share for trial in answer.trials if (share := trial.figures.from_storage_percent) is not None]
