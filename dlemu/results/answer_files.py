@@ -45,7 +45,6 @@ class SummaryHead:
     schema_version: int | None = None
     facts_version: int | None = None
     kind: str = ""
-    """Kind of job."""
 
 
 def to_json(answer: object) -> str:
@@ -80,22 +79,17 @@ def read_answer(folder: str, name: str, answer_type: type[A]) -> A | None:
 def open_untrusted(path: str, most_bytes: int) -> int:
     """Return a descriptor of a regular file; raises UserError for a pipe, a device, or a file that is far too large."""
     try:
-        return _open_checked(path, most_bytes)
+        descriptor = open_regular(path)
+        size_bytes = os.fstat(descriptor).st_size
+        if size_bytes > most_bytes:
+            os.close(descriptor)
+        check_size(path, size_bytes, most_bytes)
     except (OSError, ValueError) as error:  # ValueError: a name with a NUL
         folder, is_missing = os.path.dirname(path), isinstance(error, FileNotFoundError | NotADirectoryError)
         if is_missing and folder and not os.path.isdir(folder):
             raise UserError(f"{folder} is not a folder: name the folder of a result") from error
         reason = error.strerror if isinstance(error, OSError) else error
         raise UserError(f"{path} can't be read: {reason}; name the folder of a result") from error
-
-
-def _open_checked(path: str, most_bytes: int) -> int:
-    descriptor = open_regular(path)
-    try:
-        check_size(path, os.fstat(descriptor).st_size, most_bytes)
-    except OSError:
-        os.close(descriptor)
-        raise
     return descriptor
 
 

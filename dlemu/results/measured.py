@@ -1,8 +1,6 @@
 """Writes and reads the folder of a run. Each file is written under another name first, and renamed when complete.
 
-`write_measured` writes what was measured: config.yaml, the rows' tables (a kind of job has its own), telemetry.parquet
-and, last, facts.json; `write_summary` writes summary.json. Reading a run computes its summary again from the rows: what
-summary.json says is not trusted.
+Reading a run computes its summary again from the rows: what summary.json says is not trusted.
 """
 
 from __future__ import annotations
@@ -73,7 +71,6 @@ class MeasuredLog(Generic[N]):
     """What the ranks of a run measured: collected on rank 0, or read from the files of a killed run."""
 
     rows: NDArray[np.void]
-    """Rows of all ranks."""
     journal: N
     telemetry: Telemetry = ()
 
@@ -86,7 +83,6 @@ class MeasuredRun(ABC):
     """One run: what its ranks measured, and all metrics computed from it."""
 
     folder: str
-    """Folder of its files."""
     facts: RunFacts
     rows: Rows
     """Rows of all ranks; times are of each host's own clock."""
