@@ -77,7 +77,7 @@ class Terminal:
         """The job's `output.report`, once it has begun."""
         self._line = ProgressLine(Console(stderr=True))
 
-    def __call__(self, event: events.Event) -> None:
+    def __call__(self, event: object) -> None:
         if isinstance(event, Progress):
             self._line.show(str(event), last=event.is_over)
             return
