@@ -52,8 +52,7 @@ class Page:
 def open_page(folder: str) -> Page:
     """Return the page of the result in a folder; raises UserError."""
     kind = kind_in(folder)
-    parts = kind.load()
-    result = parts.read(folder)
+    charts, result = kind.load().charts, kind.read(folder)
     answer = result.summary if kind.is_job else result
     return Page(
         screen=screen_of(kind, answer, folder),
@@ -62,7 +61,7 @@ def open_page(folder: str) -> Page:
         config=read_config(folder),
         measured_at=getattr(answer, "started_at", ""),
         source=os.path.basename(os.path.abspath(folder)),
-        draw=lambda: parts.charts(result, folder) if parts.charts else (),
+        draw=lambda: charts(result, folder) if charts else (),
     )
 
 

@@ -33,8 +33,8 @@ _DEFAULT = "training"  # for runs of no other kind
 class Parts:
     """The code of a kind of result. For what a kind leaves out, `dlemu.report.any_run` has a form for all kinds."""
 
-    read: Callable[[str], Any]
-    """Returns the typed result in a folder; raises UserError."""
+    read: Callable[[str], Any] | None = None
+    """Returns the typed result in a folder; raises UserError. Without it, the answer's file alone is the result."""
     answer_type: type[Any]
     """The type of its `answer`, a dataclass, from which `dlemu schema` makes its schema."""
     screen: Callable[[Any, str], Any] | None = None
@@ -108,6 +108,13 @@ class Kind:
         if not isinstance(parts, JobParts):
             raise UserError(f"{self.noun} is no run of a job: wanted one")
         return parts
+
+    def read(self, folder: str) -> Any:
+        """Return the typed result in a folder; raises UserError."""
+        from dlemu.results.answer_files import read_answer
+
+        parts = self.load()
+        return parts.read(folder) if parts.read else read_answer(folder, self.answer, parts.answer_type)
 
     def holds(self, folder: str) -> bool:
         """Return whether a folder has its answer."""
@@ -184,14 +191,14 @@ def kind_in(folder: str) -> Kind:
 
 def read_result(folder: str) -> Any:
     """Return the result in a folder, typed; raises UserError for a folder without a result, or a damaged one."""
-    return kind_in(folder).load().read(folder)
+    return kind_in(folder).read(folder)
 
 
 def read_figures(folder: str) -> tuple[Any, JobFigures]:
     """Return the run in a folder, and its figures for sweeps, comparisons and pages; raises UserError."""
-    parts = kind_in(folder).load_job()
-    run = parts.read(folder)
-    return run, parts.figures(run)
+    kind = kind_in(folder)
+    figures, run = kind.load_job().figures, kind.read(folder)
+    return run, figures(run)
 
 
 def catalogue_of(kind: str) -> Catalogue:

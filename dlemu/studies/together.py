@@ -18,7 +18,6 @@ from dlemu.metrics.catalogue import Metric
 from dlemu.metrics.demand import sample_divisor
 from dlemu.report.screen import Said, Screen
 from dlemu.report.table import Table, columns
-from dlemu.results.answer_files import read_answer
 from dlemu.results.figures import SAME_PERCENT, Difference, JobFigures, difference, difference_in_words
 from dlemu.results.kinds import Parts, catalogue_of, kind_wanted, kinds, read_figures
 from dlemu.results.wording import count, scaled
@@ -269,7 +268,6 @@ def sections(answer: Together, _: str) -> Iterator[Table]:
 
 
 PARTS = Parts(
-    read=lambda folder: read_answer(folder, TOGETHER, Together),
     answer_type=Together,
     screen=screen,
     sections=sections,

@@ -89,7 +89,7 @@ def test_a_point_that_failed_is_a_line_first_and_told_whole_in_the_details(studi
     page = open_page(folder)
     assert page.screen.notes == ["dataset.data_folder=slow ranks=32 failed: no memory for 32 ranks"]
     assert "8 of 11 passed, 1 did not complete" in page.screen.lines[0].value
-    assert "use fewer" in details("sweep", kind.load().read(folder), folder)
+    assert "use fewer" in details("sweep", kind.read(folder), folder)
 
 
 @pytest.mark.parametrize("study", ["sweeps", "runs", "searches"])

@@ -8,11 +8,10 @@ from typing import TYPE_CHECKING
 
 from dlemu.contrib.reproduce.document import document_named
 from dlemu.contrib.reproduce.rows import Panel, panels_of, rows_of
-from dlemu.contrib.reproduce.run import REPRODUCED, Reproduced
+from dlemu.contrib.reproduce.run import Reproduced
 from dlemu.report.screen import Said, Screen
 from dlemu.report.table import Table, columns, listing
 from dlemu.report.units import number
-from dlemu.results.answer_files import read_answer
 from dlemu.results.kinds import Parts
 from dlemu.results.wording import count
 
@@ -70,7 +69,6 @@ def _charts(answer: Reproduced, folder: str) -> Iterator[tuple[str, Figure]]:
 
 
 PARTS = Parts(
-    read=lambda folder: read_answer(folder, REPRODUCED, Reproduced),
     answer_type=Reproduced,
     screen=screen,
     sections=sections,

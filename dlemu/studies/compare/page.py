@@ -13,11 +13,10 @@ from dlemu.metrics.catalogue import RUN, Catalogue, Metric
 from dlemu.report.screen import Said, Screen
 from dlemu.report.table import Table, columns, listing
 from dlemu.report.units import short_names, verdict_word, with_interval
-from dlemu.results.answer_files import read_answer
 from dlemu.results.figures import Difference, JobFigures
 from dlemu.results.kinds import Parts, catalogue_of
 from dlemu.results.wording import count, scaled
-from dlemu.studies.answers import COMPARE, PLANNED_EPOCHS, ComparedSide, Comparison, RunPair
+from dlemu.studies.answers import PLANNED_EPOCHS, ComparedSide, Comparison, RunPair
 from dlemu.studies.compare.compare_sides import pair_settings
 from dlemu.studies.sweep.page import points_table
 
@@ -143,7 +142,6 @@ def _charts(answer: Comparison, _: str) -> Iterator[tuple[str, Any]]:
 
 
 PARTS = Parts(
-    read=lambda folder: read_answer(folder, COMPARE, Comparison),
     answer_type=Comparison,
     screen=screen,
     sections=sections,

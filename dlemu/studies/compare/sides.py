@@ -93,10 +93,9 @@ def read_side(folder: str, foreign: Foreign | None = None) -> list[Side]:
             raise UserError(f"{folder} holds no summary.json written by dlemu, {SWEEP} or {SIZE}: {wanted}")
         return [side_of_runs(folder, *foreign(folder))]
     if kind.is_job:
-        parts = kind.load_job()
-        run = parts.read(folder)
+        parts, run = kind.load_job(), kind.read(folder)
         return [side_of_runs(folder, {(): parts.figures(run)}, {(): conditions_of(parts, run.summary, run.facts)})]
-    match kind.load().read(folder):
+    match kind.read(folder):
         case SweepAnswer() as sweep:
             return _of_sweep(folder, sweep)
         case SizeAnswer() as search:

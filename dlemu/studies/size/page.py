@@ -12,11 +12,10 @@ from dlemu.report.any_run import further_reasons
 from dlemu.report.screen import Said, Screen, rate
 from dlemu.report.table import Table, Tone, columns
 from dlemu.report.units import duration, number, plain, verdict_word, with_uncertainty
-from dlemu.results.answer_files import read_answer
 from dlemu.results.figures import JobFigures, Value
 from dlemu.results.kinds import Parts
 from dlemu.results.wording import scaled
-from dlemu.studies.answers import SIZE, CountResult, SizeAnswer
+from dlemu.studies.answers import CountResult, SizeAnswer
 from dlemu.studies.conditions import background
 from dlemu.studies.size.size_verdict import at_full_size, cause_of, counts_in_words, limit_in_words
 
@@ -121,7 +120,6 @@ def _charts(answer: SizeAnswer, _: str) -> Iterator[tuple[str, Any]]:
 
 
 PARTS = Parts(
-    read=lambda folder: read_answer(folder, SIZE, SizeAnswer),
     answer_type=SizeAnswer,
     screen=screen,
     sections=_sections,

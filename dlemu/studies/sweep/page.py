@@ -10,11 +10,10 @@ from dlemu.metrics.catalogue import RUN, Catalogue, Metric
 from dlemu.report.screen import Said, Screen
 from dlemu.report.table import Cell, Line, Table, Tone, columns, listing
 from dlemu.report.units import number, short_names, verdict_word, with_interval
-from dlemu.results.answer_files import read_answer
 from dlemu.results.figures import JobFigures, Value
 from dlemu.results.kinds import Parts, catalogue_of
 from dlemu.results.wording import scaled
-from dlemu.studies.answers import SWEEP, SweepAnswer, SweepPoint
+from dlemu.studies.answers import SweepAnswer, SweepPoint
 from dlemu.studies.conditions import background
 
 _TONES: dict[str, Tone] = {"pass": "good", "fail": "bad"}
@@ -102,7 +101,6 @@ def _results(figures: JobFigures, catalogue: Catalogue) -> list[Cell]:
 
 
 PARTS = Parts(
-    read=lambda folder: read_answer(folder, SWEEP, SweepAnswer),
     answer_type=SweepAnswer,
     screen=screen,
     sections=sections,
