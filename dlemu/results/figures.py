@@ -107,7 +107,7 @@ class Conditions:
     title: str
     """Short description of what ran: runs with different titles did not do the same."""
     started_at: str = ""
-    """ISO 8601 with zone."""
+    """This, `hosts` and `storage` are those of the run's summary."""
     hosts: tuple[HostFacts, ...] = ()
     storage: StorageFacts | None = None
     devices: tuple[str, ...] = ()

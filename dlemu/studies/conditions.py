@@ -24,11 +24,13 @@ HOST_FACTS = ("host", "processor", "cpu_usable", "memory_bytes", "kernel", "dlem
 
 def conditions_of(parts: JobParts, summary: Any, facts: Any) -> Conditions:
     """Return the conditions of a run; those of an incomplete one warn of that first."""
-    conditions = parts.conditions(summary, facts)
-    if summary.failure is None:
-        return conditions
-    why = f"this run is incomplete: {summary.failure.splitlines()[0]}"
-    return replace(conditions, warnings=(why, *conditions.warnings))
+    conditions, where = parts.conditions(summary, facts), summary.environment
+    warnings = conditions.warnings
+    if summary.failure is not None:
+        warnings = (f"this run is incomplete: {summary.failure.splitlines()[0]}", *warnings)
+    return replace(
+        conditions, started_at=summary.started_at, hosts=where.hosts, storage=where.storage, warnings=warnings
+    )
 
 
 def conditions_in(folders: Iterable[str]) -> Iterator[Conditions]:
