@@ -119,9 +119,6 @@ def _items(value: Any) -> Iterator[tuple[str, Any]]:
 def short_names(values: Iterable[str]) -> dict[str, str]:
     """Return a short name for each value: /mnt/a/unet3d and /mnt/b/unet3d become a and b; other texts stay the same."""
     paths = {value: os.path.normpath(value).split(os.sep) if os.sep in value else [value] for value in values}
-    if len(paths) < 2:
-        return {value: value for value in paths}
-    shortest = min(map(len, paths.values()))
-    same_first = next((n for n in range(shortest) if len({path[n] for path in paths.values()}) > 1), 0)
-    same_last = next((n for n in range(shortest) if len({path[-1 - n] for path in paths.values()}) > 1), 0)
+    same_first = len(os.path.commonprefix([*paths.values()]))
+    same_last = len(os.path.commonprefix([path[::-1] for path in paths.values()]))
     return {value: os.sep.join(path[same_first : len(path) - same_last]) or value for value, path in paths.items()}
