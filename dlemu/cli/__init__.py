@@ -137,7 +137,6 @@ def main() -> None:
 
 
 def dlio_main() -> None:
-    """Run the command line of `dlio_benchmark`."""
     guarded(import_by_name("dlemu.cli.dlio_benchmark", "command"), "dlio_benchmark")
 
 

@@ -41,7 +41,6 @@ def making(what: str) -> Callable[[_Command], _Command]:
 
 
 def configured(command: _Command) -> _Command:
-    """Add the overrides, `--config-dir` and `--cfg`."""
     cfg = click.option("--cfg", is_flag=True, help="Print the composed configuration and stop.")
     overrides = click.argument("overrides", nargs=-1, metavar="[KEY=VALUE]...")
     return cfg(config_dir_option(overrides(command)))
@@ -90,14 +89,12 @@ def show_answer(answer: Any, folder: str, kind: str, *, as_json: bool, page: boo
 
 
 def print_config(overrides: Sequence[str], config_dir: str | None) -> None:
-    """Print the composed configuration."""
     from dlemu.config import load, to_yaml
 
     click.echo(to_yaml(load(overrides, config_dir=config_dir)), nl=False)
 
 
 def say_what(activity: str) -> None:
-    """Print on stderr what is being done."""
     click.secho(f"{activity} ...", dim=True, err=True)
 
 

@@ -68,7 +68,6 @@ def rounded(values: NDArray[Any] | Sequence[float], digits: int = 5) -> list[flo
 
 
 def colours(names: Sequence[str], chosen: Sequence[str] = COLOURS) -> alt.Scale:
-    """Return a scale that gives each name a colour, in order."""
     return alt.Scale(domain=list(names), range=[chosen[index % len(chosen)] for index in range(len(names))])
 
 

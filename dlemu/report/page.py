@@ -66,7 +66,6 @@ def open_page(folder: str) -> Page:
 
 
 def missing_packages() -> list[str]:
-    """Return the names of the packages that are missing for drawing."""
     packages = {"altair": "altair", "vl_convert": "vl-convert-python", "jinja2": "Jinja2"}
     return [package for module, package in packages.items() if importlib.util.find_spec(module) is None]
 

@@ -74,7 +74,6 @@ def columns(*names: str, right: Collection[int] = (), whole: Collection[int] = (
 
 
 def listing(title: str, texts: Iterable[Cell]) -> Table:
-    """Return a list of sentences as a table with one column."""
     return Table(title=title, columns=columns(""), rows=[(text,) for text in texts])
 
 

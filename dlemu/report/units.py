@@ -66,7 +66,6 @@ def size(size_bytes: int) -> str:
 
 
 def duration(seconds: float) -> str:
-    """Return a duration in s, min or h."""
     if seconds < 600:
         return f"{seconds:.0f} s"
     return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"

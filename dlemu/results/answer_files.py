@@ -48,7 +48,6 @@ class SummaryHead:
 
 
 def to_json(answer: object) -> str:
-    """Return a typed value as the text of its JSON file."""
     return msgspec.json.format(msgspec.json.encode(answer), indent=2).decode() + "\n"
 
 

@@ -117,7 +117,6 @@ class Kind:
         return parts.read(folder) if parts.read else read_answer(folder, self.answer, parts.answer_type)
 
     def holds(self, folder: str) -> bool:
-        """Return whether a folder has its answer."""
         return os.path.lexists(os.path.join(folder, self.answer))
 
 
@@ -155,7 +154,6 @@ def kind_named(name: str) -> Kind:
 
 
 def kind_of_command(name: str) -> Kind:
-    """Return the kind of result that a command makes."""
     return next(kind for kind in kinds() if kind.command == name)
 
 

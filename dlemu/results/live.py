@@ -41,7 +41,6 @@ def write_live_facts(folder: str, facts: object, *, advice: str) -> None:
 
 
 def report_command(folder: str) -> str:
-    """Return the command that shows what a killed run had measured."""
     return f"dlemu report {shlex.quote(os.path.abspath(folder))}"
 
 
@@ -111,7 +110,6 @@ class RunJournal:
         return datetime.fromtimestamp(seconds, UTC).astimezone().isoformat(timespec="milliseconds")
 
     def noting(self, **changes: Any) -> Self:
-        """Return the journal with these fields set."""
         return replace(self, **changes)
 
     def save(self, folder: str) -> None:

@@ -119,7 +119,6 @@ def write_measured(run: MeasuredRun) -> None:
 
 
 def write_summary(run: MeasuredRun) -> None:
-    """Write the summary of a run; raises SpaceError."""
     write_text(run.folder, SUMMARY, to_json(run.summary), advice=ADVICE)
 
 

@@ -30,7 +30,6 @@ def read_config(folder: str) -> str:
 
 
 def write_table(folder: str, name: str, table: pa.Table) -> None:
-    """Write a table as Parquet; raises SpaceError."""
     write_file(folder, name, lambda out: pq.write_table(table, out, compression="zstd"), advice=ADVICE)
 
 

@@ -156,12 +156,10 @@ class SizeAnswer(StudyAnswer):
 
     @property
     def failing(self) -> CountResult | None:
-        """The smallest count whose mean is below the threshold."""
         return self.edge[1]
 
     @property
     def too_close_to_tell(self) -> list[CountResult]:
-        """The counts at the edge whose verdict is open."""
         return [count for count in self.edge if count is not None and count.passed is None]
 
     @property

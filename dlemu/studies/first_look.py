@@ -146,7 +146,6 @@ def _predict(folder: str, name: str, accelerator: str, data_bytes: int) -> Predi
 
 
 def _accelerators_line(prediction: Prediction) -> Said:
-    """Return, for one workload, how many accelerators the storage feeds, and what they need."""
     low, high = prediction.max_accelerators_interval or (0, 0)
     fed, next_count = f"{low} x" if low == high else f"{low} to {high} x", high + 1
     if prediction.ended_by is not None:
@@ -167,7 +166,6 @@ def _accelerators_line(prediction: Prediction) -> Said:
 
 
 def _drive_lines(most: tuple[float, float] | None, predictions: Sequence[Prediction], other: str) -> Iterator[Said]:
-    """Yield the most that the drive gives, what limits each workload, and how sure that is."""
     if most is not None:
         iops, probe_mb_per_second = most
         rates = [most_mb_per_second(prediction.curve) for prediction in predictions]

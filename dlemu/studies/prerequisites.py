@@ -52,7 +52,6 @@ class Child:
 
 
 def config_options(config_dir: str | None) -> tuple[str, ...]:
-    """Return the options of a child's command that name the folder of workloads."""
     return ("--config-dir", config_dir) if config_dir else ()
 
 

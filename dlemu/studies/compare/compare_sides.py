@@ -82,7 +82,6 @@ def _compared_side(side: Side, pairs: Sequence[Pair], about: Conditions) -> Comp
 
 
 def _conditions_as_text(about: Conditions) -> dict[str, str]:
-    """Return where, on what and how one side was measured."""
     texts = {"measured": about.started_at}
     if about.storage:
         texts["storage"] = f"{about.storage.file_system} on {about.storage.device}"
@@ -137,7 +136,6 @@ def _other_work(a: JobFigures, b: JobFigures) -> list[str]:
 
 
 def _verdict_phrases(comparison: Comparison, a: Side, b: Side) -> list[str]:
-    """Return the difference of the largest runs, and how many accelerators each side feeds."""
     phrases = list(_differences(comparison, a, b))
     if catalogue_of(comparison.kind).feeds_accelerators:
         if a.accelerators_fed or b.accelerators_fed:
@@ -154,7 +152,6 @@ def _verdict_phrases(comparison: Comparison, a: Side, b: Side) -> list[str]:
 
 
 def _fed(side: Side) -> str:
-    """Return how many accelerators a side feeds, as a phrase: a number, or a bound."""
     if side.runs and all(run.passed is None for run in side.runs.values()):
         return "was not judged"
     if side.accelerators_fed:
@@ -194,7 +191,6 @@ def _differences(comparison: Comparison, a: Side, b: Side) -> Iterator[str]:
 
 
 def pair_settings(pair: RunPair, catalogue: Catalogue) -> str:
-    """Return the settings of a pair of runs in words, ranks first."""
     a, b = pair.a.ranks, pair.b.ranks
     ranks = count(a, catalogue.rank) if a == b else f"{a} and {b} {catalogue.rank}s"
     return ", ".join([ranks, *(f"{key}={value}" for key, value in pair.settings.items() if key != "ranks")])

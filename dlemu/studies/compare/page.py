@@ -121,7 +121,6 @@ def difference_rows(differences: Mapping[str, Difference], metrics: Iterable[Met
 
 
 def _ends(pair: RunPair, catalogue: Catalogue) -> Iterator[tuple[str, ...]]:
-    """Yield a row of verdicts, if jobs pass or fail, and rows of limits."""
     a, b = pair.a, pair.b
     if catalogue.judged:
         yield "verdict", verdict_word(a.passed), verdict_word(b.passed), "", ""

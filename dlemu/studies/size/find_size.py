@@ -222,7 +222,6 @@ def expected_count(job: TrainingJob, levels: Sequence[Level], inputs: SearchInpu
 
 
 def _trial_plan(job: TrainingJob, question: Question, trial_seconds: float, words: Sequence[str]) -> TrialPlan:
-    """Return the settings that all trials share."""
     train, ahead = job.workload.train, _batches_ahead(job)
     steps = math.ceil(trial_seconds / _step_seconds(job.workload)) + 1 + ahead
     if train.total_training_steps > 0:

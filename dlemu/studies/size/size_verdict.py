@@ -146,7 +146,6 @@ def outcome_of(answer: SizeAnswer, wanted: int) -> Outcome:
 
 
 def sentence(answer: SizeAnswer) -> str:
-    """Return the answer as a sentence: how many pass, the verdict of the next count, and what limits it."""
     return f"{counts_in_words(answer)}; limit: {limit_in_words(answer)}"
 
 

@@ -42,7 +42,6 @@ def screen(answer: SweepAnswer, folder: str) -> Screen:
 
 
 def sections(answer: SweepAnswer, folder: str) -> Iterator[Table]:
-    """Yield what follows on the page: the points, why some failed, and what was run."""
     yield points_table(answer.points)
     if failed := [f"{named(point.settings)}: {point.failure}" for point in answer.points if point.failure]:
         yield listing("What did not complete", failed)
