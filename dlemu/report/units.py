@@ -6,6 +6,7 @@ import math
 import os
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import fields, is_dataclass
+from itertools import takewhile
 from typing import Any
 
 from dlemu.config.dump import first_sentence, meanings
@@ -118,6 +119,8 @@ def _items(value: Any) -> Iterator[tuple[str, Any]]:
 def short_names(values: Iterable[str]) -> dict[str, str]:
     """Return a short name for each value: /mnt/a/unet3d and /mnt/b/unet3d become a and b; other texts stay the same."""
     paths = {value: os.path.normpath(value).split(os.sep) if os.sep in value else [value] for value in values}
-    same_first = len(os.path.commonprefix([*paths.values()]))
-    same_last = len(os.path.commonprefix([path[::-1] for path in paths.values()]))
+    same_first, same_last = (
+        len(list(takewhile(lambda parts: len(set(parts)) == 1, zip(*each, strict=False))))
+        for each in (paths.values(), [path[::-1] for path in paths.values()])
+    )
     return {value: os.sep.join(path[same_first : len(path) - same_last]) or value for value, path in paths.items()}
