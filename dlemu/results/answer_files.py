@@ -18,7 +18,7 @@ from datagen.errors import SpaceError, UserError
 from datagen.regular import MOST_COLLECTED_BYTES, check_size, open_regular
 
 ANSWER_VERSION = 1
-"""`schema_version` of all results."""
+"""`schema_version` of all results, and `facts_version` of facts.json."""
 
 A = TypeVar("A")
 
@@ -71,8 +71,7 @@ def read_answer(folder: str, name: str, answer_type: type[A]) -> A | None:
     path = os.path.join(folder, name)
     if not os.path.lexists(path):
         return None
-    check_version(path, decode_untrusted(path, SummaryHead).schema_version, ANSWER_VERSION)
-    return decode_untrusted(path, answer_type)
+    return decode_versioned(path, answer_type)
 
 
 def open_untrusted(path: str, most_bytes: int) -> int:
@@ -109,10 +108,12 @@ def decode_untrusted(path: str, value_type: type[A]) -> A:
         raise UserError(f"{path} is damaged ({error}): it is not the JSON that dlemu wrote; copy it again") from error
 
 
-def check_version(path: str, version: object, wanted: int, *, key: str = "schema_version") -> None:
-    """Raise UserError for a file of another version than this dlemu writes."""
-    if version != wanted:
+def decode_versioned(path: str, value_type: type[A], *, key: str = "schema_version") -> A:
+    """Return the value in a JSON file; raises UserError also for a file of another version than this dlemu writes."""
+    version = getattr(decode_untrusted(path, SummaryHead), key)
+    if version != ANSWER_VERSION:
         raise UserError(
-            f"{path} has {key} {version!r}, wanted {wanted}: another version of dlemu wrote it; read it with that "
+            f"{path} has {key} {version!r}, wanted {ANSWER_VERSION}: another version of dlemu wrote it; read it with that "
             "version, or measure again"
         )
+    return decode_untrusted(path, value_type)

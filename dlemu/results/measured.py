@@ -20,20 +20,18 @@ from dlemu.config import to_yaml
 from dlemu.config.schema import Workload
 from dlemu.metrics.rows import Rows
 from dlemu.results import ADVICE, CONFIG, FACTS, SUMMARY, TELEMETRY
-from dlemu.results.answer_files import ANSWER_VERSION, SummaryHead, check_version, decode_untrusted, to_json
+from dlemu.results.answer_files import ANSWER_VERSION, decode_versioned, to_json
 from dlemu.results.live import RunJournal
-from dlemu.results.parts import Environment, JobSummary
+from dlemu.results.parts import Environment
 from dlemu.results.tables import read_table, write_table
 from dlemu.telemetry import RecorderHead, Telemetry, from_tables, to_table
-
-FACTS_VERSION = 1
 
 
 @dataclass(frozen=True, kw_only=True)
 class RunFacts:
     """The content of facts.json: all that metrics are computed from, apart from rows and telemetry."""
 
-    facts_version: int = FACTS_VERSION
+    facts_version: int = ANSWER_VERSION
     kind: str
     """Kind of job."""
     workload: Workload
@@ -105,7 +103,6 @@ class MeasuredRun(ABC):
 
 
 F = TypeVar("F", bound=RunFacts)
-S = TypeVar("S", bound=JobSummary)
 
 
 def write_measured(run: MeasuredRun) -> None:
@@ -124,18 +121,7 @@ def write_summary(run: MeasuredRun) -> None:
 
 def read_facts(path: str, facts_type: type[F]) -> F:
     """Return the facts of a run; raises UserError for a damaged file, and for one of another version."""
-    check_version(path, decode_untrusted(path, SummaryHead).facts_version, FACTS_VERSION, key="facts_version")
-    return decode_untrusted(path, facts_type)
-
-
-def read_saved(folder: str, summary_type: type[S], kind: str) -> S:
-    """Return summary.json as it was saved, of a run of this kind of job; raises UserError."""
-    path = os.path.join(folder, SUMMARY)
-    head = decode_untrusted(path, SummaryHead)
-    check_version(path, head.schema_version, ANSWER_VERSION)
-    if head.kind != kind:
-        raise UserError(f"{path} is the result of a {head.kind} job; wanted that of a {kind} job")
-    return decode_untrusted(path, summary_type)
+    return decode_versioned(path, facts_type, key="facts_version")
 
 
 def read_readings(folder: str, facts: RunFacts) -> Telemetry:

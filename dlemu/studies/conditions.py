@@ -12,10 +12,11 @@ from datagen.errors import UserError
 from dlemu.report.any_run import keys_of
 from dlemu.report.table import Table
 from dlemu.report.units import plain
-from dlemu.results import FACTS
+from dlemu.results import FACTS, SUMMARY
+from dlemu.results.answer_files import decode_versioned
 from dlemu.results.figures import Conditions
 from dlemu.results.kinds import JobParts, kind_of
-from dlemu.results.measured import read_facts, read_saved
+from dlemu.results.measured import read_facts
 from dlemu.results.parts import Environment
 
 HOST_FACTS = ("host", "processor", "cpu_usable", "memory_bytes", "kernel", "dlemu", "packages")
@@ -40,7 +41,7 @@ def conditions_in(folders: Iterable[str]) -> Iterator[Conditions]:
         if kind is not None and kind.is_job:
             parts = kind.load_job()
             facts = read_facts(f"{folder}/{FACTS}", parts.job.facts_type)
-            yield conditions_of(parts, read_saved(folder, parts.answer_type, kind.name), facts)
+            yield conditions_of(parts, decode_versioned(f"{folder}/{SUMMARY}", parts.answer_type), facts)
 
 
 def settings_of(side: Conditions) -> dict[str, str]:
