@@ -113,7 +113,7 @@ def decode_versioned(path: str, value_type: type[A], *, key: str = "schema_versi
     version = getattr(decode_untrusted(path, SummaryHead), key)
     if version != ANSWER_VERSION:
         raise UserError(
-            f"{path} has {key} {version!r}, wanted {ANSWER_VERSION}: another version of dlemu wrote it; read it with that "
-            "version, or measure again"
+            f"{path} has {key} {version!r}, wanted {ANSWER_VERSION}: another version of dlemu wrote it; read it with "
+            "that version, or measure again"
         )
     return decode_untrusted(path, value_type)

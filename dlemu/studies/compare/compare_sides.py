@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from datagen.errors import UserError
@@ -18,7 +18,6 @@ from dlemu.studies.conditions import settings_of
 _BOTH_FROM_MEMORY = "memory served both, not storage"
 _WORK_FIELDS = ("workload", "ranks", "accelerator", "computation_seconds", "epochs")
 """Fields of JobFigures: runs in which one of them differs did not do the same work."""
-Pair = tuple[Settings, JobFigures, JobFigures]
 FromMemory = Mapping[str, tuple[bool, bool]]  # as `RunPair.from_memory`
 
 
@@ -27,8 +26,12 @@ def compare(a: Side, b: Side) -> Comparison:
 
     Raises UserError when no runs have equal settings.
     """
-    pairs = _pairs(a, b)
-    if not pairs and not (a.is_search and b.is_search):
+    paired: list[Settings] = []
+    if not (a.is_search or b.is_search):
+        if len(a.runs) == len(b.runs) == 1:  # a pair, whatever their settings
+            a, b = (replace(side, runs={(): run}) for side in (a, b) for run in side.runs.values())
+        paired = [settings for settings in a.runs if settings in b.runs]
+    if not paired and not (a.is_search and b.is_search):
         raise UserError(
             f"{a.name} and {b.name} have no run with the same settings; compare two runs (a point of a sweep is one: "
             "SWEEP/point-01), two sweeps over the same values, or two searches"
@@ -36,48 +39,37 @@ def compare(a: Side, b: Side) -> Comparison:
     # A run that one side lacks has no conditions there: compare those of the first settings that both sides have.
     common: Settings = next((settings for settings in a.conditions if settings in b.conditions), ())
     about_a, about_b = a.about_run(common), b.about_run(common)
-    varied = {key.rpartition(".")[2] for settings, *_ in pairs for key, _ in settings}
+    varied = {key.rpartition(".")[2] for settings in paired for key, _ in settings}
     work = [
         f"{key} is {value} for A and {about_b.work[key]} for B"
         for key, value in about_a.work.items()
         if key not in varied and about_b.work.get(key, value) != value
     ]
-    not_comparable = [] if pairs else _memory_served_one(_from_memory(a, b))
-    if not pairs and a.cached != b.cached:
+    not_comparable = [] if paired else _memory_served_one(_from_memory(a, b))
+    if not paired and a.cached != b.cached:
         not_comparable.append(f"metric.cached is {a.cached} for A and {b.cached} for B")
     comparison = Comparison(
         kind=a.kind,
         verdict="",
         runs=tuple(
-            compare_runs(run_a, run_b, work, _from_memory(a, b, settings), dict(settings))
-            for settings, run_a, run_b in pairs
+            compare_runs(a.runs[settings], b.runs[settings], work, _from_memory(a, b, settings), dict(settings))
+            for settings in paired
         ),
         not_comparable=tuple(not_comparable),
-        sides=(_compared_side(a, pairs, about_a), _compared_side(b, pairs, about_b)),
+        sides=(_compared_side(a, paired, about_a), _compared_side(b, paired, about_b)),
         issues=tuple(issues_between(a, b, about_a, about_b)),
     )
     return replace(comparison, verdict="; ".join(_verdict_phrases(comparison, a, b)))
 
 
-def _pairs(a: Side, b: Side) -> list[Pair]:
-    """Return the runs with equal settings; if each side is a single run, they are a pair whatever their settings."""
-    if a.is_search or b.is_search:
-        return []
-    if len(a.runs) == len(b.runs) == 1:
-        (run_a,), (run_b,) = a.runs.values(), b.runs.values()
-        return [((), run_a, run_b)]
-    return [(settings, a.runs[settings], b.runs[settings]) for settings in a.runs if settings in b.runs]
-
-
-def _compared_side(side: Side, pairs: Sequence[Pair], about: Conditions) -> ComparedSide:
-    paired = {settings for settings, *_ in pairs}
-    unpaired = [] if paired == {()} else [item for item in side.runs.items() if item[0] not in paired]
+def _compared_side(side: Side, paired: Collection[Settings], about: Conditions) -> ComparedSide:
+    unpaired = [(dict(settings), run) for settings, run in side.runs.items() if settings not in paired]
     return ComparedSide(
         name=side.name,
         accelerators_fed=side.accelerators_fed,
         may_feed_more=side.may_feed_more,
         about=_conditions_as_text(about) if about.title else {},
-        unpaired=tuple(SweepPoint(settings=dict(settings), figures=run) for settings, run in unpaired),
+        unpaired=tuple(SweepPoint(settings=settings, figures=run) for settings, run in unpaired),
     )
 
 
