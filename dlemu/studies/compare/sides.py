@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from datagen.errors import UserError
-from dlemu.config.overrides import DATA_FOLDER
+from dlemu.config.overrides import DATA_FOLDER, named
 from dlemu.metrics.catalogue import RUN
 from dlemu.results.figures import Conditions, JobFigures
 from dlemu.results.kinds import kind_named, kind_of
@@ -145,7 +145,7 @@ def _of_sweep(folder: str, sweep: SweepAnswer) -> list[Side]:
             settings = tuple(sorted((key, value) for key, value in point.settings.items() if key != DATA_FOLDER))
             if point.figures is None:
                 reason = (point.failure or "no reason is known").splitlines()[0]
-                warnings.append(f"the run with {_named(settings)} failed: {reason}")
+                warnings.append(f"the run with {named(dict(settings)) or 'its settings'} failed: {reason}")
                 continue
             runs[settings] = point.figures
             for conditions in conditions_in([os.path.join(folder, point.folder)]):
@@ -156,10 +156,6 @@ def _of_sweep(folder: str, sweep: SweepAnswer) -> list[Side]:
         side = side_of_runs(drive, runs, about)
         sides.append(replace(side, warnings=(*warnings, *side.warnings)))
     return sides
-
-
-def _named(settings: Settings) -> str:
-    return " ".join(f"{key}={value}" for key, value in settings) or "its settings"
 
 
 def _of_search(folder: str, search: SizeAnswer) -> Side:
@@ -200,7 +196,7 @@ def issues_between(a: Side, b: Side, about_a: Conditions, about_b: Conditions) -
                 yield f"{key}: {text} for A, {settings_b[key]} for B"
     if max(len(a.runs), len(b.runs)) > 1 and not (a.is_search or b.is_search):
         for (name, other_name), side, other in (("AB", a, b), ("BA", b, a)):
-            only = [_named(settings) for settings in side.runs if settings not in other.runs]
+            only = [named(dict(settings)) for settings in side.runs if settings not in other.runs]
             if only:  # the number of accelerators that a side feeds may be of a run that the other side never made
                 yield f"only {name} completed {', '.join(only)}: of {other_name} no figures are known there"
     for name, side in (("A", a), ("B", b)):
