@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
 import shlex
 import signal
-from collections.abc import Iterator
+from typing import Self
 
 from rich.console import Console
 
@@ -56,19 +55,18 @@ class Watched(Terminal):
             case RunEnded(run=SweepPoint() as point):
                 self._print(f"  {point.figures.verdict if point.figures else f'failed: {point.failure}'}")
 
-    @contextlib.contextmanager
-    def keeping(self, finished: str) -> Iterator[None]:
-        """On an interruption, or without space, say that `finished` (such as trials) are kept, and how to continue."""
-        try:
-            yield
-        except (Interrupted, SpaceError) as error:
-            if not self.folder:
-                raise
-            how = f"repeat the command with {self._folder_option}{shlex.quote(self.folder)}"
-            if isinstance(error, SpaceError):
-                raise SpaceError(f"{error}; {finished} are kept: once there is space, {how}") from error
-            complain(f"{error}; {finished} are kept: {how}")
-            raise SystemExit(error.exit_status) from None
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, *_: object) -> None:
+        """On an interruption, or without space, say that finished runs are kept, and how to continue."""
+        if not self.folder or not isinstance(error, Interrupted | SpaceError):
+            return
+        how = f"repeat the command with {self._folder_option}{shlex.quote(self.folder)}"
+        if isinstance(error, SpaceError):
+            raise SpaceError(f"{error}; finished runs are kept: once there is space, {how}") from error
+        complain(f"{error}; finished runs are kept: {how}")
+        raise SystemExit(error.exit_status) from None
 
     def _print(self, line: Cell) -> None:
         print_lines([line], Console(stderr=True))

@@ -91,4 +91,4 @@ def test_a_sweep_that_runs_out_of_space_says_how_to_go_on(
     signal.signal(signal.SIGINT, before[1])
     assert ended.value.code == 2
     again = "repeat the command with output.folder=results/s"
-    assert f"the disk is full; finished points are kept: once there is space, {again}" in capfd.readouterr().err
+    assert f"the disk is full; finished runs are kept: once there is space, {again}" in capfd.readouterr().err
