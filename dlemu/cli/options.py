@@ -59,8 +59,8 @@ def answer_options(file: str) -> Callable[[_Command], _Command]:
 def details_option(command: _Command) -> _Command:
     """Add `--details`, which `show` looks at."""
 
-    def note(context: click.Context, _: click.Parameter, wanted: bool) -> None:
-        context.meta[DETAILS] = wanted
+    def note(context: click.Context, _: click.Parameter, details: bool) -> None:
+        context.meta[DETAILS] = details
 
     return click.option(
         "--details", is_flag=True, expose_value=False, callback=note, help="Also print all numbers and their meaning."
@@ -98,12 +98,12 @@ def say_what(activity: str) -> None:
     click.secho(f"{activity} ...", dim=True, err=True)
 
 
-def report_result(wanted: bool, folder: str) -> None:
-    """Make the page of a result's folder if `wanted` (`output.report`); print its path, or a line why there is none.
+def report_result(page: bool, folder: str) -> None:
+    """Make the page of a result's folder if `page` (`output.report`); print its path, or a line why there is none.
 
     A separate process makes it, so that it can neither fail the command nor delay it for long.
     """
-    if not wanted:
+    if not page:
         return
     from dlemu.ranks.failure import Role
     from dlemu.report.page import missing_packages

@@ -51,7 +51,7 @@ def command(
     if as_json and len(folders) > 1:
         raise click.UsageError("--json is for a single DIR")
     for folder in folders:
-        _name_unfinished(folder, remove=remove_unfinished, asks=not as_json)
+        _name_unfinished(folder, remove=remove_unfinished, prompts=not as_json)
     if as_json:
         answer = read_result(folders[0])
         summary = getattr(answer, "summary", answer)
@@ -70,7 +70,7 @@ def command(
                 click.echo(f"figure: {path}")
 
 
-def _name_unfinished(folder: str, *, remove: bool, asks: bool) -> None:
+def _name_unfinished(folder: str, *, remove: bool, prompts: bool) -> None:
     """Print on stderr what a killed run left in the storage; remove it if `remove`, or if the user agrees."""
     from datagen.errors import UserError
     from dlemu.results import FACTS, LIVE
@@ -85,8 +85,8 @@ def _name_unfinished(folder: str, *, remove: bool, asks: bool) -> None:
         if unfinished is None:
             return
         click.echo(f"the killed run left {unfinished.what}", err=True)
-        asks = asks and sys.stdin.isatty() and sys.stderr.isatty()
-        if remove or (asks and click.confirm("No rank of it runs on any host: remove this?", err=True)):
+        prompts = prompts and sys.stdin.isatty() and sys.stderr.isatty()
+        if remove or (prompts and click.confirm("No rank of it runs on any host: remove this?", err=True)):
             unfinished.remove()
             click.echo("removed", err=True)
         else:
