@@ -24,7 +24,6 @@ VARIABLES |= {PURPLE: "purple", RED: "red", TEAL: "teal", PINK: "pink", GREY: "g
 LEFT = 46  # pixels between a figure's edge and its y axis, so that the axes of all figures are below each other
 WIDTH = 640  # pixels between the axes of a figure
 FULL_WIDTH = 5 + LEFT + WIDTH + 9  # pixels of a whole figure: all are scaled to the page's width alike
-_HEIGHT = 220  # pixels
 _NAMES_WIDTH = 132  # pixels right of an axis for the names of its lines and levels
 
 
@@ -85,6 +84,7 @@ def lines(
     chosen: Sequence[str] = COLOURS,
     levels: Sequence[Level] = (),
     points: bool = False,
+    height: int = 220,
 ) -> alt.LayerChart:
     """Draw rows in the order of x as lines: a row has the name of its `line`, its `value`, and the field that x takes.
 
@@ -123,16 +123,16 @@ def lines(
             labels.append(Level(value, name, chosen[index % len(chosen)]))
     width = WIDTH
     if labels:
-        layers.append(_names_at_ends(labels, low, high))
+        layers.append(_names_at_ends(labels, low, high, height))
         width -= _NAMES_WIDTH
-    return alt.layer(*layers).properties(width=width, height=_HEIGHT)
+    return alt.layer(*layers).properties(width=width, height=height)
 
 
-def _names_at_ends(labels: Sequence[Level], low: float, high: float) -> alt.Chart:
+def _names_at_ends(labels: Sequence[Level], low: float, high: float, height: int) -> alt.Chart:
     """Return the names of lines and levels right of the axis, from the top, each at least a line of text lower."""
     pixel, rows = -float("inf"), []
     for label in sorted(labels, key=lambda label: -label.value):
-        pixel = max(pixel + 14, _HEIGHT * min(1.0, (high - label.value) / (high - low)))
+        pixel = max(pixel + 14, height * min(1.0, (high - label.value) / (high - low)))
         rows.append({"name": label.name, "colour": label.colour, "pixel": round(pixel, 1)})
     return (
         alt.Chart(data(rows))

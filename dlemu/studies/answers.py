@@ -36,7 +36,7 @@ def edge(attempts: Iterable[tuple[T, bool]]) -> tuple[T | None, T | None]:
 
 @dataclass(frozen=True, kw_only=True)
 class RunsQuestion:
-    """What runs; a study goes on with the runs of an earlier one that has an equal question."""
+    """What runs."""
 
     overrides: tuple[str, ...] = ()
     """The overrides, as the user gave them."""

@@ -106,7 +106,7 @@ class Together(StudyAnswer):
     """Concurrent jobs: together.json."""
 
     question: RunsQuestion
-    """Its `overrides` have a text for each job: the command, and its overrides."""
+    """In `overrides`, a text for each job."""
     turns: tuple[Turn, ...]
     """Each job alone, then all of them: by their index in the question, what was measured."""
     verdict: str = ""

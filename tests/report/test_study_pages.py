@@ -114,7 +114,7 @@ def with_distinct(folder: Path) -> Iterator[tuple[bool | None, str]]:
     answer = read_result(str(folder))
     (pair,) = answer.runs
     for width, distinct in ((0.0, True), (None, None), (1e9, False)):
-        time = replace(pair.metrics["total_seconds"], half_width_percent=width)
+        time = replace(pair.metrics["total_seconds"], difference_percent=5.0, half_width_percent=width)
         changed = replace(pair, metrics=pair.metrics | {"total_seconds": time})
         yield distinct, details("compare", replace(answer, runs=(changed,)))
 
