@@ -18,7 +18,7 @@ def _bytes(text: str) -> int:
     return bytes_of(text)
 
 
-def _each(kind: click.ParamType) -> Callable[..., tuple[Any, ...]]:
+def _each(kind: click.ParamType[Any]) -> Callable[..., tuple[Any, ...]]:
     """Return click's callback for an option whose value is `A,B,...`."""
     return lambda context, option, text: tuple(
         kind.convert(part.strip(), option, context) for part in (text.split(",") if text else ())
