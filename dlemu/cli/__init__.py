@@ -79,9 +79,7 @@ class _Commands(click.Group):
             return cast(click.Command, plugin.load())
         for kind in kinds():
             if kind.command == cmd_name and kind.is_job:
-                from dlemu.cli.job_command import job_command
-
-                return job_command(kind)
+                return cast(click.Command, import_by_name("dlemu.cli.job_command", "job_command")(kind))
         module = "dlemu.cli.try_" if cmd_name == "try" else f"dlemu.cli.{cmd_name}"
         if cmd_name not in (*FIRST, *_MORE) or importlib.util.find_spec(module) is None:
             return None

@@ -18,6 +18,7 @@ from dlemu.checkpoints.stored import NOTE
 from dlemu.cli import main
 from dlemu.jobs.checkpoint.result import CheckpointRun
 from dlemu.jobs.training.result import make_run
+from dlemu.report import page
 from dlemu.results.measured import write_measured, write_summary
 from tests.datasets import make_dataset
 from tests.parts import of_parts

@@ -63,10 +63,10 @@ def _at_edge(side: ComparedSide) -> JobFigures | None:
 
 
 def _headlines(pair: RunPair, catalogue: Catalogue) -> Iterator[Metric]:
-    """Yield the metrics to show first: times only if both runs were from storage in that phase, or neither."""
+    """Yield the metrics to show first: times only if both runs did equal work in that phase, and from storage."""
     for metric in catalogue:
-        is_time = metric.phase and pair.compares_storage(metric.phase)
-        if metric.is_tile or metric.name == catalogue.decisive or is_time:
+        is_comparable = pair.compares_storage(metric.phase) and pair.a.epochs == pair.b.epochs
+        if metric.is_tile or metric.name == catalogue.decisive or (metric.phase and is_comparable):
             yield metric
 
 
