@@ -87,7 +87,7 @@ def plain(value: Any, key: str = "") -> str:
         unit = next((unit for part in parts for ending, unit in _UNITS.items() if part.endswith(ending)), "")
         return size(value) if unit == "bytes" and isinstance(value, int) else f"{value:.6g} {unit}".rstrip()
     if is_dataclass(value) or isinstance(value, Mapping):
-        return ", ".join(f"{key.replace('_', ' ')} {plain(item)}" for key, item in _items(value))
+        return ", ".join(f"{str(key).replace('_', ' ')} {plain(item)}" for key, item in _items(value))
     if isinstance(value, list | tuple):
         shown = [plain(item) for item in value]
         if len(shown) > _LONG_LIST:
