@@ -21,7 +21,6 @@ from dlemu.studies.compare.compare_sides import pair_settings
 from dlemu.studies.sweep.page import points_table
 
 _HEAD = columns("metric", "A", "B", "A vs B", "±", right=range(1, 5), whole=range(5))
-_OPEN_TABLES = 2  # with more pairs than this, the tables of all but the main pair are folded
 
 
 def screen(answer: Comparison, folder: str) -> Screen:
@@ -88,18 +87,15 @@ def sections(answer: Comparison, _: str) -> Iterator[Table]:
         yield listing("Not comparable", answer.reasons)
     for pair in answer.runs:
         rows = [*difference_rows(pair.metrics, catalogue), *_ends(pair, catalogue)]
-        folded = len(answer.runs) > _OPEN_TABLES and pair is not main
         title = f"A and B with {pair_settings(pair, catalogue)}"
-        yield Table(title=title, columns=_HEAD, rows=rows, notes=list(_year_lines(pair)), folded=folded)
+        yield Table(title=title, columns=_HEAD, rows=rows, notes=list(_year_lines(pair)), folded=pair is not main)
     for name, side in zip("AB", answer.sides, strict=True):
         if side.unpaired:
             yield replace(points_table(side.unpaired, f"{name} alone"), folded=True)
     a, b = (side.about for side in answer.sides)
     facts = [(key, a.get(key, "not known"), b.get(key, "not known")) for key in dict.fromkeys((*a, *b))]
-    differing = [(key, text_a, text_b) for key, text_a, text_b in facts if text_a != text_b]
-    yield Table(title="What differs in how they were measured", columns=columns("", "A", "B"), rows=differing)
-    same = [(key, text_a) for key, text_a, text_b in facts if text_a == text_b]
-    yield Table(title="What is the same for both", columns=columns("", "A and B"), rows=same, folded=True)
+    facts.sort(key=lambda fact: fact[1] == fact[2])
+    yield Table(title="How they were measured, what differs first", columns=columns("", "A", "B"), rows=facts)
 
 
 def difference_rows(differences: Mapping[str, Difference], metrics: Iterable[Metric]) -> list[tuple[str, ...]]:
