@@ -114,7 +114,6 @@ def datagen(
 def size(
     source: Sequence[str] | Mapping[str, object] = (),
     *,
-    launcher: str = "",
     config_dir: str | None = None,
     at_least: int | None = None,
     most: int = 4096,
@@ -131,7 +130,6 @@ def size(
 
     return find_size.size(
         overrides_of(source, settings),
-        launcher=launcher,
         config_dir=config_dir,
         at_least=at_least,
         most=most,
@@ -228,7 +226,6 @@ def probe(
 def sweep(
     source: Sequence[str] | Mapping[str, object] = (),
     *,
-    launcher: str = "",
     config_dir: str | None = None,
     on_progress: Callable[[SizingEvent], None] | None = None,
     **settings: object,
@@ -241,7 +238,7 @@ def sweep(
     from dlemu.studies.sweep import run
 
     values = overrides_of(source, settings, several=True)
-    return run.sweep(values, launcher=launcher, config_dir=config_dir, on_event=on_progress or ignore)
+    return run.sweep(values, config_dir=config_dir, on_event=on_progress or ignore)
 
 
 def compare(
@@ -324,13 +321,12 @@ def _run(
 ) -> Any:
     """Run a job on ranks of this host; return the run, typed as its kind has it."""
     from dlemu.dlio.export import export_beside
-    from dlemu.report.progress import log_writer
     from dlemu.runner.job import JobRequest, run_alone
 
     allow = (lambda making, ranks: None) if make else None
     request = JobRequest(load=lambda: workload, allow_making=allow, size_is_given=size_is_given, keeps_run=True)
     with main_thread(command, starts_ranks=True), _Caller(on_progress or ignore) as caller:
-        on_event = to_all(caller, export_beside, log_writer(f"dlemu.{command}(...)"))
+        on_event = to_all(caller, export_beside)
         result = run_alone(request, on_event, kind_of_command(command).load_job().job, caller.look)
     assert result is not None  # this process leads, and the workload asks for more than its data
     return result.run

@@ -11,7 +11,7 @@ import importlib.util
 import os
 import sys
 import traceback
-from typing import NamedTuple, cast
+from typing import cast
 
 import click
 
@@ -135,7 +135,6 @@ def main() -> None:
 
 
 def dlio_main() -> None:
-    """Run the command line of `dlio_benchmark`."""
     guarded(import_by_name("dlemu.cli.dlio_benchmark", "command"), "dlio_benchmark")
 
 
@@ -175,31 +174,23 @@ def guarded(command: click.Command, name: str) -> None:
         sys.exit(status or DlemuError.exit_status)  # Python's own 1 would mean that a run did not pass
 
 
-class _Meaning(NamedTuple):
-    """What a key of other tools means here: a setting, or what there is in place of one, as a phrase."""
-
-    setting: str = ""
-    phrase: str = ""
-
-
-def _meaning_of(key: str) -> _Meaning:
+def _meaning_of(key: str) -> tuple[str, str]:
+    """Return the setting that a key of other tools means here, and what there is in place of one, as a phrase."""
     from dlemu.config.schema import SYNONYMS
     from dlemu.config.translate import is_known
 
-    meant = SYNONYMS.get(key, "")
-    if " " in meant:
-        return _Meaning(phrase=meant)
-    return _Meaning(setting=meant or (key if is_known(key) else ""))
+    meant = SYNONYMS.get(key, key if is_known(key) else "")
+    return ("", meant) if " " in meant else (meant, "")
 
 
 def _instead_of_command(word: str) -> str:
     """Return what an unknown first word may mean: a setting without its command, a folder, a command with a typo."""
     key, equals, value = word.lstrip("+").partition("=")
-    meaning = _meaning_of(key)
-    if meaning.phrase:
-        return f"did you mean {meaning.phrase}?"
-    if equals or meaning.setting:
-        setting = f"{meaning.setting or key}={value or '...'}"
+    meant, phrase = _meaning_of(key)
+    if phrase:
+        return f"did you mean {phrase}?"
+    if equals or meant:
+        setting = f"{meant or key}={value or '...'}"
         return f"{setting} is a setting, which follows a command, as in `dlemu train {setting}`"
     if os.sep in word:
         return "it is no folder, either: wanted one that exists, as in `dlemu /mnt/nvme`"
@@ -215,10 +206,10 @@ def _instead_of_option(error: click.NoSuchOption) -> str:
     if not error.ctx or not any(parameter.name == "overrides" for parameter in error.ctx.command.params):
         return ""
     key = error.option_name.lstrip("-").replace("-", "_")
-    meaning = _meaning_of(key)
-    if meaning.phrase:
-        return f"there is no option {error.option_name}: did you mean {meaning.phrase}?"
-    setting = meaning.setting or (key if "." in key else "")
+    meant, phrase = _meaning_of(key)
+    if phrase:
+        return f"there is no option {error.option_name}: did you mean {phrase}?"
+    setting = meant or (key if "." in key else "")
     return f"settings are given as KEY=VALUE, without dashes: {setting}=..." if setting else ""
 
 

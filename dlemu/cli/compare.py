@@ -58,7 +58,7 @@ def command(folders: tuple[str, ...], make: bool, yes: bool, output: str | None,
     # The name is from a result, which may come from anywhere: it must not lead to another folder.
     name_of = a.workload.replace(os.sep, "-").strip(".") or "runs"
     folder = output or new_folder(name_of, "compare-")
-    show("comparison", comparison, folder)
+    show("compare", comparison, folder)
     save_answer(folder, COMPARE, comparison)
     report_result(report, folder)
 
@@ -81,7 +81,6 @@ def _run_on_both(words: tuple[str, ...], *, make: bool, yes: bool, as_json: bool
         one_run_per_drive = {run.settings[DATA_FOLDER]: run for run in runs}
         for run in one_run_per_drive.values():
             make_here(load(run.words), as_json=as_json, yes=yes)
-    watched = Watched()
-    with watched.keeping("finished runs"):
+    with Watched() as watched:
         sweep(words, on_event=watched)
     return watched.folder

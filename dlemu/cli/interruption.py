@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
 import shlex
 import signal
-from collections.abc import Iterator
-from typing import Any
+from typing import Self
 
 from rich.console import Console
 
@@ -19,7 +17,6 @@ from dlemu.report.units import number, with_uncertainty
 from dlemu.results.wording import count
 from dlemu.runner.run_list import Planned, RunEnded, RunsPlanned
 from dlemu.studies.answers import SweepPoint, Trial
-from dlemu.studies.prerequisites import SizingEvent
 
 
 class Watched(Terminal):
@@ -37,21 +34,17 @@ class Watched(Terminal):
         super().__init__()
         self._folder_option = folder_option
 
-    def __call__(self, event: SizingEvent | RunEnded[Any, Any]) -> None:
-        if not isinstance(event, RunsPlanned | Planned | RunEnded):
-            super().__call__(event)
-            return
-        self._line.leave()
-        if isinstance(event, RunsPlanned):
-            self.folder = event.folder
-            self.wants_page = event.wants_page
-            interrupt_on(signal.SIGINT, signal.SIGTERM)
-            self._print(f"results: {event.folder}")
+    def __call__(self, event: object) -> None:
+        super().__call__(event)
         match event:
-            case RunsPlanned(runs=None) if event.finished_runs:
-                self._print(f"continuing after {count(event.finished_runs, 'finished run')}")
-            case RunsPlanned(runs=int(runs)) if runs > 1:
-                self._print(f"{count(runs, 'run')}, {event.finished_runs} of them done")
+            case RunsPlanned(folder=folder, runs=runs, finished_runs=finished):
+                self.folder, self.wants_page = folder, event.wants_page
+                interrupt_on(signal.SIGINT, signal.SIGTERM)
+                self._print(f"results: {folder}")
+                if runs is None and finished:
+                    self._print(f"continuing after {count(finished, 'finished run')}")
+                elif runs is not None and runs > 1:
+                    self._print(f"{count(runs, 'run')}, {finished} of them done")
             case Planned():
                 self._print(f"{event.label} ...")
             case RunEnded(run=Trial() as trial):
@@ -62,19 +55,18 @@ class Watched(Terminal):
             case RunEnded(run=SweepPoint() as point):
                 self._print(f"  {point.figures.verdict if point.figures else f'failed: {point.failure}'}")
 
-    @contextlib.contextmanager
-    def keeping(self, finished: str) -> Iterator[None]:
-        """On an interruption, or without space, say that `finished` (such as trials) are kept, and how to continue."""
-        try:
-            yield
-        except (Interrupted, SpaceError) as error:
-            if not self.folder:
-                raise
-            how = f"repeat the command with {self._folder_option}{shlex.quote(self.folder)}"
-            if isinstance(error, SpaceError):
-                raise SpaceError(f"{error}; {finished} are kept: once there is space, {how}") from error
-            complain(f"{error}; {finished} are kept: {how}")
-            raise SystemExit(error.exit_status) from None
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, *_: object) -> None:
+        """On an interruption, or without space, say that finished runs are kept, and how to continue."""
+        if not self.folder or not isinstance(error, Interrupted | SpaceError):
+            return
+        how = f"repeat the command with {self._folder_option}{shlex.quote(self.folder)}"
+        if isinstance(error, SpaceError):
+            raise SpaceError(f"{error}; finished runs are kept: once there is space, {how}") from error
+        complain(f"{error}; finished runs are kept: {how}")
+        raise SystemExit(error.exit_status) from None
 
     def _print(self, line: Cell) -> None:
         print_lines([line], Console(stderr=True))

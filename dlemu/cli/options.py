@@ -41,7 +41,6 @@ def making(what: str) -> Callable[[_Command], _Command]:
 
 
 def configured(command: _Command) -> _Command:
-    """Add the overrides, `--config-dir` and `--cfg`."""
     cfg = click.option("--cfg", is_flag=True, help="Print the composed configuration and stop.")
     overrides = click.argument("overrides", nargs=-1, metavar="[KEY=VALUE]...")
     return cfg(config_dir_option(overrides(command)))
@@ -60,8 +59,8 @@ def answer_options(file: str) -> Callable[[_Command], _Command]:
 def details_option(command: _Command) -> _Command:
     """Add `--details`, which `show` looks at."""
 
-    def note(context: click.Context, _: click.Parameter, wanted: bool) -> None:
-        context.meta[DETAILS] = wanted
+    def note(context: click.Context, _: click.Parameter, details: bool) -> None:
+        context.meta[DETAILS] = details
 
     return click.option(
         "--details", is_flag=True, expose_value=False, callback=note, help="Also print all numbers and their meaning."
@@ -90,23 +89,21 @@ def show_answer(answer: Any, folder: str, kind: str, *, as_json: bool, page: boo
 
 
 def print_config(overrides: Sequence[str], config_dir: str | None) -> None:
-    """Print the composed configuration."""
     from dlemu.config import load, to_yaml
 
     click.echo(to_yaml(load(overrides, config_dir=config_dir)), nl=False)
 
 
 def say_what(activity: str) -> None:
-    """Print on stderr what is being done."""
     click.secho(f"{activity} ...", dim=True, err=True)
 
 
-def report_result(wanted: bool, folder: str) -> None:
-    """Make the page of a result's folder if `wanted` (`output.report`); print its path, or a line why there is none.
+def report_result(page: bool, folder: str) -> None:
+    """Make the page of a result's folder if `page` (`output.report`); print its path, or a line why there is none.
 
     A separate process makes it, so that it can neither fail the command nor delay it for long.
     """
-    if not wanted:
+    if not page:
         return
     from dlemu.ranks.failure import Role
     from dlemu.report.page import missing_packages

@@ -9,19 +9,7 @@ import click
 
 from dlemu.cli.options import Number, answer_options
 
-_ACCESSES = ("randread", "read", "randwrite", "write")
-
-
-def _count(text: str) -> int:
-    if not text.isdecimal() or not 1 <= int(text) <= 4096:
-        raise click.BadParameter(f"{text!r}: wanted whole numbers from 1 to 4096, separated by commas")
-    return int(text)
-
-
-def _access(text: str) -> str:
-    if text not in _ACCESSES:
-        raise click.BadParameter(f"{text!r}: wanted some of {', '.join(_ACCESSES)}, separated by commas")
-    return text
+_COUNT = click.IntRange(1, 4096)
 
 
 def _bytes(text: str) -> int:
@@ -30,31 +18,33 @@ def _bytes(text: str) -> int:
     return bytes_of(text)
 
 
-def _each(convert: Callable[[str], Any]) -> Callable[..., tuple[Any, ...]]:
+def _each(kind: click.ParamType[Any]) -> Callable[..., tuple[Any, ...]]:
     """Return click's callback for an option whose value is `A,B,...`."""
-    return lambda context, option, text: tuple(convert(part.strip()) for part in text.split(",")) if text else ()
+    return lambda context, option, text: tuple(
+        kind.convert(part.strip(), option, context) for part in (text.split(",") if text else ())
+    )
 
 
 @click.command(name="probe")
 @click.argument("target")
 @click.option(
-    "--rw", "accesses", metavar="LIST", callback=_each(_access), help="randread (default), read, write, randwrite"
+    "--rw",
+    "accesses",
+    metavar="LIST",
+    callback=_each(click.Choice(["randread", "read", "randwrite", "write"])),
+    help="randread (default), read, write, randwrite",
 )
-@click.option("--sizes", metavar="LIST", callback=_each(_bytes), help="Request sizes: 4k,16k,128k,1m.")
 @click.option(
-    "--depths", metavar="LIST", callback=_each(_count), help="Requests that each job keeps in flight: 1,8,32,128."
+    "--sizes", metavar="LIST", callback=_each(click.types.FuncParamType(_bytes)), help="Request sizes: 4k,16k,128k,1m."
 )
 @click.option(
-    "--jobs", metavar="LIST", callback=_each(_count), help="Parallel jobs: 1 (fio's threads, else processes)."
+    "--depths", metavar="LIST", callback=_each(_COUNT), help="Requests that each job keeps in flight: 1,8,32,128."
+)
+@click.option(
+    "--jobs", metavar="LIST", callback=_each(_COUNT), help="Parallel jobs: 1 (fio's threads, else processes)."
 )
 @click.option("--seconds", type=Number(0.1, 1e6), default=2.0, show_default=True, help="Time per size and depth.")
-@click.option(
-    "--file-size",
-    "file_bytes",
-    metavar="SIZE",
-    callback=lambda context, option, text: _bytes(text) if text else None,
-    help="Size of the test file: 4g.",
-)
+@click.option("--file-size", "file_bytes", metavar="SIZE", type=_bytes, help="Size of the test file: 4g.")
 @click.option("--engine", type=click.Choice(["auto", "fio", "threads"]), default="auto", show_default=True)
 @click.option("--steady", is_flag=True, help="Repeat each write until it is steady (SNIA); 25 rounds at most.")
 @click.option(

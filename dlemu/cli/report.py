@@ -43,7 +43,7 @@ def command(
     from datagen.errors import DlemuError
     from dlemu.ranks import interrupt_on
     from dlemu.results.answer_files import to_json
-    from dlemu.results.kinds import kind_named, kind_of, read_result
+    from dlemu.results.kinds import kind_in, read_result
 
     interrupt_on(signal.SIGTERM)
     if output and len(folders) > 1:
@@ -51,26 +51,26 @@ def command(
     if as_json and len(folders) > 1:
         raise click.UsageError("--json is for a single DIR")
     for folder in folders:
-        _name_unfinished(folder, remove=remove_unfinished, asks=not as_json)
+        _name_unfinished(folder, remove=remove_unfinished, prompts=not as_json)
     if as_json:
         answer = read_result(folders[0])
         summary = getattr(answer, "summary", answer)
         click.echo(to_json(summary), nl=False)
         raise SystemExit(0 if getattr(summary, "complete", True) else DlemuError.exit_status)
-    from dlemu.studies.pages import write_page, write_pictures
+    from dlemu.report.page import write_page, write_pictures
 
     formats = [name for name, is_wanted in (("png", png), ("svg", svg)) if is_wanted]
     for folder in folders:
         page = write_page(folder, output)
         answer = read_result(folder)
-        show((kind_of(folder) or kind_named("training")).name, getattr(answer, "summary", answer), folder)
+        show(kind_in(folder).name, getattr(answer, "summary", answer), folder)
         click.echo(f"report: {page}")
         for file_format in formats:
             for path in write_pictures(folder, file_format, os.path.join(os.path.dirname(page), "figures")):
                 click.echo(f"figure: {path}")
 
 
-def _name_unfinished(folder: str, *, remove: bool, asks: bool) -> None:
+def _name_unfinished(folder: str, *, remove: bool, prompts: bool) -> None:
     """Print on stderr what a killed run left in the storage; remove it if `remove`, or if the user agrees."""
     from datagen.errors import UserError
     from dlemu.results import FACTS, LIVE
@@ -85,8 +85,8 @@ def _name_unfinished(folder: str, *, remove: bool, asks: bool) -> None:
         if unfinished is None:
             return
         click.echo(f"the killed run left {unfinished.what}", err=True)
-        asks = asks and sys.stdin.isatty() and sys.stderr.isatty()
-        if remove or (asks and click.confirm("No rank of it runs on any host: remove this?", err=True)):
+        prompts = prompts and sys.stdin.isatty() and sys.stderr.isatty()
+        if remove or (prompts and click.confirm("No rank of it runs on any host: remove this?", err=True)):
             unfinished.remove()
             click.echo("removed", err=True)
         else:

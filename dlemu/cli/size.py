@@ -56,19 +56,18 @@ def command(
     if cfg:
         click.echo(to_yaml(workload), nl=False)
         return
-    watched = Watched()
     if kind_wanted(workload).scaled_by:  # this kind of job is scaled by a setting, not by the number of accelerators
         if limits["at_least"] or make:
             raise click.UsageError("--at-least and --make are for training")
         from dlemu.studies.sweep.run import find_bracket
 
-        with watched.keeping("finished runs"):
+        with Watched() as watched:
             bracket = find_bracket(overrides, config_dir=config_dir, on_event=watched)
         show_answer(bracket, watched.folder, "sweep", as_json=as_json, page=watched.wants_page)
         raise SystemExit(0 if bracket.edge[0] else 1)
 
     maker = partial(make_here, as_json=as_json, yes=yes or not make)
-    with watched.keeping("finished trials"):
+    with Watched() as watched:
         answer = size(
             overrides,
             config_dir=config_dir,

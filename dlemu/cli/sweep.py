@@ -32,8 +32,7 @@ def command(overrides: tuple[str, ...], config_dir: str | None, as_json: bool) -
     from dlemu.cli.options import show_answer
     from dlemu.studies.sweep.run import sweep
 
-    watched = Watched()
-    with watched.keeping("finished points"):
+    with Watched() as watched:
         answer = sweep(overrides, config_dir=config_dir, on_event=watched)
     show_answer(answer, watched.folder, "sweep", as_json=as_json, page=watched.wants_page)
     raise SystemExit(answer.exit_status)

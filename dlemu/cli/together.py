@@ -41,7 +41,6 @@ def command(jobs: tuple[str, ...], config_dir: str | None, output: str, as_json:
         [f"workload={word}" if word.endswith((".yaml", ".yml")) and "=" not in word else word for word in words]
         for words in commands
     ]
-    watched = Watched(folder_option="--output ")
-    with watched.keeping("jobs that ran alone"):
+    with Watched(folder_option="--output ") as watched:
         answer, folder = run_together(commands, folder=output, config_dir=config_dir, on_event=watched)
     show_answer(answer, folder, "together", as_json=as_json, page=report)

@@ -30,9 +30,9 @@ def command(folder: str) -> None:
 
     follower = RunFollower(folder)
     line = ProgressLine(Console(), plain_seconds=0)
-    while (seen := follower.look()).state == "runs":
-        progress = seen.progress or Progress(at="the run is starting")
+    while (run := follower.look()).state == "runs":
+        progress = run.progress or Progress(at="the run is starting")
         line.show("  ".join([str(progress), *map(str, progress.figures)]))
         time.sleep(LOOK_SECONDS)
-    click.echo(seen.sentence, err=seen.state == "dead")
-    raise SystemExit(seen.status)
+    click.echo(run.sentence, err=run.state == "dead")
+    raise SystemExit(run.status)

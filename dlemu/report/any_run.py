@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import fields, is_dataclass
 from typing import Any
 
@@ -11,7 +11,7 @@ from rich.console import Console
 from dlemu.metrics.findings import LimitedBy
 from dlemu.metrics.rates import Mean
 from dlemu.report.screen import Said, Screen, print_screen
-from dlemu.report.table import Cell, Section, Table, Words, columns, print_section
+from dlemu.report.table import Cell, Table, columns, listing, print_table
 from dlemu.report.units import explained, number, plain
 from dlemu.results.kinds import JobParts, Kind
 
@@ -23,39 +23,35 @@ _IN_WORDS = ("failure", "findings", "issues", "limited_by", "verdict", "warning"
 def show(kind: Kind, answer: Any, folder: str, console: Console, *, details: bool = False) -> None:
     """Print a result that was saved in a folder: its first screen, and with `details` its sections and a job's keys."""
     print_screen(screen_of(kind, answer, folder), console, details=details)
-    if details:
-        for section in sections_of(kind, answer, folder):
-            print_section(section, console)
-        parts = kind.load()
-        if isinstance(parts, JobParts) and parts.sections is None:
-            for table in all_keys(kind, answer, without=(*_IN_WORDS, *(metric.name for metric in parts.catalogue))):
-                print_section(table, console)
+    if not details:
+        return
+    parts, tables = kind.load(), list(sections_of(kind, answer, folder))
+    if isinstance(parts, JobParts) and parts.sections is None:
+        tables += keys_of(kind.answer, answer, {*_IN_WORDS, *(metric.name for metric in parts.catalogue)})
+    for table in tables:
+        print_table(table, console)
 
 
 def screen_of(kind: Kind, answer: Any, folder: str) -> Screen:
-    parts = kind.load()
-    if parts.screen is not None:
-        screen: Screen = parts.screen(answer, folder)
+    if (show_first := kind.load().screen) is not None:
+        screen: Screen = show_first(answer, folder)
         return screen
     line = Said("result", answer.verdict, tone="strong" if answer.complete else "open")
     return Screen(title=f"{answer.workload}: {kind.noun} with {answer.ranks} ranks", lines=[line], folder=folder)
 
 
-def sections_of(kind: Kind, answer: Any, folder: str) -> Iterable[Section]:
+def sections_of(kind: Kind, answer: Any, folder: str) -> Iterable[Table]:
     parts = kind.load()
     if parts.sections is not None:
         return parts.sections(answer, folder)
     return _job_sections(parts, answer) if isinstance(parts, JobParts) else []
 
 
-def _job_sections(parts: JobParts, summary: Any) -> Iterator[Section]:
+def _job_sections(parts: JobParts, summary: Any) -> Iterator[Table]:
     """Yield sections for a run of any kind: what limited it, its metrics, and those of each repetition."""
     limit = getattr(summary, "limited_by", None)
-    if isinstance(limit, LimitedBy):  # the first sentences are on the first screen
-        if limit.evidence[1:]:
-            yield Words(f"Why: {limit.what}", limit.evidence[1:])
-        if limit.advice[1:]:
-            yield Words("What else to do", limit.advice[1:])
+    if isinstance(limit, LimitedBy):
+        yield from further_reasons(limit)
     values = getattr(summary, "metrics", summary)
     rows, repetitions = [], {}
     for metric in parts.catalogue:
@@ -75,26 +71,22 @@ def _job_sections(parts: JobParts, summary: Any) -> Iterator[Section]:
         yield Table(title=f"Each {parts.catalogue.repetition}", columns=head, rows=repeated, folded=True)
 
 
-def all_keys(kind: Kind, answer: Any, without: Sequence[str] = ()) -> Iterator[Table]:
-    """Yield every key of a job's result with its meaning: a table for each part of it."""
-    if not kind.is_job:
-        return
-    values = {field.name: getattr(answer, field.name) for field in fields(answer)}
-    parts = {key: value for key, value in values.items() if is_dataclass(value) and key not in without}
-    yield from keys_of(kind.answer, answer, without=(*parts, *without))
-    for key, value in parts.items():
-        yield from keys_of(f"{kind.answer}: {key}", value, without)
+def further_reasons(limit: LimitedBy[Any]) -> Iterator[Table]:
+    """Yield why something is the limit, and what to do, but for the first sentences, which the first screen has."""
+    if limit.evidence[1:]:
+        yield listing(f"Why: {limit.name}", limit.evidence[1:])
+    if limit.advice[1:]:
+        yield listing("What else to do", limit.advice[1:])
 
 
-def keys_of(title: str, value: Any, without: Sequence[str] = ()) -> Iterator[Table]:
+def keys_of(title: str, value: Any, without: Collection[str] = ()) -> Iterator[Table]:
     """Yield a table of the keys that have a value, with value and meaning, and a table for each list of parts."""
     rows, lists = [], {}
-    separator = "." if ": " in title else ": "
     for key, item, meaning in explained(value):
-        if key.partition(".")[0] in without or item is None or item == ():
+        if item is None or item == () or not set(without).isdisjoint(key.split(".")):
             continue
         if isinstance(item, tuple) and is_dataclass(item[0]):
-            lists[f"{title}{separator}{key}"] = item
+            lists[f"{title}: {key}"] = item
         else:
             rows.append((key, plain(item, key), meaning))
     if rows:
@@ -105,11 +97,10 @@ def keys_of(title: str, value: Any, without: Sequence[str] = ()) -> Iterator[Tab
 
 def listed(title: str, items: Sequence[Any]) -> Iterator[Table]:
     """Yield a table with a row for each of a result's parts, if there are any."""
-    if not items:
-        return
-    names = [field.name for field in fields(items[0])]
+    names = [field.name for item in items[:1] for field in fields(item)]
     rows: list[Sequence[Cell]] = [[plain(getattr(item, name), name) for name in names] for item in items]
     if len(rows) > _LONG_TABLE:
         rows[10:-10] = [(f"... {len(rows) - 20} more ...",)]
-    heads = columns(*(name.replace("_", " ") for name in names))
-    yield Table(title=title, columns=heads, rows=rows, folded=True)
+    if rows:
+        heads = columns(*(name.replace("_", " ") for name in names))
+        yield Table(title=title, columns=heads, rows=rows, folded=True)

@@ -67,12 +67,10 @@ def rounded(values: NDArray[Any] | Sequence[float], digits: int = 5) -> list[flo
 
 
 def colours(names: Sequence[str], chosen: Sequence[str] = COLOURS) -> alt.Scale:
-    """Return a scale that gives each name a colour, in order."""
     return alt.Scale(domain=list(names), range=[chosen[index % len(chosen)] for index in range(len(names))])
 
 
-def legend(columns: int = 5) -> alt.Legend:
-    """Return a legend above the chart."""
+def legend(columns: int) -> alt.Legend:
     return alt.Legend(title=None, orient="top", columns=columns, labelLimit=WIDTH, columnPadding=26)
 
 
@@ -146,11 +144,3 @@ def _names_at_ends(labels: Sequence[Level], low: float, high: float, height: int
             color=alt.Color("colour:N", scale=None, legend=None),
         )
     )
-
-
-def percent_domain(values: Sequence[float]) -> list[float]:
-    """Return the limits of a percent axis: from a round number below the values to 100."""
-    low, step = min(values, default=0.0), 10
-    if low > 80:
-        step = 1 if low > 97 else 5
-    return [max(0.0, float(np.floor((low - step / 5) / step) * step)), 100.0]

@@ -5,26 +5,29 @@ from __future__ import annotations
 import importlib.util
 import os
 import re
+import shlex
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from importlib.resources import files
+from operator import methodcaller
 from typing import TYPE_CHECKING, Any
 
+from datagen import owned
+from datagen.atomic import write_file, write_text
 from datagen.errors import UserError
 from dlemu import __version__
-from dlemu.report.any_run import all_keys, screen_of, sections_of
+from dlemu.report.any_run import keys_of, screen_of, sections_of
 from dlemu.report.screen import Said, Screen
-from dlemu.report.table import Section, Tone, html_section
-from dlemu.results.kinds import Kind
+from dlemu.report.table import Table, Tone, html_table
+from dlemu.results.kinds import kind_in
 from dlemu.results.tables import read_config
 
 if TYPE_CHECKING:  # terminals use this module without drawing
     from dlemu.report.figure_base import Figure
 
-
 _STATES: dict[Tone, str] = {"good": "passed", "bad": "failed", "open": "open", "caution": "open"}
 """Tone of the first line -> state of the page, which has the same colour; others are neutral."""
+_PNG_SCALE = 2.0  # image pixels per pixel of the figure: sharp on high-density screens and in print
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,8 +36,8 @@ class Page:
 
     screen: Screen
     """What the page begins with, as the terminal does."""
-    sections: Sequence[Section] = ()
-    facts: Sequence[Section] = ()
+    sections: Sequence[Table] = ()
+    facts: Sequence[Table] = ()
     """What is looked up, folded into one, and not printed: every key of the result."""
     config: str = ""
     """The configuration as YAML, folded."""
@@ -45,26 +48,80 @@ class Page:
     draw: Callable[[], Iterable[tuple[str, Figure]]] = tuple
     """Returns its figures by name."""
 
-    @property
-    def state(self) -> str:
-        """`passed`, `failed`, `open` or `neutral`."""
-        return _STATES.get(self.screen.lines[0].tone, "neutral")
 
-
-def open_result(kind: Kind, folder: str) -> Page:
+def open_page(folder: str) -> Page:
     """Return the page of the result in a folder; raises UserError."""
-    parts = kind.load()
-    result = parts.read(folder)
+    kind = kind_in(folder)
+    charts, result = kind.load().charts, kind.read(folder)
     answer = result.summary if kind.is_job else result
     return Page(
         screen=screen_of(kind, answer, folder),
         sections=list(sections_of(kind, answer, folder)),
-        facts=list(all_keys(kind, answer)),
+        facts=list(keys_of(kind.answer, answer)),
         config=read_config(folder),
         measured_at=getattr(answer, "started_at", ""),
         source=os.path.basename(os.path.abspath(folder)),
-        draw=lambda: parts.charts(result, folder) if parts.charts else (),
+        draw=lambda: charts(result, folder) if charts else (),
     )
+
+
+def missing_packages() -> list[str]:
+    packages = {"altair": "altair", "vl_convert": "vl-convert-python", "jinja2": "Jinja2"}
+    return [package for module, package in packages.items() if importlib.util.find_spec(module) is None]
+
+
+def figures(page: Page) -> list[tuple[str, Figure]]:
+    """Return the figures of a page by name, in order; raises UserError if packages for drawing are missing."""
+    if missing := missing_packages():
+        raise UserError(f"a report needs {', '.join(missing)}, not installed here: pip install 'dlemu[report]'")
+    from altair.utils.schemapi import debug_mode
+
+    with debug_mode(False):  # altair's checks would double the time; tests draw with them
+        return list(page.draw())
+
+
+def write_page(folder: str, output: str | None = None) -> str:
+    """Write the page of a result; return its path.
+
+    It goes to `output`, by default into the folder. Raises UserError: a package is missing, or there is no result.
+    """
+    path, page = output or os.path.join(folder, "report.html"), open_page(folder)
+    pictures = [(name, figure, _for_page(_svg(figure, "transparent"), name)) for name, figure in figures(page)]
+    write_text(os.path.dirname(path), os.path.basename(path), render(page, pictures), advice=_advice(folder))
+    return path
+
+
+def write_pictures(folder: str, file_format: str, output: str) -> list[str]:
+    """Write each figure as a png or svg file into the folder `output`; return their paths. Raises UserError."""
+    images = {f"{name}.{file_format}": figure for name, figure in figures(open_page(folder))}
+    _claim_names(output, images)
+    for name, figure in images.items():
+        write_file(output, name, methodcaller("write", picture_file(figure, file_format)), advice=_advice(folder))
+    return [os.path.join(output, name) for name in images]
+
+
+def _advice(folder: str) -> str:
+    return f"`{shlex.join(['dlemu', 'report', folder])} --output FILE` writes elsewhere"
+
+
+def _claim_names(folder: str, names: Iterable[str]) -> None:
+    """Claim file names in a folder that may be a user's; raises UserError for a name that a user's file has.
+
+    A link to a folder is refused: in a received result, it leads to whatever folder its author chose.
+    """
+    elsewhere = "write the report elsewhere with --output"
+    if os.path.islink(folder):
+        raise UserError(f"{folder} is a link: remove it, or {elsewhere}")
+    claimed = owned.claimed(folder)
+    for name in names:
+        path = os.path.join(folder, name)
+        if name not in claimed and os.path.lexists(path):
+            raise UserError(f"{path} exists, and dlemu did not write it: move it, or {elsewhere}")
+    try:
+        os.makedirs(folder, exist_ok=True)
+        owned.claim(folder, *names)
+    except OSError as error:
+        raise UserError(f"{folder} could not be written: {error.strerror}; {elsewhere}") from error
 
 
 def render(page: Page, pictures: Sequence[tuple[str, Figure, str]] = ()) -> str:
@@ -74,44 +131,20 @@ def render(page: Page, pictures: Sequence[tuple[str, Figure, str]] = ()) -> str:
     """
     import jinja2
 
-    here = files("dlemu.report")
-    environment = jinja2.Environment(autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True)
-    template = environment.from_string(here.joinpath("page.html.j2").read_text(encoding="utf-8"))
-    css = here.joinpath("page.css").read_text(encoding="utf-8")
+    loader = jinja2.PackageLoader("dlemu.report", "")
+    environment = jinja2.Environment(autoescape=True, loader=loader, undefined=jinja2.StrictUndefined, trim_blocks=True)
     answer, *lines = page.screen.lines
-    measured_at = f"{datetime.fromisoformat(page.measured_at):%-d %B %Y, %H:%M %Z}" if page.measured_at else ""
-    text = template.render(
+    text = environment.get_template("page.html.j2").render(
         page=page,
-        lead=measured_at,
+        state=_STATES.get(answer.tone, "neutral"),
+        lead=f"{datetime.fromisoformat(page.measured_at):%-d %B %Y, %H:%M %Z}" if page.measured_at else "",
         answer=answer,
         lines=[*lines, *(Said("note", note, tone="caution") for note in page.screen.notes)],
         pictures=pictures,
-        html=html_section,
-        css=css,
+        html=html_table,
         version=__version__,
     )
     return re.sub(r"(?<=\d) (?=%)", "\u00a0", f"{text}\n")
-
-
-_PNG_SCALE = 2.0  # image pixels per pixel of the figure: sharp on high-density screens and in print
-
-
-def missing_packages() -> list[str]:
-    """Return the names of the packages that are missing for drawing."""
-    packages = {"altair": "altair", "vl_convert": "vl-convert-python", "jinja2": "Jinja2"}
-    return [package for module, package in packages.items() if importlib.util.find_spec(module) is None]
-
-
-def check_packages() -> None:
-    """Raise UserError if packages for making a page are missing."""
-    missing = missing_packages()
-    if missing:
-        raise UserError(f"a report needs {', '.join(missing)}, not installed here: pip install 'dlemu[report]'")
-
-
-def pictures(page: Page) -> list[tuple[str, Figure, str]]:
-    """Return name, figure and SVG of the figures of a page, in order."""
-    return [(name, figure, _for_page(_svg(figure, "transparent"), name)) for name, figure in figures(page)]
 
 
 def picture_file(figure: Figure, kind: str) -> bytes:
@@ -123,14 +156,6 @@ def picture_file(figure: Figure, kind: str) -> bytes:
     titled = _spec(figure, "white") | {"title": figure.title}
     png: bytes = vl_convert.vegalite_to_png(titled, scale=_PNG_SCALE)
     return png
-
-
-def figures(page: Page) -> list[tuple[str, Figure]]:
-    """Return the figures of a page by name, in order."""
-    from altair.utils.schemapi import debug_mode
-
-    with debug_mode(False):  # altair's checks would double the time; tests draw with them
-        return list(page.draw())
 
 
 def _svg(figure: Figure, background: str) -> str:
@@ -166,10 +191,8 @@ def _for_page(svg: str, name: str) -> str:
     """Return a figure for the page: in the colours of its style sheet, as wide as all are, and with ids of its own."""
     from dlemu.report.figure_base import FULL_WIDTH, VARIABLES
 
-    def colour_variable(match: re.Match[str]) -> str:
-        return f'{match[1]}="var(--{VARIABLES[match[2]]})"' if match[2] in VARIABLES else match[0]
-
-    svg = re.sub(r'\b(fill|stroke)="(#[0-9a-f]{6})"', colour_variable, svg)
+    for colour, variable in VARIABLES.items():
+        svg = svg.replace(f'="{colour}"', f'="var(--{variable})"')
     size = re.search(r'width="([0-9.]+)" height="([0-9.]+)" viewBox="[^"]*"', svg)
     if size is not None:
         svg = svg.replace(size[0], f'viewBox="0 0 {max(float(size[1]), FULL_WIDTH):g} {size[2]}"', 1)

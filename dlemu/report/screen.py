@@ -24,9 +24,6 @@ class Said:
     explained: str = ""
     tone: Tone = "plain"
 
-    def text(self, *, explains: bool = True) -> str:
-        return f"{self.value}   ({self.explained})" if self.explained and explains else self.value
-
 
 @dataclass(frozen=True, kw_only=True)
 class Screen:
@@ -62,8 +59,8 @@ def print_screen(screen: Screen, console: Console, *, details: bool = False) -> 
     lines = screen.said(details=details)
     width = max(len(line.label) for line in lines) + 2
     for line in lines:
-        text = line.text(explains=console.width >= _NARROW)
-        rendered = rich_text(Line(f"{line.label:<{width}}{text}", line.tone), console)
+        explained = f"   ({line.explained})" if line.explained and console.width >= _NARROW else ""
+        rendered = rich_text(Line(f"{line.label:<{width}}{line.value}{explained}", line.tone), console)
         if console.is_terminal:
             console.print(Padding(rendered, (0, 0, 0, 2)))
         else:

@@ -65,23 +65,6 @@ class Table:
     folded: bool = False
     """Collapsed on the HTML page: only the title is visible until it is opened."""
 
-    @property
-    def has_head(self) -> bool:
-        """Whether any column has a name."""
-        return any(column.name for column in self.columns)
-
-
-@dataclass(frozen=True)
-class Words:
-    """A list of sentences below a title."""
-
-    title: str
-    points: Sequence[Cell]
-    folded: bool = False
-
-
-Section = Table | Words
-
 
 def columns(*names: str, right: Collection[int] = (), whole: Collection[int] = ()) -> tuple[Column, ...]:
     """Return columns by name; `right`: indices of columns aligned right, `whole`: of columns whose cells don't wrap."""
@@ -90,16 +73,21 @@ def columns(*names: str, right: Collection[int] = (), whole: Collection[int] = (
     )
 
 
+def listing(title: str, texts: Iterable[Cell]) -> Table:
+    return Table(title=title, columns=columns(""), rows=[(text,) for text in texts])
+
+
 def print_table(table: Table, console: Console) -> None:
     """Print a table with its notes.
 
     If no column may wrap, the table has its full width: a narrow terminal wraps its lines, but nothing is lost.
     """
+    has_head = any(column.name for column in table.columns)
     rendered = rich.table.Table(
         title=Text(table.title.translate(VISIBLE)) if table.title else None,
         title_justify="left",
-        box=SIMPLE_HEAD if table.has_head else None,
-        show_header=table.has_head,
+        box=SIMPLE_HEAD if has_head else None,
+        show_header=has_head,
         padding=0 if table.dense else (0, 1),
     )
     for column in table.columns:
@@ -120,10 +108,10 @@ def print_table(table: Table, console: Console) -> None:
     print_lines(table.notes, console)
 
 
-def print_lines(lines: Iterable[Cell], console: Console, *, wrap: bool = False) -> None:
-    """Print lines without line breaks, so that paths and commands can be copied; with `wrap`, wrapped at words."""
+def print_lines(lines: Iterable[Cell], console: Console) -> None:
+    """Print lines without line breaks, so that paths and commands can be copied."""
     for line in lines:
-        console.print(rich_text(line, console), soft_wrap=not wrap)
+        console.print(rich_text(line, console), soft_wrap=True)
 
 
 def rich_text(cell: Cell, console: Console) -> Text:
@@ -133,31 +121,18 @@ def rich_text(cell: Cell, console: Console) -> Text:
     return Text(shown.translate(VISIBLE), style=_STYLES[line.tone])
 
 
-def print_section(section: Section, console: Console) -> None:
-    """Print a table, or a list of sentences."""
-    if isinstance(section, Table):
-        print_table(section, console)
-    else:
-        points = (Line(f"- {line.text}", line.tone) for line in map(_line, section.points))
-        print_lines([Line(section.title, "strong"), *points], console, wrap=True)
-
-
-def html_section(section: Section, title: str | None = None) -> str:
-    """Return a table or a list of sentences as HTML, below `title` or its own title; every text in it is escaped."""
-    title = section.title if title is None else title
-    head = f"<h2>{escape(title)}</h2>\n" if title else ""
-    if not isinstance(section, Table):
-        points = "\n".join(f"<li>{_html_cell(point)}</li>" for point in section.points)
-        return f"{head}<ul>\n{points}\n</ul>"
-    names = [(_classes(column), escape(column.name)) for column in section.columns]
-    heads = "".join(f'<th scope="col"{classes}>{name}</th>' for classes, name in names)
+def html_table(table: Table, title: str | None = None) -> str:
+    """Return a table as HTML, below `title` or its own title; every text in it is escaped."""
+    title = table.title if title is None else title
+    heads = "".join(f'<th scope="col"{_classes(column)}>{escape(column.name)}</th>' for column in table.columns)
     parts = [
-        f'{head}<div class="wide"><table class="{"dense" if section.dense else "plain"}">',
-        f"<thead><tr>{heads}</tr></thead>" if section.has_head else "",
+        f"<h2>{escape(title)}</h2>" if title else "",
+        f'<div class="wide"><table class="{"dense" if table.dense else "plain"}">',
+        f"<thead><tr>{heads}</tr></thead>" if any(column.name for column in table.columns) else "",
         "<tbody>",
-        *(f"<tr>{_html_row(row, section.columns)}</tr>" for row in section.rows),
+        *(f"<tr>{_html_row(row, table.columns)}</tr>" for row in table.rows),
         "</tbody></table></div>",
-        *(f'<p class="note">{_html_cell(note)}</p>' for note in section.notes),
+        *(f'<p class="note">{_html_cell(note)}</p>' for note in table.notes),
     ]
     return "\n".join(parts)
 

@@ -6,6 +6,7 @@ import math
 import os
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import fields, is_dataclass
+from itertools import takewhile
 from typing import Any
 
 from dlemu.config.dump import first_sentence, meanings
@@ -66,26 +67,13 @@ def size(size_bytes: int) -> str:
 
 
 def duration(seconds: float) -> str:
-    """Return a duration in s, min or h."""
     if seconds < 600:
         return f"{seconds:.0f} s"
     return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"
 
 
-def unit_of(key: str) -> str:
-    """Return the unit of a dotted key of a summary, from the ending of its name; empty for a count."""
-    for part in reversed(key.split(".")):
-        for ending, unit in _UNITS.items():
-            if part.endswith(ending):
-                return unit
-    return ""
-
-
 def verdict_word(passed: bool | None, *, unknown: str = "no verdict") -> str:
-    """Return pass, fail, or `unknown` for neither."""
-    if passed is None:
-        return unknown
-    return "pass" if passed else "fail"
+    return unknown if passed is None else "pass" if passed else "fail"
 
 
 def plain(value: Any, key: str = "") -> str:
@@ -95,10 +83,11 @@ def plain(value: Any, key: str = "") -> str:
     if isinstance(value, bool):
         return "yes" if value else "no"
     if isinstance(value, int | float):
-        unit = unit_of(key)
+        parts = reversed(key.split("."))
+        unit = next((unit for part in parts for ending, unit in _UNITS.items() if part.endswith(ending)), "")
         return size(value) if unit == "bytes" and isinstance(value, int) else f"{value:.6g} {unit}".rstrip()
     if is_dataclass(value) or isinstance(value, Mapping):
-        return ", ".join(f"{key.replace('_', ' ')} {plain(item)}" for key, item in _items(value))
+        return ", ".join(f"{str(key).replace('_', ' ')} {plain(item)}" for key, item in _items(value))
     if isinstance(value, list | tuple):
         shown = [plain(item) for item in value]
         if len(shown) > _LONG_LIST:
@@ -130,9 +119,8 @@ def _items(value: Any) -> Iterator[tuple[str, Any]]:
 def short_names(values: Iterable[str]) -> dict[str, str]:
     """Return a short name for each value: /mnt/a/unet3d and /mnt/b/unet3d become a and b; other texts stay the same."""
     paths = {value: os.path.normpath(value).split(os.sep) if os.sep in value else [value] for value in values}
-    if len(paths) < 2:
-        return {value: value for value in paths}
-    shortest = min(map(len, paths.values()))
-    same_first = next((n for n in range(shortest) if len({path[n] for path in paths.values()}) > 1), 0)
-    same_last = next((n for n in range(shortest) if len({path[-1 - n] for path in paths.values()}) > 1), 0)
+    same_first, same_last = (
+        len(list(takewhile(lambda parts: len(set(parts)) == 1, zip(*each, strict=False))))
+        for each in (paths.values(), [path[::-1] for path in paths.values()])
+    )
     return {value: os.sep.join(path[same_first : len(path) - same_last]) or value for value, path in paths.items()}

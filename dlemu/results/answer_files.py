@@ -18,7 +18,7 @@ from datagen.errors import SpaceError, UserError
 from datagen.regular import MOST_COLLECTED_BYTES, check_size, open_regular
 
 ANSWER_VERSION = 1
-"""`schema_version` of all results."""
+"""`schema_version` of all results, and `facts_version` of facts.json."""
 
 A = TypeVar("A")
 
@@ -45,11 +45,9 @@ class SummaryHead:
     schema_version: int | None = None
     facts_version: int | None = None
     kind: str = ""
-    """Kind of job."""
 
 
 def to_json(answer: object) -> str:
-    """Return a typed value as the text of its JSON file."""
     return msgspec.json.format(msgspec.json.encode(answer), indent=2).decode() + "\n"
 
 
@@ -73,29 +71,23 @@ def read_answer(folder: str, name: str, answer_type: type[A]) -> A | None:
     path = os.path.join(folder, name)
     if not os.path.lexists(path):
         return None
-    check_version(path, decode_untrusted(path, SummaryHead).schema_version, ANSWER_VERSION)
-    return decode_untrusted(path, answer_type)
+    return decode_versioned(path, answer_type)
 
 
 def open_untrusted(path: str, most_bytes: int) -> int:
     """Return a descriptor of a regular file; raises UserError for a pipe, a device, or a file that is far too large."""
     try:
-        return _open_checked(path, most_bytes)
+        descriptor = open_regular(path)
+        size_bytes = os.fstat(descriptor).st_size
+        if size_bytes > most_bytes:
+            os.close(descriptor)
+        check_size(path, size_bytes, most_bytes)
     except (OSError, ValueError) as error:  # ValueError: a name with a NUL
         folder, is_missing = os.path.dirname(path), isinstance(error, FileNotFoundError | NotADirectoryError)
         if is_missing and folder and not os.path.isdir(folder):
             raise UserError(f"{folder} is not a folder: name the folder of a result") from error
         reason = error.strerror if isinstance(error, OSError) else error
         raise UserError(f"{path} can't be read: {reason}; name the folder of a result") from error
-
-
-def _open_checked(path: str, most_bytes: int) -> int:
-    descriptor = open_regular(path)
-    try:
-        check_size(path, os.fstat(descriptor).st_size, most_bytes)
-    except OSError:
-        os.close(descriptor)
-        raise
     return descriptor
 
 
@@ -116,10 +108,12 @@ def decode_untrusted(path: str, value_type: type[A]) -> A:
         raise UserError(f"{path} is damaged ({error}): it is not the JSON that dlemu wrote; copy it again") from error
 
 
-def check_version(path: str, version: object, wanted: int, *, key: str = "schema_version") -> None:
-    """Raise UserError for a file of another version than this dlemu writes."""
-    if version != wanted:
+def decode_versioned(path: str, value_type: type[A], *, key: str = "schema_version") -> A:
+    """Return the value in a JSON file; raises UserError also for a file of another version than this dlemu writes."""
+    version = getattr(decode_untrusted(path, SummaryHead), key)
+    if version != ANSWER_VERSION:
         raise UserError(
-            f"{path} has {key} {version!r}, wanted {wanted}: another version of dlemu wrote it; read it with that "
-            "version, or measure again"
+            f"{path} has {key} {version!r}, wanted {ANSWER_VERSION}: another version of dlemu wrote it; read it with "
+            "that version, or measure again"
         )
+    return decode_untrusted(path, value_type)

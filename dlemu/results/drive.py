@@ -5,11 +5,12 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Annotated
 
 import numpy as np
 
 from datagen.errors import UserError
-from datagen.settings import build
+from datagen.settings import at_least, build
 from dlemu.config.workload_files import read_plain
 from dlemu.results.kinds import kind_of
 
@@ -64,11 +65,11 @@ class Line:
 
     size: int | str = READ_AHEAD_BYTES
     """Bytes per request; 4k and 1m are binary, as in fio. 128 KiB is that of most sheets' sequential reads."""
-    depth: int = 1
+    depth: Annotated[int, at_least(1)] = 1
     """Requests in flight."""
-    mb_per_second: float = 0.0
-    iops: float = 0.0
-    latency_us: float = 0.0
+    mb_per_second: Annotated[float, at_least(0)] = 0.0
+    iops: Annotated[float, at_least(0)] = 0.0
+    latency_us: Annotated[float, at_least(0)] = 0.0
     """Mean latency of a request at this depth."""
 
 
@@ -85,16 +86,15 @@ def read_drive(drive: str | Rates) -> Rates:
     """Return the rates of a drive from a data sheet (a YAML file) or a probe's folder; raises UserError."""
     if isinstance(drive, Rates):
         return drive
-    path = drive
-    if not os.path.exists(path):
-        raise UserError(f"{path} does not exist: wanted a data sheet (YAML, {_EXAMPLE}), or the folder of a probe")
-    if not os.path.isdir(path):
-        return _read_data_sheet(path)
-    kind = kind_of(path)
+    if not os.path.exists(drive):
+        raise UserError(f"{drive} does not exist: wanted a data sheet (YAML, {_EXAMPLE}), or the folder of a probe")
+    if not os.path.isdir(drive):
+        return _read_data_sheet(drive)
+    kind = kind_of(drive)
     read_rates = kind.load().rates if kind is not None else None
     if read_rates is None:
-        raise UserError(f"{path} has no rates by size and depth: wanted the folder of `dlemu probe`, or a data sheet")
-    rates: Rates = read_rates(path)
+        raise UserError(f"{drive} has no rates by size and depth: wanted the folder of `dlemu probe`, or a data sheet")
+    rates: Rates = read_rates(drive)
     return rates
 
 
@@ -147,18 +147,15 @@ def _read_data_sheet(path: str) -> Rates:
 
 
 def _rate(line: Line, where: str) -> Rate:
-    if line.depth < 1:
-        raise UserError(f"{where}.depth is {line.depth}: wanted 1 or more")
     figures = {name: getattr(line, name) for name in ("mb_per_second", "iops", "latency_us")}
     given = {name: value for name, value in figures.items() if value}
-    if len(given) != 1 or min(given.values()) < 0:
+    if len(given) != 1:
         has = ", ".join(f"{name}: {value:g}" for name, value in given.items()) or "no figure"
         raise UserError(f"{where} has {has}: wanted one of {', '.join(figures)}, above 0")
     size_bytes = bytes_of(str(line.size))
+    per_second = line.iops or line.mb_per_second * 1e6 / size_bytes
     if line.latency_us:
         per_second = line.depth / line.latency_us * 1e6
-    else:
-        per_second = line.iops or line.mb_per_second * 1e6 / size_bytes
     return Rate(size_bytes=size_bytes, depth=line.depth, per_second=per_second)
 
 

@@ -1,8 +1,4 @@
-"""A run in the terms of other benchmarks (DLIO): what their result files are made from, for any kind of job.
-
-A kind of job that other benchmarks have as well declares a part `exported`, which returns one of these; `dlemu.dlio`
-writes DLIO's files from it.
-"""
+"""A run in the terms of other benchmarks: `dlemu.dlio` makes DLIO's files from what a kind's `exported` returns."""
 
 from __future__ import annotations
 
@@ -30,7 +26,6 @@ class ExportedRun:
 
     @property
     def ranks(self) -> int:
-        """Number of emulated accelerators."""
         return len(self.journal.rank_nodes)
 
 
@@ -55,7 +50,7 @@ class CheckpointRecord:
     """Number of the checkpoint, from 1."""
     rank: int
     start_ns: int
-    """Start, after a barrier of the ranks; other hosts' times are converted to rank 0's monotonic clock."""
+    """Start, after a barrier of the ranks, by rank 0's monotonic clock."""
     end_ns: int
     """When this rank was done; with `checkpoint.rank_sync`, when the last rank was."""
 
@@ -66,4 +61,3 @@ class ExportedCheckpoints(ExportedRun):
 
     plan: CheckpointPlan
     records: tuple[CheckpointRecord, ...]
-    """Records of all ranks."""

@@ -27,10 +27,6 @@ class Value:
     half_width: float | None = None
     """None with fewer than three repetitions: epochs, or checkpoints."""
 
-    def over(self, count: int) -> Value:
-        """Return the share of each of `count` equal parts."""
-        return Value(self.mean / count, None if self.half_width is None else self.half_width / count)
-
 
 @dataclass(frozen=True, kw_only=True)
 class Emulated:
@@ -73,7 +69,6 @@ class JobFigures(Emulated):
 
     @property
     def title(self) -> str:
-        """What ran, in short: workload and accelerator."""
         return " ".join(filter(None, [self.workload, self.accelerator])) + scaled(self.sample_divisor)
 
     @property
@@ -83,7 +78,6 @@ class JobFigures(Emulated):
         return min(100.0, 100 * delivered / read) if read and delivered is not None else None
 
     def mean(self, metric: str) -> float | None:
-        """Return the mean of a metric, None where it is not known."""
         value = self.metrics.get(metric)
         return None if value is None else value.mean
 
@@ -100,12 +94,10 @@ def half_width_of(values: Sequence[float]) -> float | None:
 
 def value_of(figure: Mean | float | None) -> Value | None:
     """Return a summary's metric with the interval over its epochs; None where it has no value."""
-    if not isinstance(figure, Mean):
-        return None if figure is None else Value(figure)
-    if figure.mean is None:
-        return None
-    each = tuple(value for value in figure.per_epoch if value is not None)
-    return Value(figure.mean, half_width_of(each))
+    if isinstance(figure, Mean):
+        each = [value for value in figure.per_epoch if value is not None]
+        return None if figure.mean is None else Value(figure.mean, half_width_of(each))
+    return None if figure is None else Value(figure)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -115,7 +107,7 @@ class Conditions:
     title: str
     """Short description of what ran: runs with different titles did not do the same."""
     started_at: str = ""
-    """ISO 8601 with zone."""
+    """This, `hosts` and `storage` are those of the run's summary."""
     hosts: tuple[HostFacts, ...] = ()
     storage: StorageFacts | None = None
     devices: tuple[str, ...] = ()
@@ -165,10 +157,9 @@ def difference(a: Value, b: Value) -> Difference:
 def difference_in_words(
     both: Difference, metric: Metric, *, a: str = "A", b: str = "B", repetitions: str = "repetitions"
 ) -> str:
-    """Return the difference of a metric as a phrase; `a` and `b` name the sides.
+    """Return the difference of a metric as a phrase, such as `A takes 12.0 % less time than B (+- 1.0)`.
 
-    Of a phase's duration it is like `A takes 12.0 % less time than B (+- 1.0)`, of any other metric like `A is 12.0 %
-    better than B (+- 1.0)`. `repetitions` names what there may be too few of for an interval.
+    `a` and `b` name the sides, `repetitions` what there may be too few of for an interval.
     """
     percent, half_width = both.difference_percent, both.half_width_percent
     if percent is None:
@@ -184,8 +175,7 @@ def difference_in_words(
         return f"{a} takes {abs(percent):.1f} % {'less' if percent < 0 else 'more'} time than {b} ({interval})"
     if half_width is None:  # of few prompts, percentiles differ several-fold by chance: neither side is called better
         return f"{a} to {b} {percent:+.1f} % (no interval: it may be chance)"
+    word = "better" if (percent > 0) == (metric.better == "higher") else "worse"
     if metric.better == "neither":
         word = "higher" if percent > 0 else "lower"
-    else:
-        word = "better" if (percent > 0) == (metric.better == "higher") else "worse"
     return f"{a} is {abs(percent):.1f} % {word} than {b} (+- {half_width:.1f})"

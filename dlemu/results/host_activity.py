@@ -32,7 +32,6 @@ class HostActivity:
         return [mean_within(*host.readings(probe, "", metric), windows) for host, windows in self._hosts]
 
     def most(self, probe: str, metric: str) -> float | None:
-        """Return the mean of a metric on the host where it is highest."""
         return highest(self.means(probe, metric))
 
     @property
@@ -54,7 +53,6 @@ class HostActivity:
 
     @property
     def devices(self) -> Iterator[tuple[HostTelemetry, Windows, DeviceFacts]]:
-        """The counted devices, each once."""
         windows_of = {host.node: windows for host, windows in self._hosts}
         for host, device in devices_of([host for host, _ in self._hosts]):
             if device.counted:

@@ -26,29 +26,24 @@ if TYPE_CHECKING:  # every command imports this module
 
 PACKAGES = ("dlemu.jobs", "dlemu.studies")
 ENTRY_POINTS = "dlemu.jobs"
-_DEFAULT = "training"  # for runs of no other kind: its reader reports what is missing or damaged in a folder
+_DEFAULT = "training"  # for runs of no other kind
 
 
 @dataclass(frozen=True, kw_only=True)
 class Parts:
     """The code of a kind of result. For what a kind leaves out, `dlemu.report.any_run` has a form for all kinds."""
 
-    read: Callable[[str], Any]
-    """Returns the typed result in a folder; raises UserError."""
+    read: Callable[[str], Any] | None = None
+    """Returns the typed result in a folder; raises UserError. Without it, the answer's file alone is the result."""
     answer_type: type[Any]
     """The type of its `answer`, a dataclass, from which `dlemu schema` makes its schema."""
     screen: Callable[[Any, str], Any] | None = None
     """Returns the first screen of a result in a folder, a `dlemu.report.screen.Screen`; of a run, of its summary."""
     sections: Callable[[Any, str], Iterable[Any]] | None = None
-    """Given the same, returns what follows on its page and with `--details`, `dlemu.report.table.Section`s.
-
-    A job without `sections` has a table of its metrics.
-    """
+    """Given the same, returns the `dlemu.report.table.Table`s that follow; a job without has one of its metrics."""
     charts: Callable[[Any, str], Iterable[tuple[str, Any]]] | None = None
-    """Given what `read` returns and its folder, returns the page's figures (`dlemu.report.figure_base.Figure`) by name.
-
-    The figure that answers the page's question comes first.
-    """
+    """Given what `read` returns and its folder, returns the page's figures (`dlemu.report.figure_base.Figure`) by name,
+    that which answers the page's question first."""
     rates: Callable[[str], Any] | None = None
     """Returns rates by size and depth of the result in a folder, `dlemu.results.drive.Rates`; raises UserError."""
 
@@ -82,10 +77,10 @@ class Kind:
     """Unique name; `kind` in the summary.json of a job."""
     noun: str
     """With its article, for messages: `a run of checkpoints`."""
-    marks: tuple[str, ...] = ()
-    """Names of files: a folder with any of them is of this kind, whatever else it contains. A job has none."""
+    answer: str = SUMMARY
+    """The file that its command writes last; unless it is a job's, a folder with this file is of this kind."""
     precedence: int = 0
-    """If a folder has the marks of several kinds, the one with the highest precedence is chosen."""
+    """If a folder has the answers of several kinds, the one with the highest precedence is chosen."""
     command: str = ""
     """The command that makes it, such as `train` in `dlemu train`."""
     help: str = ""
@@ -105,8 +100,7 @@ class Kind:
 
     @property
     def is_job(self) -> bool:
-        """Whether it is a kind of job, which has `JobParts`."""
-        return not self.marks
+        return self.answer == SUMMARY
 
     def load_job(self) -> JobParts:
         """Return the code of a kind of job; raises UserError for another kind."""
@@ -115,14 +109,15 @@ class Kind:
             raise UserError(f"{self.noun} is no run of a job: wanted one")
         return parts
 
-    @property
-    def answer(self) -> str:
-        """The file that its command writes last."""
-        return SUMMARY if self.is_job else self.marks[0]
+    def read(self, folder: str) -> Any:
+        """Return the typed result in a folder; raises UserError."""
+        from dlemu.results.answer_files import read_answer
+
+        parts = self.load()
+        return parts.read(folder) if parts.read else read_answer(folder, self.answer, parts.answer_type)
 
     def holds(self, folder: str) -> bool:
-        """Return whether a folder has one of the files by which this kind is recognised."""
-        return any(os.path.lexists(os.path.join(folder, mark)) for mark in self.marks)
+        return os.path.lexists(os.path.join(folder, self.answer))
 
 
 @cache
@@ -151,15 +146,14 @@ def _kinds(package: str) -> list[Kind]:
 
 def kind_named(name: str) -> Kind:
     """Return a kind by its name; raises UserError for one that is not installed."""
-    for kind in kinds():
-        if kind.name == name:
-            return kind
-    names = ", ".join(kind.name for kind in kinds())
-    raise UserError(f"there is no kind of job {name!r} here: install the package that has it; known: {names}")
+    by_name = {kind.name: kind for kind in kinds()}
+    if name not in by_name:
+        known = ", ".join(by_name)
+        raise UserError(f"there is no kind of job {name!r} here: install the package that has it; known: {known}")
+    return by_name[name]
 
 
 def kind_of_command(name: str) -> Kind:
-    """Return the kind of result that a command makes."""
     return next(kind for kind in kinds() if kind.command == name)
 
 
@@ -172,7 +166,7 @@ def kind_of(folder: str) -> Kind | None:
     from dlemu.results.answer_files import SummaryHead, decode_untrusted
 
     for kind in kinds():  # the highest precedence first
-        if kind.holds(folder):
+        if not kind.is_job and kind.holds(folder):
             return kind
     for name in (SUMMARY, FACTS, os.path.join(LIVE, FACTS)):
         path = os.path.join(folder, name)
@@ -188,16 +182,21 @@ def kind_of(folder: str) -> Kind | None:
     return None
 
 
+def kind_in(folder: str) -> Kind:
+    """Return the kind of the result in a folder; without a result training, whose reader says what is missing there."""
+    return kind_of(folder) or kind_named(_DEFAULT)
+
+
 def read_result(folder: str) -> Any:
     """Return the result in a folder, typed; raises UserError for a folder without a result, or a damaged one."""
-    return (kind_of(folder) or kind_named(_DEFAULT)).load().read(folder)
+    return kind_in(folder).read(folder)
 
 
 def read_figures(folder: str) -> tuple[Any, JobFigures]:
     """Return the run in a folder, and its figures for sweeps, comparisons and pages; raises UserError."""
-    parts = (kind_of(folder) or kind_named(_DEFAULT)).load_job()
-    run = parts.read(folder)
-    return run, parts.figures(run)
+    kind = kind_in(folder)
+    figures, run = kind.load_job().figures, kind.read(folder)
+    return run, figures(run)
 
 
 def catalogue_of(kind: str) -> Catalogue:

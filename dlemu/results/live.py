@@ -34,16 +34,13 @@ LOCK = "lock"
 
 def write_live_facts(folder: str, facts: object, *, advice: str) -> None:
     """Write what is known of a run before its ranks start; raises SpaceError, whose message ends with `advice`."""
-    live = os.path.join(folder, LIVE)
+    live, command = os.path.join(folder, LIVE), report_command(folder)
     write_text(live, FACTS, msgspec.json.encode(facts).decode(), advice=advice)
-    text = (
-        f"A run in progress, or one that was killed; then this shows what it had measured:\n{report_command(folder)}\n"
-    )
+    text = f"A run in progress, or one that was killed; then this shows what it had measured:\n{command}\n"
     write_text(live, README, text, advice=advice)
 
 
 def report_command(folder: str) -> str:
-    """Return the command that shows what a killed run had measured."""
     return f"dlemu report {shlex.quote(os.path.abspath(folder))}"
 
 
@@ -67,14 +64,13 @@ def salvaged(folder: str, salvage: Callable[[str], T]) -> T:
     live = os.path.join(folder, LIVE)
     try:
         statuses = [os.stat(os.path.join(live, name)) for name in os.listdir(live)]
-    except OSError as error:
-        raise UserError(f"{live} can't be read: {error.strerror}; copy the folder again") from error
-    if not all(stat.S_ISREG(status.st_mode) for status in statuses):
-        raise UserError(f"{live} holds something that is not a file, and not dlemu's: remove it")
-    needed = 2 * sum(status.st_size for status in statuses)  # the logs, and a copy of them in one table
-    if needed > host_memory().available_bytes:
-        raise UserError(f"{live} needs {needed / 2**30:.1f} GiB of memory, more than is free: read it on another host")
-    try:
+        if not all(stat.S_ISREG(status.st_mode) for status in statuses):
+            raise UserError(f"{live} holds something that is not a file, and not dlemu's: remove it")
+        needed = 2 * sum(status.st_size for status in statuses)  # the logs, and a copy of them in one table
+        if needed > host_memory().available_bytes:
+            raise UserError(
+                f"{live} needs {needed / 2**30:.1f} GiB of memory, more than is free: read it on another host"
+            )
         return salvage(live)
     except (LookupError, OSError, OverflowError, RecursionError, TypeError, ValueError) as error:
         raise UserError(f"{live} is damaged ({error}): copy the folder again") from error
@@ -114,7 +110,6 @@ class RunJournal:
         return datetime.fromtimestamp(seconds, UTC).astimezone().isoformat(timespec="milliseconds")
 
     def noting(self, **changes: Any) -> Self:
-        """Return the journal with these fields set."""
         return replace(self, **changes)
 
     def save(self, folder: str) -> None:

@@ -1,8 +1,6 @@
 """Writes and reads the folder of a run. Each file is written under another name first, and renamed when complete.
 
-`write_measured` writes what was measured: config.yaml, the rows' tables (a kind of job has its own), telemetry.parquet
-and, last, facts.json; `write_summary` writes summary.json. Reading a run computes its summary again from the rows: what
-summary.json says is not trusted.
+Reading a run computes its summary again from the rows: what summary.json says is not trusted.
 """
 
 from __future__ import annotations
@@ -22,20 +20,18 @@ from dlemu.config import to_yaml
 from dlemu.config.schema import Workload
 from dlemu.metrics.rows import Rows
 from dlemu.results import ADVICE, CONFIG, FACTS, SUMMARY, TELEMETRY
-from dlemu.results.answer_files import ANSWER_VERSION, SummaryHead, check_version, decode_untrusted, to_json
+from dlemu.results.answer_files import ANSWER_VERSION, decode_versioned, to_json
 from dlemu.results.live import RunJournal
-from dlemu.results.parts import Environment, JobSummary
+from dlemu.results.parts import Environment
 from dlemu.results.tables import read_table, write_table
 from dlemu.telemetry import RecorderHead, Telemetry, from_tables, to_table
-
-FACTS_VERSION = 1
 
 
 @dataclass(frozen=True, kw_only=True)
 class RunFacts:
     """The content of facts.json: all that metrics are computed from, apart from rows and telemetry."""
 
-    facts_version: int = FACTS_VERSION
+    facts_version: int = ANSWER_VERSION
     kind: str
     """Kind of job."""
     workload: Workload
@@ -73,7 +69,6 @@ class MeasuredLog(Generic[N]):
     """What the ranks of a run measured: collected on rank 0, or read from the files of a killed run."""
 
     rows: NDArray[np.void]
-    """Rows of all ranks."""
     journal: N
     telemetry: Telemetry = ()
 
@@ -86,7 +81,6 @@ class MeasuredRun(ABC):
     """One run: what its ranks measured, and all metrics computed from it."""
 
     folder: str
-    """Folder of its files."""
     facts: RunFacts
     rows: Rows
     """Rows of all ranks; times are of each host's own clock."""
@@ -109,7 +103,6 @@ class MeasuredRun(ABC):
 
 
 F = TypeVar("F", bound=RunFacts)
-S = TypeVar("S", bound=JobSummary)
 
 
 def write_measured(run: MeasuredRun) -> None:
@@ -123,24 +116,12 @@ def write_measured(run: MeasuredRun) -> None:
 
 
 def write_summary(run: MeasuredRun) -> None:
-    """Write the summary of a run; raises SpaceError."""
     write_text(run.folder, SUMMARY, to_json(run.summary), advice=ADVICE)
 
 
 def read_facts(path: str, facts_type: type[F]) -> F:
     """Return the facts of a run; raises UserError for a damaged file, and for one of another version."""
-    check_version(path, decode_untrusted(path, SummaryHead).facts_version, FACTS_VERSION, key="facts_version")
-    return decode_untrusted(path, facts_type)
-
-
-def read_saved(folder: str, summary_type: type[S], kind: str) -> S:
-    """Return summary.json as it was saved, of a run of this kind of job; raises UserError."""
-    path = os.path.join(folder, SUMMARY)
-    head = decode_untrusted(path, SummaryHead)
-    check_version(path, head.schema_version, ANSWER_VERSION)
-    if head.kind != kind:
-        raise UserError(f"{path} is the result of a {head.kind} job; wanted that of a {kind} job")
-    return decode_untrusted(path, summary_type)
+    return decode_versioned(path, facts_type, key="facts_version")
 
 
 def read_readings(folder: str, facts: RunFacts) -> Telemetry:

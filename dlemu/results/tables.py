@@ -30,7 +30,6 @@ def read_config(folder: str) -> str:
 
 
 def write_table(folder: str, name: str, table: pa.Table) -> None:
-    """Write a table as Parquet; raises SpaceError."""
     write_file(folder, name, lambda out: pq.write_table(table, out, compression="zstd"), advice=ADVICE)
 
 
@@ -39,8 +38,7 @@ def read_table(folder: str, name: str) -> pa.Table | None:
     path = os.path.join(folder, name)
     if not os.path.lexists(path):
         return None
-    descriptor = open_untrusted(path, MOST_TABLE_BYTES)
-    with open(descriptor, "rb") as file:
+    with open(open_untrusted(path, MOST_TABLE_BYTES), "rb") as file:
         try:
             parquet = pq.ParquetFile(file)
             # Decoded, a value takes 8 bytes; allow twice that for a copy. The size of the file says nothing: Parquet

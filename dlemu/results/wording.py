@@ -59,7 +59,6 @@ class _Filling(Formatter):
 
 
 def filled(text: str, numbers: Mapping[str, Any]) -> str:
-    """Return a format string of a `Wording` with its numbers."""
     return _Filling().vformat(text, (), numbers)
 
 
@@ -70,5 +69,4 @@ def words_of(finding: Finding, words: Wording[T]) -> T:
 
 
 def sentences(findings: Iterable[Finding], words: Wording[str]) -> tuple[str, ...]:
-    """Return the findings as sentences."""
     return tuple(filled(words_of(finding, words), finding.numbers) for finding in findings)

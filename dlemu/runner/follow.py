@@ -11,9 +11,10 @@ from typing import Literal
 
 from datagen.errors import DlemuError, UserError
 from dlemu.results import FACTS, LIVE, SUMMARY
+from dlemu.results.answer_files import decode_versioned
 from dlemu.results.kinds import kind_of
 from dlemu.results.live import Follower, Progress, goes_on
-from dlemu.results.measured import read_facts, read_saved
+from dlemu.results.measured import read_facts
 from dlemu.results.parts import JobSummary
 
 # A run without a lock is dead when its files have not changed for this long: the lock of a run on another host may be
@@ -87,7 +88,7 @@ class RunFollower:
         kind = kind_of(self.folder)
         if kind is None or not kind.is_job:
             return RunState(state="ended", sentence=f"the run in {self.folder} has ended")
-        summary: JobSummary = read_saved(self.folder, kind.load().answer_type, kind.name)
+        summary: JobSummary = decode_versioned(os.path.join(self.folder, SUMMARY), kind.load().answer_type)
         sentence = summary.failure or summary.headline or "it completed"
         return RunState(state="ended", sentence=sentence, status=summary.exit_status)
 

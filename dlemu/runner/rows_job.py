@@ -174,12 +174,6 @@ def rows_parts(
             metrics={name: Value(value) for name, value in values.items() if value is not None},
         )
 
-    def own_conditions(summary: RowsSummary, _: RunFacts) -> Conditions:
-        environment = summary.environment
-        return Conditions(
-            title=job.name, started_at=summary.started_at, hosts=environment.hosts, storage=environment.storage
-        )
-
     catalogue = Catalogue(metrics=declared(job.summary_type), judged=judged, note=note)
     return JobParts(
         read=job.read,
@@ -190,5 +184,5 @@ def rows_parts(
         job=job,
         catalogue=catalogue,
         figures=figures,
-        conditions=conditions or own_conditions,
+        conditions=conditions or (lambda summary, facts: Conditions(title=job.name)),
     )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 
@@ -13,7 +13,7 @@ from dlemu.metrics.limit import Limit
 from dlemu.metrics.t_interval import Estimate, estimate
 from dlemu.metrics.verdict import HOST_LIMITS, Outcome
 from dlemu.results.answer_files import Answer
-from dlemu.results.figures import CONFIDENCE, Difference, Emulated, JobFigures, difference
+from dlemu.results.figures import CONFIDENCE, Difference, Emulated, JobFigures
 from dlemu.results.kinds import catalogue_of
 from dlemu.runner.run_list import StudyAnswer
 
@@ -36,7 +36,7 @@ def edge(attempts: Iterable[tuple[T, bool]]) -> tuple[T | None, T | None]:
 
 @dataclass(frozen=True, kw_only=True)
 class RunsQuestion:
-    """What runs; a study goes on with the runs of an earlier one that has an equal question."""
+    """What runs."""
 
     overrides: tuple[str, ...] = ()
     """The overrides, as the user gave them."""
@@ -156,12 +156,10 @@ class SizeAnswer(StudyAnswer):
 
     @property
     def failing(self) -> CountResult | None:
-        """The smallest count whose mean is below the threshold."""
         return self.edge[1]
 
     @property
     def too_close_to_tell(self) -> list[CountResult]:
-        """The counts at the edge whose verdict is open."""
         return [count for count in self.edge if count is not None and count.passed is None]
 
     @property
@@ -219,24 +217,14 @@ class SweepAnswer(StudyAnswer):
         return max((point.exit_status or 0 for point in self.points), default=0)
 
 
-@dataclass(frozen=True, kw_only=True)
-class YearPlan:
-    """What the measured times mean over a year of training one model after another; pairs are (A, B)."""
+class YearPlan(NamedTuple):
+    """What the measured times mean over a year (8760 h) of training one model after another; pairs are (A, B)."""
 
     hours_per_model: tuple[float, float]
     """Time of PLANNED_EPOCHS epochs."""
-
-    @property
-    def days_saved_per_year(self) -> float:
-        """Days that A needs less for what B trains in a year; below 0: more."""
-        a, b = self.hours_per_model
-        return YEAR_HOURS / 24 * (1 - a / b)
-
-    @property
-    def models_per_year(self) -> tuple[float, float]:
-        """How many fit into a year of 8760 h."""
-        a, b = self.hours_per_model
-        return YEAR_HOURS / a, YEAR_HOURS / b
+    models_per_year: tuple[float, float]
+    days_saved_per_year: float
+    """Days that A needs less for what B trains in a year; below 0: more."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -256,29 +244,22 @@ class RunPair:
     @property
     def plan(self) -> YearPlan | None:
         """None where a run did not complete, has no whole epochs or got no verdict, or runs are not comparable."""
-        a, b = self.a, self.b
-        is_cut_short = a.cut_steps or b.cut_steps
-        is_judged = "no verdict" not in (a.outcome, b.outcome)  # else memory or the host was the limit
-        seconds_a, seconds_b = a.mean("total_seconds"), b.mean("total_seconds")
-        if is_cut_short or self.not_comparable or not (is_judged and seconds_a and a.epochs and seconds_b and b.epochs):
-            return None
-        hours = PLANNED_EPOCHS * seconds_a / a.epochs / 3600, PLANNED_EPOCHS * seconds_b / b.epochs / 3600
-        return YearPlan(hours_per_model=hours)
+        hours = []
+        for side in (self.a, self.b):
+            seconds, is_judged = (
+                side.mean("total_seconds"),
+                side.outcome != "no verdict",
+            )  # else memory or the host limits
+            if self.not_comparable or side.cut_steps or not (is_judged and seconds and side.epochs):
+                return None
+            hours.append(PLANNED_EPOCHS * seconds / side.epochs / 3600)
+        a, b = hours
+        return YearPlan((a, b), (YEAR_HOURS / a, YEAR_HOURS / b), YEAR_HOURS / 24 * (1 - a / b))
 
     def compares_storage(self, phase: str) -> bool:
         """Return False where memory served one side alone in a phase: times are then not due to the storage."""
         of_a, of_b = self.from_memory.get(phase, (False, False))
         return of_a == of_b
-
-    def time(self, metric: str) -> Difference | None:
-        """Return the difference of a time for equal work: per epoch where one side ran more epochs than the other.
-
-        None where a run did not complete.
-        """
-        both, epochs_a, epochs_b = self.metrics.get(metric), self.a.epochs, self.b.epochs
-        if epochs_a == epochs_b or not epochs_a or not epochs_b or both is None or both.difference_percent is None:
-            return both
-        return difference(self.a.metrics[metric].over(epochs_a), self.b.metrics[metric].over(epochs_b))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -324,3 +305,8 @@ class Comparison(Answer):
         return max(
             last_first, key=lambda pair: (not names.isdisjoint(pair.metrics), pair.a.ranks + pair.b.ranks), default=None
         )
+
+    @property
+    def reasons(self) -> tuple[str, ...]:
+        """Why its sides are not comparable, as phrases: two searches, or the runs of the main pair."""
+        return self.not_comparable or (self.main_pair.not_comparable if self.main_pair else ())

@@ -12,12 +12,12 @@ from datagen.errors import UserError
 from dlemu.report.any_run import keys_of
 from dlemu.report.table import Table
 from dlemu.report.units import plain
-from dlemu.results import FACTS
+from dlemu.results import FACTS, SUMMARY
+from dlemu.results.answer_files import decode_versioned
 from dlemu.results.figures import Conditions
 from dlemu.results.kinds import JobParts, kind_of
-from dlemu.results.measured import read_facts, read_saved
+from dlemu.results.measured import read_facts
 from dlemu.results.parts import Environment
-from dlemu.runner.run_list import DIGEST
 
 HOST_FACTS = ("host", "processor", "cpu_usable", "memory_bytes", "kernel", "dlemu", "packages")
 """Name of a host, and the facts of it that affect measurements of storage."""
@@ -25,11 +25,13 @@ HOST_FACTS = ("host", "processor", "cpu_usable", "memory_bytes", "kernel", "dlem
 
 def conditions_of(parts: JobParts, summary: Any, facts: Any) -> Conditions:
     """Return the conditions of a run; those of an incomplete one warn of that first."""
-    conditions = parts.conditions(summary, facts)
-    if summary.failure is None:
-        return conditions
-    why = f"this run is incomplete: {summary.failure.splitlines()[0]}"
-    return replace(conditions, warnings=(why, *conditions.warnings))
+    conditions, where = parts.conditions(summary, facts), summary.environment
+    warnings = conditions.warnings
+    if summary.failure is not None:
+        warnings = (f"this run is incomplete: {summary.failure.splitlines()[0]}", *warnings)
+    return replace(
+        conditions, started_at=summary.started_at, hosts=where.hosts, storage=where.storage, warnings=warnings
+    )
 
 
 def conditions_in(folders: Iterable[str]) -> Iterator[Conditions]:
@@ -39,7 +41,7 @@ def conditions_in(folders: Iterable[str]) -> Iterator[Conditions]:
         if kind is not None and kind.is_job:
             parts = kind.load_job()
             facts = read_facts(f"{folder}/{FACTS}", parts.job.facts_type)
-            yield conditions_of(parts, read_saved(folder, parts.answer_type, kind.name), facts)
+            yield conditions_of(parts, decode_versioned(f"{folder}/{SUMMARY}", parts.answer_type), facts)
 
 
 def settings_of(side: Conditions) -> dict[str, str]:
@@ -49,9 +51,8 @@ def settings_of(side: Conditions) -> dict[str, str]:
     return {key.replace("_", " "): plain(value, key) for key, value in settings.items() if value is not None}
 
 
-def background(question: Any, folder: str, runs: Iterable[str]) -> Iterator[Table]:
-    """Yield tables of a study's question, and of the conditions of the first of its `runs` that can still be read."""
-    yield from keys_of("The question", question, without=[DIGEST])
+def background(folder: str, runs: Iterable[str]) -> Iterator[Table]:
+    """Yield tables of the conditions of the first of a study's `runs` that can still be read."""
     for name in runs:
         with contextlib.suppress(UserError):  # of a damaged run, which is skipped: the study has its own numbers
             for run in conditions_in([os.path.join(folder, name)]):

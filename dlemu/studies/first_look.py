@@ -66,17 +66,16 @@ def first_look(folder: str, on_event: OnEvent = ignore) -> Screen:
         next_words = "workload=unet3d scale=laptop"
         explained = "shows how it is measured, with samples 1/256 of real size: 1.4 GB"
     data_folder = shlex.quote(override(("dataset", "data_folder"), f"{storage.folder}/dlemu-set"))
-    other_limit = "the cores, of which others take some" if cores.advice else "reading files"
     lines = [
         *map(_accelerators_line, predictions),
-        *_drive_lines(most, predictions, other_limit),
+        *_drive_lines(most, predictions, "the cores, of which others take some" if cores.advice else "reading files"),
         Said("took", f"{seconds:.0f} s; the {size(written)} that it wrote are removed"),
         Said("next", f"dlemu size {next_words} {data_folder} --make", explained),
     ]
     title = f"{storage.folder} ({storage.file_system} on {storage.device}): what does it feed in MLPerf's jobs?"
     notes = [f"{cores.observed}: {cores.advice}"] if cores.advice else []
-    for name in glob(".try.dlemu-*.part", root_dir=folder):
-        notes.append(f"{name} in it is of a `dlemu try` that was killed, unless one still runs: remove it")
+    killed = glob(".try.dlemu-*.part", root_dir=folder)
+    notes += [f"{name} in it is of a `dlemu try` that was killed, unless one still runs: remove it" for name in killed]
     return Screen(title=title, lines=lines, notes=notes, folder="")
 
 
@@ -147,28 +146,26 @@ def _predict(folder: str, name: str, accelerator: str, data_bytes: int) -> Predi
 
 
 def _accelerators_line(prediction: Prediction) -> Said:
-    """Return, for one workload, how many accelerators the storage feeds, and what they need."""
     low, high = prediction.max_accelerators_interval or (0, 0)
-    next_count = high + 1
-    fed = f"{low} x" if low == high else f"{low} to {high} x"
+    fed, next_count = f"{low} x" if low == high else f"{low} to {high} x", high + 1
     if prediction.ended_by is not None:
         fed, next_count = f"at least {low} x", low + 1
     shown, mb_per_second = prediction.shown, most_mb_per_second(prediction.curve)
     mb_per_accelerator = shown.needed_mb_per_second / shown.accelerators
     files_per_second = mb_per_second / shown.app_mb_per_second * shown.samples_per_second
-    needs = f"1 needs {rate(mb_per_accelerator)}"
+    more = f"{mb_per_accelerator / mb_per_second:.2g} times as much"
     if next_count > 1:
-        needs += f", {next_count} need {rate(next_count * mb_per_accelerator)}"
-    else:
-        needs += f", {mb_per_accelerator / mb_per_second:.2g} times as much"
-    reads = f"reads {rate(mb_per_second)}, {files_per_second:,.0f} files/s"
+        more = f"{next_count} need {rate(next_count * mb_per_accelerator)}"
+    needs, reads = (
+        f"1 needs {rate(mb_per_accelerator)}, {more}",
+        f"reads {rate(mb_per_second)}, {files_per_second:,.0f} files/s",
+    )
     question = prediction.question
     text = f"{fed} {question.accelerator}: {reads}; {needs} (AU {question.threshold_percent:g} %)"
     return Said(question.workload, text, tone="good" if low else "open" if high else "bad")
 
 
 def _drive_lines(most: tuple[float, float] | None, predictions: Sequence[Prediction], other: str) -> Iterator[Said]:
-    """Yield the most that the drive gives, what limits each workload, and how sure that is."""
     if most is not None:
         iops, probe_mb_per_second = most
         rates = [most_mb_per_second(prediction.curve) for prediction in predictions]

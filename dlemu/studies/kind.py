@@ -8,7 +8,7 @@ from dlemu.results.kinds import Kind, Parts
 
 
 def _load(name: str) -> Parts:
-    if name == "comparison":
+    if name == "compare":
         from dlemu.studies.compare.page import PARTS
     elif name == "size":
         from dlemu.studies.size.page import PARTS
@@ -19,25 +19,16 @@ def _load(name: str) -> Parts:
     return PARTS
 
 
-def _kind(name: str, noun: str, text: str, *, command: str = "", precedence: int = 2) -> Kind:
-    return Kind(
-        name=name,
-        noun=noun,
-        marks=(f"{command or name}.json",),
-        precedence=precedence,
-        command=command or name,
-        help=text,
-        load=partial(_load, name),
-    )
+def _kind(name: str, noun: str, text: str, *, precedence: int = 2) -> Kind:
+    load = partial(_load, name)
+    return Kind(name=name, noun=noun, answer=f"{name}.json", precedence=precedence, command=name, help=text, load=load)
 
 
-KIND = _kind("comparison", "a comparison", "Compare two runs, sweeps or searches.", command="compare", precedence=0)
+KIND = _kind("compare", "a comparison", "Compare two runs, sweeps or searches.", precedence=0)
 ANSWERS = (
     _kind("size", "a search", "Find the most accelerators that this storage keeps busy."),
     _kind("sweep", "a sweep", "Run over several values: ranks, drives, readers, workloads."),
     _kind(
-        "together",
-        "concurrent jobs",
-        "Run several jobs at the same time on one storage: what each costs the others.",
+        "together", "concurrent jobs", "Run several jobs at the same time on one storage: what each costs the others."
     ),
 )

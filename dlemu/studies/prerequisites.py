@@ -34,11 +34,11 @@ def check_launcher(command: str, launcher: str) -> None:
         )
 
 
-def take_launcher(command: str, overrides: Sequence[str], launcher: str) -> tuple[str, list[str]]:
-    """Return the launcher, which `launcher=...` among the overrides replaces, and the other overrides."""
-    launcher_word, words = take_word(overrides, "launcher")
-    check_launcher(command, launcher_word or launcher)
-    return launcher_word or launcher, words
+def take_launcher(command: str, overrides: Sequence[str]) -> tuple[str, list[str]]:
+    """Return the command that starts the ranks of each run, `launcher=...` among the overrides, and the others."""
+    launcher, words = take_word(overrides, "launcher")
+    check_launcher(command, launcher)
+    return launcher, words
 
 
 @dataclass(frozen=True)
@@ -52,7 +52,6 @@ class Child:
 
 
 def config_options(config_dir: str | None) -> tuple[str, ...]:
-    """Return the options of a child's command that name the folder of workloads."""
     return ("--config-dir", config_dir) if config_dir else ()
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
@@ -16,8 +17,7 @@ from dlemu.config.overrides import take_word
 from dlemu.metrics.catalogue import Metric
 from dlemu.metrics.demand import sample_divisor
 from dlemu.report.screen import Said, Screen
-from dlemu.report.table import Section, Table, columns
-from dlemu.results.answer_files import read_answer
+from dlemu.report.table import Table, columns
 from dlemu.results.figures import SAME_PERCENT, Difference, JobFigures, difference, difference_in_words
 from dlemu.results.kinds import Parts, catalogue_of, kind_wanted, kinds, read_figures
 from dlemu.results.wording import count, scaled
@@ -25,6 +25,7 @@ from dlemu.runner import child_run
 from dlemu.runner.job import check_ahead, checked
 from dlemu.runner.run_folder import new_folder
 from dlemu.runner.run_list import Planned, RunList, StudyAnswer
+from dlemu.studies.answers import RunsQuestion
 from dlemu.studies.compare.page import difference_rows
 from dlemu.studies.prerequisites import Child, check_launcher, config_options
 
@@ -46,47 +47,6 @@ class MeasuredJob:
 
 Turn = dict[int, MeasuredJob]
 """Jobs that ran at the same time, one alone, or all: index of the job in the question -> what was measured of it."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class TogetherQuestion:
-    """Which jobs to run."""
-
-    jobs: tuple[tuple[str, ...], ...]
-    """For each job its command, then its overrides."""
-    settings_digest: str
-    """Of all settings, those in the workload's file included."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class JobTogether:
-    """What the others cost one of the jobs."""
-
-    command: str
-    number: int
-    """From 1, in the order of the question."""
-    alone: MeasuredJob
-    beside: MeasuredJob
-    """Its run together with the others."""
-
-    @property
-    def title(self) -> str:
-        return f"{self.command} {self.beside.figures.workload}{scaled(self.beside.figures.sample_divisor)}"
-
-    @property
-    def cost(self) -> dict[str, Difference]:
-        """Metric -> difference of together (A) to alone (B), for the metrics that both runs have."""
-        beside, alone = self.beside.figures.metrics, self.alone.figures.metrics
-        return {name: difference(beside[name], alone[name]) for name in beside if name in alone}
-
-    @property
-    def loss(self) -> Loss | None:
-        """The largest loss among its headline metrics; certain ones win. None if the runs have no metric in common."""
-        cost, catalogue = self.cost, catalogue_of(self.beside.figures.kind)
-        metrics = [metric for metric in catalogue.headlines if metric.name in cost]
-        metrics = metrics or [metric for metric in catalogue.compared if metric.name in cost]
-        losses = [Loss(metric, cost[metric.name]) for metric in metrics]
-        return max(losses, key=lambda loss: (loss.is_certain, loss.percent), default=None)
 
 
 class Loss(NamedTuple):
@@ -113,11 +73,40 @@ class Loss(NamedTuple):
         return f"{self.metric.title} {alone}, {beside}: {change}"
 
 
+class JobTogether(NamedTuple):
+    """What the others cost one of the jobs, whose `number` in the question is from 1."""
+
+    number: int
+    command: str
+    alone: MeasuredJob
+    beside: MeasuredJob
+
+    @property
+    def title(self) -> str:
+        return f"{self.command} {self.beside.figures.workload}{scaled(self.beside.figures.sample_divisor)}"
+
+    @property
+    def cost(self) -> dict[str, Difference]:
+        """Metric -> difference of together (A) to alone (B), for the metrics that both runs have."""
+        beside, alone = self.beside.figures.metrics, self.alone.figures.metrics
+        return {name: difference(beside[name], alone[name]) for name in beside if name in alone}
+
+    @property
+    def loss(self) -> Loss | None:
+        """The largest loss among its headline metrics; certain ones win. None if the runs have no metric in common."""
+        cost, catalogue = self.cost, catalogue_of(self.beside.figures.kind)
+        metrics = [metric for metric in catalogue.headlines if metric.name in cost]
+        metrics = metrics or [metric for metric in catalogue.compared if metric.name in cost]
+        losses = [Loss(metric, cost[metric.name]) for metric in metrics]
+        return max(losses, key=lambda loss: (loss.is_certain, loss.percent), default=None)
+
+
 @dataclass(frozen=True, kw_only=True)
 class Together(StudyAnswer):
     """Concurrent jobs: together.json."""
 
-    question: TogetherQuestion
+    question: RunsQuestion
+    """In `overrides`, a text for each job."""
     turns: tuple[Turn, ...]
     """Each job alone, then all of them: by their index in the question, what was measured."""
     verdict: str = ""
@@ -126,12 +115,12 @@ class Together(StudyAnswer):
     @property
     def jobs(self) -> list[JobTogether]:
         """What the others cost each job; none before all have run both ways."""
-        if len(self.turns) <= len(self.question.jobs):
+        if len(self.turns) <= len(self.question.overrides):
             return []
         *alone, beside = self.turns
         return [
-            JobTogether(command=words[0], number=index + 1, alone=alone[index][index], beside=beside[index])
-            for index, words in enumerate(self.question.jobs)
+            JobTogether(index + 1, text.split()[0], alone[index][index], beside[index])
+            for index, text in enumerate(self.question.overrides)
         ]
 
     @property
@@ -147,15 +136,14 @@ class Together(StudyAnswer):
 
 def verdict_of(answer: Together) -> str:
     """Return which job lost most, of those that lost more than the uncertainty; empty if no job has a loss."""
-    losses = {job.number: loss for job in answer.jobs if (loss := job.loss)}
-    certain = {number: loss.percent for number, loss in losses.items() if loss.is_certain}
-    if certain:
-        number = max(certain, key=lambda number: (certain[number], number))
-        return f"lost most: job {number}, {losses[number]}"
+    losses = [(job.number, loss) for job in answer.jobs if (loss := job.loss)]
+    if certain := [(loss.percent, number, loss) for number, loss in losses if loss.is_certain]:
+        _, number, loss = max(certain, key=lambda each: each[:2])
+        return f"lost most: job {number}, {loss}"
     if not losses:
         return ""
     verdict = "no job lost anything that can be told"
-    if any(loss.cost.distinct is None for loss in losses.values()):
+    if any(loss.cost.distinct is None for _, loss in losses):
         verdict += ": too few repetitions (epochs, checkpoints) for an interval"
     return verdict
 
@@ -173,11 +161,11 @@ def run_together(
     if len(commands) < 2:
         raise UserError("only one job is named: wanted two or more")
     jobs = {index: _child(words, config_dir) for index, words in enumerate(commands)}
-    question = TogetherQuestion(
-        jobs=tuple((child.kind.command, *without_secrets(child.words)) for child in jobs.values()),
-        settings_digest=digest([child.workload for child in jobs.values()]),
+    question = RunsQuestion(
+        overrides=tuple(shlex.join((job.kind.command, *without_secrets(job.words))) for job in jobs.values()),
+        settings_digest=digest([job.workload for job in jobs.values()]),
     )
-    turns: list[dict[int, Child]] = [*({index: child} for index, child in jobs.items()), jobs]
+    turns: list[dict[int, Child]] = [*({index: job} for index, job in jobs.items()), jobs]
     planned = []
     for turn in turns:
         label = " and ".join(map(_label, turn.values())) + (" alone" if len(turn) == 1 else "")
@@ -266,11 +254,11 @@ def screen(answer: Together, folder: str) -> Screen:
     for job in answer.jobs:
         loss = f": {job.loss}".replace("+-", "±") if job.loss else ""
         lines.append(Said(f"job {job.number}", f"{job.title}{loss}"))
-    title = f"{len(answer.question.jobs)} jobs on one storage: what does each cost the others?"
+    title = f"{len(answer.question.overrides)} jobs on one storage: what does each cost the others?"
     return Screen(title=title, lines=lines, notes=answer.issues, folder=folder)
 
 
-def sections(answer: Together, _: str) -> Iterator[Section]:
+def sections(answer: Together, _: str) -> Iterator[Table]:
     """Yield a table of each job's metrics, together with the others and alone."""
     head = columns("metric", "together", "alone", "change", "±", right=range(1, 5), whole=range(5))
     for job in answer.jobs:
@@ -280,7 +268,6 @@ def sections(answer: Together, _: str) -> Iterator[Section]:
 
 
 PARTS = Parts(
-    read=lambda folder: read_answer(folder, TOGETHER, Together),
     answer_type=Together,
     screen=screen,
     sections=sections,

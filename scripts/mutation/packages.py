@@ -36,7 +36,7 @@ PACKAGES = {
     "sizing": Package(
         (
             "dlemu/studies/size/search.py",
-            "dlemu/studies/size/steady.py",
+            "dlemu/studies/size/trials.py",
             "dlemu/studies/size/size_verdict.py",
             "dlemu/studies/compare/compare_sides.py",
         ),

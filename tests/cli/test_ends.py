@@ -57,7 +57,7 @@ def test_what_is_raised_is_told_once(
 @pytest.mark.parametrize(
     ("words", "step"),
     [
-        ("report x", "dlemu.studies.pages.write_page"),
+        ("report x", "dlemu.report.page.write_page"),
         ("predict workload=unet3d --mb-per-second 7", "dlemu.studies.predict.predict"),
         ("compare workload=unet3d drives=/mnt/a,/mnt/b", "dlemu.studies.sweep.run.sweep"),  # it has planned no run yet
     ],
@@ -91,4 +91,4 @@ def test_a_sweep_that_runs_out_of_space_says_how_to_go_on(
     signal.signal(signal.SIGINT, before[1])
     assert ended.value.code == 2
     again = "repeat the command with output.folder=results/s"
-    assert f"the disk is full; finished points are kept: once there is space, {again}" in capfd.readouterr().err
+    assert f"the disk is full; finished runs are kept: once there is space, {again}" in capfd.readouterr().err

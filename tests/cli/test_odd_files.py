@@ -18,8 +18,8 @@ from dlemu.checkpoints.stored import NOTE
 from dlemu.cli import main
 from dlemu.jobs.checkpoint.result import CheckpointRun
 from dlemu.jobs.training.result import make_run
+from dlemu.report import page
 from dlemu.results.measured import write_measured, write_summary
-from dlemu.studies import pages
 from tests.datasets import make_dataset
 from tests.parts import of_parts
 from tests.results.handmade import CHECKPOINT_RUNS
@@ -238,7 +238,7 @@ def test_what_is_no_file_is_not_written_over(
         before = path.lstat()
         with pytest.MonkeyPatch.context() as patched:
             patched.chdir(place)
-            patched.setattr(pages, "pictures", lambda *_, **__: [])  # two seconds each; the page is whole without
+            patched.setattr(page, "figures", lambda _: [])  # two seconds each; the page is whole without
             status, said = ended(command, capfd, patched)
         assert (status, path.name in said, "Traceback" in said) == (2, True, False), (kind, said)
         after = path.lstat()

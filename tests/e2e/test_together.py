@@ -10,14 +10,14 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from dlemu.report.table import print_section
+from dlemu.report.table import print_table
 from dlemu.results.answer_files import read_answer
 from dlemu.results.figures import JobFigures, Value
+from dlemu.studies.answers import RunsQuestion
 from dlemu.studies.together import (
     TOGETHER,
     MeasuredJob,
     Together,
-    TogetherQuestion,
     overlap_percent,
     screen,
     sections,
@@ -61,7 +61,7 @@ def answer_of(jobs: list[tuple[Metric, float, float, float | None]]) -> Together
     """Return an answer of jobs with a metric alone and together, and its half width."""
     alone = [{n: measured(of, value, half)} for n, (of, value, _, half) in enumerate(jobs)]
     beside = {n: measured(of, value, half) for n, (of, _, value, half) in enumerate(jobs)}
-    question = TogetherQuestion(jobs=(("train",),) * len(jobs), settings_digest="")
+    question = RunsQuestion(overrides=("train",) * len(jobs), settings_digest="")
     turns = (*alone, beside)
     answer = Together(complete=True, question=question, turns=turns)
     return replace(answer, verdict=verdict_of(answer))
@@ -97,7 +97,7 @@ def test_the_headline_is_the_job_that_lost_most_beyond_the_uncertainty(
         (cost,) = one.cost.values()
         assert ("no significant difference" in said) == (cost.distinct is False)
         shown = io.StringIO()
-        print_section(section, Console(file=shown, width=200))
+        print_table(section, Console(file=shown, width=200))
         assert (f"{cost.difference_percent:+.1f} %" in shown.getvalue()) == (cost.distinct is not False)
 
 

@@ -26,7 +26,7 @@ from dlemu.jobs.checkpoint.result import CheckpointRun, read_checkpoint_run
 from dlemu.jobs.checkpoint.summary import CheckpointSummary
 from dlemu.jobs.training.parts import figures
 from dlemu.jobs.training.result import make_run, read_run
-from dlemu.results.measured import read_saved
+from dlemu.results.answer_files import decode_versioned
 from tests.datasets import formats_with_files, make_files
 from tests.fuzzing.mutations import damaged_bytes, damaged_json, damaged_words
 from tests.fuzzing.schedules import schedule
@@ -130,7 +130,7 @@ def checkpoints_interface(folder: Path) -> Case:
         with contextlib.suppress(DlemuError):
             _ = exported(read_checkpoint_run(copy)).records
         with contextlib.suppress(DlemuError):
-            read_saved(copy, CheckpointSummary, "checkpoint")
+            decode_versioned(f"{copy}/summary.json", CheckpointSummary)
 
     return _damaging(folder, read)
 

@@ -28,9 +28,9 @@ from dlemu.jobs.checkpoint.prediction import (
 from dlemu.jobs.checkpoint.result import CheckpointRun, read_checkpoint_run
 from dlemu.jobs.checkpoint.summary import PhaseSummary, TrainingCost
 from dlemu.metrics.checkpoint_rates import GIB, cost_percent
+from dlemu.report.page import write_page
 from dlemu.results.drive import OUTSIDE
 from dlemu.runner.prediction_request import PredictionRequest
-from dlemu.studies.pages import write_page
 from tests.results.handmade import CHECKPOINT_RUNS
 from tests.runs import write_run
 

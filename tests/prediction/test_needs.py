@@ -14,8 +14,9 @@ from datagen.errors import UserError
 from dlemu.cli.predict import command
 from dlemu.config import load
 from dlemu.jobs.training.prediction.data_sheet import requests_of
-from dlemu.jobs.training.prediction.needs import Needs, _nvidia_class, ports, read_needs
+from dlemu.jobs.training.prediction.needs import Needs, _nvidia_class, ports
 from dlemu.metrics.demand import demand
+from dlemu.results.kinds import read_result
 
 
 def asked(folder: Path, *words: str, status: int = 0) -> str:
@@ -39,8 +40,7 @@ def test_a_training_needs_what_its_accelerators_take(tmp_path: Path) -> None:
     assert needs["first_step_seconds"] == pytest.approx(4 * one.computation_seconds / 0.9)
     assert needs["mlperf_dataset_gb"] == pytest.approx(128 * 5 * 2048 * 2**30 / 1e9)
     assert needs["dataset_gb"] == pytest.approx(one.dataset_gb)
-    found = read_needs(str(tmp_path / "n"))
-    assert found is not None
+    found = read_result(str(tmp_path / "n"))
     assert (found.nvidia_class, ports(found.total.most_gb_per_second)) == ("above", "235 x 100 Gb/s or 59 x 400 Gb/s")
     assert found.times_class == pytest.approx(5.86, abs=0.01)
     assert str(dlemu.load_result(tmp_path / "n")) == str(found)
@@ -64,8 +64,7 @@ def test_several_jobs_need_the_sum(tmp_path: Path) -> None:
     shown = asked(tmp_path / "m", str(mix))
     for text in ("64", "512", "22.9 GB/s a node", "each node 2 x 100 Gb/s"):  # of unet3d, which reads most
         assert text in shown
-    found = read_needs(str(tmp_path / "m"))
-    assert found is not None
+    found = read_result(str(tmp_path / "m"))
     assert [job.workload for job in found.jobs] == ["unet3d", "llama3_70b"]
     assert (found.total.accelerators, found.total.nodes) == (576, 72)
     for name in ("read_gb_per_second", "drain_gb_per_second", "checkpoint_gb", "dataset_gb"):

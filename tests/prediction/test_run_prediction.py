@@ -20,9 +20,9 @@ from dlemu.jobs.training.prediction.calibration import given_speed
 from dlemu.jobs.training.prediction.model_run import Model
 from dlemu.jobs.training.prediction.prediction import PREDICT
 from dlemu.jobs.training.prediction.run_prediction import read_known, read_prediction
+from dlemu.report.page import write_page
 from dlemu.runner.events import PartMeasured
 from dlemu.runner.prediction_request import PredictionRequest
-from dlemu.studies.pages import write_page
 from dlemu.studies.predict import known_workload
 from tests.goldens.render import RESULTS
 from tests.prediction.test_calibration import simulated_run

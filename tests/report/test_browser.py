@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from dlemu.studies.pages import write_page
+from dlemu.report.page import write_page
 from tests.report.folders import write_run, write_size, write_sweep
 from tests.report.test_study_pages import write_comparison
 

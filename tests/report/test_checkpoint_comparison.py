@@ -27,7 +27,7 @@ from tests.run.test_checkpoint_jobs import run
 pytest.importorskip("altair", reason="the extra `report` is not installed")
 pytest.importorskip("vl_convert", reason="the extra `report` is not installed")
 
-from dlemu.studies.pages import write_pictures
+from dlemu.report.page import write_pictures
 
 _DURATIONS = ("ended_ns", "released_ns", "moved_ns", "synced_ns", "started_ns")
 
@@ -89,7 +89,7 @@ def test_the_command_keeps_json_and_page(quick: CheckpointRun, slow: CheckpointR
     assert isinstance(again, Comparison)
     assert again == dlemu.compare(slow, quick)
     html = (tmp_path / "both" / "report.html").read_text().replace("\N{NO-BREAK SPACE}", " ")
-    for words in ("in written, one checkpoint", again.verdict.split(";")[0].replace("+-", "±"), "limited by"):
+    for words in ("one checkpoint, side by side", again.verdict.split(";")[0].replace("+-", "±"), "limited by"):
         assert words in html
     assert len(write_pictures(str(tmp_path / "both"), "svg", str(tmp_path))) == 1
     printed = CliRunner().invoke(command, [slow.folder, quick.folder, "--json"])

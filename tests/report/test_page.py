@@ -17,9 +17,8 @@ from dlemu.jobs.training.wording import screen
 from dlemu.metrics.findings import Code, Finding, Severity
 from dlemu.metrics.rates import Mean
 from dlemu.report.figure_base import VARIABLES
-from dlemu.report.page import Page, render
+from dlemu.report.page import Page, render, write_page
 from dlemu.report.units import explained
-from dlemu.studies.pages import write_page
 from tests.report.folders import hand_made_run, with_summary, write_run
 from tests.shown import details
 

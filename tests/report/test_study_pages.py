@@ -23,8 +23,8 @@ from tests.shown import details
 pytest.importorskip("altair", reason="the extra `report` is not installed")
 pytest.importorskip("vl_convert", reason="the extra `report` is not installed")
 from dlemu.report.figure_base import Figure
+from dlemu.report.page import open_page, write_page
 from dlemu.studies.figures import Point, charts
-from dlemu.studies.pages import open_page, write_page
 from tests.report.test_figures import check_drawn, column
 from tests.report.test_page import read_page
 
@@ -42,9 +42,7 @@ def studies(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     folder = tmp_path_factory.mktemp("studies")
     size, sweep = write_size(folder / "size"), write_sweep(folder / "sweep")
     judged = Metric(cached=True)  # of runs without a verdict no year is planned
-    runs = (
-        write_run(folder / f"{epochs}", telemetry=False, ranks=2, epochs=epochs, metric=judged) for epochs in (2, 3)
-    )
+    runs = (write_run(folder / name, telemetry=False, ranks=2, epochs=3, metric=judged) for name in ("one", "two"))
     compared = {"sweeps": [sweep], "runs": runs, "searches": [size, write_size(folder / "other")]}
     both = {name: write_comparison(folder / f"both-{name}", *sides) for name, sides in compared.items()}
     return {"size": size, "sweep": sweep} | both
@@ -91,7 +89,7 @@ def test_a_point_that_failed_is_a_line_first_and_told_whole_in_the_details(studi
     page = open_page(folder)
     assert page.screen.notes == ["dataset.data_folder=slow ranks=32 failed: no memory for 32 ranks"]
     assert "8 of 11 passed, 1 did not complete" in page.screen.lines[0].value
-    assert "use fewer" in details("sweep", kind.load().read(folder), folder)
+    assert "use fewer" in details("sweep", kind.read(folder), folder)
 
 
 @pytest.mark.parametrize("study", ["sweeps", "runs", "searches"])
@@ -106,7 +104,7 @@ def test_a_comparison_begins_with_what_the_terminal_says_first(study: str, studi
 def test_no_year_follows_from_runs_that_did_other_work(tmp_path: Path) -> None:
     few, many = (write_run(tmp_path / f"{ranks}", telemetry=False, ranks=ranks) for ranks in (2, 3))
     folder = str(write_comparison(tmp_path / "both", few, many))
-    for words in (details("comparison", read_result(folder)), " ".join(read_page(Path(write_page(folder))).words)):
+    for words in (details("compare", read_result(folder)), " ".join(read_page(Path(write_page(folder))).words)):
         assert "ranks is 2 for A and 3 for B" in words.partition("total time")[0], "the reason stands before any figure"
         assert not re.search("a year|models|saved", words)
 
@@ -116,9 +114,9 @@ def with_distinct(folder: Path) -> Iterator[tuple[bool | None, str]]:
     answer = read_result(str(folder))
     (pair,) = answer.runs
     for width, distinct in ((0.0, True), (None, None), (1e9, False)):
-        time = replace(pair.metrics["total_seconds"], half_width_percent=width)
-        changed = replace(pair, a=replace(pair.a, epochs=3), metrics=pair.metrics | {"total_seconds": time})
-        yield distinct, details("comparison", replace(answer, runs=(changed,)))
+        time = replace(pair.metrics["total_seconds"], difference_percent=5.0, half_width_percent=width)
+        changed = replace(pair, metrics=pair.metrics | {"total_seconds": time})
+        yield distinct, details("compare", replace(answer, runs=(changed,)))
 
 
 def test_no_days_are_saved_by_a_difference_that_is_not_shown(studies: dict[str, Path]) -> None:

@@ -8,7 +8,7 @@ import math
 import pytest
 from rich.console import Console
 
-from dlemu.report.table import Table, columns, html_section, print_table
+from dlemu.report.table import Table, columns, html_table, print_table
 from dlemu.report.units import with_uncertainty
 
 NASTY = "[bold]<img src=x onerror=alert(1)>[/nothing]"
@@ -23,7 +23,7 @@ def shown(table: Table) -> str:
 def test_texts_of_others_are_no_markup() -> None:
     table = Table(title=NASTY, columns=columns(NASTY), rows=[(NASTY,)], notes=[NASTY])
     assert shown(table).count(NASTY) == 4
-    page = html_section(table)
+    page = html_table(table)
     assert "<img" not in page
     assert page.count("&lt;img") == 4
 

@@ -11,8 +11,7 @@ import pytest
 from dlemu.jobs.training import deeper_queue
 from dlemu.jobs.training.result import read_run
 from dlemu.metrics import changes
-from dlemu.report.page import open_result
-from dlemu.results.kinds import kind_named
+from dlemu.report.page import open_page
 from tests.parts import of_parts
 from tests.runs import whole_run, write_run
 
@@ -40,7 +39,7 @@ def as_if_it_were_large(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def show(path: str) -> None:
     """What `dlemu report` does before it draws."""
-    open_result(kind_named("training"), path)
+    open_page(path)
     run = read_run(path)
     assert run.read_mb_per_second is not None
 

@@ -104,7 +104,7 @@ def read_planted(file: Path, read: Callable[[int | None], object]) -> int:
 
 def read_every_way(folder: Path, number: int | None) -> None:
     """Load a folder of results, and do with it what else there is to be done: all of it, or one after the other."""
-    from dlemu.studies.pages import open_page
+    from dlemu.report.page import open_page
 
     others: list[Callable[[], object]] = [
         lambda: open_page(str(folder)),

@@ -21,11 +21,11 @@ from dlemu.jobs.training.result import Run, make_run
 from dlemu.metrics.findings import Code
 from dlemu.metrics.limit import Limit
 from dlemu.metrics.verdict import HOST_LIMITS
+from dlemu.report.page import write_page
 from dlemu.results.answer_files import save_answer
 from dlemu.studies.answers import SIZE
 from dlemu.studies.compare.compare_sides import compare
 from dlemu.studies.compare.sides import read_sides
-from dlemu.studies.pages import write_page
 from dlemu.studies.size import find_size
 from dlemu.studies.size.page import figures_of_count
 from dlemu.studies.size.size_verdict import outcome_of

@@ -16,10 +16,9 @@ from dlemu.jobs.training.wording import screen
 from dlemu.metrics.catalogue import RUN
 from dlemu.metrics.demand import demand, sample_divisor
 from dlemu.metrics.findings import LimitedBy
-from dlemu.report.page import open_result
+from dlemu.report.page import open_page
 from dlemu.results.answer_files import save_answer
 from dlemu.results.figures import JobFigures, Value
-from dlemu.results.kinds import kind_named
 from dlemu.results.wording import scaled
 from dlemu.studies.answers import SIZE, SWEEP, SweepAnswer, SweepPoint, SweepQuestion
 from dlemu.studies.compare.compare_sides import compare
@@ -107,13 +106,14 @@ def test_size_says_what_the_storage_feeds_at_full_size(
     name = f"x {accelerator}" if accelerator else "accelerators"
     assert f"7 {name}{small} pass, 8 fail; limit: " in answer.verdict
     save_answer(str(tmp_path), SIZE, answer)
-    lines = [(line.label, line.value) for line in open_result(kind_named("size"), str(tmp_path)).screen.lines]
+    lines = [(line.label, line.value) for line in open_page(str(tmp_path)).screen.lines]
     if divisor is None:
         assert "real size" not in lines[0][1]
         return
-    assert lines[0] == ("answer", at_full_size(answer)), "before what small samples' accelerators do"
-    assert at_full_size(answer).startswith(f"{fed} {name} at real size: for AU ")
-    by_host = at_full_size(replace(answer, limited_by=LimitedBy(what="host CPU")))
+    assert answer.full_size is not None
+    assert lines[0] == ("answer", at_full_size(answer, answer.full_size)), "before what small samples' accelerators do"
+    assert lines[0][1].startswith(f"{fed} {name} at real size: for AU ")
+    by_host = at_full_size(replace(answer, limited_by=LimitedBy(what="host CPU")), answer.full_size)
     assert by_host.startswith("at least "), "the host kept it from more"
 
 

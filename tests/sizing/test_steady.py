@@ -9,7 +9,7 @@ import pytest
 
 from dlemu.jobs.training.steplog import STEP_DTYPE, StepRows
 from dlemu.studies.size import trials
-from dlemu.studies.size.steady import steady_series
+from dlemu.studies.size.trials import steady_series
 
 MS = 1_000_000
 COMPUTE = 100 * MS

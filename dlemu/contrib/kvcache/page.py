@@ -48,9 +48,6 @@ def conditions(summary: KvSummary, facts: RunFacts) -> Conditions:
     served, settings = summary.from_storage_percent, facts.workload.section(KvSettings)
     return Conditions(
         title=f"KV cache of {summary.workload}",
-        started_at=summary.started_at,
-        hosts=summary.environment.hosts,
-        storage=summary.environment.storage,
         facts={"folder": facts.workload.storage.resolved(settings.folder)},
         work={"arrivals": summary.arrivals, "block_bytes": settings.block_bytes, "block_tokens": settings.block_tokens},
         how={"odirect": settings.odirect, "threads": settings.threads, "ranks": summary.ranks},

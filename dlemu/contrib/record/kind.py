@@ -14,7 +14,7 @@ def _record() -> Parts:
 KIND = Kind(
     name="record",
     noun="a recorded job",
-    marks=("record.json",),
+    answer="record.json",
     precedence=2,
     command="record",
     help="Record a training job of your own as a workload: what it reads, computes and waits for.",

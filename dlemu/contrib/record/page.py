@@ -11,7 +11,7 @@ from dlemu.contrib.record.answer import VERDICTS, JobRun, RecordAnswer, read_rec
 from dlemu.contrib.record.run import Recorded
 from dlemu.report.any_run import keys_of, listed
 from dlemu.report.screen import Said, Screen, print_screen
-from dlemu.report.table import Section, print_lines
+from dlemu.report.table import Table, print_lines
 from dlemu.report.units import number, size
 from dlemu.results.kinds import Parts
 from dlemu.results.wording import count
@@ -64,7 +64,7 @@ def _reads(recording: JobRun) -> str:
     return f"reads {how}; {device_bytes} from devices"
 
 
-def _sections(answer: RecordAnswer, _: str) -> Iterator[Section]:
+def _sections(answer: RecordAnswer, _: str) -> Iterator[Table]:
     yield from keys_of("What was recorded", answer.recording)
     if answer.replays:  # the last one decides whether the recipe is replayable
         yield from listed("Replays on the same storage", answer.replays)

@@ -60,7 +60,6 @@ def command(
         watts=watts,
         overrides=tuple(word for word in rest if "=" in word),
     )
-    watched = Watched()
-    with watched.keeping("finished steps"):
+    with Watched() as watched:
         answer, folder = reproduce(question, folder=folder, on_event=watched)
     command_options.show_answer(answer, folder, "reproduction", as_json=as_json, page=report)

@@ -14,7 +14,7 @@ def _reproduced() -> Parts:
 KIND = Kind(
     name="reproduction",
     noun="a reproduced vendor document",
-    marks=("reproduce.json",),
+    answer="reproduce.json",
     command="reproduce",
     help="Reproduce the figures of a vendor's document on your storage.",
     load=_reproduced,

@@ -8,11 +8,10 @@ from typing import TYPE_CHECKING
 
 from dlemu.contrib.reproduce.document import document_named
 from dlemu.contrib.reproduce.rows import Panel, panels_of, rows_of
-from dlemu.contrib.reproduce.run import REPRODUCED, Reproduced
+from dlemu.contrib.reproduce.run import Reproduced
 from dlemu.report.screen import Said, Screen
-from dlemu.report.table import Section, Table, Words, columns
+from dlemu.report.table import Table, columns, listing
 from dlemu.report.units import number
-from dlemu.results.answer_files import read_answer
 from dlemu.results.kinds import Parts
 from dlemu.results.wording import count
 
@@ -39,13 +38,13 @@ def screen(answer: Reproduced, folder: str) -> Screen:
     return Screen(title=document.title, lines=lines, notes=notes, folder=folder)
 
 
-def sections(answer: Reproduced, folder: str) -> Iterator[Section]:
+def sections(answer: Reproduced, folder: str) -> Iterator[Table]:
     """Yield the tables of a document that have values, and the commands that made them."""
     rows = rows_of(answer, folder)
     for declared in document_named(answer.question.document).tables:
         if panels := panels_of(rows, declared):
             yield _table(declared.title, panels, [] if declared.figure else [declared.caption])
-    yield Words("How", [shlex.join(["dlemu", step.command, *step.words]) for step in answer.steps])
+    yield listing("How", [shlex.join(["dlemu", step.command, *step.words]) for step in answer.steps])
 
 
 def _table(title: str, panels: Sequence[Panel], notes: Sequence[str]) -> Table:
@@ -70,7 +69,6 @@ def _charts(answer: Reproduced, folder: str) -> Iterator[tuple[str, Figure]]:
 
 
 PARTS = Parts(
-    read=lambda folder: read_answer(folder, REPRODUCED, Reproduced),
     answer_type=Reproduced,
     screen=screen,
     sections=sections,

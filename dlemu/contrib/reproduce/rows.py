@@ -36,7 +36,7 @@ def rows_of(answer: Reproduced, folder: str) -> list[Row]:
         kind = kind_of_command(step.command)
         if not kind.holds(path):
             raise UserError(f"{path} holds no result of `dlemu {step.command}`: put it back, or reproduce this again")
-        result = kind.load().read(path)
+        result = kind.read(path)
         if step.command == "probe":
             drive_index = int(step.name.rpartition("-")[2]) - 1  # The steps of a probe are named NAME-1, NAME-2, ...
             drive = short[question.drives[drive_index]]

@@ -58,7 +58,7 @@ ANSWERS = (
     Kind(
         name="checkpoint-prediction",
         noun="a prediction of checkpoints",
-        marks=("predict_checkpoints.json",),
+        answer="predict_checkpoints.json",
         command="predict",
         load=_prediction,
     ),

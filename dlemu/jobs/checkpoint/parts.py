@@ -61,9 +61,6 @@ def conditions(summary: CheckpointSummary, facts: CheckpointRunFacts) -> Conditi
     how["content"] = "unique" if settings.randomize_tensor else "ones"
     return Conditions(
         title=summary.title,
-        started_at=summary.started_at,
-        hosts=summary.environment.hosts,
-        storage=summary.environment.storage,
         facts={"ranks": plain(summary.ranks), "folder": summary.folder, "kept": plain(len(summary.kept))},
         work={"model": summary.workload, **{name: getattr(facts.written, name) for name in _WORK}},
         how=how,

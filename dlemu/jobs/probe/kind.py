@@ -14,7 +14,7 @@ def _probe() -> Parts:
 KIND = Kind(
     name="probe",
     noun="a probe",
-    marks=("probe.json",),
+    answer="probe.json",
     command="probe",
     help="Measure what a storage can deliver: MB/s, IOPS and latency by size and depth.",
     load=_probe,

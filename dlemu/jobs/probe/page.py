@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from dlemu.jobs.probe.result import ProbeAnswer, ProbeCell, size_name
 from dlemu.jobs.probe.run import read_probe, read_rates
 from dlemu.report.screen import Said, Screen, rate
-from dlemu.report.table import Section, Table, columns
+from dlemu.report.table import Table, columns
 from dlemu.report.units import number
 from dlemu.results.kinds import Parts
 
@@ -44,7 +44,7 @@ def _speed(cell: ProbeCell) -> str:
     return f"{rate(cell.mb_per_second)}, {requests} ({cell.in_flight} in flight)"
 
 
-def _sections(answer: ProbeAnswer, _: str) -> Iterator[Section]:
+def _sections(answer: ProbeAnswer, _: str) -> Iterator[Table]:
     head = columns("access", "size", "jobs", "depth", "MB/s", "/s", *_TIMES, right=range(1, 9))
     rows = [_values(cell) for cell in answer.cells]
     how = f"measured by {_ENGINES[answer.engine]}; through host memory"

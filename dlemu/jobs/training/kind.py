@@ -43,11 +43,11 @@ ANSWERS = (
     Kind(
         name="prediction",
         noun="a prediction",
-        marks=("predict.json",),
+        answer="predict.json",
         precedence=1,  # its folder also has the probe that it is made from
         command="predict",
         help="Predict how many accelerators a storage keeps busy, without running them.",
         load=_prediction,
     ),
-    Kind(name="needs", noun="what jobs need of a storage", marks=("needs.json",), command="predict", load=_needs),
+    Kind(name="needs", noun="what jobs need of a storage", answer="needs.json", command="predict", load=_needs),
 )

@@ -133,9 +133,6 @@ def conditions(summary: Summary, facts: Facts) -> Conditions:
     work["asynchronous_checkpoints"] = summary.asynchronous_checkpoints is not None
     return Conditions(
         title=summary.workload,
-        started_at=summary.started_at,
-        hosts=summary.environment.hosts,
-        storage=summary.environment.storage,
         devices=tuple(
             f"{device.name} ({plain(device.model)}, {plain(device.size_bytes, 'size_bytes')})"
             for device in (telemetry.devices if telemetry else ())

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from datagen.errors import UserError
@@ -16,9 +16,8 @@ from dlemu.studies.compare.sides import Settings, Side, issues_between
 from dlemu.studies.conditions import settings_of
 
 _BOTH_FROM_MEMORY = "memory served both, not storage"
-_WORK_FIELDS = ("workload", "ranks", "accelerator", "computation_seconds")
+_WORK_FIELDS = ("workload", "ranks", "accelerator", "computation_seconds", "epochs")
 """Fields of JobFigures: runs in which one of them differs did not do the same work."""
-Pair = tuple[Settings, JobFigures, JobFigures]
 FromMemory = Mapping[str, tuple[bool, bool]]  # as `RunPair.from_memory`
 
 
@@ -27,8 +26,12 @@ def compare(a: Side, b: Side) -> Comparison:
 
     Raises UserError when no runs have equal settings.
     """
-    pairs = _pairs(a, b)
-    if not pairs and not (a.is_search and b.is_search):
+    paired: list[Settings] = []
+    if not (a.is_search or b.is_search):
+        if len(a.runs) == len(b.runs) == 1:  # a pair, whatever their settings
+            a, b = (replace(side, runs={(): run}) for side in (a, b) for run in side.runs.values())
+        paired = [settings for settings in a.runs if settings in b.runs]
+    if not paired and not (a.is_search and b.is_search):
         raise UserError(
             f"{a.name} and {b.name} have no run with the same settings; compare two runs (a point of a sweep is one: "
             "SWEEP/point-01), two sweeps over the same values, or two searches"
@@ -36,54 +39,41 @@ def compare(a: Side, b: Side) -> Comparison:
     # A run that one side lacks has no conditions there: compare those of the first settings that both sides have.
     common: Settings = next((settings for settings in a.conditions if settings in b.conditions), ())
     about_a, about_b = a.about_run(common), b.about_run(common)
-    varied = {key.rpartition(".")[2] for settings, *_ in pairs for key, _ in settings}
-    work_a, work_b = (about.work if about else {} for about in (about_a, about_b))
+    varied = {key.rpartition(".")[2] for settings in paired for key, _ in settings}
     work = [
-        f"{key} is {work_a[key]} for A and {work_b[key]} for B"
-        for key in work_a
-        if key in work_b and work_a[key] != work_b[key] and key not in varied
+        f"{key} is {value} for A and {about_b.work[key]} for B"
+        for key, value in about_a.work.items()
+        if key not in varied and about_b.work.get(key, value) != value
     ]
-    not_comparable = [] if pairs else _memory_served_one(_from_memory(a, b, ()))
-    if not pairs and a.cached != b.cached:
+    not_comparable = [] if paired else _memory_served_one(_from_memory(a, b))
+    if not paired and a.cached != b.cached:
         not_comparable.append(f"metric.cached is {a.cached} for A and {b.cached} for B")
     comparison = Comparison(
         kind=a.kind,
         verdict="",
         runs=tuple(
-            compare_runs(run_a, run_b, work, _from_memory(a, b, settings), dict(settings))
-            for settings, run_a, run_b in pairs
+            compare_runs(a.runs[settings], b.runs[settings], work, _from_memory(a, b, settings), dict(settings))
+            for settings in paired
         ),
         not_comparable=tuple(not_comparable),
-        sides=(_compared_side(a, pairs, about_a), _compared_side(b, pairs, about_b)),
-        issues=tuple(issues_between(a, b, (about_a, about_b))),
+        sides=(_compared_side(a, paired, about_a), _compared_side(b, paired, about_b)),
+        issues=tuple(issues_between(a, b, about_a, about_b)),
     )
     return replace(comparison, verdict="; ".join(_verdict_phrases(comparison, a, b)))
 
 
-def _pairs(a: Side, b: Side) -> list[Pair]:
-    """Return the runs with equal settings; if each side is a single run, they are a pair whatever their settings."""
-    if a.is_search or b.is_search:
-        return []
-    if len(a.runs) == len(b.runs) == 1:
-        (run_a,), (run_b,) = a.runs.values(), b.runs.values()
-        return [((), run_a, run_b)]
-    return [(settings, a.runs[settings], b.runs[settings]) for settings in a.runs if settings in b.runs]
-
-
-def _compared_side(side: Side, pairs: Sequence[Pair], about: Conditions | None) -> ComparedSide:
-    paired = {settings for settings, *_ in pairs}
-    unpaired = [] if paired == {()} else [item for item in side.runs.items() if item[0] not in paired]
+def _compared_side(side: Side, paired: Collection[Settings], about: Conditions) -> ComparedSide:
+    unpaired = [(dict(settings), run) for settings, run in side.runs.items() if settings not in paired]
     return ComparedSide(
         name=side.name,
         accelerators_fed=side.accelerators_fed,
         may_feed_more=side.may_feed_more,
-        about=_conditions_as_text(about) if about else {},
-        unpaired=tuple(SweepPoint(settings=dict(settings), figures=run) for settings, run in unpaired),
+        about=_conditions_as_text(about) if about.title else {},
+        unpaired=tuple(SweepPoint(settings=settings, figures=run) for settings, run in unpaired),
     )
 
 
 def _conditions_as_text(about: Conditions) -> dict[str, str]:
-    """Return where, on what and how one side was measured."""
     texts = {"measured": about.started_at}
     if about.storage:
         texts["storage"] = f"{about.storage.file_system} on {about.storage.device}"
@@ -92,11 +82,9 @@ def _conditions_as_text(about: Conditions) -> dict[str, str]:
     return texts | settings_of(about) | {key.replace("_", " "): text for key, text in about.facts.items()}
 
 
-def _from_memory(a: Side, b: Side, settings: Settings) -> FromMemory:
-    about_a, about_b = a.about_run(settings), b.about_run(settings)
-    phases_a = about_a.from_memory if about_a else ()
-    phases_b = about_b.from_memory if about_b else ()
-    return {phase: (phase in phases_a, phase in phases_b) for phase in sorted({*phases_a, *phases_b})}
+def _from_memory(a: Side, b: Side, settings: Settings = ()) -> FromMemory:
+    in_a, in_b = a.about_run(settings).from_memory, b.about_run(settings).from_memory
+    return {phase: (phase in in_a, phase in in_b) for phase in sorted({*in_a, *in_b})}
 
 
 def _memory_served_one(from_memory: FromMemory) -> list[str]:
@@ -130,17 +118,16 @@ def _other_work(a: JobFigures, b: JobFigures) -> list[str]:
     """Return what makes the work of two runs different, as phrases; a field that one run does not know does not."""
     phrases = []
     for name in _WORK_FIELDS:
-        value_a, value_b = getattr(a, name), getattr(b, name)
-        is_known = value_a not in (None, "") and value_b not in (None, "")
-        if is_known and plain(value_a) != plain(value_b):
-            phrases.append(f"{name} is {plain(value_a)} for A and {plain(value_b)} for B")
+        values = getattr(a, name), getattr(b, name)
+        of_a, of_b = map(plain, values)
+        if of_a != of_b and not {None, ""}.intersection(values):
+            phrases.append(f"{name} is {of_a} for A and {of_b} for B")
     if a.cut_steps != b.cut_steps:
         phrases.append("train.total_training_steps cut epochs of A and B at different steps")
     return phrases
 
 
 def _verdict_phrases(comparison: Comparison, a: Side, b: Side) -> list[str]:
-    """Return the difference of the largest runs, and how many accelerators each side feeds."""
     phrases = list(_differences(comparison, a, b))
     if catalogue_of(comparison.kind).feeds_accelerators:
         if a.accelerators_fed or b.accelerators_fed:
@@ -157,7 +144,6 @@ def _verdict_phrases(comparison: Comparison, a: Side, b: Side) -> list[str]:
 
 
 def _fed(side: Side) -> str:
-    """Return how many accelerators a side feeds, as a phrase: a number, or a bound."""
     if side.runs and all(run.passed is None for run in side.runs.values()):
         return "was not judged"
     if side.accelerators_fed:
@@ -170,12 +156,11 @@ def _fed(side: Side) -> str:
 def _differences(comparison: Comparison, a: Side, b: Side) -> Iterator[str]:
     """Yield, per phase, the difference in time of the main pair; of jobs without times, that of their main metrics."""
     catalogue, pair = catalogue_of(comparison.kind), comparison.main_pair
-    not_comparable = comparison.not_comparable or (pair.not_comparable if pair else ())
-    if not_comparable:
+    if not_comparable := comparison.reasons:
         yield f"not comparable: {', '.join(not_comparable)}"
         return
     if pair is None:
-        if _from_memory(a, b, ()).get(RUN) == (True, True):
+        if _from_memory(a, b).get(RUN) == (True, True):
             yield _BOTH_FROM_MEMORY
         return
     if catalogue.feeds_accelerators and pair.a.limited_by.get(RUN) == pair.b.limited_by.get(RUN) == "nothing":
@@ -183,10 +168,8 @@ def _differences(comparison: Comparison, a: Side, b: Side) -> Iterator[str]:
         yield f"{memory}both kept {pair.a.ranks} accelerators busy: more ranks or `dlemu size` of each tell them apart"
         return
     where = f"with {pair_settings(pair, catalogue)} " if catalogue.feeds_accelerators or pair.settings else ""
-    epochs = count(pair.a.epochs or 0, "epoch")
-    each = "" if pair.a.epochs == pair.b.epochs else f"A ran {epochs} and B {pair.b.epochs}: per epoch, "
     for metric in catalogue.times or catalogue.headlines:
-        phase, both = metric.phase or RUN, pair.time(metric.name)
+        phase, both = metric.phase or RUN, pair.metrics.get(metric.name)
         if both is None:
             continue
         subject = "" if phase == RUN else f"{phase}: "
@@ -194,13 +177,12 @@ def _differences(comparison: Comparison, a: Side, b: Side) -> Iterator[str]:
             served = "B" if pair.from_memory[phase][1] else "A"
             yield f"{subject}not comparable: {served}'s data came from memory"
             continue
-        subject = f"{each}{where}{subject}" if metric.phase else f"{where}{metric.title}: "
+        subject = f"{where}{subject}" if metric.phase else f"{where}{metric.title}: "
         memory = f"{_BOTH_FROM_MEMORY}: " if phase in pair.from_memory else ""
         yield memory + subject + difference_in_words(both, metric, repetitions=f"{catalogue.repetition}s")
 
 
 def pair_settings(pair: RunPair, catalogue: Catalogue) -> str:
-    """Return the settings of a pair of runs in words, ranks first."""
     a, b = pair.a.ranks, pair.b.ranks
     ranks = count(a, catalogue.rank) if a == b else f"{a} and {b} {catalogue.rank}s"
     return ", ".join([ranks, *(f"{key}={value}" for key, value in pair.settings.items() if key != "ranks")])

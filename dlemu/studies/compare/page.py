@@ -11,18 +11,16 @@ from typing import Any
 
 from dlemu.metrics.catalogue import RUN, Catalogue, Metric
 from dlemu.report.screen import Said, Screen
-from dlemu.report.table import Section, Table, Words, columns
+from dlemu.report.table import Table, columns, listing
 from dlemu.report.units import short_names, verdict_word, with_interval
-from dlemu.results.answer_files import read_answer
 from dlemu.results.figures import Difference, JobFigures
 from dlemu.results.kinds import Parts, catalogue_of
 from dlemu.results.wording import count, scaled
-from dlemu.studies.answers import COMPARE, PLANNED_EPOCHS, ComparedSide, Comparison, RunPair
+from dlemu.studies.answers import PLANNED_EPOCHS, ComparedSide, Comparison, RunPair
 from dlemu.studies.compare.compare_sides import pair_settings
 from dlemu.studies.sweep.page import points_table
 
 _HEAD = columns("metric", "A", "B", "A vs B", "±", right=range(1, 5), whole=range(5))
-_OPEN_TABLES = 2  # with more pairs than this, the tables of all but the main pair are folded
 
 
 def screen(answer: Comparison, folder: str) -> Screen:
@@ -33,17 +31,17 @@ def screen(answer: Comparison, folder: str) -> Screen:
     lines = [Said("answer" if text is others[0] else "", text, tone="strong") for text in others]
     shown = (pair.a, pair.b) if pair else tuple(map(_at_edge, answer.sides))
     for name, side, figures in zip("AB", answer.sides, shown, strict=True):
-        words = side.name
-        for phase, limit in (figures.limited_by if figures else {}).items():
-            if limit not in (None, "", "nothing"):
+        words, explained = side.name, [side.about.get("storage", "")]
+        if figures is not None:
+            limits = {phase: limit for phase, limit in figures.limited_by.items() if limit not in (None, "", "nothing")}
+            for phase, limit in limits.items():
                 words += f", limited by {limit}" if phase == RUN else f", limited by {phase}: {limit}"
-        explained = [side.about.get("storage", "")]
-        if figures is not None and figures.epochs:
-            explained.append(count(figures.epochs, "epoch"))
-            if figures.from_storage_percent is not None:
-                explained.append(f"{figures.from_storage_percent:.0f} % of the bytes came from it")
+            if figures.epochs:
+                explained.append(count(figures.epochs, "epoch"))
+                if figures.from_storage_percent is not None:
+                    explained.append(f"{figures.from_storage_percent:.0f} % of the bytes came from it")
         lines.append(Said(name, words, "; ".join(filter(None, explained))))
-    if pair is not None and not (answer.not_comparable or pair.not_comparable):
+    if pair is not None and not answer.reasons:
         lines += [Said("year", line) for line in _year_lines(pair)]
         table = Table(columns=_HEAD, rows=difference_rows(pair.metrics, _headlines(pair, catalogue)))
         if catalogue.feeds_accelerators:
@@ -73,63 +71,52 @@ def _headlines(pair: RunPair, catalogue: Catalogue) -> Iterator[Metric]:
 
 def _year_lines(pair: RunPair) -> Iterator[str]:
     """Yield the lines of the plan of a year; days saved only if the difference in time may be real."""
-    plan, time = pair.plan, pair.time("total_seconds")
-    if plan is None or scaled(pair.a.sample_divisor):  # smaller samples are of no model that anybody trains
+    time = pair.metrics.get("total_seconds")
+    if pair.plan is None or scaled(pair.a.sample_divisor):  # smaller samples are of no model that anybody trains
         return
-    (a, b), (models_a, models_b) = plan.hours_per_model, plan.models_per_year
+    (a, b), (models_a, models_b), days = pair.plan
     yield f"{PLANNED_EPOCHS} epochs take A {a:.3g} h and B {b:.3g} h: {models_a:.0f} and {models_b:.0f} models per year"
     if time is None or time.distinct is not False:  # not known with fewer than three epochs
-        days = plan.days_saved_per_year
         yield f"what B trains in a year takes A {abs(days):.1f} days {'less' if days >= 0 else 'more'}"
 
 
-def sections(answer: Comparison, _: str) -> Iterator[Section]:
+def sections(answer: Comparison, _: str) -> Iterator[Table]:
     """Yield what follows: why not comparable, each pair of runs, the counts of searches, and the conditions."""
     main, catalogue = answer.main_pair, catalogue_of(answer.kind)
-    reasons = answer.not_comparable or (main.not_comparable if main else ())
-    if reasons:
-        yield Words("Not comparable", reasons)
+    if answer.reasons:
+        yield listing("Not comparable", answer.reasons)
     for pair in answer.runs:
         rows = [*difference_rows(pair.metrics, catalogue), *_ends(pair, catalogue)]
-        folded = len(answer.runs) > _OPEN_TABLES and pair is not main
         title = f"A and B with {pair_settings(pair, catalogue)}"
-        yield Table(title=title, columns=_HEAD, rows=rows, notes=list(_year_lines(pair)), folded=folded)
+        yield Table(title=title, columns=_HEAD, rows=rows, notes=list(_year_lines(pair)), folded=pair is not main)
     for name, side in zip("AB", answer.sides, strict=True):
         if side.unpaired:
             yield replace(points_table(side.unpaired, f"{name} alone"), folded=True)
     a, b = (side.about for side in answer.sides)
     facts = [(key, a.get(key, "not known"), b.get(key, "not known")) for key in dict.fromkeys((*a, *b))]
-    differing = [(key, text_a, text_b) for key, text_a, text_b in facts if text_a != text_b]
-    yield Table(title="What differs in how they were measured", columns=columns("", "A", "B"), rows=differing)
-    same = [(key, text_a) for key, text_a, text_b in facts if text_a == text_b]
-    yield Table(title="What is the same for both", columns=columns("", "A and B"), rows=same, folded=True)
+    facts.sort(key=lambda fact: fact[1] == fact[2])
+    yield Table(title="How they were measured, what differs first", columns=columns("", "A", "B"), rows=facts)
 
 
 def difference_rows(differences: Mapping[str, Difference], metrics: Iterable[Metric]) -> list[tuple[str, ...]]:
     """Return a row per metric, in their order: A and B with their intervals, A against B, and its interval."""
     rows: list[tuple[str, ...]] = []
     for metric in metrics:
-        both = differences.get(metric.name)
-        if both is None:
+        if (both := differences.get(metric.name)) is None:
             continue
-        interval = "-" if both.half_width_percent is None else f"{both.half_width_percent:.1f}"
-        if both.difference_percent is None:
-            change = "-"
-        elif both.distinct is False:
-            change = "can't be told"
-        elif metric.unit == "%":  # percentage points: a share of a share tells nobody anything
-            change, interval = f"{both.a.mean - both.b.mean:+.1f} points", "-"
-            if both.a.half_width is not None and both.b.half_width is not None:
-                interval = f"{math.hypot(both.a.half_width, both.b.half_width):.1f}"
-        else:
-            change = f"{both.difference_percent:+.1f} %"
-        a, b = with_interval(both.a, metric.unit), with_interval(both.b, metric.unit)
-        rows.append((f"{metric.title}, {metric.unit}", a, b, change, interval))
+        a, b, percent, width = both.a, both.b, both.difference_percent, both.half_width_percent
+        change = "-" if percent is None else "can't be told" if both.distinct is False else f"{percent:+.1f} %"
+        if metric.unit == "%" and change.endswith("%"):  # percentage points: a share of a share tells nobody anything
+            change, width = f"{a.mean - b.mean:+.1f} points", None
+            if a.half_width is not None and b.half_width is not None:
+                width = math.hypot(a.half_width, b.half_width)
+        interval = "-" if width is None else f"{width:.1f}"
+        shown = with_interval(a, metric.unit), with_interval(b, metric.unit)
+        rows.append((f"{metric.title}, {metric.unit}", *shown, change, interval))
     return rows
 
 
 def _ends(pair: RunPair, catalogue: Catalogue) -> Iterator[tuple[str, ...]]:
-    """Yield a row of verdicts, if jobs pass or fail, and rows of limits."""
     a, b = pair.a, pair.b
     if catalogue.judged:
         yield "verdict", verdict_word(a.passed), verdict_word(b.passed), "", ""
@@ -150,7 +137,6 @@ def _charts(answer: Comparison, _: str) -> Iterator[tuple[str, Any]]:
 
 
 PARTS = Parts(
-    read=lambda folder: read_answer(folder, COMPARE, Comparison),
     answer_type=Comparison,
     screen=screen,
     sections=sections,

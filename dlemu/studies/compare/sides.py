@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from datagen.errors import UserError
-from dlemu.config.overrides import DATA_FOLDER
+from dlemu.config.overrides import DATA_FOLDER, named
 from dlemu.metrics.catalogue import RUN
 from dlemu.results.figures import Conditions, JobFigures
 from dlemu.results.kinds import kind_named, kind_of
@@ -41,11 +41,10 @@ class Side(ComparedSide):
     cached: bool = False
     """It is a search that allowed reads from the page cache (`metric.cached`), and so sized memory."""
     warnings: tuple[str, ...] = ()
-    """What a reader of its numbers must know, as sentences."""
 
-    def about_run(self, settings: Settings = ()) -> Conditions | None:
-        """Return the conditions of a run, or else of the first; None when the folders of all are gone."""
-        return self.conditions.get(settings) or next(iter(self.conditions.values()), None)
+    def about_run(self, settings: Settings = ()) -> Conditions:
+        """Return the conditions of a run, or else of the first; without a title when the folders of all are gone."""
+        return self.conditions.get(settings) or next(iter(self.conditions.values()), Conditions(title=""))
 
     @property
     def workload(self) -> str:
@@ -87,22 +86,21 @@ def read_side(folder: str, foreign: Foreign | None = None) -> list[Side]:
     A folder that is not dlemu's is read by `foreign`. Raises UserError for a folder that can't be compared.
     """
     kind, wanted = kind_of(folder), "wanted the folder of a run, sweep or size"
-    if kind is not None and kind.is_job:
-        parts = kind.load_job()
-        run = parts.read(folder)
-        return [side_of_runs(folder, {(): parts.figures(run)}, {(): conditions_of(parts, run.summary, run.facts)})]
-    if kind is not None:
-        answer = kind.load().read(folder)
-        if isinstance(answer, SweepAnswer):
-            return _of_sweep(folder, answer)
-        if isinstance(answer, SizeAnswer):
-            return [_of_search(folder, answer)]
-        raise UserError(f"{folder} holds {kind.noun}: {wanted}")
-    if not os.path.isdir(folder):
-        raise UserError(f"{folder} is not a folder: {wanted}")
-    if foreign is not None:
+    if kind is None:
+        if not os.path.isdir(folder):
+            raise UserError(f"{folder} is not a folder: {wanted}")
+        if foreign is None:
+            raise UserError(f"{folder} holds no summary.json written by dlemu, {SWEEP} or {SIZE}: {wanted}")
         return [side_of_runs(folder, *foreign(folder))]
-    raise UserError(f"{folder} holds no summary.json written by dlemu, {SWEEP} or {SIZE}: {wanted}")
+    if kind.is_job:
+        parts, run = kind.load_job(), kind.read(folder)
+        return [side_of_runs(folder, {(): parts.figures(run)}, {(): conditions_of(parts, run.summary, run.facts)})]
+    match kind.read(folder):
+        case SweepAnswer() as sweep:
+            return _of_sweep(folder, sweep)
+        case SizeAnswer() as search:
+            return [_of_search(folder, search)]
+    raise UserError(f"{folder} holds {kind.noun}: {wanted}")
 
 
 def side_of_runs(name: str, runs: Runs, conditions: About | None = None) -> Side:
@@ -112,24 +110,22 @@ def side_of_runs(name: str, runs: Runs, conditions: About | None = None) -> Side
     and otherwise the same settings.
     """
     about = conditions or {}
-    passing = [run.ranks for run in runs.values() if run.passed]
-    most = max(passing, default=0)
+    passing = {settings: run.ranks for settings, run in runs.items() if run.passed}
+    most = max(passing.values(), default=0)
     # With `ranks=""`, settings are compared apart from their number of ranks.
     failed_settings = [
         dict(settings, ranks="")
         for settings, run in runs.items()
         if run.ranks == most + 1 and run.passed is False and run.limited_by.get(RUN) not in HOST_CAUSES
     ]
+    largest = [dict(settings, ranks="") for settings, ranks in passing.items() if ranks == most]
     return Side(
         name=name,
         kind=next(iter(runs.values())).kind,
         runs=runs,
         conditions=about,
         accelerators_fed=most if passing else None,
-        may_feed_more=any(
-            run.ranks == most and run.passed and dict(settings, ranks="") not in failed_settings
-            for settings, run in runs.items()
-        ),
+        may_feed_more=any(settings not in failed_settings for settings in largest),
         warnings=tuple(dict.fromkeys(warning for each in about.values() for warning in each.warnings)),
     )
 
@@ -149,7 +145,7 @@ def _of_sweep(folder: str, sweep: SweepAnswer) -> list[Side]:
             settings = tuple(sorted((key, value) for key, value in point.settings.items() if key != DATA_FOLDER))
             if point.figures is None:
                 reason = (point.failure or "no reason is known").splitlines()[0]
-                warnings.append(f"the run with {_named(settings)} failed: {reason}")
+                warnings.append(f"the run with {named(dict(settings)) or 'its settings'} failed: {reason}")
                 continue
             runs[settings] = point.figures
             for conditions in conditions_in([os.path.join(folder, point.folder)]):
@@ -160,10 +156,6 @@ def _of_sweep(folder: str, sweep: SweepAnswer) -> list[Side]:
         side = side_of_runs(drive, runs, about)
         sides.append(replace(side, warnings=(*warnings, *side.warnings)))
     return sides
-
-
-def _named(settings: Settings) -> str:
-    return " ".join(f"{key}={value}" for key, value in settings) or "its settings"
 
 
 def _of_search(folder: str, search: SizeAnswer) -> Side:
@@ -187,26 +179,24 @@ def _of_search(folder: str, search: SizeAnswer) -> Side:
     )
 
 
-def issues_between(a: Side, b: Side, about: tuple[Conditions | None, Conditions | None]) -> Iterator[str]:
+def issues_between(a: Side, b: Side, about_a: Conditions, about_b: Conditions) -> Iterator[str]:
     """Yield a sentence for everything but the storage that differs, and the warnings of each side."""
     if os.path.realpath(a.name) == os.path.realpath(b.name):
         yield "A and B are the same folder: they do not differ"
-    about_a, about_b = about
-    if about_a and about_b:
-        device = about_a.storage.device if about_a.storage else ""
-        if device and about_b.storage and about_b.storage.device == device:
-            yield f"A and B are on the same device, {device}"
-    titles = [first.title if (first := side.about_run()) else side.workload for side in (a, b)]
+    devices = [about.storage.device for about in (about_a, about_b) if about.storage and about.storage.device]
+    if len(devices) > len(set(devices)):
+        yield f"A and B are on the same device, {devices[0]}"
+    titles = [side.about_run().title or side.workload for side in (a, b)]
     if titles[0] != titles[1]:
         yield f"A ran {titles[0]} and B {titles[1]}: the difference is not due to the storage alone"
-    if about_a and about_b and about_a.how and about_b.how:  # other benchmarks do not record `how`
+    if about_a.how and about_b.how:  # other benchmarks do not record `how`
         settings_a, settings_b = settings_of(about_a), settings_of(about_b)
         for key, text in settings_a.items():
             if key in settings_b and text != settings_b[key]:
                 yield f"{key}: {text} for A, {settings_b[key]} for B"
     if max(len(a.runs), len(b.runs)) > 1 and not (a.is_search or b.is_search):
         for (name, other_name), side, other in (("AB", a, b), ("BA", b, a)):
-            only = [_named(settings) for settings in side.runs if settings not in other.runs]
+            only = [named(dict(settings)) for settings in side.runs if settings not in other.runs]
             if only:  # the number of accelerators that a side feeds may be of a run that the other side never made
                 yield f"only {name} completed {', '.join(only)}: of {other_name} no figures are known there"
     for name, side in (("A", a), ("B", b)):

@@ -33,6 +33,7 @@ from dlemu.loaders.traits_base import check_installed
 from dlemu.metrics.demand import demand, sample_divisor
 from dlemu.metrics.t_interval import FEWEST
 from dlemu.report import units
+from dlemu.results import SUMMARY
 from dlemu.results.answer_files import save_answer
 from dlemu.results.wording import count, scaled
 from dlemu.runner.events import Doing, PartMeasured, Warned, ignore
@@ -53,7 +54,6 @@ WINDOW_STEPS = 2  # with a single step, chance decides into which window a batch
 def size(
     overrides: Sequence[str],
     *,
-    launcher: str = "",
     config_dir: str | None = None,
     at_least: int | None = None,
     most: int = 4096,  # ends the search where no count reaches the storage's limit
@@ -63,15 +63,15 @@ def size(
 ) -> SizeAnswer:
     """Find the most accelerators that a storage keeps busy; each trial is a `dlemu train` of its own.
 
-    `overrides` are those of `dlemu train` without `ranks`; `launcher`, also an override, is the command that starts the
-    ranks, with `{ranks}` in it. `at_least` accelerators, by default 1, must pass for the answer's `outcome`. `make`
-    makes missing files of the dataset: unless the overrides have a number of files, a new dataset suffices for MADE_FOR
-    accelerators, or for one more than `at_least`.
+    `overrides` are those of `dlemu train` without `ranks`, and `launcher`, the command that starts the ranks, with
+    `{ranks}` in it. `at_least` accelerators, by default 1, must pass for the answer's `outcome`. `make` makes missing
+    files of the dataset: unless the overrides have a number of files, a new dataset suffices for MADE_FOR accelerators,
+    or for one more than `at_least`.
 
     An interrupted search goes on from its `output.folder` when it is called again with the same arguments.
     Raises UserError for what is wrong before the first trial, DlemuError when a trial fails.
     """
-    launcher, words = take_launcher("size", overrides, launcher)
+    launcher, words = take_launcher("size", overrides)
     if any(word.lstrip("+").startswith("ranks=") for word in words):
         raise UserError("ranks is what `dlemu size` finds: leave it out, or give --most N to try no more than N")
     workload = load(words, config_dir=config_dir)
@@ -90,10 +90,11 @@ def size(
         _capacity(make_job(workload, 1, planned_dataset(workload.dataset)))
         make(workload)
     _, trial_words = take_word(words, "output.folder")
+    divisor = sample_divisor(workload)
     question = Question(
         workload=workload.model.name,
         accelerator=workload.accelerator or None,
-        sample_divisor=sample_divisor(workload),
+        sample_divisor=divisor,
         overrides=tuple(without_secrets(trial_words)),
         launcher=launcher,
         threshold_percent=100 * workload.metric.au,
@@ -112,14 +113,26 @@ def size(
     page = workload.output.report
     on_event(RunsPlanned(folder=folder, runs=None, finished_runs=len(search.runs), wants_page=page))
     cores = check_free_cores(Facts(workload))
-    other_programs = f"{cores.observed}: {cores.advice}" if cores.advice else ""
     page_cache = treatment_of(workload, dataset.total_bytes)
     levels = tuple(measure_levels(job, evicts=page_cache in ("evicted", "large"), levels=PROBING_READERS))
-    inputs = _search_inputs(job, levels, most, other_programs)
+    reason = f"--most {most} was the limit"
+    if most > capacity:
+        files = math.ceil((capacity + 1) * _samples_each(job) / workload.dataset.num_samples_per_file)
+        setting = "" if workload.dataset.source == "folder" else f" (dataset.num_files_train={files})"
+        reason = f"the dataset has too few files for more than {capacity}: one more takes {files}{setting}"
+    inputs = SearchInputs(
+        probe_mb_per_second=max(level.mb_per_second for level in levels),
+        mb_per_accelerator=_mb_per_accelerator(workload),
+        full_mb_per_accelerator=_full_mb_per_accelerator(workload),
+        max_accelerators=min(most, capacity),
+        max_reason=reason,
+        naive_seconds_per_trial=sum(epoch.steps for epoch in job.schedule) * _step_seconds(workload),
+        other_programs=f"{cores.observed}: {cores.advice}" if cores.advice else "",
+    )
     first = expected_count(job, levels, inputs)
-    if other_programs:
-        on_event(Warned(other_programs))
-    accelerators = count(capacity, "accelerator") + scaled(sample_divisor(workload), workload.scale)
+    if inputs.other_programs:
+        on_event(Warned(inputs.other_programs))
+    accelerators = count(capacity, "accelerator") + scaled(divisor, workload.scale)
     total = units.size(dataset.total_bytes)
     on_event(Doing(f"searching with a dataset of {total} (page cache: {page_cache}), enough for {accelerators}"))
     probed, needed = units.number(inputs.probe_mb_per_second), units.number(inputs.mb_per_accelerator)
@@ -142,7 +155,7 @@ def size(
 def _check_storage_matters(workload: Workload) -> None:
     """Raise UserError for settings with which every count passes."""
     name, missing = "", "reads"
-    if mean_seconds(workload.train.computation_time) <= 0:
+    if _step_seconds(workload) <= 0:
         name, missing = "train.computation_time is 0", "computation"
     elif workload.reader.data_loader == "none":
         name = "reader.data_loader is none"
@@ -159,7 +172,7 @@ class Search(RunList[int, Trial, SizeAnswer]):
 
     def resume(self) -> None:
         """Continue with the trials of an interrupted search; raises UserError, also for the folder of a run."""
-        if os.path.exists(os.path.join(self.folder, "summary.json")):
+        if os.path.exists(os.path.join(self.folder, SUMMARY)):
             raise UserError(f"{self.folder} holds the results of a run; set output.folder to a new folder")
         super().resume()
 
@@ -197,25 +210,6 @@ class Search(RunList[int, Trial, SizeAnswer]):
         return self.answer(complete=True)
 
 
-def _search_inputs(job: TrainingJob, levels: Sequence[Level], most: int, other_programs: str) -> SearchInputs:
-    """Return what is known before any trial, from a probe; `most` is the user's limit on the count."""
-    workload, capacity, reason = job.workload, _capacity(job), f"--most {most} was the limit"
-    seconds_per_step = mean_seconds(workload.train.computation_time)
-    if most > capacity:
-        files = math.ceil((capacity + 1) * _samples_each(job) / workload.dataset.num_samples_per_file)
-        setting = "" if workload.dataset.source == "folder" else f" (dataset.num_files_train={files})"
-        reason = f"the dataset has too few files for more than {capacity}: one more takes {files}{setting}"
-    return SearchInputs(
-        probe_mb_per_second=max(level.mb_per_second for level in levels),
-        mb_per_accelerator=_mb_per_accelerator(workload),
-        full_mb_per_accelerator=_full_mb_per_accelerator(workload),
-        max_accelerators=min(most, capacity),
-        max_reason=reason,
-        naive_seconds_per_trial=sum(epoch.steps for epoch in job.schedule) * seconds_per_step,
-        other_programs=other_programs,
-    )
-
-
 def expected_count(job: TrainingJob, levels: Sequence[Level], inputs: SearchInputs) -> int:
     """Return the largest count that the performance model expects to pass; 1 where it expects none."""
     workload = job.workload
@@ -228,9 +222,8 @@ def expected_count(job: TrainingJob, levels: Sequence[Level], inputs: SearchInpu
 
 
 def _trial_plan(job: TrainingJob, question: Question, trial_seconds: float, words: Sequence[str]) -> TrialPlan:
-    """Return the settings that all trials share."""
     train, ahead = job.workload.train, _batches_ahead(job)
-    steps = math.ceil(trial_seconds / mean_seconds(train.computation_time)) + 1 + ahead
+    steps = math.ceil(trial_seconds / _step_seconds(job.workload)) + 1 + ahead
     if train.total_training_steps > 0:
         steps = min(steps, train.total_training_steps)
     # AU measures the reads of training alone.
@@ -245,6 +238,10 @@ def _trial_plan(job: TrainingJob, question: Question, trial_seconds: float, word
     )
 
 
+def _step_seconds(workload: Workload) -> float:
+    return mean_seconds(workload.train.computation_time)
+
+
 def _mb_per_accelerator(workload: Workload) -> float:
     return demand(workload.model.name, workload).mb_per_second or 0.0
 
@@ -257,7 +254,7 @@ def _full_mb_per_accelerator(workload: Workload) -> float:
 
 
 def _window_seconds(workload: Workload) -> float:
-    return max(WINDOW_SECONDS, WINDOW_STEPS * mean_seconds(workload.train.computation_time))
+    return max(WINDOW_SECONDS, WINDOW_STEPS * _step_seconds(workload))
 
 
 def _batches_ahead(job: TrainingJob) -> int:
@@ -283,10 +280,10 @@ def _samples_each(job: TrainingJob) -> int:
     The first step of an epoch does not count, nor do its last steps, whose batches are read ahead. The remaining steps,
     over all epochs of a trial, must hold the fewest windows that a verdict can be based on.
     """
-    train = job.workload.train
-    window_steps = math.ceil(_window_seconds(job.workload) / mean_seconds(train.computation_time))
-    steps = 2 + _batches_ahead(job) + math.ceil(FEWEST / train.epochs) * window_steps
-    return steps * job.workload.reader.batch_size
+    workload = job.workload
+    window_steps = math.ceil(_window_seconds(workload) / _step_seconds(workload))
+    steps = 2 + _batches_ahead(job) + math.ceil(FEWEST / workload.train.epochs) * window_steps
+    return steps * workload.reader.batch_size
 
 
 def _files_to_make(workload: Workload, accelerators: int) -> int:

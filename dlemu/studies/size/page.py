@@ -8,14 +8,14 @@ from typing import Any
 
 from dlemu.metrics.catalogue import RUN
 from dlemu.metrics.verdict import HOST_LIMITS, Outcome
+from dlemu.report.any_run import further_reasons
 from dlemu.report.screen import Said, Screen, rate
-from dlemu.report.table import Section, Table, Tone, Words, columns
+from dlemu.report.table import Table, Tone, columns
 from dlemu.report.units import duration, number, plain, verdict_word, with_uncertainty
-from dlemu.results.answer_files import read_answer
 from dlemu.results.figures import JobFigures, Value
 from dlemu.results.kinds import Parts
 from dlemu.results.wording import scaled
-from dlemu.studies.answers import SIZE, CountResult, SizeAnswer
+from dlemu.studies.answers import CountResult, SizeAnswer
 from dlemu.studies.conditions import background
 from dlemu.studies.size.size_verdict import at_full_size, cause_of, counts_in_words, limit_in_words
 
@@ -55,30 +55,31 @@ def figures_of_count(answer: SizeAnswer, result: CountResult) -> JobFigures:
 def screen(answer: SizeAnswer, folder: str) -> Screen:
     """Return what is said first of a search: how many pass, the counts around the edge, what limits the next count."""
     question, limit, outcome = answer.question, answer.limited_by, answer.outcome or "no verdict"
+    threshold, full = question.threshold_percent, answer.full_size
     text = counts_in_words(answer) if answer.verdict else "the search was interrupted"
     if answer.at_least:
         text = f"{answer.max_accelerators} of {answer.at_least} wanted{scaled(question.sample_divisor)}. {text}"
     label = outcome.upper() if answer.complete else "INCOMPLETE"
     if label == "PASS" and not answer.at_least:  # the user did not ask whether a number passes
-        label = "measured" if answer.full_size else "answer"
+        label = "measured" if full else "answer"
     lines = [Said(label, text, tone=_TONES.get(outcome, "open"))]
-    if answer.full_size is not None:  # first, so that nobody takes the accelerators of small samples for real ones
-        lines.insert(0, Said("answer", at_full_size(answer), "computed, not measured", tone="strong"))
+    if full is not None:  # first, so that nobody takes the accelerators of small samples for real ones
+        lines.insert(0, Said("answer", at_full_size(answer, full), "computed, not measured", tone="strong"))
     lines += [Said("note", text, tone="caution") for text in answer.issues]
     below = [result for result in answer.counts if result.accelerators <= answer.max_accelerators]
     above = [result for result in answer.counts if result.accelerators > answer.max_accelerators]
     for result in [*below[-1:], *above][:_SHOWN_COUNTS]:
-        au = with_uncertainty(result.au_sustained_percent, result.half_width_percent, question.threshold_percent)
+        au = with_uncertainty(result.au_sustained_percent, result.half_width_percent, threshold)
         verdict = verdict_word(result.passed, unknown="too close to call")
         lines.append(Said(f"{result.accelerators:>3}", f"AU {au}: {verdict}"))
     reason = "" if limit.what in ("count", "host") else "".join(limit.evidence[:1])
     lines.append(Said("limit", limit_in_words(answer), reason))
-    needs = f"for AU {question.threshold_percent:g} % {answer.max_accelerators + 1} need"
-    rates = f"{rate(answer.wanted_mb_per_second)}; the storage gave up to {rate(answer.storage_mb_per_second)}"
-    lines.append(Said("needs", f"{needs} {rates}", "in trials and read probe"))
-    advice, full = limit.advice[:1], answer.full_size
+    needs = f"for AU {threshold:g} % {answer.max_accelerators + 1} need {rate(answer.wanted_mb_per_second)}"
+    given = f"the storage gave up to {rate(answer.storage_mb_per_second)}"
+    lines.append(Said("needs", f"{needs}; {given}", "in trials and read probe"))
+    advice = limit.advice[:1]
     if full is not None and not full.accelerators and limit.what == "storage" and answer.storage_mb_per_second:
-        times = full.mb_per_accelerator * question.threshold_percent / 100 / answer.storage_mb_per_second
+        times = full.mb_per_accelerator * threshold / 100 / answer.storage_mb_per_second
         advice = (f"a storage {times:,.2g} times as fast, for one accelerator at real size",)
     lines += [Said("to do", text, tone="strong") for text in advice]
     shares = [share for trial in answer.trials if (share := trial.figures.from_storage_percent) is not None]
@@ -92,12 +93,8 @@ def screen(answer: SizeAnswer, folder: str) -> Screen:
     return Screen(title=title, lines=lines, folder=folder)
 
 
-def _sections(answer: SizeAnswer, folder: str) -> Iterator[Section]:
-    limit = answer.limited_by
-    if limit.what not in ("count", "host") and len(limit.evidence) > 1:  # the first one is on the first screen
-        yield Words(f"Why: {limit.name}", limit.evidence[1:])
-    if limit.advice[1:]:
-        yield Words("What else to do", limit.advice[1:])
+def _sections(answer: SizeAnswer, folder: str) -> Iterator[Table]:
+    yield from further_reasons(answer.limited_by)
     rows = [
         (
             str(trial.accelerators),
@@ -112,7 +109,7 @@ def _sections(answer: SizeAnswer, folder: str) -> Iterator[Section]:
     names = ("accelerators", "AU, %", "loader MB/s", "device MB/s", "seconds", "settled")
     notes = ["AU: of the steady part of a trial; MB/s: of the whole, its start and end included"]
     yield Table(title="Trials, in order", columns=columns(*names, right=range(len(names) - 1)), rows=rows, notes=notes)
-    yield from background(answer.question, folder, [trial.folder for trial in answer.trials])
+    yield from background(folder, [trial.folder for trial in answer.trials])
 
 
 def _charts(answer: SizeAnswer, _: str) -> Iterator[tuple[str, Any]]:
@@ -123,7 +120,6 @@ def _charts(answer: SizeAnswer, _: str) -> Iterator[tuple[str, Any]]:
 
 
 PARTS = Parts(
-    read=lambda folder: read_answer(folder, SIZE, SizeAnswer),
     answer_type=SizeAnswer,
     screen=screen,
     sections=_sections,

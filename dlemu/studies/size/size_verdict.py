@@ -19,14 +19,14 @@ _WEIGHTS: dict[Confidence | None, int] = {"high": 3, "medium": 2, "low": 1, None
 
 @dataclass(frozen=True, kw_only=True)
 class SearchInputs:
-    """What is known before the first trial."""
+    """What is known before the first trial; rates are in 1e6 bytes/s, 0 where they are not known."""
 
     probe_mb_per_second: float
     """The highest rate of a short read probe, while nothing else reads."""
     mb_per_accelerator: float
-    """Rate that one accelerator needs, from the workload's nominal sizes; 0 where it is not known."""
+    """Rate that one accelerator needs, from the workload's nominal sizes."""
     full_mb_per_accelerator: float = 0.0
-    """The same without the workload's scale; 0 where that changes nothing, or is not known."""
+    """The same without the workload's scale; 0 where that changes nothing."""
     max_accelerators: int
     """The largest count that may be tried."""
     max_reason: str
@@ -50,9 +50,8 @@ def build_answer(question: Question, inputs: SearchInputs, trials: Sequence[Tria
     limited_by = _limited_by(trials, failing, max_passing, threshold, inputs.max_reason, refusal)
     if inputs.other_programs and limited_by.confidence == "high":
         limited_by = replace(limited_by, confidence="medium")  # the programs may have slowed down the trials, too
-    issues = [inputs.other_programs] if inputs.other_programs else []
     # The page-cache warnings of trials differ only in their numbers: one is enough.
-    issues += sorted(trial.page_cache_warning for trial in trials if trial.page_cache_warning)[:1]
+    warnings = sorted(trial.page_cache_warning for trial in trials if trial.page_cache_warning)[:1]
     mb_per_accelerator = trials[-1].mb_per_accelerator if trials else inputs.mb_per_accelerator
     # At an AU of 50 %, a run takes twice its nominal time; counts that were not tried are assumed to run at full speed.
     au_percents = {one.accelerators: one.au_sustained_percent for one in results if one.au_sustained_percent > 0}
@@ -66,7 +65,7 @@ def build_answer(question: Question, inputs: SearchInputs, trials: Sequence[Tria
         wanted_mb_per_second=(max_passing + 1) * threshold / 100 * mb_per_accelerator,
         probe_mb_per_second=inputs.probe_mb_per_second,
         counts=tuple(results),
-        issues=tuple(issues),
+        issues=(*filter(None, [inputs.other_programs]), *warnings),
         trials=tuple(trials),
         naive_seconds=naive_runs * inputs.naive_seconds_per_trial,
     )
@@ -147,32 +146,27 @@ def outcome_of(answer: SizeAnswer, wanted: int) -> Outcome:
 
 
 def sentence(answer: SizeAnswer) -> str:
-    """Return the answer as a sentence: how many pass, the verdict of the next count, and what limits it."""
     return f"{counts_in_words(answer)}; limit: {limit_in_words(answer)}"
 
 
 def counts_in_words(answer: SizeAnswer) -> str:
     """Return how many pass, and the verdict of the next count: `4 x h100 pass, 5 fail`."""
     passing = next((result for result in answer.counts if result.accelerators == answer.max_accelerators), None)
-    small = scaled(answer.question.sample_divisor)
+    small, by_host = scaled(answer.question.sample_divisor), answer.is_limited_by_host
     if passing is None:
-        where = " on this host" if answer.is_limited_by_host else ""
-        parts = [f"not even {_accelerators(answer, 1)}{small} passes{where}"]
+        parts = [f"not even {_accelerators(answer, 1)}{small} passes{' on this host' if by_host else ''}"]
     else:
-        bound = "at least " if answer.is_limited_by_host or answer.limited_by.what == "count" else ""
+        bound = "at least " if by_host or answer.limited_by.what == "count" else ""
         parts = [f"{bound}{_accelerators(answer, passing.accelerators)}{small} {_verb(passing)}"]
     at_edge = dict.fromkeys([*([answer.failing] if answer.failing else []), *answer.too_close_to_tell])
     parts += [f"{result.accelerators} {_verb(result)}" for result in at_edge if result != passing]
     return ", ".join(parts)
 
 
-def at_full_size(answer: SizeAnswer) -> str:
-    """Return how many accelerators the storage would feed with samples of full size, as a phrase; empty at that."""
-    full, threshold = answer.full_size, answer.question.threshold_percent
-    if full is None:
-        return ""
-    bound = "at least " if answer.is_limited_by_host else ""
-    fed = f"{bound}{_accelerators(answer, full.accelerators)}"
+def at_full_size(answer: SizeAnswer, full: FullSize) -> str:
+    """Return how many accelerators the storage would feed with samples of full size, as a phrase."""
+    threshold = answer.question.threshold_percent
+    fed = f"{'at least ' if answer.is_limited_by_host else ''}{_accelerators(answer, full.accelerators)}"
     needed, given = rate(full.mb_per_accelerator * threshold / 100), rate(answer.storage_mb_per_second)
     return f"{fed} at real size: for AU {threshold:g} % 1 needs {needed}, and the storage gave {given}"
 
@@ -185,23 +179,20 @@ def _accelerators(answer: SizeAnswer, number: int) -> str:
 def _verb(result: CountResult) -> str:
     if result.passed is None:
         return "is too close to call"
-    if result.accelerators == 1:
-        return "passes" if result.passed else "fails"
-    return "pass" if result.passed else "fail"
+    verb = "pass" if result.passed else "fail"
+    return f"{verb}{'es' if result.passed else 's'}" if result.accelerators == 1 else verb
 
 
 def limit_in_words(answer: SizeAnswer) -> str:
     """Return what keeps the next count from passing, as a phrase."""
     limit = answer.limited_by
-    reason = limit.evidence[0] if limit.evidence else ""
-    if limit.what == "count":
-        text = f"no more were tried: {reason}"
-    elif limit.what == "host":
-        text = f"this host can't hold more: {reason}"
-    elif limit.what == "nothing":
-        text = "computation times that differ between accelerators, not data"
-    else:
-        text = limit.name
-    if answer.storage_could_feed is None:
-        return text
-    return f"{text}; at the rate it delivered, the storage could have fed about {answer.storage_could_feed}"
+    reason = "".join(limit.evidence[:1])
+    phrases = {
+        "count": f"no more were tried: {reason}",
+        "host": f"this host can't hold more: {reason}",
+        "nothing": "computation times that differ between accelerators, not data",
+    }
+    text = phrases.get(limit.what, limit.name)
+    if answer.storage_could_feed is not None:
+        text += f"; at the rate it delivered, the storage could have fed about {answer.storage_could_feed}"
+    return text

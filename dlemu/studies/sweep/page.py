@@ -8,13 +8,12 @@ from typing import Any
 from dlemu.config.overrides import named
 from dlemu.metrics.catalogue import RUN, Catalogue, Metric
 from dlemu.report.screen import Said, Screen
-from dlemu.report.table import Cell, Line, Section, Table, Tone, Words, columns
+from dlemu.report.table import Cell, Line, Table, Tone, columns, listing
 from dlemu.report.units import number, short_names, verdict_word, with_interval
-from dlemu.results.answer_files import read_answer
-from dlemu.results.figures import JobFigures
+from dlemu.results.figures import JobFigures, Value
 from dlemu.results.kinds import Parts, catalogue_of
 from dlemu.results.wording import scaled
-from dlemu.studies.answers import SWEEP, SweepAnswer, SweepPoint
+from dlemu.studies.answers import SweepAnswer, SweepPoint
 from dlemu.studies.conditions import background
 
 _TONES: dict[str, Tone] = {"pass": "good", "fail": "bad"}
@@ -42,12 +41,11 @@ def screen(answer: SweepAnswer, folder: str) -> Screen:
     return Screen(title=title, lines=lines, notes=notes, folder=folder, table=points_table(answer.points))
 
 
-def sections(answer: SweepAnswer, folder: str) -> Iterator[Section]:
-    """Yield what follows on the page: the points, why some failed, and what was run."""
+def sections(answer: SweepAnswer, folder: str) -> Iterator[Table]:
     yield points_table(answer.points)
     if failed := [f"{named(point.settings)}: {point.failure}" for point in answer.points if point.failure]:
-        yield Words("What did not complete", failed)
-    yield from background(answer.question, folder, [point.folder for point in answer.points])
+        yield listing("What did not complete", failed)
+    yield from background(folder, [point.folder for point in answer.points])
 
 
 def _charts(answer: SweepAnswer, _: str) -> Iterator[tuple[str, Any]]:
@@ -70,40 +68,38 @@ def points_table(points: Sequence[SweepPoint], title: str = "") -> Table:
     metrics = [metric for metric in catalogue.in_sweeps if any(metric.name in run.metrics for run in completed)]
     names = [key.split(".")[-1].replace("_", "\n", 1) for key in keys]
     names += [*(metric.head for metric in metrics), *results]
-    rows: list[tuple[Cell, ...]] = [
-        (*(short[key][point.settings[key]] for key in keys), *_cells(point.figures, catalogue, metrics))
-        for point in points
-    ]
+    rows: list[list[Cell]] = []
+    for point in points:
+        cells: list[Cell] = [short[key][point.settings[key]] for key in keys]
+        if point.figures is None:
+            cells += [*["-"] * len(metrics), Line("failed", "bad"), *["-"] * (len(results) - 1)]
+        else:
+            cells += [_cell(metric, point.figures.metrics.get(metric.name)) for metric in metrics]
+            cells += _results(point.figures, catalogue)
+        rows.append(cells)
     head = columns(*names, right=range(len(names) - len(results)), whole=range(len(names)))
     samples = sorted(filter(None, {scaled(run.sample_divisor) for run in completed}))
     notes = [f"{catalogue.rank}s{phrase}" for phrase in samples]
     return Table(title=title, columns=head, rows=rows, notes=notes, dense=True)
 
 
-def _cells(figures: JobFigures | None, catalogue: Catalogue, metrics: Sequence[Metric]) -> Iterator[Cell]:
-    if figures is None:
-        yield from ["-"] * len(metrics)
-        yield Line("failed", "bad")
-        yield from ["-"] * (len(catalogue.phases) - 1)
-        return
-    for metric in metrics:
-        value = figures.metrics.get(metric.name)
-        if value is None:
-            yield "-"
-        elif metric.digits is not None:
-            yield f"{value.mean:,.{metric.digits}f}"
-        else:
-            yield with_interval(value, metric.unit) if metric.has_interval else number(value.mean)
-    if catalogue.judged:
-        word, limit = verdict_word(figures.passed), figures.limited_by.get(RUN)
-        text = word if word == "pass" or limit in (None, "", "nothing") else f"{word}: {limit}"
-        yield Line(text, _TONES.get(word, "open"))
-    else:
-        yield from (figures.limited_by.get(phase) or "-" for phase in catalogue.phases)
+def _cell(metric: Metric, value: Value | None) -> str:
+    if value is None:
+        return "-"
+    if metric.digits is not None:
+        return f"{value.mean:,.{metric.digits}f}"
+    return with_interval(value, metric.unit) if metric.has_interval else number(value.mean)
+
+
+def _results(figures: JobFigures, catalogue: Catalogue) -> list[Cell]:
+    if not catalogue.judged:
+        return [figures.limited_by.get(phase) or "-" for phase in catalogue.phases]
+    word, limit = verdict_word(figures.passed), figures.limited_by.get(RUN)
+    text = word if word == "pass" or limit in (None, "", "nothing") else f"{word}: {limit}"
+    return [Line(text, _TONES.get(word, "open"))]
 
 
 PARTS = Parts(
-    read=lambda folder: read_answer(folder, SWEEP, SweepAnswer),
     answer_type=SweepAnswer,
     screen=screen,
     sections=sections,

@@ -12,8 +12,7 @@ from datagen.errors import DlemuError, UserError
 from datagen.withheld import without_secrets
 from dlemu.config import digest, load
 from dlemu.config.overrides import Point, check_points, named, override, points, take_word
-from dlemu.config.schema import Workload
-from dlemu.results.kinds import Kind, kind_requested, kind_wanted, read_figures
+from dlemu.results.kinds import kind_requested, kind_wanted, read_figures
 from dlemu.runner.child_run import run_train
 from dlemu.runner.events import ignore
 from dlemu.runner.job import checked
@@ -27,42 +26,35 @@ CLOSE = 1.1  # a search ends when the least value that fails is at most this fac
 _FARTHEST = 1024.0  # values tried are at most the first value x this, and at least the first value / this
 
 
-def sweep(
-    overrides: Sequence[str], *, launcher: str = "", config_dir: str | None = None, on_event: OnEvent = ignore
-) -> SweepAnswer:
+def sweep(overrides: Sequence[str], *, config_dir: str | None = None, on_event: OnEvent = ignore) -> SweepAnswer:
     """Run every combination of the values given; a point that fails is noted, and the other points go on.
 
-    `overrides` are those of `dlemu train` (or of the command that the workload needs), some keys with several values.
-    `launcher`, also an override, is the command that starts the ranks, with `{ranks}` in it. An interrupted sweep goes
-    on from its `output.folder` when it is called again with the same arguments. Raises UserError before the first point
-    for wrong settings of any point.
+    `overrides` are those of `dlemu train` (or of the command that the workload needs), some keys with several values,
+    and `launcher`. An interrupted sweep goes on from its `output.folder` when it is called again with the same
+    arguments. Raises UserError before the first point for wrong settings of any point.
     """
-    launcher, words = take_launcher("sweep", overrides, launcher)
+    launcher, words = take_launcher("sweep", overrides)
     folder, words = take_word(words, "output.folder")
     all_points = points(words)
     check_points(all_points)
-    checked_points = _check(all_points, config_dir)
-    _, first = checked_points[0]
+    children = _children(all_points, config_dir)
     planned = [
-        Planned(
-            what=Child(kind, workload, (*config_options(config_dir), *point.words)),
-            name=f"point-{number:02}",
-            label=named(point.settings),
-            settings=point.settings,
-        )
-        for number, (point, (kind, workload)) in enumerate(zip(all_points, checked_points, strict=True), start=1)
+        Planned(what=child, name=f"point-{number:02}", label=named(point.settings), settings=point.settings)
+        for number, (point, child) in enumerate(zip(all_points, children, strict=True), start=1)
     ]
-    settings = digest([workload for _, workload in checked_points])
-    question = SweepQuestion(overrides=tuple(without_secrets(words)), launcher=launcher, settings_digest=settings)
-    runs = Sweep(folder or new_folder(first.results_name, "sweep-"), question, planned, on_event)
+    workloads = [child.workload for child in children]
+    question = SweepQuestion(
+        overrides=tuple(without_secrets(words)), launcher=launcher, settings_digest=digest(workloads)
+    )
+    runs = Sweep(folder or new_folder(workloads[0].results_name, "sweep-"), question, planned, on_event)
     runs.resume()
-    return runs.run_missing(wants_page=first.output.report)
+    return runs.run_missing(wants_page=workloads[0].output.report)
 
 
-def _check(all_points: Sequence[Point], config_dir: str | None) -> list[tuple[Kind, Workload]]:
-    """Check every point before any of them runs; return the kind of job, the same for all, and workload of each."""
+def _children(all_points: Sequence[Point], config_dir: str | None) -> list[Child]:
+    """Return the run of each point, all of which are checked before any begins, and of the same kind of job."""
     looks: dict[str, Look] = {}
-    checked_points = []
+    children = []
     for point in all_points:
         try:
             workload = load(point.words, config_dir=config_dir)
@@ -71,11 +63,11 @@ def _check(all_points: Sequence[Point], config_dir: str | None) -> list[tuple[Ki
             looks.setdefault(kind.name, job.look_at_points())(checked(workload, job))
         except UserError as error:
             raise UserError(f"{named(point.settings)}: {error}") from error
-        checked_points.append((kind, workload))
-    nouns = sorted({kind.noun for kind, _ in checked_points})
+        children.append(Child(kind, workload, (*config_options(config_dir), *point.words)))
+    nouns = sorted({child.kind.noun for child in children})
     if len(nouns) > 1:
         raise UserError(f"some points are {' and some '.join(nouns)}, which share no metric: sweep each separately")
-    return checked_points
+    return children
 
 
 class Sweep(RunList[Child, SweepPoint, SweepAnswer]):
@@ -105,7 +97,7 @@ def find_bracket(overrides: Sequence[str], *, config_dir: str | None, on_event: 
     The first value tried is the workload's. An interrupted search goes on from its `output.folder`. Raises UserError,
     also where a run neither passes nor fails its limits; DlemuError where a run ends with an error.
     """
-    launcher, words = take_launcher("size", overrides, "")
+    launcher, words = take_launcher("size", overrides)
     folder, words = take_word(words, "output.folder")
     workload = load(words, config_dir=config_dir)
     kind = kind_wanted(workload)
@@ -151,17 +143,15 @@ class BracketSearch(Sweep):
 
     def _passed_by_value(self, key: str) -> dict[float, bool]:
         """Return value -> passed. A run without a verdict fails if a smaller value passed; else raises UserError."""
-        figures_by_value = {float(point.settings[key]): point.figures for point in self.runs if point.figures}
-        smallest_passing = min(
-            (value for value, figures in figures_by_value.items() if figures.passed), default=math.inf
-        )
-        for value, figures in figures_by_value.items():
-            if figures.passed is None and value < smallest_passing:
+        runs = {float(point.settings[key]): point.figures for point in self.runs if point.figures}
+        smallest_passing = min((value for value, run in runs.items() if run.passed), default=math.inf)
+        for value, run in runs.items():
+            if run.passed is None and value < smallest_passing:
                 raise UserError(
-                    f"the run at {key}={value:g} neither passed nor failed ({figures.verdict}): wanted a limit to "
-                    "judge it by, and runs that are long enough"
+                    f"the run at {key}={value:g} neither passed nor failed ({run.verdict}): wanted a limit to judge it "
+                    "by, and runs that are long enough"
                 )
-        return {value: bool(figures.passed) for value, figures in figures_by_value.items()}
+        return {value: bool(run.passed) for value, run in runs.items()}
 
 
 def next_value(passed_by_value: Mapping[float, bool], first: float) -> float | None:

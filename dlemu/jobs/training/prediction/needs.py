@@ -22,7 +22,7 @@ from dlemu.metrics.demand import demand
 from dlemu.metrics.verdict import Outcome
 from dlemu.report.screen import Said, Screen
 from dlemu.report.table import Table, columns
-from dlemu.results.answer_files import Answer, read_answer, save_answer
+from dlemu.results.answer_files import Answer, save_answer
 from dlemu.results.kinds import Parts
 from dlemu.results.wording import count
 from dlemu.runner.prediction_request import PredictionRequest
@@ -237,11 +237,6 @@ def ports(gb_per_second: float) -> str:
     )
 
 
-def read_needs(folder: str) -> NeedsAnswer | None:
-    """Return the answer in a folder, None if there is none; raises UserError for a damaged one."""
-    return read_answer(folder, NEEDS, NeedsAnswer)
-
-
 def _screen(answer: NeedsAnswer, folder: str) -> Screen:
     total, jobs = answer.total, answer.jobs
     lines = [Said("read", "next to nothing")]
@@ -313,4 +308,4 @@ def _si(value: float) -> str:
     return f"{float(f'{value / 1000**power:.3g}'):,g} {('', 'k', 'M', 'G', 'T', 'P')[power]}"
 
 
-PARTS = Parts(read=read_needs, answer_type=NeedsAnswer, screen=_screen, sections=lambda answer, _: [_jobs(answer)])
+PARTS = Parts(answer_type=NeedsAnswer, screen=_screen, sections=lambda answer, _: [_jobs(answer)])

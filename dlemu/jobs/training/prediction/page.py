@@ -8,7 +8,7 @@ from dlemu.jobs.training.prediction.prediction import PREDICTED, Prediction
 from dlemu.jobs.training.prediction.run_prediction import read_prediction
 from dlemu.report.any_run import listed
 from dlemu.report.screen import Said, Screen, rate
-from dlemu.report.table import Section, Tone
+from dlemu.report.table import Table, Tone
 from dlemu.report.units import with_uncertainty
 from dlemu.results.kinds import Parts
 from dlemu.results.wording import scaled
@@ -40,7 +40,7 @@ def _screen(answer: Prediction, folder: str) -> Screen:
     return Screen(title=_title(answer), lines=lines, notes=answer.issues, folder=folder)
 
 
-def _sections(answer: Prediction, _: str) -> Iterator[Section]:
+def _sections(answer: Prediction, _: str) -> Iterator[Table]:
     yield from listed("Each number of accelerators", answer.counts)
     yield from listed("What the storage delivers", answer.curve)
 
