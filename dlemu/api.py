@@ -321,12 +321,13 @@ def _run(
 ) -> Any:
     """Run a job on ranks of this host; return the run, typed as its kind has it."""
     from dlemu.dlio.export import export_beside
+    from dlemu.report.progress import log_writer
     from dlemu.runner.job import JobRequest, run_alone
 
     allow = (lambda making, ranks: None) if make else None
     request = JobRequest(load=lambda: workload, allow_making=allow, size_is_given=size_is_given, keeps_run=True)
     with main_thread(command, starts_ranks=True), _Caller(on_progress or ignore) as caller:
-        on_event = to_all(caller, export_beside)
+        on_event = to_all(caller, export_beside, log_writer(f"dlemu.{command}(...)"))
         result = run_alone(request, on_event, kind_of_command(command).load_job().job, caller.look)
     assert result is not None  # this process leads, and the workload asks for more than its data
     return result.run

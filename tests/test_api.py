@@ -121,6 +121,7 @@ def test_a_run_in_a_program_with_threads_and_an_event_loop(
     assert isinstance(loaded, Run)
     assert loaded.summary == run.summary
     assert dlemu.compare(run, tmp_path / "run").runs[0].b.ranks == 3
+    assert (tmp_path / "run" / "log.txt").read_text().startswith("$ dlemu.train(...)\n")
 
 
 @pytest.mark.slow

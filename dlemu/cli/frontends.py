@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import sys
 from collections.abc import Sequence
 from functools import partial
@@ -12,6 +13,7 @@ from rich.console import Console
 
 from datagen.errors import UserError
 from datagen.storage.storage_base import open_storage
+from datagen.withheld import without_secrets
 from dlemu.cli import complain, complain_of
 from dlemu.cli.options import report_result, say_what, show_answer
 from dlemu.config import check_data, load
@@ -19,7 +21,7 @@ from dlemu.config.loading import NOT_INSTALLED
 from dlemu.config.schema import Workload
 from dlemu.dlio.export import export_beside
 from dlemu.ranks import detect_launcher
-from dlemu.report.progress import ProgressLine
+from dlemu.report.progress import ProgressLine, log_writer
 from dlemu.report.units import size
 from dlemu.results.kinds import Kind
 from dlemu.results.live import Progress, report_command
@@ -52,7 +54,7 @@ def show_job(
 
     Without `kind`, the workload decides it.
     """
-    on_event = events.to_all(terminal, export)
+    on_event = events.to_all(terminal, export, log_writer(shlex.join(without_secrets(sys.argv))))
     try:
         result = run_alone(request, on_event, None if kind is None else kind.load_job().job)
     except RunFailedError as error:

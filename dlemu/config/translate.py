@@ -73,7 +73,7 @@ NO_EFFECT = _by_key(
         "dlemu uses hydra only to compose settings; a run's folder is output.folder": ("hydra",),
         "dlemu records device and host itself": ("profiling", "workflow.profiling"),
         "there is no debug workflow": ("workflow.debug",),
-        "`dlemu report FOLDER --details` prints the log": ("logging", "output.log_file"),
+        "the log is log.txt in the run's folder": ("logging", "output.log_file"),
         "it follows from dataset.record_element_type": ("dataset.record_element_bytes",),
         "the number and the size of files are read from the dataset on disk": _of(
             "dataset", "num_files_generated", "total_disk_bytes"

@@ -1,13 +1,21 @@
-"""The progress of a run: a line that a terminal redraws, and that is else printed now and then."""
+"""The progress of a run (a line that a terminal redraws, and that is else printed now and then), and its log.txt."""
 
 from __future__ import annotations
 
+import contextlib
+import io
 import time
 from collections.abc import Callable
 
 from rich.console import Console
 
+from datagen.atomic import write_text
+from datagen.errors import UserError
+from dlemu.report.any_run import show
+from dlemu.results import ADVICE
+from dlemu.results.kinds import kind_named, kind_wanted
 from dlemu.results.wording import VISIBLE
+from dlemu.runner.events import Event, JobBegan, OnEvent, Saved
 
 PLAIN_SECONDS = 10.0  # between lines, at least, where there is no terminal
 
@@ -39,3 +47,19 @@ class ProgressLine:
     def leave(self) -> None:
         """Let the line stand: another message follows."""
         self._is_drawn = False
+
+
+def log_writer(command: str) -> OnEvent:
+    """Return an event handler that writes log.txt when a run is saved; `command` is its first line."""
+
+    def write(event: Event) -> None:
+        if isinstance(event, Saved):
+            run, text = event.run, io.StringIO()
+            show(kind_named(run.facts.kind), run.summary, run.folder, Console(width=100, file=text), details=True)
+            write_text(run.folder, "log.txt", f"$ {command}\n\n{text.getvalue()}", advice=ADVICE)
+        elif isinstance(event, JobBegan):
+            # Rank 0, which is forked next, and then this process show the result: import the code for that once.
+            with contextlib.suppress(UserError):  # the settings of an explicit kind of job may not name that kind
+                kind_wanted(event.workload).load()
+
+    return write

@@ -47,7 +47,7 @@ def test_the_first_releases_spelling() -> None:
     assert old.output.folder == "results/old"
     assert old.notes == (
         "reader.shuffle_size has no effect: shuffles are over the whole dataset, not a window",
-        "output.log_file has no effect: `dlemu report FOLDER --details` prints the log",
+        "output.log_file has no effect: the log is log.txt in the run's folder",
         "profiling.profiler has no effect: dlemu records device and host itself",
         "profiling.iostat_devices has no effect: dlemu records device and host itself",
     )
@@ -218,7 +218,7 @@ def test_every_file_survives_being_saved(name: str, tmp_path: Path) -> None:
         ("storage.post_generation_settle_seconds=2", "waits for no storage"),
         ("dataset.data_gen_method=numpy", "generates the files itself"),
         ("dataset.parquet.partition_by=a", "not split into folders"),
-        ("logging.verbosity=INFO", "prints the log"),
+        ("logging.verbosity=INFO", "the log is log.txt"),
         ("reader.shuffle=true", "reader.file_shuffle and reader.sample_shuffle shuffle"),
         ("reader.seed=3", "train.seed is the seed"),
     ],

@@ -43,7 +43,7 @@ def run(tmp_path_factory: pytest.TempPathFactory, dataset: Path) -> Path:
 
 
 def test_the_folder_holds_everything_and_nothing_half_done(run: Path) -> None:
-    files = {"config.yaml", "facts.json", "summary.json", "steps.parquet", "telemetry.parquet", "dlio"}
+    files = {"config.yaml", "facts.json", "summary.json", "steps.parquet", "telemetry.parquet", "log.txt", "dlio"}
     assert {path.name for path in run.iterdir()} == files | {MARKER}
     assert not list(run.rglob("*.part"))
     assert (run / "dlio" / "2_output.json").exists()

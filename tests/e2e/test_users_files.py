@@ -221,7 +221,7 @@ def test_a_link_planted_where_results_go_is_not_followed(dataset: Path, tmp_path
     folder = tmp_path / "run"
     process = start("train", *small_run(folder, dataset, "output.report=false"))
     until(lambda: process.poll() is not None or (folder / "live").is_dir(), "the folder")
-    for name in ("summary.json", "config.yaml", ".summary.json.part", "facts.json.part", "steps.parquet"):
+    for name in ("log.txt", "summary.json", "config.yaml", ".summary.json.part", "facts.json.part", "steps.parquet"):
         (folder / name).symlink_to(behind)
     wait(process).assert_ran()
     assert behind.read_text() == "of the user"

@@ -44,7 +44,7 @@ ODD: dict[str, Callable[[Path], object]] = {
     "below a file": _below_a_file,
 }
 """What lies where a command wants a folder, or a file, of its own."""
-PLACES = ("", "/live", "/point-01", "/trial-01-1", "/replay-1", "/rows", "/summary.json", "/tree")
+PLACES = ("", "/live", "/point-01", "/trial-01-1", "/replay-1", "/rows", "/summary.json", "/log.txt", "/tree")
 """Where, behind the name of the results' folder."""
 OWN_PLACES = {
     **dict.fromkeys(("checkpoint", "together"), "-checkpoints"),

@@ -66,6 +66,7 @@ def test_it_runs_and_its_result_is_shown_read_and_drawn(installed: dict[str, str
     assert "30 calls, " in done.stdout
     assert f"report: {folder}/report.html" in done.stdout
     assert "30 calls, " in (folder / "report.html").read_text()
+    assert "30 calls" in (folder / "log.txt").read_text()
     loaded(installed, folder, "assert (run.summary.kind, run.summary.calls, len(run.rows)) == ('stat', 30, 30)")
     again = run(installed, "dlemu", "stat", *words[:-1], f"output.folder={tmp_path / 'json'}", "--json")
     assert json.loads(again.stdout)["calls"] == 30
