@@ -8,7 +8,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from queue import Empty, SimpleQueue
+from queue import SimpleQueue
 
 from datagen.buffers import AlignedBuffer
 from dlemu.checkpoints.movers import Columns
@@ -87,10 +87,12 @@ class PieceRing:
         try:
             for size_bytes, fill in self._files:
                 for offset in range(0, size_bytes, self._piece_bytes):
-                    buffer = self._next_free()
-                    if buffer is None:
+                    if self._free.empty():
+                        self._is_full.set()
+                    buffer = self._free.get()
+                    if buffer is None or self._closed:
                         return
-                    piece = buffer[: min(len(buffer), size_bytes - offset)]
+                    piece = buffer[: size_bytes - offset]
                     fill(piece, offset)
                     self._filled.put((piece, offset, buffer))
                 self._end_file(None)
@@ -98,11 +100,3 @@ class PieceRing:
             self._end_file(error)
         finally:
             self._is_full.set()
-
-    def _next_free(self) -> memoryview | None:
-        try:
-            buffer = self._free.get_nowait()
-        except Empty:
-            self._is_full.set()
-            buffer = self._free.get()
-        return None if self._closed else buffer

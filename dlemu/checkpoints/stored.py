@@ -120,13 +120,11 @@ def remove_checkpoint(storage: StorageBase, folder: str, names: Collection[str])
     with contextlib.suppress(OSError, UserError):  # there is no room for the note, or it is damaged
         if (note := read_note(storage, folder)) is not None and note.complete:
             write_note(storage, folder, replace(note, complete=False), fsync=False)
-    for name in [name for name in files_in(storage, folder) if name in names]:
-        with contextlib.suppress(FileNotFoundError):
-            storage.remove(f"{folder}/{name}")
     with contextlib.suppress(OSError):
         storage.remove_unfinished(folder)
-    with contextlib.suppress(FileNotFoundError):
-        storage.remove(f"{folder}/{NOTE}")
+    for name in [*(name for name in files_in(storage, folder) if name in names), NOTE]:
+        with contextlib.suppress(FileNotFoundError):
+            storage.remove(f"{folder}/{name}")
     with contextlib.suppress(OSError):
         storage.remove_folder(folder)
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cached_property
 from operator import attrgetter
 from typing import Any
 
@@ -28,7 +29,7 @@ _NO_DATASET_GIB = 8 * 64 * 1024 / GIB
 class DlioCheckpoints(DlioRun[ExportedCheckpoints]):
     """A checkpoint run in DLIO's terms."""
 
-    @property
+    @cached_property
     def size_gib(self) -> float:
         """Size of one checkpoint, all ranks of this run together: the bytes of its tensors only, as in DLIO."""
         return self.run.plan.tensor_bytes() / GIB
@@ -84,8 +85,7 @@ class DlioCheckpoints(DlioRun[ExportedCheckpoints]):
 
     def lines(self) -> Iterator[str]:
         """Yield the sizes, then a line when each checkpoint starts and finishes."""
-        model, plan = self.workload.model, self.run.plan
-        began = self.stamp(self.started_ns)
+        model, plan, began = self.workload.model, self.run.plan, self.stamp(self.started_ns)
         subset = " (subset)" if len(plan.ranks) < plan.grid.ranks else ""
         if subset:
             yield f"{began} Performing subset checkpointing: {len(plan.ranks)} of {plan.grid.ranks}"

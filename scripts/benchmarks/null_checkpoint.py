@@ -30,7 +30,7 @@ def main(workload_name: str, ranks: int) -> dict[str, float]:
     largest = max(range(ranks), key=lambda rank: sizes[rank])
     files = files_of("/null", layouts[largest], settings, 1, checkpoint=1, rank=largest)
     buffers = make_buffers(settings.writers, settings.transfer_size, max(file.size_bytes for file in files))
-    writer = CheckpointWriter(open_storage(NULL_STORAGE), files, buffers, threads=settings.writers, fsync=True)
+    writer = CheckpointWriter(open_storage(NULL_STORAGE), files, buffers, settings)
     writer.wait_ready()
     began = time.monotonic()
     writer.write(lambda number, moved: None)

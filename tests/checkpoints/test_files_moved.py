@@ -56,7 +56,7 @@ def write(
 ) -> list[dict[str, int]]:
     storage.make_folder(os.path.dirname(wanted[0].path))
     buffers = make_buffers(threads, piece, max(file.size_bytes for file in wanted))
-    writer = CheckpointWriter(storage, wanted, buffers, threads=threads, fsync=True)
+    writer = CheckpointWriter(storage, wanted, buffers, Checkpoint(writers=threads))
     writer.wait_ready()
     moved: list[dict[str, int]] = []
     writer.write(lambda _, file: moved.append(file))

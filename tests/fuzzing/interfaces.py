@@ -21,8 +21,9 @@ from datagen.inspection import inspect
 from datagen.spec import DatasetSpec
 from datagen.verify import verify
 from dlemu.config import load
-from dlemu.jobs.checkpoint.measured import exported
-from dlemu.jobs.checkpoint.result import CheckpointRun, read_checkpoint_run
+from dlemu.jobs.checkpoint.measured import CheckpointRun
+from dlemu.jobs.checkpoint.parts import exported
+from dlemu.jobs.checkpoint.run import read_checkpoint_run
 from dlemu.jobs.checkpoint.summary import CheckpointSummary
 from dlemu.jobs.training.parts import figures
 from dlemu.jobs.training.result import make_run, read_run

@@ -21,12 +21,11 @@ from dlemu.checkpoints.io_rows import WHOLE, WRITE
 from dlemu.checkpoints.stored import NOTE, read_note, write_note
 from dlemu.cli.report import command as report_command
 from dlemu.config import load
-from dlemu.jobs.checkpoint.measured import exported
+from dlemu.jobs.checkpoint.measured import CheckpointRun
 from dlemu.jobs.checkpoint.page import kept_line, screen
-from dlemu.jobs.checkpoint.parts import conditions
+from dlemu.jobs.checkpoint.parts import conditions, exported
 from dlemu.jobs.checkpoint.plan import check_checkpoint_host
-from dlemu.jobs.checkpoint.result import CheckpointRun, read_checkpoint_run
-from dlemu.jobs.checkpoint.run import CHECKPOINTS
+from dlemu.jobs.checkpoint.run import CHECKPOINTS, read_checkpoint_run
 from dlemu.jobs.checkpoint.summary import Cause, CheckpointSummary
 from dlemu.metrics.findings import LimitedBy
 from dlemu.report.units import size

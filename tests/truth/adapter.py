@@ -22,9 +22,8 @@ from dlemu.config import load
 from dlemu.config.overrides import override
 from dlemu.config.schema import Workload
 from dlemu.jobs.checkpoint.analyse import accounted_percent, partial_of, time_shares
-from dlemu.jobs.checkpoint.measured import CheckpointJournal, CheckpointRunFacts, UnderWay
+from dlemu.jobs.checkpoint.measured import CheckpointJournal, CheckpointRun, CheckpointRunFacts, UnderWay
 from dlemu.jobs.checkpoint.parts import figures as checkpoint_figures
-from dlemu.jobs.checkpoint.result import CheckpointRun
 from dlemu.jobs.checkpoint.summary import Cause as CheckpointCause
 from dlemu.jobs.checkpoint.summary import Caveat, CheckpointSummary, PhaseSummary
 from dlemu.jobs.probe.requests import _cell_of_requests, cell_of_fio

@@ -8,9 +8,8 @@ from functools import cached_property
 import numpy as np
 
 from dlemu.checkpoints.checkpoint_plan import CheckpointPlan, CheckpointSizes, plan_checkpoint
-from dlemu.checkpoints.io_rows import IO_COLUMNS, WHOLE, WRITE, IoRows
+from dlemu.checkpoints.io_rows import IO_COLUMNS, WHOLE, IoRows
 from dlemu.jobs.checkpoint.summary import CheckpointSummary, Phase
-from dlemu.results.exported import CheckpointRecord, ExportedCheckpoints
 from dlemu.results.live import RunJournal
 from dlemu.results.measured import MeasuredRun, RunFacts
 from dlemu.results.tables import rows_table, write_table
@@ -54,7 +53,6 @@ class CheckpointRunFacts(RunFacts):
     """facts.json: all that the results depend on besides rows and telemetry. `seed` determines the content."""
 
     kind: str = CheckpointSummary.kind
-    sources: tuple[int, ...] = ()  # checkpoints to be read, in order
     notes: tuple[str, ...] = ()
     journal: CheckpointJournal
     written: CheckpointSizes  # sizes of each checkpoint that was written, or read
@@ -66,13 +64,20 @@ class CheckpointRunFacts(RunFacts):
 
 
 @dataclass(frozen=True, eq=False)
-class MeasuredCheckpoints(MeasuredRun):
-    """All measurements of a checkpoint run."""
+class CheckpointRun(MeasuredRun):
+    """All measurements of a checkpoint run, and the summary of these."""
 
     facts: CheckpointRunFacts
     rows: IoRows
     """Rows of all ranks, one per file and one per whole checkpoint, with times by each host's own clock."""
     telemetry: Telemetry = ()
+
+    @cached_property
+    def summary(self) -> CheckpointSummary:
+        """Every published number, computed from the measurements."""
+        from dlemu.jobs.checkpoint.analyse import analyse_checkpoints
+
+        return analyse_checkpoints(self)
 
     def write_rows(self) -> None:
         """Write the parquet file of the rows; raises SpaceError."""
@@ -100,19 +105,3 @@ class MeasuredCheckpoints(MeasuredRun):
         """Return the first host's clock minus that of host `node`."""
         offsets = self.facts.journal.clock_offsets_ns
         return offsets[node] if node < len(offsets) else 0
-
-
-def exported(run: MeasuredCheckpoints) -> ExportedCheckpoints:
-    """Return the run in the form that exporters (to DLIO's and MLPerf's files) use."""
-    facts = run.facts
-    records = tuple(
-        CheckpointRecord(
-            phase="write" if row["phase"] == WRITE else "read",
-            checkpoint=int(row["checkpoint"]),
-            rank=int(row["rank"]),
-            start_ns=int(row["began_ns"]),
-            end_ns=int(row["ended_ns"]),
-        )
-        for row in np.sort(run.whole, order=["phase", "began_ns", "rank"])
-    )
-    return ExportedCheckpoints(workload=facts.workload, journal=facts.journal, plan=facts.plan, records=records)

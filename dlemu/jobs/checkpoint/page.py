@@ -1,10 +1,4 @@
-"""The first screen of a checkpoint run. Of a run of `dlemu checkpoint workload=llama3_8b scale=laptop`:
-
-writes   512 MB/s ± 3 % by the slowest rank   (0.8 s a checkpoint, at most 0.9 s)
-         limited by storage, confidence high: threads were 91 % in calls, 8 % in fsync
-costs    0.1 % of a training that saves every 30 min   (such small ones; of real size: dlemu predict ...)
-kept     2 checkpoints, 820 MB, in /mnt/ckpt; to remove them: rm -r /mnt/ckpt/global_epoch1_step{1..2}
-"""
+"""The first screen of a checkpoint run (docs/checkpoints.md shows one)."""
 
 from __future__ import annotations
 
@@ -12,10 +6,11 @@ import shlex
 from collections.abc import Iterator
 
 from dlemu.checkpoints.stored import folder_name
-from dlemu.jobs.checkpoint.summary import CheckpointSummary, PhaseSummary, metrics_of
+from dlemu.jobs.checkpoint.summary import CheckpointSummary, PhaseSummary
 from dlemu.jobs.checkpoint.wording import RELIEF, cost_line
 from dlemu.report.screen import Said, Screen, rate
 from dlemu.report.units import duration, size
+from dlemu.results.figures import half_width_of
 from dlemu.results.wording import count
 
 
@@ -27,10 +22,9 @@ def screen(summary: CheckpointSummary, folder: str) -> Screen:
     lines = []
     if not summary.complete:
         lines.append(Said("INCOMPLETE", summary.verdict.removeprefix("INCOMPLETE: "), tone="bad"))
-    metrics = metrics_of(summary)
-    for verb, name, phase in (("writes", "write", summary.write), ("reads", "read", summary.read)):
+    for verb, phase in (("writes", summary.write), ("reads", summary.read)):
         if phase is not None:
-            lines += _phase(phase, verb, metrics[f"{name}_slowest_gib_per_second"].half_width)
+            lines += _phase(phase, verb)
     advice = [RELIEF[phase.limited_by.what] for phase in (summary.write, summary.read) if phase and phase.limited_by]
     lines += [Said("to do", text) for text in dict.fromkeys(advice) if text]
     if summary.training is not None:
@@ -45,12 +39,10 @@ def screen(summary: CheckpointSummary, folder: str) -> Screen:
     return Screen(title=title, lines=lines, notes=summary.issues, folder=folder)
 
 
-def _phase(phase: PhaseSummary, verb: str, half_width: float | None) -> Iterator[Said]:
-    """Yield the rate of the slowest rank, for which training waits, with what limited it.
-
-    `half_width` is that of the rate's interval, in GiB/s; None where too few checkpoints tell it.
-    """
+def _phase(phase: PhaseSummary, verb: str) -> Iterator[Said]:
+    """Yield the rate of the slowest rank, for which training waits, with what limited it."""
     gib_per_second = phase.slowest_gib_per_second
+    half_width = half_width_of([one.slowest_gib_per_second for one in phase.checkpoints])
     speed = rate(gib_per_second * 2**30 / 1e6)
     if half_width and gib_per_second:
         speed += f" ± {max(1.0, 100 * half_width / gib_per_second):.0f} %"
@@ -62,12 +54,8 @@ def _phase(phase: PhaseSummary, verb: str, half_width: float | None) -> Iterator
     yield Said(verb, f"{speed} by the slowest rank", each, tone="strong")
     if (limit := phase.limited_by) is None:
         return
-    times = (
-        (phase.call_percent, "in calls"),
-        (phase.fsync_percent, "in fsync"),
-        (phase.cpu_wait_percent, "without a core"),
-    )
-    shares = ", ".join(f"{percent:.0f} % {where}" for percent, where in times if percent >= 1)
+    times = {"in calls": phase.call_percent, "in fsync": phase.fsync_percent, "without a core": phase.cpu_wait_percent}
+    shares = ", ".join(f"{percent:.0f} % {where}" for where, percent in times.items() if percent >= 1)
     evidence = f": threads were {shares}" if shares else ""
     yield Said("", f"limited by {limit.what}, confidence {limit.confidence}{evidence}")
 

@@ -1,8 +1,7 @@
 """`dlemu predict` for a workload of checkpoints: how long they take on a storage, and what they cost a training.
 
 Its time is the bytes of all ranks that share a storage / the MB/s that the storage gives them together. The answer is
-predict_checkpoints.json; formulas and keys: docs/prediction.md. Within a schema version fields may be added, but none
-changes or disappears.
+predict_checkpoints.json; formulas and keys: docs/prediction.md.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ from dlemu.config import check_checkpoints, load, to_yaml
 from dlemu.config.schema import Checkpoint, Workload
 from dlemu.jobs.checkpoint.analyse import snapshot_seconds, training_cost
 from dlemu.jobs.checkpoint.plan import with_checkpoints
-from dlemu.jobs.checkpoint.result import read_checkpoint_run
+from dlemu.jobs.checkpoint.run import CHECKPOINTS
 from dlemu.jobs.checkpoint.summary import CheckpointSummary, PhaseSummary, TrainingCost
 from dlemu.jobs.checkpoint.wording import cost_line
 from dlemu.metrics.cache import PARTLY_READ_PERCENT
@@ -128,13 +127,10 @@ def run_prediction(
     """
     if any(option is not None for option in (request.make, request.most, request.hosts, request.host_cores)):
         raise UserError("--make, --most, --hosts and --host-cores are for training only: leave them out")
-    measured = None if request.from_folder is None else read_checkpoint_run(request.from_folder)
-    if isinstance(source, Workload):
-        workload = source
-    else:
-        base = None if measured is None else measured.facts.workload
-        workload = load(source, config_dir=request.config_dir, base=base)
-    workload = with_checkpoints(workload)
+    measured = None if request.from_folder is None else CHECKPOINTS.read(request.from_folder)
+    if not isinstance(source, Workload):
+        source = load(source, config_dir=request.config_dir, base=measured and measured.facts.workload)
+    workload = with_checkpoints(source)
     check_checkpoints(workload)
     plan = plan_checkpoint(workload.model, workload.checkpoint, workload.ranks)
     if measured is not None:
@@ -197,18 +193,17 @@ def _storage_of_drive(path: str | Rates, settings: Checkpoint, ranks: int) -> Kn
     With O_DIRECT each thread has one request of `transfer_size` in flight. Through the page cache the kernel writes at
     the drive's best rate, and reads ahead in requests of its own size.
     """
-    drive = read_drive(path)
+    drive, pattern = read_drive(path), read_pattern(settings)
 
     def speed(rates: tuple[Rate, ...], request_bytes: int, depth: int) -> Value | None:
         return speed_of(request_bytes * per_second(rates, request_bytes, depth) / 1e6) if rates else None
 
-    pattern = read_pattern(settings)
     if settings.odirect:
         writes = speed(drive.writes, settings.transfer_size, ranks * settings.writers)
         reads = speed(drive.rates, pattern.piece_bytes, ranks * pattern.threads)
     else:
-        mb_per_second = max((row.size_bytes * row.per_second / 1e6 for row in drive.writes), default=0.0)
-        writes = speed_of(mb_per_second) if mb_per_second else None
+        rates = [row.size_bytes * row.per_second / 1e6 for row in drive.writes]
+        writes = speed_of(max(rates)) if rates else None
         in_flight = READ_AHEAD_REQUESTS if pattern.reads_ahead else 1
         reads = speed(drive.rates, READ_AHEAD_BYTES, in_flight * ranks * pattern.threads)
     return KnownStorage(source=drive.source, writes=writes, reads=reads)
@@ -229,15 +224,16 @@ def _measured_storage(measured: CheckpointSummary, plan: CheckpointPlan) -> Know
             percent = max(percent, 100 * half_width(deviation, len(seconds_per_gib), 0.95) / mean)
         return speed_of(GIB / mean / 1e6, percent)
 
-    writes, reads = speed(measured.write), speed(measured.read)
+    write, read = measured.write, measured.read
+    writes, reads = speed(write), speed(read)
     if writes is None and reads is None:
         raise UserError("the run of --from completed no checkpoint: wanted one that wrote or read some")
     findings = []
     if measured.ranks != len(plan.ranks):
         findings.append(Finding.of(OUTSIDE, "caution", measured_ranks=measured.ranks, ranks=len(plan.ranks)))
-    if measured.write is not None and measured.write.steady is False:
+    if write is not None and write.steady is False:
         findings.append(Finding(Code.STORAGE_NOT_STEADY, "caution"))
-    from_storage = None if measured.read is None else measured.read.from_storage_percent
+    from_storage = None if read is None else read.from_storage_percent
     if reads is not None and from_storage is not None and from_storage < PARTLY_READ_PERCENT:
         findings.append(Finding.of(Code.PAGE_CACHE, "loud", from_storage_percent=from_storage))
         reads = None
