@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from enum import StrEnum
-from types import SimpleNamespace
 from typing import Annotated, Any, Literal
 
 from dlemu.metrics.catalogue import Catalogue, Metric, declared
@@ -136,11 +135,6 @@ class CheckpointSummary(StorageSummary):
         """Workload, scale and ranks, for headings."""
         scale = f" (scale {self.scale})" if self.scale else ""
         return f"{self.workload}{scale}: checkpoints of {count(self.ranks, 'rank')}"
-
-    @property
-    def metrics(self) -> SimpleNamespace:
-        """The means of its metrics by their names in the catalogue."""
-        return SimpleNamespace(**{name: value.mean for name, value in metrics_of(self).items()})
 
 
 _PARTS: dict[str, type[Any]] = {
