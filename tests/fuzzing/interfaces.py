@@ -129,7 +129,7 @@ def checkpoints_interface(folder: Path) -> Case:
 
     def read(copy: str) -> None:
         with contextlib.suppress(DlemuError):
-            _ = exported(read_checkpoint_run(copy)).records
+            _ = exported(read_checkpoint_run(copy)).rows
         with contextlib.suppress(DlemuError):
             read_saved(copy, CheckpointSummary, "checkpoint")
 

@@ -17,7 +17,7 @@ from click.testing import CliRunner, Result
 
 from datagen.errors import SpaceError, UserError
 from datagen.storage.storage_base import StorageSpec, open_storage
-from dlemu.checkpoints.io_rows import WHOLE, WRITE
+from dlemu.checkpoints.io_rows import READ, WHOLE, WRITE
 from dlemu.checkpoints.stored import NOTE, read_note, write_note
 from dlemu.cli.report import command as report_command
 from dlemu.config import load
@@ -91,8 +91,8 @@ def test_checkpoints_are_written_read_and_their_numbers_come_out_of_the_rows(tmp
     whole = done.rows[done.rows["file"] == WHOLE]
     slowest = max((whole["ended_ns"] - whole["began_ns"])[(whole["phase"] == WRITE) & (whole["checkpoint"] == 1)])
     assert summary.write.checkpoints[0].slowest_seconds == slowest / 1e9
-    assert {(record.phase, record.checkpoint, record.rank) for record in exported(done).records} == {
-        (phase, number, rank) for phase in ("write", "read") for number in (1, 2, 3) for rank in (0, 1)
+    assert set(exported(done).rows[["phase", "checkpoint", "rank"]].tolist()) == {
+        (phase, number, rank) for phase in (WRITE, READ) for number in (1, 2, 3) for rank in (0, 1)
     }
     assert decode_untrusted(os.path.join(done.folder, "summary.json"), CheckpointSummary) == summary
     assert not (tmp_path / "result" / "live").exists()

@@ -5,9 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-import numpy as np
-
-from dlemu.checkpoints.io_rows import WRITE
 from dlemu.jobs.checkpoint.measured import CheckpointRun, CheckpointRunFacts
 from dlemu.jobs.checkpoint.page import screen
 from dlemu.jobs.checkpoint.prediction import run_prediction
@@ -16,7 +13,7 @@ from dlemu.jobs.checkpoint.summary import CATALOGUE, READING, WRITING, Checkpoin
 from dlemu.jobs.checkpoint.wording import issue_lines
 from dlemu.metrics.findings import Code
 from dlemu.report.units import plain
-from dlemu.results.exported import CheckpointRecord, ExportedCheckpoints
+from dlemu.results.exported import ExportedCheckpoints
 from dlemu.results.figures import Conditions, JobFigures
 from dlemu.results.kinds import JobParts
 
@@ -69,18 +66,8 @@ def conditions(summary: CheckpointSummary, facts: CheckpointRunFacts) -> Conditi
 
 def exported(run: CheckpointRun) -> ExportedCheckpoints:
     """Return the run in the form that exporters (to DLIO's and MLPerf's files) use."""
-    records = tuple(
-        CheckpointRecord(
-            phase="write" if row["phase"] == WRITE else "read",
-            checkpoint=int(row["checkpoint"]),
-            rank=int(row["rank"]),
-            start_ns=int(row["began_ns"]),
-            end_ns=int(row["ended_ns"]),
-        )
-        for row in np.sort(run.whole, order=["phase", "began_ns", "rank"])
-    )
-    facts = run.facts
-    return ExportedCheckpoints(workload=facts.workload, journal=facts.journal, plan=facts.plan, records=records)
+    facts, rows = run.facts, run.whole[run.whole["began_ns"].argsort(kind="stable")]
+    return ExportedCheckpoints(workload=facts.workload, journal=facts.journal, plan=facts.plan, rows=rows)
 
 
 def _charts(run: CheckpointRun, folder: str) -> Iterator[tuple[str, Figure]]:
