@@ -48,12 +48,9 @@ class Grid:
 
     def index_of(self, rank: int) -> GridIndex:
         """Return a rank's indices; the tensor index varies fastest, then pipeline, then data (DLIO's order)."""
-        return GridIndex(
-            tensor=rank % self.tensor,
-            pipeline=rank // self.tensor % self.pipeline,
-            data=rank // self.model_ranks,
-            model=rank % self.model_ranks,
-        )
+        data, model = divmod(rank, self.model_ranks)
+        pipeline, tensor = divmod(model, self.tensor)
+        return GridIndex(tensor, pipeline, data, model)
 
 
 def grid_of(model: Model, settings: Checkpoint, ranks: int) -> Grid:

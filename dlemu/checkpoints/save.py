@@ -13,6 +13,7 @@ import contextlib
 import math
 import threading
 from collections.abc import Callable
+from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
@@ -36,19 +37,17 @@ class Saving:
     def __init__(self, settings: Checkpoint, comm: Comm, clock: Clock, own_bytes: int) -> None:
         """`own_bytes` are this rank's bytes of one checkpoint, which a snapshot copies."""
         self._settings, self._comm, self._clock, self._own_bytes = settings, comm, clock, own_bytes
-        self._thread: threading.Thread | None = None
-        self._ended_ns = 0
-        self._failure: BaseException | None = None
 
     def begin(self, write: Callable[[int], None]) -> int:
         """Call `write` with the time at which writing begins; return when training goes on.
 
         With `asynchronous`, training goes on after a snapshot, when a thread calls `write`.
         """
+        done = self._done = Future[int]()
         if not self._settings.asynchronous:
             write(self._clock.now_ns())
-            self._ended_ns = self._clock.now_ns()
-            return self._ended_ns
+            done.set_result(self._clock.now_ns())
+            return done.result()
         # GB/s are bytes per ns
         copied_ns = self._clock.now_ns() + round(self._own_bytes / self._settings.snapshot_gb_per_second)
         self._clock.sleep_until(copied_ns)
@@ -57,21 +56,16 @@ class Saving:
         def drain() -> None:
             try:
                 write(released_ns)
-                self._ended_ns = self._clock.now_ns()
+                done.set_result(self._clock.now_ns())
             except BaseException as error:
-                self._failure = error
+                done.set_exception(error)
 
-        self._thread = threading.Thread(target=drain, name="checkpoint-drain", daemon=True)
-        start_thread(self._thread)
+        start_thread(threading.Thread(target=drain, name="checkpoint-drain", daemon=True))
         return released_ns
 
     def wait(self) -> int:
         """Wait until this rank has written its part; return when that was, or raise the error of writing it."""
-        if self._thread is not None:
-            self._thread.join()
-        if self._failure is not None:
-            raise self._failure
-        return self._ended_ns
+        return self._done.result()
 
 
 @dataclass

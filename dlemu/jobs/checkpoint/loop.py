@@ -1,9 +1,7 @@
 """The measurement loop of a checkpoint run: each rank writes all checkpoints, then reads them; rank 0 gathers the logs.
 
 The order is DLIO's (main.py, `_checkpoint`): compute (a sleep), a barrier, then each rank writes or reads its files.
-With `checkpoint.asynchronous`, the files of one checkpoint are written during the computation before the next:
-
-    compute | snapshot 1 | compute, 1 drains | wait for 1 | snapshot 2 | compute, 2 drains | wait for 2
+With `checkpoint.asynchronous`, files are written during the computation before the next one (`dlemu.checkpoints.save`).
 """
 
 from __future__ import annotations
