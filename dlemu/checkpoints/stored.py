@@ -140,8 +140,11 @@ def claim_blocks(storage: StorageBase, checkpoint_folder: str, names: Collection
 
     Raises UserError if one of them is a symbolic link, or is not empty and was not recorded before; raises OSError.
     """
-    folder = checkpoint_folder.rstrip("/")
-    recorded = _recorded_blocks(storage, folder)
+    folder, recorded = checkpoint_folder.rstrip("/"), set[str]()
+    path_of_list = f"{folder}/{BLOCKS}"
+    with contextlib.suppress(FileNotFoundError, NotADirectoryError, msgspec.MsgspecError, ValueError, RecursionError):
+        storage.size_bytes(path_of_list)  # refuses pipes and devices before one is opened
+        recorded.update(msgspec.json.decode(bytes(read_whole(storage, path_of_list)), type=list[str]))
     for name in sorted(_names_in(storage, folder).intersection(names)):
         path = f"{folder}/{name}"
         if is_link(storage, path) or (name not in recorded and _names_in(storage, path)):
@@ -150,7 +153,7 @@ def claim_blocks(storage: StorageBase, checkpoint_folder: str, names: Collection
                 "checkpoint.checkpoint_folder to a new folder"
             )
     storage.make_folder(folder)
-    write_whole(storage, f"{folder}/{BLOCKS}", msgspec.json.encode(sorted(recorded.union(names))), sync=False)
+    write_whole(storage, path_of_list, msgspec.json.encode(sorted(recorded.union(names))), sync=False)
 
 
 def block_name(epoch: int, block: int) -> str:
@@ -166,12 +169,3 @@ def _names_in(storage: StorageBase, folder: str) -> set[str]:
         return set()
     except NotADirectoryError:
         return {folder}
-
-
-def _recorded_blocks(storage: StorageBase, folder: str) -> frozenset[str]:
-    path = f"{folder}/{BLOCKS}"
-    try:
-        storage.size_bytes(path)  # refuses pipes and devices before one is opened
-        return frozenset(msgspec.json.decode(bytes(read_whole(storage, path)), type=list[str]))
-    except (FileNotFoundError, NotADirectoryError, msgspec.MsgspecError, ValueError, RecursionError):
-        return frozenset()
