@@ -1,4 +1,4 @@
-"""The threads that move a file's bytes between memory and storage, and measure the columns of its row (`io_rows`)."""
+"""Threads and buffers that move a file's bytes between memory and storage, and measure the columns of `io_rows`."""
 
 from __future__ import annotations
 
@@ -8,13 +8,29 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import contextmanager
 
+from datagen.buffers import AlignedBuffer
 from dlemu.machine.thread_accounting import ThreadAccounting, process_storage_bytes
 
 Columns = dict[str, int]
 """A file's columns of a row of `io_rows`."""
 Done = Callable[[int, Columns], None]
 """Called after each file with its number and its columns."""
+RING_BYTES = 128 << 20  # maximum memory for one rank's buffers, whatever the model's size
 _SUMMED = ("bytes", "call_ns", "starved_ns", "mover_cpu_ns", "mover_cpu_wait_ns")  # sums over the threads
+
+
+def make_buffers(threads: int, piece_bytes: int, largest_file_bytes: int) -> list[memoryview]:
+    """Return 2 * threads + 2 aligned buffers; fewer if `RING_BYTES` requires it, but at least threads + 1."""
+    piece_bytes = min(piece_bytes, -(-max(1, largest_file_bytes) // 4096) * 4096)
+    return split_buffer(max(threads + 1, min(2 * threads + 2, RING_BYTES // piece_bytes)), piece_bytes)
+
+
+def split_buffer(count: int, piece_bytes: int) -> list[memoryview]:
+    """Return aligned buffers from one allocation, which is large enough for huge pages."""
+    buffer = AlignedBuffer(count * piece_bytes)
+    buffer.take_pages()
+    view = buffer.view(count * piece_bytes)
+    return [view[start : start + piece_bytes] for start in range(0, len(view), piece_bytes)]
 
 
 class Movers:

@@ -15,8 +15,7 @@ import numpy as np
 from datagen.errors import UserError
 from datagen.storage.storage_base import StorageBase
 from dlemu.checkpoints.file_content import FileContent
-from dlemu.checkpoints.movers import Columns, Done, Movers
-from dlemu.checkpoints.piece_ring import split_buffer
+from dlemu.checkpoints.movers import Columns, Done, Movers, split_buffer
 from dlemu.config.schema import Checkpoint
 
 _ALIGNMENT = 4096  # O_DIRECT: multiples of any device's logical block

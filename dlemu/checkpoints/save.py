@@ -21,7 +21,7 @@ from datagen.storage.storage_base import StorageBase
 from dlemu.checkpoints.checkpoint_plan import plan_checkpoint
 from dlemu.checkpoints.file_content import files_of
 from dlemu.checkpoints.io_rows import SavedCheckpoint
-from dlemu.checkpoints.piece_ring import make_buffers
+from dlemu.checkpoints.movers import make_buffers
 from dlemu.checkpoints.shards import FileLayout, Tensor, laid_out
 from dlemu.checkpoints.stored import block_name
 from dlemu.checkpoints.write_files import CheckpointWriter, explained
@@ -157,5 +157,4 @@ class TrainingSaver:
             raise explained(error, folder) from error
         sync_seconds = max(self.sync_seconds, sum(file.size_bytes for file in files) / 10e6)  # slower: it hangs
         writer = CheckpointWriter(self.storage, files, self._buffers, settings, sync_seconds)
-        writer.wait_ready()
         writer.write(lambda _number, _moved: None)

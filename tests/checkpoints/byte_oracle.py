@@ -15,7 +15,7 @@ from datagen.registry import names
 from datagen.storage import memory
 from dlemu.checkpoints.checkpoint_plan import FORMATS, plan_checkpoint
 from dlemu.checkpoints.file_content import files_of
-from dlemu.checkpoints.piece_ring import make_buffers
+from dlemu.checkpoints.movers import make_buffers
 from dlemu.checkpoints.read_files import CheckpointReader, read_pattern
 from dlemu.checkpoints.write_files import CheckpointWriter
 from dlemu.config.schema import Checkpoint

@@ -22,11 +22,11 @@ from dlemu.checkpoints.stored import NOTE, read_note, write_note
 from dlemu.cli.report import command as report_command
 from dlemu.config import load
 from dlemu.jobs.checkpoint.measured import CheckpointRun
-from dlemu.jobs.checkpoint.page import kept_line, screen
 from dlemu.jobs.checkpoint.parts import conditions, exported
 from dlemu.jobs.checkpoint.plan import check_checkpoint_host
 from dlemu.jobs.checkpoint.run import CHECKPOINTS, read_checkpoint_run
 from dlemu.jobs.checkpoint.summary import Cause, CheckpointSummary
+from dlemu.jobs.checkpoint.wording import kept_line, screen
 from dlemu.metrics.findings import LimitedBy
 from dlemu.report.units import size
 from dlemu.results.answer_files import decode_untrusted

@@ -18,12 +18,11 @@ from datagen.content import BulkContent
 from datagen.storage.storage_base import open_storage
 from dlemu.checkpoints.file_content import FileContent
 from dlemu.checkpoints.io_rows import IO_COLUMNS, IO_DTYPE, READ, WHOLE, WRITE, count_finished, finished_path, rows_path
-from dlemu.checkpoints.movers import Columns
-from dlemu.checkpoints.piece_ring import PieceRing, make_buffers
+from dlemu.checkpoints.movers import Columns, make_buffers
 from dlemu.checkpoints.read_files import CheckpointReader, check_is_file, read_pattern
 from dlemu.checkpoints.save import Saving
 from dlemu.checkpoints.stored import remove_checkpoint, write_note
-from dlemu.checkpoints.write_files import CheckpointWriter, explained
+from dlemu.checkpoints.write_files import CheckpointWriter, PieceRing, explained
 from dlemu.jobs.checkpoint.measured import CheckpointJournal, UnderWay
 from dlemu.jobs.checkpoint.plan import CheckpointJob
 from dlemu.machine.clock import MonotonicClock
@@ -125,7 +124,6 @@ class _CheckpointRank:
                 write_note(self._storage, job.folder_of(checkpoint), job.note(checkpoint), fsync=True)
             files = job.files(rank, checkpoint)
             writer = CheckpointWriter(self._storage, files, buffers, settings, job.timeout_seconds)
-            writer.wait_ready()
             whole = self._begin(WRITE, checkpoint, waited_ns)
             whole["released_ns"] = saving.begin(partial(self._write_files, writer, whole))
             if settings.asynchronous:

@@ -6,11 +6,10 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from dlemu.jobs.checkpoint.measured import CheckpointRun, CheckpointRunFacts
-from dlemu.jobs.checkpoint.page import screen
 from dlemu.jobs.checkpoint.prediction import run_prediction
 from dlemu.jobs.checkpoint.run import CHECKPOINTS
 from dlemu.jobs.checkpoint.summary import CATALOGUE, READING, WRITING, CheckpointSummary, metrics_of
-from dlemu.jobs.checkpoint.wording import issue_lines
+from dlemu.jobs.checkpoint.wording import issue_lines, screen
 from dlemu.metrics.findings import Code
 from dlemu.report.units import plain
 from dlemu.results.exported import ExportedCheckpoints
