@@ -39,28 +39,8 @@ _ENDLESS_BYTES = 1 << 50  # a pebibyte: no host generates that much during the m
 _CEILING_SHARE = 0.25  # share of `metric.ceiling_seconds` in which content is generated: by default some GB
 
 
-def run_checkpoints(
-    job: CheckpointJob, comm: Comm, record: RankRecord[CheckpointJournal], watch: Callable[[], None]
-) -> MeasuredLog[CheckpointJournal] | None:
-    """Write and read this rank's part of all checkpoints; return the log on rank 0; raises DlemuError.
-
-    `watch` is called after each file.
-    """
-    storage, folder = open_storage(job.workload.storage_spec.buffered), job.settings.checkpoint_folder
-    local = storage.local_path(folder)
-    record.start(lambda: storage.device_folders([existing_folder(local)] if local else []))
-    rank = _CheckpointRank(job, comm, watch, record)
-    try:
-        with contextlib.closing(rank.log):
-            cpu_seconds = rank.run()
-    except OSError as error:  # while writing a note, deleting or evicting
-        raise explained(error, error.filename or folder) from error
-    record.stop()
-    return record.collect(rank.log.rows, cpu_seconds=cpu_seconds)
-
-
-class _CheckpointRank:
-    """One rank's run."""
+class CheckpointRank:
+    """One rank's part of all checkpoints; `watch` is called after each file."""
 
     def __init__(
         self, job: CheckpointJob, comm: Comm, watch: Callable[[], None], record: RankRecord[CheckpointJournal]
@@ -68,12 +48,25 @@ class _CheckpointRank:
         self._job, self._comm, self._watch, self._record = job, comm, watch, record
         self._storage = open_storage(job.storage_spec)
         self._clock = MonotonicClock()
-        self.log = RowLog(IO_DTYPE, job.live_path(rows_path("", comm.rank)))
+        self._log = RowLog(IO_DTYPE, job.live_path(rows_path("", comm.rank)))
 
-    def run(self) -> float:
-        """Write, then read; return the seconds of CPU time. Raises DlemuError, and OSError for what storage refuses."""
-        job, spec = self._job, self._job.workload.storage_spec
-        self._record.describe(lambda: describe_storage(spec, job.settings.checkpoint_folder))
+    def run(self) -> MeasuredLog[CheckpointJournal] | None:
+        """Write, then read; return the log of all ranks on rank 0. Raises DlemuError."""
+        spec, folder = self._job.workload.storage_spec, self._job.settings.checkpoint_folder
+        local = self._storage.local_path(folder)
+        self._record.start(lambda: self._storage.device_folders([existing_folder(local)] if local else []))
+        try:
+            with contextlib.closing(self._log):
+                self._record.describe(lambda: describe_storage(spec, folder))
+                cpu_seconds = self._write_and_read()
+        except OSError as error:  # while writing a note, deleting or evicting
+            raise explained(error, error.filename or folder) from error
+        self._record.stop()
+        return self._record.collect(self._log.rows, cpu_seconds=cpu_seconds)
+
+    def _write_and_read(self) -> float:
+        """Make room, write, then read; return the seconds of CPU time."""
+        job = self._job
         offsets_ns = self._comm.synchronise_clocks()
         if len(offsets_ns) > 1:
             self._record.note(clock_offsets_ns=offsets_ns)
@@ -228,7 +221,7 @@ class _CheckpointRank:
             whole[name] += file[name]
         whole["fsync_ns"] += file["synced_ns"] - file["moved_ns"]
         whole["threads"] = file["threads"]
-        self.log.add(**{name: whole[name] for name in _KEYS}, **file, file=number)
+        self._log.add(**{name: whole[name] for name in _KEYS}, **file, file=number)
         self._watch()
 
     def _end(self, whole: Columns, ended_ns: int, all_ended_ns: int) -> None:
@@ -238,5 +231,5 @@ class _CheckpointRank:
         self._add_checkpoint(whole)
 
     def _add_checkpoint(self, whole: Columns) -> None:
-        self.log.add(**whole | {"started_ns": whole["began_ns"]})
+        self._log.add(**whole | {"started_ns": whole["began_ns"]})
         self._record.mark(training=False)

@@ -21,7 +21,7 @@ from dlemu.checkpoints.write_files import explained
 from dlemu.config import check_checkpoints
 from dlemu.config.overrides import override
 from dlemu.config.schema import Workload
-from dlemu.jobs.checkpoint.loop import run_checkpoints
+from dlemu.jobs.checkpoint.loop import CheckpointRank
 from dlemu.jobs.checkpoint.measured import ROWS, CheckpointJournal, CheckpointRun, CheckpointRunFacts
 from dlemu.jobs.checkpoint.plan import CheckpointJob, check_checkpoint_host, plan_checkpoints, with_checkpoints
 from dlemu.ranks import Comm
@@ -102,7 +102,7 @@ class Checkpoints(JobKind[CheckpointJob, CheckpointRunFacts, CheckpointJournal, 
     def run_rank(self, job: CheckpointJob, comm: Comm, notify: Notify | None) -> MeasuredLog[CheckpointJournal] | None:
         record = RankRecord(job, comm, self.new_journal(), job.settings.checkpoint_folder)
         reporter = None if notify is None else self.reporter(job, notify)
-        log = run_checkpoints(job, comm, record, reporter or (lambda: None))
+        log = CheckpointRank(job, comm, reporter or (lambda: None), record).run()
         if reporter is not None:
             reporter.look()
         return log
