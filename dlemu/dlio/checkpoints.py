@@ -48,7 +48,7 @@ class DlioCheckpoints(DlioRun[ExportedCheckpoints]):
 
     def seconds(self, row: Any) -> float:
         """Return how long a checkpoint took, computed from its time stamps."""
-        return (self.us(int(row["ended_ns"])) - self.us(int(row["began_ns"]))) / 1e6
+        return (self.us(row["ended_ns"]) - self.us(row["began_ns"])) / 1e6
 
     def rate(self, row: Any) -> float:
         """Return GiB/s: all ranks' bytes divided by the time of the row's rank."""
@@ -69,8 +69,8 @@ class DlioCheckpoints(DlioRun[ExportedCheckpoints]):
         stats: dict[str, Any] = {"start": self.stamp(self.started_ns)}
         for row in rows:
             stats[f"{KEYS[row['phase']]}_ckpt{row['checkpoint']}"] = {
-                "start": self.stamp(int(row["began_ns"])),
-                "end": self.stamp(int(row["ended_ns"])),
+                "start": self.stamp(row["began_ns"]),
+                "end": self.stamp(row["ended_ns"]),
                 "duration": self.seconds(row),
                 "throughput": self.rate(row),
             }
@@ -97,5 +97,5 @@ class DlioCheckpoints(DlioRun[ExportedCheckpoints]):
             verb = "saving" if row["phase"] == WRITE else "loading"
             action = f"{verb} checkpoint {row['checkpoint']} for epoch {EPOCH}"
             speed = f"{self.seconds(row):.4f} s; Throughput: {self.rate(row):.4f} GB/s"
-            yield f"{self.stamp(int(row['began_ns']))} Starting {action}"
-            yield f"{self.stamp(int(row['ended_ns']))} Finished {action} in {speed}"
+            yield f"{self.stamp(row['began_ns'])} Starting {action}"
+            yield f"{self.stamp(row['ended_ns'])} Finished {action} in {speed}"
