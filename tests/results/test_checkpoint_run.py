@@ -34,7 +34,7 @@ LARGE = {"workload": {"model": {"num_layers": 10**4, "transformer": {"num_expert
 
 @pytest.mark.parametrize(
     ("changes", "said"),
-    [({"ranks": 3}, "rows of ranks that the run does not have"), (LARGE, "layers and experts, than any model")],
+    [({"ranks": 3}, "rows of ranks that the run does not have"), (LARGE, "layers and experts, than a model")],
 )
 def test_facts_that_no_run_could_have_are_named(run: CheckpointRun, changes: dict[str, Any], said: str) -> None:
     path = Path(run.folder, FACTS)

@@ -12,9 +12,9 @@ from typing import Any
 
 import numpy as np
 
-from dlemu.checkpoints.io_rows import READ, WHOLE, WRITE, IoRows
+from dlemu.checkpoints.io_rows import WRITE, IoRows
 from dlemu.config.schema import Checkpoint
-from dlemu.jobs.checkpoint.measured import CheckpointRun, CheckpointRunFacts, PartialCheckpoint
+from dlemu.jobs.checkpoint.measured import PHASES, CheckpointRun, CheckpointRunFacts
 from dlemu.jobs.checkpoint.summary import (
     Asynchronous,
     Cause,
@@ -45,7 +45,6 @@ from dlemu.results.parts import requests_of
 
 # Above this share of the rate at which hosts generate content, the storage might take more than was measured
 _NEAR_CEILING = 0.7
-_NUMBERS: dict[Phase, int] = {"write": WRITE, "read": READ}
 
 
 def analyse_checkpoints(run: CheckpointRun) -> CheckpointSummary:
@@ -55,10 +54,6 @@ def analyse_checkpoints(run: CheckpointRun) -> CheckpointSummary:
     read, read_findings = _phase(run, "read")
     findings = (*_findings(facts, write, read), *write_findings, *read_findings)
     sizes, kept = facts.written, tuple(sorted(set(journal.complete) - set(journal.removed)))
-    verdict = verdict_line(write, read)
-    if facts.failure is not None:
-        complete = kept if settings.num_checkpoints_write > 0 else None
-        verdict = incomplete_line(facts.failure, complete, partial_of(run), sizes.files, settings.checkpoint_folder)
     asynchronous = training = None
     if write is not None:
         stall, drain = write.slowest_seconds, 0.0
@@ -70,7 +65,7 @@ def analyse_checkpoints(run: CheckpointRun) -> CheckpointSummary:
         training = training_cost(settings, sizes.ranks_of_job, stall, recovery, drain)
     return CheckpointSummary(
         **common_fields(facts),
-        verdict=verdict,
+        verdict=verdict_line(write, read) if facts.failure is None else incomplete_line(run, kept),
         scale=facts.workload.scale or None,
         files=sizes.files,
         bytes=sizes.bytes,
@@ -88,19 +83,9 @@ def analyse_checkpoints(run: CheckpointRun) -> CheckpointSummary:
     )
 
 
-def partial_of(run: CheckpointRun) -> PartialCheckpoint | None:
-    """Return the checkpoint in progress when the run failed, with how much of it was done; None without one."""
-    under_way = run.facts.journal.under_way
-    if under_way is None or run.facts.failure is None:
-        return None
-    of_phase = run.rows[run.rows["phase"] == _NUMBERS[under_way.phase]]
-    files = of_phase[(of_phase["checkpoint"] == under_way.checkpoint) & (of_phase["file"] != WHOLE)]
-    return PartialCheckpoint(**vars(under_way), files=len(files), bytes=int(files["bytes"].sum()))
-
-
 def _phase(run: CheckpointRun, name: Phase) -> tuple[PhaseSummary | None, tuple[Finding, ...]]:
     """Return the summary and findings of the checkpoints that every rank wrote (or read); no summary without one."""
-    of_phase = run.whole[run.whole["phase"] == _NUMBERS[name]]
+    of_phase = run.whole[run.whole["phase"] == PHASES[name]]
     by_checkpoint = [of_phase[of_phase["checkpoint"] == number] for number in set(of_phase["checkpoint"].tolist())]
     complete = [checkpoint for checkpoint in by_checkpoint if len(checkpoint) == run.facts.ranks]
     if not complete:

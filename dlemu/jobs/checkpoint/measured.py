@@ -8,7 +8,7 @@ from functools import cached_property
 import numpy as np
 
 from dlemu.checkpoints.checkpoint_plan import CheckpointPlan, CheckpointSizes, plan_checkpoint
-from dlemu.checkpoints.io_rows import IO_COLUMNS, WHOLE, IoRows
+from dlemu.checkpoints.io_rows import IO_COLUMNS, READ, WHOLE, WRITE, IoRows
 from dlemu.jobs.checkpoint.summary import CheckpointSummary, Phase
 from dlemu.results.live import RunJournal
 from dlemu.results.measured import MeasuredRun, RunFacts
@@ -16,6 +16,7 @@ from dlemu.results.tables import rows_table, write_table
 from dlemu.telemetry import Telemetry
 
 ROWS = "checkpoints.parquet"
+PHASES: dict[Phase, int] = {"write": WRITE, "read": READ}
 _TIME_COLUMNS = ("began_ns", "started_ns", "moved_ns", "synced_ns", "ended_ns", "asked_ns", "released_ns")
 
 
@@ -25,14 +26,6 @@ class UnderWay:
 
     phase: Phase
     checkpoint: int
-
-
-@dataclass(frozen=True, kw_only=True)
-class PartialCheckpoint(UnderWay):
-    """The checkpoint that was being written or read when a run ended early. No rate is computed from it."""
-
-    files: int  # files of all ranks that were complete
-    bytes: int  # of these files
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -92,6 +85,15 @@ class CheckpointRun(MeasuredRun):
     def files(self) -> IoRows:
         """The rows of single files, by the same clock."""
         return self._by_first_clock(self.rows[self.rows["file"] != WHOLE])
+
+    @property
+    def partial_files(self) -> IoRows:
+        """The rows of the files that were complete of the checkpoint under way when the run ended early, if any."""
+        under_way, rows = self.facts.journal.under_way, self.rows
+        if under_way is None or self.facts.failure is None:
+            return rows[:0]
+        rows = rows[(rows["checkpoint"] == under_way.checkpoint) & (rows["file"] != WHOLE)]
+        return rows[rows["phase"] == PHASES[under_way.phase]]
 
     def _by_first_clock(self, rows: IoRows) -> IoRows:
         nodes = self.facts.journal.rank_nodes

@@ -60,9 +60,7 @@ class Checkpoints(JobKind[CheckpointJob, CheckpointRunFacts, CheckpointJournal, 
     def check(self, run: CheckpointRun) -> None:
         facts, model = run.facts, run.facts.workload.model
         if facts.ranks > _MAX_PARTS or model.num_layers * max(1, model.transformer.num_experts) > _MAX_PARTS:
-            raise UserError(
-                f"{run.folder} is damaged: its facts have more ranks, or layers and experts, than any model"
-            )
+            raise UserError(f"{run.folder} is damaged: its facts have more ranks, or layers and experts, than a model")
         if len(run.rows) and not 0 <= int(run.rows["rank"].min()) <= int(run.rows["rank"].max()) < facts.ranks:
             raise UserError(f"{run.folder} is damaged: it has rows of ranks that the run does not have")
 

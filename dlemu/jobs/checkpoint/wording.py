@@ -6,7 +6,7 @@ import shlex
 from collections.abc import Iterable, Iterator, Sequence
 
 from dlemu.checkpoints.stored import folder_name, folder_of
-from dlemu.jobs.checkpoint.measured import PartialCheckpoint
+from dlemu.jobs.checkpoint.measured import CheckpointRun
 from dlemu.jobs.checkpoint.summary import Cause, Caveat, CheckpointSummary, PhaseSummary, TrainingCost
 from dlemu.metrics.findings import Code, Finding
 from dlemu.report.screen import Said, Screen, rate
@@ -66,22 +66,22 @@ def verdict_line(write: PhaseSummary | None, read: PhaseSummary | None) -> str:
     return "; ".join(lines) or "NOTHING: no checkpoint was requested"
 
 
-def incomplete_line(
-    failure: str, kept: Sequence[int] | None, partial: PartialCheckpoint | None, of_files: int, checkpoint_folder: str
-) -> str:
-    """Return why a run is incomplete, which checkpoints it kept (None: it writes none), and which was in progress."""
-    clauses = [f"INCOMPLETE: {failure}"]
+def incomplete_line(run: CheckpointRun, kept: Sequence[int]) -> str:
+    """Return why a run is incomplete, which checkpoints it kept, if it writes any, and which was in progress."""
+    facts, settings, under_way = run.facts, run.facts.workload.checkpoint, run.facts.journal.under_way
+    clauses = [f"INCOMPLETE: {facts.failure}"]
     if kept:
         noun = "checkpoint" if len(kept) == 1 else "checkpoints"
         clauses.append(f"complete and kept: {noun} {', '.join(map(str, kept))}")
-    elif kept is not None:
+    elif settings.num_checkpoints_write > 0:
         clauses.append("no checkpoint is complete")
-    if partial is not None:
-        verb = "written" if partial.phase == "write" else "read"
-        files = f"{partial.files} of {of_files} files, {partial.bytes / 2**30:.3f} GiB, were complete"
-        clauses.append(f"checkpoint {partial.checkpoint} was being {verb}: {files}")
-        if failure == KILLED and partial.phase == "write":
-            folder = folder_of(checkpoint_folder, partial.checkpoint)
+    if under_way is not None:
+        verb, files = "written" if under_way.phase == "write" else "read", run.partial_files
+        gib = int(files["bytes"].sum()) / 2**30
+        complete = f"{len(files)} of {facts.written.files} files, {gib:.3f} GiB, were complete"
+        clauses.append(f"checkpoint {under_way.checkpoint} was being {verb}: {complete}")
+        if facts.failure == KILLED and under_way.phase == "write":
+            folder = folder_of(settings.checkpoint_folder, under_way.checkpoint)
             clauses.append(f"{folder} holds it: delete it, or let the next run replace it")
     return "; ".join(clauses)
 
