@@ -66,29 +66,22 @@ def _metadata(plan: CheckpointPlan) -> Call:
             start = tensor.part.piece * elements
             tensors.setdefault(name, tensor)
             pieces = chunks.setdefault(name, [])
-            index = _instance(METADATA, "MetadataIndex", fqn=name, index=len(pieces), offset=_size(start))
+            index = _instance("MetadataIndex", fqn=name, index=len(pieces), offset=_size(start))
             location = {"relative_path": path, "offset": file_offset, "length": lengths[shape]}
-            storage[index] = _instance("torch.distributed.checkpoint.filesystem", "_StorageInfo", **location)
-            pieces.append(_instance(METADATA, "ChunkStorageMetadata", offsets=_size(start), sizes=_size(elements)))
+            storage[index] = _instance("_StorageInfo", "torch.distributed.checkpoint.filesystem", **location)
+            pieces.append(_instance("ChunkStorageMetadata", offsets=_size(start), sizes=_size(elements)))
             file_offset += lengths[shape]
+    metadata = {}
+    for name, tensor in tensors.items():
+        size, properties = _size(tensor.shape[0] * tensor.part.pieces), _properties(tensor)
+        metadata[name] = _instance("TensorStorageMetadata", properties=properties, size=size, chunks=chunks[name])
+    save_id = str(uuid.uuid5(uuid.NAMESPACE_OID, repr(plan)))
     return _instance(
-        METADATA,
         "Metadata",
-        state_dict_metadata={
-            name: _instance(
-                METADATA,
-                "TensorStorageMetadata",
-                properties=_properties(tensor),
-                size=_size(tensor.shape[0] * tensor.part.pieces),
-                chunks=chunks[name],
-            )
-            for name, tensor in tensors.items()
-        },
+        state_dict_metadata=metadata,
         planner_data={name: (name,) for name in tensors},
         storage_data=storage,
-        storage_meta=_instance(
-            METADATA, "StorageMeta", checkpoint_id=None, save_id=str(uuid.uuid5(uuid.NAMESPACE_OID, repr(plan)))
-        ),
+        storage_meta=_instance("StorageMeta", checkpoint_id=None, save_id=save_id),
         version="1.0.0",
     )
 
@@ -104,6 +97,6 @@ def _size(*sizes: int) -> Call:
     return Call(named("torch", "Size"), (sizes,))
 
 
-def _instance(module: str, name: str, **fields: Any) -> Call:
+def _instance(name: str, module: str = METADATA, /, **fields: Any) -> Call:
     """Return an instance of a dataclass, pickled as `__new__` without arguments and then its fields."""
     return Call(named(module, name), (), fields, new=True)
