@@ -44,7 +44,8 @@ class DlioCheckpoints(DlioRun[ExportedCheckpoints]):
 
     def rows_of(self, rank: int) -> IoRows:
         """Return a rank's checkpoints in chronological order."""
-        return self.run.rows[self.run.rows["rank"] == rank]
+        rows: IoRows = self.run.rows[self.run.rows["rank"] == rank]
+        return rows
 
     def seconds(self, row: Any) -> float:
         """Return how long a checkpoint took, computed from its time stamps."""

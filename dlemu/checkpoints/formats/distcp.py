@@ -87,14 +87,19 @@ def _metadata(plan: CheckpointPlan) -> Call:
 
 
 def _properties(tensor: Tensor) -> Call:
-    strided = Call(named("torch.serialization", "_get_layout"), ("torch.strided",))
-    contiguous = Call(named(METADATA, "_MEM_FORMAT_ENCODING"), (0,))
+    strided = _call("torch.serialization", "_get_layout", "torch.strided")
+    contiguous = _call(METADATA, "_MEM_FORMAT_ENCODING", 0)
     state = (named("torch", DTYPES[tensor.dtype]), strided, False, contiguous, False)
     return Call(named(METADATA, "TensorProperties"), (), state, new=True)
 
 
 def _size(*sizes: int) -> Call:
-    return Call(named("torch", "Size"), (sizes,))
+    return _call("torch", "Size", sizes)
+
+
+def _call(module: str, name: str, *args: Any) -> Call:
+    """Return a call whose tuple of arguments is its own: a constant would be written once, and then referred to."""
+    return Call(named(module, name), args)
 
 
 def _instance(name: str, module: str = METADATA, /, **fields: Any) -> Call:

@@ -92,8 +92,9 @@ class CheckpointRun(MeasuredRun):
         under_way, rows = self.facts.journal.under_way, self.rows
         if under_way is None or self.facts.failure is None:
             return rows[:0]
-        rows = rows[(rows["checkpoint"] == under_way.checkpoint) & (rows["file"] != WHOLE)]
-        return rows[rows["phase"] == PHASES[under_way.phase]]
+        is_own = (rows["phase"] == PHASES[under_way.phase]) & (rows["checkpoint"] == under_way.checkpoint)
+        files: IoRows = rows[is_own & (rows["file"] != WHOLE)]
+        return files
 
     def _by_first_clock(self, rows: IoRows) -> IoRows:
         nodes = self.facts.journal.rank_nodes

@@ -129,7 +129,8 @@ def run_prediction(
         raise UserError("--make, --most, --hosts and --host-cores are for training only: leave them out")
     measured = None if request.from_folder is None else CHECKPOINTS.read(request.from_folder)
     if not isinstance(source, Workload):
-        source = load(source, config_dir=request.config_dir, base=measured and measured.facts.workload)
+        base = None if measured is None else measured.facts.workload
+        source = load(source, config_dir=request.config_dir, base=base)
     workload = with_checkpoints(source)
     check_checkpoints(workload)
     plan = plan_checkpoint(workload.model, workload.checkpoint, workload.ranks)
