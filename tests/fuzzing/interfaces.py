@@ -21,7 +21,7 @@ from datagen.inspection import inspect
 from datagen.spec import DatasetSpec
 from datagen.verify import verify
 from dlemu.config import load
-from dlemu.jobs.checkpoint.measured import CheckpointRun
+from dlemu.jobs.checkpoint.analyse import CheckpointRun
 from dlemu.jobs.checkpoint.parts import exported
 from dlemu.jobs.checkpoint.run import read_checkpoint_run
 from dlemu.jobs.checkpoint.summary import CheckpointSummary

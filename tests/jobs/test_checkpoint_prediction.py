@@ -14,8 +14,7 @@ from datagen.errors import UserError
 from dlemu.checkpoints.checkpoint_plan import plan_checkpoint
 from dlemu.cli.predict import command
 from dlemu.config import load
-from dlemu.jobs.checkpoint.analyse import snapshot_seconds
-from dlemu.jobs.checkpoint.measured import CheckpointRun
+from dlemu.jobs.checkpoint.analyse import CheckpointRun, snapshot_seconds
 from dlemu.jobs.checkpoint.prediction import (
     WATCHDOG,
     CheckpointPrediction,

@@ -14,7 +14,7 @@ import dlemu
 from datagen.errors import UserError
 from dlemu.checkpoints.io_rows import READ
 from dlemu.cli.compare import command
-from dlemu.jobs.checkpoint.measured import CheckpointRun
+from dlemu.jobs.checkpoint.analyse import CheckpointRun
 from dlemu.jobs.checkpoint.parts import conditions, figures
 from dlemu.jobs.checkpoint.summary import CATALOGUE
 from dlemu.results.measured import write_measured, write_summary

@@ -12,8 +12,8 @@ import pytest
 
 from datagen.errors import UserError
 from dlemu.checkpoints.io_rows import IO_COLUMNS
+from dlemu.jobs.checkpoint.analyse import CheckpointRun
 from dlemu.jobs.checkpoint.measured import ROWS as CHECKPOINT_ROWS
-from dlemu.jobs.checkpoint.measured import CheckpointRun
 from dlemu.jobs.checkpoint.run import read_checkpoint_run
 from dlemu.results import FACTS
 from dlemu.results.measured import write_measured

@@ -21,7 +21,7 @@ from dlemu.checkpoints.io_rows import READ, WHOLE, WRITE
 from dlemu.checkpoints.stored import NOTE, read_note, write_note
 from dlemu.cli.report import command as report_command
 from dlemu.config import load
-from dlemu.jobs.checkpoint.measured import CheckpointRun
+from dlemu.jobs.checkpoint.analyse import CheckpointRun
 from dlemu.jobs.checkpoint.parts import conditions, exported
 from dlemu.jobs.checkpoint.plan import check_checkpoint_host
 from dlemu.jobs.checkpoint.run import CHECKPOINTS, read_checkpoint_run

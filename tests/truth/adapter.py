@@ -21,8 +21,8 @@ from dlemu.checkpoints.io_rows import IO_DTYPE, READ, WRITE, SavedCheckpoint
 from dlemu.config import load
 from dlemu.config.overrides import override
 from dlemu.config.schema import Workload
-from dlemu.jobs.checkpoint.analyse import accounted_percent, time_shares
-from dlemu.jobs.checkpoint.measured import CheckpointJournal, CheckpointRun, CheckpointRunFacts, UnderWay
+from dlemu.jobs.checkpoint.analyse import CheckpointRun, accounted_percent, time_shares
+from dlemu.jobs.checkpoint.measured import CheckpointJournal, CheckpointRunFacts, UnderWay
 from dlemu.jobs.checkpoint.parts import figures as checkpoint_figures
 from dlemu.jobs.checkpoint.summary import Cause as CheckpointCause
 from dlemu.jobs.checkpoint.summary import Caveat, CheckpointSummary, PhaseSummary

@@ -6,7 +6,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from functools import cached_property
 from statistics import fmean
 from typing import Any
 
@@ -14,7 +15,7 @@ import numpy as np
 
 from dlemu.checkpoints.io_rows import WRITE, IoRows
 from dlemu.config.schema import Checkpoint
-from dlemu.jobs.checkpoint.measured import PHASES, CheckpointRun, CheckpointRunFacts
+from dlemu.jobs.checkpoint.measured import PHASES, CheckpointRunFacts, MeasuredCheckpoints
 from dlemu.jobs.checkpoint.summary import (
     Asynchronous,
     Cause,
@@ -47,8 +48,17 @@ from dlemu.results.parts import requests_of
 _NEAR_CEILING = 0.7
 
 
-def analyse_checkpoints(run: CheckpointRun) -> CheckpointSummary:
-    """Return the summary of a run; for a failed run, of what it measured until then, marked incomplete."""
+@dataclass(frozen=True, eq=False)
+class CheckpointRun(MeasuredCheckpoints):
+    """Measurements and summary of one checkpoint run."""
+
+    @cached_property
+    def summary(self) -> CheckpointSummary:
+        """Every published number; of a failed run, of what it measured until then, marked incomplete."""
+        return _summary(self)
+
+
+def _summary(run: MeasuredCheckpoints) -> CheckpointSummary:
     facts, journal, settings = run.facts, run.facts.journal, run.facts.workload.checkpoint
     write, write_findings = _phase(run, "write")
     read, read_findings = _phase(run, "read")
@@ -83,7 +93,7 @@ def analyse_checkpoints(run: CheckpointRun) -> CheckpointSummary:
     )
 
 
-def _phase(run: CheckpointRun, name: Phase) -> tuple[PhaseSummary | None, tuple[Finding, ...]]:
+def _phase(run: MeasuredCheckpoints, name: Phase) -> tuple[PhaseSummary | None, tuple[Finding, ...]]:
     """Return the summary and findings of the checkpoints that every rank wrote (or read); no summary without one."""
     of_phase = run.whole[run.whole["phase"] == PHASES[name]]
     by_checkpoint = [of_phase[of_phase["checkpoint"] == number] for number in set(of_phase["checkpoint"].tolist())]
@@ -190,7 +200,7 @@ def snapshot_seconds(settings: Checkpoint, largest_rank_bytes: int) -> float:
     return largest_rank_bytes / 1e9 / settings.snapshot_gb_per_second
 
 
-def _asynchronous(run: CheckpointRun, write: PhaseSummary, drain_seconds: float) -> Asynchronous:
+def _asynchronous(run: MeasuredCheckpoints, write: PhaseSummary, drain_seconds: float) -> Asynchronous:
     workload, rows = run.facts.workload, run.whole[run.whole["phase"] == WRITE]
     snapshot = snapshot_seconds(workload.checkpoint, run.facts.written.largest_rank_bytes)
     waits_ns = [rows["waited_ns"][rows["checkpoint"] == times.checkpoint].max() for times in write.checkpoints]

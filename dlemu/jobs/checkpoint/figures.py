@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dlemu.checkpoints.io_rows import READ, WRITE, IoRows
-from dlemu.jobs.checkpoint.measured import CheckpointRun
+from dlemu.jobs.checkpoint.analyse import CheckpointRun
 from dlemu.report.figure_base import AMBER, BLUE, Figure, lines
 
 PHASES = ((WRITE, "written"), (READ, "read"))

@@ -57,20 +57,13 @@ class CheckpointRunFacts(RunFacts):
 
 
 @dataclass(frozen=True, eq=False)
-class CheckpointRun(MeasuredRun):
-    """All measurements of a checkpoint run, and the summary of these."""
+class MeasuredCheckpoints(MeasuredRun):
+    """All measurements of a checkpoint run."""
 
     facts: CheckpointRunFacts
     rows: IoRows
     """Rows of all ranks, one per file and one per whole checkpoint, with times by each host's own clock."""
     telemetry: Telemetry = ()
-
-    @cached_property
-    def summary(self) -> CheckpointSummary:
-        """Every published number, computed from the measurements."""
-        from dlemu.jobs.checkpoint.analyse import analyse_checkpoints
-
-        return analyse_checkpoints(self)
 
     def write_rows(self) -> None:
         """Write the parquet file of the rows; raises SpaceError."""

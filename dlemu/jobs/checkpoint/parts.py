@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from dlemu.jobs.checkpoint.measured import CheckpointRun, CheckpointRunFacts
+from dlemu.jobs.checkpoint.analyse import CheckpointRun
+from dlemu.jobs.checkpoint.measured import CheckpointRunFacts
 from dlemu.jobs.checkpoint.prediction import run_prediction
 from dlemu.jobs.checkpoint.run import CHECKPOINTS
 from dlemu.jobs.checkpoint.summary import CATALOGUE, READING, WRITING, CheckpointSummary, metrics_of

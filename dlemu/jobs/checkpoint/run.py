@@ -21,8 +21,9 @@ from dlemu.checkpoints.write_files import explained
 from dlemu.config import check_checkpoints
 from dlemu.config.overrides import override
 from dlemu.config.schema import Workload
+from dlemu.jobs.checkpoint.analyse import CheckpointRun
 from dlemu.jobs.checkpoint.loop import CheckpointRank
-from dlemu.jobs.checkpoint.measured import ROWS, CheckpointJournal, CheckpointRun, CheckpointRunFacts
+from dlemu.jobs.checkpoint.measured import ROWS, CheckpointJournal, CheckpointRunFacts
 from dlemu.jobs.checkpoint.plan import CheckpointJob, check_checkpoint_host, plan_checkpoints, with_checkpoints
 from dlemu.ranks import Comm
 from dlemu.report.units import size

@@ -6,7 +6,7 @@ import shlex
 from collections.abc import Iterable, Iterator, Sequence
 
 from dlemu.checkpoints.stored import folder_name, folder_of
-from dlemu.jobs.checkpoint.measured import CheckpointRun
+from dlemu.jobs.checkpoint.measured import MeasuredCheckpoints
 from dlemu.jobs.checkpoint.summary import Cause, Caveat, CheckpointSummary, PhaseSummary, TrainingCost
 from dlemu.metrics.findings import Code, Finding
 from dlemu.report.screen import Said, Screen, rate
@@ -66,7 +66,7 @@ def verdict_line(write: PhaseSummary | None, read: PhaseSummary | None) -> str:
     return "; ".join(lines) or "NOTHING: no checkpoint was requested"
 
 
-def incomplete_line(run: CheckpointRun, kept: Sequence[int]) -> str:
+def incomplete_line(run: MeasuredCheckpoints, kept: Sequence[int]) -> str:
     """Return why a run is incomplete, which checkpoints it kept, if it writes any, and which was in progress."""
     facts, settings, under_way = run.facts, run.facts.workload.checkpoint, run.facts.journal.under_way
     clauses = [f"INCOMPLETE: {facts.failure}"]
