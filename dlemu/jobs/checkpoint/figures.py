@@ -10,7 +10,6 @@ from dlemu.checkpoints.io_rows import READ, WRITE, IoRows
 from dlemu.jobs.checkpoint.analyse import CheckpointRun
 from dlemu.report.figure_base import AMBER, BLUE, Figure, lines
 
-PHASES = ((WRITE, "written"), (READ, "read"))
 Floats = NDArray[np.float64]
 _BINS = 160
 
@@ -22,7 +21,7 @@ def checkpoint_throughput(run: CheckpointRun) -> Figure | None:
         return None
     start, end = int(checkpoints["began_ns"].min()), int(checkpoints["ended_ns"].max())
     edges = np.linspace(start, end, _BINS + 1)
-    for phase, name in PHASES:
+    for phase, name in ((WRITE, "written"), (READ, "read")):
         of_phase = checkpoints[checkpoints["phase"] == phase]
         if not len(of_phase):
             continue

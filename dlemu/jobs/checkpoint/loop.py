@@ -9,14 +9,13 @@ from __future__ import annotations
 import contextlib
 import os
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from itertools import chain
 
 from datagen.content import BulkContent
 from datagen.storage.storage_base import open_storage
-from dlemu.checkpoints.file_content import FileContent
 from dlemu.checkpoints.io_rows import IO_COLUMNS, IO_DTYPE, READ, WHOLE, WRITE, count_finished, finished_path, rows_path
 from dlemu.checkpoints.movers import Columns, make_buffers
 from dlemu.checkpoints.read_files import CheckpointReader, check_is_file, read_pattern
@@ -130,19 +129,16 @@ class CheckpointRank:
     def _write_files(self, writer: CheckpointWriter, whole: Columns, began_ns: int) -> None:
         whole["began_ns"] = began_ns  # after the snapshot, if asynchronous: the storage has no part in a snapshot
         writer.write(partial(self._add_file, whole))
-        if self._job.settings.fsync:
-            self._sync_folder(whole)
-
-    def _sync_folder(self, whole: Columns) -> None:
-        """Fsync the checkpoint's folder if all other ranks of this host are done: file systems serialise such calls."""
         checkpoint, live_folder = whole["checkpoint"], self._job.live_folder
+        if not self._job.settings.fsync:
+            return
         if os.path.isdir(live_folder):  # hosts that don't see that folder can't count: each rank syncs
             finished = count_finished(finished_path(live_folder, self._comm.node))
             if finished < checkpoint * self._comm.local_size:
-                return
-        began_ns, folder = time.monotonic_ns(), self._job.folder_of(checkpoint)
+                return  # the host's last rank syncs the checkpoint's folder, as file systems serialise such calls
+        before_ns, folder = time.monotonic_ns(), self._job.folder_of(checkpoint)
         within(self._job.timeout_seconds, lambda: self._storage.sync(folder), f"fsync of the folder {folder}")
-        whole["folder_sync_ns"] = time.monotonic_ns() - began_ns
+        whole["folder_sync_ns"] = time.monotonic_ns() - before_ns
         whole["fsync_ns"] += whole["folder_sync_ns"]
 
     def _end_write(self, saving: Saving, whole: Columns) -> int:
@@ -174,7 +170,12 @@ class CheckpointRank:
         shift = self._comm.local_size if settings.recovery_rank_shift else 0
         files = {source: job.files((self._comm.rank + shift) % job.ranks, source) for source in job.sources}
         if settings.evict_page_cache:
-            self._evict(chain.from_iterable(files.values()))
+            self._barrier()
+            for file in chain.from_iterable(files.values()):
+                with contextlib.suppress(FileNotFoundError):  # reading it reports the error
+                    check_is_file(self._storage, file.path)
+                    self._storage.evict(file.path, write_first=True)
+            self._barrier()
         reader = CheckpointReader(self._storage, read_pattern(settings), verify=settings.verify)
         with contextlib.closing(reader):
             for checkpoint, note in job.sources.items():
@@ -185,15 +186,6 @@ class CheckpointRank:
                 ended_ns = time.monotonic_ns()
                 self._end(whole, ended_ns, self._barrier())
                 self._record.note(under_way=None)
-
-    def _evict(self, files: Iterable[FileContent]) -> None:
-        """Evict the files that this rank will read from the page cache."""
-        self._barrier()
-        for file in files:
-            with contextlib.suppress(FileNotFoundError):  # reading it reports the error
-                check_is_file(self._storage, file.path)
-                self._storage.evict(file.path, write_first=True)
-        self._barrier()
 
     def _compute(self) -> None:
         """Sleep as DLIO computes before each checkpoint."""
