@@ -123,10 +123,7 @@ def plan_checkpoint(model: Model, settings: Checkpoint, ranks: int) -> Checkpoin
 
 
 def checkpoint_sizes(workload: Workload) -> CheckpointSizes:
-    """Return what the workload's `ranks` write of its checkpoint: tensors alone, without the headers of its format.
-
-    Raises UserError as `grid_of` does.
-    """
+    """Return what the workload's `ranks` write of its checkpoint, without its format's headers; raises UserError."""
     settings = workload.checkpoint
     plan = plan_checkpoint(workload.model, replace(settings, format="raw"), workload.ranks)
     return replace(plan.sizes, format=settings.format)

@@ -23,8 +23,8 @@ from dlemu.checkpoints.file_content import files_of
 from dlemu.checkpoints.io_rows import SavedCheckpoint
 from dlemu.checkpoints.movers import make_buffers
 from dlemu.checkpoints.shards import FileLayout, Tensor, laid_out
-from dlemu.checkpoints.stored import block_name
-from dlemu.checkpoints.write_files import CheckpointWriter, explained
+from dlemu.checkpoints.stored import block_name, explained
+from dlemu.checkpoints.write_files import CheckpointWriter
 from dlemu.config.schema import Checkpoint, Model
 from dlemu.machine.clock import Clock
 from dlemu.ranks import Comm

@@ -5,17 +5,16 @@ generating thread: free buffers -> fill -> `_filled` queue -> writing threads, i
 
 from __future__ import annotations
 
-import errno
 import math
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from queue import SimpleQueue
 
-from datagen.errors import SpaceError, UserError, no_space
 from datagen.storage.storage_base import StorageBase
 from dlemu.checkpoints.file_content import FileContent
 from dlemu.checkpoints.movers import Columns, Done, Movers
+from dlemu.checkpoints.stored import explained
 from dlemu.config.schema import Checkpoint
 from dlemu.ranks import PatienceError, within
 from dlemu.ranks.process_control import start_thread
@@ -152,17 +151,3 @@ class CheckpointWriter:
                 writer.discard()
                 raise
         return columns
-
-
-def explained(error: OSError, path: str, size_bytes: int = 0) -> UserError:
-    """Return the error to report when the storage refuses a file of a checkpoint; `size_bytes` 0: size unknown."""
-    if error.errno in (errno.ENOSPC, errno.EDQUOT):
-        needs = f"needs {size_bytes} bytes" if size_bytes else "could not be written"
-        return SpaceError(
-            f"{no_space(error)}: checkpoint {path} {needs}; free some space or set checkpoint.checkpoint_folder to "
-            "another disk"
-        )
-    return UserError(
-        f"{path} can't be written, removed or accessed: {error.strerror or error}; see `dmesg` and what else uses the "
-        "folder, or set checkpoint.checkpoint_folder to another one"
-    )

@@ -26,8 +26,7 @@ from dlemu.jobs.checkpoint.summary import (
     TrainingCost,
 )
 from dlemu.jobs.checkpoint.wording import incomplete_line, issue_lines, verdict_line
-from dlemu.metrics.cache import ACCOUNTED, delivered_between
-from dlemu.metrics.cache import IN_MEMORY as MEMORY_FILE_SYSTEMS
+from dlemu.metrics.cache import ACCOUNTED, IN_MEMORY, delivered_between
 from dlemu.metrics.checkpoint_rates import (
     asynchronous_au_percent,
     cost_percent,
@@ -216,7 +215,7 @@ def _asynchronous(run: MeasuredCheckpoints, write: PhaseSummary, drain_seconds: 
 def _findings(facts: CheckpointRunFacts, write: PhaseSummary | None, read: PhaseSummary | None) -> Iterator[Finding]:
     """Yield what a reader of the numbers must know; the loudest first."""
     settings, journal = facts.workload.checkpoint, facts.journal
-    if journal.storage is not None and journal.storage.file_system in MEMORY_FILE_SYSTEMS:
+    if journal.storage is not None and journal.storage.file_system in IN_MEMORY:
         yield Finding.of(Code.NO_DATA_FROM_STORAGE, "loud", file_system=journal.storage.file_system)
     from_storage = None if read is None else read.from_storage_percent
     if from_storage is not None and from_storage < FROM_MEMORY_PERCENT:

@@ -20,8 +20,8 @@ from dlemu.checkpoints.io_rows import IO_COLUMNS, IO_DTYPE, READ, WHOLE, WRITE, 
 from dlemu.checkpoints.movers import Columns, make_buffers
 from dlemu.checkpoints.read_files import CheckpointReader, check_is_file, read_pattern
 from dlemu.checkpoints.save import Saving
-from dlemu.checkpoints.stored import remove_checkpoint, write_note
-from dlemu.checkpoints.write_files import CheckpointWriter, PieceRing, explained
+from dlemu.checkpoints.stored import explained, remove_checkpoint, write_note
+from dlemu.checkpoints.write_files import CheckpointWriter, PieceRing
 from dlemu.jobs.checkpoint.measured import CheckpointJournal, UnderWay
 from dlemu.jobs.checkpoint.plan import CheckpointJob
 from dlemu.machine.clock import MonotonicClock

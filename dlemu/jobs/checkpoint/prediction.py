@@ -15,10 +15,9 @@ from datagen.atomic import write_text
 from datagen.errors import UserError
 from dlemu.checkpoints.checkpoint_plan import CheckpointPlan, plan_checkpoint
 from dlemu.checkpoints.read_files import read_pattern
-from dlemu.config import check_checkpoints, load, to_yaml
+from dlemu.config import load, to_yaml
 from dlemu.config.schema import Checkpoint, Workload
 from dlemu.jobs.checkpoint.analyse import snapshot_seconds, training_cost
-from dlemu.jobs.checkpoint.plan import with_checkpoints
 from dlemu.jobs.checkpoint.run import CHECKPOINTS
 from dlemu.jobs.checkpoint.summary import CheckpointSummary, PhaseSummary, TrainingCost
 from dlemu.jobs.checkpoint.wording import cost_line
@@ -131,8 +130,7 @@ def run_prediction(
     if not isinstance(source, Workload):
         base = None if measured is None else measured.facts.workload
         source = load(source, config_dir=request.config_dir, base=base)
-    workload = with_checkpoints(source)
-    check_checkpoints(workload)
+    workload = CHECKPOINTS.complete(source)
     plan = plan_checkpoint(workload.model, workload.checkpoint, workload.ranks)
     if measured is not None:
         storage = _measured_storage(measured.summary, plan)

@@ -16,8 +16,7 @@ from datagen.storage.storage_base import open_storage
 from datagen.withheld import public_text
 from dlemu.checkpoints.checkpoint_plan import plan_checkpoint
 from dlemu.checkpoints.io_rows import IO_DTYPE, WHOLE, WRITE, IoRows, finished_path, read_logs, rows_path
-from dlemu.checkpoints.stored import files_in, folder_of, read_note, remove_checkpoint, stored_checkpoints
-from dlemu.checkpoints.write_files import explained
+from dlemu.checkpoints.stored import explained, files_in, folder_of, read_note, remove_checkpoint, stored_checkpoints
 from dlemu.config import check_checkpoints
 from dlemu.config.overrides import override
 from dlemu.config.schema import Workload
