@@ -1,8 +1,4 @@
-"""How the ranks of a job share a model: the tensor-, pipeline- and data-parallel grid, and each rank's index in it.
-
-Ranks 0 to 7 of a job with tensor 2, pipeline 2 and data 2 have the indices (tensor, pipeline, data) 000, 100, 010, 110,
-001, 101, 011, 111.
-"""
+"""How the ranks of a job share a model: the tensor-, pipeline- and data-parallel grid, and each rank's index in it."""
 
 from __future__ import annotations
 
@@ -47,7 +43,7 @@ class Grid:
         return self.model_ranks * self.data
 
     def index_of(self, rank: int) -> GridIndex:
-        """Return a rank's indices; the tensor index varies fastest, then pipeline, then data (DLIO's order)."""
+        """Return a rank's indices; the tensor index varies fastest, then pipeline, then data, as in DLIO."""
         data, model = divmod(rank, self.model_ranks)
         pipeline, tensor = divmod(model, self.tensor)
         return GridIndex(tensor, pipeline, data, model)

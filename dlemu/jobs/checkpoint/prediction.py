@@ -107,7 +107,7 @@ def speed_of(mb_per_second: float, percent: float = SPEED_PERCENT) -> Value:
     return Value(mb_per_second, percent / 100 * mb_per_second)
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class KnownStorage:
     """Write and read speed of a storage, each by `speed_of` or None where unknown, with warnings about them."""
 
@@ -139,7 +139,7 @@ def run_prediction(
     else:
         assert request.mb_per_second is not None  # the remaining way to describe a storage
         speed = speed_of(request.mb_per_second)
-        storage = KnownStorage(source=f"a storage of {request.mb_per_second:,g} MB/s", writes=speed, reads=speed)
+        storage = KnownStorage(f"a storage of {request.mb_per_second:,g} MB/s", speed, speed)
     folder = workload.output.folder or new_folder(workload.model.name, "predict-")
     check_new(folder)
     answer = predict(workload, plan, storage, others_mb_per_second=request.others_mb_per_second)
@@ -205,7 +205,7 @@ def _storage_of_drive(path: str | Rates, settings: Checkpoint, ranks: int) -> Kn
         writes = speed_of(max(rates)) if rates else None
         in_flight = READ_AHEAD_REQUESTS if pattern.reads_ahead else 1
         reads = speed(drive.rates, READ_AHEAD_BYTES, in_flight * ranks * pattern.threads)
-    return KnownStorage(source=drive.source, writes=writes, reads=reads)
+    return KnownStorage(drive.source, writes, reads)
 
 
 def _measured_storage(measured: CheckpointSummary, plan: CheckpointPlan) -> KnownStorage:
@@ -237,7 +237,7 @@ def _measured_storage(measured: CheckpointSummary, plan: CheckpointPlan) -> Know
         findings.append(Finding.of(Code.PAGE_CACHE, "loud", from_storage_percent=from_storage))
         reads = None
     source = f"a run of {measured.workload} with {count(measured.ranks, 'rank')}"
-    return KnownStorage(source=source, writes=writes, reads=reads, findings=tuple(findings))
+    return KnownStorage(source, writes, reads, tuple(findings))
 
 
 def read_prediction(folder: str) -> CheckpointPrediction | None:
