@@ -30,8 +30,8 @@ from dlemu.results.kinds import kind_of_command, kind_wanted, read_result
 from dlemu.runner.events import DatasetMade, Event, NotSaved, OnEvent, Saved, ignore, to_all
 
 if TYPE_CHECKING:  # each function imports what it needs, so that any kind of job may be missing
+    from dlemu.jobs.checkpoint.analyse import CheckpointRun
     from dlemu.jobs.checkpoint.prediction import CheckpointPrediction
-    from dlemu.jobs.checkpoint.result import CheckpointRun
     from dlemu.jobs.probe.result import Access, ProbeAnswer
     from dlemu.jobs.training.prediction.prediction import Prediction
     from dlemu.jobs.training.result import Run

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from dataclasses import dataclass, replace
-from functools import cached_property
-from typing import cast
+from functools import cached_property, lru_cache
+from itertools import chain
 
 from datagen import registry
 from dlemu.checkpoints.grid import Grid, grid_of
@@ -57,17 +56,7 @@ class CheckpointPlan:
 
     def files(self, rank: int) -> tuple[FileLayout, ...]:
         """Return the files that one of the job's ranks writes, in order."""
-        layouts = self._cached_files.get(rank)
-        if layouts is None:
-            layouts = self._format.files(self, rank)
-            self._cached_files.clear()  # the layouts of all ranks of a large job would fill the memory
-            self._cached_files[rank] = layouts
-        return layouts
-
-    @cached_property
-    def _cached_files(self) -> dict[int, tuple[FileLayout, ...]]:
-        """The files of the last rank given to `files`: a rank needs its own several times in each checkpoint."""
-        return {}
+        return _files(self, rank)
 
     @cached_property
     def names(self) -> frozenset[str]:
@@ -75,27 +64,22 @@ class CheckpointPlan:
         return frozenset(layout.path for rank in self.ranks for layout in self.files(rank))
 
     @cached_property
-    def _format(self) -> CheckpointFormat:
-        return cast("CheckpointFormat", registry.find(FORMATS, self.format, "Format")())
-
-    @cached_property
-    def rank_bytes(self) -> tuple[int, ...]:
-        """Bytes that each emulated rank writes; computed once, and pickled with the plan."""
-        return tuple(sum(layout.size_bytes for layout in self.files(rank)) for rank in self.ranks)
-
-    @cached_property
     def sizes(self) -> CheckpointSizes:
         """Sizes of the checkpoint, and which ranks write it; computed once, and pickled with the plan."""
-        grid = self.grid
-        by_rank = [[(layout.size_bytes, layout.tensor_bytes) for layout in self.files(rank)] for rank in self.ranks]
-        files = [file for rank_files in by_rank for file in rank_files]
+        grid, rank_bytes = self.grid, list[int]()
+        files = tensor_bytes = 0
+        for rank in self.ranks:
+            layouts = self.files(rank)
+            files += len(layouts)
+            tensor_bytes += sum(layout.tensor_bytes for layout in layouts)
+            rank_bytes.append(sum(layout.size_bytes for layout in layouts))
         return CheckpointSizes(
             parameters=parameters(self.model),
             format=self.format,
-            files=len(files),
-            bytes=sum(size_bytes for size_bytes, _ in files),
-            tensor_bytes=sum(tensor_bytes for _, tensor_bytes in files),
-            largest_rank_bytes=max(sum(size_bytes for size_bytes, _ in rank_files) for rank_files in by_rank),
+            files=files,
+            bytes=sum(rank_bytes),
+            tensor_bytes=tensor_bytes,
+            largest_rank_bytes=max(rank_bytes),
             ranks=len(self.ranks),
             first_rank=self.ranks.start,
             ranks_of_job=grid.ranks,
@@ -107,16 +91,14 @@ class CheckpointPlan:
 
     def tensor_bytes(self, role: Role | None = None) -> int:
         """Return the tensor bytes of all emulated ranks: of `role` (model or optimizer), or of both."""
-        return self._role_bytes.total() if role is None else self._role_bytes[role]
+        shards = chain.from_iterable(map(self.shards, self.ranks))
+        return sum(shard.bytes for shard in shards if role in (None, shard.role))
 
-    @cached_property
-    def _role_bytes(self) -> Counter[Role]:
-        """Tensor bytes of all ranks and layers by role: computed once, as each checkpoint's rate needs them."""
-        sizes = Counter[Role]()
-        for rank in self.ranks:
-            for shard in self.shards(rank):
-                sizes[shard.role] += shard.bytes
-        return sizes
+
+@lru_cache(1)  # a rank needs its own several times in each checkpoint; all those of a large job would fill the memory
+def _files(plan: CheckpointPlan, rank: int) -> tuple[FileLayout, ...]:
+    form: CheckpointFormat = registry.find(FORMATS, plan.format, "Format")()
+    return form.files(plan, rank)
 
 
 class CheckpointFormat:
@@ -141,10 +123,7 @@ def plan_checkpoint(model: Model, settings: Checkpoint, ranks: int) -> Checkpoin
 
 
 def checkpoint_sizes(workload: Workload) -> CheckpointSizes:
-    """Return what the workload's `ranks` write of its checkpoint: tensors alone, without the headers of its format.
-
-    Raises UserError as `grid_of` does.
-    """
+    """Return what the workload's `ranks` write of its checkpoint, without its format's headers; raises UserError."""
     settings = workload.checkpoint
     plan = plan_checkpoint(workload.model, replace(settings, format="raw"), workload.ranks)
     return replace(plan.sizes, format=settings.format)

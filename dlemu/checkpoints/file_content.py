@@ -20,7 +20,6 @@ from dlemu.checkpoints.shards import FileLayout
 from dlemu.config.schema import Checkpoint
 
 _RANK_BITS, _FILE_BITS = 24, 20  # 16 million ranks, a million files each; 20 of 64 bits remain for the checkpoint
-_HALF_PRECISION = ("fp16", "bf16")
 
 
 @dataclass(frozen=True)
@@ -91,25 +90,17 @@ def files_of(
     folder: str, layouts: Sequence[FileLayout], settings: Checkpoint, seed: int, *, checkpoint: int, rank: int
 ) -> list[FileContent]:
     """Return a rank's files of one checkpoint, under `checkpoint.randomize_tensor`."""
-    return [
-        FileContent(
-            f"{folder}/{layout.path}",
-            layout,
-            _bulk(seed, _pattern(layout, settings)),
-            (checkpoint << _RANK_BITS | rank) << _FILE_BITS | file,
-        )
-        for file, layout in enumerate(layouts)
-    ]
+    files = []
+    for number, layout in enumerate(layouts):
+        is_half = bool(layout.tensors) and layout.tensors[0][1].dtype in ("fp16", "bf16")
+        ones: Pattern = "ones_fp16" if is_half else "ones_fp32"
+        bulk = _bulk(seed, "random" if settings.randomize_tensor else ones)
+        stamp = (checkpoint << _RANK_BITS | rank) << _FILE_BITS | number
+        files.append(FileContent(f"{folder}/{layout.path}", layout, bulk, stamp))
+    return files
 
 
 @lru_cache(2)
 def _bulk(seed: int, pattern: Pattern) -> BulkContent:
     """Return the generator that a run's files share: drawing its random pool costs as much as filling some MB."""
     return BulkContent(seed, pattern)
-
-
-def _pattern(layout: FileLayout, settings: Checkpoint) -> Pattern:
-    if settings.randomize_tensor:
-        return "random"
-    is_half = bool(layout.tensors) and layout.tensors[0][1].dtype in _HALF_PRECISION
-    return "ones_fp16" if is_half else "ones_fp32"

@@ -1,8 +1,4 @@
-"""How the ranks of a job share a model: the tensor-, pipeline- and data-parallel grid, and each rank's index in it.
-
-Ranks 0 to 7 of a job with tensor 2, pipeline 2 and data 2 have the indices (tensor, pipeline, data) 000, 100, 010, 110,
-001, 101, 011, 111.
-"""
+"""How the ranks of a job share a model: the tensor-, pipeline- and data-parallel grid, and each rank's index in it."""
 
 from __future__ import annotations
 
@@ -47,13 +43,10 @@ class Grid:
         return self.model_ranks * self.data
 
     def index_of(self, rank: int) -> GridIndex:
-        """Return a rank's indices; the tensor index varies fastest, then pipeline, then data (DLIO's order)."""
-        return GridIndex(
-            tensor=rank % self.tensor,
-            pipeline=rank // self.tensor % self.pipeline,
-            data=rank // self.model_ranks,
-            model=rank % self.model_ranks,
-        )
+        """Return a rank's indices; the tensor index varies fastest, then pipeline, then data, as in DLIO."""
+        data, model = divmod(rank, self.model_ranks)
+        pipeline, tensor = divmod(model, self.tensor)
+        return GridIndex(tensor, pipeline, data, model)
 
 
 def grid_of(model: Model, settings: Checkpoint, ranks: int) -> Grid:
@@ -70,19 +63,13 @@ def grid_of(model: Model, settings: Checkpoint, ranks: int) -> Grid:
         zero_stage=degrees.zero_stage,
         all_ranks=settings.type == "all_ranks" and not model.has_layers,
     )
-    problems = [*_impossible_shapes(model), *_impossible_ranks(model, settings, grid, ranks)]
-    if problems:
+    if problems := list(_problems(model, settings, grid, ranks)):
         raise UserError(joined_problems(problems))
-    if grid.data % grid.expert:
-        raise UserError(
-            f"model.parallelism.expert is {grid.expert}, but there are {grid.data} data-parallel ranks: wanted a "
-            f"divisor of them; {grid.model_ranks * grid.expert} ranks or a multiple would do"
-        )
     return grid
 
 
-def _impossible_shapes(model: Model) -> Iterator[str]:
-    degrees, experts = model.parallelism, model.transformer.num_experts
+def _problems(model: Model, settings: Checkpoint, grid: Grid, ranks: int) -> Iterator[str]:
+    degrees, experts, subset = model.parallelism, model.transformer.num_experts, settings.mode == "subset"
     if model.has_layers and model.num_layers < degrees.pipeline:
         yield (
             f"model.num_layers is {model.num_layers} and model.parallelism.pipeline {degrees.pipeline}: wanted at "
@@ -98,17 +85,13 @@ def _impossible_shapes(model: Model) -> Iterator[str]:
             f"model.parallelism.expert is {degrees.expert} and model.transformer.num_experts {experts}: wanted a "
             "number of experts that it divides"
         )
-
-
-def _impossible_ranks(model: Model, settings: Checkpoint, grid: Grid, ranks: int) -> Iterator[str]:
-    degrees, subset = model.parallelism, settings.mode == "subset"
-    job_ranks = grid.ranks if subset else settings.job_ranks or ranks
     if subset and degrees.data < 1:
         yield (
             "checkpoint.mode is 'subset' and model.parallelism.data is not set: wanted the number of data-parallel "
             "copies of the whole job, such as model.parallelism.data=8"
         )
         return
+    job_ranks = grid.ranks if subset else settings.job_ranks or ranks
     if subset and settings.job_ranks not in (0, job_ranks):
         yield (
             f"checkpoint.job_ranks is {settings.job_ranks}, but tensor {degrees.tensor} x pipeline {degrees.pipeline} "
@@ -119,7 +102,7 @@ def _impossible_ranks(model: Model, settings: Checkpoint, grid: Grid, ranks: int
             f"model.parallelism.data is {degrees.data} with checkpoint.mode=default: there it follows from the number "
             "of ranks; leave it out, or set checkpoint.mode=subset"
         )
-    if not subset and job_ranks % grid.model_ranks:
+    if job_ranks % grid.model_ranks:  # never with a subset
         multiple = max(1, job_ranks // grid.model_ranks) * grid.model_ranks
         yield (
             f"{'checkpoint.job_ranks is' if settings.job_ranks else 'ranks:'} {job_ranks}, not a multiple of the "
@@ -130,4 +113,9 @@ def _impossible_ranks(model: Model, settings: Checkpoint, grid: Grid, ranks: int
         yield (
             f"checkpoint.first_rank is {settings.first_rank} and {ranks} ranks take part: the job has {job_ranks}; "
             "wanted fewer ranks, or a larger job (checkpoint.job_ranks; in mode=subset model.parallelism.data)"
+        )
+    if grid.data % grid.expert:
+        yield (
+            f"model.parallelism.expert is {grid.expert}, but there are {grid.data} data-parallel ranks: wanted a "
+            f"divisor of them; {grid.model_ranks * grid.expert} ranks or a multiple would do"
         )

@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain
+from typing import Literal
 
 import numpy as np
-from numpy.typing import NDArray
 
 from datagen.errors import UserError
-from datagen.storage.storage_base import Reader, StorageBase
+from datagen.storage.storage_base import StorageBase
 from dlemu.checkpoints.file_content import FileContent
-from dlemu.checkpoints.movers import Columns, Done, Movers, add_call
-from dlemu.checkpoints.piece_ring import split_buffer
+from dlemu.checkpoints.movers import Columns, Done, Movers, split_buffer
 from dlemu.config.schema import Checkpoint
 
 _ALIGNMENT = 4096  # O_DIRECT: multiples of any device's logical block
@@ -26,6 +26,7 @@ The kernel splits both into the same device requests, and a rank needs no memory
 """
 _DIRECTORY_BYTES = 4096
 """Bytes at the end of a zip file that torch.load reads first: its directory."""
+_Reads = Iterator[tuple[int, int]]  # (offset, bytes) of each
 
 
 def check_is_file(storage: StorageBase, path: str) -> None:
@@ -34,19 +35,19 @@ def check_is_file(storage: StorageBase, path: str) -> None:
         storage.size_bytes(path)
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class ReadPattern:
     """How the threads of a rank read a file."""
 
+    read_as: Literal["fast", "torch_load", "mlperf_v3"]
     threads: int
     piece_bytes: int
     """Maximum bytes per read call."""
-    by_tensor: bool = False
-    """Read the end of the file first, then tensor by tensor."""
-    own_parts: bool = False
-    """Each thread reads its own part of the file; else a free thread takes the next piece."""
-    reads_ahead: bool = True
-    """The kernel may read ahead."""
+
+    @property
+    def reads_ahead(self) -> bool:
+        """Whether the kernel may read ahead."""
+        return self.read_as != "mlperf_v3"
 
 
 def read_pattern(settings: Checkpoint) -> ReadPattern:
@@ -56,11 +57,9 @@ def read_pattern(settings: Checkpoint) -> ReadPattern:
     another. `mlperf_v3`: like MLPerf Storage v3.0, each of 4 threads reads a quarter of the file, without kernel
     read-ahead (POSIX_FADV_RANDOM).
     """
-    if settings.read_as == "torch_load":
-        return ReadPattern(threads=1, piece_bytes=_MAX_READ_BYTES, by_tensor=True)
-    if settings.read_as == "mlperf_v3":
-        return ReadPattern(threads=4, piece_bytes=_MAX_READ_BYTES, own_parts=True, reads_ahead=False)
-    return ReadPattern(threads=settings.readers, piece_bytes=settings.transfer_size)
+    if settings.read_as == "fast":
+        return ReadPattern("fast", settings.readers, settings.transfer_size)
+    return ReadPattern(settings.read_as, 1 if settings.read_as == "torch_load" else 4, _MAX_READ_BYTES)
 
 
 class CheckpointReader:
@@ -93,93 +92,73 @@ class CheckpointReader:
 
     def _read(self, file: FileContent, *, content_known: bool) -> Columns:
         check_is_file(self._storage, file.path)
-        self._movers.begin()
-        reader = (self._storage.open if self._pattern.reads_ahead else self._storage.open_unread_ahead)(file.path)
-        failed = threading.Event()
+        reads, failed, alignment = _reads_by_thread(file, self._pattern), threading.Event(), self._storage.alignment
+        opened = self._storage.open if self._pattern.reads_ahead else self._storage.open_unread_ahead
+        with self._movers.measured() as columns, contextlib.closing(opened(file.path)) as reader:
 
-        def work(thread: int, share: Columns) -> None:
-            for offset, size_bytes in reads[thread]:
-                if failed.is_set():
-                    return
-                data = self._read_piece(file, reader, offset, self._buffers[thread], size_bytes, share)
-                if content_known:
-                    self._check(file, data, offset, self._scratch[thread])
+            def work(thread: int, share: Columns) -> None:
+                for offset, size_bytes in reads[thread]:
+                    if failed.is_set():
+                        return
+                    buffer = self._buffers[thread][: -(-size_bytes // alignment) * alignment]
+                    began_ns = time.monotonic_ns()
+                    got = min(reader.read_into(buffer, offset), size_bytes)
+                    share["call_ns"] += time.monotonic_ns() - began_ns
+                    share["bytes"] += got
+                    if got < size_bytes:
+                        raise UserError(
+                            f"{file.path} ended at byte {offset + got} while it was read, wanted {file.size_bytes}: it "
+                            "was truncated meanwhile; write the checkpoint again"
+                        )
+                    if content_known:
+                        self._check(file, buffer[:got], offset, thread)
 
-        try:
-            _check_size(file, reader)
-            reads = _reads_by_thread(file, self._pattern)
-            self._movers.run(work, failed.set, len(reads))
-            moved_ns = time.monotonic_ns()
-        finally:
-            reader.close()
-        return self._movers.columns(moved_ns, moved_ns)
+            if reader.size_bytes != file.size_bytes:
+                is_short = reader.size_bytes < file.size_bytes
+                problem = "is truncated" if is_short else "is too long: it is of another model or format"
+                raise UserError(
+                    f"{file.path} {problem}: it has {reader.size_bytes} bytes, wanted {file.size_bytes}; write the "
+                    "checkpoint again"
+                )
+            self._movers.run(work, columns, failed.set, len(reads))
+        return columns
 
-    def _read_piece(
-        self, file: FileContent, reader: Reader, offset: int, buffer: memoryview, size_bytes: int, share: Columns
-    ) -> memoryview:
-        aligned_bytes = -(-size_bytes // self._storage.alignment) * self._storage.alignment
-        began_ns = time.monotonic_ns()
-        got = min(reader.read_into(buffer[:aligned_bytes], offset), size_bytes)
-        add_call(share, began_ns, got)
-        if got < size_bytes:
-            raise UserError(
-                f"{file.path} ended at byte {offset + got} while it was read, wanted {file.size_bytes}: it was "
-                "truncated meanwhile; write the checkpoint again"
-            )
-        return buffer[:got]
-
-    def _check(self, file: FileContent, data: memoryview, offset: int, scratch: NDArray[np.uint8] | None) -> None:
+    def _check(self, file: FileContent, data: memoryview, offset: int, thread: int) -> None:
+        """Raise UserError if `data`, which a thread read at `offset`, is not what was written there."""
+        scratch, problem = self._scratch[thread], ""
         if scratch is not None:
             problem = file.difference(data, offset, scratch)
-        elif offset == 0 or self._pattern.by_tensor:  # the first read by tensor is the end of the file
+        elif offset == 0 or self._pattern.read_as == "torch_load":  # whose first read is the end of the file
             before_block = -offset % _ALIGNMENT  # a tensor begins anywhere
             problem = file.stamp_problem(data[before_block:], offset + before_block)
-        else:
-            return
         if problem:
             raise UserError(f"{file.path} is not the file that was written: {problem}; write the checkpoint again")
 
 
-def _reads_by_thread(file: FileContent, pattern: ReadPattern) -> list[Iterator[tuple[int, int]]]:
-    """Return for each thread an iterator of its reads (offset, bytes): the thread's own part, or a share of all.
+def _reads_by_thread(file: FileContent, pattern: ReadPattern) -> list[_Reads]:
+    """Return the reads of each thread: those of the thread's own part, or a share of all.
 
     Reads that threads share go to whichever is free first. A small file gets fewer threads, so that none is woken
     without a piece to read.
     """
-    if pattern.own_parts:
-        part_bytes = max(1, -(-file.size_bytes // (pattern.threads * _ALIGNMENT))) * _ALIGNMENT
-        starts = range(0, max(file.size_bytes, 1), part_bytes)
-        return [_pieces(start, min(file.size_bytes, start + part_bytes), pattern.piece_bytes) for start in starts]
-    if pattern.by_tensor:
-        shared = _by_tensor(file, pattern.piece_bytes)
-    else:
-        shared = _pieces(0, file.size_bytes, pattern.piece_bytes)
-    lock, pieces = threading.Lock(), -(-file.size_bytes // pattern.piece_bytes)
+    size_bytes = file.size_bytes
+    if pattern.read_as == "mlperf_v3":
+        part_bytes = max(1, -(-size_bytes // (pattern.threads * _ALIGNMENT))) * _ALIGNMENT
+        starts = range(0, max(size_bytes, 1), part_bytes)
+        return [_pieces(start, min(size_bytes, start + part_bytes), pattern.piece_bytes) for start in starts]
+    if pattern.read_as == "torch_load":  # the end of the file, where a zip has its directory, then its tensors
+        tail = max(0, size_bytes - _DIRECTORY_BYTES)
+        directory = [(tail, size_bytes - tail)] if file.layout.literals else []
+        tensors = (_pieces(at, at + tensor.bytes, pattern.piece_bytes) for at, tensor in file.layout.tensors)
+        return [chain(directory, chain.from_iterable(tensors))]
+    shared, lock = _pieces(0, size_bytes, pattern.piece_bytes), threading.Lock()
 
     def following() -> tuple[int, int] | None:
         with lock:
             return next(shared, None)
 
-    return [iter(following, None) for _ in range(max(1, min(pattern.threads, pieces)))]
+    return [iter(following, None) for _ in range(max(1, min(pattern.threads, -(-size_bytes // pattern.piece_bytes))))]
 
 
-def _pieces(begin: int, end: int, piece_bytes: int) -> Iterator[tuple[int, int]]:
+def _pieces(begin: int, end: int, piece_bytes: int) -> _Reads:
     return ((offset, min(piece_bytes, end - offset)) for offset in range(begin, end, piece_bytes))
-
-
-def _by_tensor(file: FileContent, piece_bytes: int) -> Iterator[tuple[int, int]]:
-    """Yield the reads of torch.load: the end of the file, where a zip has its directory, then its tensors."""
-    layout = file.layout
-    tail = max(0, layout.size_bytes - _DIRECTORY_BYTES)
-    directory = [(tail, layout.size_bytes - tail)] if layout.literals else []
-    tensors = (_pieces(at, at + tensor.bytes, piece_bytes) for at, tensor in layout.tensors)
-    return chain(directory, chain.from_iterable(tensors))
-
-
-def _check_size(file: FileContent, reader: Reader) -> None:
-    if reader.size_bytes == file.size_bytes:
-        return
-    problem = "is truncated" if reader.size_bytes < file.size_bytes else "is too long: it is of another model or format"
-    raise UserError(
-        f"{file.path} {problem}: it has {reader.size_bytes} bytes, wanted {file.size_bytes}; write the checkpoint again"
-    )

@@ -13,17 +13,18 @@ import contextlib
 import math
 import threading
 from collections.abc import Callable
+from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 from datagen.storage.storage_base import StorageBase
-from dlemu.checkpoints.checkpoint_plan import CheckpointPlan, plan_checkpoint
+from dlemu.checkpoints.checkpoint_plan import plan_checkpoint
 from dlemu.checkpoints.file_content import files_of
 from dlemu.checkpoints.io_rows import SavedCheckpoint
-from dlemu.checkpoints.piece_ring import make_buffers
-from dlemu.checkpoints.shards import FileLayout, Tensor
-from dlemu.checkpoints.stored import block_name
-from dlemu.checkpoints.write_files import CheckpointWriter, explained
+from dlemu.checkpoints.movers import make_buffers
+from dlemu.checkpoints.shards import FileLayout, Tensor, laid_out
+from dlemu.checkpoints.stored import block_name, explained
+from dlemu.checkpoints.write_files import CheckpointWriter
 from dlemu.config.schema import Checkpoint, Model
 from dlemu.machine.clock import Clock
 from dlemu.ranks import Comm
@@ -35,47 +36,36 @@ class Saving:
 
     def __init__(self, settings: Checkpoint, comm: Comm, clock: Clock, own_bytes: int) -> None:
         """`own_bytes` are this rank's bytes of one checkpoint, which a snapshot copies."""
-        self._settings = settings
-        self._comm = comm
-        self._clock = clock
-        self._own_bytes = own_bytes
-        self._thread: threading.Thread | None = None
-        self._ended_ns = 0
-        self._failure: BaseException | None = None
+        self._settings, self._comm, self._clock, self._own_bytes = settings, comm, clock, own_bytes
 
     def begin(self, write: Callable[[int], None]) -> int:
         """Call `write` with the time at which writing begins; return when training goes on.
 
         With `asynchronous`, training goes on after a snapshot, when a thread calls `write`.
         """
+        done = self._done = Future[int]()
         if not self._settings.asynchronous:
             write(self._clock.now_ns())
-            self._ended_ns = self._clock.now_ns()
-            return self._ended_ns
+            done.set_result(self._clock.now_ns())
+            return done.result()
         # GB/s are bytes per ns
         copied_ns = self._clock.now_ns() + round(self._own_bytes / self._settings.snapshot_gb_per_second)
         self._clock.sleep_until(copied_ns)
         released_ns = self._comm.all_reduce_max(self._clock.now_ns())
-        self._thread = threading.Thread(
-            target=self._run, args=(write, released_ns), name="checkpoint-drain", daemon=True
-        )
-        start_thread(self._thread)
-        return released_ns
 
-    def _run(self, write: Callable[[int], None], began_ns: int) -> None:
-        try:
-            write(began_ns)
-            self._ended_ns = self._clock.now_ns()
-        except BaseException as error:
-            self._failure = error
+        def drain() -> None:
+            try:
+                write(released_ns)
+                done.set_result(self._clock.now_ns())
+            except BaseException as error:
+                done.set_exception(error)
+
+        start_thread(threading.Thread(target=drain, name="checkpoint-drain", daemon=True))
+        return released_ns
 
     def wait(self) -> int:
         """Wait until this rank has written its part; return when that was, or raise the error of writing it."""
-        if self._thread is not None:
-            self._thread.join()
-        if self._failure is not None:
-            raise self._failure
-        return self._ended_ns
+        return self._done.result()
 
 
 @dataclass
@@ -134,10 +124,6 @@ class TrainingSaver:
         return sum(layout.size_bytes for rank in range(self.comm.size) for layout in self._layouts_of_rank(rank))
 
     @cached_property
-    def _plan(self) -> CheckpointPlan:
-        return plan_checkpoint(self.model, self.settings, self.comm.size)
-
-    @cached_property
     def _layouts(self) -> tuple[FileLayout, ...]:
         return self._layouts_of_rank(self.comm.rank)
 
@@ -148,32 +134,27 @@ class TrainingSaver:
 
     def _layouts_of_rank(self, rank: int) -> tuple[FileLayout, ...]:
         if self.model.has_layers:
-            return self._plan.files(self._plan.ranks[rank])
+            plan = plan_checkpoint(self.model, self.settings, self.comm.size)
+            return plan.files(plan.ranks[rank])
         if rank > 0 and self.settings.type != "all_ranks":
             return ()
         size_bytes = self.model.model_size_bytes
-        return (FileLayout(f"rank_{rank}.ckpt", size_bytes, (), ((0, Tensor("model", (size_bytes,), "int8")),)),)
+        return (laid_out(f"rank_{rank}.ckpt", [Tensor("model", (size_bytes,), "int8")]),)
 
     def _write(self, epoch: int, block: int) -> None:
         if not self._layouts:
             return
-        folder = f"{self.settings.checkpoint_folder.rstrip('/')}/{block_name(epoch, block)}"
+        settings = self.settings
+        folder = f"{settings.checkpoint_folder.rstrip('/')}/{block_name(epoch, block)}"
         number = (epoch & 0x3FF) << 10 | block & 0x3FF  # 20 bits: repeats after 1024 epochs, or 1024 blocks of an epoch
-        files = files_of(folder, self._layouts, self.settings, self.seed, checkpoint=number, rank=self.comm.rank)
+        files = files_of(folder, self._layouts, settings, self.seed, checkpoint=number, rank=self.comm.rank)
         try:
             self.storage.make_folder(folder)
             for file in files:
                 with contextlib.suppress(FileNotFoundError):
                     self.storage.remove(file.path)  # an earlier run's file: there may be no space for both
         except OSError as error:
-            raise explained(error, folder, 0) from error
-        writer = CheckpointWriter(
-            self.storage,
-            files,
-            self._buffers,
-            threads=self.settings.writers,
-            fsync=self.settings.fsync,
-            sync_seconds=max(self.sync_seconds, sum(file.size_bytes for file in files) / 10e6),  # slower: it hangs
-        )
-        writer.wait_ready()
+            raise explained(error, folder) from error
+        sync_seconds = max(self.sync_seconds, sum(file.size_bytes for file in files) / 10e6)  # slower: it hangs
+        writer = CheckpointWriter(self.storage, files, self._buffers, settings, sync_seconds)
         writer.write(lambda _number, _moved: None)

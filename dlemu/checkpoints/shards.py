@@ -78,32 +78,22 @@ class FileLayout:
         return sum(tensor.bytes for _, tensor in self.tensors)
 
 
-class LayoutBuilder:
-    """Builds a layout by appending literals and tensors."""
-
-    def __init__(self, tensors: Iterable[Tensor] = (), *, head: bytes = b"") -> None:
-        self.size_bytes = 0
-        self._literals: list[tuple[int, bytes]] = []
-        self._tensors: list[tuple[int, Tensor]] = []
-        self.literal(head)
-        for tensor in tensors:
-            self.tensor(tensor)
-
-    def literal(self, data: bytes) -> None:
-        """Append bytes; they are merged with a literal right before."""
-        if self._literals and self._literals[-1][0] + len(self._literals[-1][1]) == self.size_bytes:
-            offset, before = self._literals.pop()
-            self._literals.append((offset, before + data))
-        elif data:
-            self._literals.append((self.size_bytes, data))
-        self.size_bytes += len(data)
-
-    def tensor(self, tensor: Tensor) -> None:
-        self._tensors.append((self.size_bytes, tensor))
-        self.size_bytes += tensor.bytes
-
-    def layout(self, path: str) -> FileLayout:
-        return FileLayout(path, self.size_bytes, tuple(self._literals), tuple(self._tensors))
+def laid_out(path: str, pieces: Iterable[bytes | Tensor]) -> FileLayout:
+    """Return the layout of a file of these literals and tensors, back to back; adjacent literals are merged."""
+    literals: list[tuple[int, bytes]] = []
+    tensors: list[tuple[int, Tensor]] = []
+    end, joined = 0, b""  # `joined` are the literals since the last tensor
+    for piece in pieces:
+        if isinstance(piece, bytes):
+            joined += piece
+            continue
+        if joined:
+            literals.append((end, joined))
+        tensors.append((end + len(joined), piece))
+        end, joined = end + len(joined) + piece.bytes, b""
+    if joined:
+        literals.append((end, joined))
+    return FileLayout(path, end + len(joined), tuple(literals), tuple(tensors))
 
 
 def shards_of_rank(model: Model, grid: Grid, rank: int) -> tuple[Shard, ...]:
@@ -129,23 +119,19 @@ def parameters(model: Model) -> int:
     It counts the embedding, the head and its norm, and for each layer two norms, the attention's input and output
     matrices, and the three matrices of a gated feed-forward network; with experts, the router and each expert's three.
     """
-    return _dense_parameters(model) + _expert_parameters(model)
+    return sum(_parameters(model))
 
 
-def _dense_parameters(model: Model) -> int:
+def _parameters(model: Model) -> tuple[int, int]:
+    """Return the number of parameters outside of experts, and that of all experts."""
     if not model.has_layers or model.layer_parameters:
-        return 0
-    last, expert_layers = model.num_layers, _expert_layers(model)
+        return 0, 0
+    last, experts = model.num_layers, model.transformer.num_experts
+    expert_layers = max(0, last - model.transformer.num_dense_layers) if experts else 0
     # (a layer of each kind, how many): embedding, dense layers (which come first), expert layers, head, its norm.
     kinds = ((0, 1), (1, last - expert_layers), (last, expert_layers), (last + 1, 1), (last + 2, 1))
-    return sum(count * sum(map(math.prod, _layer_shapes(model, layer))) for layer, count in kinds)
-
-
-def _expert_parameters(model: Model) -> int:
-    if not model.has_layers or model.layer_parameters:
-        return 0
-    parameters_of_expert = sum(map(math.prod, _feed_forward_shapes(model, _expert_width(model))))
-    return _expert_layers(model) * model.transformer.num_experts * parameters_of_expert
+    dense = sum(count * sum(map(math.prod, _layer_shapes(model, layer))) for layer, count in kinds)
+    return dense, expert_layers * experts * sum(map(math.prod, _expert_shapes(model)))
 
 
 def _layer_shards(model: Model, grid: Grid, index: GridIndex) -> Iterator[Shard]:
@@ -186,7 +172,7 @@ def _layer_tensors(model: Model, grid: Grid, index: GridIndex, layer: int, prefi
         return _rank_tensors([(size, 1) for size in model.layer_parameters], "int8", grid, index, layer, prefix)
     shapes = _layer_shapes(model, layer)
     if grid.zero_stage == 3 and _has_experts(model, layer):  # ZeRO 3 shards experts like the rest of the layer
-        shapes = [*shapes, *_feed_forward_shapes(model, _expert_width(model)) * model.transformer.num_experts]
+        shapes = [*shapes, *_expert_shapes(model) * model.transformer.num_experts]
     return _rank_tensors(shapes, model.model_datatype, grid, index, layer, prefix)
 
 
@@ -222,24 +208,23 @@ def _layer_shapes(model: Model, layer: int) -> list[tuple[int, ...]]:
     queries = shape.head_dim * shape.num_attention_heads or hidden
     attention = [(hidden,), (hidden, queries + 2 * head * shape.num_kv_heads), (queries, hidden), (hidden,)]
     if not _has_experts(model, layer):
-        return [*attention, *_feed_forward_shapes(model, shape.ffn_hidden_size)]
+        return [*attention, *_feed_forward_shapes(hidden, shape.ffn_hidden_size)]
     shared = shape.num_shared_experts * _expert_width(model)
-    return [*attention, (hidden, shape.num_experts), *(_feed_forward_shapes(model, shared) if shared else ())]
+    return [*attention, (hidden, shape.num_experts), *(_feed_forward_shapes(hidden, shared) if shared else ())]
 
 
-def _feed_forward_shapes(model: Model, width: int) -> list[tuple[int, ...]]:
+def _feed_forward_shapes(hidden: int, width: int) -> list[tuple[int, ...]]:
     """Return the shapes of a gated feed-forward network: the gate and up matrices as one, and the down matrix."""
-    hidden = model.transformer.hidden_size
     return [(hidden, 2 * width), (width, hidden)]
+
+
+def _expert_shapes(model: Model) -> list[tuple[int, ...]]:
+    return _feed_forward_shapes(model.transformer.hidden_size, _expert_width(model))
 
 
 def _has_experts(model: Model, layer: int) -> bool:
     shape = model.transformer
     return shape.num_experts > 0 and shape.num_dense_layers < layer <= model.num_layers
-
-
-def _expert_layers(model: Model) -> int:
-    return max(0, model.num_layers - model.transformer.num_dense_layers) if model.transformer.num_experts else 0
 
 
 def _expert_width(model: Model) -> int:
@@ -250,11 +235,10 @@ def _expert_shards(model: Model, grid: Grid, index: GridIndex) -> Iterator[Shard
     """Yield a file for each expert of each layer, where the rank has the first copy of that expert."""
     if not model.has_layers or grid.zero_stage == 3 or index.data >= grid.expert:
         return
-    experts_per_copy = model.transformer.num_experts // grid.expert
+    shapes, experts_per_copy = _expert_shapes(model), model.transformer.num_experts // grid.expert
     for layer in _layers_of_stage(model, grid.pipeline, index.pipeline):
         if not _has_experts(model, layer):
             continue
-        shapes = _feed_forward_shapes(model, _expert_width(model))
         for expert in range(index.data * experts_per_copy, (index.data + 1) * experts_per_copy):
             tensors = _rank_tensors(shapes, model.model_datatype, grid, index, f"{layer}.expert.{expert}")
             yield Shard(f"layer_{layer}_expert_{expert}_mp_rank_{index.model:02d}_model_states.pt", tensors, "model")
@@ -269,8 +253,7 @@ def _optimizer_tensors(model: Model, grid: Grid, rank: int) -> tuple[Tensor, ...
         sizes["combined"] = sum(size for _, size in groups)
         dtype: Datatype = "int8"
     elif model.has_layers:
-        copy = [_dense_parameters(model) // ranks, _expert_parameters(model) // ranks]
-        copy = [size for size in copy if size > 0]
+        copy = [size // ranks for size in _parameters(model) if size >= ranks]
         if copy:
             copy.append(OPTIMIZER_EXTRA * model.transformer.hidden_size)
         sizes = {str(number): size for number, size in enumerate(copy * OPTIMIZER_COPIES)}

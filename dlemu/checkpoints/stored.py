@@ -7,6 +7,7 @@ last rank is done. So an interrupted checkpoint is always recognised. Checkpoint
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import re
 from collections.abc import Collection, Iterator
@@ -15,7 +16,7 @@ from dataclasses import dataclass, replace
 import msgspec
 
 from datagen.content import BULK_VERSION
-from datagen.errors import UserError
+from datagen.errors import SpaceError, UserError, no_space
 from datagen.storage.storage_base import StorageBase, read_whole, write_whole
 from dlemu.config.schema import Checkpoint, Model
 
@@ -48,6 +49,20 @@ class StoredNote:
         return f"{self.model.name} by {writers}, {self.bytes:,} bytes in format {self.settings.format}"
 
 
+def explained(error: OSError, path: str, size_bytes: int = 0) -> UserError:
+    """Return the error to report when the storage refuses a file or folder; `size_bytes`: of the file, 0 if unknown."""
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        needs = f"needs {size_bytes} bytes" if size_bytes else "could not be written"
+        return SpaceError(
+            f"{no_space(error)}: checkpoint {path} {needs}; free some space or set checkpoint.checkpoint_folder to "
+            "another disk"
+        )
+    return UserError(
+        f"{path} can't be written, removed or accessed: {error.strerror or error}; see `dmesg` and what else uses the "
+        "folder, or set checkpoint.checkpoint_folder to another one"
+    )
+
+
 def folder_name(checkpoint: int | str) -> str:
     """Return the name of a checkpoint's folder, as in DLIO; with a shell pattern such as {1..3}, of several."""
     return f"global_epoch1_step{checkpoint}"
@@ -69,10 +84,7 @@ def stored_checkpoints(storage: StorageBase, checkpoint_folder: str) -> list[int
     except FileNotFoundError:
         return []
     except OSError as error:
-        raise UserError(
-            f"checkpoint.checkpoint_folder {checkpoint_folder} can't be listed: {error.strerror or error}; set it to a "
-            "folder"
-        ) from error
+        raise explained(error, checkpoint_folder) from error
     return sorted(int(match[1]) for match in matches if match)
 
 
@@ -84,10 +96,7 @@ def read_note(storage: StorageBase, folder: str) -> StoredNote | None:
     except (FileNotFoundError, NotADirectoryError):
         return None
     except OSError as error:
-        raise UserError(
-            f"{path} can't be read: {error.strerror or error}; remove that checkpoint, or set "
-            "checkpoint.checkpoint_folder to another folder"
-        ) from error
+        raise explained(error, path) from error
     try:
         note = msgspec.json.decode(data, type=StoredNote)
     except (msgspec.MsgspecError, UnicodeDecodeError) as error:
@@ -120,13 +129,11 @@ def remove_checkpoint(storage: StorageBase, folder: str, names: Collection[str])
     with contextlib.suppress(OSError, UserError):  # there is no room for the note, or it is damaged
         if (note := read_note(storage, folder)) is not None and note.complete:
             write_note(storage, folder, replace(note, complete=False), fsync=False)
-    for name in [name for name in files_in(storage, folder) if name in names]:
-        with contextlib.suppress(FileNotFoundError):
-            storage.remove(f"{folder}/{name}")
     with contextlib.suppress(OSError):
         storage.remove_unfinished(folder)
-    with contextlib.suppress(FileNotFoundError):
-        storage.remove(f"{folder}/{NOTE}")
+    for name in [*(name for name in files_in(storage, folder) if name in names), NOTE]:
+        with contextlib.suppress(FileNotFoundError):
+            storage.remove(f"{folder}/{name}")
     with contextlib.suppress(OSError):
         storage.remove_folder(folder)
 
@@ -142,8 +149,11 @@ def claim_blocks(storage: StorageBase, checkpoint_folder: str, names: Collection
 
     Raises UserError if one of them is a symbolic link, or is not empty and was not recorded before; raises OSError.
     """
-    folder = checkpoint_folder.rstrip("/")
-    recorded = _recorded_blocks(storage, folder)
+    folder, recorded = checkpoint_folder.rstrip("/"), set[str]()
+    path_of_list = f"{folder}/{BLOCKS}"
+    with contextlib.suppress(FileNotFoundError, NotADirectoryError, msgspec.MsgspecError, ValueError, RecursionError):
+        storage.size_bytes(path_of_list)  # refuses pipes and devices before one is opened
+        recorded.update(msgspec.json.decode(bytes(read_whole(storage, path_of_list)), type=list[str]))
     for name in sorted(_names_in(storage, folder).intersection(names)):
         path = f"{folder}/{name}"
         if is_link(storage, path) or (name not in recorded and _names_in(storage, path)):
@@ -152,7 +162,7 @@ def claim_blocks(storage: StorageBase, checkpoint_folder: str, names: Collection
                 "checkpoint.checkpoint_folder to a new folder"
             )
     storage.make_folder(folder)
-    write_whole(storage, f"{folder}/{BLOCKS}", msgspec.json.encode(sorted(recorded.union(names))), sync=False)
+    write_whole(storage, path_of_list, msgspec.json.encode(sorted(recorded.union(names))), sync=False)
 
 
 def block_name(epoch: int, block: int) -> str:
@@ -168,12 +178,3 @@ def _names_in(storage: StorageBase, folder: str) -> set[str]:
         return set()
     except NotADirectoryError:
         return {folder}
-
-
-def _recorded_blocks(storage: StorageBase, folder: str) -> frozenset[str]:
-    path = f"{folder}/{BLOCKS}"
-    try:
-        storage.size_bytes(path)  # refuses pipes and devices before one is opened
-        return frozenset(msgspec.json.decode(bytes(read_whole(storage, path)), type=list[str]))
-    except (FileNotFoundError, NotADirectoryError, msgspec.MsgspecError, ValueError, RecursionError):
-        return frozenset()

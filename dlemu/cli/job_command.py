@@ -25,9 +25,9 @@ def job_command(kind: Kind) -> click.Command:
         overrides: tuple[str, ...],
         config_dir: str | None,
         cfg: bool,
-        make: bool,
-        yes: bool,
         as_json: bool,
+        make: bool = False,
+        yes: bool = False,
         export_dlio: str | None = None,
     ) -> None:
         if cfg:
@@ -38,8 +38,7 @@ def job_command(kind: Kind) -> click.Command:
             from dlemu.config import load
             from dlemu.dlio.config import dlio_yaml
 
-            folder, name = os.path.split(export_dlio)
-            write_text(folder, name, dlio_yaml(load(overrides, config_dir=config_dir)))
+            write_text(*os.path.split(export_dlio), dlio_yaml(load(overrides, config_dir=config_dir)))
             click.echo(f"written: {os.path.abspath(export_dlio)}")
             return
         from dlemu.runner.launched import run_as_placeholder
@@ -54,7 +53,8 @@ def job_command(kind: Kind) -> click.Command:
     exporting = click.option(
         "--export-dlio", metavar="FILE", help="Write the settings as a DLIO workload file, and stop."
     )
-    function = exporting(run) if kind.is_exported else run  # DLIO has such jobs as well
-    command = configured(making("data that the job reads")(answer_options("summary.json")(function)))
-    usage = inspect.cleandoc(kind.usage or kind.help)
-    return click.command(name=kind.command, help=f"{usage}\n\n{_EXIT}")(command)
+    command = answer_options("summary.json")(exporting(run) if kind.is_exported else run)  # DLIO has them as well
+    if job is None:  # other kinds read no data that could be made
+        command = making("data that the job reads")(command)
+    usage = f"{inspect.cleandoc(kind.usage or kind.help)}\n\n{_EXIT}"
+    return click.command(name=kind.command, help=usage)(configured(command))

@@ -8,16 +8,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from operator import attrgetter
+from functools import cached_property
 from typing import Any
 
+from dlemu.checkpoints.io_rows import READ, WRITE, IoRows
 from dlemu.checkpoints.shards import parameters
 from dlemu.dlio.files import GIB
 from dlemu.dlio.results import DlioRun, checkpoint_figures
-from dlemu.results.exported import CheckpointRecord, ExportedCheckpoints, Phase
+from dlemu.results.exported import ExportedCheckpoints
 
-KEYS: dict[Phase, str] = {"write": "save", "read": "load"}
-"""Phase -> DLIO's name for it."""
+KEYS = {WRITE: "save", READ: "load"}  # phase -> DLIO's name for it
 EPOCH = "1"
 _NO_DATASET = {"num_files_train": 8, "num_files_eval": 0, "num_samples_per_file": 1, "epochs": 0}
 _NO_DATASET_GIB = 8 * 64 * 1024 / GIB
@@ -28,7 +28,7 @@ _NO_DATASET_GIB = 8 * 64 * 1024 / GIB
 class DlioCheckpoints(DlioRun[ExportedCheckpoints]):
     """A checkpoint run in DLIO's terms."""
 
-    @property
+    @cached_property
     def size_gib(self) -> float:
         """Size of one checkpoint, all ranks of this run together: the bytes of its tensors only, as in DLIO."""
         return self.run.plan.tensor_bytes() / GIB
@@ -42,39 +42,40 @@ class DlioCheckpoints(DlioRun[ExportedCheckpoints]):
         """Return summary.json's numbers of files and epochs: those of DLIO's default dataset."""
         return dict(_NO_DATASET)
 
-    def records_of(self, rank: int) -> list[CheckpointRecord]:
+    def rows_of(self, rank: int) -> IoRows:
         """Return a rank's checkpoints in chronological order."""
-        return sorted((record for record in self.run.records if record.rank == rank), key=attrgetter("start_ns"))
+        rows: IoRows = self.run.rows[self.run.rows["rank"] == rank]
+        return rows
 
-    def seconds(self, record: CheckpointRecord) -> float:
+    def seconds(self, row: Any) -> float:
         """Return how long a checkpoint took, computed from its time stamps."""
-        return (self.us(record.end_ns) - self.us(record.start_ns)) / 1e6
+        return (self.us(row["ended_ns"]) - self.us(row["began_ns"])) / 1e6
 
-    def rate(self, record: CheckpointRecord) -> float:
-        """Return GiB/s: all ranks' bytes divided by the time of the record's rank."""
-        seconds = self.seconds(record)
+    def rate(self, row: Any) -> float:
+        """Return GiB/s: all ranks' bytes divided by the time of the row's rank."""
+        seconds = self.seconds(row)
         return self.size_gib / seconds if seconds else 0.0
 
     def metric(self) -> dict[str, Any]:
         """Return the figures of the phases that ran; DLIO of 2026 omits the others."""
         figures: dict[str, Any] = {}
         for phase, key in KEYS.items():
-            records = [record for record in self.records_of(0) if record.phase == phase]
-            figures |= checkpoint_figures(key, list(map(self.rate, records)), list(map(self.seconds, records)))
+            rows = [row for row in self.rows_of(0) if row["phase"] == phase]
+            figures |= checkpoint_figures(key, list(map(self.rate, rows)), list(map(self.seconds, rows)))
         return figures | {"checkpoint_size_GB": self.size_gib}
 
     def stats_of(self, rank: int) -> dict[str, Any]:
         """Return each checkpoint's time on this rank, and all ranks' bytes divided by that time."""
-        records = self.records_of(rank)
+        rows = self.rows_of(rank)
         stats: dict[str, Any] = {"start": self.stamp(self.started_ns)}
-        for record in records:
-            stats[f"{KEYS[record.phase]}_ckpt{record.checkpoint}"] = {
-                "start": self.stamp(record.start_ns),
-                "end": self.stamp(record.end_ns),
-                "duration": self.seconds(record),
-                "throughput": self.rate(record),
+        for row in rows:
+            stats[f"{KEYS[row['phase']]}_ckpt{row['checkpoint']}"] = {
+                "start": self.stamp(row["began_ns"]),
+                "end": self.stamp(row["ended_ns"]),
+                "duration": self.seconds(row),
+                "throughput": self.rate(row),
             }
-        ended_ns = max([record.end_ns for record in records], default=self.ended_ns)
+        ended_ns = max(rows["ended_ns"].tolist(), default=self.ended_ns)
         return {EPOCH: stats | {"end": self.stamp(ended_ns)}}
 
     def epochs_of(self, rank: int) -> dict[str, Any]:
@@ -84,8 +85,7 @@ class DlioCheckpoints(DlioRun[ExportedCheckpoints]):
 
     def lines(self) -> Iterator[str]:
         """Yield the sizes, then a line when each checkpoint starts and finishes."""
-        model, plan = self.workload.model, self.run.plan
-        began = self.stamp(self.started_ns)
+        model, plan, began = self.workload.model, self.run.plan, self.stamp(self.started_ns)
         subset = " (subset)" if len(plan.ranks) < plan.grid.ranks else ""
         if subset:
             yield f"{began} Performing subset checkpointing: {len(plan.ranks)} of {plan.grid.ranks}"
@@ -94,9 +94,9 @@ class DlioCheckpoints(DlioRun[ExportedCheckpoints]):
             yield f"{began} Model size: {plan.tensor_bytes('model') / GIB:.6f} GB {subset}"
             yield f"{began} Optimizer state size: {plan.tensor_bytes('optimizer') / GIB:.6f} GB {subset}"
         yield f"{began} Total checkpoint size: {self.size_gib:.6f} GB {subset}"
-        for record in self.records_of(0):
-            verb = {"write": "saving", "read": "loading"}[record.phase]
-            action = f"{verb} checkpoint {record.checkpoint} for epoch {EPOCH}"
-            speed = f"{self.seconds(record):.4f} s; Throughput: {self.rate(record):.4f} GB/s"
-            yield f"{self.stamp(record.start_ns)} Starting {action}"
-            yield f"{self.stamp(record.end_ns)} Finished {action} in {speed}"
+        for row in self.rows_of(0):
+            verb = "saving" if row["phase"] == WRITE else "loading"
+            action = f"{verb} checkpoint {row['checkpoint']} for epoch {EPOCH}"
+            speed = f"{self.seconds(row):.4f} s; Throughput: {self.rate(row):.4f} GB/s"
+            yield f"{self.stamp(row['began_ns'])} Starting {action}"
+            yield f"{self.stamp(row['ended_ns'])} Finished {action} in {speed}"

@@ -66,7 +66,7 @@ class DlioRun(ABC, Generic[R]):
 
     def us(self, clock_ns: int) -> int:
         """Convert a time of rank 0's monotonic clock to microseconds since 1970."""
-        return (clock_ns + self.run.journal.wall_clock_offset_ns) // 1000
+        return (int(clock_ns) + self.run.journal.wall_clock_offset_ns) // 1000  # of a NumPy integer, too
 
     def stamp(self, clock_ns: int) -> str:
         """Return DLIO's time stamp for a time of rank 0's monotonic clock."""

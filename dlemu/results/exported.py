@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 from dlemu.config.schema import Workload
 from dlemu.metrics.rows import StepTable
@@ -11,9 +11,7 @@ from dlemu.results.live import RunJournal
 
 if TYPE_CHECKING:  # most runs have no checkpoints
     from dlemu.checkpoints.checkpoint_plan import CheckpointPlan
-    from dlemu.checkpoints.io_rows import SavedCheckpoint
-
-Phase = Literal["write", "read"]
+    from dlemu.checkpoints.io_rows import IoRows, SavedCheckpoint
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -41,23 +39,10 @@ class ExportedSteps(ExportedRun):
     """Checkpoints written between the steps."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class CheckpointRecord:
-    """One rank's part of one checkpoint, written or read."""
-
-    phase: Phase
-    checkpoint: int
-    """Number of the checkpoint, from 1."""
-    rank: int
-    start_ns: int
-    """Start, after a barrier of the ranks, by rank 0's monotonic clock."""
-    end_ns: int
-    """When this rank was done; with `checkpoint.rank_sync`, when the last rank was."""
-
-
 @dataclass(frozen=True, kw_only=True, eq=False)
 class ExportedCheckpoints(ExportedRun):
     """A run that only saved and loaded checkpoints."""
 
     plan: CheckpointPlan
-    records: tuple[CheckpointRecord, ...]
+    rows: IoRows
+    """A row for each rank and checkpoint, written or read, by start; times are of rank 0's monotonic clock."""

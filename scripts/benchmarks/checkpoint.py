@@ -19,7 +19,7 @@ from benchmarks.peer import Peer, PeerFailed, PeerSaved
 from dlemu.checkpoints.checkpoint_plan import plan_checkpoint
 from dlemu.checkpoints.io_rows import WRITE
 from dlemu.config import load
-from dlemu.jobs.checkpoint.result import read_checkpoint_run
+from dlemu.jobs.checkpoint.run import read_checkpoint_run
 
 WORKLOAD = "workload=llama3_8b", "scale=laptop"
 RANKS = 8

@@ -13,7 +13,7 @@ import time
 from datagen.storage.storage_base import NULL_STORAGE, open_storage
 from dlemu.checkpoints.checkpoint_plan import plan_checkpoint
 from dlemu.checkpoints.file_content import files_of
-from dlemu.checkpoints.piece_ring import make_buffers
+from dlemu.checkpoints.movers import make_buffers
 from dlemu.checkpoints.write_files import CheckpointWriter
 from dlemu.config import load
 
@@ -30,8 +30,7 @@ def main(workload_name: str, ranks: int) -> dict[str, float]:
     largest = max(range(ranks), key=lambda rank: sizes[rank])
     files = files_of("/null", layouts[largest], settings, 1, checkpoint=1, rank=largest)
     buffers = make_buffers(settings.writers, settings.transfer_size, max(file.size_bytes for file in files))
-    writer = CheckpointWriter(open_storage(NULL_STORAGE), files, buffers, threads=settings.writers, fsync=True)
-    writer.wait_ready()
+    writer = CheckpointWriter(open_storage(NULL_STORAGE), files, buffers, settings)
     began = time.monotonic()
     writer.write(lambda number, moved: None)
     seconds = time.monotonic() - began

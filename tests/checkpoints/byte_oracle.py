@@ -15,7 +15,7 @@ from datagen.registry import names
 from datagen.storage import memory
 from dlemu.checkpoints.checkpoint_plan import FORMATS, plan_checkpoint
 from dlemu.checkpoints.file_content import files_of
-from dlemu.checkpoints.piece_ring import make_buffers
+from dlemu.checkpoints.movers import make_buffers
 from dlemu.checkpoints.read_files import CheckpointReader, read_pattern
 from dlemu.checkpoints.write_files import CheckpointWriter
 from dlemu.config.schema import Checkpoint
@@ -31,14 +31,14 @@ def record(form: str, shape: str) -> Entry:
 
     Which of several threads reads first is left to chance: their calls are in the order of offsets.
     """
-    settings = Checkpoint(format=form, verify=True, readers=1, transfer_size=PIECE_BYTES)
+    settings = Checkpoint(format=form, fsync=False, transfer_size=PIECE_BYTES)
     plan, held = plan_checkpoint(SHAPES[shape], settings, RANKS), memory.Storage()
     entry: Entry = {}
     for rank in reversed(plan.ranks):
         named = files_of("", plan.files(rank), settings, 5, checkpoint=1, rank=rank)
         files = [replace(file, path=file.layout.path) for file in named]
         buffers = make_buffers(1, PIECE_BYTES, max((file.size_bytes for file in files), default=0))
-        CheckpointWriter(held, files, buffers, threads=1, fsync=False).write(lambda _number, _file: None)
+        CheckpointWriter(held, files, buffers, settings).write(lambda _number, _file: None)
     for path, data in sorted(held.files.items()):
         entry[path] = of_file(data)
     for manner in ("fast", "torch_load", "mlperf_v3"):

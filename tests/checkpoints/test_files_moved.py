@@ -19,7 +19,7 @@ from datagen.storage import memory, posix
 from datagen.storage.storage_base import FOLDERS, StorageBase, StorageSpec, open_storage
 from dlemu.checkpoints.file_content import FileContent, files_of
 from dlemu.checkpoints.io_rows import IO_COLUMNS, IO_DTYPE, read_logs, rows_path
-from dlemu.checkpoints.piece_ring import RING_BYTES, PieceRing, make_buffers
+from dlemu.checkpoints.movers import RING_BYTES, make_buffers
 from dlemu.checkpoints.read_files import CheckpointReader, read_pattern
 from dlemu.checkpoints.shards import FileLayout, Tensor
 from dlemu.checkpoints.stored import (
@@ -31,7 +31,7 @@ from dlemu.checkpoints.stored import (
     stored_checkpoints,
     write_note,
 )
-from dlemu.checkpoints.write_files import CheckpointWriter
+from dlemu.checkpoints.write_files import CheckpointWriter, PieceRing
 from dlemu.config.schema import Checkpoint, Datatype, Model
 from dlemu.ranks.row_log import RowLog
 
@@ -56,8 +56,7 @@ def write(
 ) -> list[dict[str, int]]:
     storage.make_folder(os.path.dirname(wanted[0].path))
     buffers = make_buffers(threads, piece, max(file.size_bytes for file in wanted))
-    writer = CheckpointWriter(storage, wanted, buffers, threads=threads, fsync=True)
-    writer.wait_ready()
+    writer = CheckpointWriter(storage, wanted, buffers, Checkpoint(writers=threads))
     moved: list[dict[str, int]] = []
     writer.write(lambda _, file: moved.append(file))
     return moved

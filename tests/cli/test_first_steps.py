@@ -36,6 +36,7 @@ def ended(words: list[str], monkeypatch: pytest.MonkeyPatch) -> object:
         (["train", "--ranks", "4"], "settings are given as KEY=VALUE, without dashes: ranks=...\n"),
         (["predict", "--gpus=8"], "without dashes: ranks=..."),
         (["datagen", "--yes"], "No such option"),
+        (["checkpoint", "--make"], "No such option"),
         (["datagen", "verify", "--fsync"], "--fsync is for writing, and `dlemu datagen verify` only reads"),
         (["train", "--num-client-hosts", "2"], "did you mean the hosts on which mpirun or srun starts ranks"),
         (["train", "workload=unet3d", "dataset.format=.jpg"], "dataset.format is '.jpg': did you mean jpeg?"),

@@ -16,7 +16,7 @@ import pytest
 import dlemu
 from dlemu.checkpoints.stored import NOTE
 from dlemu.cli import main
-from dlemu.jobs.checkpoint.result import CheckpointRun
+from dlemu.jobs.checkpoint.analyse import CheckpointRun
 from dlemu.jobs.training.result import make_run
 from dlemu.report import page
 from dlemu.results.measured import write_measured, write_summary

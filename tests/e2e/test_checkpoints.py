@@ -11,8 +11,8 @@ import pytest
 import yaml
 
 import dlemu
+from dlemu.jobs.checkpoint.analyse import CheckpointRun
 from dlemu.jobs.checkpoint.measured import CheckpointJournal
-from dlemu.jobs.checkpoint.result import CheckpointRun
 from dlemu.results import KILLED
 from dlemu.results.live import read_journal
 from tests.e2e.harness import DLIO, MPIRUN, UNDER_MPI, assert_gone, family, start, until, wait

@@ -21,8 +21,9 @@ from datagen.inspection import inspect
 from datagen.spec import DatasetSpec
 from datagen.verify import verify
 from dlemu.config import load
-from dlemu.jobs.checkpoint.measured import exported
-from dlemu.jobs.checkpoint.result import CheckpointRun, read_checkpoint_run
+from dlemu.jobs.checkpoint.analyse import CheckpointRun
+from dlemu.jobs.checkpoint.parts import exported
+from dlemu.jobs.checkpoint.run import read_checkpoint_run
 from dlemu.jobs.checkpoint.summary import CheckpointSummary
 from dlemu.jobs.training.parts import figures
 from dlemu.jobs.training.result import make_run, read_run
@@ -128,7 +129,7 @@ def checkpoints_interface(folder: Path) -> Case:
 
     def read(copy: str) -> None:
         with contextlib.suppress(DlemuError):
-            _ = exported(read_checkpoint_run(copy)).records
+            _ = exported(read_checkpoint_run(copy)).rows
         with contextlib.suppress(DlemuError):
             decode_versioned(f"{copy}/summary.json", CheckpointSummary)
 

@@ -14,7 +14,7 @@ from datagen.errors import UserError
 from dlemu.checkpoints.checkpoint_plan import plan_checkpoint
 from dlemu.cli.predict import command
 from dlemu.config import load
-from dlemu.jobs.checkpoint.analyse import snapshot_seconds
+from dlemu.jobs.checkpoint.analyse import CheckpointRun, snapshot_seconds
 from dlemu.jobs.checkpoint.prediction import (
     WATCHDOG,
     CheckpointPrediction,
@@ -25,7 +25,7 @@ from dlemu.jobs.checkpoint.prediction import (
     run_prediction,
     speed_of,
 )
-from dlemu.jobs.checkpoint.result import CheckpointRun, read_checkpoint_run
+from dlemu.jobs.checkpoint.run import read_checkpoint_run
 from dlemu.jobs.checkpoint.summary import PhaseSummary, TrainingCost
 from dlemu.metrics.checkpoint_rates import GIB, cost_percent
 from dlemu.report.page import write_page

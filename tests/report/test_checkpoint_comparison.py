@@ -14,8 +14,8 @@ import dlemu
 from datagen.errors import UserError
 from dlemu.checkpoints.io_rows import READ
 from dlemu.cli.compare import command
+from dlemu.jobs.checkpoint.analyse import CheckpointRun
 from dlemu.jobs.checkpoint.parts import conditions, figures
-from dlemu.jobs.checkpoint.result import CheckpointRun
 from dlemu.jobs.checkpoint.summary import CATALOGUE
 from dlemu.results.measured import write_measured, write_summary
 from dlemu.studies.answers import Comparison

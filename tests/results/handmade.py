@@ -11,8 +11,8 @@ import numpy as np
 from dlemu.checkpoints.checkpoint_plan import plan_checkpoint
 from dlemu.checkpoints.io_rows import IO_COLUMNS, IO_DTYPE, READ, WHOLE, WRITE, IoRows
 from dlemu.config import load
+from dlemu.jobs.checkpoint.analyse import CheckpointRun
 from dlemu.jobs.checkpoint.measured import CheckpointJournal, CheckpointRunFacts, UnderWay
-from dlemu.jobs.checkpoint.result import CheckpointRun
 from dlemu.jobs.training.plan import TrainingJob
 from dlemu.machine.environment import StorageFacts
 from dlemu.telemetry import DeviceFacts, HostTelemetry, RecorderHead

@@ -12,8 +12,9 @@ import pytest
 
 from datagen.errors import UserError
 from dlemu.checkpoints.io_rows import IO_COLUMNS
+from dlemu.jobs.checkpoint.analyse import CheckpointRun
 from dlemu.jobs.checkpoint.measured import ROWS as CHECKPOINT_ROWS
-from dlemu.jobs.checkpoint.result import CheckpointRun, read_checkpoint_run
+from dlemu.jobs.checkpoint.run import read_checkpoint_run
 from dlemu.results import FACTS
 from dlemu.results.measured import write_measured
 from tests.results.handmade import CHECKPOINT_RUNS
@@ -33,7 +34,7 @@ LARGE = {"workload": {"model": {"num_layers": 10**4, "transformer": {"num_expert
 
 @pytest.mark.parametrize(
     ("changes", "said"),
-    [({"ranks": 3}, "rows of ranks that the run does not have"), (LARGE, "layers and experts, than any model")],
+    [({"ranks": 3}, "rows of ranks that the run does not have"), (LARGE, "layers and experts, than a model")],
 )
 def test_facts_that_no_run_could_have_are_named(run: CheckpointRun, changes: dict[str, Any], said: str) -> None:
     path = Path(run.folder, FACTS)

@@ -18,7 +18,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from datagen.errors import SpaceError, UserError
-from dlemu.jobs.checkpoint.result import CheckpointRun
+from dlemu.jobs.checkpoint.analyse import CheckpointRun
 from dlemu.jobs.training.plan import TrainingJob
 from dlemu.jobs.training.result import Run, make_run, read_run
 from dlemu.jobs.training.steplog import STEP_COLUMNS

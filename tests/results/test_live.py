@@ -12,8 +12,9 @@ import numpy as np
 import pytest
 
 from datagen.errors import SpaceError, UserError
+from dlemu.jobs.checkpoint.analyse import CheckpointRun
 from dlemu.jobs.checkpoint.measured import UnderWay
-from dlemu.jobs.checkpoint.result import CheckpointRun, read_checkpoint_run
+from dlemu.jobs.checkpoint.run import read_checkpoint_run
 from dlemu.jobs.training.result import RunLog, make_run, read_run
 from dlemu.jobs.training.run import TRAINING
 from dlemu.metrics.findings import Code, Number

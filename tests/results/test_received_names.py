@@ -26,7 +26,7 @@ from datagen.spec import DatasetSpec
 from datagen.verify import verify
 from dlemu.checkpoints.stored import NOTE
 from dlemu.config import load_received
-from dlemu.jobs.checkpoint.result import CheckpointRun
+from dlemu.jobs.checkpoint.analyse import CheckpointRun
 from dlemu.jobs.checkpoint.run import CHECKPOINTS
 from dlemu.jobs.probe.result import PROBE
 from dlemu.jobs.training.prediction.prediction import PREDICT

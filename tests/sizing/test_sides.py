@@ -11,7 +11,7 @@ import pytest
 
 from datagen.errors import UserError
 from dlemu.jobs.checkpoint.parts import conditions as conditions_of_checkpoints
-from dlemu.jobs.checkpoint.result import read_checkpoint_run
+from dlemu.jobs.checkpoint.run import read_checkpoint_run
 from dlemu.jobs.checkpoint.summary import READING, WRITING
 from dlemu.jobs.training.parts import conditions, figures
 from dlemu.jobs.training.result import Run, make_run

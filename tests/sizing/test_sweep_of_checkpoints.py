@@ -13,8 +13,7 @@ from datagen.errors import UserError
 from dlemu.checkpoints.stored import folder_name
 from dlemu.config import load
 from dlemu.jobs.checkpoint.parts import figures as figures_of
-from dlemu.jobs.checkpoint.result import read_checkpoint_run
-from dlemu.jobs.checkpoint.run import CHECKPOINTS
+from dlemu.jobs.checkpoint.run import CHECKPOINTS, read_checkpoint_run
 from dlemu.runner.job import JobRequest, run_alone
 from dlemu.studies.sweep import run as run_sweep
 from tests.run.test_checkpoint_jobs import SMALL, run

@@ -21,10 +21,9 @@ from dlemu.checkpoints.io_rows import IO_DTYPE, READ, WRITE, SavedCheckpoint
 from dlemu.config import load
 from dlemu.config.overrides import override
 from dlemu.config.schema import Workload
-from dlemu.jobs.checkpoint.analyse import accounted_percent, partial_of, time_shares
+from dlemu.jobs.checkpoint.analyse import CheckpointRun, accounted_percent, time_shares
 from dlemu.jobs.checkpoint.measured import CheckpointJournal, CheckpointRunFacts, UnderWay
 from dlemu.jobs.checkpoint.parts import figures as checkpoint_figures
-from dlemu.jobs.checkpoint.result import CheckpointRun
 from dlemu.jobs.checkpoint.summary import Cause as CheckpointCause
 from dlemu.jobs.checkpoint.summary import Caveat, CheckpointSummary, PhaseSummary
 from dlemu.jobs.probe.requests import _cell_of_requests, cell_of_fio
@@ -567,12 +566,13 @@ def _checkpoint_outcome(summary: CheckpointSummary) -> str:
 
 def _partial(run: CheckpointRun) -> Numbers | None:
     """Return what the verdict of a run that ended early says of the checkpoint under way, and how many ranks had it."""
-    partial, summary = partial_of(run), run.summary
-    if partial is None:
+    partial, files, summary = run.facts.journal.under_way, run.partial_files, run.summary
+    if partial is None or summary.complete:
         return None
     phase = WRITE if partial.phase == "write" else READ
     ranks = ((run.whole["phase"] == phase) & (run.whole["checkpoint"] == partial.checkpoint)).sum()
-    return asdict(partial) | {"ranks": ranks, "of_files": summary.files, "of_bytes": summary.bytes}
+    done = {"files": len(files), "bytes": int(files["bytes"].sum()), "ranks": ranks}
+    return asdict(partial) | done | {"of_files": summary.files, "of_bytes": summary.bytes}
 
 
 def _over(values: list[float]) -> Numbers:

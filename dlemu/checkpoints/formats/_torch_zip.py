@@ -1,6 +1,6 @@
 """The layout of the zip archive that `torch.save` writes, and of the pickles in it, byte by byte, without PyTorch.
 
-Pickles have protocol 2 and the same opcodes as CPython's pickler, so that they have the same size as PyTorch's.
+Pickles have protocol 2 and are those of CPython's own pickler, so that they have the same size as PyTorch's.
 Records are uncompressed and aligned to 64 bytes by an extra field `FB` filled with Zs. Sizes follow each record in a
 data descriptor, and the end is always zip64. All sizes equal those of PyTorch's writer (caffe2/serialize with miniz).
 Tensors have the checksum 0, because their content is generated only when the file is written. PyTorch, too, writes no
@@ -11,17 +11,18 @@ from __future__ import annotations
 
 import copy
 import hashlib
+import io
 import pickle
 import struct
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cache, lru_cache
 from itertools import accumulate
 from operator import mul
 from typing import Any
 
-from dlemu.checkpoints.shards import LayoutBuilder, Tensor
+from dlemu.checkpoints.shards import Tensor
 from dlemu.config.schema import Datatype
 
 STORAGES = {
@@ -50,9 +51,10 @@ class Archive:
     """An archive: a pickle, then tensors, then the directory."""
 
     def __init__(self, state_pickle: bytes, tensors: tuple[Tensor, ...]) -> None:
-        self._chunks: list[bytes | None] = []  # the bytes in order, with None in place of each tensor's bytes
-        self._entries: list[bytes] = []  # of the directory at the end
-        self._size = 0
+        self._before: list[bytes] = []  # the bytes before each tensor
+        self._tail = b""  # the bytes after the last one
+        self._size = self._records = 0
+        self._entries = b""  # of the directory at the end
         self._add("data.pkl", state_pickle)
         self._add(".format_version", b"1")
         self._add(".storage_alignment", str(ALIGNMENT).encode())
@@ -60,20 +62,16 @@ class Archive:
         for number, tensor in enumerate(tensors):
             self._add(f"data/{number}", tensor)
 
-    def append_to(self, pieces: LayoutBuilder, tensors: tuple[Tensor, ...], name: str) -> None:
-        """Append the archive's bytes with these tensors, and a serialization id made from `name`, unlike any other."""
+    def pieces(self, tensors: tuple[Tensor, ...], name: str) -> Iterator[bytes | Tensor]:
+        """Yield the archive with these tensors, and a serialization id made from `name`, unlike any other."""
         archive = copy.copy(self)
-        archive._chunks, archive._entries = self._chunks.copy(), self._entries.copy()
         archive._add("version", b"3\n")
         digits = int.from_bytes(hashlib.sha256(name.encode()).digest()) % 10**40
         archive._add(".data/serialization_id", f"{digits:040}".encode())
-        archive._end()
-        next_tensor = iter(tensors)
-        for chunk in archive._chunks:
-            if chunk is None:
-                pieces.tensor(next(next_tensor))
-            else:
-                pieces.literal(chunk)
+        for before, tensor in zip(self._before, tensors, strict=True):
+            yield before
+            yield tensor
+        yield archive._tail + archive._directory()
 
     def _add(self, name: str, content: bytes | Tensor) -> None:
         """Add a record: local header, content and data descriptor, and its entry of the directory."""
@@ -83,39 +81,41 @@ class Archive:
         # As in PyTorch's getPadding: 30 bytes of local header, and 4 of the extra field's own header.
         padding = -(offset + 30 + len(path) + 4 + len(extra)) % ALIGNMENT
         extra += b"FB" + struct.pack("<H", padding) + b"Z" * padding
-        self._put(struct.pack("<4sHHHHHIIIHH", b"PK\3\4", 0, _FLAGS, *[0] * 6, len(path), len(extra)) + path + extra)
+        header = struct.pack("<4sHHHHHIIIHH", b"PK\3\4", 0, _FLAGS, *[0] * 6, len(path), len(extra)) + path + extra
+        self._tail += header
         if isinstance(content, Tensor):
-            self._chunks.append(None)
-            self._size += size
+            self._before.append(self._tail)
+            self._tail = b""
         else:
-            self._put(content)
+            self._tail += content
         sizes = "QQ" if max(size, offset) >= _LARGE else "II"
-        self._put(struct.pack(f"<4sI{sizes}", b"PK\7\x08", checksum, size, size))
+        descriptor = struct.pack(f"<4sI{sizes}", b"PK\7\x08", checksum, size, size)
+        self._tail += descriptor
+        self._size += len(header) + size + len(descriptor)
         extra, size_field = _zip64(size, size, offset), min(size, _LARGE)
         head = struct.pack("<4sHHHHHHIII", b"PK\1\2", 0, 0, _FLAGS, 0, 0, 0, checksum, size_field, size_field)
         lengths = struct.pack("<HHHHHII", len(path), len(extra), 0, 0, 0, 0, min(offset, _LARGE))
-        self._entries.append(head + lengths + path + extra)
+        self._entries += head + lengths + path + extra
+        self._records += 1
 
-    def _end(self) -> None:
-        """Append the central directory and the end records that point to it."""
-        start, count = self._size, len(self._entries)
-        self._put(b"".join(self._entries))
-        end, size = self._size, self._size - start
+    def _directory(self) -> bytes:
+        """Return the central directory, and the end records that point to it."""
+        start, size, count = self._size, len(self._entries), self._records
         count16, size32, start32 = min(count, 0xFFFF), min(size, _LARGE), min(start, _LARGE)
-        self._put(
-            struct.pack("<4sQHHIIQQQQ", b"PK\6\6", 44, 0x031E, 45, 0, 0, count, count, size, start)
-            + struct.pack("<4sIQI", b"PK\6\7", 0, end, 1)
+        return (
+            self._entries
+            + struct.pack("<4sQHHIIQQQQ", b"PK\6\6", 44, 0x031E, 45, 0, 0, count, count, size, start)
+            + struct.pack("<4sIQI", b"PK\6\7", 0, start + size, 1)
             + struct.pack("<4sHHHHIIH", b"PK\5\6", 0, 0, count16, count16, size32, start32, 0)
         )
 
-    def _put(self, data: bytes) -> None:
-        """Append bytes, to the last chunk unless that is a tensor."""
-        last = self._chunks[-1] if self._chunks else None
-        if last is None:
-            self._chunks.append(data)
-        else:
-            self._chunks[-1] = last + data
-        self._size += len(data)
+
+def _zip64(size: int, stored_bytes: int, offset: int) -> bytes:
+    """Return the zip64 extra field with the numbers that do not fit in 32 bits; b'' if all do."""
+    numbers = [size, stored_bytes] if size >= _LARGE else []
+    if offset >= _LARGE:
+        numbers.append(offset)
+    return struct.pack(f"<HH{len(numbers)}Q", 1, 8 * len(numbers), *numbers) if numbers else b""
 
 
 def torch_state(tensors: tuple[Tensor, ...]) -> dict[str, Any]:
@@ -133,31 +133,26 @@ def torch_state(tensors: tuple[Tensor, ...]) -> dict[str, Any]:
 def rebuilt_tensor(tensor: Tensor, number: int) -> Call:
     """Return the pickled call that rebuilds a contiguous tensor from the archive's storage `number`."""
     *strides, elements = accumulate(reversed(tensor.shape), mul, initial=1)  # the strides from the last axis on
-    storage = ("storage", Global("torch", STORAGES[tensor.dtype]), DistinctStr(number), "cpu", elements)
-    hooks = Call(Global("collections", "OrderedDict"))
+    key = ("storage", named("torch", STORAGES[tensor.dtype]), DistinctStr(number), "cpu", elements)
+    hooks = Call(named("collections", "OrderedDict"))
+    shape = (*tensor.shape,)  # a new tuple, in case that others share the tensor's: the pickle would refer to it
     return Call(
-        Global("torch._utils", "_rebuild_tensor_v2"),
-        (Persistent(storage), 0, tensor.shape, tuple(reversed(strides)), False, hooks),
+        named("torch._utils", "_rebuild_tensor_v2"), (Persistent(key), 0, shape, (*reversed(strides),), False, hooks)
     )
-
-
-def _zip64(size: int, stored_bytes: int, offset: int) -> bytes:
-    """Return the zip64 extra field with the numbers that do not fit in 32 bits; b'' if all do."""
-    numbers = [size, stored_bytes] if size >= _LARGE else []
-    if offset >= _LARGE:
-        numbers.append(offset)
-    return struct.pack(f"<HH{len(numbers)}Q", 1, 8 * len(numbers), *numbers) if numbers else b""
-
-
-_BATCH = 1000  # maximum items per SETITEMS or APPENDS opcode, as in CPython's pickler
 
 
 @dataclass(frozen=True)
 class Global:
-    """A reference to a class or function by its module and name."""
+    """A reference to a class or function by its module and name; made by `named`."""
 
     module: str
     name: str
+
+
+@cache
+def named(module: str, name: str) -> Global:
+    """Return the only reference of that name: pickle writes an object in full once, and then refers to it."""
+    return Global(module, name)
 
 
 @dataclass(frozen=True, eq=False)
@@ -178,82 +173,39 @@ class Persistent:
 
 
 class DistinctStr(str):
-    """A string that is written in full even if an equal one was written before, as pickle does for distinct objects."""
+    """A string of its own, even of a single character, of which CPython else has only one object."""
 
 
 def pickled(value: Any) -> bytes:
     """Return the pickle of a value made of None, numbers, strings, tuples, lists, dicts and the classes above."""
-    writer = _Writer()
-    writer.save(value)
-    return b"\x80\x02" + b"".join(writer.out) + b"."
+    out = io.BytesIO()
+    _Pickler(out, protocol=2).dump(value)
+    return out.getvalue()
 
 
-class _Writer:
-    """Appends opcodes of the pickle machine to `out` (CPython's Lib/pickletools.py explains each)."""
+def _save_global(pickler: Any, value: Global) -> None:
+    pickler.write(pickle.GLOBAL + f"{value.module}\n{value.name}\n".encode())
+    pickler.memoize(value)
 
-    def __init__(self) -> None:
-        self.out: list[bytes] = []
-        self._memo: dict[str | Global, int] = {}
-        """Memo number of each string and class that was written; an equal one is written as that number."""
-        self._memo_size = 0  # of all values in the pickle machine's memo: tuples, dicts and lists, too
 
-    def save(self, value: Any) -> None:
-        match value:
-            case Persistent():
-                self.save(value.key)
-                self.out.append(b"Q")
-            case Call():
-                self.save(value.function)
-                self.save(value.args)
-                self._memoize(b"\x81" if value.new else b"R")
-                if value.state is not None:
-                    self.save(value.state)
-                    self.out.append(b"b")
-            case str() | Global():
-                self._save_shared(value)
-            case ():
-                self.out.append(b")")
-            case tuple():
-                self._save_all(value, b"(" if len(value) > 3 else b"")
-                self._memoize({1: b"\x85", 2: b"\x86", 3: b"\x87"}.get(len(value), b"t"))
-            case dict():
-                self._memoize(b"}")
-                keys_and_values = [part for item in value.items() for part in item]
-                self._save_items(keys_and_values, 2, b"s", b"u")
-            case list():
-                self._memoize(b"]")
-                self._save_items(value, 1, b"a", b"e")
-            case _:
-                self.out.append(pickle.dumps(value, protocol=2)[2:-1])
+def _save_call(pickler: Any, value: Call) -> None:
+    pickler.save(value.function)
+    pickler.save(value.args)
+    pickler.write(pickle.NEWOBJ if value.new else pickle.REDUCE)
+    pickler.memoize(value)
+    if value.state is not None:
+        pickler.save(value.state)
+        pickler.write(pickle.BUILD)
 
-    def _memoize(self, opcode: bytes) -> None:
-        """Write the opcode that makes a value, and the one that stores the value in the memo (BINPUT, LONG_BINPUT)."""
-        number = self._memo_size
-        self.out.append(opcode + (b"q%c" % number if number < 256 else b"r" + struct.pack("<I", number)))
-        self._memo_size += 1
 
-    def _save_shared(self, value: str | Global) -> None:
-        """Write a string or class, or if it was written before, its number in the memo (BINGET, LONG_BINGET)."""
-        number = None if isinstance(value, DistinctStr) else self._memo.get(value)
-        if number is not None:
-            self.out.append(b"h%c" % number if number < 256 else b"j" + struct.pack("<I", number))
-            return
-        if not isinstance(value, DistinctStr):
-            self._memo[value] = self._memo_size
-        if isinstance(value, Global):
-            self._memoize(f"c{value.module}\n{value.name}\n".encode())
-        else:
-            text = value.encode()
-            self._memoize(b"X" + struct.pack("<I", len(text)) + text)
+class _Pickler(pickle._Pickler):
+    """CPython's pickler in Python, whose table of types can be extended: the one in C imports what a pickle names."""
 
-    def _save_all(self, values: Any, mark: bytes) -> None:
-        self.out.append(mark)
-        for value in values:
-            self.save(value)
+    dispatch = pickle._Pickler.dispatch | {
+        Global: _save_global,
+        Call: _save_call,
+        DistinctStr: pickle._Pickler.dispatch[str],
+    }
 
-    def _save_items(self, values: list[Any], item_size: int, opcode: bytes, batch_opcode: bytes) -> None:
-        """Write the items of a dict or list, of `item_size` values each, by `opcode` if there is one item only."""
-        is_single = len(values) <= item_size
-        for start in range(0, len(values), _BATCH * item_size):
-            self._save_all(values[start : start + _BATCH * item_size], b"" if is_single else b"(")
-            self.out.append(opcode if is_single else batch_opcode)
+    def persistent_id(self, value: Any) -> Any:
+        return value.key if isinstance(value, Persistent) else None

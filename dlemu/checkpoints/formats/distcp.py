@@ -7,15 +7,15 @@ any number of ranks can load the checkpoint. If several ranks have the same piec
 
 from __future__ import annotations
 
+import sys
 import uuid
 from collections.abc import Iterator
-from functools import cache
+from itertools import chain
 from typing import Any
 
 from dlemu.checkpoints.checkpoint_plan import CheckpointFormat, CheckpointPlan
-from dlemu.checkpoints.formats._torch_zip import Archive, Call, Global, archive_of, pickled, rebuilt_tensor
-from dlemu.checkpoints.shards import FileLayout, LayoutBuilder, Shard, Tensor
-from dlemu.config.schema import Datatype
+from dlemu.checkpoints.formats._torch_zip import Call, archive_of, named, pickled, rebuilt_tensor
+from dlemu.checkpoints.shards import FileLayout, Tensor, laid_out
 
 METADATA = "torch.distributed.checkpoint.metadata"
 DTYPES = {"fp16": "float16", "bf16": "bfloat16", "fp32": "float32", "fp64": "float64", "int8": "int8", "uint8": "uint8"}
@@ -25,27 +25,25 @@ class Format(CheckpointFormat):
     """One file per rank; `.metadata` covers the emulated ranks of the plan."""
 
     def files(self, plan: CheckpointPlan, rank: int) -> tuple[FileLayout, ...]:
-        pieces = LayoutBuilder()
-        for shard, tensor in _tensors_of(plan, rank):
-            _archive(tensor).append_to(pieces, (tensor,), f"{shard.path} {tensor.name}")
-        files = [pieces.layout(_file_name(rank))]
+        pieces = (_pieces(tensor, name) for name, tensor in _tensors_of(plan, rank))
+        files = [laid_out(_file_name(rank), chain.from_iterable(pieces))]
         if rank == plan.ranks[0]:
-            files.append(LayoutBuilder(head=pickled(_metadata(plan))).layout(".metadata"))
+            files.append(laid_out(".metadata", [pickled(_metadata(plan))]))
         return tuple(file for file in files if file.size_bytes)
 
 
-def _archive(tensor: Tensor) -> Archive:
-    return archive_of(_state, (("", tensor.shape, tensor.dtype),))
+def _tensors_of(plan: CheckpointPlan, rank: int) -> Iterator[tuple[str, Tensor]]:
+    """Yield the tensors of a rank's file, in order, each with a name that no other one has."""
+    for shard in plan.shards(rank):
+        yield from ((f"{shard.path} {tensor.name}", tensor) for tensor in shard.tensors if not tensor.part.copy)
+
+
+def _pieces(tensor: Tensor, name: str) -> Iterator[bytes | Tensor]:
+    return archive_of(_state, (("", tensor.shape, tensor.dtype),)).pieces((tensor,), name)
 
 
 def _state(tensors: tuple[Tensor, ...]) -> Call:
     return rebuilt_tensor(tensors[0], 0)
-
-
-def _tensors_of(plan: CheckpointPlan, rank: int) -> Iterator[tuple[Shard, Tensor]]:
-    """Yield the tensors of a rank's file, in order, each with its shard."""
-    for shard in plan.shards(rank):
-        yield from ((shard, tensor) for tensor in shard.tensors if not tensor.part.copy)
 
 
 def _file_name(rank: int) -> str:
@@ -57,59 +55,53 @@ def _metadata(plan: CheckpointPlan) -> Call:
     tensors: dict[str, Tensor] = {}  # the first piece of each tensor, by the tensor's name
     chunks: dict[str, list[Call]] = {}
     storage: dict[Call, Call] = {}
-
-    @cache
-    def archive_bytes(shape: tuple[int, ...], dtype: Datatype) -> int:
-        layout = LayoutBuilder()
-        tensor = Tensor("", shape, dtype)
-        _archive(tensor).append_to(layout, (tensor,), "")
-        return layout.size_bytes
-
+    lengths: dict[object, int] = {}  # bytes of the archive of a tensor, by its shape and type
     for rank in plan.ranks:
-        file_offset = 0
+        path, file_offset = _file_name(rank), 0
         for _, tensor in _tensors_of(plan, rank):
-            name, elements, length = tensor.part.name, tensor.shape[0], archive_bytes(tensor.shape, tensor.dtype)
-            offset = _size(tensor.part.piece * elements)
+            shape = tensor.shape, tensor.dtype
+            if shape not in lengths:
+                lengths[shape] = laid_out("", _pieces(tensor, "")).size_bytes
+            name, elements = sys.intern(tensor.part.name), tensor.shape[0]
+            start = tensor.part.piece * elements
             tensors.setdefault(name, tensor)
             pieces = chunks.setdefault(name, [])
-            index = _instance(METADATA, "MetadataIndex", fqn=name, index=len(pieces), offset=offset)
-            location = {"relative_path": _file_name(rank), "offset": file_offset, "length": length}
-            storage[index] = _instance("torch.distributed.checkpoint.filesystem", "_StorageInfo", **location)
-            pieces.append(_instance(METADATA, "ChunkStorageMetadata", offsets=offset, sizes=_size(elements)))
-            file_offset += length
+            index = _instance("MetadataIndex", fqn=name, index=len(pieces), offset=_size(start))
+            location = {"relative_path": path, "offset": file_offset, "length": lengths[shape]}
+            storage[index] = _instance("_StorageInfo", "torch.distributed.checkpoint.filesystem", **location)
+            pieces.append(_instance("ChunkStorageMetadata", offsets=_size(start), sizes=_size(elements)))
+            file_offset += lengths[shape]
+    metadata = {}
+    for name, tensor in tensors.items():
+        size, properties = _size(tensor.shape[0] * tensor.part.pieces), _properties(tensor)
+        metadata[name] = _instance("TensorStorageMetadata", properties=properties, size=size, chunks=chunks[name])
+    save_id = str(uuid.uuid5(uuid.NAMESPACE_OID, repr(plan)))
     return _instance(
-        METADATA,
         "Metadata",
-        state_dict_metadata={
-            name: _instance(
-                METADATA,
-                "TensorStorageMetadata",
-                properties=_properties(tensor),
-                size=_size(tensor.shape[0] * tensor.part.pieces),
-                chunks=chunks[name],
-            )
-            for name, tensor in tensors.items()
-        },
+        state_dict_metadata=metadata,
         planner_data={name: (name,) for name in tensors},
         storage_data=storage,
-        storage_meta=_instance(
-            METADATA, "StorageMeta", checkpoint_id=None, save_id=str(uuid.uuid5(uuid.NAMESPACE_OID, repr(plan)))
-        ),
+        storage_meta=_instance("StorageMeta", checkpoint_id=None, save_id=save_id),
         version="1.0.0",
     )
 
 
 def _properties(tensor: Tensor) -> Call:
-    strided = Call(Global("torch.serialization", "_get_layout"), ("torch.strided",))
-    contiguous = Call(Global(METADATA, "_MEM_FORMAT_ENCODING"), (0,))
-    state = (Global("torch", DTYPES[tensor.dtype]), strided, False, contiguous, False)
-    return Call(Global(METADATA, "TensorProperties"), (), state, new=True)
+    strided = _call("torch.serialization", "_get_layout", "torch.strided")
+    contiguous = _call(METADATA, "_MEM_FORMAT_ENCODING", 0)
+    state = (named("torch", DTYPES[tensor.dtype]), strided, False, contiguous, False)
+    return Call(named(METADATA, "TensorProperties"), (), state, new=True)
 
 
 def _size(*sizes: int) -> Call:
-    return Call(Global("torch", "Size"), (sizes,))
+    return _call("torch", "Size", sizes)
 
 
-def _instance(module: str, name: str, **fields: Any) -> Call:
+def _call(module: str, name: str, *args: Any) -> Call:
+    """Return a call whose tuple of arguments is its own: a constant would be written once, and then referred to."""
+    return Call(named(module, name), args)
+
+
+def _instance(name: str, module: str = METADATA, /, **fields: Any) -> Call:
     """Return an instance of a dataclass, pickled as `__new__` without arguments and then its fields."""
-    return Call(Global(module, name), (), fields, new=True)
+    return Call(named(module, name), (), fields, new=True)

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from dlemu.checkpoints.checkpoint_plan import CheckpointFormat
-from dlemu.checkpoints.shards import FileLayout, LayoutBuilder, Shard
+from dlemu.checkpoints.shards import FileLayout, Shard, laid_out
 
 
 class Format(CheckpointFormat):
     """Tensors only."""
 
     def layout(self, shard: Shard) -> FileLayout:
-        return LayoutBuilder(shard.tensors).layout(shard.path)
+        return laid_out(shard.path, shard.tensors)

@@ -11,7 +11,7 @@ import struct
 from typing import Any
 
 from dlemu.checkpoints.checkpoint_plan import CheckpointFormat
-from dlemu.checkpoints.shards import FileLayout, LayoutBuilder, Shard
+from dlemu.checkpoints.shards import FileLayout, Shard, laid_out
 
 TYPES = {"fp16": "F16", "bf16": "BF16", "fp32": "F32", "fp64": "F64", "int8": "I8", "uint8": "U8"}
 
@@ -28,5 +28,5 @@ class Format(CheckpointFormat):
             start = end
         text = json.dumps(header, separators=(",", ":")).encode()
         text += b" " * (-len(text) % 8)
-        pieces = LayoutBuilder(shard.tensors, head=struct.pack("<Q", len(text)) + text)
-        return pieces.layout(f"{shard.path.removesuffix('.pt')}.safetensors")
+        path = f"{shard.path.removesuffix('.pt')}.safetensors"
+        return laid_out(path, [struct.pack("<Q", len(text)) + text, *shard.tensors])

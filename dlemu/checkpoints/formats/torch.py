@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from dlemu.checkpoints.checkpoint_plan import CheckpointFormat
 from dlemu.checkpoints.formats._torch_zip import archive_of, torch_state
-from dlemu.checkpoints.shards import FileLayout, LayoutBuilder, Shard
+from dlemu.checkpoints.shards import FileLayout, Shard, laid_out
 
 
 class Format(CheckpointFormat):
     """One zip archive per shard, with a pickle and one record per tensor."""
 
     def layout(self, shard: Shard) -> FileLayout:
-        pieces = LayoutBuilder()
         shapes = tuple((tensor.name, tensor.shape, tensor.dtype) for tensor in shard.tensors)
-        archive_of(torch_state, shapes).append_to(pieces, shard.tensors, shard.path)
-        return pieces.layout(shard.path)
+        return laid_out(shard.path, archive_of(torch_state, shapes).pieces(shard.tensors, shard.path))

@@ -6,15 +6,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from functools import cached_property
 from statistics import fmean
 from typing import Any
 
 import numpy as np
 
-from dlemu.checkpoints.io_rows import READ, WHOLE, WRITE, IoRows
+from dlemu.checkpoints.io_rows import WRITE, IoRows
 from dlemu.config.schema import Checkpoint
-from dlemu.jobs.checkpoint.measured import CheckpointRunFacts, MeasuredCheckpoints, PartialCheckpoint
+from dlemu.jobs.checkpoint.measured import PHASES, CheckpointRunFacts, MeasuredCheckpoints
 from dlemu.jobs.checkpoint.summary import (
     Asynchronous,
     Cause,
@@ -25,8 +26,7 @@ from dlemu.jobs.checkpoint.summary import (
     TrainingCost,
 )
 from dlemu.jobs.checkpoint.wording import incomplete_line, issue_lines, verdict_line
-from dlemu.metrics.cache import ACCOUNTED, delivered_between
-from dlemu.metrics.cache import IN_MEMORY as MEMORY_FILE_SYSTEMS
+from dlemu.metrics.cache import ACCOUNTED, IN_MEMORY, delivered_between
 from dlemu.metrics.checkpoint_rates import (
     asynchronous_au_percent,
     cost_percent,
@@ -35,7 +35,7 @@ from dlemu.metrics.checkpoint_rates import (
     times_of,
     wasted_percent,
 )
-from dlemu.metrics.findings import Code, Confidence, Finding, LimitedBy
+from dlemu.metrics.findings import Code, Finding, LimitedBy
 from dlemu.metrics.limit import HELD_BACK_PERCENT
 from dlemu.metrics.rates import known
 from dlemu.metrics.t_interval import WINDOW, is_steady
@@ -45,32 +45,36 @@ from dlemu.results.parts import requests_of
 
 # Above this share of the rate at which hosts generate content, the storage might take more than was measured
 _NEAR_CEILING = 0.7
-_NUMBERS: dict[Phase, int] = {"write": WRITE, "read": READ}
 
 
-def analyse_checkpoints(run: MeasuredCheckpoints) -> CheckpointSummary:
-    """Return the summary of a run; for a failed run, of what it measured until then, marked incomplete."""
+@dataclass(frozen=True, eq=False)
+class CheckpointRun(MeasuredCheckpoints):
+    """Measurements and summary of one checkpoint run."""
+
+    @cached_property
+    def summary(self) -> CheckpointSummary:
+        """Every published number; of a failed run, of what it measured until then, marked incomplete."""
+        return _summary(self)
+
+
+def _summary(run: MeasuredCheckpoints) -> CheckpointSummary:
     facts, journal, settings = run.facts, run.facts.journal, run.facts.workload.checkpoint
     write, write_findings = _phase(run, "write")
     read, read_findings = _phase(run, "read")
     findings = (*_findings(facts, write, read), *write_findings, *read_findings)
     sizes, kept = facts.written, tuple(sorted(set(journal.complete) - set(journal.removed)))
-    verdict = verdict_line(write, read)
-    if facts.failure is not None:
-        complete = kept if settings.num_checkpoints_write > 0 else None
-        verdict = incomplete_line(facts.failure, complete, partial_of(run), sizes.files, settings.checkpoint_folder)
     asynchronous = training = None
     if write is not None:
         stall, drain = write.slowest_seconds, 0.0
         if settings.asynchronous:
             drain = fmean(times.drain_seconds for times in write.checkpoints)
-            asynchronous = _asynchronous(facts, run.whole, write, drain)
+            asynchronous = _asynchronous(run, write, drain)
             stall = asynchronous.snapshot_seconds
         recovery = 0.0 if read is None else read.slowest_seconds
         training = training_cost(settings, sizes.ranks_of_job, stall, recovery, drain)
     return CheckpointSummary(
         **common_fields(facts),
-        verdict=verdict,
+        verdict=verdict_line(write, read) if facts.failure is None else incomplete_line(run, kept),
         scale=facts.workload.scale or None,
         files=sizes.files,
         bytes=sizes.bytes,
@@ -88,19 +92,9 @@ def analyse_checkpoints(run: MeasuredCheckpoints) -> CheckpointSummary:
     )
 
 
-def partial_of(run: MeasuredCheckpoints) -> PartialCheckpoint | None:
-    """Return the checkpoint in progress when the run failed, with how much of it was done; None without one."""
-    under_way = run.facts.journal.under_way
-    if under_way is None or run.facts.failure is None:
-        return None
-    of_phase = run.rows[run.rows["phase"] == _NUMBERS[under_way.phase]]
-    files = of_phase[(of_phase["checkpoint"] == under_way.checkpoint) & (of_phase["file"] != WHOLE)]
-    return PartialCheckpoint(**vars(under_way), files=len(files), bytes=int(files["bytes"].sum()))
-
-
 def _phase(run: MeasuredCheckpoints, name: Phase) -> tuple[PhaseSummary | None, tuple[Finding, ...]]:
     """Return the summary and findings of the checkpoints that every rank wrote (or read); no summary without one."""
-    of_phase = run.whole[run.whole["phase"] == _NUMBERS[name]]
+    of_phase = run.whole[run.whole["phase"] == PHASES[name]]
     by_checkpoint = [of_phase[of_phase["checkpoint"] == number] for number in set(of_phase["checkpoint"].tolist())]
     complete = [checkpoint for checkpoint in by_checkpoint if len(checkpoint) == run.facts.ranks]
     if not complete:
@@ -110,8 +104,14 @@ def _phase(run: MeasuredCheckpoints, name: Phase) -> tuple[PhaseSummary | None, 
     checkpoints = tuple(map(times_of, complete))
     size_bytes = sum(times.bytes for times in checkpoints)
     wall_seconds = sum(times.wall_seconds for times in checkpoints)
-    writes, host = name == "write", _activity(run, complete)
-    device_mb = _device_mb(host, f"{name}_mb_per_second")
+    windows = np.array([(part["began_ns"].min(), part["ended_ns"].max()) for part in complete], np.int64)
+    writes, rate = name == "write", f"{name}_mb_per_second"
+    host = HostActivity([(each, windows - run.offset_ns(each.node)) for each in run.telemetry])
+    delivered = [  # by each device behind the folder
+        sum(delivered_between(*each.readings(device.probe, device.name, rate), *window) for window in own)
+        for each, own, device in host.devices
+    ]
+    device_mb = known(sum(delivered)) if delivered else None
     phase = PhaseSummary(
         checkpoints=checkpoints,
         slowest_gib_per_second=fmean(times.slowest_gib_per_second for times in checkpoints),
@@ -173,21 +173,6 @@ def _from_storage_percent(facts: CheckpointRunFacts, rows: IoRows, device_mb: fl
     return min(100.0, *percents) if percents else None
 
 
-def _activity(run: MeasuredCheckpoints, checkpoints: list[IoRows]) -> HostActivity:
-    """Return what the hosts did while these checkpoints were written (or read)."""
-    windows = np.array([(rows["began_ns"].min(), rows["ended_ns"].max()) for rows in checkpoints], np.int64)
-    return HostActivity([(host, windows - run.offset_ns(host.node)) for host in run.telemetry])
-
-
-def _device_mb(activity: HostActivity, rate: str) -> float | None:
-    """Return the MB that the devices behind the folder wrote (or read) in all."""
-    delivered = [
-        sum(delivered_between(*host.readings(device.probe, device.name, rate), *window) for window in windows)
-        for host, windows, device in activity.devices
-    ]
-    return known(sum(delivered)) if delivered else None
-
-
 def training_cost(
     settings: Checkpoint, ranks: int, stall_seconds: float, recovery_seconds: float, drain_seconds: float = 0.0
 ) -> TrainingCost:
@@ -196,15 +181,16 @@ def training_cost(
     `recovery_seconds` is the time to read one, 0 where it is not known.
     """
     interval, mtbf = settings.interval_seconds, settings.gpu_mtbf_hours * 3600 / ranks
-    best = max(daly_seconds(stall_seconds, mtbf), drain_seconds) if mtbf else None
-    costs = stall_seconds, recovery_seconds, mtbf, drain_seconds
-    return TrainingCost(
-        interval_seconds=interval,
-        percent=cost_percent(stall_seconds, interval, drain_seconds),
-        mtbf_hours=mtbf / 3600 or None,
+    cost = TrainingCost(interval_seconds=interval, percent=cost_percent(stall_seconds, interval, drain_seconds))
+    if not mtbf:
+        return cost
+    best, costs = max(daly_seconds(stall_seconds, mtbf), drain_seconds), (stall_seconds, recovery_seconds, mtbf)
+    return replace(
+        cost,
+        mtbf_hours=mtbf / 3600,
         best_interval_seconds=best,
-        wasted_percent_now=wasted_percent(interval, *costs) if best is not None else None,
-        wasted_percent=wasted_percent(best, *costs) if best is not None else None,
+        wasted_percent_now=wasted_percent(interval, *costs, drain_seconds),
+        wasted_percent=wasted_percent(best, *costs, drain_seconds),
     )
 
 
@@ -213,23 +199,23 @@ def snapshot_seconds(settings: Checkpoint, largest_rank_bytes: int) -> float:
     return largest_rank_bytes / 1e9 / settings.snapshot_gb_per_second
 
 
-def _asynchronous(facts: CheckpointRunFacts, whole: IoRows, write: PhaseSummary, drain_seconds: float) -> Asynchronous:
-    settings, rows = facts.workload.checkpoint, whole[whole["phase"] == WRITE]
-    snapshot = snapshot_seconds(settings, facts.written.largest_rank_bytes)
+def _asynchronous(run: MeasuredCheckpoints, write: PhaseSummary, drain_seconds: float) -> Asynchronous:
+    workload, rows = run.facts.workload, run.whole[run.whole["phase"] == WRITE]
+    snapshot = snapshot_seconds(workload.checkpoint, run.facts.written.largest_rank_bytes)
     waits_ns = [rows["waited_ns"][rows["checkpoint"] == times.checkpoint].max() for times in write.checkpoints]
     stalls = [snapshot + float(wait_ns) / 1e9 for wait_ns in waits_ns]
     return Asynchronous(
         snapshot_seconds=snapshot,
         safe_seconds=fmean(times.safe_seconds for times in write.checkpoints),
-        au_percent=asynchronous_au_percent(max(0.0, settings.time_between_checkpoints), stalls),
-        shortest_interval_seconds=shortest_interval_seconds(snapshot, drain_seconds, facts.workload.metric.au),
+        au_percent=asynchronous_au_percent(max(0.0, workload.checkpoint.time_between_checkpoints), stalls),
+        shortest_interval_seconds=shortest_interval_seconds(snapshot, drain_seconds, workload.metric.au),
     )
 
 
 def _findings(facts: CheckpointRunFacts, write: PhaseSummary | None, read: PhaseSummary | None) -> Iterator[Finding]:
     """Yield what a reader of the numbers must know; the loudest first."""
     settings, journal = facts.workload.checkpoint, facts.journal
-    if journal.storage is not None and journal.storage.file_system in MEMORY_FILE_SYSTEMS:
+    if journal.storage is not None and journal.storage.file_system in IN_MEMORY:
         yield Finding.of(Code.NO_DATA_FROM_STORAGE, "loud", file_system=journal.storage.file_system)
     from_storage = None if read is None else read.from_storage_percent
     if from_storage is not None and from_storage < FROM_MEMORY_PERCENT:
@@ -256,8 +242,6 @@ WAIT_PERCENT = 15.0  # the host's CPU is the limit if threads wait for a core th
 THREAD_PERCENT = 85.0  # copying bytes is the limit if threads run on a core this share of their time
 FROM_MEMORY_PERCENT = 50.0  # below this share of bytes from storage, the page cache was measured
 
-Limit = LimitedBy[Cause]
-
 
 def judge(
     name: Phase,
@@ -268,34 +252,33 @@ def judge(
     device_busy_percent: float | None = None,
     link_percent: float | None = None,
     throttled_percent: float | None = None,
-) -> tuple[Limit, tuple[Finding, ...]]:
+) -> tuple[LimitedBy[Cause], tuple[Finding, ...]]:
     """Return what limited a phase, in which each rank had `threads` threads, and findings about that limit.
 
     The percentages are of the busiest host's CPU, the busiest block device, the busiest network link, and the share of
     CPU-limit periods with throttling on the most throttled host; None where nothing recorded them.
     """
     device_full = (device_busy_percent or 0.0) >= BUSY_PERCENT
+    what: Cause = "storage"
+    found = None
     if phase.from_storage_percent is not None and phase.from_storage_percent < FROM_MEMORY_PERCENT:
-        return Limit(what="page cache", confidence="high"), ()
-    if phase.starved_percent >= STARVED_PERCENT:
-        confidence: Confidence = "high" if phase.starved_percent > 3 * STARVED_PERCENT else "medium"
-        return Limit(what="emulator", confidence=confidence), ()
-    if phase.cpu_wait_percent >= WAIT_PERCENT and not device_full:
-        confidence = "high" if phase.cpu_wait_percent >= 2 * WAIT_PERCENT else "medium"
-        if throttled_percent is None or throttled_percent < HELD_BACK_PERCENT:
-            return Limit(what="host CPU", confidence=confidence), ()
-        quota = Finding.of(Code.CPU_QUOTA, "caution", throttled_percent=throttled_percent)
-        return Limit(what="host CPU", confidence=confidence), (quota,)
-    if link_percent is not None and link_percent >= BUSY_PERCENT:
-        full = Finding.of(Code.NETWORK_FULL, "caution", link_percent=link_percent)
-        return Limit(what="storage", confidence="high"), (full,)
-    if phase.cpu_percent >= THREAD_PERCENT and not device_full:
+        what, is_certain = "page cache", True
+    elif phase.starved_percent >= STARVED_PERCENT:
+        what, is_certain = "emulator", phase.starved_percent > 3 * STARVED_PERCENT
+    elif phase.cpu_wait_percent >= WAIT_PERCENT and not device_full:
+        what, is_certain = "host CPU", phase.cpu_wait_percent >= 2 * WAIT_PERCENT
+        if throttled_percent is not None and throttled_percent >= HELD_BACK_PERCENT:
+            found = Finding.of(Code.CPU_QUOTA, "caution", throttled_percent=throttled_percent)
+    elif link_percent is not None and link_percent >= BUSY_PERCENT:
+        is_certain, found = True, Finding.of(Code.NETWORK_FULL, "caution", link_percent=link_percent)
+    elif phase.cpu_percent >= THREAD_PERCENT and not device_full:
+        what, is_certain = "host CPU", False
         setting = "checkpoint.writers" if name == "write" else "checkpoint.readers"
-        few = Finding.of(Caveat.TOO_FEW_THREADS, "caution", setting=setting, threads=threads)
-        return Limit(what="host CPU", confidence="medium"), (few,)
-    is_certain = device_full or (
-        device_busy_percent is not None
-        and phase.call_percent + phase.fsync_percent >= 90
-        and (host_busy_percent or 0.0) < BUSY_PERCENT  # what carries the calls out needs cores, too
-    )
-    return Limit(what="storage", confidence="high" if is_certain else "medium"), ()
+        found = Finding.of(Caveat.TOO_FEW_THREADS, "caution", setting=setting, threads=threads)
+    else:
+        is_certain = device_full or (
+            device_busy_percent is not None
+            and phase.call_percent + phase.fsync_percent >= 90
+            and (host_busy_percent or 0.0) < BUSY_PERCENT  # what carries the calls out needs cores, too
+        )
+    return LimitedBy(what=what, confidence="high" if is_certain else "medium"), (found,) if found else ()

@@ -7,10 +7,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dlemu.checkpoints.io_rows import READ, WRITE, IoRows
-from dlemu.jobs.checkpoint.result import CheckpointRun
+from dlemu.jobs.checkpoint.analyse import CheckpointRun
 from dlemu.report.figure_base import AMBER, BLUE, Figure, lines
 
-PHASES = ((WRITE, "written"), (READ, "read"))
 Floats = NDArray[np.float64]
 _BINS = 160
 
@@ -22,13 +21,11 @@ def checkpoint_throughput(run: CheckpointRun) -> Figure | None:
         return None
     start, end = int(checkpoints["began_ns"].min()), int(checkpoints["ended_ns"].max())
     edges = np.linspace(start, end, _BINS + 1)
-    for phase, name in PHASES:
+    for phase, name in ((WRITE, "written"), (READ, "read")):
         of_phase = checkpoints[checkpoints["phase"] == phase]
         if not len(of_phase):
             continue
-        files, rates = run.files[run.files["phase"] == phase], np.zeros(_BINS)
-        for rank in set(of_phase["rank"].tolist()):
-            rates += _rate(files[files["rank"] == rank], edges)
+        rates = _rate(run.files[run.files["phase"] == phase], edges)
         in_phase = (edges[1:] > of_phase["began_ns"].min()) & (edges[:-1] < of_phase["ended_ns"].max())
         points += [
             {"line": name, "at": round((edge - start) / 1e9, 3), "value": float(f"{gb:.4g}")}
@@ -46,12 +43,13 @@ def checkpoint_throughput(run: CheckpointRun) -> Figure | None:
 
 
 def _rate(files: IoRows, edges: Floats) -> Floats:
-    """Return one rank's GB/s in each interval, spreading each file's bytes evenly over the time of its transfer."""
-    files = np.sort(files, order="started_ns")
-    total_after = np.cumsum(files["bytes"])
-    times = np.stack([files["started_ns"], files["moved_ns"]], axis=1).ravel()
-    totals = np.stack([total_after - files["bytes"], total_after], axis=1).ravel()
-    rate: Floats = np.diff(np.interp(edges, times, totals)) / (edges[1] - edges[0])  # bytes/ns
+    """Return the GB/s in each interval, spreading each file's bytes evenly over the time of its transfer."""
+    each = files["bytes"] / np.maximum(files["moved_ns"] - files["started_ns"], 1)  # bytes/ns
+    times = np.concatenate([files["started_ns"], files["moved_ns"]])
+    order = np.argsort(times)
+    rates = np.cumsum(np.concatenate([each, -each])[order])  # from each of these times on
+    totals = np.concatenate([[0.0], np.cumsum(rates[:-1] * np.diff(times[order]))])
+    rate: Floats = np.diff(np.interp(edges, times[order], totals)) / (edges[1] - edges[0])
     return rate
 
 

@@ -8,15 +8,15 @@ from functools import cached_property
 import numpy as np
 
 from dlemu.checkpoints.checkpoint_plan import CheckpointPlan, CheckpointSizes, plan_checkpoint
-from dlemu.checkpoints.io_rows import IO_COLUMNS, WHOLE, WRITE, IoRows
+from dlemu.checkpoints.io_rows import IO_COLUMNS, READ, WHOLE, WRITE, IoRows
 from dlemu.jobs.checkpoint.summary import CheckpointSummary, Phase
-from dlemu.results.exported import CheckpointRecord, ExportedCheckpoints
 from dlemu.results.live import RunJournal
 from dlemu.results.measured import MeasuredRun, RunFacts
 from dlemu.results.tables import rows_table, write_table
 from dlemu.telemetry import Telemetry
 
 ROWS = "checkpoints.parquet"
+PHASES: dict[Phase, int] = {"write": WRITE, "read": READ}
 _TIME_COLUMNS = ("began_ns", "started_ns", "moved_ns", "synced_ns", "ended_ns", "asked_ns", "released_ns")
 
 
@@ -26,14 +26,6 @@ class UnderWay:
 
     phase: Phase
     checkpoint: int
-
-
-@dataclass(frozen=True, kw_only=True)
-class PartialCheckpoint(UnderWay):
-    """The checkpoint that was being written or read when a run ended early. No rate is computed from it."""
-
-    files: int  # files of all ranks that were complete
-    bytes: int  # of these files
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,7 +46,6 @@ class CheckpointRunFacts(RunFacts):
     """facts.json: all that the results depend on besides rows and telemetry. `seed` determines the content."""
 
     kind: str = CheckpointSummary.kind
-    sources: tuple[int, ...] = ()  # checkpoints to be read, in order
     notes: tuple[str, ...] = ()
     journal: CheckpointJournal
     written: CheckpointSizes  # sizes of each checkpoint that was written, or read
@@ -88,6 +79,16 @@ class MeasuredCheckpoints(MeasuredRun):
         """The rows of single files, by the same clock."""
         return self._by_first_clock(self.rows[self.rows["file"] != WHOLE])
 
+    @property
+    def partial_files(self) -> IoRows:
+        """The rows of the files that were complete of the checkpoint under way when the run ended early, if any."""
+        under_way, rows = self.facts.journal.under_way, self.rows
+        if under_way is None or self.facts.failure is None:
+            return rows[:0]
+        is_own = (rows["phase"] == PHASES[under_way.phase]) & (rows["checkpoint"] == under_way.checkpoint)
+        files: IoRows = rows[is_own & (rows["file"] != WHOLE)]
+        return files
+
     def _by_first_clock(self, rows: IoRows) -> IoRows:
         nodes = self.facts.journal.rank_nodes
         offsets = np.array([self.offset_ns(node) for node in nodes] or [0], np.int64)[rows["rank"]]
@@ -100,19 +101,3 @@ class MeasuredCheckpoints(MeasuredRun):
         """Return the first host's clock minus that of host `node`."""
         offsets = self.facts.journal.clock_offsets_ns
         return offsets[node] if node < len(offsets) else 0
-
-
-def exported(run: MeasuredCheckpoints) -> ExportedCheckpoints:
-    """Return the run in the form that exporters (to DLIO's and MLPerf's files) use."""
-    facts = run.facts
-    records = tuple(
-        CheckpointRecord(
-            phase="write" if row["phase"] == WRITE else "read",
-            checkpoint=int(row["checkpoint"]),
-            rank=int(row["rank"]),
-            start_ns=int(row["began_ns"]),
-            end_ns=int(row["ended_ns"]),
-        )
-        for row in np.sort(run.whole, order=["phase", "began_ns", "rank"])
-    )
-    return ExportedCheckpoints(workload=facts.workload, journal=facts.journal, plan=facts.plan, records=records)

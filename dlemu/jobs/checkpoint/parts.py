@@ -2,39 +2,35 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from dlemu.config.schema import Workload
-from dlemu.jobs.checkpoint.measured import CheckpointRunFacts, exported
-from dlemu.jobs.checkpoint.page import screen
-from dlemu.jobs.checkpoint.result import CheckpointRun, read_checkpoint_run
-from dlemu.jobs.checkpoint.run import Checkpoints
+from dlemu.jobs.checkpoint.analyse import CheckpointRun
+from dlemu.jobs.checkpoint.measured import CheckpointRunFacts
+from dlemu.jobs.checkpoint.prediction import run_prediction
+from dlemu.jobs.checkpoint.run import CHECKPOINTS
 from dlemu.jobs.checkpoint.summary import CATALOGUE, READING, WRITING, CheckpointSummary, metrics_of
-from dlemu.jobs.checkpoint.wording import issue_lines
+from dlemu.jobs.checkpoint.wording import issue_lines, screen
 from dlemu.metrics.findings import Code
 from dlemu.report.units import plain
+from dlemu.results.exported import ExportedCheckpoints
 from dlemu.results.figures import Conditions, JobFigures
 from dlemu.results.kinds import JobParts
 
 if TYPE_CHECKING:
-    from dlemu.jobs.checkpoint.prediction import CheckpointPrediction
     from dlemu.report.figure_base import Figure
-    from dlemu.runner.prediction_request import PredictionRequest
 
 
 def figures(run: CheckpointRun) -> JobFigures:
     """Return a run's metrics for sweeps and comparisons."""
     summary = run.summary
-    phases = {WRITING: summary.write, READING: summary.read}
+    limits = {WRITING: summary.write and summary.write.limited_by, READING: summary.read and summary.read.limited_by}
     return JobFigures(
         kind=summary.kind,
         workload=summary.workload,
         ranks=summary.ranks,
         verdict=summary.verdict,
-        limited_by={
-            name: phase.limited_by.what if phase and phase.limited_by else None for name, phase in phases.items()
-        },
+        limited_by={phase: limit.what if limit else None for phase, limit in limits.items()},
         metrics={name: value for name, value in metrics_of(summary).items() if CATALOGUE[name].is_compared},
     )
 
@@ -51,22 +47,24 @@ def conditions(summary: CheckpointSummary, facts: CheckpointRunFacts) -> Conditi
     settings = facts.workload.checkpoint
     loud = [finding for finding in summary.findings if finding.severity == "loud"]
     codes = {finding.code for finding in loud}
-    from_memory: tuple[str, ...] = ()
-    if Code.NO_DATA_FROM_STORAGE in codes:
-        from_memory = (WRITING, READING)
-    elif Code.PAGE_CACHE in codes:
-        from_memory = (READING,)
     how = {name: getattr(facts.written, name) for name in _SHAPE}
     how |= {name: getattr(settings, name) for name in _SETTINGS}
     how["content"] = "unique" if settings.randomize_tensor else "ones"
+    read_from_memory = (READING,) if Code.PAGE_CACHE in codes else ()
     return Conditions(
         title=summary.title,
         facts={"ranks": plain(summary.ranks), "folder": summary.folder, "kept": plain(len(summary.kept))},
         work={"model": summary.workload, **{name: getattr(facts.written, name) for name in _WORK}},
         how=how,
-        from_memory=from_memory,
+        from_memory=(WRITING, READING) if Code.NO_DATA_FROM_STORAGE in codes else read_from_memory,
         warnings=issue_lines(loud),
     )
+
+
+def exported(run: CheckpointRun) -> ExportedCheckpoints:
+    """Return the run in the form that exporters (to DLIO's and MLPerf's files) use."""
+    facts, rows = run.facts, run.whole[run.whole["began_ns"].argsort(kind="stable")]
+    return ExportedCheckpoints(workload=facts.workload, journal=facts.journal, plan=facts.plan, rows=rows)
 
 
 def _charts(run: CheckpointRun, folder: str) -> Iterator[tuple[str, Figure]]:
@@ -76,23 +74,15 @@ def _charts(run: CheckpointRun, folder: str) -> Iterator[tuple[str, Figure]]:
     return drawn(FIGURES, run)
 
 
-def _predict(
-    source: Sequence[str] | Workload, request: PredictionRequest
-) -> tuple[CheckpointPrediction, str, Workload]:
-    from dlemu.jobs.checkpoint.prediction import run_prediction
-
-    return run_prediction(source, request)
-
-
 PARTS = JobParts(
-    read=read_checkpoint_run,
+    read=CHECKPOINTS.read,
     answer_type=CheckpointSummary,
     screen=screen,
     charts=_charts,
-    job=Checkpoints(),
+    job=CHECKPOINTS,
     catalogue=CATALOGUE,
     figures=figures,
     conditions=conditions,
-    predict=_predict,
+    predict=run_prediction,
     exported=exported,
 )

@@ -8,8 +8,8 @@ from __future__ import annotations
 import contextlib
 import os
 import secrets
-from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 
 from datagen.errors import SpaceError, UserError
 from datagen.storage.storage_base import StorageBase, StorageSpec, open_storage
@@ -29,22 +29,13 @@ MLPERF_CHECKPOINTS = 10  # checkpoints that MLPerf Storage writes and reads (Rul
 
 
 @dataclass(frozen=True, kw_only=True)
-class ReadSource:
-    """A checkpoint to be read, as it was written."""
-
-    checkpoint: int
-    settings: Checkpoint
-    seed: int
-    content_known: bool  # dlemu wrote the checkpoint, so that its content can be checked
-
-
-@dataclass(frozen=True, kw_only=True)
 class CheckpointJob(Job):
     """The complete description of a checkpoint run; `seed` determines the content it writes."""
 
     plan: CheckpointPlan
     replaced: tuple[int, ...] = ()  # checkpoints of an earlier run, to be removed first
-    sources: tuple[ReadSource, ...] = ()  # checkpoints to read, in order
+    sources: Mapping[int, StoredNote | None] = field(default_factory=dict)
+    """The checkpoints to read, in order, as they were written; None: not by dlemu, so that their content is unknown."""
     notes: tuple[str, ...] = ()  # sentences that a reader of the result must know
 
     @property
@@ -90,21 +81,11 @@ class CheckpointJob(Job):
             settings=replace(self.settings, checkpoint_folder=public_text(self.settings.checkpoint_folder)),
         )
 
-    def files_to_write(self, rank: int, checkpoint: int) -> list[FileContent]:
-        """Return the files that a rank of the run writes of a checkpoint, in order."""
-        source = ReadSource(checkpoint=checkpoint, settings=self.settings, seed=self.seed, content_known=True)
-        return self._files(self.plan.ranks[rank], source)
-
-    def files_to_read(self, rank: int, source: ReadSource, ranks_per_host: int) -> list[FileContent]:
-        """Return the files that a rank of the run reads: its own, or another host's rank's."""
-        shift = ranks_per_host if self.settings.recovery_rank_shift else 0
-        return self._files(self.plan.ranks[(rank + shift) % self.ranks], source)
-
-    def _files(self, writer: int, source: ReadSource) -> list[FileContent]:
-        """Return what a rank of the emulated job wrote, or writes, of a checkpoint."""
-        folder, number = self.folder_of(source.checkpoint), source.checkpoint
-        layouts = self.plan.files(writer)
-        return files_of(folder, layouts, source.settings, source.seed, checkpoint=number, rank=writer)
+    def files(self, rank: int, checkpoint: int) -> list[FileContent]:
+        """Return the files of a checkpoint that a rank of the run writes, or that are read in its place, in order."""
+        note, writer = self.sources.get(checkpoint) or self.note(checkpoint), self.plan.ranks[rank]
+        folder, layouts = self.folder_of(checkpoint), self.plan.files(writer)
+        return files_of(folder, layouts, note.settings, note.seed, checkpoint=checkpoint, rank=writer)
 
 
 def with_checkpoints(workload: Workload) -> Workload:
@@ -135,15 +116,21 @@ def plan_checkpoints(workload: Workload, ranks: int) -> CheckpointJob:
         deleted = count(len(replaced), "checkpoint")
         note = f"deleted {deleted} of an earlier run of the same kind to make room in {settings.checkpoint_folder}"
         job = replace(job, replaced=tuple(replaced), notes=(note,))
-    return replace(job, sources=tuple(_sources(job, storage)))
+    return replace(job, sources=_sources(job, storage))
 
 
 def check_checkpoint_host(job: CheckpointJob, local_ranks: int) -> None:
     """Raise SpaceError or UserError if this host lacks memory or disk space for its ranks, or can't see the folder."""
     settings = job.settings
     storage = open_storage(job.storage_spec)
-    folder = settings.checkpoint_folder.rstrip("/")
-    if job.writes and not _sees(storage, job.token_path):
+    folder, token = os.path.split(job.token_path)
+
+    def sees_token() -> bool:
+        with contextlib.suppress(OSError), storage.entries(folder) as entries:
+            return any(entry.name == token for entry in entries)
+        return False
+
+    if job.writes and not comes_into_sight(sees_token):
         raise UserError(
             f"checkpoint.checkpoint_folder is {folder}, which this host does not share with rank 0: wanted a folder "
             "that all hosts see; for drives of each host start a run on each: ranks=RANKS_OF_A_HOST "
@@ -161,22 +148,16 @@ def check_checkpoint_host(job: CheckpointJob, local_ranks: int) -> None:
             f"the buffers of {count(local_ranks, 'rank')} need {size(needed_bytes)} of memory on this host, and "
             f"{size(available_bytes)} are available: {advice}"
         )
-    _check_room(job, storage)
-
-
-def _check_room(job: CheckpointJob, storage: StorageBase) -> None:
-    """Raise SpaceError if the checkpoints stored at a time do not fit, once those that are replaced are removed."""
-    free_bytes = storage.free_bytes(job.settings.checkpoint_folder) if job.writes else None
+    free_bytes = storage.free_bytes(settings.checkpoint_folder) if job.writes else None
     if free_bytes is None:
         return
     paths = [f"{folder}/{name}" for folder in map(job.folder_of, job.replaced) for name in files_in(storage, folder)]
-    free_bytes += sum(size_bytes or 0 for size_bytes in storage.sizes(paths))
-    each_bytes = job.plan.sizes.bytes
-    at_a_time = min(job.writes, job.kept + 1)
+    free_bytes += sum(filter(None, storage.sizes(paths)))  # removed before anything is written
+    each_bytes, at_a_time = job.plan.sizes.bytes, min(job.writes, job.kept + 1)
     if each_bytes * at_a_time > free_bytes:
         raise SpaceError(
             f"{count(at_a_time, 'checkpoint')} of {size(each_bytes)} need {size(each_bytes * at_a_time)} in "
-            f"{job.settings.checkpoint_folder}, and {size(free_bytes)} are free there: set "
+            f"{settings.checkpoint_folder}, and {size(free_bytes)} are free there: set "
             f"checkpoint.keep_last (each new one needs room besides those kept), write fewer "
             "(checkpoint.num_checkpoints_write), or use a larger drive"
         )
@@ -213,60 +194,39 @@ def _kind(note: StoredNote) -> tuple[object, ...]:
     return note.model, settings.format, *ranks
 
 
-def _sources(job: CheckpointJob, storage: StorageBase) -> Iterator[ReadSource]:
-    """Yield the checkpoints to read, the oldest first: those that this run keeps, or if it writes none, stored ones."""
-    settings, reads = job.settings, job.settings.num_checkpoints_read
-    if reads < 1:
-        return
-    if job.writes:
+def _sources(job: CheckpointJob, storage: StorageBase) -> dict[int, StoredNote | None]:
+    """Return the checkpoints to read, oldest first: those that this run keeps, or if it writes none, stored ones."""
+    reads = max(0, job.settings.num_checkpoints_read)
+    if job.writes or not reads:
         numbers = list(range(job.writes - job.kept + 1, job.writes + 1))
         available = f"this run keeps {len(numbers)}"
     else:
-        numbers = stored_checkpoints(storage, settings.checkpoint_folder)
-        available = f"{settings.checkpoint_folder} holds {len(numbers)}"
+        numbers = stored_checkpoints(storage, job.settings.checkpoint_folder)
+        available = f"{job.settings.checkpoint_folder} holds {len(numbers)}"
     if len(numbers) < reads:
         raise UserError(
             f"checkpoint.num_checkpoints_read is {reads}, but {available}: wanted at most as many; "
             "checkpoint.num_checkpoints_write and checkpoint.keep_last say how many there are"
         )
-    for number in numbers[:reads]:
-        if job.writes:
-            yield ReadSource(checkpoint=number, settings=settings, seed=job.seed, content_known=True)
-        else:
-            yield _stored_source(job, storage, number)
+    return {number: job.note(number) if job.writes else _stored(job, storage, number) for number in numbers[:reads]}
 
 
-def _stored_source(job: CheckpointJob, storage: StorageBase, number: int) -> ReadSource:
-    folder = folder_of(job.settings.checkpoint_folder, number)
+def _stored(job: CheckpointJob, storage: StorageBase, number: int) -> StoredNote | None:
+    """Return the note of a stored checkpoint that the job's ranks can read, None for another tool's."""
+    folder = job.folder_of(number)
     note = read_note(storage, folder)
     if note is None:
-        return ReadSource(checkpoint=number, settings=job.settings, seed=0, content_known=False)
+        return None
     if not note.complete:
         raise UserError(
             f"{folder} is not complete: its run ended before all ranks were done; delete it, or write it again"
         )
-    if not _is_readable(job, note):
-        raise UserError(
-            f"{folder} holds the checkpoint of another run: {note.description}; wanted "
-            f"{job.note(number).description}: read it with the settings that wrote it, if you trust them"
-        )
-    return ReadSource(checkpoint=number, settings=note.settings, seed=note.seed, content_known=True)
-
-
-def _is_readable(job: CheckpointJob, note: StoredNote) -> bool:
-    """Return whether the job's ranks can read that checkpoint. Its format is not imported: that could run any code."""
-    if (note.model, note.settings.format) != (job.workload.model, job.settings.format):
-        return False
-    plan = plan_checkpoint(note.model, note.settings, note.ranks)
-    return plan.grid == job.plan.grid and set(job.plan.ranks) <= set(plan.ranks)
-
-
-def _sees(storage: StorageBase, path: str) -> bool:
-    folder, name = os.path.split(path)
-
-    def is_listed() -> bool:
-        with contextlib.suppress(OSError), storage.entries(folder) as entries:
-            return any(entry.name == name for entry in entries)
-        return False
-
-    return comes_into_sight(is_listed)
+    # the format of a note is not imported: that could run any code
+    if (note.model, note.settings.format) == (job.workload.model, job.settings.format):
+        plan = plan_checkpoint(note.model, note.settings, note.ranks)
+        if plan.grid == job.plan.grid and set(job.plan.ranks) <= set(plan.ranks):
+            return note
+    raise UserError(
+        f"{folder} holds the checkpoint of another run: {note.description}; wanted "
+        f"{job.note(number).description}: read it with the settings that wrote it, if you trust them"
+    )

@@ -1,8 +1,7 @@
 """`dlemu predict` for a workload of checkpoints: how long they take on a storage, and what they cost a training.
 
 Its time is the bytes of all ranks that share a storage / the MB/s that the storage gives them together. The answer is
-predict_checkpoints.json; formulas and keys: docs/prediction.md. Within a schema version fields may be added, but none
-changes or disappears.
+predict_checkpoints.json; formulas and keys: docs/prediction.md.
 """
 
 from __future__ import annotations
@@ -16,11 +15,10 @@ from datagen.atomic import write_text
 from datagen.errors import UserError
 from dlemu.checkpoints.checkpoint_plan import CheckpointPlan, plan_checkpoint
 from dlemu.checkpoints.read_files import read_pattern
-from dlemu.config import check_checkpoints, load, to_yaml
+from dlemu.config import load, to_yaml
 from dlemu.config.schema import Checkpoint, Workload
 from dlemu.jobs.checkpoint.analyse import snapshot_seconds, training_cost
-from dlemu.jobs.checkpoint.plan import with_checkpoints
-from dlemu.jobs.checkpoint.result import read_checkpoint_run
+from dlemu.jobs.checkpoint.run import CHECKPOINTS
 from dlemu.jobs.checkpoint.summary import CheckpointSummary, PhaseSummary, TrainingCost
 from dlemu.jobs.checkpoint.wording import cost_line
 from dlemu.metrics.cache import PARTLY_READ_PERCENT
@@ -109,7 +107,7 @@ def speed_of(mb_per_second: float, percent: float = SPEED_PERCENT) -> Value:
     return Value(mb_per_second, percent / 100 * mb_per_second)
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class KnownStorage:
     """Write and read speed of a storage, each by `speed_of` or None where unknown, with warnings about them."""
 
@@ -128,14 +126,11 @@ def run_prediction(
     """
     if any(option is not None for option in (request.make, request.most, request.hosts, request.host_cores)):
         raise UserError("--make, --most, --hosts and --host-cores are for training only: leave them out")
-    measured = None if request.from_folder is None else read_checkpoint_run(request.from_folder)
-    if isinstance(source, Workload):
-        workload = source
-    else:
+    measured = None if request.from_folder is None else CHECKPOINTS.read(request.from_folder)
+    if not isinstance(source, Workload):
         base = None if measured is None else measured.facts.workload
-        workload = load(source, config_dir=request.config_dir, base=base)
-    workload = with_checkpoints(workload)
-    check_checkpoints(workload)
+        source = load(source, config_dir=request.config_dir, base=base)
+    workload = CHECKPOINTS.complete(source)
     plan = plan_checkpoint(workload.model, workload.checkpoint, workload.ranks)
     if measured is not None:
         storage = _measured_storage(measured.summary, plan)
@@ -144,7 +139,7 @@ def run_prediction(
     else:
         assert request.mb_per_second is not None  # the remaining way to describe a storage
         speed = speed_of(request.mb_per_second)
-        storage = KnownStorage(source=f"a storage of {request.mb_per_second:,g} MB/s", writes=speed, reads=speed)
+        storage = KnownStorage(f"a storage of {request.mb_per_second:,g} MB/s", speed, speed)
     folder = workload.output.folder or new_folder(workload.model.name, "predict-")
     check_new(folder)
     answer = predict(workload, plan, storage, others_mb_per_second=request.others_mb_per_second)
@@ -197,21 +192,20 @@ def _storage_of_drive(path: str | Rates, settings: Checkpoint, ranks: int) -> Kn
     With O_DIRECT each thread has one request of `transfer_size` in flight. Through the page cache the kernel writes at
     the drive's best rate, and reads ahead in requests of its own size.
     """
-    drive = read_drive(path)
+    drive, pattern = read_drive(path), read_pattern(settings)
 
     def speed(rates: tuple[Rate, ...], request_bytes: int, depth: int) -> Value | None:
         return speed_of(request_bytes * per_second(rates, request_bytes, depth) / 1e6) if rates else None
 
-    pattern = read_pattern(settings)
     if settings.odirect:
         writes = speed(drive.writes, settings.transfer_size, ranks * settings.writers)
         reads = speed(drive.rates, pattern.piece_bytes, ranks * pattern.threads)
     else:
-        mb_per_second = max((row.size_bytes * row.per_second / 1e6 for row in drive.writes), default=0.0)
-        writes = speed_of(mb_per_second) if mb_per_second else None
+        rates = [row.size_bytes * row.per_second / 1e6 for row in drive.writes]
+        writes = speed_of(max(rates)) if rates else None
         in_flight = READ_AHEAD_REQUESTS if pattern.reads_ahead else 1
         reads = speed(drive.rates, READ_AHEAD_BYTES, in_flight * ranks * pattern.threads)
-    return KnownStorage(source=drive.source, writes=writes, reads=reads)
+    return KnownStorage(drive.source, writes, reads)
 
 
 def _measured_storage(measured: CheckpointSummary, plan: CheckpointPlan) -> KnownStorage:
@@ -229,20 +223,21 @@ def _measured_storage(measured: CheckpointSummary, plan: CheckpointPlan) -> Know
             percent = max(percent, 100 * half_width(deviation, len(seconds_per_gib), 0.95) / mean)
         return speed_of(GIB / mean / 1e6, percent)
 
-    writes, reads = speed(measured.write), speed(measured.read)
+    write, read = measured.write, measured.read
+    writes, reads = speed(write), speed(read)
     if writes is None and reads is None:
         raise UserError("the run of --from completed no checkpoint: wanted one that wrote or read some")
     findings = []
     if measured.ranks != len(plan.ranks):
         findings.append(Finding.of(OUTSIDE, "caution", measured_ranks=measured.ranks, ranks=len(plan.ranks)))
-    if measured.write is not None and measured.write.steady is False:
+    if write is not None and write.steady is False:
         findings.append(Finding(Code.STORAGE_NOT_STEADY, "caution"))
-    from_storage = None if measured.read is None else measured.read.from_storage_percent
+    from_storage = None if read is None else read.from_storage_percent
     if reads is not None and from_storage is not None and from_storage < PARTLY_READ_PERCENT:
         findings.append(Finding.of(Code.PAGE_CACHE, "loud", from_storage_percent=from_storage))
         reads = None
     source = f"a run of {measured.workload} with {count(measured.ranks, 'rank')}"
-    return KnownStorage(source=source, writes=writes, reads=reads, findings=tuple(findings))
+    return KnownStorage(source, writes, reads, tuple(findings))
 
 
 def read_prediction(folder: str) -> CheckpointPrediction | None:

@@ -1,4 +1,4 @@
-"""The checkpoint job as the runner drives it: plan, run a rank, save, and clean up after a failure."""
+"""How checkpoint runs are made, cleaned up after a failure, followed and read."""
 
 from __future__ import annotations
 
@@ -6,33 +6,63 @@ import contextlib
 import os
 import secrets
 from collections.abc import Iterable, Iterator, Sequence
+from functools import partial
+from typing import Any
+
+import numpy as np
 
 from datagen.errors import DlemuError, UserError
-from datagen.storage.storage_base import StorageBase, open_storage
-from dlemu.checkpoints.checkpoint_plan import CheckpointPlan, plan_checkpoint
-from dlemu.checkpoints.io_rows import finished_path, rows_path
-from dlemu.checkpoints.stored import files_in, folder_of, read_note, remove_checkpoint, stored_checkpoints
+from datagen.storage.storage_base import open_storage
+from datagen.withheld import public_text
+from dlemu.checkpoints.checkpoint_plan import plan_checkpoint
+from dlemu.checkpoints.io_rows import IO_DTYPE, WHOLE, WRITE, IoRows, finished_path, read_logs, rows_path
+from dlemu.checkpoints.stored import explained, files_in, folder_of, read_note, remove_checkpoint, stored_checkpoints
 from dlemu.config import check_checkpoints
 from dlemu.config.overrides import override
-from dlemu.config.schema import Checkpoint, Workload
-from dlemu.jobs.checkpoint.loop import run_checkpoints
-from dlemu.jobs.checkpoint.measured import CheckpointJournal, CheckpointRunFacts
+from dlemu.config.schema import Workload
+from dlemu.jobs.checkpoint.analyse import CheckpointRun
+from dlemu.jobs.checkpoint.loop import CheckpointRank
+from dlemu.jobs.checkpoint.measured import ROWS, CheckpointJournal, CheckpointRunFacts
 from dlemu.jobs.checkpoint.plan import CheckpointJob, check_checkpoint_host, plan_checkpoints, with_checkpoints
-from dlemu.jobs.checkpoint.result import CheckpointRuns
 from dlemu.ranks import Comm
 from dlemu.report.units import size
 from dlemu.results import FACTS, LIVE
+from dlemu.results.live import Follower, Progress, seconds_left
 from dlemu.results.measured import MeasuredLog, read_facts
+from dlemu.results.tables import read_rows
 from dlemu.results.wording import count
-from dlemu.runner.job_kind import Look, Notify
+from dlemu.runner.job_kind import JobKind, Look, Notify
 from dlemu.runner.recording import RankRecord
 from dlemu.runner.run_folder import Unfinished
 
+# Limit on a run's ranks, and on a model's experts over all layers: only a damaged file has more, and takes long
+_MAX_PARTS = 10**6
 
-class Checkpoints(CheckpointRuns):
+
+class Checkpoints(JobKind[CheckpointJob, CheckpointRunFacts, CheckpointJournal, CheckpointRun]):
     """All ranks write and read a model's files."""
 
-    prefix = "checkpoint-"
+    name, prefix, row_noun = "checkpoint", "checkpoint-", "file"
+    facts_type, journal_type, run_type = CheckpointRunFacts, CheckpointJournal, CheckpointRun
+
+    def live_rows(self, live_folder: str) -> IoRows:
+        return read_logs(live_folder)
+
+    def saved_rows(self, folder: str) -> IoRows:
+        return read_rows(folder, ROWS, IO_DTYPE)
+
+    def follow(self, facts: CheckpointRunFacts, live_folder: str) -> Follower:
+        return partial(_progress, facts, live_folder)
+
+    def own_facts(self, job: CheckpointJob) -> dict[str, Any]:
+        return {"notes": tuple(map(public_text, job.notes)), "written": job.plan.sizes}
+
+    def check(self, run: CheckpointRun) -> None:
+        facts, model = run.facts, run.facts.workload.model
+        if facts.ranks > _MAX_PARTS or model.num_layers * max(1, model.transformer.num_experts) > _MAX_PARTS:
+            raise UserError(f"{run.folder} is damaged: its facts have more ranks, or layers and experts, than a model")
+        if len(run.rows) and not 0 <= int(run.rows["rank"].min()) <= int(run.rows["rank"].max()) < facts.ranks:
+            raise UserError(f"{run.folder} is damaged: it has rows of ranks that the run does not have")
 
     def complete(self, workload: Workload) -> Workload:
         completed = with_checkpoints(workload)
@@ -55,17 +85,13 @@ class Checkpoints(CheckpointRuns):
 
     def begin(self, job: CheckpointJob) -> CheckpointJob:
         """Create an empty file in the checkpoint folder, by which other hosts check that they share it."""
-        if not job.writes:
-            return job
-        storage, folder = open_storage(job.workload.storage_spec.buffered), job.settings.checkpoint_folder
-        try:
-            storage.make_folder(folder)
-            storage.create(job.token_path).commit()
-        except OSError as error:
-            raise UserError(
-                f"checkpoint.checkpoint_folder {folder} can't be written: {error.strerror or error}; set it to a "
-                "folder that you can write to"
-            ) from error
+        if job.writes:
+            storage, folder = open_storage(job.workload.storage_spec.buffered), job.settings.checkpoint_folder
+            try:
+                storage.make_folder(folder)
+                storage.create(job.token_path).commit()
+            except OSError as error:
+                raise explained(error, folder) from error
         return job
 
     def check_host(self, job: CheckpointJob, local_ranks: int) -> None:
@@ -74,19 +100,19 @@ class Checkpoints(CheckpointRuns):
     def run_rank(self, job: CheckpointJob, comm: Comm, notify: Notify | None) -> MeasuredLog[CheckpointJournal] | None:
         record = RankRecord(job, comm, self.new_journal(), job.settings.checkpoint_folder)
         reporter = None if notify is None else self.reporter(job, notify)
-        log = run_checkpoints(job, comm, record, reporter or (lambda: None))
+        log = CheckpointRank(job, comm, reporter or (lambda: None), record).run()
         if reporter is not None:
             reporter.look()
         return log
 
     def clean_up(self, job: CheckpointJob) -> str:
         """Remove incomplete checkpoints, which only take space."""
-        storage, unfinished = open_storage(job.workload.storage_spec.buffered), None
+        unfinished = None
         if job.writes:
             with contextlib.suppress(OSError, DlemuError):
-                storage.remove(job.token_path)
+                open_storage(job.workload.storage_spec.buffered).remove(job.token_path)
         try:
-            unfinished = _unfinished(storage, job.settings, job.seed, job.plan)
+            unfinished = _unfinished(job)
             if unfinished is not None:
                 unfinished.remove()
         except (OSError, DlemuError):
@@ -94,9 +120,7 @@ class Checkpoints(CheckpointRuns):
         return f"{unfinished.what}, was removed" if unfinished else ""
 
     def unfinished(self, folder: str) -> Unfinished | None:
-        facts = read_facts(os.path.join(folder, LIVE, FACTS), CheckpointRunFacts)
-        storage = open_storage(facts.workload.storage_spec.buffered)
-        return _unfinished(storage, facts.workload.checkpoint, facts.seed, facts.plan)
+        return _unfinished(read_facts(os.path.join(folder, LIVE, FACTS), CheckpointRunFacts))
 
     def look_at_points(self) -> Look:
         def check_point(workload: Workload) -> None:
@@ -127,17 +151,43 @@ class Checkpoints(CheckpointRuns):
 
 
 CHECKPOINTS = Checkpoints()
+read_checkpoint_run = CHECKPOINTS.read
 
 
-def _unfinished(storage: StorageBase, settings: Checkpoint, seed: int, plan: CheckpointPlan) -> Unfinished | None:
-    """Return the incomplete checkpoints of the run with this seed, None if it has none. Raises UserError, OSError."""
+def _progress(facts: CheckpointRunFacts, live_folder: str) -> Progress | None:
+    """Return how far a run is by the rows of the files that its ranks have written or read; None before the first."""
+    rows, settings = read_logs(live_folder), facts.workload.checkpoint
+    if not len(rows):
+        return None
+    writes, reads = max(0, settings.num_checkpoints_write), max(0, settings.num_checkpoints_read)
+    done = int(np.bincount(rows["rank"][rows["file"] == WHOLE], minlength=facts.ranks).min())
+    last = rows[np.argmax(rows["ended_ns"])]
+    verb, planned = ("written", writes) if last["phase"] == WRITE else ("read", reads)
+    own = (rows["phase"] == last["phase"]) & (rows["checkpoint"] == last["checkpoint"])
+    files = rows[own & (rows["file"] != WHOLE)]
+    mb_per_second = None
+    if len(files):
+        seconds = max(1, int(files["ended_ns"].max() - files["started_ns"].min())) / 1e9
+        mb_per_second = float(files["bytes"].sum() / 1e6 / seconds)
+    return Progress(
+        at=f"checkpoint {last['checkpoint']}/{planned} {verb}",
+        done=done,
+        total=writes + reads,
+        mb_per_second=mb_per_second,
+        seconds_left=seconds_left((rows["ended_ns"].max() - rows["began_ns"].min()) / 1e9, done, writes + reads),
+    )
+
+
+def _unfinished(run: CheckpointJob | CheckpointRunFacts) -> Unfinished | None:
+    """Return the incomplete checkpoints of a run, which has their seed; None without. Raises UserError, OSError."""
+    storage, settings = open_storage(run.workload.storage_spec.buffered), run.workload.checkpoint
     folders = []
     for number in range(1, settings.num_checkpoints_write + 1):
         folder = folder_of(settings.checkpoint_folder, number)
         note = read_note(storage, folder)
         # If the folder has neither a note nor files, the run ended right after it had made the folder
         is_empty = note is None and all(name.startswith(".") for name in files_in(storage, folder))
-        if (is_empty and storage.is_folder(folder)) or (note and note.seed == seed and not note.complete):
+        if (is_empty and storage.is_folder(folder)) or (note and note.seed == run.seed and not note.complete):
             folders.append(folder)
     if not folders:
         return None
@@ -145,9 +195,10 @@ def _unfinished(storage: StorageBase, settings: Checkpoint, seed: int, plan: Che
     written = f"{count(len(paths), 'file')}, {size(sum(filter(None, storage.sizes(paths))))}"
 
     def remove() -> None:
+        names = run.plan.names
         for folder in folders:
             with contextlib.suppress(OSError, UserError):  # some stores can't list multipart uploads
-                storage.uploads(folder, plan.names, end=True)  # of ranks that were killed
-            remove_checkpoint(storage, folder, plan.names)
+                storage.uploads(folder, names, end=True)  # of ranks that were killed
+            remove_checkpoint(storage, folder, names)
 
     return Unfinished(f"{', '.join(folders)}, not complete: {written}", remove)

@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from enum import StrEnum
-from types import SimpleNamespace
 from typing import Annotated, Any, Literal
 
 from dlemu.metrics.catalogue import Catalogue, Metric, declared
@@ -16,11 +15,10 @@ from dlemu.metrics.checkpoint_rates import GIB, CheckpointTimes
 from dlemu.metrics.findings import LimitedBy
 from dlemu.results.figures import Value, half_width_of
 from dlemu.results.parts import StorageSummary
+from dlemu.results.wording import count
 
 Phase = Literal["write", "read"]
 Cause = Literal["storage", "host CPU", "emulator", "page cache"]  # what limits writing or reading
-DURATION = "duration"
-"""Stands in `Metric.phase` of a duration to compare, until the catalogue knows its phase: `writing` or `reading`."""
 WRITING, READING = "writing", "reading"  # the phases of a run
 
 
@@ -47,7 +45,7 @@ class PhaseSummary:
         Metric("slowest rank", "GiB/s", "higher", head="GiB/s", has_interval=True, is_drawn=True, is_tile=True),
     ]
     """All ranks' bytes / the time of the slowest rank, as the rules of MLPerf Storage require."""
-    slowest_seconds: Annotated[float, Metric("one checkpoint", "s", "lower", head="s", is_drawn=True, phase=DURATION)]
+    slowest_seconds: Annotated[float, Metric("one checkpoint", "s", "lower", head="s", is_drawn=True)]
     """Time of the slowest rank, for which training waits."""
     fsync_percent: Annotated[float, Metric("fsync, of that time", "%", "neither", head="fsync\n%", is_drawn=True)]
     """Share of the ranks' time in fsync."""
@@ -136,13 +134,7 @@ class CheckpointSummary(StorageSummary):
     def title(self) -> str:
         """Workload, scale and ranks, for headings."""
         scale = f" (scale {self.scale})" if self.scale else ""
-        noun = "rank" if self.ranks == 1 else "ranks"
-        return f"{self.workload}{scale}: checkpoints of {self.ranks} {noun}"
-
-    @property
-    def metrics(self) -> SimpleNamespace:
-        """The means of its metrics by their names in the catalogue."""
-        return SimpleNamespace(**{name: value.mean for name, value in metrics_of(self).items()})
+        return f"{self.workload}{scale}: checkpoints of {count(self.ranks, 'rank')}"
 
 
 _PARTS: dict[str, type[Any]] = {
@@ -153,25 +145,22 @@ _PARTS: dict[str, type[Any]] = {
 }
 """Fields of the summary whose metrics are named `FIELD_METRIC`."""
 _PHASES = {"write": (WRITING, "written"), "read": (READING, "read")}
-_WRITING_ALONE, _READING_ALONE = ("fsync", "starved"), ("from_storage",)
-"""Metrics that only writing or only reading has, by the beginning of their names."""
+_ABSENT = {"write": ("from_storage",), "read": ("fsync", "starved")}
+"""Metrics that only the other phase has, by the beginning of their names."""
 
 
 def _metrics() -> Iterator[Metric]:
     yield from declared(CheckpointSummary)
     for part, kind in _PARTS.items():
+        phase, verb = _PHASES.get(part, ("", ""))
         for metric in declared(kind):
-            metric_of_part = replace(metric, name=f"{part}_{metric.name}")
-            if part not in _PHASES:
-                yield metric_of_part
-            elif not metric.name.startswith(_READING_ALONE if part == "write" else _WRITING_ALONE):
-                phase, verb = _PHASES[part]
-                yield replace(
-                    metric_of_part,
-                    title=f"{verb}, {metric.title}",
-                    head=metric.head and f"{part} {metric.head}",
-                    phase=metric.phase and phase,
-                )
+            named = replace(metric, name=f"{part}_{metric.name}")
+            if not phase:
+                yield named
+            elif not metric.name.startswith(_ABSENT[part]):
+                duration_of = phase if metric.name == "slowest_seconds" else ""
+                head = metric.head and f"{part} {metric.head}"
+                yield replace(named, title=f"{verb}, {metric.title}", head=head, phase=duration_of)
 
 
 CATALOGUE = Catalogue(
@@ -186,14 +175,12 @@ def metrics_of(summary: CheckpointSummary) -> dict[str, Value]:
     """Return the metrics that a run has, in display order; those that CheckpointTimes has, too, for each checkpoint."""
     values = {}
     for metric in CATALOGUE:
-        part = next((part for part in _PARTS if metric.name.startswith(f"{part}_")), "")
-        holder = getattr(summary, part) if part else summary
-        name = metric.name.removeprefix(f"{part}_") if part else metric.name
-        mean = None if holder is None else getattr(holder, name)
-        if mean is None:
-            continue
-        phase = summary.write if part == "asynchronous" else holder
-        checkpoints = phase.checkpoints if isinstance(phase, PhaseSummary) else ()
-        repetitions = tuple(getattr(times, name) for times in checkpoints if hasattr(times, name))
-        values[metric.name] = Value(mean, half_width_of(repetitions))
+        part, _, name = metric.name.partition("_")
+        holder = getattr(summary, part) if part in _PARTS else summary
+        mean = None if holder is None else getattr(holder, name if part in _PARTS else metric.name)
+        if mean is not None:
+            phase = summary.write if part == "asynchronous" else holder
+            checkpoints = phase.checkpoints if isinstance(phase, PhaseSummary) else ()
+            repetitions = [getattr(times, name) for times in checkpoints if hasattr(times, name)]
+            values[metric.name] = Value(mean, half_width_of(repetitions))
     return values

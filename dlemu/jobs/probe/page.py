@@ -18,11 +18,7 @@ from dlemu.results.kinds import Parts
 if TYPE_CHECKING:
     from dlemu.report.figure_base import Figure
 
-_TIMES = ("mean\nms", "p99", "p99.9")
-_ENGINES = {
-    "fio": "fio, libaio, direct",
-    "threads": "dlemu's own requests by threads, direct",
-}
+_ENGINES = {"fio": "fio, libaio, direct", "threads": "dlemu's own requests by threads, direct"}
 
 
 def _screen(answer: ProbeAnswer, folder: str) -> Screen:
@@ -45,23 +41,15 @@ def _speed(cell: ProbeCell) -> str:
 
 
 def _sections(answer: ProbeAnswer, _: str) -> Iterator[Table]:
-    head = columns("access", "size", "jobs", "depth", "MB/s", "/s", *_TIMES, right=range(1, 9))
-    rows = [_values(cell) for cell in answer.cells]
+    head = columns("access", "size", "jobs", "depth", "MB/s", "/s", "mean\nms", "p99", "p99.9", right=range(1, 9))
+    rows = []
+    for cell in answer.cells:
+        times = cell.latency_ms
+        shape = (cell.access, size_name(cell.size_bytes), str(cell.jobs), str(cell.depth))
+        speed = (number(cell.mb_per_second), f"{cell.iops:,.0f}")
+        rows.append([*shape, *speed, *map(number, (times.mean, times.p99, times.p999))])
     how = f"measured by {_ENGINES[answer.engine]}; through host memory"
     yield Table(title="Each size and depth", columns=head, rows=rows, notes=[how], folded=True)
-
-
-def _values(cell: ProbeCell) -> list[str]:
-    times = cell.latency_ms
-    return [
-        cell.access,
-        size_name(cell.size_bytes),
-        str(cell.jobs),
-        str(cell.depth),
-        number(cell.mb_per_second),
-        f"{cell.iops:,.0f}",
-        *map(number, (times.mean, times.p99, times.p999)),
-    ]
 
 
 def _charts(answer: ProbeAnswer, folder: str) -> Iterator[tuple[str, Figure]]:

@@ -14,7 +14,6 @@ from functools import partial
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from datagen.errors import DlemuError, UserError
 from dlemu.jobs.probe.result import CellSpec, Engine, Latency, ProbeCell, Requests
@@ -27,6 +26,7 @@ SETTLE_SECONDS = 0.5  # warm-up of each cell, which is not counted
 _PATIENCE_SECONDS, _STALL_SECONDS = 120.0, 60.0  # timeouts: beyond the cell's duration; of a stopped job (SIGSTOP)
 _FIO = Role("fio", "use fewer --jobs or smaller --depths")
 _JOB = Role("job", _FIO.remedy)
+_FIO_PERCENTILES = ("50.000000", "90.000000", "99.000000", "99.900000")
 
 
 def choose_engine(choice: str) -> Engine:
@@ -49,6 +49,18 @@ def measure_cell(cell_spec: CellSpec, path: str, size_bytes: int, seconds: float
     return _by_jobs(cell_spec, [partial(run_threads, cell_spec, path, part) for part in ranges], seconds)
 
 
+def _by_jobs(cell_spec: CellSpec, jobs: Sequence[Callable[[float], Requests]], seconds: float) -> ProbeCell:
+    """Run the jobs, each in its own process, for the warm-up and `seconds`."""
+
+    def send(comm: Comm, job: Callable[[float], Requests]) -> tuple[int, Requests]:
+        began_ns = comm.all_reduce_max(time.monotonic_ns())
+        return began_ns, job(SETTLE_SECONDS + seconds)
+
+    most_seconds = seconds + _PATIENCE_SECONDS
+    parts = run_crew(send, jobs, _JOB, timeout_seconds=_STALL_SECONDS, most_seconds=most_seconds)
+    return _cell_of_requests(cell_spec, parts[0][0], [requests for _, requests in parts], seconds)
+
+
 def _by_fio(cell_spec: CellSpec, path: str, size_bytes: int, seconds: float) -> ProbeCell:
     # fio gives characters such as ':' in file names a meaning, and would create other files: name the descriptor.
     descriptor = open_target(path, writes=cell_spec.writes, flags=0)
@@ -64,8 +76,8 @@ def _by_fio(cell_spec: CellSpec, path: str, size_bytes: int, seconds: float) -> 
         "bs": str(request_bytes),
         "size": str(size_bytes // request_bytes * request_bytes),
         "time_based": "1",
-        "ramp_time": _fio_time(SETTLE_SECONDS),
-        "runtime": _fio_time(seconds),
+        "ramp_time": f"{round(SETTLE_SECONDS * 1e3)}ms",  # of a number of seconds fio drops the fraction
+        "runtime": f"{round(seconds * 1e3)}ms",
         "norandommap": "1",
         "randrepeat": "0",
         "refill_buffers": "1" if cell_spec.writes else "0",
@@ -88,37 +100,22 @@ def _by_fio(cell_spec: CellSpec, path: str, size_bytes: int, seconds: float) -> 
     return cell_of_fio(json.loads(ended.out[ended.out.index("{") :]), cell_spec)
 
 
-def _fio_time(seconds: float) -> str:
-    """Return a time in ms: of a number of seconds fio drops the fraction, so that 0.5 would be 0 s."""
-    return f"{round(seconds * 1e3)}ms"
-
-
 def cell_of_fio(report: dict[str, Any], cell_spec: CellSpec) -> ProbeCell:
     """Return the cell that fio's JSON output describes: its jobs as one group."""
     job = report["jobs"][0]
     side = job["write" if cell_spec.writes else "read"]
     io_bytes, seconds = float(side["io_bytes"]), float(side["runtime"]) / 1e3
-    percentiles = side["clat_ns"].get("percentile", {})
-    submission_ns = float(side["slat_ns"]["mean"])
-
-    def latency_ms(percentile: str) -> float:
-        """Add the mean time of submission, which fio's percentiles do not include."""
-        return (float(percentiles.get(percentile, 0.0)) + submission_ns) / 1e6
-
+    percentiles, submission_ns = side["clat_ns"].get("percentile", {}), float(side["slat_ns"]["mean"])
+    # fio's percentiles do not include the time of submission: its mean is added
+    p50, p90, p99, p999 = ((float(percentiles.get(key, 0.0)) + submission_ns) / 1e6 for key in _FIO_PERCENTILES)
+    mean, most = float(side["lat_ns"]["mean"]) / 1e6, float(side["lat_ns"]["max"]) / 1e6
     cpu_seconds = (float(job["usr_cpu"]) + float(job["sys_cpu"])) / 100 * seconds * cell_spec.jobs
     return ProbeCell(
         **vars(cell_spec),
         seconds=seconds,
         mb_per_second=float(side["bw_bytes"]) / 1e6,
         iops=float(side["iops"]),
-        latency_ms=Latency(
-            mean=float(side["lat_ns"]["mean"]) / 1e6,
-            p50=latency_ms("50.000000"),
-            p90=latency_ms("90.000000"),
-            p99=latency_ms("99.000000"),
-            p999=latency_ms("99.900000"),
-            max=float(side["lat_ns"]["max"]) / 1e6,
-        ),
+        latency_ms=Latency(mean=mean, p50=p50, p90=p90, p99=p99, p999=p999, max=most),
         cpu_seconds_per_gb=cpu_seconds / max(io_bytes / 1e9, 1e-9),
     )
 
@@ -184,18 +181,6 @@ def run_threads(cell: CellSpec, path: str, part: range, seconds: float) -> Reque
     return Requests(np.array(end_ns, np.int64), np.array(latencies_ns, np.int64), time.process_time() - cpu_before)
 
 
-def _by_jobs(cell_spec: CellSpec, jobs: Sequence[Callable[[float], Requests]], seconds: float) -> ProbeCell:
-    """Run the jobs, each in its own process, for the warm-up and `seconds`."""
-
-    def send(comm: Comm, job: Callable[[float], Requests]) -> tuple[int, Requests]:
-        began_ns = comm.all_reduce_max(time.monotonic_ns())
-        return began_ns, job(SETTLE_SECONDS + seconds)
-
-    most_seconds = seconds + _PATIENCE_SECONDS
-    parts = run_crew(send, jobs, _JOB, timeout_seconds=_STALL_SECONDS, most_seconds=most_seconds)
-    return _cell_of_requests(cell_spec, parts[0][0], [requests for _, requests in parts], seconds)
-
-
 def _cell_of_requests(cell_spec: CellSpec, began_ns: int, requests: list[Requests], seconds: float) -> ProbeCell:
     """Return the cell of the requests that completed after the warm-up and before the end.
 
@@ -211,19 +196,15 @@ def _cell_of_requests(cell_spec: CellSpec, began_ns: int, requests: list[Request
         start_ns = began_ns
         counted = np.ones(len(end_ns), bool)
     counted_seconds = max(1e-9, float(end_ns[counted].max() - start_ns) / 1e9)
-    completed = int(counted.sum())
+    latency_ns = latency_ns[counted]
+    p50, p90, p99, p999, most = (np.percentile(latency_ns, (50, 90, 99, 99.9, 100)) / 1e6).tolist()
+    mean, completed = float(latency_ns.mean()) / 1e6, len(latency_ns)
     total_gb = len(end_ns) * cell_spec.size_bytes / 1e9
     return ProbeCell(
         **vars(cell_spec),
         seconds=counted_seconds,
         mb_per_second=completed * cell_spec.size_bytes / 1e6 / counted_seconds,
         iops=completed / counted_seconds,
-        latency_ms=latency_stats(latency_ns[counted]),
+        latency_ms=Latency(mean=mean, p50=p50, p90=p90, p99=p99, p999=p999, max=most),
         cpu_seconds_per_gb=sum(job.cpu_seconds for job in requests) / total_gb,
     )
-
-
-def latency_stats(latency_ns: NDArray[np.int64]) -> Latency:
-    """Return mean and percentiles of latencies."""
-    p50, p90, p99, p999, maximum = (np.percentile(latency_ns, (50, 90, 99, 99.9, 100)) / 1e6).tolist()
-    return Latency(mean=float(latency_ns.mean()) / 1e6, p50=p50, p90=p90, p99=p99, p999=p999, max=maximum)

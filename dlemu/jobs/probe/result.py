@@ -36,12 +36,10 @@ class CellSpec:
 
     @property
     def writes(self) -> bool:
-        """Whether the requests write."""
         return self.access.endswith("write")
 
     @property
     def random(self) -> bool:
-        """Whether the requests are at random offsets."""
         return self.access.startswith("rand")
 
     @property

@@ -5,16 +5,16 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
-import stat
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
+from functools import partial
 from itertools import product
 
 from datagen.errors import SpaceError, UserError
 from dlemu.jobs.probe.probe_file import probe_file
 from dlemu.jobs.probe.requests import choose_engine, measure_cell
-from dlemu.jobs.probe.result import PROBE, Access, CellSpec, Engine, ProbeAnswer, ProbeCell
+from dlemu.jobs.probe.result import PROBE, Access, CellSpec, ProbeAnswer, ProbeCell
 from dlemu.machine.environment import describe_folder, describe_host, existing_folder
 from dlemu.metrics.cache import IN_MEMORY
 from dlemu.metrics.t_interval import MOST_ROUNDS, WINDOW, is_steady
@@ -27,19 +27,6 @@ from dlemu.runner.run_folder import check_new, new_folder
 
 KIB, MIB = 1 << 10, 1 << 20
 FILE_BYTES = 4 << 30  # default size of the file that is created in a folder
-Measure = Callable[[CellSpec], ProbeCell]
-
-
-def cells_of(
-    accesses: Sequence[Access], sizes: Sequence[int], depths: Sequence[int], jobs: Sequence[int]
-) -> tuple[CellSpec, ...]:
-    """Return the cells to measure: every combination of these values, or of the default's where none is given."""
-    accesses = accesses or ("randread",)
-    sizes = sizes or (4 * KIB, 16 * KIB, 128 * KIB, MIB)
-    return tuple(
-        CellSpec(access=access, size_bytes=size_bytes, depth=depth, jobs=job)
-        for access, size_bytes, job, depth in product(accesses, sizes, jobs or (1,), depths or (1, 8, 32, 128))
-    )
 
 
 def probe_target(
@@ -66,7 +53,11 @@ def probe_target(
             f"{target} is no folder or file: wanted one of a mounted storage; `dlemu predict workload=NAME "
             "storage.storage_type=s3 storage.storage_root=BUCKET` measures a bucket by the workload's own reads"
         )
-    cells = cells_of(accesses, sizes, depths, jobs)
+    sizes, depths = sizes or (4 * KIB, 16 * KIB, 128 * KIB, MIB), depths or (1, 8, 32, 128)
+    cells = [
+        CellSpec(access=access, size_bytes=size_bytes, depth=depth, jobs=job)
+        for access, size_bytes, job, depth in product(accesses or ("randread",), sizes, jobs or (1,), depths)
+    ]
     if steady and not any(cell.writes for cell in cells):
         raise UserError("--steady is for writes: wanted --rw randwrite or write")
     folder = folder or new_folder("probe")
@@ -83,10 +74,12 @@ def probe_target(
         cells=(),
         started_at=datetime.now(UTC).astimezone().isoformat(timespec="milliseconds"),
     )
-    with _on_file(target, cells, file_bytes, seconds, used_engine) as measure:
+    size_bytes = _checked_bytes(target, cells, file_bytes)
+    with contextlib.nullcontext(target) if os.path.isfile(target) else probe_file(target, size_bytes) as path:
+        _check_direct(path)
         for cell_spec in cells:
-            repeats = steady and cell_spec.writes
-            cell = _until_steady(cell_spec, measure, on_event) if repeats else measure(cell_spec)
+            measure = partial(measure_cell, cell_spec, path, size_bytes, seconds, used_engine)
+            cell = _until_steady(measure, on_event) if steady and cell_spec.writes else measure()
             answer = replace(answer, cells=(*answer.cells, cell))
             with contextlib.suppress(SpaceError):  # reported at the end, when saving fails again
                 save_answer(folder, PROBE, answer)
@@ -117,66 +110,52 @@ def _issues(answer: ProbeAnswer, *, lacks_fio: bool) -> Iterator[str]:
         yield "fio is not installed: dlemu's own threads sent the requests"
 
 
-def _until_steady(cell_spec: CellSpec, measure: Measure, on_event: OnEvent) -> ProbeCell:
+def _until_steady(measure: Callable[[], ProbeCell], on_event: OnEvent) -> ProbeCell:
     """Repeat a write until its rate is steady, or as often as SNIA allows; latencies are those of the last round."""
     rates: list[float] = []
     while len(rates) < MOST_ROUNDS and not is_steady(rates):
-        cell = measure(cell_spec)
+        cell = measure()
         rates.append(cell.mb_per_second)
         on_event(Doing(f"round {len(rates)} of at most {MOST_ROUNDS}: {cell.mb_per_second:,.1f} MB/s"))
     mean = sum(rates[-WINDOW:]) / WINDOW
     return replace(cell, mb_per_second=mean, iops=mean * 1e6 / cell.size_bytes, steady=is_steady(rates))
 
 
-@contextlib.contextmanager
-def _on_file(
-    target: str, cells: Sequence[CellSpec], file_bytes: int | None, seconds: float, engine: Engine
-) -> Iterator[Measure]:
-    """Context: yield what measures a cell on an existing file, or on a new file in a folder, removed at exit."""
-    _check_target(target, cells)
+def _checked_bytes(target: str, cells: Sequence[CellSpec], file_bytes: int | None) -> int:
+    """Return the size of the file to measure on, which is there or to be made in a folder.
+
+    Raises UserError for a target that is none, and for cells that would destroy data, or that O_DIRECT can't do.
+    """
+    if odd := [cell.size_bytes for cell in cells if cell.size_bytes % 512 or cell.size_bytes < 512]:
+        raise UserError(f"a request of {odd[0]} bytes can't bypass the page cache: wanted a multiple of 512")
+    if not os.path.exists(target):
+        raise UserError(f"{target} does not exist: wanted a folder of the storage, or a file to read")
     least_bytes = max(cell.size_bytes * cell.jobs for cell in cells)
     if os.path.isfile(target):
+        if any(cell.writes for cell in cells):
+            raise UserError(
+                f"{target} is a file, and a probe that writes would destroy it: name a folder, where it makes one"
+            )
         size_bytes = os.path.getsize(target)
-    else:
+    elif os.path.isdir(target):
         size_bytes = max(FILE_BYTES, least_bytes) if file_bytes is None else file_bytes
+        free_bytes = shutil.disk_usage(target).free
+        if free_bytes < 1.1 * size_bytes:  # a margin of 10 % for metadata and other writers
+            raise SpaceError(
+                f"{target} has {size(free_bytes)} free, the file to read needs {size(size_bytes)}: free some space, or "
+                "set a smaller --file-size"
+            )
+    else:
+        raise UserError(
+            f"{target} is a device, a pipe or a socket: wanted a folder of the storage, or a file to read; fio "
+            "measures devices without a file system"
+        )
     if size_bytes < least_bytes:
         raise UserError(
             f"a test file of {size(size_bytes)} is too small for the largest request of each job: wanted at least "
             f"{size(least_bytes)}, by --file-size or in the file that is named"
         )
-    with contextlib.ExitStack() as stack:
-        path = target
-        if os.path.isdir(target):
-            free_bytes = shutil.disk_usage(target).free
-            if free_bytes < 1.1 * size_bytes:  # a margin of 10 % for metadata and other writers
-                raise SpaceError(
-                    f"{target} has {size(free_bytes)} free, the file to read needs {size(size_bytes)}: free some "
-                    "space, or set a smaller --file-size"
-                )
-            path = stack.enter_context(probe_file(target, size_bytes))
-        _check_direct(path)
-        yield lambda cell: measure_cell(cell, path, size_bytes, seconds, engine)
-
-
-def _check_target(target: str, cells: Sequence[CellSpec]) -> None:
-    """Raise UserError for a target that is none, and for cells that would destroy data, or that O_DIRECT can't do."""
-    for cell in cells:
-        if cell.size_bytes % 512 or cell.size_bytes < 512:
-            raise UserError(
-                f"a request of {cell.size_bytes} bytes can't bypass the page cache: wanted a multiple of 512"
-            )
-    if not os.path.exists(target):
-        raise UserError(f"{target} does not exist: wanted a folder of the storage, or a file to read")
-    mode = os.stat(target).st_mode
-    if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
-        raise UserError(
-            f"{target} is a device, a pipe or a socket: wanted a folder of the storage, or a file to read; fio "
-            "measures devices without a file system"
-        )
-    if stat.S_ISREG(mode) and any(cell.writes for cell in cells):
-        raise UserError(
-            f"{target} is a file, and a probe that writes would destroy it: name a folder, where it makes one"
-        )
+    return size_bytes
 
 
 def _check_direct(path: str) -> None:

@@ -44,7 +44,7 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> Words:
             )
             if none not in words
         ]
-        measured: Any = published_run(*phases)  # type: ignore[arg-type]
+        measured: Any = published_run(*phases)
         shift = 600_000_000_000 if phases == ["read"] else 0
         journal = measured.run.journal
         journal = journal.noting(wall_clock_offset_ns=journal.wall_clock_offset_ns + shift)
