@@ -22,8 +22,6 @@ from dlemu.results.wording import Wording, count, filled, words_of
 
 _AU_NAMES: dict[Number, str] = {"sustained": "AU", "au": "AU of counted steps", "rules": "AU of whole epochs"}
 _HOST: dict[Number, str] = {"host CPU": "host", "emulator": "emulator on this host"}
-_MOST_ALIKE = 4
-"""Findings of one code and pattern that are said one by one."""
 
 # The verdict
 
@@ -224,20 +222,10 @@ def memory_warning(finding: Finding | None) -> str | None:
 
 
 def issue_lines(findings: Iterable[Finding]) -> Iterator[str]:
-    """Yield the findings as sentences; of many with the same code and pattern, the first few and the number of others.
-
-    What memory did is a warning of its own, and other programs' reads are said where reads are the limit.
-    """
-    alike_by_kind: dict[tuple[str, Number], list[Finding]] = {}
-    shown = [finding for finding in findings if finding.code not in (*MEMORY, Code.OTHER_PROGRAM_ON_DRIVE)]
-    for finding in shown:
-        alike_by_kind.setdefault((finding.code, finding.numbers.get("pattern")), []).append(finding)
-    for finding in shown:
-        alike = alike_by_kind[finding.code, finding.numbers.get("pattern")]
-        if finding in alike[:_MOST_ALIKE]:
+    """Yield the findings as sentences; what memory did is a warning of its own, and what others read is evidence."""
+    for finding in findings:
+        if finding.code not in (*MEMORY, Code.OTHER_PROGRAM_ON_DRIVE):
             yield said(finding)[0]
-        elif finding is alike[-1]:
-            yield f"{len(alike) - _MOST_ALIKE} more findings: {finding.code}"
 
 
 # What limited the run
