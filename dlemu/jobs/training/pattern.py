@@ -162,10 +162,7 @@ def _read_seconds(level: Level) -> float:
 
 
 def loader_costs(job: TrainingJob) -> HostCosts:
-    """Measure the loader's overhead, in a process of its own, with batches that take 20 ms and read nothing.
-
-    Raises UserError or DlemuError. Call it in the main thread.
-    """
+    """Measure the loader's overhead, in a process of its own, with batches that take 20 ms and read nothing."""
     if not job.workload.reader.read_threads:
         return HostCosts()
     seconds, role = job.workload.timeout_seconds, Role("the loader's process", "use a smaller batch")

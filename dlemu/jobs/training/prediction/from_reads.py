@@ -29,6 +29,7 @@ from dlemu.jobs.training.prediction.calibration import (
 from dlemu.jobs.training.prediction.event_model import HostCosts
 from dlemu.metrics.au import kept_rows
 from dlemu.metrics.demand import row_group_reads
+from dlemu.metrics.loss import total_ns
 from dlemu.metrics.rates import Floats, Intervals, during, under_way
 from dlemu.metrics.rows import StepTable, is_any
 from dlemu.metrics.t_interval import FEWEST, estimate
@@ -200,11 +201,14 @@ def calibrate_from_run(run: MeasuredTraining) -> Calibration:
     curve = reads.curve()
     cpu = np.minimum(decode, rows["cpu_ns"] / 1e9) if is_any(rows, "cpu_ns") else decode
     cpu = np.maximum(cpu - rows["preprocess_cpu_ns"] / 1e9, 0.0)  # the model adds that of the predicted job
+    kept = kept_rows(run.training, 1, 0)  # in first steps all accelerators wait
+    waited_ns = np.clip(kept["finished_ns"] - kept["free_ns"], 0, kept["wait_ns"]).sum()
+    waits = waited_ns >= WAITING_SHARE * max(1, total_ns(kept))
     hosts = facts.journal.hosts
     return Calibration(
         source=f"{len(rows):,} steps of {run.folder} ({facts.ranks} x {facts.workload.reader.read_threads} readers)",
         curve=curve,
-        saturated=_waiting_share(run) >= WAITING_SHARE or batches.full_queue_share < WAITING_SHARE,
+        saturated=bool(waits) or batches.full_queue_share < WAITING_SHARE,
         half_width_percent=reads.half_width_percent(curve),
         work=work_quantiles([reads]),
         samples_per_read=max(1, round(samples / len(rows))),
@@ -214,13 +218,6 @@ def calibrate_from_run(run: MeasuredTraining) -> Calibration:
         cores=float(np.mean([min(host.cpu_usable, host.cpu_limit or np.inf) for host in hosts])) if hosts else 1.0,
         costs=batches.costs,
     )
-
-
-def _waiting_share(run: MeasuredTraining) -> float:
-    """Return the share of their time that accelerators waited for reads; first steps, where all wait, do not count."""
-    kept = kept_rows(run.training, 1, 0)
-    waited = np.clip(kept["finished_ns"] - kept["free_ns"], 0, kept["wait_ns"]).sum()
-    return float(waited / max(1, (kept["wait_ns"] + kept["compute_ns"] + kept["sync_ns"]).sum()))
 
 
 def work_quantiles(parts: Sequence[Reads]) -> tuple[float, ...]:
@@ -263,16 +260,11 @@ def calibrate_from_levels(
     # How much single reads differ is seen in levels whose readers do not slow each other down. Where one reader alone
     # gets the full throughput there is no such level: then in the level of 4 readers.
     parallel = [
-        level
+        level.rows
         for level, point in zip(measured, curve, strict=True)
         if level.readers > 1 and point.mb_per_second >= 0.9 * point.readers * curve[0].mb_per_second
-    ]
-    if not parallel:
-        parallel = [next((level for level in measured if level.readers >= 4), measured[-1])]
-    reads = [
-        Reads(own["begin_ns"] / 1e9, own["end_ns"] / 1e9, own["app_bytes"], own["reader"])
-        for own in (level.rows for level in parallel)
-    ]
+    ] or [next((level.rows for level in measured if level.readers >= 4), measured[-1].rows)]
+    reads = [Reads(own["begin_ns"] / 1e9, own["end_ns"] / 1e9, own["app_bytes"], own["reader"]) for own in parallel]
     all_rows = np.concatenate([level.rows for level in levels])
     mean_bytes = float(all_rows["app_bytes"].sum()) / int(all_rows["samples"].sum())
     expected_bytes = float(bytes_by_file(job.workload.dataset).mean()) or mean_bytes
@@ -298,9 +290,9 @@ def _decoding_share(level: Level) -> float:
 
 
 def _while_reading(measured: Sequence[Level], *, saturated: bool) -> list[Level]:
-    """Return what the same numbers of readers would get if they only read.
+    """Return what the same numbers of readers would get if they only read, interpolated between those that read.
 
-    While a share of n readers decodes, n * (1 - share) read: throughputs are interpolated between those numbers.
+    While a share of n readers decodes, n * (1 - share) read.
     """
     readers = np.array([level.readers for level in measured], float)
     speeds = np.array([level.mb_per_second for level in measured])
@@ -317,22 +309,16 @@ def _merged(levels: Sequence[Level]) -> list[Level]:
 
     Its half width is at least the difference of a single level from the mean of all.
     """
-    measured = []
+    merged = []
     for readers in sorted({level.readers for level in levels}):
         same = [level for level in levels if level.readers == readers]
         seconds = np.array([level.seconds for level in same])
         speeds = np.array([level.mb_per_second for level in same])
         widths = np.array([level.half_width_percent for level in same])
-        mean = float(speeds @ seconds / seconds.sum())
-        within = math.sqrt(float(((widths * seconds) ** 2).sum())) / float(seconds.sum())
-        between = 100 * np.abs(speeds / mean - 1) * np.sqrt(seconds / seconds.sum())
-        measured.append(
-            replace(
-                same[0],
-                rows=np.concatenate([level.rows for level in same]),
-                mb_per_second=mean,
-                half_width_percent=min(MAX_HALF_WIDTH_PERCENT, max(within, float(between.max()))),
-                seconds=float(seconds.sum()),
-            )
-        )
-    return measured
+        mean, total_seconds = float(speeds @ seconds / seconds.sum()), float(seconds.sum())
+        within = math.sqrt(float(((widths * seconds) ** 2).sum())) / total_seconds
+        between = 100 * np.abs(speeds / mean - 1) * np.sqrt(seconds / total_seconds)
+        width = min(MAX_HALF_WIDTH_PERCENT, max(within, float(between.max())))
+        rows = np.concatenate([level.rows for level in same])
+        merged.append(Level(readers, total_seconds, rows, mean, width))
+    return merged
