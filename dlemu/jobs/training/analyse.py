@@ -41,10 +41,7 @@ MB = 1e6
 
 
 def analyse(run: MeasuredTraining) -> Summary:
-    """Return the summary of a run; if the run failed, of what was measured until then, marked incomplete.
-
-    Its steps are metrics, cache proof, limit, findings and verdict, in this order: each uses only steps before it.
-    """
+    """Return the summary of a run: metrics, cache proof, limit, findings and verdict, each from those before it."""
     facts, journal, rows = run.facts, run.facts.journal, run.training
     workload, settings = facts.workload, facts.workload.metric
     kept = kept_rows(rows, settings.exclude_start_steps, settings.exclude_end_steps)

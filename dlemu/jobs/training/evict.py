@@ -1,8 +1,4 @@
-"""Keeps the page cache from serving reads, so that the storage is measured: chooses how, and drops the dataset's pages.
-
-With `reader.page_cache_percent`, a share of the dataset is then read into the cache again: some of the files, or, of
-large files, some parts.
-"""
+"""Keeps the page cache from serving reads: chooses how, and drops the dataset's pages, or all but a share of them."""
 
 from __future__ import annotations
 
@@ -68,10 +64,9 @@ def evict(job: TrainingJob, part: int, parts: int, *, write_first: bool) -> None
 
 
 def _shares(pieces: int, share: float, step: float, begin: float = 0.0) -> NDArray[np.float64]:
-    """Return for each piece (file, part) the share of it to cache: 1 or 0, except for one piece, so the sum is exact.
+    """Return for each piece (file, part) the share of it to cache, 1 or 0 except for one piece, so the sum is exact.
 
-    4 pieces, `share` 0.4 and `step` 0.618: multiples 0, 0.62, 0.24, 0.85 have the ranks 0, 2, 1, 3; cached are 1, 0,
-    0.6, 0 of the pieces. Neighbours together have about `share` anywhere.
+    4 pieces, `share` 0.4, `step` 0.618: multiples 0, 0.62, 0.24, 0.85 have ranks 0, 2, 1, 3; cached are 1, 0, 0.6, 0.
     """
     rank = np.argsort(np.argsort((begin + step * np.arange(pieces)) % 1))
     return np.clip(share * pieces - rank, 0.0, 1.0)

@@ -1,7 +1,4 @@
-"""The code of training as a kind of job, and what sweeps and comparisons take from a run: metrics and conditions.
-
-Figures, predictions and host checks are imported when they are needed: few commands do.
-"""
+"""The code of training as a kind of job, and what sweeps and comparisons take from a run: metrics and conditions."""
 
 from __future__ import annotations
 

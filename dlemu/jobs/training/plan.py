@@ -1,7 +1,4 @@
-"""`TrainingJob`: the complete, checked description of a run, made on rank 0 before anything is measured.
-
-Its schedule has epochs, their blocks of steps, and the checkpoints and evaluations between these.
-"""
+"""`TrainingJob`: the complete, checked description of a run, made on rank 0 before anything is measured."""
 
 from __future__ import annotations
 

@@ -22,10 +22,7 @@ class TakenBatch(NamedTuple):
 
 
 class BatchQueue:
-    """The batches of an epoch, in order: the trainer itself takes each one off the loader, when it needs it.
-
-    A context manager: leaving it ends the queue.
-    """
+    """The batches of an epoch, in order: the trainer itself takes each one off the loader, when it needs it."""
 
     def __init__(self, batches: Iterator[Batch], clock: Clock) -> None:
         self._batches, self._clock = batches, clock

@@ -1,7 +1,4 @@
-"""Checks before a training run starts, or makes its dataset: samples, memory, address space, open files, eviction.
-
-And whether the dataset has enough steps per epoch for a verdict; if not, how many files it needs, and what makes them.
-"""
+"""Checks before a training run starts, or makes its dataset: the host's limits, and steps enough for a verdict."""
 
 from __future__ import annotations
 
@@ -218,10 +215,7 @@ def to_make(workload: Workload, ranks: int, *, given: bool) -> Making:
 
 
 def no_verdict(problem: str, workload: Workload, ranks: int, files_there: int, otherwise: str = "") -> DatasetError:
-    """Return the error of a run that could not get a verdict, with what to add to the command for one that can.
-
-    `files_there` is the number of files that exist; `otherwise` says how to run it without a verdict.
-    """
+    """Return the error of a run that gets no verdict, with what to add to the command; `files_there` files exist."""
     message = f"{problem} {_advice(workload, ranks, files_there)}"
     return DatasetError(f"{message}\n{otherwise}" if otherwise else message)
 

@@ -151,10 +151,7 @@ class _Trainer:
             self._note_saved(self._saver.finish())
 
     def measure_ceiling(self) -> float | None:
-        """Run the same loop against null storage and return its AU in percent on rank 0, None elsewhere.
-
-        None also if not requested, or if no step after the first ends within CEILING_PATIENCE_SECONDS.
-        """
+        """Return the AU of the same loop on null storage, in percent; None on other ranks, and where not measured."""
         steps = self._job.ceiling_steps
         if not steps:
             return None
@@ -186,10 +183,7 @@ class _Trainer:
         self._record.note(checkpoints=(*self._record.journal.checkpoints, *complete))
 
     def _run_epoch(self, loop: StepLoop, phase: int, data: Phase, epoch: int, blocks: Sequence[Block]) -> bool:
-        """Run an epoch on the loader's `data`, and save its checkpoints; return whether `loop.stop` ended it.
-
-        `phase` and `epoch` are columns of the step log.
-        """
+        """Run an epoch on the loader's `data`, and save its checkpoints; return whether `loop.stop` ended it."""
         workload, steps = self._job.workload, sum(block.steps for block in blocks)
         compute_ns, cpu_seconds = self._accelerator.draw_compute_ns(data, epoch, steps), None
         if data == "train" and not is_zero(workload.train.step_cpu_time):  # as the computation: long steps have more

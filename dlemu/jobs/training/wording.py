@@ -234,10 +234,7 @@ _DEFAULT_ADVICE: dict[str, str] = {
 
 
 def in_words(limit: Limit, findings: Sequence[Finding] = (), ranks: int = 0) -> Limit:
-    """Return the limit with evidence and advice as sentences; `findings` are those of the run that do not explain it.
-
-    `ranks` is 0 where their number is not known.
-    """
+    """Return the limit with evidence and advice as sentences; `findings` are those that do not explain it."""
     evidence = list(_evidence(limit))
     if limit.what == "nothing":
         return replace(limit, evidence=tuple(evidence))

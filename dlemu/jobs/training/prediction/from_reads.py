@@ -44,8 +44,7 @@ SUM_LENGTHS = (32, 16, 8, 4, 2)
 class Reads:
     """Reads of batches: arrays with one entry per batch; `begin` and `end` are seconds on a clock of all readers.
 
-    A read's bytes are spread evenly over its duration. Windows of time are of WINDOW_SECONDS, or longer where
-    MAX_WINDOWS are not enough.
+    A read's bytes are spread evenly over its duration.
     """
 
     def __init__(self, begin: Floats, end: Floats, app_bytes: NDArray[np.int64], reader: NDArray[np.int64]) -> None:
@@ -305,10 +304,7 @@ def _while_reading(measured: Sequence[Level], *, saturated: bool) -> list[Level]
 
 
 def _merged(levels: Sequence[Level]) -> list[Level]:
-    """Return one level for each number of readers, by rising number; levels are weighted by their duration.
-
-    Its half width is at least the difference of a single level from the mean of all.
-    """
+    """Return one level for each number of readers, by rising number; levels are weighted by their duration."""
     merged = []
     for readers in sorted({level.readers for level in levels}):
         same = [level for level in levels if level.readers == readers]
@@ -316,6 +312,7 @@ def _merged(levels: Sequence[Level]) -> list[Level]:
         speeds = np.array([level.mb_per_second for level in same])
         widths = np.array([level.half_width_percent for level in same])
         mean, total_seconds = float(speeds @ seconds / seconds.sum()), float(seconds.sum())
+        # The half width is at least the difference of a single level from the mean of all.
         within = math.sqrt(float(((widths * seconds) ** 2).sum())) / total_seconds
         between = 100 * np.abs(speeds / mean - 1) * np.sqrt(seconds / total_seconds)
         width = min(MAX_HALF_WIDTH_PERCENT, max(within, float(between.max())))

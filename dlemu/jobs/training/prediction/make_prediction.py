@@ -132,14 +132,12 @@ def _outcome(shown: PredictedCount, passing: Passing | None) -> Outcome:
 
 
 def _as_at_first(workload: Workload, calibration: Calibration, ranks: int) -> Calibration:
-    """Return the calibration by `calibration.first_step`, where there is one, for the readers of `ranks` accelerators.
-
-    If the accelerators demand more than the readers of the first step got, and have more readers, these get more, in
-    proportion at most: the prediction is a lower bound.
-    """
+    """Return the calibration by its `first_step`, where there is one, for the readers of `ranks` accelerators."""
     first = calibration.first_step
     if first is None:
         return calibration
+    # If they demand more than the readers of the first step got, and have more readers, these get more, in proportion
+    # at most: the prediction is a lower bound.
     rate = demand(workload.model.name, workload).samples_per_second or 0.0
     needed = ranks * rate * Model(workload, calibration).mean_sample_bytes / 1e6
     readers = ranks * max(1, workload.reader.read_threads)

@@ -149,10 +149,9 @@ class Model:
         seed: int = 0,
         lengthens: bool = True,
     ) -> ModelRun:
-        """Simulate a run with `ranks` accelerators, on a storage that is `speed` times as fast as calibrated.
+        """Simulate a run on a storage that is `speed` times as fast as calibrated; raises UserError if no step counts.
 
-        `lengthens`: where epochs are too short to show the sustained AU, simulate longer ones for it. Raises UserError
-        where no step counts.
+        `lengthens`: where epochs are too short to show the sustained AU, simulate longer ones for it.
         """
         job = planned_job(self.workload, ranks)
         window = job.batches_ahead
