@@ -18,7 +18,7 @@ from dlemu.report.screen import Said, Screen, rate
 from dlemu.report.table import Tone
 from dlemu.report.units import duration, size, with_uncertainty
 from dlemu.results import CONFIG
-from dlemu.results.wording import Wording, count, filled, words_of
+from dlemu.results.wording import Wording, count, filled, scaled, words_of
 
 _AU_NAMES: dict[Number, str] = {"sustained": "AU", "au": "AU of counted steps", "rules": "AU of whole epochs"}
 _HOST: dict[Number, str] = {"host CPU": "host", "emulator": "emulator on this host"}
@@ -301,7 +301,6 @@ def recording_notes(recorded: Recorded, ranks: int) -> Iterator[str]:
 
 _TONES: dict[bool | None, Tone] = {True: "good", False: "bad", None: "open"}
 _OF_MEMORY = (VerdictCode.CACHE_SERVED, VerdictCode.NOTHING_READ)
-_JUDGED = (VerdictCode.PASS, VerdictCode.FAIL, VerdictCode.UNDECIDED)
 
 
 def screen(summary: Summary, folder: str) -> Screen:
@@ -322,7 +321,10 @@ def screen(summary: Summary, folder: str) -> Screen:
 
 def _title(summary: Summary) -> str:
     storage, hosts, metrics = summary.environment.storage, summary.environment.hosts, summary.metrics
-    parts = [summary.name, f"{summary.emulated} on {summary.data_folder}"]
+    is_named = summary.workload != "default"
+    name = summary.workload if is_named else os.path.basename(os.path.abspath(summary.data_folder))
+    ranks = f"{summary.ranks} x {summary.accelerator}" if summary.accelerator else count(summary.ranks, "rank")
+    parts = [name, f"{ranks}{scaled(summary.sample_divisor)} on {summary.data_folder}"]
     if summary.scale:
         parts[0] += f" at scale={summary.scale}"
     if storage and storage.device:
@@ -341,7 +343,7 @@ def _verdict(summary: Summary) -> Said:
     if summary.passed_from_memory:
         return Said("memory", summary.headline, tone="strong")
     word, metrics, tone = verdict_word(summary.verdict_code), summary.metrics, _TONES[summary.passed]
-    if summary.verdict_code not in _JUDGED or metrics.sustained_percent is None:
+    if summary.outcome == "no verdict" or metrics.sustained_percent is None:
         return Said(word, summary.verdict.removeprefix(f"{word}: "), tone=tone)
     width = metrics.au_uncertainty.expanded_percent if metrics.au_uncertainty else None
     value = f"AU {with_uncertainty(metrics.sustained_percent, width, metrics.au_threshold_percent)}"

@@ -76,7 +76,7 @@ class Reads:
         lowest = next(index for index, error in enumerate(errors) if error <= good)
         knee, height = knees[lowest], heights[lowest] / 1e6
         points = {1: height / knee, knee: height, most: height}
-        return tuple(CurvePoint(readers=count, mb_per_second=points[count]) for count in sorted(points))
+        return tuple(CurvePoint(*point) for point in sorted(points.items()))
 
     def half_width_percent(self, curve: Curve) -> float:
         """Return the half width of the 95 % interval of bytes read in a window, in percent of what the curve says."""
@@ -254,7 +254,7 @@ def calibrate_from_levels(
         # The curve is of the storage, so decoding does not count as a reader's time.
         measured = _while_reading(measured, saturated=saturated)
         decode_seconds = float(np.minimum(rows["decode_ns"], rows["cpu_ns"]).sum()) / samples / 1e9
-    points = tuple(CurvePoint(readers=level.readers, mb_per_second=level.mb_per_second) for level in measured)
+    points = tuple(CurvePoint(level.readers, level.mb_per_second) for level in measured)
     curve = smoothed(points, [len(level.rows) for level in measured])
     # How much single reads differ is seen in levels whose readers do not slow each other down. Where one reader alone
     # gets the full throughput there is no such level: then in the level of 4 readers.

@@ -168,10 +168,9 @@ class Model:
         alone = speed * rates(calibration.curve, ranks * max(1, reader.read_threads))
         rate = np.minimum(alone, 1e6 * calibration.left_mb_per_second(speed))
         rows = self._balanced_rows(job, epochs, rate, seed)
-        longer, min_steps = None, MIN_STEPS + window
-        if lengthens and job.schedule[0].steps < min_steps:
-            # In so short an epoch read-ahead hides what the storage sustains.
-            longer = self._with_longer_epoch(math.ceil(min_steps / job.schedule[0].steps)).run(
+        longer, times = None, math.ceil((MIN_STEPS + window) / job.schedule[0].steps)
+        if lengthens and times > 1:  # in so short an epoch read-ahead hides what the storage sustains
+            longer = self._with_longer_epoch(times).run(
                 ranks, speed=speed, most_rows=min(most_rows, 30_000), shrinks=True, seed=seed, lengthens=False
             )
         metric, synchronous = self.workload.metric, self.workload.train.synchronous
@@ -194,10 +193,8 @@ class Model:
         """Raise UserError if too few samples, or a limit of steps, leave no step that counts."""
         plan, least, train = job.train_plan, self.least_steps, self.workload.train
         if plan.steps_per_epoch < least:
-            most = min(self.most_ranks().values())
-            more = "set dataset.num_files_train to what it will have"
-            if self.workload.dataset.source == "folder":
-                more = "name a folder with more files"
+            most, is_folder = min(self.most_ranks().values()), self.workload.dataset.source == "folder"
+            more = "name a folder with more files" if is_folder else "set dataset.num_files_train to what it will have"
             if most >= 1:
                 more = f"predict at most {most:g}, or {more}"
             raise UserError(
@@ -253,7 +250,7 @@ class Model:
                 work_bytes=app_bytes * work,
                 after_seconds=on_core + costs.between_seconds,
                 asleep_seconds=preprocessing if sleeps else None,
-                compute_seconds=computation_seconds(self.workload, job.ranks, epoch.number, epoch.steps),
+                compute_seconds=computation_seconds(job, epoch.number, epoch.steps),
                 rate=rate,
                 workers=reader.read_threads,
                 window=job.batches_ahead,
@@ -284,26 +281,18 @@ class Model:
 
     def _with_longer_epoch(self, times: int) -> Model:
         """Return the model with a single epoch, of `times` as many files."""
-        data, train = self.workload.dataset, self.workload.train
-        more = replace(
-            self.workload,
-            dataset=replace(data, num_files_train=times * data.num_files_train),
-            train=replace(train, epochs=1, total_training_steps=-1),
-        )
-        return replace(self, workload=more)
+        data, train = self.workload.dataset, replace(self.workload.train, epochs=1, total_training_steps=-1)
+        more = replace(data, num_files_train=times * data.num_files_train)
+        return replace(self, workload=replace(self.workload, dataset=more, train=train))
 
     def _shrunk(self, divisor: int) -> Model:
         """Return the model for 1 / `divisor` of the accelerators, on the same fraction of files, storage and hosts."""
         data, calibration = self.workload.dataset, self.calibration
         fewer = replace(data, num_files_train=max(1, data.num_files_train // divisor))
-        rate_by_readers = {
-            max(1, point.readers // divisor): point.mb_per_second / divisor for point in calibration.curve
-        }
+        curve = {max(1, point.readers // divisor): point.mb_per_second / divisor for point in calibration.curve}
         smaller = replace(
             calibration,
-            curve=tuple(
-                CurvePoint(readers=readers, mb_per_second=rate) for readers, rate in sorted(rate_by_readers.items())
-            ),
+            curve=tuple(CurvePoint(*point) for point in sorted(curve.items())),
             cores=calibration.cores_to_share / divisor,
             others_mb_per_second=calibration.others_mb_per_second / divisor,
         )
@@ -337,16 +326,11 @@ def _draw_work(
 
 def _cut(schedule: tuple[Epoch, ...], ranks: int, most_rows: int, least_steps: int) -> tuple[Epoch, ...]:
     """Return the first epochs with at most `most_rows` rank-steps in total, or a part of the first epoch."""
-    epochs, steps = [schedule[0]], schedule[0].steps
-    for epoch in schedule[1:]:
-        steps += epoch.steps
-        if steps * ranks > most_rows:
-            break
-        epochs.append(epoch)
-    most_steps = max(least_steps, most_rows // ranks)
-    if len(epochs) > 1 or schedule[0].steps <= most_steps:
-        return tuple(epochs)
-    return (Epoch(schedule[0].number, (Block(1, most_steps, checkpoint=False),), evaluation=False),)
+    first, most_steps = schedule[0], max(least_steps, most_rows // ranks)
+    fitting = int(np.searchsorted(np.cumsum([epoch.steps for epoch in schedule]), most_rows / ranks, side="right"))
+    if fitting > 1 or first.steps <= most_steps:
+        return schedule[: max(1, fitting)]
+    return (Epoch(first.number, (Block(1, most_steps, checkpoint=False),), evaluation=False),)
 
 
 def step_rows(epoch: Epoch, scene: Scene, times: EpochTimes, *, start_seconds: float, batch_size: int) -> StepRows:

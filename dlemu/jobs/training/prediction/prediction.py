@@ -143,8 +143,7 @@ def _passing(answer: Prediction) -> str:
     value = with_uncertainty(answer.shown.verdict_au(answer.question.verdict), (high - low) / 2)
     au = f"(AU {at_least}{value.replace('±', '+-')}"
     if answer.max_accelerators_interval is None:
-        verb = {"pass": "pass", "fail": "fail"}.get(answer.outcome, "too close to call")
-        return f"{answer.accelerators} {verb} {au})"
+        return f"{answer.accelerators} {_VERDICTS[answer.shown.passed]} {au})"
     certain, possible = answer.max_accelerators_interval
     if not possible:
         return f"not even 1 passes {au})"
