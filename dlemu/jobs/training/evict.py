@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from contextlib import closing
 from typing import Literal
 
 import numpy as np
@@ -74,21 +75,17 @@ def _shares(pieces: int, share: float, step: float, begin: float = 0.0) -> NDArr
 
 def _read_again(storage: StorageBase, path: str, number: int, share: float, file_share: float) -> None:
     """Read the first `file_share` of a file into the page cache; of a large file, `share` of its parts."""
-    size = storage.size_bytes(path)
+    size = part_bytes = storage.size_bytes(path)
+    shares = [file_share]
     if size > _WHOLE_BYTES:
-        parts = _shares(-(-size // _PART_BYTES), share, _PART_STEP, number * _FILE_STEP)
-        ranges = [(part * _PART_BYTES, float(part_share) * _PART_BYTES) for part, part_share in enumerate(parts)]
-    else:
-        ranges = [(0, file_share * size)]
-    ranges = [(begin, length) for begin, length in ranges if length]
+        part_bytes = _PART_BYTES
+        shares = _shares(-(-size // part_bytes), share, _PART_STEP, number * _FILE_STEP).tolist()
+    ranges = [(part * part_bytes, part_share * part_bytes) for part, part_share in enumerate(shares) if part_share]
     if not ranges:
         return
-    reader = storage.open_unread_ahead(path)  # else the kernel would read the next part as well
-    try:
+    with closing(storage.open_unread_ahead(path)) as reader:  # else the kernel would read the next part as well
         buffer = memoryview(bytearray(_CALL_BYTES))
         for begin, length in ranges:
             end = min(size, begin + round(length))
             for offset in range(begin, end, _CALL_BYTES):
                 reader.read_into(buffer[: min(_CALL_BYTES, end - offset)], offset)
-    finally:
-        reader.close()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import cached_property
 from typing import TYPE_CHECKING
@@ -55,7 +55,9 @@ def run_rank(
     `on_activity` gets a phrase for what happens before the first step and after the last. After an error the loader's
     workers still run: they end with this process, so the caller must end it.
     """
-    record.start(lambda: _dataset_folders(job))
+    layouts = [layout for layout in (job.found.train, job.found.valid) if layout is not None]
+    folders = [folder for layout in layouts for folder in layout.folders()[:_MAX_FOLDERS]]
+    record.start(lambda: open_storage(job.workload.storage_spec.buffered).device_folders(folders))
     loader = make_loader(job.loader_spec(comm.rank))
     try:
         ceiling = ", and measuring the AU that they reach without storage" if job.ceiling_steps else ""
@@ -69,18 +71,11 @@ def run_rank(
         raise
     trial = ", testing whether more readers would be faster" if job.workload.metric.scaling_seconds else ""
     on_activity(f"ending the run: stopping telemetry and loaders{trial}")
-    cpu_seconds = trainer.cpu_seconds()
+    cpu_seconds = _cpu_seconds() - trainer.cpu_seconds_before
     record.stop()
     record.journal = record.journal.noting(scaling=try_other_readers(job, comm, trainer.log.rows))
     loader.close()
     return record.collect(trainer.log.rows.copy(), cpu_seconds=cpu_seconds)
-
-
-def _dataset_folders(job: TrainingJob) -> Iterator[str]:
-    """Yield a folder for each device below the dataset."""
-    layouts = filter(None, (job.found.train, job.found.valid))
-    folders = (folder for layout in layouts for folder in layout.folders()[:_MAX_FOLDERS])
-    return open_storage(job.workload.storage_spec.buffered).device_folders(folders)
 
 
 def measure_ceiling(job: TrainingJob, comm: Comm, make_loader: Callable[[LoaderSpec], Loader]) -> float | None:
@@ -122,7 +117,7 @@ class _Trainer:
             burn=lambda seconds: self._burners.burn(seconds),  # made when it is first used: most steps burn nothing
         )
         self._saver = _saver(job, comm, self._clock) if job.saves else None
-        self._cpu_seconds_before = 0.0
+        self.cpu_seconds_before = 0.0
 
     def run(self) -> None:
         self._loader.start()
@@ -130,10 +125,13 @@ class _Trainer:
         self._record.describe(lambda: describe_storage(workload.storage_spec, workload.dataset.data_folder))
         ceiling = self.measure_ceiling()
         self._record.note(ceiling_au_percent=ceiling, started_ns=self._comm.all_reduce_max(self._clock.now_ns()))
-        self._cpu_seconds_before = _cpu_seconds()
+        self.cpu_seconds_before = _cpu_seconds()
         for epoch in self._job.schedule:
             if self._job.evicts_before(epoch.number):
-                self._evict(write_first=epoch.number == 1)
+                from dlemu.jobs.training.evict import evict  # most runs evict nothing
+
+                evict(self._job, self._comm.local_rank, self._comm.local_size, write_first=epoch.number == 1)
+                self._comm.all_reduce_max(self._clock.now_ns())  # no rank reads while another one evicts
             self._record.mark(training=True)
             stopped = self._run_epoch(self._loop, TRAINING, "train", epoch.number, epoch.blocks)
             self._record.mark(training=False)
@@ -164,20 +162,9 @@ class _Trainer:
         percent = math.nan if logs is None else emulated_percent(kept_rows(np.concatenate(logs), 1, 0))
         return None if math.isnan(percent) else percent
 
-    def cpu_seconds(self) -> float:
-        """Return the CPU time of this rank and its workers since the first epoch began."""
-        return _cpu_seconds() - self._cpu_seconds_before
-
     @cached_property
     def _burners(self) -> BurnerThreads:
         return BurnerThreads(step_threads(self._job.workload.train))
-
-    def _evict(self, *, write_first: bool) -> None:
-        """Drop the dataset's pages from this host's page cache; its ranks share the files among them."""
-        from dlemu.jobs.training.evict import evict  # most runs evict nothing
-
-        evict(self._job, self._comm.local_rank, self._comm.local_size, write_first=write_first)
-        self._comm.all_reduce_max(self._clock.now_ns())  # no rank reads while another one evicts
 
     def _note_saved(self, complete: list[SavedCheckpoint]) -> None:
         self._record.note(checkpoints=(*self._record.journal.checkpoints, *complete))
