@@ -121,8 +121,6 @@ class Calibration:
     step_share: float = 0.0
     """Delay of the host after each step, beside that of `costs`, as a share of the accelerator's computation."""
     others_mb_per_second: float = 0.0
-    notes: tuple[str, ...] = ()
-    """What the description of the storage does not agree on, as sentences."""
 
     @property
     def cores_to_share(self) -> float:

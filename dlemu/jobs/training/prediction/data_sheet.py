@@ -38,20 +38,7 @@ def calibrate_from_drive(path: str | Rates, workload: Workload, *, cores: float)
         curve=curve_of(drive.rates, request_bytes, in_flight),
         bytes_factor=row_group_reads(workload),
         cores=cores,
-        notes=tuple(_contradictions(drive.rates)),
     )
-
-
-def _contradictions(rates: Sequence[Rate]) -> Iterator[str]:
-    """Yield a note on each figure that differs by more than 10 % from what the model makes of all figures."""
-    for rate in rates:
-        ratio = per_second(rates, rate.size_bytes, rate.depth) / rate.per_second
-        if abs(ratio - 1) > 0.1:
-            given_mb = rate.size_bytes * rate.per_second / 1e6
-            yield (
-                f"{rate.size_bytes:,} bytes at depth {rate.depth} are given as {given_mb:,.0f} MB/s, but the "
-                f"drive's other figures mean {ratio * given_mb:,.0f} MB/s (assumed): check those at depth 1"
-            )
 
 
 def requests_of(workload: Workload, sample_bytes: float) -> tuple[int, int]:

@@ -93,10 +93,9 @@ def predict(
     shown = predictor.count(accelerators)
     threshold_percent, by = 100 * workload.metric.au, workload.metric.verdict
     failing = [each for each in counts if each.accelerators >= accelerators and each.verdict_au(by) < threshold_percent]
-    findings, notes = tuple(predictor.findings(accelerators)), list(calibration.notes)
+    findings, notes = tuple(predictor.findings(accelerators)), list(recording_notes(workload.recorded, accelerators))
     if workload.workflow.evaluation:
         notes.append("evaluations are not included: no AU counts them, but they lengthen the run")
-    notes += recording_notes(workload.recorded, accelerators)
     return Prediction(
         question=PredictionQuestion(
             workload=workload.model.name,
