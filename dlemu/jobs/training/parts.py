@@ -27,8 +27,6 @@ if TYPE_CHECKING:
     from dlemu.report.figure_base import Figure
     from dlemu.runner.prediction_request import PredictionRequest
 
-AU_SUSTAINED = "au_sustained_percent"
-
 CATALOGUE = Catalogue(
     metrics=(
         *declared(Metrics),
@@ -57,7 +55,7 @@ CATALOGUE = Catalogue(
     rank=ACCELERATOR,
     repetition="epoch",
     judged="au_percent",
-    decisive=AU_SUSTAINED,
+    decisive="au_sustained_percent",
     fallback="au_whole_percent",
     note="Of whole runs; device figures are of the devices behind the dataset, from the kernel's counters.",
 )

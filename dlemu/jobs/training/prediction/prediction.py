@@ -28,8 +28,6 @@ PREDICTED = "predicted"
 EndedBy = Literal["storage", "others", "most", "files", "cores"]
 """Why a search ended before it found a number of accelerators that fails (`NO_MORE`)."""
 
-VERDICT_AUS = {"sustained": "au_sustained_percent", "au": "au_percent", "rules": "au_whole_percent"}
-"""`metric.verdict` -> the AU that is compared with the threshold."""
 Interval = tuple[float, float]
 """Lowest and highest value; in at least 9 of 10 predictions the measured value is expected between them."""
 
@@ -48,8 +46,7 @@ class SimulatedFigures:
 
     def verdict_au(self, by: str) -> float:
         """Return the AU that is compared with the threshold when `metric.verdict` is `by`."""
-        au: float = getattr(self, VERDICT_AUS[by])
-        return au
+        return {"sustained": self.au_sustained_percent, "au": self.au_percent, "rules": self.au_whole_percent}[by]
 
 
 @dataclass(frozen=True, kw_only=True)
