@@ -240,7 +240,7 @@ def work_quantiles(parts: Sequence[Reads]) -> tuple[float, ...]:
 
 
 def calibrate_from_levels(
-    job: TrainingJob, levels: Sequence[Level], costs: HostCosts, *, cores: float, folder: str, busy_cores: float = 0.0
+    job: TrainingJob, levels: Sequence[Level], costs: HostCosts, *, cores: float, busy_cores: float = 0.0
 ) -> Calibration:
     """Return the calibration from a probe's levels: one or more for each number of readers, of which 1 is the first."""
     measured = _merged(levels)
@@ -265,10 +265,11 @@ def calibrate_from_levels(
     ] or [next((level.rows for level in measured if level.readers >= 4), measured[-1].rows)]
     reads = [Reads(own["begin_ns"] / 1e9, own["end_ns"] / 1e9, own["app_bytes"], own["reader"]) for own in parallel]
     all_rows = np.concatenate([level.rows for level in levels])
+    readers = (str(level.readers) for level in measured)
     mean_bytes = float(all_rows["app_bytes"].sum()) / int(all_rows["samples"].sum())
     expected_bytes = float(bytes_by_file(job.workload.dataset).mean()) or mean_bytes
     return Calibration(
-        source=f"a probe of {folder} with {', '.join(str(level.readers) for level in measured)} readers",
+        source=f"a probe of {job.workload.dataset.data_folder} with {', '.join(readers)} readers",
         curve=curve,
         saturated=saturated,
         half_width_percent=max(measured, key=lambda level: level.seconds).half_width_percent,  # the repeated level

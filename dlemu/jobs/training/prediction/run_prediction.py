@@ -171,7 +171,6 @@ def calibrate_by_probe(
         levels,
         loader_costs(job),
         cores=usable_cores(),
-        folder=workload.dataset.data_folder,
         busy_cores=max(0.0, (_others_cpu_seconds() - others_before) / (time.monotonic() - began)),
     )
 
