@@ -150,8 +150,9 @@ def simulate(scene: Scene) -> EpochTimes:
         if waits[rank] and delivered[rank] == number:
             waits[rank] = 0
             heappush(events, (now + hand_over, -2 - rank))
-        lane = rank * lanes + number % lanes
-        following = begun[lane] * lanes + number % lanes
+        place = number % lanes
+        lane = rank * lanes + place
+        following = begun[lane] * lanes + place
         if following < queued[rank]:
             begun[lane] += 1
             begin(rank * steps + following)
