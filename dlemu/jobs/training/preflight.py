@@ -40,16 +40,21 @@ _SAVING_BYTES = 256 << 20
 
 def check_before_making(workload: Workload, ranks: int, *, wants_verdict: bool = False) -> None:
     """Raise UserError where the run would fail on the finished dataset: too few samples, no framework, bad settings."""
+    check_model(workload, ranks)
     job_on(planned_dataset(workload.dataset), workload, ranks, files_there=0, wants_verdict=wants_verdict)
     loader_class(workload)
 
 
-def job_on(found: Dataset, workload: Workload, ranks: int, *, files_there: int, wants_verdict: bool) -> TrainingJob:
-    """Return the job on a dataset; raises UserError if it would fail or, with `wants_verdict`, get no verdict."""
+def check_model(workload: Workload, ranks: int) -> None:
+    """Raise UserError for ranks that can't share the model whose checkpoints they save."""
     if workload.workflow.checkpoint:
         from dlemu.checkpoints.checkpoint_plan import plan_checkpoint  # most runs save no checkpoints
 
-        plan_checkpoint(workload.model, workload.checkpoint, ranks)  # refuses ranks that can't share the model
+        plan_checkpoint(workload.model, workload.checkpoint, ranks)
+
+
+def job_on(found: Dataset, workload: Workload, ranks: int, *, files_there: int, wants_verdict: bool) -> TrainingJob:
+    """Return the job on a dataset; raises UserError if it would fail or, with `wants_verdict`, get no verdict."""
     if wants_verdict:
         refuse_unjudged(workload, ranks, found.train.num_files, files_there=files_there)
     return make_job(workload, ranks, found)

@@ -14,7 +14,7 @@ from datagen.storage.storage_base import StorageSpec, open_storage
 from dlemu.config import check_data, check_runnable, datagen_command
 from dlemu.config.schema import Workload
 from dlemu.jobs.training.plan import TrainingJob, loader_class
-from dlemu.jobs.training.preflight import check_before_making, check_host, job_on, no_verdict, to_make
+from dlemu.jobs.training.preflight import check_before_making, check_host, check_model, job_on, no_verdict, to_make
 from dlemu.jobs.training.result import RunLog, TrainingRuns
 from dlemu.jobs.training.steplog import log_name
 from dlemu.jobs.training.trainer import run_rank
@@ -69,6 +69,7 @@ class Training(TrainingRuns):
 
     def plan(self, workload: Workload, ranks: int, *, wants_verdict: bool) -> TrainingJob:
         """Inspect the dataset; with `wants_verdict`, refuse one that is too small for a verdict."""
+        check_model(workload, ranks)
         data, storage = workload.dataset, open_storage(workload.storage_spec.buffered)
         makes = wants_verdict and data.source != "folder"
         if makes and manifest.read(data.data_folder, storage) is None:  # refuses a file: nothing can be made there
