@@ -221,8 +221,7 @@ def to_make(workload: Workload, ranks: int, *, given: bool) -> Making:
 
 def no_verdict(problem: str, workload: Workload, ranks: int, files_there: int, otherwise: str = "") -> DatasetError:
     """Return the error of a run that gets no verdict, with what to add to the command; `files_there` files exist."""
-    message = f"{problem} {_advice(workload, ranks, files_there)}"
-    return DatasetError(f"{message}\n{otherwise}" if otherwise else message)
+    return DatasetError("\n".join(filter(None, [f"{problem} {_advice(workload, ranks, files_there)}", otherwise])))
 
 
 def _advice(workload: Workload, ranks: int, files_there: int) -> str:

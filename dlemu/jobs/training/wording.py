@@ -235,22 +235,18 @@ _DEFAULT_ADVICE: dict[str, str] = {
 
 def in_words(limit: Limit, findings: Sequence[Finding] = (), ranks: int = 0) -> Limit:
     """Return the limit with evidence and advice as sentences; `findings` are those that do not explain it."""
-    evidence = list(_evidence(limit))
     if limit.what == "nothing":
-        return replace(limit, evidence=tuple(evidence))
-    advice = []
-    for finding in limit.findings:
-        sentence, to_do = said(finding, ranks)
-        evidence.append(sentence)
-        if to_do:
-            advice.append(to_do)
+        return replace(limit, evidence=tuple(_evidence(limit)))
+    explained = [said(finding, ranks) for finding in limit.findings]
+    evidence = (*_evidence(limit), *(sentence for sentence, _ in explained))
+    advice = [to_do for _, to_do in explained if to_do]
     only_memory = all(finding.code == Code.MEMORY_PRESSURE for finding in limit.findings)
     if not advice or (limit.what == "storage" and only_memory):
         advice.insert(0, filled(_DEFAULT_ADVICE[limit.what], {"ranks": ranks}))
     if limit.what == "storage":
         of_storage = (Code.STORAGE_NOT_STEADY, Code.SLOW_DRIVE, Code.SLOW_RANK)
         advice += [said(finding)[1] for finding in findings if finding.code in of_storage]
-    return replace(limit, evidence=tuple(evidence), advice=tuple(dict.fromkeys(advice)))
+    return replace(limit, evidence=evidence, advice=tuple(dict.fromkeys(advice)))
 
 
 def _evidence(limit: Limit) -> Iterator[str]:

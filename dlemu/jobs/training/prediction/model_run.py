@@ -170,7 +170,10 @@ class Model:
         rows = self._balanced_rows(job, epochs, rate, seed)
         longer, times = None, math.ceil((MIN_STEPS + window) / job.schedule[0].steps)
         if lengthens and times > 1:  # in so short an epoch read-ahead hides what the storage sustains
-            longer = self._with_longer_epoch(times).run(
+            files = replace(self.workload.dataset, num_files_train=times * self.workload.dataset.num_files_train)
+            one_epoch = replace(self.workload.train, epochs=1, total_training_steps=-1)
+            model = replace(self, workload=replace(self.workload, dataset=files, train=one_epoch))
+            longer = model.run(
                 ranks, speed=speed, most_rows=min(most_rows, 30_000), shrinks=True, seed=seed, lengthens=False
             )
         metric, synchronous = self.workload.metric, self.workload.train.synchronous
@@ -278,12 +281,6 @@ class Model:
         train = self.workload.train
         seconds = mean_seconds(train.computation_time)
         return mean_seconds(train.step_cpu_time) / seconds if seconds else 0.0
-
-    def _with_longer_epoch(self, times: int) -> Model:
-        """Return the model with a single epoch, of `times` as many files."""
-        data, train = self.workload.dataset, replace(self.workload.train, epochs=1, total_training_steps=-1)
-        more = replace(data, num_files_train=times * data.num_files_train)
-        return replace(self, workload=replace(self.workload, dataset=more, train=train))
 
     def _shrunk(self, divisor: int) -> Model:
         """Return the model for 1 / `divisor` of the accelerators, on the same fraction of files, storage and hosts."""

@@ -59,8 +59,7 @@ def run_prediction(source: Sequence[str] | Workload, request: PredictionRequest)
         ranks = workload.ranks if any(word.lstrip("+").startswith("ranks=") for word in words) else None
         names_files = any("dataset.num_files_train=" in word for word in words)
     check_runnable(workload)
-    problems = list(_not_modelled(workload, request, known))
-    if problems:
+    if problems := list(_not_modelled(workload, request, known)):
         raise UserError(joined_problems(problems))
     folder = workload.output.folder or new_folder(workload.results_name, "predict-")
     check_new(folder)
