@@ -23,7 +23,11 @@ def activity_during(run: MeasuredTraining, rows: Rows) -> Context:
     """Return what hosts did in the epochs of these rows; where no telemetry was recorded, the run's own CPU use."""
     rows, journal = in_order(rows), run.facts.journal
     hosts = _epochs_of_hosts(run, rows)
-    activity, waiting = HostActivity(hosts), HostActivity(_waiting_windows(run, rows) or hosts)
+    waits: list[tuple[HostTelemetry, Windows]] = []  # in which a host's accelerators waited, on its clock
+    for host in run.telemetry:
+        waits.append((host, np.stack(waits_of(rows.of("rank", ranks_on(run, host))), axis=1)))
+    all_waited = all(len(windows) for _, windows in waits)
+    activity, waiting = HostActivity(hosts), HostActivity(waits if all_waited else hosts)
     cores_used = [_cores_used(host, windows) for host, windows in hosts]
     facts = [journal.hosts[host.node] for host, _ in hosts]
     # Each process's CPU time is rounded to ticks of 10 ms (proc(5)), so their sum may slightly exceed what was busy.
@@ -105,17 +109,6 @@ def delivered_by_devices(run: MeasuredTraining, metric: str, *, probe: str = "")
 def ranks_on(run: MeasuredTraining, host: HostTelemetry) -> tuple[int, ...]:
     """Return the ranks on a host; their timestamps are on its clock."""
     return tuple(rank for rank, node in enumerate(run.facts.journal.rank_nodes) if node == host.node)
-
-
-def _waiting_windows(run: MeasuredTraining, rows: StepTable) -> list[tuple[HostTelemetry, Windows]]:
-    """Return each host with the windows, on its clock, in which its accelerators waited; empty if a host had none."""
-    waits: list[tuple[HostTelemetry, Windows]] = []
-    for host in run.telemetry:
-        begins, ends = waits_of(rows.of("rank", ranks_on(run, host)))
-        if not len(begins):
-            return []
-        waits.append((host, np.stack([begins, ends], axis=1)))
-    return waits
 
 
 def _cores_used(host: HostTelemetry, windows: Windows) -> float:

@@ -1,7 +1,4 @@
-"""`Calibration`: what a prediction knows of a storage and its host; and the throughput curve of a storage.
-
-The curve C(n) is the throughput of n parallel readers together, interpolated between measured points.
-"""
+"""`Calibration`: what a prediction knows of a storage and its host; the curve C(n): the throughput of n readers."""
 
 from __future__ import annotations
 

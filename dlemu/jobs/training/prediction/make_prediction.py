@@ -278,12 +278,9 @@ class _Predictor:
         return Passing(min(predicted, possible), certain, possible)
 
     def _most_passing(self, speed: float, *, near: int, margin_percent: float = 0.0) -> int:
-        """Return the largest count whose AU passes by a margin, on a storage `speed` times as fast; 0 for none.
-
-        A bracket is narrowed: `low` passes, `high` fails. The first trial is `near`.
-        """
+        """Return the largest count whose AU passes by a margin, on a storage `speed` times as fast; 0 for none."""
         wanted_percent = self._threshold_percent + margin_percent
-        low, high, trials = 0, self._limit + 1, 0
+        low, high, trials = 0, self._limit + 1, 0  # `low` passes, `high` fails
         trial = min(max(1, near), self._limit)
         while high - low > 1:
             au_percent = self._model.run(trial, speed=speed, most_rows=SEARCH_ROWS, shrinks=True).au(self._by)

@@ -214,11 +214,7 @@ class Model:
             )
 
     def _balanced_rows(self, job: TrainingJob, epochs: Sequence[Epoch], rate: Floats, seed: int) -> StepRows:
-        """Simulate epochs whose trainers take cores only while they compute; raises UserError if they need all cores.
-
-        The more the trainers compute, the fewer cores their readers have, and the less data the trainers get: the AU at
-        which both fit together is searched between `low` and `high`.
-        """
+        """Simulate epochs whose trainers take cores only while they compute; raises UserError where they need all."""
         used, cores = job.ranks * self._trainer_cores(), self.hosts * self.calibration.cores_to_share
         if used >= cores:
             raise UserError(
@@ -228,6 +224,7 @@ class Model:
         rows = self._rows(job, epochs, rate, cores - used, seed)
         low = au_percent(rows) / 100
         high = au_percent(self._rows(job, epochs, rate, cores, seed)) / 100 if used else low
+        # The more they compute, the fewer cores are left to their readers: the AU at which both fit is searched.
         while high - low > 0.02:
             au = (low + high) / 2
             rows = self._rows(job, epochs, rate, cores - au * used, seed)

@@ -107,10 +107,7 @@ class NeedsAnswer(Answer):
 
 
 def needs(source: Sequence[str] | Workload, request: PredictionRequest) -> tuple[NeedsAnswer, str, Workload] | None:
-    """Return what jobs need of their storage, its folder, and the first job; None where it is known which storage.
-
-    The jobs are one, or the `jobs` in a YAML file. Raises UserError.
-    """
+    """Return what jobs need of their storage, its folder, and the first job; None where it is known which storage."""
     words = [] if isinstance(source, Workload) else list(source)
     for word in words:
         if word.lstrip("+").startswith("workload=") and "," in word and not {"'", '"'} & set(word):
@@ -218,10 +215,8 @@ def _sum_of(jobs: Sequence[Needs]) -> Needs:
 
 
 def _nvidia_class(total: Needs) -> tuple[NvidiaClass, float]:
-    """Return the least class that gives reads and asynchronous writes to as many accelerators, and their share of it.
-
-    A few nodes together may use the rate of one node; many nodes share the rate of their scalable units.
-    """
+    """Return the least class that gives so many accelerators their reads and asynchronous writes, and their share of it."""
+    # A few nodes together may use the rate of one node; many nodes share the rate of their scalable units.
     units, times = total.accelerators / GPUS_PER_UNIT, 0.0
     for name, (node_read, node_write, unit_read, unit_write) in _CLASSES.items():
         read_times = total.read_gb_per_second / max(node_read, units * unit_read)
