@@ -215,7 +215,7 @@ def _sum_of(jobs: Sequence[Needs]) -> Needs:
 
 
 def _nvidia_class(total: Needs) -> tuple[NvidiaClass, float]:
-    """Return the least class that gives so many accelerators their reads and asynchronous writes, and their share of it."""
+    """Return the least class that gives so many accelerators their reads and drains, and their share of it."""
     # A few nodes together may use the rate of one node; many nodes share the rate of their scalable units.
     units, times = total.accelerators / GPUS_PER_UNIT, 0.0
     for name, (node_read, node_write, unit_read, unit_write) in _CLASSES.items():
