@@ -87,7 +87,7 @@ def predicted(drive: Drive, workload: Workload, ranks: int, seed: int) -> Predic
     """Return what is predicted of so many ranks on such a drive, from a probe of it."""
     job = planned_job(workload, 1)
     levels = probed(drive, job, ranks * workload.reader.read_threads, seed)
-    return predict(workload, calibrate_from_levels(job, levels, HostCosts(), cores=2, folder="virtual"), ranks=ranks)
+    return predict(workload, calibrate_from_levels(job, levels, HostCosts(), cores=2), ranks=ranks)
 
 
 def asked(*, ranks: int, batch: int, size: int, step_seconds: float, readers: int, steps: int) -> Workload:
@@ -137,8 +137,8 @@ def test_what_differs_between_two_passes_is_part_of_the_interval() -> None:
     made = asked(ranks=2, batch=1, size=1_000_000, step_seconds=0.025, readers=2, steps=100)
     job = planned_job(made, 1)
     slower, faster = probed(NARROW, job, 4, seed=1), probed(FASTER, job, 4, seed=1)
-    steady = calibrate_from_levels(job, slower, HostCosts(), cores=2, folder="virtual")
-    moved = calibrate_from_levels(job, [*slower[:-1], faster[-1]], HostCosts(), cores=2, folder="virtual")
+    steady = calibrate_from_levels(job, slower, HostCosts(), cores=2)
+    moved = calibrate_from_levels(job, [*slower[:-1], faster[-1]], HostCosts(), cores=2)
     assert steady.half_width_percent < 1
     assert 2 < moved.half_width_percent < 8
     assert 60 < moved.curve[-1].mb_per_second < 66
@@ -156,7 +156,7 @@ def test_decoding_makes_no_storage_faster_or_slower(decode_seconds: float) -> No
                 rows.append((begin_ns, begin_ns + took_ns, size, 1, decode_ns, decode_ns, reader))
         levels.append(judge_level(np.array(rows, READ_DTYPE), readers, 0, 2.0))
     job = planned_job(asked(ranks=2, batch=1, size=size, step_seconds=0.025, readers=2, steps=100), 1)
-    found = calibrate_from_levels(job, levels, HostCosts(), cores=2, folder="virtual")
+    found = calibrate_from_levels(job, levels, HostCosts(), cores=2)
     curve = {point.readers: point.mb_per_second for point in found.curve}
     assert [curve[1], curve[64]] == [pytest.approx(200, rel=0.05), pytest.approx(300, rel=0.03)]
     assert 250 < curve[2] < 310
@@ -168,6 +168,6 @@ def test_one_pass_of_a_hundred_times_the_speed_is_no_storage_that_stands_still()
     job = planned_job(made, 1)
     passes = probed(NARROW, job, 4, seed=1)
     fast = replace(passes[-1], mb_per_second=6000.0)
-    moved = calibrate_from_levels(job, [*passes, passes[-1], fast], HostCosts(), cores=2, folder="virtual")
+    moved = calibrate_from_levels(job, [*passes, passes[-1], fast], HostCosts(), cores=2)
     low, high = predict(made, moved, ranks=2).shown.au_interval_percent
     assert 0 < low < high <= 100

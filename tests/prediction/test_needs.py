@@ -73,7 +73,7 @@ def test_several_jobs_need_the_sum(tmp_path: Path) -> None:
         mix.write_text(text)
         with pytest.raises(UserError, match="jobs"):
             dlemu.predict([str(mix)])
-    with pytest.raises(UserError, match="has several values"):
+    with pytest.raises(UserError, match=r"has several values: .* predict jobs\.yaml"):
         dlemu.predict(["workload=unet3d,llama3_70b", "ranks=8"])
 
 

@@ -18,8 +18,8 @@ from dlemu.config.schema import Workload
 from dlemu.jobs.training.pattern import Level
 from dlemu.jobs.training.prediction.calibration import given_speed
 from dlemu.jobs.training.prediction.model_run import Model
-from dlemu.jobs.training.prediction.prediction import PREDICT
-from dlemu.jobs.training.prediction.run_prediction import read_known, read_prediction
+from dlemu.jobs.training.prediction.prediction import PREDICT, read_prediction
+from dlemu.jobs.training.prediction.run_prediction import read_known
 from dlemu.report.page import write_page
 from dlemu.runner.events import PartMeasured
 from dlemu.runner.prediction_request import PredictionRequest

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
-from typing import NamedTuple
 
 import numpy as np
 
@@ -12,7 +10,7 @@ from dlemu.jobs.training.measured import MeasuredTraining
 from dlemu.jobs.training.summary import HostDevice, TelemetrySummary
 from dlemu.metrics.cache import Delivered, mean_between
 from dlemu.metrics.changes import not_steady
-from dlemu.metrics.findings import Code, Finding
+from dlemu.metrics.findings import Finding
 from dlemu.metrics.limit import Context
 from dlemu.metrics.loss import waits_of
 from dlemu.metrics.rates import Window, Windows, known, mean_within
@@ -25,27 +23,32 @@ def activity_during(run: MeasuredTraining, rows: Rows) -> Context:
     """Return what hosts did in the epochs of these rows; where no telemetry was recorded, the run's own CPU use."""
     rows, journal = in_order(rows), run.facts.journal
     hosts = _epochs_of_hosts(run, rows)
-    activity, waiting = HostActivity(hosts), HostActivity(_waiting_windows(run, rows) or hosts)
-    use = [
-        _use_of_cores(run, host, windows, busy)
-        for (host, windows), busy in zip(hosts, activity.busy_percents, strict=True)
-    ]
-    unknown = _CoreUse(math.nan, math.nan, math.nan)
-    busiest = max((cores for cores in use if not math.isnan(cores.busy_percent)), default=unknown)
-    busy_percent = busiest.busy_percent
-    limit_used_percent = highest(cores.limit_used_percent for cores in use)
+    waits: list[tuple[HostTelemetry, Windows]] = []  # in which a host's accelerators waited, on its clock
+    for host in run.telemetry:
+        waits.append((host, np.stack(waits_of(rows.of("rank", ranks_on(run, host))), axis=1)))
+    all_waited = all(len(windows) for _, windows in waits)
+    activity, waiting = HostActivity(hosts), HostActivity(waits if all_waited else hosts)
+    cores_used = [_cores_used(host, windows) for host, windows in hosts]
+    facts = [journal.hosts[host.node] for host, _ in hosts]
+    # Each process's CPU time is rounded to ticks of 10 ms (proc(5)), so their sum may slightly exceed what was busy.
+    own_percents = [100 * cores / host.cpu_count for cores, host in zip(cores_used, facts, strict=True)]
+    use = [(busy, min(own, busy)) for busy, own in zip(activity.busy_percents, own_percents, strict=True)]
+    known_use = [of_host for of_host in use if not math.isnan(of_host[0])]
+    busy_percent, own_percent = max(known_use, default=(math.nan, math.nan))
+    limit_used_percent = highest(
+        100 * cores / (host.cpu_limit or math.inf) for cores, host in zip(cores_used, facts, strict=True)
+    )
     if journal.cpu_seconds and journal.ended_ns:  # what the run itself used, with all its processes
         core_percent = 100e9 * sum(journal.cpu_seconds) / max(1, journal.ended_ns - journal.started_ns)
-        limits = [host.cpu_limit or math.inf for host in journal.hosts]
         if math.isnan(busy_percent):
-            usable = sum(min(host.cpu_usable, limit) for host, limit in zip(journal.hosts, limits, strict=True))
+            usable = sum(min(host.cpu_usable, host.cpu_limit or math.inf) for host in journal.hosts)
             busy_percent = core_percent / usable
         if limit_used_percent is None:
-            limit_used_percent = core_percent / sum(limits)
+            limit_used_percent = core_percent / sum(host.cpu_limit or math.inf for host in journal.hosts)
     depths, device_busy = (waiting.of_block_devices(name) for name in ("mean_queue_depth", "busy_percent"))
     return Context(
         host_busy_percent=busy_percent,
-        own_busy_percent=busiest.own_percent,
+        own_busy_percent=own_percent,
         cpu_limit_used_percent=limit_used_percent or 0.0,
         cpu_throttled_percent=activity.most("cpu", "throttled_percent") or 0.0,
         memory_some_percent=activity.most("pressure", "memory_some_percent") or 0.0,
@@ -68,9 +71,15 @@ def _span_ns(rows: StepTable) -> Window:
 
 def summarise_telemetry(run: MeasuredTraining) -> TelemetrySummary | None:
     """Return what was recorded, and on which hosts; None without telemetry."""
-    hosts = run.telemetry
-    if not hosts:
+    if not run.telemetry:
         return None
+    power: dict[str, dict[str, float | None]] = {}
+    for host in run.telemetry:
+        own, meters = run.training.of("rank", ranks_on(run, host)), host.sources("power")
+        span = _span_ns(own) if len(own) else (0, 0)
+        watts = {meter: known(mean_between(*host.readings("power", meter, "watts"), *span)) for meter in meters}
+        if watts:
+            power[host.host] = watts
     return TelemetrySummary(
         devices=tuple(
             HostDevice(
@@ -83,8 +92,8 @@ def summarise_telemetry(run: MeasuredTraining) -> TelemetrySummary | None:
             )
             for host, device in devices_of(run.telemetry)
         ),
-        notes=tuple(dict.fromkeys(note for host in hosts for note in host.notes)),
-        power={host.host: _power(run, host) for host in hosts if host.sources("power")},
+        notes=tuple(dict.fromkeys(note for host in run.telemetry for note in host.notes)),
+        power=power,
     )
 
 
@@ -102,66 +111,26 @@ def ranks_on(run: MeasuredTraining, host: HostTelemetry) -> tuple[int, ...]:
     return tuple(rank for rank, node in enumerate(run.facts.journal.rank_nodes) if node == host.node)
 
 
-def find_lost_telemetry(run: MeasuredTraining) -> Iterator[Finding]:
-    """Yield a finding for each host whose recorder, killed or suspended, did not record all of the training."""
-    journal = run.facts.journal
-    for node in journal.lost_recorders:
-        host = journal.hosts[node].host
-        yield Finding.of(Code.MEASUREMENT_INCOMPLETE, "caution", pattern="telemetry", host=host)
-
-
-def _power(run: MeasuredTraining, host: HostTelemetry) -> dict[str, float | None]:
-    """Return the mean watts of each meter of a host during training."""
-    own = run.training.of("rank", ranks_on(run, host))
-    span = _span_ns(own) if len(own) else (0, 0)
-    meters = host.sources("power")
-    return {meter: known(mean_between(*host.readings("power", meter, "watts"), *span)) for meter in meters}
-
-
-def _waiting_windows(run: MeasuredTraining, rows: StepTable) -> list[tuple[HostTelemetry, Windows]]:
-    """Return each host with the windows, on its clock, in which its accelerators waited; empty if a host had none."""
-    waits: list[tuple[HostTelemetry, Windows]] = []
-    for host in run.telemetry:
-        begins, ends = waits_of(rows.of("rank", ranks_on(run, host)))
-        if not len(begins):
-            return []
-        waits.append((host, np.stack([begins, ends], axis=1)))
-    return waits
-
-
-class _CoreUse(NamedTuple):
-    """Use of one host's cores by all programs and by the run, and of the run's CPU limit; NaN where not known."""
-
-    busy_percent: float
-    own_percent: float
-    limit_used_percent: float
-
-
-def _use_of_cores(run: MeasuredTraining, host: HostTelemetry, windows: Windows, busy_percent: float) -> _CoreUse:
-    used, facts = [], run.facts.journal.hosts[host.node]
+def _cores_used(host: HostTelemetry, windows: Windows) -> float:
+    """Return how many cores the run's processes on a host used; NaN where that is not known."""
+    used = []
     for rank in host.sources("process"):
         times, seconds = host.readings("process", rank, "cpu_seconds")
         cores = np.diff(seconds, prepend=seconds[:1]) * 1e9 / np.maximum(np.diff(times, prepend=times[:1]), 1)
         used.append(mean_within(times, cores, windows))
-    cores_used = sum(used) if used else math.nan
-    # Each process's CPU time is rounded to ticks of 10 ms (proc(5)), so the sum may slightly exceed `busy_percent`.
-    own_percent = 100 * cores_used / facts.cpu_count
-    if own_percent > busy_percent:
-        own_percent = busy_percent
-    return _CoreUse(busy_percent, own_percent, 100 * cores_used / (facts.cpu_limit or math.inf))
+    return sum(used) if used else math.nan
 
 
 def find_hot_drive(run: MeasuredTraining, rows: Rows) -> Finding | None:
     """Return the drive below the dataset that exceeded its own warning threshold the most; None if none reached it."""
     found: dict[float, Finding] = {}
     for host, windows in _epochs_of_hosts(run, in_order(rows)):
-        devices = {device.name for device in host.devices}
         for drive in host.sources("temperature"):
             times, degrees = host.readings("temperature", drive, "celsius")
             _, limits = host.readings("temperature", drive, "limit_celsius")
             parts = [degrees[(times >= begin) & (times <= end)] for begin, end in windows]
             hottest = max((float(part.max()) for part in parts if len(part)), default=-math.inf)
-            is_below = any(name == drive or name.startswith(f"{drive}n") for name in devices)
+            is_below = any(device.name == drive or device.name.startswith(f"{drive}n") for device in host.devices)
             if is_below and len(limits) and hottest >= limits[0]:
                 limit = float(limits[0])
                 finding = not_steady("hot_drive", drive=drive, celsius=hottest, limit_celsius=limit)

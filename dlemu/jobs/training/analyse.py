@@ -26,7 +26,7 @@ from dlemu.metrics import cache, rates
 from dlemu.metrics.au import au_dlio_percents, au_percent, kept_rows
 from dlemu.metrics.changes import find_unsteadiness
 from dlemu.metrics.demand import sample_divisor
-from dlemu.metrics.findings import Code, Finding, Number
+from dlemu.metrics.findings import Code, Finding
 from dlemu.metrics.limit import MIN_LOSS_PERCENT, Limit, Scaling, judge_limit
 from dlemu.metrics.loss import loss_percent
 from dlemu.metrics.rows import Rows, StepTable, is_any, sum_of
@@ -41,10 +41,7 @@ MB = 1e6
 
 
 def analyse(run: MeasuredTraining) -> Summary:
-    """Return the summary of a run; if the run failed, of what was measured until then, marked incomplete.
-
-    Its steps are metrics, cache proof, limit, findings and verdict, in this order: each uses only steps before it.
-    """
+    """Return the summary of a run: metrics, cache proof, limit, findings and verdict, each from those before it."""
     facts, journal, rows = run.facts, run.facts.journal, run.training
     workload, settings = facts.workload, facts.workload.metric
     kept = kept_rows(rows, settings.exclude_start_steps, settings.exclude_end_steps)
@@ -67,9 +64,9 @@ def analyse(run: MeasuredTraining) -> Summary:
     of_limit = limit.findings if limit else ()
     findings = tuple(finding for finding in candidates if finding is not None and finding not in of_limit)
     verdict = judge(evidence, limit.what if limit else "")
-    evaluated, evaluation = run.ordered.of("phase", (EVALUATION,)), None
-    if len(evaluated):
-        evaluation = Evaluation(rates.training_ns(evaluated) / 1e9, sum_of(evaluated, "samples"))
+    notes = (*workload.notes, *facts.notes, *recording_notes(workload.recorded, facts.ranks))
+    evaluated = run.ordered.of("phase", (EVALUATION,))
+    evaluation = Evaluation(rates.training_ns(evaluated) / 1e9, sum_of(evaluated, "samples"))
     return Summary(
         **common_fields(facts),
         outcome=verdict.outcome,
@@ -83,7 +80,7 @@ def analyse(run: MeasuredTraining) -> Summary:
         limited_by=in_words(limit, findings, facts.ranks) if limit else None,
         page_cache=PageCache(proof.from_storage_percent, served, memory_warning(proof.finding)) if len(rows) else None,
         requests=requests_of(journal.requests) if journal.requests else None,
-        evaluation=evaluation,
+        evaluation=evaluation if len(evaluated) else None,
         checkpoints=tuple(
             CheckpointTiming(
                 epoch=saved.epoch,
@@ -101,10 +98,7 @@ def analyse(run: MeasuredTraining) -> Summary:
         ),
         data_folder=workload.dataset.data_folder,
         telemetry=activity.summarise_telemetry(run),
-        issues=(
-            *(*workload.notes, *facts.notes, *recording_notes(workload.recorded, facts.ranks)),
-            *issue_lines(findings),
-        ),
+        issues=(*notes, *issue_lines(findings)),
         findings=findings,
     )
 
@@ -202,14 +196,15 @@ def _evidence(run: MeasuredTraining, kept: StepTable, metrics: Metrics, served_p
 
 def _incomplete(run: MeasuredTraining) -> Iterator[Finding]:
     """Yield what is lost: ranks of a failed run that left no steps behind, by host, and telemetry."""
+    journal, code = run.facts.journal, Code.MEASUREMENT_INCOMPLETE
     if run.facts.failure is not None and len(run.rows):
-        journal, with_steps = run.facts.journal, set(run.ordered.values("rank"))
+        with_steps = set(run.ordered.values("rank"))
         for node, host in enumerate(journal.hosts):
             lost = [rank for rank, own in enumerate(journal.rank_nodes) if own == node and rank not in with_steps]
             if lost:
-                numbers: dict[str, Number] = {"pattern": "steps", "of_ranks": name_ranks(lost), "host": host.host}
-                yield Finding(Code.MEASUREMENT_INCOMPLETE, "caution", numbers)
-    yield from activity.find_lost_telemetry(run)
+                yield Finding.of(code, "caution", pattern="steps", of_ranks=name_ranks(lost), host=host.host)
+    for node in journal.lost_recorders:  # killed or suspended: not all of the training was recorded
+        yield Finding.of(code, "caution", pattern="telemetry", host=journal.hosts[node].host)
 
 
 def _other_program(rows: Rows, metrics: Metrics, proof: cache.CacheProof) -> Finding | None:

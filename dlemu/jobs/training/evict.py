@@ -1,12 +1,9 @@
-"""Keeps the page cache from serving reads, so that the storage is measured: chooses how, and drops the dataset's pages.
-
-With `reader.page_cache_percent`, a share of the dataset is then read into the cache again: some of the files, or, of
-large files, some parts.
-"""
+"""Keeps the page cache from serving reads: chooses how, and drops the dataset's pages, or all but a share of them."""
 
 from __future__ import annotations
 
 import math
+from contextlib import closing
 from typing import Literal
 
 import numpy as np
@@ -68,10 +65,9 @@ def evict(job: TrainingJob, part: int, parts: int, *, write_first: bool) -> None
 
 
 def _shares(pieces: int, share: float, step: float, begin: float = 0.0) -> NDArray[np.float64]:
-    """Return for each piece (file, part) the share of it to cache: 1 or 0, except for one piece, so the sum is exact.
+    """Return for each piece (file, part) the share of it to cache, 1 or 0 except for one piece, so the sum is exact.
 
-    4 pieces, `share` 0.4 and `step` 0.618: multiples 0, 0.62, 0.24, 0.85 have the ranks 0, 2, 1, 3; cached are 1, 0,
-    0.6, 0 of the pieces. Neighbours together have about `share` anywhere.
+    4 pieces, `share` 0.4, `step` 0.618: multiples 0, 0.62, 0.24, 0.85 have ranks 0, 2, 1, 3; cached are 1, 0, 0.6, 0.
     """
     rank = np.argsort(np.argsort((begin + step * np.arange(pieces)) % 1))
     return np.clip(share * pieces - rank, 0.0, 1.0)
@@ -79,21 +75,17 @@ def _shares(pieces: int, share: float, step: float, begin: float = 0.0) -> NDArr
 
 def _read_again(storage: StorageBase, path: str, number: int, share: float, file_share: float) -> None:
     """Read the first `file_share` of a file into the page cache; of a large file, `share` of its parts."""
-    size = storage.size_bytes(path)
+    size = part_bytes = storage.size_bytes(path)
+    shares = [file_share]
     if size > _WHOLE_BYTES:
-        parts = _shares(-(-size // _PART_BYTES), share, _PART_STEP, number * _FILE_STEP)
-        ranges = [(part * _PART_BYTES, float(part_share) * _PART_BYTES) for part, part_share in enumerate(parts)]
-    else:
-        ranges = [(0, file_share * size)]
-    ranges = [(begin, length) for begin, length in ranges if length]
+        part_bytes = _PART_BYTES
+        shares = _shares(-(-size // part_bytes), share, _PART_STEP, number * _FILE_STEP).tolist()
+    ranges = [(part * part_bytes, part_share * part_bytes) for part, part_share in enumerate(shares) if part_share]
     if not ranges:
         return
-    reader = storage.open_unread_ahead(path)  # else the kernel would read the next part as well
-    try:
+    with closing(storage.open_unread_ahead(path)) as reader:  # else the kernel would read the next part as well
         buffer = memoryview(bytearray(_CALL_BYTES))
         for begin, length in ranges:
             end = min(size, begin + round(length))
             for offset in range(begin, end, _CALL_BYTES):
                 reader.read_into(buffer[: min(_CALL_BYTES, end - offset)], offset)
-    finally:
-        reader.close()

@@ -12,7 +12,6 @@ from dlemu.jobs.training.result import Run
 from dlemu.metrics.findings import Code
 from dlemu.metrics.loss import wait_parts
 from dlemu.metrics.rates import Floats, Intervals
-from dlemu.metrics.rows import StepTable, cached
 from dlemu.report import figure_base as base
 from dlemu.report.figure_base import Figure, Row
 
@@ -65,17 +64,20 @@ def throughput(run: Run) -> Figure | None:
 
 def step_split(run: Run) -> Figure | None:
     """The account of the accelerators' time, in all, by epoch and by rank: computing, waiting for what, in sync."""
-    if not len(run.training):
+    steps = run.training
+    if not len(steps):
         return None
-    sums = _split(run.training)
-    total = sum(sums["epoch"].values(), start=np.zeros(len(_PARTS)))
-    bars = {"all": total}
-    for label, times in sums.items():
-        groups = np.array_split(sorted(times), min(_MAX_BARS, len(times))) if len(times) > 1 else []
-        for group in groups:
-            name = f"{group[0]}" if len(group) == 1 else f"{group[0]}-{group[-1]}"
-            bars[f"{label} {name}"] = np.sum([times[number] for number in group], axis=0)
-    percents = _percents(total)
+    spent = np.stack([steps["compute_ns"], *wait_parts(steps).T, steps["sync_ns"]]).astype(float)
+    bars = {"all": spent.sum(axis=1)}
+    for label in ("epoch", "rank"):
+        values, index = np.unique(steps[label], return_inverse=True)
+        groups = np.array_split(values, min(_MAX_BARS, len(values)))
+        bar_of_step = np.repeat(np.arange(len(groups)), list(map(len, groups)))[index]
+        for group, *times in zip(groups, *(np.bincount(bar_of_step, part) for part in spent), strict=True):
+            if len(values) > 1:
+                name = f"{group[0]}" if len(group) == 1 else f"{group[0]}-{group[-1]}"
+                bars[f"{label} {name}"] = np.array(times)
+    percents = _percents(bars["all"])
     names = [f"{part} {percent:.1f} %" for part, percent in zip(_PARTS, percents, strict=True)]
     shown = [index for index, percent in enumerate(percents) if percent >= 0.05]
     rows: list[Row] = [
@@ -98,9 +100,7 @@ def step_split(run: Run) -> Figure | None:
         .properties(width=base.WIDTH, height=alt.Step(18))
     )
     computing, *waits = percents
-    cause = list(_PARTS)[1 + waits.index(max(waits))]
-    if cause == "sync":
-        cause = "the slowest of them"
+    cause = [*list(_PARTS)[1:-1], "the slowest of them"][waits.index(max(waits))]
     title = f"Accelerators computed {computing:.0f} % of the time and waited {max(waits):.0f} % for {cause}"
     kept_up = 100 - computing < _MIN_LOST_PERCENT
     if kept_up:
@@ -111,18 +111,6 @@ def step_split(run: Run) -> Figure | None:
 
 def _percents(spent: Floats) -> list[float]:
     return base.rounded(100 * spent / (spent.sum() or 1.0), 4)
-
-
-@cached
-def _split(rows: StepTable) -> dict[str, dict[int, Floats]]:
-    """Return the ns of each epoch, and of each rank, spent on each part, in the order of `_PARTS`."""
-    spent = [rows["compute_ns"], *wait_parts(rows).T, rows["sync_ns"]]
-    sums: dict[str, dict[int, Floats]] = {}
-    for label in ("epoch", "rank"):
-        values, index = np.unique(rows[label], return_inverse=True)
-        totals = np.transpose([np.bincount(index, part) for part in spent])
-        sums[label] = dict(zip(values.tolist(), totals, strict=True))
-    return sums
 
 
 def x_axis(run: Run, *, named: bool = True) -> alt.X:

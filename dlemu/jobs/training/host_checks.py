@@ -9,10 +9,9 @@ from math import ceil
 from datagen.errors import DlemuError
 from dlemu.config import datagen_command
 from dlemu.doctor.check_base import Check, Checks, Facts
-from dlemu.jobs.training.plan import TrainingJob, loader_class, make_job, planned_dataset
+from dlemu.jobs.training.plan import loader_class, make_job, planned_dataset
 from dlemu.jobs.training.preflight import can_be_judged, check_host, enough, memory_needed, steps_of
 from dlemu.jobs.training.trainer import measure_ceiling
-from dlemu.loaders.loader_base import Loader
 from dlemu.metrics.demand import Demand
 from dlemu.ranks import first_failure, run_ranks
 from dlemu.ranks.failure import LATE
@@ -68,7 +67,17 @@ def check_ceiling(facts: Facts) -> Check:
     dataset = facts.usable_dataset or planned_dataset(replace(spec, num_files_train=files))
     job = make_job(workload, workload.ranks, dataset, folder=os.devnull)
     check_host(job, job.ranks)
-    return judge_ceiling(facts.demand, workload.ranks, _ceiling_percent(job, loader_class(workload)))
+    loader, seconds = loader_class(workload), workload.timeout_seconds
+    ends = run_ranks(
+        job.ranks,
+        lambda comm: measure_ceiling(job, comm, loader),
+        timeout_seconds=seconds,
+        most_seconds=BUDGET_SECONDS,
+    )
+    failure = first_failure(ends)
+    if failure and failure.kind != LATE:
+        raise DlemuError(failure.message)
+    return judge_ceiling(facts.demand, workload.ranks, ends[0].result)
 
 
 def judge_ceiling(demand: Demand, ranks: int, percent: float | None) -> Check:
@@ -90,21 +99,6 @@ def judge_ceiling(demand: Demand, ranks: int, percent: float | None) -> Check:
         advice = f"{fewer}a host with more cores: otherwise a run gives no verdict on the storage"
         return Check(level="fail", observed=observed, wanted=wanted, advice=advice)
     return Check(level="ok", observed=observed, wanted=wanted)
-
-
-def _ceiling_percent(job: TrainingJob, make_loader: type[Loader]) -> float | None:
-    """Fork the ranks and return their ceiling; None after BUDGET_SECONDS. Raises DlemuError when a rank fails."""
-    ends = run_ranks(
-        job.ranks,
-        lambda comm: measure_ceiling(job, comm, make_loader),
-        timeout_seconds=job.workload.timeout_seconds,
-        most_seconds=BUDGET_SECONDS,
-    )
-    failure = first_failure(ends)
-    if failure and failure.kind != LATE:
-        raise DlemuError(failure.message)
-    percent: float | None = ends[0].result
-    return percent
 
 
 CHECKS: Checks = {"dataset": check_dataset, "ranks fit": check_ranks, "ceiling": check_ceiling}

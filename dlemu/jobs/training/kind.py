@@ -12,7 +12,7 @@ def _training() -> JobParts:
 
 
 def _prediction() -> Parts:
-    from dlemu.jobs.training.prediction.page import PARTS
+    from dlemu.jobs.training.prediction.prediction import PARTS
 
     return PARTS
 

@@ -32,9 +32,12 @@ class LiveTraining:
         logs = {rank: rows for rank in range(self._ranks) if len(rows := self._last_rows(rank))}
         if not logs:
             return None
-        slowest = min(logs, key=lambda rank: self._steps_done(logs[rank]))
-        done, total = self._steps_done(logs[slowest]), sum(self._epoch_steps)
-        elapsed = (int(logs[slowest]["met_ns"][-1]) - self._first_ns[slowest]) / 1e9
+        done, slowest = min((self._steps_done(rows[-1]), rank) for rank, rows in logs.items())
+        total, last = sum(self._epoch_steps), logs[slowest][-1]
+        elapsed = (int(last["met_ns"]) - self._first_ns[slowest]) / 1e9
+        epoch = min(int(last["epoch"]), len(self._epoch_steps))
+        phase = "" if last["phase"] == TRAINING else "evaluation after "
+        steps = done - sum(self._epoch_steps[: epoch - 1])
         epochs = [rows[(rows["epoch"] == rows["epoch"][-1]) & (rows["phase"] == TRAINING)] for rows in logs.values()]
         recent = [rows[rows["met_ns"] > rows["met_ns"][-1] - RECENT_SECONDS * 1e9] for rows in logs.values()]
         seconds = [max(1, int(rows["met_ns"][-1] - rows["free_ns"][0])) / 1e9 for rows in recent]
@@ -43,7 +46,7 @@ class LiveTraining:
             return sum(float(rows[column].sum()) / spent for rows, spent in zip(recent, seconds, strict=True))
 
         return Progress(
-            at=self._at(logs[slowest]),
+            at=f"{phase}epoch {epoch}/{len(self._epoch_steps)}, step {steps}/{self._epoch_steps[epoch - 1]}",
             done=done,
             total=total,
             au_percent=known(au_percent(kept_rows(np.concatenate(epochs), self._exclude, 0))),
@@ -66,18 +69,8 @@ class LiveTraining:
             self._first_ns.setdefault(rank, int(rows["asked_ns"][0]))
         return np.array(rows[max(0, written - _MOST_ROWS) : written])
 
-    def _position(self, rows: StepRows) -> tuple[int, int]:
-        """Return the rank's epoch, from 1, and how many of its training steps are done."""
-        epoch = min(int(rows[-1]["epoch"]), len(self._epoch_steps))
-        if rows[-1]["phase"] == TRAINING:
-            return epoch, int(rows[-1]["step"])
-        return epoch, self._epoch_steps[epoch - 1]
-
-    def _steps_done(self, rows: StepRows) -> int:
-        epoch, steps = self._position(rows)
+    def _steps_done(self, last: np.void) -> int:
+        """Return how many training steps a rank has done, by its last row."""
+        epoch = min(int(last["epoch"]), len(self._epoch_steps))
+        steps = int(last["step"]) if last["phase"] == TRAINING else self._epoch_steps[epoch - 1]
         return sum(self._epoch_steps[: epoch - 1]) + steps
-
-    def _at(self, rows: StepRows) -> str:
-        epoch, steps = self._position(rows)
-        phase = "" if rows[-1]["phase"] == TRAINING else "evaluation after "
-        return f"{phase}epoch {epoch}/{len(self._epoch_steps)}, step {steps}/{self._epoch_steps[epoch - 1]}"

@@ -147,21 +147,16 @@ class MeasuredTraining(MeasuredRun):
 
     def series(self, probe: str, *metrics: str) -> list[Series]:
         """Return the telemetry of a probe's metrics (of all without names), sorted by host, source and metric."""
-        return [each for each in self._series if each.probe == probe and (not metrics or each.metric in metrics)]
-
-    @cached_property
-    def _series(self) -> tuple[Series, ...]:
         found = []
         for host in self.telemetry:
-            if host.host not in self.host_start_ns:
-                continue
-            start_ns = self.host_start_ns[host.host]
+            start_ns = self.host_start_ns.get(host.host)
             for key in host.series:
-                times, values = host.readings(*key)
-                order = np.argsort(times, kind="stable")
-                seconds = (times[order] - start_ns) / 1e9
-                found.append(Series(host.host, key.probe, key.source, key.metric, seconds, values[order]))
-        return tuple(sorted(found, key=lambda series: (series.host, series.probe, series.source, series.metric)))
+                if start_ns is not None and key.probe == probe and (not metrics or key.metric in metrics):
+                    times, values = host.readings(*key)
+                    order = np.argsort(times, kind="stable")
+                    seconds = (times[order] - start_ns) / 1e9
+                    found.append(Series(host.host, probe, key.source, key.metric, seconds, values[order]))
+        return sorted(found, key=lambda series: (series.host, series.source, series.metric))
 
 
 def exported(run: MeasuredTraining) -> ExportedSteps:

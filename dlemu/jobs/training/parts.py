@@ -1,7 +1,4 @@
-"""The code of training as a kind of job, and what sweeps and comparisons take from a run: metrics and conditions.
-
-Figures, predictions and host checks are imported when they are needed: few commands do.
-"""
+"""The code of training as a kind of job, and what sweeps and comparisons take from a run: metrics and conditions."""
 
 from __future__ import annotations
 
@@ -21,6 +18,7 @@ from dlemu.jobs.training.wording import screen
 from dlemu.metrics.catalogue import ACCELERATOR, RUN, Catalogue, Metric, declared
 from dlemu.report.units import plain, size
 from dlemu.results.figures import Conditions, JobFigures, Value, value_of
+from dlemu.results.host_activity import devices_of
 from dlemu.results.kinds import JobParts
 from dlemu.results.wording import count
 
@@ -28,8 +26,6 @@ if TYPE_CHECKING:
     from dlemu.jobs.training.prediction.prediction import Prediction
     from dlemu.report.figure_base import Figure
     from dlemu.runner.prediction_request import PredictionRequest
-
-AU_SUSTAINED = "au_sustained_percent"
 
 CATALOGUE = Catalogue(
     metrics=(
@@ -59,7 +55,7 @@ CATALOGUE = Catalogue(
     rank=ACCELERATOR,
     repetition="epoch",
     judged="au_percent",
-    decisive=AU_SUSTAINED,
+    decisive="au_sustained_percent",
     fallback="au_whole_percent",
     note="Of whole runs; device figures are of the devices behind the dataset, from the kernel's counters.",
 )
@@ -83,11 +79,7 @@ def figures(run: Run) -> JobFigures:
         limited_by={RUN: limit.what if limit else None},
         threshold_percent=metrics.au_threshold_percent,
         metrics=training_metrics(
-            {metric.name: getattr(metrics, metric.name, None) for metric in CATALOGUE}
-            | {
-                "max_device_mb_per_second": max_device_mb_per_second(run),
-                "mean_device_read_latency_ms": mean_device_read_latency_ms(run),
-            }
+            {metric.name: getattr(metrics, metric.name, None) for metric in CATALOGUE} | _of_devices(run)
         ),
     )
 
@@ -149,27 +141,21 @@ def conditions(summary: Summary, facts: Facts) -> Conditions:
     )
 
 
-def max_device_mb_per_second(run: Run) -> float | None:
-    """Return the peak rate of all counted devices together, in one telemetry interval; None where none is counted."""
+def _of_devices(run: Run) -> dict[str, float | None]:
+    """Return the peak rate of all counted devices together, and their mean latency over all reads; None if unknown."""
     totals: dict[float, float] = {}
-    for (_, _, _, seconds), rate in _readings(run, "read_mb_per_second").items():
+    for (*_, seconds), rate in _readings(run, "read_mb_per_second").items():
         totals[seconds] = totals.get(seconds, 0.0) + rate
-    return max(totals.values(), default=None)
-
-
-def mean_device_read_latency_ms(run: Run) -> float | None:
-    """Return the mean over all reads of the counted devices; None where no device is counted, or no read was served."""
     reads, latencies = _readings(run, "reads_per_second"), _readings(run, "mean_read_latency_ms")
     served = [key for key, latency in latencies.items() if reads.get(key, 0) > 0 and math.isfinite(latency)]
-    if not served:
-        return None
-    return float(np.average([latencies[key] for key in served], weights=[reads[key] for key in served]))
+    weights = [reads[key] for key in served]
+    latency_ms = float(np.average([latencies[key] for key in served], weights=weights)) if served else None
+    return {"max_device_mb_per_second": max(totals.values(), default=None), "mean_device_read_latency_ms": latency_ms}
 
 
 def _readings(run: Run, metric: str) -> dict[tuple[str, str, str, float], float]:
     """Return the counted devices' values of a metric by (host, probe, source, seconds since the start of training)."""
-    telemetry = run.summary.telemetry
-    probes = {device.probe for device in telemetry.devices if device.counted} if telemetry is not None else set()
+    probes = {device.probe for _, device in devices_of(run.telemetry) if device.counted}
     return {
         (series.host, series.probe, series.source, float(seconds)): float(value)
         for probe in probes

@@ -162,13 +162,10 @@ def _read_seconds(level: Level) -> float:
 
 
 def loader_costs(job: TrainingJob) -> HostCosts:
-    """Measure the loader's overhead, in a process of its own, with batches that take 20 ms and read nothing.
-
-    Raises UserError or DlemuError. Call it in the main thread.
-    """
+    """Measure the loader's overhead, in a process of its own, with batches that take 20 ms and read nothing."""
     if not job.workload.reader.read_threads:
         return HostCosts()
-    seconds, role = job.workload.timeout_seconds, Role("the loader's process", "use a smaller batch")
+    seconds, role = job.timeout_seconds, Role("the loader's process", "use a smaller batch")
     (costs,) = run_crew(_loader_costs, [job], role, timeout_seconds=seconds, most_seconds=seconds)
     return costs
 
@@ -213,13 +210,12 @@ def reading_spec(job: TrainingJob) -> tuple[LoaderSpec, int]:
 
 def _level(job: TrainingJob, spec: LoaderSpec, readers: int, steps: int, seconds: float) -> Level:
     """Measure one level for `seconds`, or until the readers have made `steps` reads together."""
-    timeout_seconds = job.workload.timeout_seconds
     parts = run_crew(
         lambda comm, _: _read(comm, job, spec, readers, steps, seconds),
         range(readers),
         _READER,
-        timeout_seconds=timeout_seconds,
-        most_seconds=SETTLE_SECONDS + seconds + timeout_seconds,
+        timeout_seconds=job.timeout_seconds,
+        most_seconds=SETTLE_SECONDS + seconds + job.timeout_seconds,
     )
     return judge_level(np.concatenate([rows for _, rows in parts]), readers, parts[0][0], seconds)
 

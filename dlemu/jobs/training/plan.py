@@ -1,7 +1,4 @@
-"""`TrainingJob`: the complete, checked description of a run, made on rank 0 before anything is measured.
-
-Its schedule has epochs, their blocks of steps, and the checkpoints and evaluations between these.
-"""
+"""`TrainingJob`: the complete, checked description of a run, made on rank 0 before anything is measured."""
 
 from __future__ import annotations
 
@@ -108,13 +105,8 @@ class TrainingJob(Job):
     def loader_notes(self) -> tuple[str, ...]:
         """Notes on the loader that explain a run's numbers, as sentences."""
         notes, times = self.traits.notes(self.workload.dataset.format), row_group_reads(self.workload)
-        if times <= 1:
-            return notes
-        return (
-            *notes,
-            f"row groups are read {times:.3g} times, by each worker whose batches have rows of them: once with "
-            "reader.worker_streams=true",
-        )
+        reads = f"row groups are read {times:.3g} times, by each worker whose batches have rows of them: once with "
+        return (*notes, f"{reads}reader.worker_streams=true") if times > 1 else notes
 
     def _plan(self, layout: Layout, batch_size: int) -> Plan:
         reader, train = self.workload.reader, self.workload.train
@@ -147,13 +139,8 @@ class TrainingJob(Job):
         return StreamPlan(**settings, cycle=turns.files, block_length=turns.block_length)
 
     def accelerator_spec(self, rank: int) -> AcceleratorSpec:
-        workload = self.workload
-        return AcceleratorSpec(
-            rank=rank,
-            seed=self.seed,
-            computation_time=workload.train.computation_time,
-            eval_time=workload.evaluation.eval_time,
-        )
+        seconds, eval_seconds = self.workload.train.computation_time, self.workload.evaluation.eval_time
+        return AcceleratorSpec(rank=rank, seed=self.seed, computation_time=seconds, eval_time=eval_seconds)
 
     def loader_spec(self, rank: int) -> LoaderSpec:
         reader = self.workload.reader

@@ -6,7 +6,6 @@ import contextlib
 import queue
 import threading
 from collections.abc import Iterator
-from types import TracebackType
 from typing import NamedTuple, Self
 
 from datagen.errors import DlemuError
@@ -23,10 +22,7 @@ class TakenBatch(NamedTuple):
 
 
 class BatchQueue:
-    """The batches of an epoch, in order: the trainer itself takes each one off the loader, when it needs it.
-
-    A context manager: leaving it ends the queue.
-    """
+    """The batches of an epoch, in order: the trainer itself takes each one off the loader, when it needs it."""
 
     def __init__(self, batches: Iterator[Batch], clock: Clock) -> None:
         self._batches, self._clock = batches, clock
@@ -42,9 +38,7 @@ class BatchQueue:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         pass
 
 
@@ -70,11 +64,9 @@ class PrefetchQueue(BatchQueue):
             self.read_ahead()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         self._requests.put(False)
-        if self._thread is not None and error is None:
+        if self._thread is not None and kind is None:
             self._thread.join()  # not after a failure: the thread may hang in the loader; a daemon ends with the rank
 
     def take(self) -> TakenBatch:

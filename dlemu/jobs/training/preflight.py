@@ -1,13 +1,9 @@
-"""Checks before a training run starts, or makes its dataset: samples, memory, address space, open files, eviction.
-
-And whether the dataset has enough steps per epoch for a verdict; if not, how many files it needs, and what makes them.
-"""
+"""Checks before a training run starts, or makes its dataset: the host's limits, and steps enough for a verdict."""
 
 from __future__ import annotations
 
 import resource
 import shlex
-from collections.abc import Sequence
 from dataclasses import replace
 from math import ceil
 
@@ -60,31 +56,22 @@ def check_model(workload: Workload, ranks: int) -> None:
 def job_on(found: Dataset, workload: Workload, ranks: int, *, files_there: int, wants_verdict: bool) -> TrainingJob:
     """Return the job on a dataset; raises UserError if it would fail or, with `wants_verdict`, get no verdict."""
     if wants_verdict:
-        notes = workload.notes if workload.dataset.source == "folder" else ()
-        refuse_unjudged(workload, ranks, found.train.num_files, files_there=files_there, notes=notes)
+        refuse_unjudged(workload, ranks, found.train.num_files, files_there=files_there)
     return make_job(workload, ranks, found)
 
 
 def check_host(job: TrainingJob, local_ranks: int) -> None:
     """Raise SpaceError when this host's limits are too low for its ranks, UserError when a setting can't work on it."""
-    _check_evictable(job)
+    when, folder = job.workload.reader.evict_page_cache, job.workload.dataset.data_folder
+    memory_kind = open_storage(job.workload.storage_spec.buffered).memory_kind(folder) if when != "never" else ""
+    if memory_kind:
+        raise UserError(
+            f"reader.evict_page_cache is {when!r}, but {folder} is on {memory_kind}, whose files are always in memory: "
+            "put the dataset on a drive, or set reader.evict_page_cache=never"
+        )
     accelerator_class(job.workload).check_host(job.accelerator_spec(0))
     _check_files(job)
     _check_memory(job, local_ranks)
-    _check_address_space(job)
-
-
-def _check_evictable(job: TrainingJob) -> None:
-    """Raise UserError where eviction is requested for files that are in memory (tmpfs)."""
-    when, folder = job.workload.reader.evict_page_cache, job.workload.dataset.data_folder
-    if when == "never":
-        return
-    file_system = open_storage(job.workload.storage_spec.buffered).memory_kind(folder)
-    if file_system:
-        raise UserError(
-            f"reader.evict_page_cache is {when!r}, but {folder} is on {file_system}, whose files are always in memory: "
-            "put the dataset on a drive, or set reader.evict_page_cache=never"
-        )
 
 
 def _check_files(job: TrainingJob) -> None:
@@ -101,23 +88,13 @@ def _check_files(job: TrainingJob) -> None:
         )
 
 
-def _check_address_space(job: TrainingJob) -> None:
-    """Raise SpaceError when a rank would exceed its limit on address space (RLIMIT_AS), where libraries abort."""
-    limit, _ = resource.getrlimit(resource.RLIMIT_AS)
-    needed = psutil.Process().memory_info().vms + _SAVING_BYTES + job.traits.rank_bytes(job.loader_spec(0))
-    if limit != resource.RLIM_INFINITY and needed > limit:
-        raise SpaceError(
-            f"a rank needs {needed / 2**20:.0f} MiB of address space, and the limit is {limit / 2**20:.0f} MiB: "
-            f"raise it (`ulimit -v {-(-needed // 1024)}`, or unlimited)"
-        )
-
-
 def memory_needed(job: TrainingJob, local_ranks: int) -> int:
     """Return the bytes of memory that a host's ranks will use: batch buffers, read buffers, processes."""
     return local_ranks * job.traits.rank_bytes(job.loader_spec(0))
 
 
 def _check_memory(job: TrainingJob, local_ranks: int) -> None:
+    """Raise SpaceError for too little memory, or address space (RLIMIT_AS) of a rank: without it, libraries abort."""
     needed, memory = memory_needed(job, local_ranks), host_memory()
     if needed > memory.available_bytes:
         available = f"{memory.available_bytes / 2**20:,.0f} MiB are available"
@@ -128,6 +105,13 @@ def _check_memory(job: TrainingJob, local_ranks: int) -> None:
             f"the buffers of {local_ranks} ranks x {job.workload.reader.read_threads} workers need "
             f"{needed / 2**20:,.0f} MiB of memory on this host, and {available}: lower ranks, reader.read_threads, "
             "reader.prefetch_size or reader.batch_size" + "".join(f"; {note}" for note in notes)
+        )
+    limit, _ = resource.getrlimit(resource.RLIMIT_AS)
+    needed = psutil.Process().memory_info().vms + _SAVING_BYTES + memory_needed(job, 1)
+    if limit != resource.RLIM_INFINITY and needed > limit:
+        raise SpaceError(
+            f"a rank needs {needed / 2**20:.0f} MiB of address space, and the limit is {limit / 2**20:.0f} MiB: "
+            f"raise it (`ulimit -v {-(-needed // 1024)}`, or unlimited)"
         )
 
 
@@ -191,11 +175,12 @@ def too_small(workload: Workload, ranks: int) -> str:
     )
 
 
-def refuse_unjudged(workload: Workload, ranks: int, files: int, *, files_there: int, notes: Sequence[str] = ()) -> None:
-    """Raise an error if training on `files` of `files_there` files can't give a verdict; its message has `notes`."""
+def refuse_unjudged(workload: Workload, ranks: int, files: int, *, files_there: int) -> None:
+    """Raise an error if training on `files` of `files_there` files can't give a verdict."""
     steps = steps_of(workload, ranks, files)
     if can_be_judged(workload, steps):
         return
+    notes = workload.notes if workload.dataset.source == "folder" else ()
     noted = "".join(f" {note[0].upper()}{note[1:]}." for note in notes)
     if not steps:
         problem = f"{count(files, 'file')} can't fill one step of {count(ranks, 'rank')}.{noted}"
@@ -235,12 +220,8 @@ def to_make(workload: Workload, ranks: int, *, given: bool) -> Making:
 
 
 def no_verdict(problem: str, workload: Workload, ranks: int, files_there: int, otherwise: str = "") -> DatasetError:
-    """Return the error of a run that could not get a verdict, with what to add to the command for one that can.
-
-    `files_there` is the number of files that exist; `otherwise` says how to run it without a verdict.
-    """
-    message = f"{problem} {_advice(workload, ranks, files_there)}"
-    return DatasetError(f"{message}\n{otherwise}" if otherwise else message)
+    """Return the error of a run that gets no verdict, with what to add to the command; `files_there` files exist."""
+    return DatasetError("\n".join(filter(None, [f"{problem} {_advice(workload, ranks, files_there)}", otherwise])))
 
 
 def _advice(workload: Workload, ranks: int, files_there: int) -> str:
@@ -281,6 +262,5 @@ def _fits_page_cache(workload: Workload, size_bytes: int) -> bool:
     storage, reader = open_storage(workload.storage_spec.buffered), workload.reader
     if reader.odirect or reader.evict_page_cache != "never" or workload.metric.cached or storage.is_remote:
         return False
-    if storage.memory_kind(existing_folder(workload.dataset.data_folder)):
-        return False
-    return size_bytes < WANTED_RATIO * psutil.virtual_memory().total
+    in_memory = storage.memory_kind(existing_folder(workload.dataset.data_folder))
+    return not in_memory and size_bytes < WANTED_RATIO * psutil.virtual_memory().total

@@ -21,6 +21,7 @@ from dlemu.jobs.training.steplog import STEP_DTYPE, STEPS, StepRows, check_steps
 from dlemu.jobs.training.summary import Summary
 from dlemu.metrics.rows import Rows
 from dlemu.plan.streams import StreamPlan
+from dlemu.results.host_activity import devices_of
 from dlemu.results.measured import MeasuredLog
 from dlemu.runner.job_kind import JobKind
 from dlemu.telemetry import Telemetry
@@ -38,11 +39,9 @@ class Run(MeasuredTraining):
 
     def device_series(self, probe: str, *metrics: str) -> list[Series]:
         """Return `series` of the counted devices only: the file system's own, not those below, with the same bytes."""
-        found, telemetry = self.series(probe, *metrics), self.summary.telemetry
-        if telemetry is None or not telemetry.devices:
-            return found
-        counted = {(device.host, device.name) for device in telemetry.devices if device.counted}
-        return [series for series in found if (series.host, series.source) in counted]
+        devices = list(devices_of(self.telemetry))
+        counted = {(host.host, device.name) for host, device in devices if device.counted}
+        return [each for each in self.series(probe, *metrics) if not devices or (each.host, each.source) in counted]
 
 
 RunLog = MeasuredLog[Journal]
@@ -55,8 +54,8 @@ class TrainingRuns(JobKind[TrainingJob, Facts, Journal, Run]):
 
     def live_rows(self, live_folder: str) -> StepRows:
         names = sorted(name for name in os.listdir(live_folder) if name.startswith("rank_"))
-        rows = [np.empty(0, STEP_DTYPE), *(read_log(os.path.join(live_folder, name)) for name in names)]
-        return np.concatenate(rows)
+        logs = [read_log(os.path.join(live_folder, name)) for name in names]
+        return np.concatenate([np.empty(0, STEP_DTYPE), *logs])
 
     def saved_rows(self, folder: str) -> Rows:
         return read_steps(folder)
@@ -88,25 +87,26 @@ class TrainingRuns(JobKind[TrainingJob, Facts, Journal, Run]):
                 f"{run.folder} holds a complete run without {STEPS}, so its numbers can't be recomputed: copy it again"
             )
         try:
-            check_settings(facts.workload)
+            _check_facts(facts)
         except UserError as error:
             raise UserError(f"{run.folder} is damaged: {error}") from error
-        plan = facts.stream_plan or facts.plan
-        if facts.ranks < 1 or plan is None or plan.ranks != facts.ranks:
-            raise UserError(f"{run.folder} is damaged: its plan does not fit the {facts.ranks} ranks of its facts.json")
-        if min(plan.num_files, plan.num_samples_per_file, plan.batch_size) < 1:
-            raise UserError(f"{run.folder} is damaged: its plan has no samples")
-        steps = facts.workload.train.epochs * max(1, plan.steps_per_epoch)
-        if facts.ranks * steps > _MAX_PLANNED or plan.num_samples > _MAX_PLANNED:
-            raise UserError(
-                f"{run.folder} is damaged: its facts.json plans more steps or samples than any run could have"
-            )
-        every = facts.workload.checkpoint.steps_between_checkpoints
-        blocks = steps // every if facts.workload.workflow.checkpoint and every > 0 else 0
-        if blocks > _MAX_BLOCKS:
-            raise UserError(f"{run.folder} is damaged: its facts.json plans {blocks} checkpoints")
         path = os.path.join(run.folder, STEPS)
         check_steps(path if os.path.exists(path) else run.folder, run.rows, facts.ranks, facts.workload.train.epochs)
+
+
+def _check_facts(facts: Facts) -> None:
+    """Raise UserError for facts of which any amount of memory or time could be spent."""
+    check_settings(facts.workload)
+    plan, every = facts.stream_plan or facts.plan, facts.workload.checkpoint.steps_between_checkpoints
+    if facts.ranks < 1 or plan is None or plan.ranks != facts.ranks:
+        raise UserError(f"its plan does not fit the {facts.ranks} ranks of its facts.json")
+    if min(plan.num_files, plan.num_samples_per_file, plan.batch_size) < 1:
+        raise UserError("its plan has no samples")
+    steps = facts.workload.train.epochs * max(1, plan.steps_per_epoch)
+    if facts.ranks * steps > _MAX_PLANNED or plan.num_samples > _MAX_PLANNED:
+        raise UserError("its facts.json plans more steps or samples than any run could have")
+    if facts.workload.workflow.checkpoint and every > 0 and steps // every > _MAX_BLOCKS:
+        raise UserError(f"its facts.json plans {steps // every} checkpoints")
 
 
 _RUNS = TrainingRuns()

@@ -59,7 +59,7 @@ class Training(TrainingRuns):
         trains = workload.workflow.train
         if trains:
             check = partial(check_before_making, workload, ranks.count, wants_verdict=wants_verdict)
-            ranks.agree(lambda: self.in_time(workload, check))
+            ranks.agree(partial(self.in_time, workload, check))
         from dlemu.runner.datasets import make_dataset  # most runs make none
 
         if ranks.leads:
@@ -95,14 +95,27 @@ class Training(TrainingRuns):
         return (log_name(rank),)
 
     def begin(self, job: TrainingJob) -> TrainingJob:
-        """Reserve the names of the checkpoints that the run will save."""
-        _reserve_checkpoint_names(job)
+        """Reserve the names of the run's checkpoints, which overwrite nothing but dlemu's own; raises UserError."""
+        if not job.saves:
+            return job
+        from dlemu.checkpoints.stored import block_name, claim_blocks
+
+        folder, storage = job.workload.checkpoint.checkpoint_folder, open_storage(job.workload.storage_spec.buffered)
+        blocks = ((epoch.number, block) for epoch in job.schedule for block in epoch.blocks)
+        names = {block_name(epoch, block.number) for epoch, block in blocks if block.checkpoint}
+        try:
+            claim_blocks(storage, folder, names)
+        except OSError as error:
+            raise UserError(
+                f"checkpoint.checkpoint_folder {folder} can't be written: {error.strerror or error}; set it to a "
+                "writable folder"
+            ) from error
         return job
 
     def check_host(self, job: TrainingJob, local_ranks: int) -> None:
         check_host(job, local_ranks)
         if job.workload.checkpoint.type == "all_ranks" or job.workload.model.has_layers:
-            _reserve_checkpoint_names(job)  # again: hosts other than rank 0's write, too, and may not share the folder
+            self.begin(job)  # again: hosts other than rank 0's write, too, and may not share the folder
 
     def load(self, job: TrainingJob) -> None:
         """Import the loader's framework, and the code that saves checkpoints where the run has any."""
@@ -128,22 +141,3 @@ class Training(TrainingRuns):
 
 
 TRAINING = Training()
-
-
-def _reserve_checkpoint_names(job: TrainingJob) -> None:
-    """Make sure that this run's checkpoints overwrite nothing but dlemu's own; raises UserError."""
-    if not job.saves:
-        return
-    from dlemu.checkpoints.stored import block_name, claim_blocks
-
-    settings = job.workload.checkpoint
-    names = {
-        block_name(epoch.number, block.number) for epoch in job.schedule for block in epoch.blocks if block.checkpoint
-    }
-    try:
-        claim_blocks(open_storage(job.workload.storage_spec.buffered), settings.checkpoint_folder, names)
-    except OSError as error:
-        raise UserError(
-            f"checkpoint.checkpoint_folder {settings.checkpoint_folder} can't be written: {error.strerror or error}; "
-            "set it to a writable folder"
-        ) from error

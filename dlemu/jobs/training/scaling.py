@@ -114,8 +114,7 @@ def preprocessing_sleeps(workload: Workload, rows: Rows) -> bool:
 def _rate(job: TrainingJob, comm: Comm, readers: int, epoch: int, waiting: Sequence[int]) -> float:
     """Read with `readers` per rank; return the MB/s of all together on rank 0, NaN on other ranks or on failure.
 
-    All ranks read, but only the rate of the `waiting` ranks counts, as if all ranks had it: a rank that did not wait
-    for reads gets no faster.
+    Only the rate of the `waiting` ranks counts, as if all had it: a rank that did not wait for reads gets no faster.
     """
     with contextlib.suppress(DlemuError):  # a missing file fails the reads below, too
         from dlemu.jobs.training.evict import evict
@@ -131,11 +130,7 @@ def _rate(job: TrainingJob, comm: Comm, readers: int, epoch: int, waiting: Seque
 
 
 def _read(job: TrainingJob, rank: int, epoch: int, readers: int) -> tuple[int, float]:
-    """Read batches, each once at most, in threads, for `metric.scaling_seconds`; return bytes read and seconds taken.
-
-    Return 0 seconds if a read failed: the run is measured already, and a failed trial only has no result. Reads release
-    the interpreter lock.
-    """
+    """Read batches in threads for `metric.scaling_seconds`; return bytes read and seconds taken, 0 if a read failed."""
     spec: LoaderSpec = replace(job.loader_spec(rank), preprocess_time=NO_TIME)
     steps, began = iter(range(1, job.train_plan.steps_per_epoch + 1)), time.monotonic()
 

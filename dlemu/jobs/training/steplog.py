@@ -19,7 +19,7 @@ from datagen.atomic import write_file
 from datagen.errors import SpaceError, UserError
 from datagen.owned import create_new
 from dlemu.loaders.loader_base import BatchTrace
-from dlemu.metrics.rows import Rows, in_order, table_of
+from dlemu.metrics.rows import Rows, table_of
 from dlemu.results import ADVICE
 from dlemu.results.tables import read_table, rows_table, whole_numbers
 
@@ -152,7 +152,7 @@ def read_log(path: str) -> StepRows:
 STEPS = "steps.parquet"
 _MAX_VALUE = 1 << 60
 """As nanoseconds, 36 years after the host was started; sums of larger numbers would overflow."""
-_BOUNDED = ("free_ns", "wait_ns", "compute_ns", "samples", "app_bytes")
+_FROM_0 = ("free_ns", "wait_ns", "compute_ns", "samples", "app_bytes")
 """Columns whose values must be from 0 to _MAX_VALUE."""
 
 
@@ -178,20 +178,10 @@ def read_steps(folder: str) -> Rows:
 
 def check_steps(path: str, rows: Rows, ranks: int, epochs: int) -> None:
     """Raise UserError for rows that this run can't have, which could cost any amount of memory and time to analyse."""
-    table = in_order(rows)
-    if not len(table):
-        return
-    for name, least, most in (("rank", 0, ranks - 1), ("phase", 0, 1), ("epoch", 1, epochs), ("block", 1, None)):
-        labels = table[name]
-        _check_bounds(path, name, int(labels.min()), int(labels.max()), least, most)
-    first, last = table.ends
-    _check_bounds(path, "step", int(first["step"].min()), int(last["step"].max()), 1, None)
-    for name in _BOUNDED:
-        _check_bounds(path, name, int(table[name].min()), int(table[name].max()), 0, _MAX_VALUE)
-
-
-def _check_bounds(path: str, name: str, lowest: int, highest: int, least: int, most: int | None) -> None:
-    """Raise UserError if a column's lowest or highest value is not from `least` to `most` (None: unbounded)."""
-    if lowest < least or (most is not None and highest > most):
-        wanted = f"{least} or more" if most is None else f"{least} to {most}"
-        raise UserError(f"{path} is damaged: its column {name} ranges from {lowest} to {highest}, wanted {wanted}")
+    bounds = dict.fromkeys(_FROM_0, (0, _MAX_VALUE)) | {"block": (1, _MAX_VALUE), "step": (1, _MAX_VALUE)}
+    bounds |= {"rank": (0, ranks - 1), "phase": (0, 1), "epoch": (1, epochs)}
+    for name, (least, most) in bounds.items() if len(rows) else ():
+        lowest, highest = int(rows[name].min()), int(rows[name].max())
+        if lowest < least or highest > most:
+            wanted = f"wanted {least} to {most}"
+            raise UserError(f"{path} is damaged: its column {name} ranges from {lowest} to {highest}, {wanted}")

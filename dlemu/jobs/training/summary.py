@@ -7,7 +7,6 @@ version fields may be added, but none changes its meaning or disappears.
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass, field
 from typing import Annotated
 
@@ -23,7 +22,6 @@ from dlemu.metrics.verdict import PASSED, Outcome
 from dlemu.report.units import number
 from dlemu.results.figures import Emulated
 from dlemu.results.parts import StorageSummary
-from dlemu.results.wording import count, scaled
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -216,19 +214,6 @@ class Summary(Emulated, StorageSummary):
     def au(self) -> Mean | None:
         """AU over counted steps, %; None when no step was measured."""
         return self.metrics.au_percent
-
-    @property
-    def emulated(self) -> str:
-        """Ranks and accelerator, with the size of their samples: `8 x h100 with samples 1/256 of real size`."""
-        kind = f"{self.ranks} x {self.accelerator}" if self.accelerator else count(self.ranks, "rank")
-        return f"{kind}{scaled(self.sample_divisor)}"
-
-    @property
-    def name(self) -> str:
-        """The workload's name; where none was named, that of the dataset's folder."""
-        if self.workload != "default":
-            return self.workload
-        return os.path.basename(os.path.abspath(self.data_folder))
 
     def found(self, code: Code, pattern: str | None = None) -> list[dict[str, Number]]:
         """Return the numbers of the findings with a code, those that explain the limit included."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import cached_property
 from typing import TYPE_CHECKING
@@ -17,7 +17,7 @@ from dlemu.accelerators.accelerator_base import Accelerator, Phase, draw_ns
 from dlemu.config.duration import is_zero
 from dlemu.jobs.training.loop import StepLoop, StepRange, Watcher
 from dlemu.jobs.training.measured import Journal
-from dlemu.jobs.training.plan import Epoch, TrainingJob, accelerator_class, step_threads
+from dlemu.jobs.training.plan import Block, TrainingJob, accelerator_class, step_threads
 from dlemu.jobs.training.prefetch import BatchQueue, PrefetchQueue
 from dlemu.jobs.training.result import RunLog
 from dlemu.jobs.training.scaling import try_other_readers
@@ -55,7 +55,9 @@ def run_rank(
     `on_activity` gets a phrase for what happens before the first step and after the last. After an error the loader's
     workers still run: they end with this process, so the caller must end it.
     """
-    record.start(lambda: _dataset_folders(job))
+    layouts = [layout for layout in (job.found.train, job.found.valid) if layout is not None]
+    folders = [folder for layout in layouts for folder in layout.folders()[:_MAX_FOLDERS]]
+    record.start(lambda: open_storage(job.workload.storage_spec.buffered).device_folders(folders))
     loader = make_loader(job.loader_spec(comm.rank))
     try:
         ceiling = ", and measuring the AU that they reach without storage" if job.ceiling_steps else ""
@@ -69,18 +71,11 @@ def run_rank(
         raise
     trial = ", testing whether more readers would be faster" if job.workload.metric.scaling_seconds else ""
     on_activity(f"ending the run: stopping telemetry and loaders{trial}")
-    cpu_seconds = trainer.cpu_seconds()
+    cpu_seconds = _cpu_seconds() - trainer.cpu_seconds_before
     record.stop()
     record.journal = record.journal.noting(scaling=try_other_readers(job, comm, trainer.log.rows))
     loader.close()
     return record.collect(trainer.log.rows.copy(), cpu_seconds=cpu_seconds)
-
-
-def _dataset_folders(job: TrainingJob) -> Iterator[str]:
-    """Yield a folder for each device below the dataset."""
-    layouts = filter(None, (job.found.train, job.found.valid))
-    folders = (folder for layout in layouts for folder in layout.folders()[:_MAX_FOLDERS])
-    return open_storage(job.workload.storage_spec.buffered).device_folders(folders)
 
 
 def measure_ceiling(job: TrainingJob, comm: Comm, make_loader: Callable[[LoaderSpec], Loader]) -> float | None:
@@ -122,7 +117,7 @@ class _Trainer:
             burn=lambda seconds: self._burners.burn(seconds),  # made when it is first used: most steps burn nothing
         )
         self._saver = _saver(job, comm, self._clock) if job.saves else None
-        self._cpu_seconds_before = 0.0
+        self.cpu_seconds_before = 0.0
 
     def run(self) -> None:
         self._loader.start()
@@ -130,12 +125,15 @@ class _Trainer:
         self._record.describe(lambda: describe_storage(workload.storage_spec, workload.dataset.data_folder))
         ceiling = self.measure_ceiling()
         self._record.note(ceiling_au_percent=ceiling, started_ns=self._comm.all_reduce_max(self._clock.now_ns()))
-        self._cpu_seconds_before = _cpu_seconds()
+        self.cpu_seconds_before = _cpu_seconds()
         for epoch in self._job.schedule:
             if self._job.evicts_before(epoch.number):
-                self._evict(write_first=epoch.number == 1)
+                from dlemu.jobs.training.evict import evict  # most runs evict nothing
+
+                evict(self._job, self._comm.local_rank, self._comm.local_size, write_first=epoch.number == 1)
+                self._comm.all_reduce_max(self._clock.now_ns())  # no rank reads while another one evicts
             self._record.mark()
-            stopped = self._train(epoch)
+            stopped = self._run_epoch(self._loop, TRAINING, "train", epoch.number, epoch.blocks)
             self._record.mark()
             if stopped:
                 taken = int((self.log.rows["phase"] == TRAINING).sum())
@@ -145,93 +143,64 @@ class _Trainer:
             if epoch.evaluation:
                 plan = self._job.valid_plan
                 assert plan is not None  # checked by make_job
-                loop = replace(self._loop, stop=None)
-                self._run_block(loop, EVALUATION, "valid", epoch.number, plan.steps_per_epoch)
+                blocks = (Block(1, plan.steps_per_epoch, checkpoint=False),)
+                self._run_epoch(replace(self._loop, stop=None), EVALUATION, "valid", epoch.number, blocks)
         if self._saver is not None:
             self._note_saved(self._saver.finish())
 
     def measure_ceiling(self) -> float | None:
-        """Run the same loop against null storage and return its AU in percent on rank 0, None elsewhere.
-
-        None also if not requested, or if no step after the first ends within CEILING_PATIENCE_SECONDS.
-        """
+        """Return the AU of the same loop on null storage, in percent; None on other ranks, and where not measured."""
         steps = self._job.ceiling_steps
         if not steps:
             return None
         log = StepLog(steps)
         ends_ns = time.monotonic_ns() + round(CEILING_PATIENCE_SECONDS * 1e9)
         stop = (lambda: time.monotonic_ns() > ends_ns) if self._comm.rank == 0 else None
-        self._run_block(replace(self._loop, log=log, watch=None, stop=stop), TRAINING, "ceiling", 0, steps)
+        loop = replace(self._loop, log=log, watch=None, stop=stop)
+        self._run_epoch(loop, TRAINING, "ceiling", 0, (Block(1, steps, checkpoint=False),))
         logs = self._comm.gather(log.rows.copy())
         percent = math.nan if logs is None else emulated_percent(kept_rows(np.concatenate(logs), 1, 0))
         return None if math.isnan(percent) else percent
-
-    def cpu_seconds(self) -> float:
-        """Return the CPU time of this rank and its workers since the first epoch began."""
-        return _cpu_seconds() - self._cpu_seconds_before
 
     @cached_property
     def _burners(self) -> BurnerThreads:
         return BurnerThreads(step_threads(self._job.workload.train))
 
-    def _evict(self, *, write_first: bool) -> None:
-        """Drop the dataset's pages from this host's page cache; its ranks share the files among them."""
-        from dlemu.jobs.training.evict import evict  # most runs evict nothing
-
-        evict(self._job, self._comm.local_rank, self._comm.local_size, write_first=write_first)
-        self._comm.all_reduce_max(self._clock.now_ns())  # no rank reads while another one evicts
-
     def _note_saved(self, complete: list[SavedCheckpoint]) -> None:
         self._record.note(checkpoints=(*self._record.journal.checkpoints, *complete))
 
-    def _batch_queue(self, phase: Phase, epoch: int, steps: int) -> BatchQueue:
-        batches = self._loader.batches(phase, epoch, steps)
-        reader, train = self._job.workload.reader, self._job.workload.train
-        if train.synchronous or reader.read_threads == 0:
-            return BatchQueue(batches, self._clock)
-        return PrefetchQueue(batches, self._clock, self._job.workload.timeout_seconds, self._comm.rank)
-
-    def _train(self, epoch: Epoch) -> bool:
-        """Train one epoch; return whether the user stopped the run in it."""
-        compute_ns = self._accelerator.draw_compute_ns("train", epoch.number, epoch.steps)
-        step_cpu_time, cpu_seconds = self._job.workload.train.step_cpu_time, None
-        if not is_zero(step_cpu_time):  # drawn as the computation is: long steps have more
+    def _run_epoch(self, loop: StepLoop, phase: int, data: Phase, epoch: int, blocks: Sequence[Block]) -> bool:
+        """Run an epoch on the loader's `data`, and save its checkpoints; return whether `loop.stop` ended it."""
+        workload, steps = self._job.workload, sum(block.steps for block in blocks)
+        compute_ns, cpu_seconds = self._accelerator.draw_compute_ns(data, epoch, steps), None
+        if data == "train" and not is_zero(workload.train.step_cpu_time):  # as the computation: long steps have more
             spec = self._job.accelerator_spec(self._comm.rank)
-            cpu_seconds = draw_ns(step_cpu_time, spec, epoch.number, epoch.steps) / 1e9
-        first_step = 1
-        free_ns = self._comm.all_reduce_max(self._clock.now_ns())
-        with self._batch_queue("train", epoch.number, epoch.steps) as batch_queue:
-            for block in epoch.blocks:
+            cpu_seconds = draw_ns(workload.train.step_cpu_time, spec, epoch, steps) / 1e9
+        first, free_ns = 0, self._comm.all_reduce_max(self._clock.now_ns())
+        batches = self._loader.batches(data, epoch, steps)
+        queue = BatchQueue(batches, self._clock)
+        if not workload.train.synchronous and workload.reader.read_threads:
+            queue = PrefetchQueue(batches, self._clock, workload.timeout_seconds, self._comm.rank)
+        with queue:
+            for block in blocks:
+                part = slice(first, first + block.steps)
                 step_range = StepRange(
-                    phase=TRAINING,
-                    epoch=epoch.number,
+                    phase=phase,
+                    epoch=epoch,
                     block=block.number,
-                    first_step=first_step,
-                    compute_ns=compute_ns[first_step - 1 :][: block.steps],
-                    cpu_seconds=None if cpu_seconds is None else cpu_seconds[first_step - 1 :][: block.steps],
+                    first_step=first + 1,
+                    compute_ns=compute_ns[part],
+                    cpu_seconds=None if cpu_seconds is None else cpu_seconds[part],
                 )
-                if self._loop.run(step_range, free_ns, batch_queue):
+                if loop.run(step_range, free_ns, queue):
                     return True
-                first_step += block.steps
-                if block.checkpoint:
-                    batch_queue.read_ahead()
-                    free_ns = self._checkpoint(epoch.number, block.number)
+                first += block.steps
+                if block.checkpoint and self._saver is not None:
+                    queue.read_ahead()
+                    released_ns, complete = self._saver.save(epoch, block.number)
+                    self._note_saved(complete)
+                    free_ns = max(released_ns, self._comm.all_reduce_max(self._clock.now_ns()))
         return False
-
-    def _checkpoint(self, epoch: int, block: int) -> int:
-        """Save a checkpoint; return when training continues, on this rank's clock."""
-        assert self._saver is not None  # the schedule has checkpoints
-        released_ns, complete = self._saver.save(epoch, block)
-        self._note_saved(complete)
-        return max(released_ns, self._comm.all_reduce_max(self._clock.now_ns()))
-
-    def _run_block(self, loop: StepLoop, phase: int, data: Phase, epoch: int, steps: int) -> None:
-        """Run an epoch without checkpoints on the loader's `data`; `phase` and `epoch` are columns of the step log."""
-        compute_ns = self._accelerator.draw_compute_ns(data, epoch, steps)
-        step_range = StepRange(phase=phase, epoch=epoch, block=1, first_step=1, compute_ns=compute_ns)
-        free_ns = self._comm.all_reduce_max(self._clock.now_ns())
-        with self._batch_queue(data, epoch, steps) as batch_queue:
-            loop.run(step_range, free_ns, batch_queue)
 
 
 def _saver(job: TrainingJob, comm: Comm, clock: Clock) -> TrainingSaver:

@@ -18,49 +18,41 @@ from dlemu.report.screen import Said, Screen, rate
 from dlemu.report.table import Tone
 from dlemu.report.units import duration, size, with_uncertainty
 from dlemu.results import CONFIG
-from dlemu.results.wording import Wording, count, filled, words_of
+from dlemu.results.wording import Wording, count, filled, scaled, words_of
 
 _AU_NAMES: dict[Number, str] = {"sustained": "AU", "au": "AU of counted steps", "rules": "AU of whole epochs"}
 _HOST: dict[Number, str] = {"host CPU": "host", "emulator": "emulator on this host"}
-_MOST_ALIKE = 4
-"""Findings of one code and pattern that are said one by one."""
 
 # The verdict
 
-_NOT_ON_STORAGE = "NO VERDICT on the storage"
-INCOMPLETE = "INCOMPLETE"
-_VERDICT_WORDS: dict[str, str] = {
-    VerdictCode.PASS: "PASS",
-    VerdictCode.FAIL: "FAIL",
-    VerdictCode.UNDECIDED: "UNDECIDED",
-    VerdictCode.UNEVEN_COMPUTATION: _NOT_ON_STORAGE,
-    VerdictCode.EMULATOR_TOO_SLOW: _NOT_ON_STORAGE,
-    VerdictCode.HOST_LIMITED: _NOT_ON_STORAGE,
-}
-"""First words of the verdict by code; all other codes begin with NO VERDICT."""
 _VERDICTS: dict[str, str] = {
-    VerdictCode.PASS: "{value} is at least {threshold_percent:g} %{other}",
-    VerdictCode.FAIL: "{value} is below {threshold_percent:g} %{other}",
-    VerdictCode.UNDECIDED: "{value} is too close to {threshold_percent:g} % to call; run longer: train.epochs={epochs}",
-    VerdictCode.INCOMPLETE: "the run did not complete",
-    VerdictCode.NOTHING_COMPUTED: "no computation to judge (train.computation_time is 0, or every step was excluded)",
-    VerdictCode.NOTHING_READ: "no byte was read; set metric.cached=true to judge it anyway",
-    VerdictCode.UNEVEN_COMPUTATION: "{value} is below {threshold_percent:g} %, but random computation times allow only "
-    "{au_without_waits_percent:.2f} % on any storage; use fewer ranks or a smaller stdev",
-    VerdictCode.EMULATOR_TOO_SLOW: "{value} is below {threshold_percent:g} %, but even without storage the emulator "
-    "reached only {ceiling_au_percent:.2f} % on this host; use {ranks:several fewer ranks or }a host with more cores",
-    VerdictCode.CACHE_SERVED: "only {from_storage_percent:.0f} % of the bytes came from storage ({value}); bypass or "
-    "empty the page cache, or set metric.cached=true to judge it anyway",
-    VerdictCode.TOO_FEW_STEPS: "only {kept_steps} steps per epoch count, and {prefetched_steps} are read before them; "
-    "use more files{ranks:several , or fewer ranks}",
-    VerdictCode.SUPPLY_NOT_KNOWN: "all of an epoch is read at once, so {value} is a lower bound: use more files",
-    VerdictCode.HOST_LIMITED: "{value} is below {threshold_percent:g} %, but the {host} is the limit, so the storage "
-    "may be able to deliver more; relieve the host and run again",
+    VerdictCode.PASS: "PASS: {value} is at least {threshold_percent:g} %{other}",
+    VerdictCode.FAIL: "FAIL: {value} is below {threshold_percent:g} %{other}",
+    VerdictCode.UNDECIDED: "UNDECIDED: {value} is too close to {threshold_percent:g} % to call; run longer: "
+    "train.epochs={epochs}",
+    VerdictCode.INCOMPLETE: "NO VERDICT: the run did not complete",
+    VerdictCode.NOTHING_COMPUTED: "NO VERDICT: no computation to judge (train.computation_time is 0, or every step was "
+    "excluded)",
+    VerdictCode.NOTHING_READ: "NO VERDICT: no byte was read; set metric.cached=true to judge it anyway",
+    VerdictCode.UNEVEN_COMPUTATION: "NO VERDICT on the storage: {value} is below {threshold_percent:g} %, but random "
+    "computation times allow only {au_without_waits_percent:.2f} % on any storage; use fewer ranks or a smaller stdev",
+    VerdictCode.EMULATOR_TOO_SLOW: "NO VERDICT on the storage: {value} is below {threshold_percent:g} %, but even "
+    "without storage the emulator reached only {ceiling_au_percent:.2f} % on this host; use "
+    "{ranks:several fewer ranks or }a host with more cores",
+    VerdictCode.CACHE_SERVED: "NO VERDICT: only {from_storage_percent:.0f} % of the bytes came from storage ({value}); "
+    "bypass or empty the page cache, or set metric.cached=true to judge it anyway",
+    VerdictCode.TOO_FEW_STEPS: "NO VERDICT: only {kept_steps} steps per epoch count, and {prefetched_steps} are read "
+    "before them; use more files{ranks:several , or fewer ranks}",
+    VerdictCode.SUPPLY_NOT_KNOWN: "NO VERDICT: all of an epoch is read at once, so {value} is a lower bound: use more "
+    "files",
+    VerdictCode.HOST_LIMITED: "NO VERDICT on the storage: {value} is below {threshold_percent:g} %, but the {host} is "
+    "the limit, so the storage may be able to deliver more; relieve the host and run again",
 }
 
 
 def verdict_word(code: str) -> str:
-    return _VERDICT_WORDS.get(code, "NO VERDICT")
+    """Return the first words of a verdict."""
+    return _VERDICTS[code].partition(":")[0]
 
 
 def verdict_line(verdict: Verdict, ranks: int = 0) -> str:
@@ -72,7 +64,7 @@ def verdict_line(verdict: Verdict, ranks: int = 0) -> str:
         value = with_uncertainty(numbers["au_percent"], width, threshold).replace("±", "+-")
         numbers["value"] = f"{_AU_NAMES[numbers['by']]} {value}"
         numbers["other"] = _disagreement(numbers)
-    return f"{verdict_word(verdict.code)}: {filled(_VERDICTS[verdict.code], numbers)}"
+    return filled(_VERDICTS[verdict.code], numbers)
 
 
 def _disagreement(numbers: dict[str, Any]) -> str:
@@ -224,20 +216,10 @@ def memory_warning(finding: Finding | None) -> str | None:
 
 
 def issue_lines(findings: Iterable[Finding]) -> Iterator[str]:
-    """Yield the findings as sentences; of many with the same code and pattern, the first few and the number of others.
-
-    What memory did is a warning of its own, and other programs' reads are said where reads are the limit.
-    """
-    alike_by_kind: dict[tuple[str, Number], list[Finding]] = {}
-    shown = [finding for finding in findings if finding.code not in (*MEMORY, Code.OTHER_PROGRAM_ON_DRIVE)]
-    for finding in shown:
-        alike_by_kind.setdefault((finding.code, finding.numbers.get("pattern")), []).append(finding)
-    for finding in shown:
-        alike = alike_by_kind[finding.code, finding.numbers.get("pattern")]
-        if finding in alike[:_MOST_ALIKE]:
+    """Yield the findings as sentences; what memory did is a warning of its own, and what others read is evidence."""
+    for finding in findings:
+        if finding.code not in (*MEMORY, Code.OTHER_PROGRAM_ON_DRIVE):
             yield said(finding)[0]
-        elif finding is alike[-1]:
-            yield f"{len(alike) - _MOST_ALIKE} more findings: {finding.code}"
 
 
 # What limited the run
@@ -252,26 +234,19 @@ _DEFAULT_ADVICE: dict[str, str] = {
 
 
 def in_words(limit: Limit, findings: Sequence[Finding] = (), ranks: int = 0) -> Limit:
-    """Return the limit with evidence and advice as sentences; `findings` are those of the run that do not explain it.
-
-    `ranks` is 0 where their number is not known.
-    """
-    evidence = list(_evidence(limit))
+    """Return the limit with evidence and advice as sentences; `findings` are those that do not explain it."""
     if limit.what == "nothing":
-        return replace(limit, evidence=tuple(evidence))
-    advice = []
-    for finding in limit.findings:
-        sentence, to_do = said(finding, ranks)
-        evidence.append(sentence)
-        if to_do:
-            advice.append(to_do)
+        return replace(limit, evidence=tuple(_evidence(limit)))
+    explained = [said(finding, ranks) for finding in limit.findings]
+    evidence = (*_evidence(limit), *(sentence for sentence, _ in explained))
+    advice = [to_do for _, to_do in explained if to_do]
     only_memory = all(finding.code == Code.MEMORY_PRESSURE for finding in limit.findings)
     if not advice or (limit.what == "storage" and only_memory):
         advice.insert(0, filled(_DEFAULT_ADVICE[limit.what], {"ranks": ranks}))
     if limit.what == "storage":
         of_storage = (Code.STORAGE_NOT_STEADY, Code.SLOW_DRIVE, Code.SLOW_RANK)
         advice += [said(finding)[1] for finding in findings if finding.code in of_storage]
-    return replace(limit, evidence=tuple(evidence), advice=tuple(dict.fromkeys(advice)))
+    return replace(limit, evidence=evidence, advice=tuple(dict.fromkeys(advice)))
 
 
 def _evidence(limit: Limit) -> Iterator[str]:
@@ -322,30 +297,30 @@ def recording_notes(recorded: Recorded, ranks: int) -> Iterator[str]:
 
 _TONES: dict[bool | None, Tone] = {True: "good", False: "bad", None: "open"}
 _OF_MEMORY = (VerdictCode.CACHE_SERVED, VerdictCode.NOTHING_READ)
-_JUDGED = (VerdictCode.PASS, VerdictCode.FAIL, VerdictCode.UNDECIDED)
 
 
 def screen(summary: Summary, folder: str) -> Screen:
     """Return what is said first of a run whose results are in a folder."""
-    memory_in_verdict = summary.passed_from_memory or summary.verdict_code in _OF_MEMORY
-    lines = [_verdict(summary)]
+    lines, notes, cache = [_verdict(summary)], list(summary.issues), summary.page_cache
     if not summary.passed_from_memory:
         lines += _delivered(summary)
     source = ""
-    if not memory_in_verdict:
-        share = summary.page_cache.from_storage_percent.mean if summary.page_cache else None
+    if not summary.passed_from_memory and summary.verdict_code not in _OF_MEMORY:  # else the verdict says it
+        share = cache.from_storage_percent.mean if cache else None
         served = "not known how many" if share is None else with_uncertainty(min(share, 100), None)
         source = f"{served} of the bytes came from storage"
+        if cache is not None and cache.warning:
+            notes.insert(0, cache.warning)
     lines += [*_limit(summary), *_proof(summary, source), *_again(summary, folder)]
-    notes = list(summary.issues)
-    if summary.page_cache is not None and summary.page_cache.warning and not memory_in_verdict:
-        notes.insert(0, summary.page_cache.warning)
     return Screen(title=_title(summary), lines=lines, notes=notes, folder=folder)
 
 
 def _title(summary: Summary) -> str:
     storage, hosts, metrics = summary.environment.storage, summary.environment.hosts, summary.metrics
-    parts = [summary.name, f"{summary.emulated} on {summary.data_folder}"]
+    is_named = summary.workload != "default"
+    name = summary.workload if is_named else os.path.basename(os.path.abspath(summary.data_folder))
+    ranks = f"{summary.ranks} x {summary.accelerator}" if summary.accelerator else count(summary.ranks, "rank")
+    parts = [name, f"{ranks}{scaled(summary.sample_divisor)} on {summary.data_folder}"]
     if summary.scale:
         parts[0] += f" at scale={summary.scale}"
     if storage and storage.device:
@@ -360,11 +335,11 @@ def _title(summary: Summary) -> str:
 
 def _verdict(summary: Summary) -> Said:
     if not summary.complete:
-        return Said(INCOMPLETE, f"{summary.failure}", tone="bad")
+        return Said("INCOMPLETE", f"{summary.failure}", tone="bad")
     if summary.passed_from_memory:
         return Said("memory", summary.headline, tone="strong")
     word, metrics, tone = verdict_word(summary.verdict_code), summary.metrics, _TONES[summary.passed]
-    if summary.verdict_code not in _JUDGED or metrics.sustained_percent is None:
+    if summary.outcome == "no verdict" or metrics.sustained_percent is None:
         return Said(word, summary.verdict.removeprefix(f"{word}: "), tone=tone)
     width = metrics.au_uncertainty.expanded_percent if metrics.au_uncertainty else None
     value = f"AU {with_uncertainty(metrics.sustained_percent, width, metrics.au_threshold_percent)}"
@@ -396,9 +371,11 @@ def _limit(summary: Summary) -> Iterator[Said]:
     limit = summary.limited_by
     if limit is None:
         return
-    text = limit.what if limit.what == "nothing" else f"{limit.what}, confidence {limit.confidence}"
-    if limit.what != "nothing" and (summary.metrics.sustained_percent or 0.0) > 100 - MIN_LOSS_PERCENT:
-        text = f"of first steps alone: {text}"
+    text: str = limit.what
+    if limit.what != "nothing":
+        text = f"{limit.what}, confidence {limit.confidence}"
+        if (summary.metrics.sustained_percent or 0.0) > 100 - MIN_LOSS_PERCENT:
+            text = f"of first steps alone: {text}"
     if limit.evidence:
         text += f": {limit.evidence[0]}"
     yield Said("limit", text)
@@ -412,13 +389,11 @@ def _proof(summary: Summary, source: str) -> Iterator[Said]:
     wrong = [str(epoch) for epoch, is_once in enumerate(once, start=1) if is_once is False]
     if wrong:
         text = f"NOT each sample was read once in epoch {', '.join(wrong)}"
-        yield Said("proof", f"{text}; {source}" if source else text, tone="bad")
-        return
-    parts = [source] if source else []
-    if once and all(once):
-        parts.append("each once an epoch" if source else "each sample was read once an epoch")
-    if parts:
-        yield Said("proof", ", ".join(parts))
+        yield Said("proof", "; ".join(filter(None, [text, source])), tone="bad")
+    elif once and all(once):
+        yield Said("proof", f"{source}, each once an epoch" if source else "each sample was read once an epoch")
+    elif source:
+        yield Said("proof", source)
 
 
 def _again(summary: Summary, folder: str) -> Iterator[Said]:

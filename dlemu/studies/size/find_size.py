@@ -214,7 +214,7 @@ def expected_count(job: TrainingJob, levels: Sequence[Level], inputs: SearchInpu
     """Return the largest count that the performance model expects to pass; 1 where it expects none."""
     workload = job.workload
     trained = replace(workload, workflow=replace(workload.workflow, checkpoint=False))
-    storage = calibrate_from_levels(job, levels, HostCosts(), cores=usable_cores(), folder=workload.dataset.data_folder)
+    storage = calibrate_from_levels(job, levels, HostCosts(), cores=usable_cores())
     try:
         return predict(trained, storage, most=inputs.max_accelerators).max_accelerators or 0
     except UserError:  # too few samples: the search reports that

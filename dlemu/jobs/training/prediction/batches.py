@@ -11,7 +11,7 @@ from datagen.formats.format_base import FORMATS, format_named
 from datagen.layout import columns_of, has_own_length, nominal_sample_bytes, record_shapes
 from datagen.registry import is_built_in
 from datagen.spec import DatasetSpec
-from dlemu.accelerators.accelerator_base import AcceleratorSpec, draw_ns
+from dlemu.accelerators.accelerator_base import draw_ns
 from dlemu.config.duration import draw_seconds, mean_seconds
 from dlemu.config.schema import Workload
 from dlemu.jobs.training.plan import TrainingJob, planned_dataset
@@ -34,8 +34,7 @@ def planned_job(workload: Workload, ranks: int) -> TrainingJob:
 def bytes_by_file(spec: DatasetSpec, *, received: bool = False) -> Floats:
     """Return the bytes read for a sample of each file, shape (files,), or (1,) where files do not differ.
 
-    `received`: the settings are from someone else's result, so only built-in formats' modules are imported; samples of
-    other formats have their nominal size.
+    `received`: from someone else's result, so only built-in formats are imported; others' samples have nominal sizes.
     """
     nominal = np.array([float(nominal_sample_bytes(spec))])
     is_foreign = received and not is_built_in(FORMATS, spec.format)
@@ -85,13 +84,10 @@ def preprocessing_seconds(workload: Workload, shape: tuple[int, ...], random: np
     return np.asarray(np.maximum(batch_size * mean + deviations, 0.0))
 
 
-def computation_seconds(workload: Workload, ranks: int, epoch: int, steps: int) -> Floats:
+def computation_seconds(job: TrainingJob, epoch: int, steps: int) -> Floats:
     """Return the nominal seconds of computation in each step, as the `sleep` accelerator draws them: (ranks, steps)."""
-    duration, seed = workload.train.computation_time, workload.train.seed
+    duration = job.workload.train.computation_time
     if duration.type == "fixed":
-        return np.full((ranks, steps), duration.mean)
-    specs = (
-        AcceleratorSpec(rank=rank, seed=seed, computation_time=duration, eval_time=workload.evaluation.eval_time)
-        for rank in range(ranks)
-    )
+        return np.full((job.ranks, steps), duration.mean)
+    specs = map(job.accelerator_spec, range(job.ranks))
     return np.stack([draw_ns(duration, spec, epoch, steps) for spec in specs]) / 1e9

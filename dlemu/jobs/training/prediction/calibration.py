@@ -1,14 +1,10 @@
-"""`Calibration`: what a prediction knows of a storage and its host; and the throughput curve of a storage.
-
-The curve C(n) is the throughput of n parallel readers together, interpolated between measured points.
-"""
+"""`Calibration`: what a prediction knows of a storage and its host; the curve C(n): the throughput of n readers."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
 
 import numpy as np
 
@@ -23,7 +19,7 @@ MIN_DECODE_SHARE = 0.05
 CONFIDENCE, MAX_HALF_WIDTH_PERCENT = 0.95, 50.0  # a storage slower by 100 %, at an interval's end, would stand still
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class CurvePoint:
     """The throughput with one number of readers."""
 
@@ -51,7 +47,7 @@ def most_mb_per_second(curve: Curve) -> float:
 
 def flat(mb_per_second: float) -> Curve:
     """Return the curve of a storage that gives any number of readers the same throughput."""
-    return (CurvePoint(readers=1, mb_per_second=mb_per_second),)
+    return (CurvePoint(1, mb_per_second),)
 
 
 def smoothed(curve: Curve, reads: Sequence[int]) -> Curve:
@@ -67,28 +63,20 @@ def smoothed(curve: Curve, reads: Sequence[int]) -> Curve:
     while fall < len(totals) and totals[fall] >= 0.7 * max(totals[:fall]):
         fall += 1
     pooled = [*_never_falling(totals[:fall], reads[:fall]), *totals[fall:]]
-    return tuple(CurvePoint(readers=number, mb_per_second=rate) for number, rate in zip(readers, pooled, strict=True))
-
-
-class _Pool(NamedTuple):
-    """Neighbouring values that were replaced by their weighted mean."""
-
-    mean: float
-    weight: float
-    size: int
+    return tuple(map(CurvePoint, readers, pooled))
 
 
 def _never_falling(values: Sequence[float], weights: Sequence[int]) -> list[float]:
     """Return the nearest values, by weighted least squares, that never fall: 1 3 2 4 -> 1 2.5 2.5 4."""
-    pools: list[_Pool] = []
-    for value, weight in zip(values, weights, strict=True):
-        pools.append(_Pool(value, float(weight), 1))
-        while len(pools) > 1 and pools[-2].mean > pools[-1].mean:
-            right, left = pools.pop(), pools.pop()
-            total = left.weight + right.weight
-            mean = (left.mean * left.weight + right.mean * right.weight) / total
-            pools.append(_Pool(mean, total, left.size + right.size))
-    return [pool.mean for pool in pools for _ in range(pool.size)]
+    pools: list[tuple[float, int, int]] = []  # of neighbours: their weighted mean, their weight, their number
+    for mean, weight in zip(values, weights, strict=True):
+        size = 1
+        while pools and pools[-1][0] > mean:
+            left, left_weight, left_size = pools.pop()
+            mean = (left * left_weight + mean * weight) / (left_weight + weight)
+            weight, size = left_weight + weight, left_size + size
+        pools.append((mean, weight, size))
+    return [mean for mean, _, size in pools for _ in range(size)]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -130,8 +118,6 @@ class Calibration:
     step_share: float = 0.0
     """Delay of the host after each step, beside that of `costs`, as a share of the accelerator's computation."""
     others_mb_per_second: float = 0.0
-    notes: tuple[str, ...] = ()
-    """What the description of the storage does not agree on, as sentences."""
 
     @property
     def cores_to_share(self) -> float:

@@ -6,7 +6,7 @@ import json
 import os
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import Any
 
 from datagen.errors import UserError
 from dlemu.config.schema import Workload
@@ -38,20 +38,7 @@ def calibrate_from_drive(path: str | Rates, workload: Workload, *, cores: float)
         curve=curve_of(drive.rates, request_bytes, in_flight),
         bytes_factor=row_group_reads(workload),
         cores=cores,
-        notes=tuple(_contradictions(drive.rates)),
     )
-
-
-def _contradictions(rates: Sequence[Rate]) -> Iterator[str]:
-    """Yield a note on each figure that differs by more than 10 % from what the model makes of all figures."""
-    for rate in rates:
-        ratio = per_second(rates, rate.size_bytes, rate.depth) / rate.per_second
-        if abs(ratio - 1) > 0.1:
-            given_mb = rate.size_bytes * rate.per_second / 1e6
-            yield (
-                f"{rate.size_bytes:,} bytes at depth {rate.depth} are given as {given_mb:,.0f} MB/s, but the "
-                f"drive's other figures mean {ratio * given_mb:,.0f} MB/s (assumed): check those at depth 1"
-            )
 
 
 def requests_of(workload: Workload, sample_bytes: float) -> tuple[int, int]:
@@ -78,9 +65,7 @@ def curve_of(rates: Sequence[Rate], request_bytes: int, in_flight: int) -> Curve
     most = max(1, max(rate.depth for rate in rates) // in_flight)
     readers = [2**power for power in range(most.bit_length()) if 2**power < most] + [most]
     speeds = [request_bytes * per_second(rates, request_bytes, number * in_flight) / 1e6 for number in readers]
-    if len(set(speeds)) == 1:
-        return flat(speeds[0])
-    return tuple(CurvePoint(readers=number, mb_per_second=speed) for number, speed in zip(readers, speeds, strict=True))
+    return flat(speeds[0]) if len(set(speeds)) == 1 else tuple(map(CurvePoint, readers, speeds))
 
 
 def with_rates(request: PredictionRequest) -> PredictionRequest:
@@ -88,11 +73,15 @@ def with_rates(request: PredictionRequest) -> PredictionRequest:
     if not isinstance(request.drive, str) or not os.path.isfile(request.drive):
         return request
     text = read_untrusted(request.drive).decode(errors="replace")
-    if '"fio version"' in text:
-        return replace(request, drive=_measured(request.drive, _by_fio(text)))
-    if '"phase_type"' in text:
-        return replace(request, drive=_measured(request.drive, _by_elbencho(text)))
+    for mark, parse in (('"fio version"', _by_fio), ('"phase_type"', _by_elbencho)):
+        if mark in text:
+            return replace(request, drive=_measured(request.drive, parse(text)))
     return request
+
+
+_Row = tuple[str, float, float, float, bool]
+"""A measurement: `read`, `write`, ...; requests/s, their mean bytes, how many in flight, and whether the page cache was
+bypassed, as fio says of its jobs (direct=1)."""
 
 
 def _measured(path: str, rows: Iterator[_Row]) -> Rates:
@@ -100,29 +89,17 @@ def _measured(path: str, rows: Iterator[_Row]) -> Rates:
     rates: dict[str, list[Rate]] = {"read": [], "write": []}
     note = ""
     try:
-        for row in rows:
-            operation = row.operation.lower()
-            if row.iops and row.size_bytes >= 1 and operation in rates:
-                rate = Rate(size_bytes=round(row.size_bytes), depth=max(1, round(row.depth)), per_second=row.iops)
+        for operation, iops, size_bytes, depth, is_direct in rows:
+            if iops and size_bytes >= 1 and operation in rates:
+                rate = Rate(size_bytes=round(size_bytes), depth=max(1, round(depth)), per_second=iops)
                 rates[operation].append(rate)
-                if not row.is_direct:
-                    note = ", made without direct=1"
+                note = note if is_direct else ", made without direct=1"
     except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError) as error:
         raise UserError(f"{path} looks like the output of fio or elbencho, and can't be read ({error!r})") from None
     if not (rates["read"] or rates["write"]):
         raise UserError(f"{path} has neither reads nor writes: wanted the output of a benchmark that completed")
     source = f"the measurements in {os.path.basename(path)}{note}"
     return Rates(source, tuple(rates["read"]), tuple(rates["write"]))
-
-
-class _Row(NamedTuple):
-    """A measurement: an operation (`read`, `write`, ...), its requests/s, their mean bytes, and how many in flight."""
-
-    operation: str
-    iops: float
-    size_bytes: float
-    depth: float
-    is_direct: bool = True  # all jobs of fio had direct=1; elbencho's output does not say
 
 
 def _by_fio(text: str) -> Iterator[_Row]:
@@ -137,7 +114,7 @@ def _by_fio(text: str) -> Iterator[_Row]:
         iops = sum(job["iops"] for job in jobs)
         depth = sum(job["iops"] * job["lat_ns"]["mean"] / 1e9 for job in jobs)
         size_bytes = sum(job["bw_bytes"] for job in jobs) / (iops or 1)
-        yield _Row(operation, iops, size_bytes, depth, all(job["is_direct"] for job in jobs if job["iops"]))
+        yield operation, iops, size_bytes, depth, all(job["is_direct"] for job in jobs if job["iops"])
 
 
 def _by_elbencho(text: str) -> Iterator[_Row]:
@@ -145,4 +122,4 @@ def _by_elbencho(text: str) -> Iterator[_Row]:
         config, last = phase["config"], phase["last_done"]
         depth = int(config["hosts"]) * int(config["threads"]) * max(1, int(config["io_depth"]))
         iops = float(last.get("iops", 0))
-        yield _Row(phase["phase_type"], iops, float(last.get("bytes/s", 0)) / (iops or 1), depth)
+        yield phase["phase_type"].lower(), iops, float(last.get("bytes/s", 0)) / (iops or 1), depth, True

@@ -103,13 +103,12 @@ def simulate(scene: Scene) -> EpochTimes:
     # By batch
     ready, started, read, finished = ([0.0] * count for _ in range(4))
     is_complete = bytearray(count)
-    # By rank: its trainer waits for the next batch; batches that workers may begin, or were begun (not `in_turn`),
-    # delivered to the trainer, and used by it; workers without a batch (not `in_turn`)
+    # By rank: its trainer waits for the next batch; batches that workers may begin, delivered to the trainer, and used
     waits = bytearray(ranks)
-    queued, begun = [min(window, steps)] * ranks, [0] * ranks
-    delivered, used = [0] * ranks, [0] * ranks
-    idle = [workers] * ranks
-    is_idle = bytearray(b"\1") * (ranks * workers)  # by worker, with `in_turn`
+    queued, delivered, used = ([0] * ranks for _ in range(3))
+    # By lane, which is a worker with `in_turn`, else all workers of a rank: batches that were begun, and idle workers
+    lanes = workers if in_turn else 1  # of a rank; they take its batches in turn
+    begun, idle = [0] * (ranks * lanes), [workers // lanes] * (ranks * lanes)
     reads: list[tuple[float, int]] = []  # a heap, by `reader_bytes` at the read's end
     decoding: list[tuple[float, int]] = []  # a heap of decoding and preprocessing, by `core_seconds` at its end
     events: list[tuple[float, int]] = []  # a heap, by moment: a batch whose worker has slept (its index), or a code
@@ -137,14 +136,10 @@ def simulate(scene: Scene) -> EpochTimes:
     def queue(rank: int, number: int) -> None:
         """Queue a batch for the rank's workers."""
         queued[rank] = number + 1
-        if in_turn:
-            worker = rank * workers + number % workers
-            if is_idle[worker]:
-                is_idle[worker] = 0
-                begin(rank * steps + number)
-        elif idle[rank]:
-            idle[rank] -= 1
-            begun[rank] = number + 1
+        lane = rank * lanes + number % lanes
+        if idle[lane]:
+            idle[lane] -= 1
+            begun[lane] += 1
             begin(rank * steps + number)
 
     def finish(batch: int) -> None:
@@ -155,17 +150,14 @@ def simulate(scene: Scene) -> EpochTimes:
         if waits[rank] and delivered[rank] == number:
             waits[rank] = 0
             heappush(events, (now + hand_over, -2 - rank))
-        if in_turn:
-            following = number + workers
-            if following < queued[rank]:
-                begin(rank * steps + following)
-            else:
-                is_idle[rank * workers + number % workers] = 1
-        elif begun[rank] < queued[rank]:
-            begin(rank * steps + begun[rank])
-            begun[rank] += 1
+        place = number % lanes
+        lane = rank * lanes + place
+        following = begun[lane] * lanes + place
+        if following < queued[rank]:
+            begun[lane] += 1
+            begin(rank * steps + following)
         else:
-            idle[rank] += 1
+            idle[lane] += 1
 
     def request_batch(rank: int) -> None:
         """Have the rank's next batch delivered once it is complete."""
@@ -196,14 +188,8 @@ def simulate(scene: Scene) -> EpochTimes:
 
     # All workers begin, and each trainer requests its first batch.
     for rank in range(ranks):
-        if trainer_reads:
-            queued[rank] = 0
-            continue
-        begun[rank] = min(workers, queued[rank])
-        idle[rank] = workers - begun[rank]
-        for number in range(begun[rank]):
-            begin(rank * steps + number)
-            is_idle[rank * workers + number] = 0
+        for number in range(0 if trainer_reads else min(window, steps)):
+            queue(rank, number)
     for rank in range(ranks):
         request_batch(rank)
     while step < steps:

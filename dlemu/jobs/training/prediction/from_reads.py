@@ -29,7 +29,7 @@ from dlemu.jobs.training.prediction.calibration import (
 from dlemu.jobs.training.prediction.event_model import HostCosts
 from dlemu.metrics.au import kept_rows
 from dlemu.metrics.demand import row_group_reads
-from dlemu.metrics.rates import Floats, Intervals, during, under_way
+from dlemu.metrics.rates import Floats, Intervals, during, total_ns, under_way
 from dlemu.metrics.rows import StepTable, is_any
 from dlemu.metrics.t_interval import FEWEST, estimate
 
@@ -43,8 +43,7 @@ SUM_LENGTHS = (32, 16, 8, 4, 2)
 class Reads:
     """Reads of batches: arrays with one entry per batch; `begin` and `end` are seconds on a clock of all readers.
 
-    A read's bytes are spread evenly over its duration. Windows of time are of WINDOW_SECONDS, or longer where
-    MAX_WINDOWS are not enough.
+    A read's bytes are spread evenly over its duration.
     """
 
     def __init__(self, begin: Floats, end: Floats, app_bytes: NDArray[np.int64], reader: NDArray[np.int64]) -> None:
@@ -76,7 +75,7 @@ class Reads:
         lowest = next(index for index, error in enumerate(errors) if error <= good)
         knee, height = knees[lowest], heights[lowest] / 1e6
         points = {1: height / knee, knee: height, most: height}
-        return tuple(CurvePoint(readers=count, mb_per_second=points[count]) for count in sorted(points))
+        return tuple(CurvePoint(*point) for point in sorted(points.items()))
 
     def half_width_percent(self, curve: Curve) -> float:
         """Return the half width of the 95 % interval of bytes read in a window, in percent of what the curve says."""
@@ -200,11 +199,14 @@ def calibrate_from_run(run: MeasuredTraining) -> Calibration:
     curve = reads.curve()
     cpu = np.minimum(decode, rows["cpu_ns"] / 1e9) if is_any(rows, "cpu_ns") else decode
     cpu = np.maximum(cpu - rows["preprocess_cpu_ns"] / 1e9, 0.0)  # the model adds that of the predicted job
+    kept = kept_rows(run.training, 1, 0)  # in first steps all accelerators wait
+    waited_ns = np.clip(kept["finished_ns"] - kept["free_ns"], 0, kept["wait_ns"]).sum()
+    waits = waited_ns >= WAITING_SHARE * max(1, total_ns(kept))
     hosts = facts.journal.hosts
     return Calibration(
         source=f"{len(rows):,} steps of {run.folder} ({facts.ranks} x {facts.workload.reader.read_threads} readers)",
         curve=curve,
-        saturated=_waiting_share(run) >= WAITING_SHARE or batches.full_queue_share < WAITING_SHARE,
+        saturated=bool(waits) or batches.full_queue_share < WAITING_SHARE,
         half_width_percent=reads.half_width_percent(curve),
         work=work_quantiles([reads]),
         samples_per_read=max(1, round(samples / len(rows))),
@@ -214,13 +216,6 @@ def calibrate_from_run(run: MeasuredTraining) -> Calibration:
         cores=float(np.mean([min(host.cpu_usable, host.cpu_limit or np.inf) for host in hosts])) if hosts else 1.0,
         costs=batches.costs,
     )
-
-
-def _waiting_share(run: MeasuredTraining) -> float:
-    """Return the share of their time that accelerators waited for reads; first steps, where all wait, do not count."""
-    kept = kept_rows(run.training, 1, 0)
-    waited = np.clip(kept["finished_ns"] - kept["free_ns"], 0, kept["wait_ns"]).sum()
-    return float(waited / max(1, (kept["wait_ns"] + kept["compute_ns"] + kept["sync_ns"]).sum()))
 
 
 def work_quantiles(parts: Sequence[Reads]) -> tuple[float, ...]:
@@ -244,7 +239,7 @@ def work_quantiles(parts: Sequence[Reads]) -> tuple[float, ...]:
 
 
 def calibrate_from_levels(
-    job: TrainingJob, levels: Sequence[Level], costs: HostCosts, *, cores: float, folder: str, busy_cores: float = 0.0
+    job: TrainingJob, levels: Sequence[Level], costs: HostCosts, *, cores: float, busy_cores: float = 0.0
 ) -> Calibration:
     """Return the calibration from a probe's levels: one or more for each number of readers, of which 1 is the first."""
     measured = _merged(levels)
@@ -258,26 +253,22 @@ def calibrate_from_levels(
         # The curve is of the storage, so decoding does not count as a reader's time.
         measured = _while_reading(measured, saturated=saturated)
         decode_seconds = float(np.minimum(rows["decode_ns"], rows["cpu_ns"]).sum()) / samples / 1e9
-    points = tuple(CurvePoint(readers=level.readers, mb_per_second=level.mb_per_second) for level in measured)
+    points = tuple(CurvePoint(level.readers, level.mb_per_second) for level in measured)
     curve = smoothed(points, [len(level.rows) for level in measured])
     # How much single reads differ is seen in levels whose readers do not slow each other down. Where one reader alone
     # gets the full throughput there is no such level: then in the level of 4 readers.
     parallel = [
-        level
+        level.rows
         for level, point in zip(measured, curve, strict=True)
         if level.readers > 1 and point.mb_per_second >= 0.9 * point.readers * curve[0].mb_per_second
-    ]
-    if not parallel:
-        parallel = [next((level for level in measured if level.readers >= 4), measured[-1])]
-    reads = [
-        Reads(own["begin_ns"] / 1e9, own["end_ns"] / 1e9, own["app_bytes"], own["reader"])
-        for own in (level.rows for level in parallel)
-    ]
+    ] or [next((level.rows for level in measured if level.readers >= 4), measured[-1].rows)]
+    reads = [Reads(own["begin_ns"] / 1e9, own["end_ns"] / 1e9, own["app_bytes"], own["reader"]) for own in parallel]
     all_rows = np.concatenate([level.rows for level in levels])
+    readers = (str(level.readers) for level in measured)
     mean_bytes = float(all_rows["app_bytes"].sum()) / int(all_rows["samples"].sum())
     expected_bytes = float(bytes_by_file(job.workload.dataset).mean()) or mean_bytes
     return Calibration(
-        source=f"a probe of {folder} with {', '.join(str(level.readers) for level in measured)} readers",
+        source=f"a probe of {job.workload.dataset.data_folder} with {', '.join(readers)} readers",
         curve=curve,
         saturated=saturated,
         half_width_percent=max(measured, key=lambda level: level.seconds).half_width_percent,  # the repeated level
@@ -298,9 +289,9 @@ def _decoding_share(level: Level) -> float:
 
 
 def _while_reading(measured: Sequence[Level], *, saturated: bool) -> list[Level]:
-    """Return what the same numbers of readers would get if they only read.
+    """Return what the same numbers of readers would get if they only read, interpolated between those that read.
 
-    While a share of n readers decodes, n * (1 - share) read: throughputs are interpolated between those numbers.
+    While a share of n readers decodes, n * (1 - share) read.
     """
     readers = np.array([level.readers for level in measured], float)
     speeds = np.array([level.mb_per_second for level in measured])
@@ -313,26 +304,18 @@ def _while_reading(measured: Sequence[Level], *, saturated: bool) -> list[Level]
 
 
 def _merged(levels: Sequence[Level]) -> list[Level]:
-    """Return one level for each number of readers, by rising number; levels are weighted by their duration.
-
-    Its half width is at least the difference of a single level from the mean of all.
-    """
-    measured = []
+    """Return one level for each number of readers, by rising number; levels are weighted by their duration."""
+    merged = []
     for readers in sorted({level.readers for level in levels}):
         same = [level for level in levels if level.readers == readers]
         seconds = np.array([level.seconds for level in same])
         speeds = np.array([level.mb_per_second for level in same])
         widths = np.array([level.half_width_percent for level in same])
-        mean = float(speeds @ seconds / seconds.sum())
-        within = math.sqrt(float(((widths * seconds) ** 2).sum())) / float(seconds.sum())
-        between = 100 * np.abs(speeds / mean - 1) * np.sqrt(seconds / seconds.sum())
-        measured.append(
-            replace(
-                same[0],
-                rows=np.concatenate([level.rows for level in same]),
-                mb_per_second=mean,
-                half_width_percent=min(MAX_HALF_WIDTH_PERCENT, max(within, float(between.max()))),
-                seconds=float(seconds.sum()),
-            )
-        )
-    return measured
+        mean, total_seconds = float(speeds @ seconds / seconds.sum()), float(seconds.sum())
+        # The half width is at least the difference of a single level from the mean of all.
+        within = math.sqrt(float(((widths * seconds) ** 2).sum())) / total_seconds
+        between = 100 * np.abs(speeds / mean - 1) * np.sqrt(seconds / total_seconds)
+        width = min(MAX_HALF_WIDTH_PERCENT, max(within, float(between.max())))
+        rows = np.concatenate([level.rows for level in same])
+        merged.append(Level(readers, total_seconds, rows, mean, width))
+    return merged

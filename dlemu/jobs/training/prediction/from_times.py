@@ -50,10 +50,10 @@ class ForeignRun:
 def calibrate_from_times(run: ForeignRun) -> Calibration:
     """Return the throughput and the host's overhead with which the model lasts as long as the run; raises UserError.
 
-    DLIO fetches a batch only after the previous step (`train.synchronous`); so does the fitted model. The times have
-    two explanations: a storage as slow as the epochs (`curve`), or one as fast as the first step, with a host that
-    delays the others (`first_step`).
+    The times have two explanations: a storage as slow as the epochs (`curve`), or one as fast as the first step, with a
+    host that delays the others (`first_step`).
     """
+    # DLIO fetches a batch only after the previous step.
     workload = replace(run.workload, train=replace(run.workload.train, epochs=1, synchronous=True))
     measured_seconds = float(np.median(run.epoch_seconds))
 

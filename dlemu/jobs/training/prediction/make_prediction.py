@@ -90,11 +90,12 @@ def predict(
         passing = predictor.search()
         accelerators = passing.certain or max(1, passing.predicted)
         counts = predictor.counts_around(passing)
-    shown = next(count for count in counts if count.accelerators == accelerators)
+    shown = predictor.count(accelerators)
     threshold_percent, by = 100 * workload.metric.au, workload.metric.verdict
-    tried = [count for count in counts if count.accelerators >= accelerators]
-    limited = next((count for count in tried if count.verdict_au(by) < threshold_percent), shown)
-    findings = tuple(predictor.findings(accelerators))
+    failing = [each for each in counts if each.accelerators >= accelerators and each.verdict_au(by) < threshold_percent]
+    findings, notes = tuple(predictor.findings(accelerators)), list(recording_notes(workload.recorded, accelerators))
+    if workload.workflow.evaluation:
+        notes.append("evaluations are not included: no AU counts them, but they lengthen the run")
     return Prediction(
         question=PredictionQuestion(
             workload=workload.model.name,
@@ -106,7 +107,7 @@ def predict(
         ),
         accelerators=accelerators,
         outcome=_outcome(shown, passing),
-        limited_by=predictor.limited_by(limited),
+        limited_by=predictor.limited_by(failing[0] if failing else shown),
         max_accelerators=None if passing is None else passing.predicted,
         max_accelerators_interval=None if passing is None else (passing.certain, passing.possible),
         null_max_accelerators=predictor.null_max(accelerators),
@@ -116,31 +117,26 @@ def predict(
         curve=calibration.curve,
         saturated=calibration.saturated,
         half_width_percent=calibration.half_width_percent,
-        issues=(*sentences(findings, _FINDINGS), *predictor.notes(accelerators)),
+        issues=(*sentences(findings, _FINDINGS), *notes),
         findings=findings,
     )
 
 
 def _outcome(shown: PredictedCount, passing: Passing | None) -> Outcome:
     """Return whether the requested count (`shown`) passes or, after a search, whether any does."""
+    passes, may_pass = shown.passed, shown.passed is not False
     if passing is not None:
-        if passing.certain:
-            return "pass"
-        return "undecided" if passing.possible else "fail"
-    if shown.passed is None:
-        return "undecided"
-    return "pass" if shown.passed else "fail"
+        passes, may_pass = passing.certain > 0, passing.possible > 0
+    return "pass" if passes else "undecided" if may_pass else "fail"
 
 
 def _as_at_first(workload: Workload, calibration: Calibration, ranks: int) -> Calibration:
-    """Return the calibration by `calibration.first_step`, where there is one, for the readers of `ranks` accelerators.
-
-    If the accelerators demand more than the readers of the first step got, and have more readers, these get more, in
-    proportion at most: the prediction is a lower bound.
-    """
+    """Return the calibration by its `first_step`, where there is one, for the readers of `ranks` accelerators."""
     first = calibration.first_step
     if first is None:
         return calibration
+    # If they demand more than the readers of the first step got, and have more readers, these get more, in proportion
+    # at most: the prediction is a lower bound.
     rate = demand(workload.model.name, workload).samples_per_second or 0.0
     needed = ranks * rate * Model(workload, calibration).mean_sample_bytes / 1e6
     readers = ranks * max(1, workload.reader.read_threads)
@@ -244,16 +240,12 @@ class _Predictor:
         return model.run(ranks, speed=speed, most_rows=INTERVAL_ROWS, shrinks=True, seed=1)
 
     def _factor_of_first_reads(self, run: ModelRun) -> float:
-        """Return the factor by which samples/s may be higher than in the model, where all first reads end together.
-
-        If a storage serves W readers one after another, the first batch comes W times sooner.
-        """
+        """Return the factor by which samples/s may be higher than in the model, where all first reads end together."""
         if self._calibration.first_step is not None:
             return 1.0  # the wait for the first batch was measured
-        readers = max(1, self._workload.reader.read_threads)
-        epochs = len(np.unique(run.rows["epoch"]))
-        saved = epochs * run.first_batch_seconds * (1 - 1 / readers)
-        seconds = run.training_seconds
+        # If a storage serves W readers one after another, the first batch comes W times sooner.
+        readers, seconds = max(1, self._workload.reader.read_threads), run.training_seconds
+        saved = len(np.unique(run.rows["epoch"])) * run.first_batch_seconds * (1 - 1 / readers)
         return seconds / max(seconds - saved, seconds / 2)
 
     def null_max(self, ranks: int) -> int:
@@ -286,12 +278,9 @@ class _Predictor:
         return Passing(min(predicted, possible), certain, possible)
 
     def _most_passing(self, speed: float, *, near: int, margin_percent: float = 0.0) -> int:
-        """Return the largest count whose AU passes by a margin, on a storage `speed` times as fast; 0 for none.
-
-        A bracket is narrowed: `low` passes, `high` fails. The first trial is `near`.
-        """
+        """Return the largest count whose AU passes by a margin, on a storage `speed` times as fast; 0 for none."""
         wanted_percent = self._threshold_percent + margin_percent
-        low, high, trials = 0, self._limit + 1, 0
+        low, high, trials = 0, self._limit + 1, 0  # `low` passes, `high` fails
         trial = min(max(1, near), self._limit)
         while high - low > 1:
             au_percent = self._model.run(trial, speed=speed, most_rows=SEARCH_ROWS, shrinks=True).au(self._by)
@@ -317,25 +306,22 @@ class _Predictor:
             return LimitedBy(what="nothing", confidence="high", evidence=(au,))
         if self._others_share >= OTHER_PROGRAMS_PERCENT / 100:  # as a run says there; the finding has the numbers
             return LimitedBy(what="host CPU", confidence="medium", evidence=(au,))
-        model = self._model.with_files_for(count.accelerators)
+        model, ranks = self._model.with_files_for(count.accelerators), count.accelerators
 
-        def simulate(changed: Model, speed: float = 1.0, *, lengthens: bool = False) -> ModelRun:
-            ranks = count.accelerators
-            return changed.run(ranks, speed=speed, most_rows=SEARCH_ROWS, shrinks=True, lengthens=lengthens)
+        def au_of(changed: Model, speed: float = 1.0, by: str = "rules") -> float:
+            lengthens = by == "sustained"
+            return changed.run(ranks, speed=speed, most_rows=SEARCH_ROWS, shrinks=True, lengthens=lengthens).au(by)
 
-        def gain(changed: Model, speed: float = 1.0) -> float:
-            return max(0.0, simulate(changed, speed).au("rules") - now)
-
-        now = simulate(model).au("rules")
-        by_storage = gain(model, FASTER)
-        by_readers = gain(model.with_readers(MORE_READERS))
-        by_cores = gain(replace(model, calibration=replace(model.calibration, cores=None)))
+        now = au_of(model)
+        by_storage = max(0.0, au_of(model, FASTER) - now)
+        by_readers = max(0.0, au_of(model.with_readers(MORE_READERS)) - now)
+        by_cores = max(0.0, au_of(replace(model, calibration=replace(model.calibration, cores=None))) - now)
         what: What = "storage" if self._saturated else "nothing"
         confidence: Confidence = "high" if self._saturated else "low"
         if max(by_storage, by_readers, by_cores) < HELPS_PERCENT:
             if self._workload.train.computation_time.type != "fixed":
                 what = "nothing"  # accelerators wait for each other: their computation times differ
-            elif simulate(model, FASTER, lengthens=True).au("sustained") - sustained < HELPS_PERCENT:
+            elif au_of(model, FASTER, "sustained") - sustained < HELPS_PERCENT:
                 what, confidence = "nothing", "low"  # such as delays of the host, longer than a step
         elif by_cores >= max(HELPS_PERCENT, by_storage):
             what, confidence = "host CPU", "high"
@@ -361,13 +347,6 @@ class _Predictor:
         if self._others_share:
             busy, cores = calibration.busy_cores, calibration.cores_to_share
             yield Finding.of(Code.OTHER_PROGRAM_ON_CORES, "caution", busy_cores=busy, cores=cores)
-
-    def notes(self, ranks: int) -> Iterator[str]:
-        """Yield caveats of the calibration, the settings and the recording, as sentences."""
-        yield from self._calibration.notes
-        if self._workload.workflow.evaluation:
-            yield "evaluations are not included: no AU counts them, but they lengthen the run"
-        yield from recording_notes(self._workload.recorded, ranks)
 
 
 def _mean_of(outcomes: Sequence[SimulatedFigures]) -> SimulatedFigures:

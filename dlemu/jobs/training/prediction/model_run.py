@@ -149,10 +149,9 @@ class Model:
         seed: int = 0,
         lengthens: bool = True,
     ) -> ModelRun:
-        """Simulate a run with `ranks` accelerators, on a storage that is `speed` times as fast as calibrated.
+        """Simulate a run on a storage that is `speed` times as fast as calibrated; raises UserError if no step counts.
 
-        `lengthens`: where epochs are too short to show the sustained AU, simulate longer ones for it. Raises UserError
-        where no step counts.
+        `lengthens`: where epochs are too short to show the sustained AU, simulate longer ones for it.
         """
         job = planned_job(self.workload, ranks)
         window = job.batches_ahead
@@ -169,10 +168,12 @@ class Model:
         alone = speed * rates(calibration.curve, ranks * max(1, reader.read_threads))
         rate = np.minimum(alone, 1e6 * calibration.left_mb_per_second(speed))
         rows = self._balanced_rows(job, epochs, rate, seed)
-        longer, min_steps = None, MIN_STEPS + window
-        if lengthens and job.schedule[0].steps < min_steps:
-            # In so short an epoch read-ahead hides what the storage sustains.
-            longer = self._with_longer_epoch(math.ceil(min_steps / job.schedule[0].steps)).run(
+        longer, times = None, math.ceil((MIN_STEPS + window) / job.schedule[0].steps)
+        if lengthens and times > 1:  # in so short an epoch read-ahead hides what the storage sustains
+            files = replace(self.workload.dataset, num_files_train=times * self.workload.dataset.num_files_train)
+            one_epoch = replace(self.workload.train, epochs=1, total_training_steps=-1)
+            model = replace(self, workload=replace(self.workload, dataset=files, train=one_epoch))
+            longer = model.run(
                 ranks, speed=speed, most_rows=min(most_rows, 30_000), shrinks=True, seed=seed, lengthens=False
             )
         metric, synchronous = self.workload.metric, self.workload.train.synchronous
@@ -195,10 +196,8 @@ class Model:
         """Raise UserError if too few samples, or a limit of steps, leave no step that counts."""
         plan, least, train = job.train_plan, self.least_steps, self.workload.train
         if plan.steps_per_epoch < least:
-            most = min(self.most_ranks().values())
-            more = "set dataset.num_files_train to what it will have"
-            if self.workload.dataset.source == "folder":
-                more = "name a folder with more files"
+            most, is_folder = min(self.most_ranks().values()), self.workload.dataset.source == "folder"
+            more = "name a folder with more files" if is_folder else "set dataset.num_files_train to what it will have"
             if most >= 1:
                 more = f"predict at most {most:g}, or {more}"
             raise UserError(
@@ -215,11 +214,7 @@ class Model:
             )
 
     def _balanced_rows(self, job: TrainingJob, epochs: Sequence[Epoch], rate: Floats, seed: int) -> StepRows:
-        """Simulate epochs whose trainers take cores only while they compute; raises UserError if they need all cores.
-
-        The more the trainers compute, the fewer cores their readers have, and the less data the trainers get: the AU at
-        which both fit together is searched between `low` and `high`.
-        """
+        """Simulate epochs whose trainers take cores only while they compute; raises UserError where they need all."""
         used, cores = job.ranks * self._trainer_cores(), self.hosts * self.calibration.cores_to_share
         if used >= cores:
             raise UserError(
@@ -229,6 +224,7 @@ class Model:
         rows = self._rows(job, epochs, rate, cores - used, seed)
         low = au_percent(rows) / 100
         high = au_percent(self._rows(job, epochs, rate, cores, seed)) / 100 if used else low
+        # The more they compute, the fewer cores are left to their readers: the AU at which both fit is searched.
         while high - low > 0.02:
             au = (low + high) / 2
             rows = self._rows(job, epochs, rate, cores - au * used, seed)
@@ -254,7 +250,7 @@ class Model:
                 work_bytes=app_bytes * work,
                 after_seconds=on_core + costs.between_seconds,
                 asleep_seconds=preprocessing if sleeps else None,
-                compute_seconds=computation_seconds(self.workload, job.ranks, epoch.number, epoch.steps),
+                compute_seconds=computation_seconds(job, epoch.number, epoch.steps),
                 rate=rate,
                 workers=reader.read_threads,
                 window=job.batches_ahead,
@@ -283,28 +279,14 @@ class Model:
         seconds = mean_seconds(train.computation_time)
         return mean_seconds(train.step_cpu_time) / seconds if seconds else 0.0
 
-    def _with_longer_epoch(self, times: int) -> Model:
-        """Return the model with a single epoch, of `times` as many files."""
-        data, train = self.workload.dataset, self.workload.train
-        more = replace(
-            self.workload,
-            dataset=replace(data, num_files_train=times * data.num_files_train),
-            train=replace(train, epochs=1, total_training_steps=-1),
-        )
-        return replace(self, workload=more)
-
     def _shrunk(self, divisor: int) -> Model:
         """Return the model for 1 / `divisor` of the accelerators, on the same fraction of files, storage and hosts."""
         data, calibration = self.workload.dataset, self.calibration
         fewer = replace(data, num_files_train=max(1, data.num_files_train // divisor))
-        rate_by_readers = {
-            max(1, point.readers // divisor): point.mb_per_second / divisor for point in calibration.curve
-        }
+        curve = {max(1, point.readers // divisor): point.mb_per_second / divisor for point in calibration.curve}
         smaller = replace(
             calibration,
-            curve=tuple(
-                CurvePoint(readers=readers, mb_per_second=rate) for readers, rate in sorted(rate_by_readers.items())
-            ),
+            curve=tuple(CurvePoint(*point) for point in sorted(curve.items())),
             cores=calibration.cores_to_share / divisor,
             others_mb_per_second=calibration.others_mb_per_second / divisor,
         )
@@ -338,16 +320,11 @@ def _draw_work(
 
 def _cut(schedule: tuple[Epoch, ...], ranks: int, most_rows: int, least_steps: int) -> tuple[Epoch, ...]:
     """Return the first epochs with at most `most_rows` rank-steps in total, or a part of the first epoch."""
-    epochs, steps = [schedule[0]], schedule[0].steps
-    for epoch in schedule[1:]:
-        steps += epoch.steps
-        if steps * ranks > most_rows:
-            break
-        epochs.append(epoch)
-    most_steps = max(least_steps, most_rows // ranks)
-    if len(epochs) > 1 or schedule[0].steps <= most_steps:
-        return tuple(epochs)
-    return (Epoch(schedule[0].number, (Block(1, most_steps, checkpoint=False),), evaluation=False),)
+    first, most_steps = schedule[0], max(least_steps, most_rows // ranks)
+    fitting = int(np.searchsorted(np.cumsum([epoch.steps for epoch in schedule]), most_rows / ranks, side="right"))
+    if fitting > 1 or first.steps <= most_steps:
+        return schedule[: max(1, fitting)]
+    return (Epoch(first.number, (Block(1, most_steps, checkpoint=False),), evaluation=False),)
 
 
 def step_rows(epoch: Epoch, scene: Scene, times: EpochTimes, *, start_seconds: float, batch_size: int) -> StepRows:

@@ -7,7 +7,7 @@ import os
 import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
-from typing import Literal, NamedTuple
+from typing import Literal
 
 from datagen.errors import UserError
 from datagen.settings import build
@@ -34,18 +34,13 @@ GPUS_PER_NODE, GPUS_PER_UNIT = 8, 256
 """GPUs of one of NVIDIA's DGX nodes, and of a scalable unit of its DGX SuperPOD."""
 
 
-class _Class(NamedTuple):
-    """GB/s of NVIDIA's classes of storage: DGX SuperPOD's reference architecture (H100), tables 5 and 6."""
-
-    name: NvidiaClass
-    node_read: float
-    node_write: float
-    unit_read: float
-    """Of a scalable unit: a quarter of the table's figure for four units."""
-    unit_write: float
-
-
-_CLASSES = (_Class("good", 4, 2, 15, 7.5), _Class("better", 8, 4, 40, 20), _Class("best", 40, 20, 125, 62.5))
+_CLASSES: dict[NvidiaClass, tuple[float, float, float, float]] = {
+    "good": (4, 2, 15, 7.5),
+    "better": (8, 4, 40, 20),
+    "best": (40, 20, 125, 62.5),
+}
+"""GB/s that NVIDIA's classes of storage read and write, for a node and for a scalable unit: DGX SuperPOD's reference
+architecture (H100), tables 5 and 6. The figures of a unit are a quarter of the table's, which are for four units."""
 MEMORY_GB = 2048 * 1.073741824
 """Memory of a DGX H100."""
 LOST_PERCENT = 5.0
@@ -112,21 +107,23 @@ class NeedsAnswer(Answer):
 
 
 def needs(source: Sequence[str] | Workload, request: PredictionRequest) -> tuple[NeedsAnswer, str, Workload] | None:
-    """Return what jobs need of their storage, its folder, and the first job; None where it is known which storage.
-
-    The jobs are one, or the `jobs` in a YAML file. Raises UserError.
-    """
+    """Return what jobs need of their storage, its folder, and the first job; None where it is known which storage."""
+    words = [] if isinstance(source, Workload) else list(source)
+    for word in words:
+        if word.lstrip("+").startswith("workload=") and "," in word and not {"'", '"'} & set(word):
+            raise UserError(
+                f"{word} has several values: for what several jobs need together, name a file of them, as in `dlemu "
+                "predict jobs.yaml` with `jobs: [workload=unet3d ranks=8, workload=llama3_70b ranks=512]` in it"
+            )
     if request.describes_storage or request.make is not None:
         return None
-    overrides: tuple[str, ...] = ()
     if isinstance(source, Workload):
         jobs, names_data = [source], True
     else:
-        settings = _settings_of_each(source)
-        jobs = [load(words, config_dir=request.config_dir) for words in settings]
-        keys = [word.lstrip("+").partition("=")[0] for words in settings for word in words]
-        names_data = "dataset.data_folder" in keys or "dataset.source" in keys
-        overrides = tuple(without_secrets(take_word(source, "output.folder")[1]))
+        settings = _settings_of_each(words)
+        jobs = [load(own, config_dir=request.config_dir) for own in settings]
+        keys = {word.lstrip("+").partition("=")[0] for own in settings for word in own}
+        names_data = not keys.isdisjoint(("dataset.data_folder", "dataset.source"))
     if not jobs:
         raise UserError("there is no job to predict for: wanted some in the file's `jobs`")
     first = jobs[0]
@@ -135,7 +132,17 @@ def needs(source: Sequence[str] | Workload, request: PredictionRequest) -> tuple
         return None  # the dataset's storage is probed
     folder = first.output.folder or new_folder(first.model.name, "needs-")
     check_new(folder)
-    answer = _add_up([_needs_of(job, request) for job in jobs], request, overrides)
+    needed = [_needs_of(job, request) for job in jobs]
+    total = _sum_of(needed)
+    nvidia_class, times_class = _nvidia_class(total)
+    answer = NeedsAnswer(
+        overrides=tuple(without_secrets(take_word(words, "output.folder")[1])),
+        jobs=tuple(needed),
+        total=total,
+        restart_minutes=request.restart_minutes,
+        nvidia_class=nvidia_class,
+        times_class=times_class,
+    )
     save_answer(folder, NEEDS, answer)
     return answer, folder, replace(first, output=replace(first.output, report=False))  # a page has no more to say
 
@@ -199,34 +206,23 @@ def _needs_of(workload: Workload, request: PredictionRequest) -> Needs:
     )
 
 
-def _add_up(jobs: Sequence[Needs], request: PredictionRequest, overrides: tuple[str, ...]) -> NeedsAnswer:
+def _sum_of(jobs: Sequence[Needs]) -> Needs:
     values = {field.name: [getattr(job, field.name) for job in jobs] for field in fields(Needs)}
     sums = {name: sum(numbers) for name, numbers in values.items() if name not in ("workload", "accelerator")}
     sums["checkpoint_minutes"] = min(values["checkpoint_minutes"])
     sums["first_step_seconds"] = max(values["first_step_seconds"])
-    total = Needs(workload=" + ".join(values["workload"]), accelerator=jobs[0].accelerator, **sums)
-    name, times = _nvidia_class(total)
-    return NeedsAnswer(
-        overrides=overrides,
-        jobs=tuple(jobs),
-        total=total,
-        restart_minutes=request.restart_minutes,
-        nvidia_class=name,
-        times_class=times,
-    )
+    return Needs(workload=" + ".join(values["workload"]), accelerator=jobs[0].accelerator, **sums)
 
 
 def _nvidia_class(total: Needs) -> tuple[NvidiaClass, float]:
-    """Return the least class that gives reads and asynchronous writes to as many accelerators, and their share of it.
-
-    A few nodes together may use the rate of one node; many nodes share the rate of their scalable units.
-    """
+    """Return the least class that gives so many accelerators their reads and drains, and their share of it."""
+    # A few nodes together may use the rate of one node; many nodes share the rate of their scalable units.
     units, times = total.accelerators / GPUS_PER_UNIT, 0.0
-    for storage in _CLASSES:
-        read_times = total.read_gb_per_second / max(storage.node_read, units * storage.unit_read)
-        times = max(read_times, total.drain_gb_per_second / max(storage.node_write, units * storage.unit_write))
+    for name, (node_read, node_write, unit_read, unit_write) in _CLASSES.items():
+        read_times = total.read_gb_per_second / max(node_read, units * unit_read)
+        times = max(read_times, total.drain_gb_per_second / max(node_write, units * unit_write))
         if times <= 1:
-            return storage.name, times
+            return name, times
     return "above", times
 
 
@@ -239,16 +235,15 @@ def ports(gb_per_second: float) -> str:
 
 def _screen(answer: NeedsAnswer, folder: str) -> Screen:
     total, jobs = answer.total, answer.jobs
-    lines = [Said("read", "next to nothing")]
-    if total.read_gb_per_second:
-        rate = _gb(total.read_gb_per_second)
+    read, lines = total.read_gb_per_second, [Said("read", "next to nothing")]
+    if read:
         of_node = _gb(max(job.read_gb_per_second / job.nodes for job in jobs))
-        request_kib = total.read_gb_per_second * 1e9 / total.requests_per_second / 1024
+        request_kib = read * 1e9 / total.requests_per_second / 1024
         requests = f"{_si(total.requests_per_second)} requests/s of {request_kib:.0f} KiB"
         least = f"{MLPERF_STEPS} steps, and {MLPERF_MEMORY_TIMES} times the memory of DGX H100s"
         hidden = f"{_gb(total.first_step_gb_per_second)}/s if training must not wait for it"
         lines = [
-            Said("read", f"{rate}/s, {of_node}/s a node", f"for the AU that passes; {requests}"),
+            Said("read", f"{_gb(read)}/s, {of_node}/s a node", f"for the AU that passes; {requests}"),
             Said("first step", f"{total.first_step_seconds:.2g} s at that rate, once an epoch", hidden),
             Said("data", f"{_gb(total.dataset_gb)} as set; for MLPerf {_gb(total.mlperf_dataset_gb)}", least),
         ]
@@ -256,30 +251,28 @@ def _screen(answer: NeedsAnswer, folder: str) -> Screen:
         size = _gb(total.checkpoint_gb)
         written = f"{size} every {total.checkpoint_minutes:g} min; if waiting may cost {LOST_PERCENT:g} % of the time"
         write = f"{_gb(total.drain_gb_per_second)}/s, or {_gb(total.write_gb_per_second)}/s if training waits"
-        read = f"{size}, if it may take {answer.restart_minutes:g} min"
+        restart = f"{size}, if it may take {answer.restart_minutes:g} min"
         lines.append(Said("write", write, written))
-        lines.append(Said("restart", f"{_gb(total.restart_gb_per_second)}/s", read))
+        lines.append(Said("restart", f"{_gb(total.restart_gb_per_second)}/s", restart))
     # The node of the job with the highest rate: an average over nodes would starve it.
     of_node_gb = max(job.most_gb_per_second / job.nodes for job in jobs)
     network = f"the storage {ports(total.most_gb_per_second)}; each node {ports(of_node_gb)}"
-    lines.append(Said("network", network, "ports, if they reached their line rate"))
     storage = f"'{answer.nvidia_class}'"
     if answer.nvidia_class == "above":
         storage = f"{answer.times_class:.2g} times what the best gives: above all"
-    lines.append(Said("class", f"{storage} of NVIDIA's classes of storage for so large a DGX SuperPOD"))
-    lines.append(Said("from", "batch and step time of the workload's settings, by arithmetic", "not measured"))
     question = f"is yours enough? dlemu predict {shlex.join(answer.overrides)} --mb-per-second X"
     accelerators = f"x {total.accelerator}" if total.accelerator else "accelerators"
     if len(jobs) > 1:
         question = "one beside the others: dlemu predict workload=... --mb-per-second X --others-mb-per-second Y"
         accelerators = "accelerators"
-    lines.append(Said("next", question, "or --drive FILE: fio's or elbencho's JSON, a data sheet"))
+    lines += [
+        Said("network", network, "ports, if they reached their line rate"),
+        Said("class", f"{storage} of NVIDIA's classes of storage for so large a DGX SuperPOD"),
+        Said("from", "batch and step time of the workload's settings, by arithmetic", "not measured"),
+        Said("next", question, "or --drive FILE: fio's or elbencho's JSON, a data sheet"),
+    ]
     who = f"{total.workload}, {total.accelerators:,} {accelerators} on {count(total.nodes, 'node')}"
-    needs = {
-        "read": total.read_gb_per_second,
-        "write": total.drain_gb_per_second,
-        "restart at": total.restart_gb_per_second,
-    }
+    needs = {"read": read, "write": total.drain_gb_per_second, "restart at": total.restart_gb_per_second}
     decisive = [f"{verb} {_gb(gb)}/s" for verb, gb in needs.items() if gb > max(needs.values()) / 100]
     return Screen(
         title=f"{who}: the storage must {' and '.join(decisive) or 'give next to nothing'}",

@@ -1,10 +1,11 @@
-"""The answer of `dlemu predict` for training: the content of predict.json, also printed by `--json`, and its sentences.
+"""The answer of `dlemu predict` for training: the content of predict.json, also printed by `--json`, and its words.
 
 docs/prediction.md explains it. Within a schema version fields may be added; none changes its meaning or disappears.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
 
@@ -12,9 +13,13 @@ from dlemu.jobs.training.prediction.calibration import Curve
 from dlemu.metrics.findings import Finding, LimitedBy
 from dlemu.metrics.limit import What
 from dlemu.metrics.verdict import Outcome
+from dlemu.report.any_run import listed
+from dlemu.report.screen import Said, Screen, rate
+from dlemu.report.table import Table, Tone
 from dlemu.report.units import with_uncertainty
-from dlemu.results.answer_files import Answer
+from dlemu.results.answer_files import Answer, read_answer
 from dlemu.results.figures import Emulated
+from dlemu.results.kinds import Parts
 from dlemu.results.wording import scaled
 
 PREDICT = "predict.json"
@@ -23,8 +28,6 @@ PREDICTED = "predicted"
 EndedBy = Literal["storage", "others", "most", "files", "cores"]
 """Why a search ended before it found a number of accelerators that fails (`NO_MORE`)."""
 
-VERDICT_AUS = {"sustained": "au_sustained_percent", "au": "au_percent", "rules": "au_whole_percent"}
-"""`metric.verdict` -> the AU that is compared with the threshold."""
 Interval = tuple[float, float]
 """Lowest and highest value; in at least 9 of 10 predictions the measured value is expected between them."""
 
@@ -43,8 +46,7 @@ class SimulatedFigures:
 
     def verdict_au(self, by: str) -> float:
         """Return the AU that is compared with the threshold when `metric.verdict` is `by`."""
-        au: float = getattr(self, VERDICT_AUS[by])
-        return au
+        return {"sustained": self.au_sustained_percent, "au": self.au_percent, "rules": self.au_whole_percent}[by]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -138,8 +140,7 @@ def _passing(answer: Prediction) -> str:
     value = with_uncertainty(answer.shown.verdict_au(answer.question.verdict), (high - low) / 2)
     au = f"(AU {at_least}{value.replace('±', '+-')}"
     if answer.max_accelerators_interval is None:
-        verb = {"pass": "pass", "fail": "fail"}.get(answer.outcome, "too close to call")
-        return f"{answer.accelerators} {verb} {au})"
+        return f"{answer.accelerators} {_VERDICTS[answer.shown.passed]} {au})"
     certain, possible = answer.max_accelerators_interval
     if not possible:
         return f"not even 1 passes {au})"
@@ -155,3 +156,52 @@ def _passing(answer: Prediction) -> str:
     too_close = f"{certain + 1} to {possible} are" if certain + 1 < possible else f"{possible} is"
     passing = f"{passing}, {too_close} too close to call"
     return f"{passing}; {no_more}" if no_more else passing
+
+
+def read_prediction(folder: str) -> Prediction | None:
+    """Return the prediction in a folder, None if there is none; raises UserError for a damaged one."""
+    return read_answer(folder, PREDICT, Prediction)
+
+
+_SHOWN_COUNTS = 3  # lines for numbers of accelerators: about those around the largest that passes
+_VERDICTS = {True: "pass", False: "fail", None: "too close to call"}
+_TONES: dict[bool | None, Tone] = {True: "good", False: "bad", None: "open"}
+
+
+def _screen(answer: Prediction, folder: str) -> Screen:
+    limit, shown = answer.limited_by, answer.shown
+    what = "not known" if limit.what == "nothing" and limit.confidence == "low" else limit.what
+    needed, read = rate(shown.needed_mb_per_second), rate(shown.app_mb_per_second)
+    tone = _TONES[shown.passed]
+    verdict = answer.verdict.removeprefix(f"{PREDICTED}: ").replace("+-", "±")
+    lines = [Said(PREDICTED, verdict, tone=tone)]
+    for count in answer.counts[:_SHOWN_COUNTS]:
+        if count is not shown:
+            low, high = count.au_sustained_interval_percent
+            au = with_uncertainty(count.au_sustained_percent, (high - low) / 2, answer.question.threshold_percent)
+            au_and_rate = f"AU {au}, {rate(count.app_mb_per_second)}"
+            lines.append(Said(f"{count.accelerators:>3}", f"{au_and_rate}: {_VERDICTS[count.passed]}"))
+    lines += [
+        Said("limit", f"{what}: {limit.evidence[-1]}"),
+        Said("needs", f"{needed} for {answer.accelerators} to pass; they read {read} over whole epochs"),
+        Said("check", f"arithmetic alone (speed / demand of one) says {answer.null_max_accelerators} pass"),
+        Said("from", answer.source),
+    ]
+    return Screen(title=_title(answer), lines=lines, notes=answer.issues, folder=folder)
+
+
+def _sections(answer: Prediction, _: str) -> Iterator[Table]:
+    yield from listed("Each number of accelerators", answer.counts)
+    yield from listed("What the storage delivers", answer.curve)
+
+
+def _title(answer: Prediction) -> str:
+    question = answer.question
+    hardware = f" on {question.accelerator}" if question.accelerator else ""
+    if answer.max_accelerators_interval is None:  # a number of accelerators was requested
+        hardware = f", {answer.accelerators} x {question.accelerator or 'accelerator'}"
+    hosts = f", {question.hosts} hosts" if question.hosts > 1 else ""
+    return f"{question.workload}{hardware}{scaled(question.sample_divisor)}: predicted{hosts}"
+
+
+PARTS = Parts(read=read_prediction, answer_type=Prediction, screen=_screen, sections=_sections)

@@ -24,13 +24,13 @@ from dlemu.jobs.training.prediction.data_sheet import calibrate_from_drive
 from dlemu.jobs.training.prediction.from_reads import calibrate_from_levels, calibrate_from_run
 from dlemu.jobs.training.prediction.from_times import ForeignRun, calibrate_from_times
 from dlemu.jobs.training.prediction.make_prediction import MOST, predict
-from dlemu.jobs.training.prediction.prediction import PREDICT, Prediction
+from dlemu.jobs.training.prediction.prediction import PREDICT, Prediction, read_prediction
 from dlemu.jobs.training.result import read_run
 from dlemu.machine.cgroup_limits import cpu_limit
 from dlemu.metrics.demand import row_group_reads
 from dlemu.metrics.verdict import HOST_LIMITS
 from dlemu.results import CONFIG
-from dlemu.results.answer_files import decode_untrusted, read_answer, save_answer, to_json
+from dlemu.results.answer_files import decode_untrusted, save_answer, to_json
 from dlemu.results.drive import nothing_left
 from dlemu.results.wording import count
 from dlemu.runner.events import OnEvent, PartMeasured, ignore
@@ -44,11 +44,10 @@ ReadForeign = Callable[[str], ForeignRun | None]
 
 
 def run_prediction(source: Sequence[str] | Workload, request: PredictionRequest) -> tuple[Prediction, str, Workload]:
-    """Predict for overrides or a workload; return the prediction, the folder that it was saved in, and the workload.
+    """Predict for overrides or a workload; return the prediction, its folder, and the workload. Raises UserError.
 
     `ranks` (in a workload: more than 1) is the count to predict; without it, the largest that passes is searched. A
-    storage that is not described is probed. Without an existing storage, each count has the files that it needs. Raises
-    UserError.
+    storage that is not described is probed. Without an existing storage, each count has the files that it needs.
     """
     known = None if request.from_folder is None else read_known(request.from_folder, request.read_foreign)
     if isinstance(source, Workload):
@@ -60,8 +59,7 @@ def run_prediction(source: Sequence[str] | Workload, request: PredictionRequest)
         ranks = workload.ranks if any(word.lstrip("+").startswith("ranks=") for word in words) else None
         names_files = any("dataset.num_files_train=" in word for word in words)
     check_runnable(workload)
-    problems = list(_not_modelled(workload, request, known))
-    if problems:
+    if problems := list(_not_modelled(workload, request, known)):
         raise UserError(joined_problems(problems))
     folder = workload.output.folder or new_folder(workload.results_name, "predict-")
     check_new(folder)
@@ -172,7 +170,6 @@ def calibrate_by_probe(
         levels,
         loader_costs(job),
         cores=usable_cores(),
-        folder=workload.dataset.data_folder,
         busy_cores=max(0.0, (_others_cpu_seconds() - others_before) / (time.monotonic() - began)),
     )
 
@@ -205,11 +202,6 @@ def read_known(folder: str, read_foreign: ReadForeign | None = None) -> Known:
     if limit is not None and limit.what in HOST_LIMITS:  # its readers got less than the storage gives
         calibration = replace(calibration, saturated=False)
     return Known(calibration=calibration, workload=run.facts.workload)
-
-
-def read_prediction(folder: str) -> Prediction | None:
-    """Return the prediction in a folder, None if there is none; raises UserError for a damaged one."""
-    return read_answer(folder, PREDICT, Prediction)
 
 
 def usable_cores() -> float:
