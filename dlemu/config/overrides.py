@@ -83,19 +83,15 @@ def _parse_one(text: str) -> Setting:
             f"{text} has several values: dlemu takes one value for each key; start it once for each value,"
             f" write a list as {key}=[...], or quote a text: {in_quotes}"
         )
-    setting = Setting(_path(parsed, text), parsed.value(), text)
+    if parsed.package is not None:
+        raise UserError(f"{text}: no setting has a package; write its key without '@'")
+    path = tuple(parsed.key_or_group.replace("/", ".").split("."))
+    if not all(path):
+        raise UserError(f"{text}: the key is empty; wanted KEY=VALUE, as in reader.batch_size=4")
+    setting = Setting(path[1:] if path[0] == "workload" and len(path) > 1 else path, parsed.value(), text)
     if setting.path == WORKLOAD and not (isinstance(setting.value, str) and setting.value):
         raise UserError(f"{text}: wanted workload=NAME, or the path of a .yaml file")
     return setting
-
-
-def _path(parsed: Override, text: str) -> KeyPath:
-    if parsed.package is not None:
-        raise UserError(f"{text}: no setting has a package; write its key without '@'")
-    parts = tuple(parsed.key_or_group.replace("/", ".").split("."))
-    if not all(parts):
-        raise UserError(f"{text}: the key is empty; wanted KEY=VALUE, as in reader.batch_size=4")
-    return parts[1:] if parts[0] == "workload" and len(parts) > 1 else parts
 
 
 def parse_word(text: str) -> Override:
