@@ -39,49 +39,39 @@ class RunFollower:
 
     def __init__(self, folder: str) -> None:
         """Raises UserError for a folder that holds no run."""
-        self.folder = folder
-        if not any(os.path.lexists(os.path.join(folder, name)) for name in (LIVE, SUMMARY)):
+        self.folder, self._live = folder, os.path.join(folder, LIVE)
+        if not any(map(os.path.lexists, (self._live, os.path.join(folder, SUMMARY)))):
             raise UserError(
                 f"{folder} holds no run: name the folder of an active run, such as output.folder or "
                 "results/WORKLOAD/TIME"
             )
-        self._live = os.path.join(self.folder, LIVE)
         self._follower: Follower | None = None  # until the run has written its facts
-        self._last_state: object = None
-        age_seconds = time.time() - _newest(self._live)
-        self._changed_seconds = time.monotonic() - age_seconds
+        self._last: object = None
+        self._changed_seconds = time.monotonic() - (time.time() - _newest(self._live))
 
     def look(self) -> RunState:
         """Return the current state of the run. Raises UserError for a damaged folder."""
-        if os.path.lexists(os.path.join(self.folder, SUMMARY)):
-            return self._ended()
         progress = None
         with contextlib.suppress(FileNotFoundError, NotADirectoryError):  # it has just ended
             progress = self._progress()
-        if goes_on(self.folder):
-            return RunState(state="runs", progress=progress)
+        is_running = goes_on(self.folder)
         if os.path.lexists(os.path.join(self.folder, SUMMARY)):
             return self._ended()
-        sentence = f"the run left no result in {self.folder}"
-        if os.path.isdir(self._live):
-            quiet_seconds = self._quiet_seconds(progress)
-            if quiet_seconds < QUIET_SECONDS:
-                return RunState(state="runs", progress=progress)
-            sentence = (
-                f"the run in {self.folder} ended before it could write its result, killed or without space: nothing "
-                f"there has changed for {quiet_seconds:.0f} s; `dlemu report {shlex.quote(self.folder)}` shows what it "
-                "had measured"
-            )
-        return RunState(state="dead", status=DlemuError.exit_status, sentence=sentence)
-
-    def _quiet_seconds(self, progress: Progress | None) -> float:
-        """Return for how long neither files nor rows changed. Rows count, as writing by mmap may leave st_mtime."""
-        now_seconds = time.monotonic()
-        state = (progress and (progress.at, progress.done), _newest(self._live))
-        if self._last_state not in (None, state):
-            self._changed_seconds = now_seconds
-        self._last_state = state
-        return now_seconds - self._changed_seconds
+        if not os.path.isdir(self._live) and not is_running:
+            return _dead(f"the run left no result in {self.folder}")
+        # Rows count too, as writing by mmap may leave st_mtime.
+        current = progress and (progress.at, progress.done), _newest(self._live)
+        if self._last not in (None, current):
+            self._changed_seconds = time.monotonic()
+        self._last = current
+        quiet_seconds = time.monotonic() - self._changed_seconds
+        if is_running or quiet_seconds < QUIET_SECONDS:
+            return RunState(state="runs", progress=progress)
+        return _dead(
+            f"the run in {self.folder} ended before it could write its result, killed or without space: nothing there "
+            f"has changed for {quiet_seconds:.0f} s; `dlemu report {shlex.quote(self.folder)}` shows what it had "
+            "measured"
+        )
 
     def _ended(self) -> RunState:
         kind = kind_of(self.folder)
@@ -100,6 +90,10 @@ class RunFollower:
             job = kind.load_job().job
             self._follower = job.follow(read_facts(facts_path, job.facts_type), self._live)
         return self._follower()
+
+
+def _dead(sentence: str) -> RunState:
+    return RunState(state="dead", status=DlemuError.exit_status, sentence=sentence)
 
 
 def _newest(folder: str) -> float:

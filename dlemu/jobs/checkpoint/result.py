@@ -10,14 +10,14 @@ import numpy as np
 
 from datagen.errors import UserError
 from datagen.withheld import public_text
-from dlemu.checkpoints.io_rows import IO_DTYPE, WHOLE, WRITE, IoRows, read_logs
+from dlemu.checkpoints.io_rows import IO_COLUMNS, WHOLE, WRITE, IoRows, read_logs
 from dlemu.jobs.checkpoint.analyse import analyse_checkpoints
 from dlemu.jobs.checkpoint.measured import ROWS, CheckpointJournal, CheckpointRunFacts, MeasuredCheckpoints
 from dlemu.jobs.checkpoint.plan import CheckpointJob
 from dlemu.jobs.checkpoint.summary import CheckpointSummary
 from dlemu.results.live import Progress, seconds_left
-from dlemu.results.tables import read_rows
 from dlemu.runner.job_kind import JobKind
+from dlemu.telemetry import Telemetry
 
 # Limit on a run's ranks, and on a model's experts over all layers: only a damaged file has more, and takes long
 _MAX_PARTS = 10**6
@@ -65,18 +65,18 @@ class LiveCheckpoints:
         )
 
 
-class CheckpointRuns(JobKind[CheckpointJob, CheckpointRunFacts, CheckpointJournal, CheckpointRun]):
+class CheckpointRuns(JobKind):
     """How runs of checkpoints are made and read."""
 
     name = "checkpoint"
-    facts_type, journal_type, run_type = CheckpointRunFacts, CheckpointJournal, CheckpointRun
+    facts_type, journal_type, columns, table = CheckpointRunFacts, CheckpointJournal, IO_COLUMNS, ROWS
     follow, row_noun = LiveCheckpoints, "file"
 
     def live_rows(self, live_folder: str) -> IoRows:
         return read_logs(live_folder)
 
-    def saved_rows(self, folder: str) -> IoRows:
-        return read_rows(folder, ROWS, IO_DTYPE)
+    def run_of(self, folder: str, facts: CheckpointRunFacts, rows: IoRows, telemetry: Telemetry) -> CheckpointRun:
+        return CheckpointRun(folder, facts, rows, telemetry)
 
     def own_facts(self, job: CheckpointJob) -> dict[str, Any]:
         return {

@@ -53,10 +53,10 @@ class Checkpoints(CheckpointRuns):
         storage = open_storage(job.workload.storage_spec.buffered)
         return storage.local_path(job.settings.checkpoint_folder) if job.writes else None
 
-    def begin(self, job: CheckpointJob) -> CheckpointJob:
+    def begin(self, job: CheckpointJob) -> None:
         """Create an empty file in the checkpoint folder, by which other hosts check that they share it."""
         if not job.writes:
-            return job
+            return
         storage, folder = open_storage(job.workload.storage_spec.buffered), job.settings.checkpoint_folder
         try:
             storage.make_folder(folder)
@@ -66,7 +66,6 @@ class Checkpoints(CheckpointRuns):
                 f"checkpoint.checkpoint_folder {folder} can't be written: {error.strerror or error}; set it to a "
                 "folder that you can write to"
             ) from error
-        return job
 
     def check_host(self, job: CheckpointJob, local_ranks: int) -> None:
         check_checkpoint_host(job, local_ranks)

@@ -48,9 +48,9 @@ class Run(MeasuredTraining):
 RunLog = MeasuredLog[Journal]
 
 
-class TrainingRuns(JobKind[TrainingJob, Facts, Journal, Run]):
+class TrainingRuns(JobKind):
     name = "training"
-    facts_type, journal_type, run_type, row_noun = Facts, Journal, Run, "step"
+    facts_type, journal_type, row_noun = Facts, Journal, "step"
     follow = LiveTraining
 
     def live_rows(self, live_folder: str) -> StepRows:
@@ -67,7 +67,7 @@ class TrainingRuns(JobKind[TrainingJob, Facts, Journal, Run]):
         if steps is not None:
             train = replace(facts.workload.train, total_training_steps=steps)
             facts = replace(facts, workload=replace(facts.workload, train=train))
-        return super().run_of(folder, facts, rows, telemetry)
+        return Run(folder, facts, rows, telemetry)
 
     def own_facts(self, job: TrainingJob) -> dict[str, Any]:
         plan = job.train_plan
