@@ -18,6 +18,7 @@ from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 import numpy as np
+from numpy.typing import NDArray
 
 from datagen.errors import UserError
 from datagen.withheld import scrubbed
@@ -50,6 +51,7 @@ T = TypeVar("T")
 class RowsRun(MeasuredRun):
     """One measured run of a kind that has no type of its own for them."""
 
+    rows: NDArray[np.void]
     kind: JobKind
 
     @cached_property
