@@ -499,8 +499,8 @@ def tree() -> Any:
 
 def to_workload(settings: Any, foreign: Mapping[str, Any]) -> Workload:
     """Convert a `tree` to a Workload, with the `foreign` sections; kinds' sections of defaults are left out."""
-    shared = {part.name: getattr(settings, part.name) for part in fields(Workload) if part.name != OWN}
-    own = {name: getattr(settings, name) for name in sections()}
+    shared = dict(vars(settings))
+    own = {name: shared.pop(name) for name in sections()}
     changed = {name: plain(section) for name, section in own.items() if section != sections()[name]()}
     return Workload(**shared, kinds={**changed, **foreign})
 
