@@ -149,7 +149,7 @@ def _layers(choice: str, file: Layer, given: Layer) -> list[Layer]:
     tree = merged([file, given])
     given_paths = {path for path, _ in given}
     entry = _table_entry(choice, tree, "accelerator", "accelerators")
-    pair = [(path, entry[path[-1]]) for path in PAIR if path[-1] in entry]
+    pair: Layer = [(path, entry[path[-1]]) for path in PAIR if path[-1] in entry]
     return [
         [(NAME, _stem(choice))],
         *([file, pair] if ACCELERATOR in given_paths else [pair, file]),

@@ -491,7 +491,7 @@ def tree() -> Any:
         "Workload",
         [(OWN, ClassVar[Any]), *own],  # which is then no field
         bases=(Workload,),
-        namespace={"SYNONYMS": SYNONYMS},
+        namespace={"__module__": __name__, "SYNONYMS": SYNONYMS},
         frozen=True,
         kw_only=True,
     )

@@ -211,7 +211,7 @@ class JobKind:
         """Call `look`, which accesses the storage before the ranks start; raises DlemuError if it takes too long."""
         return within(workload.timeout_seconds, look, f"looking at {self.looks_at(workload)}")
 
-    def plan(self, workload: Workload, ranks: int, *, wants_verdict: bool) -> Any:
+    def plan(self, workload: Workload, ranks: int, *, wants_verdict: bool) -> Job:
         """Inspect the storage, without changing anything, and return the job; raises UserError."""
         return Job(workload=workload, ranks=ranks, seed=secrets.randbits(48))
 

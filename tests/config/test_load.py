@@ -213,7 +213,7 @@ def test_a_bad_file_gets_a_message_that_names_it(tmp_path: Path, text: str, said
 
 def test_the_names_that_a_missing_file_could_have_are_the_users_own_too(tmp_path: Path) -> None:
     write(tmp_path / "workload", "mine.yaml", "ranks: 2\n")
-    with pytest.raises(UserError, match=r"there is no such file; .*, mine, .*unet3d"):
+    with pytest.raises(UserError, match=r"there is no such file NAME.yaml; .*, mine, .*unet3d"):
         load([f"workload={tmp_path}/nowhere.yaml"], config_dir=str(tmp_path))
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -109,5 +110,5 @@ class TrainingRuns(JobKind):
         check_steps(path if os.path.exists(path) else run.folder, run.rows, facts.ranks, facts.workload.train.epochs)
 
 
-_RUNS = TrainingRuns()
-make_run, read_run = _RUNS.result, _RUNS.read
+make_run: Callable[..., Run] = TrainingRuns().result
+read_run: Callable[[str], Run] = TrainingRuns().read
