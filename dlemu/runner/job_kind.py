@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from dlemu.runner.ranks import Ranks
 
 Notify = Callable[[Event], None]
-Look = Callable[[Workload], None]  # checks that the storage has what a workload needs; raises UserError
+Look = Callable[[Workload], object]  # checks that the storage has what a workload needs; raises UserError
 T = TypeVar("T")
 
 

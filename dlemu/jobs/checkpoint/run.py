@@ -98,10 +98,7 @@ class Checkpoints(CheckpointRuns):
         return _unfinished(storage, facts.workload.checkpoint, facts.seed, facts.plan)
 
     def look_at_points(self) -> Look:
-        def check_point(workload: Workload) -> None:
-            plan_checkpoint(workload.model, workload.checkpoint, workload.ranks)
-
-        return check_point
+        return lambda workload: plan_checkpoint(workload.model, workload.checkpoint, workload.ranks)
 
     @contextlib.contextmanager
     def own_place(self, workload: Workload, run_folder: str) -> Iterator[Sequence[str]]:
