@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -96,4 +95,4 @@ class CheckpointRuns(JobKind):
             raise UserError(f"{run.folder} is damaged: it has rows of ranks that the run does not have")
 
 
-read_checkpoint_run: Callable[[str], CheckpointRun] = CheckpointRuns().read
+read_checkpoint_run = CheckpointRuns().read
