@@ -87,19 +87,6 @@ def test_a_failure_of_forked_ranks_says_what_was_kept() -> None:
     assert (copy.exit_status, copy.kept, str(copy)) == (137, Kept("folder", KEPT), str(caught.value))
 
 
-def test_a_failure_that_the_user_can_mend_is_a_user_error() -> None:
-    full = Failure(rank=0, kind="SpaceError", message="the disk is full", status=2, at_ns=0)
-
-    def save_failed(message: str) -> None:
-        raise UserError("it is still full")
-
-    with (
-        pytest.raises(RunUserError, match="the disk is full\nit is still full"),
-        Ranks().guard(make_job().folder, save_failed),
-    ):
-        raise failed_run(full)
-
-
 @pytest.mark.parametrize("same_disk", [True, False])
 def test_a_full_results_disk_is_told_once_with_the_way_out(same_disk: bool) -> None:
     job = make_job()
