@@ -82,25 +82,25 @@ class Ranks:
 
     def configure(self, load: Callable[[], Workload]) -> Workload:
         """Return the workload that the leading process loads: other leaders need neither Hydra nor the user's files."""
+        workload = self.agree(lambda: self._checked(load()))
         if self.host is None:
-            workload = load()
             self.count = workload.ranks
         else:
-            host = self.host
-            workload = self.agree(lambda: self._with_launched_ranks(host, load))
-            host.set_timeout(workload.timeout_seconds)
+            self.host.set_timeout(workload.timeout_seconds)
         self.timeout_seconds = workload.timeout_seconds
         return workload
 
-    def _with_launched_ranks(self, host: Host, load: Callable[[], Workload]) -> Workload:
+    def _checked(self, workload: Workload) -> Workload:
         """Raise UserError if `ranks` on the command line differs from the launcher's, or versions of dlemu differ."""
+        host = self.host
+        if host is None:
+            return workload
         if len(set(host.versions)) > 1:
             versions = [f"{version} on {name}" for version, name in zip(host.versions, host.ranks.hosts, strict=True)]
             raise UserError(
                 f"the hosts have different versions of dlemu ({', '.join(versions)}): install the same one on all of "
                 "them"
             )
-        workload = load()
         if take_word(self.words, "ranks")[0] and workload.ranks != self.count:
             raise UserError(
                 f"the launcher started {count(self.count, 'rank')}, but ranks={workload.ranks} is given: leave it out, "
