@@ -128,12 +128,6 @@ def _training_problems(workload: Workload) -> Iterator[str]:
         yield "train.step_cpu_time is part of train.computation_time, which is 0: wanted the time of a whole step"
     if bool(reader.tensors) != bool(reader.tensor_bytes):
         yield f"reader.tensors is {reader.tensors}, reader.tensor_bytes {reader.tensor_bytes}: wanted both, or neither"
-    yield from _reading_problems(workload)
-
-
-def _reading_problems(workload: Workload) -> Iterator[str]:
-    """Yield which settings of reading contradict each other, or need an index or a page cache that is not there."""
-    data, reader, percent = workload.dataset, workload.reader, workload.reader.page_cache_percent
     if reader.engine == "library" and reader.odirect:
         yield "reader.engine=library reads files through the page cache: wanted reader.odirect=false"
     if reader.engine == "library" and data.source == "folder":
@@ -143,6 +137,7 @@ def _reading_problems(workload: Workload) -> Iterator[str]:
             yield f"reader.engine=library reads {data.format} by its index, which your own files lack; wanted 'matched'"
     if reader.verify and data.format == "synthetic":
         yield "reader.verify is true, but files of format synthetic are not read: wanted reader.verify=false"
+    percent = reader.page_cache_percent
     if percent and reader.evict_page_cache == "never":
         yield f"reader.page_cache_percent is {percent:g}: wanted reader.evict_page_cache=start or epochs with it"
     if percent and (reader.odirect or not workload.storage.has_paths):

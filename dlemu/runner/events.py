@@ -39,15 +39,12 @@ class JobBegan:
 
 @dataclass(frozen=True, kw_only=True)
 class DatasetMade:
-    """The dataset is complete."""
+    """The dataset is complete: `files` with `bytes` were made now, by all ranks, and `kept_files` existed before."""
 
     folder: str
     files: int
-    """Files made now, by all ranks."""
     bytes: int
-    """Bytes of these files."""
     kept_files: int
-    """Files that existed before."""
     seconds: float
     """Time of the slowest rank."""
 
