@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dlemu.config.schema import Workload
 from dlemu.ranks import detect_launcher
 
-_TIMEOUT = re.compile(r"(?:\+\+?)?(?:workload\.)?timeout_seconds=([0-9]+\.?[0-9]*)")
+_TIMEOUT = re.compile(r"(?:\+\+?)?(?:workload\.)?timeout_seconds=([0-9]*\.?[0-9]+)")
 
 
 def run_as_placeholder(overrides: Sequence[str]) -> bool:

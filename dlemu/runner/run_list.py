@@ -50,9 +50,6 @@ class Planned(Generic[What]):
     """KEY -> VALUE of the settings in which it differs from other runs."""
 
 
-AnyPlanned = Planned[Any]
-
-
 @dataclass(frozen=True, kw_only=True)
 class RunsPlanned:
     """All checks have passed; no run has begun."""
