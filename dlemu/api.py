@@ -324,7 +324,7 @@ def _run(
     from dlemu.report.progress import log_writer
     from dlemu.runner.job import JobRequest, run_alone
 
-    allow = (lambda making, ranks: None) if make else None
+    allow = (lambda *_: None) if make else None
     request = JobRequest(load=lambda: workload, allow_making=allow, size_is_given=size_is_given, keeps_run=True)
     with main_thread(command, starts_ranks=True), _Caller(on_progress or ignore) as caller:
         on_event = to_all(caller, export_beside, log_writer(f"dlemu.{command}(...)"))

@@ -59,8 +59,8 @@ if TYPE_CHECKING:
     from dlemu.runner import run_folder as run_folder
     from dlemu.runner import run_list as run_list
     from dlemu.runner.events import Doing as Doing
-    from dlemu.runner.job_kind import Job as Job
     from dlemu.runner.job_kind import Notify as Notify
+    from dlemu.runner.run_folder import Job as Job
     from dlemu.studies.prerequisites import check_launcher as check_launcher
 
 _PLACES = (
@@ -74,7 +74,7 @@ _PLACES = (
     ("datagen.regular:open_regular", "dlemu.cli.interruption:Watched", "dlemu.dlio.config:dlio_workload"),
     ("dlemu.jobs.training.prediction.from_times:ForeignRun", "dlemu.loaders.traits_base:LoaderTraits"),
     ("dlemu.metrics.catalogue:Metric", "dlemu.plan.samples:hash_samples", "dlemu.ranks:Comm"),
-    ("dlemu.runner.events:Doing", "dlemu.runner.job_kind:Job", "dlemu.runner.job_kind:Notify"),
+    ("dlemu.runner.events:Doing", "dlemu.runner.run_folder:Job", "dlemu.runner.job_kind:Notify"),
     ("dlemu.studies.prerequisites:check_launcher",),
 )
 """Modules, and names in others; imported on use, as a loader or a command wants few of them."""

@@ -71,7 +71,8 @@ def test_every_setting_stands_in_the_reference_or_on_the_page_of_its_part() -> N
 
 
 def keys_below(where: str, section: Any) -> Iterator[str]:
-    for name, hint in get_type_hints(section).items():
+    hints = get_type_hints(section)
+    for name, hint in ((part.name, hints[part.name]) for part in fields(section)):
         if is_dataclass(hint) and not hasattr(hint, "from_value"):
             yield from keys_below(f"{where}{name}.", hint)
         else:

@@ -37,13 +37,11 @@ def job_request(
     """Return the job that a command line requests; `make` prompts before it makes large datasets, unless `yes`."""
     from dlemu.config.overrides import given_keys
 
-    def allow_making(making: events.Making, ranks: int) -> None:
-        allow(making.workload, making.folder, ranks, making.bytes, yes=yes)
-
-    loading = partial(load, overrides, config_dir=config_dir)
-    has_size = make and "dataset.num_files_train" in given_keys(overrides)
     return JobRequest(
-        load=loading, words=overrides, allow_making=allow_making if make else None, size_is_given=has_size
+        load=partial(load, overrides, config_dir=config_dir),
+        words=overrides,
+        allow_making=partial(allow, yes=yes) if make else None,
+        size_is_given=make and "dataset.num_files_train" in given_keys(overrides),
     )
 
 
@@ -64,7 +62,7 @@ def show_job(
         return error.exit_status
     if result is None:
         return 0
-    show_answer(result.summary, result.folder, result.kind, as_json=terminal.as_json, page=terminal.makes_page)
+    show_answer(result.summary, result.folder, result.summary.kind, as_json=terminal.as_json, page=terminal.makes_page)
     return result.summary.exit_status
 
 
@@ -113,8 +111,8 @@ class Terminal:
                 complain(event.message)
 
 
-def allow(workload: Workload, folder: str, ranks: int | None, making_bytes: int, *, yes: bool) -> None:
-    """Prompt before many bytes are made (for `ranks`, if the number depends on them).
+def allow(workload: Workload, making_bytes: int, ranks: int | None, *, yes: bool) -> None:
+    """Prompt before many bytes of a dataset are made (for `ranks`, if the number depends on them).
 
     Raises UserError if the user declines or there is no terminal, SpaceError where a dataset does not fit.
     """
@@ -123,8 +121,8 @@ def allow(workload: Workload, folder: str, ranks: int | None, making_bytes: int,
     from datagen.generate import check_space, files_of
     from dlemu.runner.datasets import free_bytes
 
-    if folder == workload.dataset.data_folder:
-        check_space(files_of(workload.dataset), open_storage(workload.storage_spec.buffered))
+    folder = workload.dataset.data_folder
+    check_space(files_of(workload.dataset), open_storage(workload.storage_spec.buffered))
     plan = f"{size(making_bytes)} will be made in {folder}"
     if ranks:
         plan += f" for {count(ranks, 'rank')}"
@@ -147,6 +145,6 @@ def make_here(workload: Workload, *, as_json: bool, yes: bool) -> None:
 
     check_data(workload)
     ranks = len(os.sched_getaffinity(0))
-    making = to_make(workload, ranks, given=True)
-    allow(workload, making.folder, None, making.bytes, yes=yes)
+    _, missing_bytes = to_make(workload, ranks, given=True)
+    allow(workload, missing_bytes, None, yes=yes)
     make_on_this_host(workload, ranks, Terminal(as_json=as_json))

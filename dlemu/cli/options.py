@@ -107,7 +107,7 @@ def report_result(page: bool, folder: str) -> None:
         return
     from dlemu.ranks.failure import Role
     from dlemu.report.page import missing_packages
-    from dlemu.runner.child_run import OverdueError, module_command, output_of
+    from dlemu.runner.child_run import OverdueError, dlemu_command, output_of
 
     command = f"dlemu report {shlex.quote(folder)}"
     if missing_packages():
@@ -115,9 +115,7 @@ def report_result(page: bool, folder: str) -> None:
         return
     say_what("making the page")
     try:
-        ended = output_of(
-            module_command("dlemu", "report", folder), PAGE_SECONDS, Role("its process", "free some memory")
-        )
+        ended = output_of(dlemu_command("report", folder), PAGE_SECONDS, Role("its process", "free some memory"))
     except OverdueError:
         reason = f"it took longer than {PAGE_SECONDS:g} s"
     except OSError as error:

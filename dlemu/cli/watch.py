@@ -26,13 +26,13 @@ def command(folder: str) -> None:
     from dlemu.report.progress import ProgressLine
     from dlemu.results.live import Progress
     from dlemu.runner.events import LOOK_SECONDS
-    from dlemu.runner.follow import RunFollower
+    from dlemu.runner.follow import follow_run
 
-    follower = RunFollower(folder)
     line = ProgressLine(Console(), plain_seconds=0)
-    while (run := follower.look()).state == "runs":
+    for run in follow_run(folder):
+        if run.state != "runs":
+            click.echo(run.sentence, err=run.state == "dead")
+            raise SystemExit(run.status)
         progress = run.progress or Progress(at="the run is starting")
         line.show("  ".join([str(progress), *map(str, progress.figures)]))
         time.sleep(LOOK_SECONDS)
-    click.echo(run.sentence, err=run.state == "dead")
-    raise SystemExit(run.status)

@@ -23,11 +23,12 @@ from dlemu.config.workload_files import SUFFIX, compose_workload, read_plain, re
 DEFAULT_WORKLOAD = "default"
 LOADER, FORMAT, NAME = ("reader", "data_loader"), ("dataset", "format"), ("model", "name")
 SCALE, ACCELERATOR = ("scale",), ("accelerator",)
+PAIR = ("reader", "batch_size"), ("train", "computation_time")  # what an accelerator sets
 NOT_INSTALLED = "TensorFlow is not installed"  # begins the note that another loader reads in place of TensorFlow's
 OF_OWN_DATA = (  # settings of `dataset` that the files themselves determine if dataset.source=folder
-    *("num_files_train", "num_files_eval", "num_subfolders_train", "num_subfolders_eval"),
-    *("num_samples_per_file", "record_dims"),
-    *("record_length_bytes", "record_length_bytes_stdev", "record_length_bytes_quantiles", "compression"),
+    *("num_files_train", "num_files_eval", "num_subfolders_train", "num_subfolders_eval", "num_samples_per_file"),
+    *("record_length_bytes", "record_length_bytes_stdev", "record_length_bytes_quantiles", "record_dims"),
+    "compression",
 )
 OF_BASE = (  # sections that a new workload takes from its `base`: they determine what a run reads and writes, and when
     *("ranks", "accelerator", "accelerators", "scale", "scales"),
@@ -147,7 +148,8 @@ def _layers(choice: str, file: Layer, given: Layer) -> list[Layer]:
     """
     tree = merged([file, given])
     given_paths = {path for path, _ in given}
-    pair = _accelerator_pair(choice, tree)
+    entry = _table_entry(choice, tree, "accelerator", "accelerators")
+    pair: Layer = [(path, entry[path[-1]]) for path in PAIR if path[-1] in entry]
     return [
         [(NAME, _stem(choice))],
         *([file, pair] if ACCELERATOR in given_paths else [pair, file]),
@@ -158,12 +160,6 @@ def _layers(choice: str, file: Layer, given: Layer) -> list[Layer]:
 
 def _stem(choice: str) -> str:
     return os.path.basename(choice).removesuffix(SUFFIX)
-
-
-def _accelerator_pair(choice: str, tree: dict[str, Any]) -> Layer:
-    entry = _table_entry(choice, tree, "accelerator", "accelerators")
-    pair = ("reader", "batch_size"), ("train", "computation_time")
-    return [(path, entry[path[-1]]) for path in pair if path[-1] in entry]
 
 
 def _scale_entries(choice: str, tree: dict[str, Any]) -> Layer:

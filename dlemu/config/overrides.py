@@ -6,7 +6,7 @@ import contextlib
 import os
 import re
 import shlex
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass
 from itertools import product
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -25,7 +25,6 @@ if TYPE_CHECKING:  # a list or a message needs no grammar
 WORKLOAD = ("workload",)
 DRIVES = "drives"  # drives=A,B stands for dataset.data_folder=A,B; a drive may be s3://BUCKET/PREFIX
 DATA_FOLDER = "dataset.data_folder"
-_BUCKET = "s3://"
 
 
 class Setting(NamedTuple):
@@ -83,19 +82,15 @@ def _parse_one(text: str) -> Setting:
             f"{text} has several values: dlemu takes one value for each key; start it once for each value,"
             f" write a list as {key}=[...], or quote a text: {in_quotes}"
         )
-    setting = Setting(_path(parsed, text), parsed.value(), text)
+    if parsed.package is not None:
+        raise UserError(f"{text}: no setting has a package; write its key without '@'")
+    path = tuple(parsed.key_or_group.replace("/", ".").split("."))
+    if not all(path):
+        raise UserError(f"{text}: the key is empty; wanted KEY=VALUE, as in reader.batch_size=4")
+    setting = Setting(path[1:] if path[0] == "workload" and len(path) > 1 else path, parsed.value(), text)
     if setting.path == WORKLOAD and not (isinstance(setting.value, str) and setting.value):
         raise UserError(f"{text}: wanted workload=NAME, or the path of a .yaml file")
     return setting
-
-
-def _path(parsed: Override, text: str) -> KeyPath:
-    if parsed.package is not None:
-        raise UserError(f"{text}: no setting has a package; write its key without '@'")
-    parts = tuple(parsed.key_or_group.replace("/", ".").split("."))
-    if not all(parts):
-        raise UserError(f"{text}: the key is empty; wanted KEY=VALUE, as in reader.batch_size=4")
-    return parts[1:] if parts[0] == "workload" and len(parts) > 1 else parts
 
 
 def parse_word(text: str) -> Override:
@@ -161,17 +156,13 @@ def points(words: Sequence[str]) -> list[Point]:
             raise UserError(f"{key} has several values, which may be credentials: wanted one value, since none is kept")
         # Hydra escapes the colon of s3://
         axes.append([(key, str(value).replace("s3\\:", "s3:")) for value in parsed.sweep_string_iterator()])
-    has_buckets = any(value.startswith(_BUCKET) for axis in axes for _, value in axis)
-    return [Point(dict(pairs), tuple(_overrides_of(fixed, pairs, has_buckets))) for pairs in product(*axes)]
-
-
-def _overrides_of(fixed: Sequence[str], pairs: Sequence[tuple[str, str]], has_buckets: bool) -> Iterator[str]:
-    """Yield the overrides of a point. With drives=/mnt/a,s3://b, settings of the storage are for the bucket alone."""
-    in_bucket = any(value.startswith(_BUCKET) for _, value in pairs)
-    yield from (word for word in fixed if in_bucket or not has_buckets or not word.lstrip("+").startswith("storage."))
-    yield from (f"{key}={value}" for key, value in pairs)
-    if in_bucket:
-        yield "storage.storage_type=s3"
+    runs = []
+    for pairs in product(*axes):
+        words = [*fixed, *(f"{key}={value}" for key, value in pairs)]
+        if any(value.startswith("s3://") for _, value in pairs):
+            words.append("storage.storage_type=s3")
+        runs.append(Point(dict(pairs), tuple(words)))
+    return runs
 
 
 def _renamed(word: str) -> str:

@@ -11,7 +11,7 @@ import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, is_dataclass, make_dataclass, replace
 from functools import cache
-from typing import Annotated, Any, Literal, TypeVar, get_args, get_type_hints
+from typing import Annotated, Any, ClassVar, Literal, TypeVar, get_args
 
 from msgspec import Meta
 
@@ -486,22 +486,21 @@ def sections() -> dict[str, type[Any]]:
 @cache
 def tree() -> Any:
     """Return a dataclass of all settings with the structure of the YAML."""
-    hints = get_type_hints(Workload, include_extras=True)
-    shared = [
-        (part.name, hints[part.name], field(default=part.default, default_factory=part.default_factory))
-        for part in fields(Workload)
-        if part.name != OWN
-    ]
     own = [(name, section, field(default_factory=section)) for name, section in sections().items()]
-    # the docstrings of the shared fields are read from the source of `__module__`
-    namespace = {"__module__": Workload.__module__, "SYNONYMS": SYNONYMS}
-    return make_dataclass("Workload", [*shared, *own], namespace=namespace, frozen=True, kw_only=True)
+    return make_dataclass(
+        "Workload",
+        [(OWN, ClassVar[Any]), *own],  # which is then no field
+        bases=(Workload,),
+        namespace={"__module__": __name__, "SYNONYMS": SYNONYMS},
+        frozen=True,
+        kw_only=True,
+    )
 
 
 def to_workload(settings: Any, foreign: Mapping[str, Any]) -> Workload:
     """Convert a `tree` to a Workload, with the `foreign` sections; kinds' sections of defaults are left out."""
-    shared = {part.name: getattr(settings, part.name) for part in fields(Workload) if part.name != OWN}
-    own = {name: getattr(settings, name) for name in sections()}
+    shared = dict(vars(settings))
+    own = {name: shared.pop(name) for name in sections()}
     changed = {name: plain(section) for name, section in own.items() if section != sections()[name]()}
     return Workload(**shared, kinds={**changed, **foreign})
 

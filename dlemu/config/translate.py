@@ -163,8 +163,6 @@ RENAMED_VALUES: dict[KeyPath, dict[object, str]] = {
     ("dataset", "format"): {"jpg": "jpeg", "tif": "tiff"},
 }
 """Section and key -> value in DLIO or in common use -> value here. YAML reads `off` as false."""
-TABLES = ("accelerators", "scales")
-"""Sections whose keys are names that a user chose."""
 DURATIONS = {
     (part.name, key.name)
     for part in fields(Workload)
@@ -178,7 +176,7 @@ DURATIONS = {
 def layer(path: KeyPath, value: Any) -> Layer:
     """Split a value at `path` into single settings by dlemu's names: `data_reader: {nice: 4}` into reader.nice, 4."""
     path = renamed(path, value)
-    if not isinstance(value, Mapping) or not value or path in DURATIONS or (path and path[0] in TABLES):
+    if not isinstance(value, Mapping) or not value or path in DURATIONS:
         if isinstance(value, str | bool):
             value = RENAMED_VALUES.get(path, {}).get(value, value)
         return [(path, value)] if path else []
@@ -198,15 +196,14 @@ def merged(layers: Iterable[Layer]) -> dict[str, Any]:
 
 
 def put(tree: dict[str, Any], path: KeyPath, value: Any) -> None:
-    """Set the value at a path; a mapping is merged into what is there, but for a time, which is replaced."""
+    """Set the value at a path, that of a `layer`: a mapping is a time, or empty and replaces nothing."""
     section = tree
     for depth, key in enumerate(path[:-1], start=1):
         if not isinstance(section.get(key), dict):  # a time that was a number becomes `{mean: number}`
             section[key] = {"mean": section[key]} if path[:depth] in DURATIONS and key in section else {}
         section = section[key]
-    if isinstance(value, Mapping) and isinstance(section.get(path[-1]), dict) and path not in DURATIONS:
-        for name, item in value.items():
-            put(section[path[-1]], (str(name),), item)
+    if isinstance(value, Mapping) and path not in DURATIONS:
+        section.setdefault(path[-1], {})
     else:
         section[path[-1]] = deepcopy(value)
 

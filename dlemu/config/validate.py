@@ -77,45 +77,33 @@ def _checkpoint_problems(workload: Workload) -> Iterator[str]:
     if not workload.model.has_size:
         yield (
             f"workload {workload.model.name!r} does not say how large a model's checkpoint is: wanted a workload that"
-            " does, as in `dlemu checkpoint workload=llama3_8b scale=laptop` (`dlemu workloads` lists them), or"
-            f" its bytes in model.model_size_bytes, other than the default of {Model.model_size_bytes:,}"
+            " does, as in `dlemu checkpoint workload=llama3_8b scale=laptop`, or model.model_size_bytes, other than"
+            f" the default of {Model.model_size_bytes:,}"
         )
     if max(settings.num_checkpoints_write, settings.num_checkpoints_read) < 1:
         yield "checkpoint.num_checkpoints_write and num_checkpoints_read are both 0: wanted 1 or more for at least one"
-    most_buffer_bytes = 128 << 20
     for name in ("writers", "readers"):
-        if getattr(settings, name) * settings.transfer_size > most_buffer_bytes:
-            yield (
-                f"checkpoint.{name} is {getattr(settings, name)} with a checkpoint.transfer_size of "
-                f"{settings.transfer_size}: wanted at most 128 MiB for their product, the limit of a rank's buffers"
-            )
+        buffers_bytes = getattr(settings, name) * settings.transfer_size
+        if buffers_bytes > 128 << 20:  # the limit of a rank's buffers
+            yield f"checkpoint.{name} x checkpoint.transfer_size is {buffers_bytes}: wanted at most 128 MiB"
     if settings.odirect and settings.read_as == "torch_load":
-        yield (
-            "checkpoint.odirect is true with read_as=torch_load, which reads tensors where they begin: wanted "
-            "read_as=fast or mlperf_v3, or odirect=false"
-        )
+        yield "checkpoint.odirect is true, but read_as=torch_load reads tensors where they begin: wanted read_as=fast"
 
 
 def _storage_problems(workload: Workload) -> Iterator[str]:
     storage, reader = workload.storage, workload.reader
-    has_files = storage.has_paths
     try:
         opened = open_storage(workload.storage_spec)
-        if not has_files and opened.is_remote and reader.transfer_size:
-            yield (
-                f"reader.transfer_size is {reader.transfer_size}: an object is read by requests; wanted "
-                "reader.range_bytes, the size of one"
-            )
+        if not storage.has_paths and opened.is_remote and reader.transfer_size:
+            yield f"reader.transfer_size is {reader.transfer_size}: the size of requests is reader.range_bytes"
         if reader.engine == "library":
             local_folder(opened, workload.dataset.data_folder, "reader.engine=library")
     except UserError as error:
         yield str(error)
     for key, default in (("range_bytes", 0), ("io_depth", 1)):
-        if has_files and getattr(reader, key) != default:
-            yield (
-                f"reader.{key} is {getattr(reader, key)}, but storage.storage_type={storage.storage_type} has files, "
-                "which a worker reads by one call at a time: leave it out, and set reader.read_threads"
-            )
+        value = getattr(reader, key)
+        if storage.has_paths and value != default:
+            yield f"reader.{key} is {value}, but storage.storage_type={storage.storage_type} has files: leave it out"
 
 
 def _folder_problems(workload: Workload, key: str, folder: str) -> Iterator[str]:
@@ -126,71 +114,36 @@ def _folder_problems(workload: Workload, key: str, folder: str) -> Iterator[str]
 
 
 def _training_problems(workload: Workload) -> Iterator[str]:
-    flow, data, reader, train = workload.workflow, workload.dataset, workload.reader, workload.train
-    if not flow.train:
-        yield (
-            "workflow.train is false: nothing would be trained; set workflow.train=true, or run `dlemu datagen` or "
-            "`dlemu checkpoint`"
-        )
-    if flow.checkpoint:
-        folder = workload.checkpoint.checkpoint_folder
+    data, reader, train = workload.dataset, workload.reader, workload.train
+    if not workload.workflow.train:
+        yield "workflow.train is false: nothing would be trained; set workflow.train=true, or run `dlemu datagen`"
+    if workload.workflow.checkpoint:
+        folder, keep_last = workload.checkpoint.checkpoint_folder, workload.checkpoint.keep_last
         yield from _folder_problems(workload, "checkpoint.checkpoint_folder", folder)
-        if workload.checkpoint.keep_last:
-            yield (
-                f"checkpoint.keep_last is {workload.checkpoint.keep_last}: training keeps all its checkpoints, as DLIO "
-                "does; wanted 0"
-            )
+        if keep_last:
+            yield f"checkpoint.keep_last is {keep_last}: training keeps all its checkpoints, as DLIO does; wanted 0"
         if data.source == "folder" and _is_inside(folder, data.data_folder):
-            yield (
-                f"checkpoint.checkpoint_folder {folder} is in dataset.data_folder, and dlemu writes nothing among files"
-                " of your own: wanted another folder"
-            )
+            yield f"checkpoint.checkpoint_folder {folder}: dlemu writes nothing among files of your own; set another"
     if not is_zero(train.step_cpu_time) and is_zero(train.computation_time):
-        yield (
-            "train.step_cpu_time is part of a step, and train.computation_time, the whole step, is 0: wanted the time"
-            " that a step takes on an idle host"
-        )
+        yield "train.step_cpu_time is part of train.computation_time, which is 0: wanted the time of a whole step"
     if bool(reader.tensors) != bool(reader.tensor_bytes):
-        yield (
-            f"reader.tensors is {reader.tensors}, and reader.tensor_bytes is {reader.tensor_bytes}: wanted both, or "
-            "neither"
-        )
-    yield from _reading_problems(workload)
-
-
-def _reading_problems(workload: Workload) -> Iterator[str]:
-    """Yield which settings of reading contradict each other, or need an index or a page cache that is not there."""
-    data, reader, percent = workload.dataset, workload.reader, workload.reader.page_cache_percent
+        yield f"reader.tensors is {reader.tensors}, reader.tensor_bytes {reader.tensor_bytes}: wanted both, or neither"
     if reader.engine == "library" and reader.odirect:
-        yield (
-            "reader.engine=library reads files through the page cache, which reader.odirect=true bypasses: "
-            "leave reader.engine out, or set reader.odirect=false"
-        )
+        yield "reader.engine=library reads files through the page cache: wanted reader.odirect=false"
     if reader.engine == "library" and data.source == "folder":
         from datagen.own_folder import FLAT
 
         if data.format in FLAT:
-            yield (
-                f"reader.engine is 'library', which reads {data.format} by its index, and files of your own have none; "
-                "wanted 'matched'"
-            )
+            yield f"reader.engine=library reads {data.format} by its index, which your own files lack; wanted 'matched'"
     if reader.verify and data.format == "synthetic":
-        yield (
-            "reader.verify is true, but files of format synthetic are not read; wanted reader.verify=false, or another"
-            " dataset.format"
-        )
+        yield "reader.verify is true, but files of format synthetic are not read: wanted reader.verify=false"
+    percent = reader.page_cache_percent
     if percent and reader.evict_page_cache == "never":
-        yield (
-            f"reader.page_cache_percent is {percent:g}, of a dataset that reader.evict_page_cache=never leaves in the"
-            " page cache as it is; wanted 'start' or 'epochs'"
-        )
+        yield f"reader.page_cache_percent is {percent:g}: wanted reader.evict_page_cache=start or epochs with it"
     if percent and (reader.odirect or not workload.storage.has_paths):
         yield f"reader.page_cache_percent is {percent:g}, but these reads bypass the page cache; wanted 0"
     if reader.evict_page_cache == "epochs" and data.format == "mmap_indexed_binary":
-        yield (
-            "reader.evict_page_cache is 'epochs', but mmap_indexed_binary's readers keep their files mapped and the"
-            " kernel keeps mapped pages; wanted 'start', or dataset.format=indexed_binary"
-        )
+        yield "reader.evict_page_cache is 'epochs', but mmap_indexed_binary's pages stay mapped: wanted 'start'"
 
 
 def _is_inside(path: str, folder: str) -> bool:

@@ -6,6 +6,7 @@ import os
 import re
 from functools import cache
 from importlib import resources
+from itertools import chain
 from typing import Any
 
 import yaml
@@ -17,7 +18,7 @@ from datagen.regular import read_regular
 SUFFIX = ".yaml"
 YAML_LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 MOST_YAML_BYTES = 1 << 20  # all existing settings fill 10 KB
-MOST_YAML_VALUES = 10_000  # aliases of aliases multiply the values of a short file
+MOST_YAML_VALUES = 10_000  # more would take long: aliases of aliases multiply the values of a short file
 _CONFIG_MODULE = "dlemu.configs"
 _REFERENCE = re.compile(r"(?<!\\)(?:\\\\)*\$\{")
 
@@ -60,13 +61,9 @@ def workload_file(choice: str, config_dir: str | None) -> str:
     paths = _files(config_dir)
     names = ", ".join(sorted(paths))
     if os.sep in choice or choice.endswith((SUFFIX, ".yml")):
-        if not choice.endswith(SUFFIX):
-            problem = f"it does not end in {SUFFIX}"
-        elif not os.path.exists(choice):
-            problem = "there is no such file"
-        else:
+        if choice.endswith(SUFFIX) and os.path.exists(choice):
             return choice
-        raise UserError(f"workload={choice}: {problem}; wanted a file NAME{SUFFIX}, or a name: {names}")
+        raise UserError(f"workload={choice}: there is no such file NAME{SUFFIX}; wanted one, or a name: {names}")
     if choice not in paths:
         raise UserError(f"there is no workload {choice!r}: {nearest(choice, paths)}known: {names}")
     return paths[choice]
@@ -74,39 +71,28 @@ def workload_file(choice: str, config_dir: str | None) -> str:
 
 def compose_workload(choice: str, config_dir: str | None) -> dict[str, Any]:
     """Return the sections of the chosen workload as nested values, references unresolved; raises UserError."""
-    path = workload_file(choice, config_dir)
-    try:
-        tree = _parse(_read_limited(path))
-    except ValueError as error:
-        raise UserError(f"workload={choice} can't be composed: {error}") from None
+    tree = _read(workload_file(choice, config_dir))
     if "defaults" in tree:
         raise UserError(
             f"workload={choice} includes other files by a defaults list: wanted one file with all its settings; `dlemu "
             "train workload=NAME --cfg` prints those of a workload"
         )
     tree.pop("hydra", None)  # of Hydra's own settings a workload needs none
-    # DLIO's own configurations have all sections below `workload`.
-    sections = tree.get("workload")
-    if isinstance(sections, dict):
-        del tree["workload"]
-        return tree | sections
-    if sections is None:
-        tree.pop("workload", None)
-    return tree
+    sections = tree.pop("workload", None) or {}  # DLIO's own configurations have all sections below `workload`
+    return tree | (sections if isinstance(sections, dict) else {"workload": sections})
 
 
-def _to_dict(config: Any, *, resolve: bool = False) -> dict[str, Any]:
-    """Return a configuration, nested values or a text of YAML as nested values; raises ValueError if it is no mapping.
+def _to_dict(values: Any, *, resolve: bool = False) -> dict[str, Any]:
+    """Return nested values, or a text of YAML, as nested values; raises ValueError if it is no mapping.
 
     `resolve` replaces references, and raises for one without a value.
     """
     from omegaconf import OmegaConf
 
-    config = config if OmegaConf.is_config(config) else OmegaConf.create(config)
-    values = OmegaConf.to_container(config, resolve=resolve, throw_on_missing=resolve)
-    if not isinstance(values, dict):
-        raise ValueError(f"it is a {type(values).__name__}: wanted a mapping of sections")
-    return {str(key): value for key, value in values.items()}
+    tree = OmegaConf.to_container(OmegaConf.create(values), resolve=resolve, throw_on_missing=resolve)
+    if not isinstance(tree, dict):
+        raise ValueError(f"it is a {type(tree).__name__}: wanted a mapping of sections")
+    return {str(key): value for key, value in tree.items()}
 
 
 def resolve(tree: dict[str, Any]) -> dict[str, Any]:
@@ -125,26 +111,10 @@ def resolve(tree: dict[str, Any]) -> dict[str, Any]:
 
 def read_plain(path: str) -> dict[str, Any]:
     """Return the values in a YAML file of unknown source; raises UserError, also for references to this host."""
-    content = _read_limited(path)
-    try:
-        tree = _parse(content)
-    except ValueError as error:
-        raise UserError(f"{path} can't be read: {error}") from None
+    tree = _read(path)
     if _has_references(tree):
         raise UserError(f"{path} has references (${{...}}): wanted the plain values that dlemu writes")
     return tree
-
-
-def _parse(content: bytes) -> dict[str, Any]:
-    """Return the values in a text of YAML, references unresolved; raises ValueError that says what is wrong."""
-    from omegaconf.errors import OmegaConfBaseException
-
-    try:
-        return _to_dict(content.decode())
-    except RecursionError:
-        raise ValueError("its values refer to themselves, or nest too deep") from None
-    except (yaml.YAMLError, OmegaConfBaseException) as error:
-        raise ValueError(str(error)) from None
 
 
 def _has_references(value: Any) -> bool:
@@ -155,28 +125,31 @@ def _has_references(value: Any) -> bool:
     return isinstance(value, str) and _REFERENCE.search(value) is not None
 
 
-def _read_limited(path: str) -> bytes:
-    """Return a YAML file's content; raises UserError for more values than any real file has, which take long."""
+def _read(path: str) -> dict[str, Any]:
+    """Return the values in a YAML file, references unresolved; raises UserError, also for more than real files have."""
+    from omegaconf.errors import OmegaConfBaseException
+
     try:
         content = read_regular(path, MOST_YAML_BYTES)
+        if _has_more_values(yaml.compose(content, YAML_LOADER), MOST_YAML_VALUES):
+            raise ValueError(f"it has too many keys and values (aliases expanded): wanted at most {MOST_YAML_VALUES}")
+        return _to_dict(content.decode())
+    except RecursionError:
+        problem = "its values refer to themselves, or nest too deep"
     except OSError as error:
-        raise UserError(f"{path} can't be read: {error.strerror}; wanted a file of YAML") from None
-    try:
-        root = yaml.compose(content, YAML_LOADER)
-    except (yaml.YAMLError, ValueError, RecursionError):
-        return content  # `_parse` reports what is wrong
-    values = _count_values(root, {})
-    if values > MOST_YAML_VALUES:
-        raise UserError(f"{path} has {values} keys and values (aliases expanded): wanted at most {MOST_YAML_VALUES}")
-    return content
+        problem = f"{error.strerror}; wanted a file of YAML"
+    except (yaml.YAMLError, OmegaConfBaseException, ValueError) as error:
+        problem = str(error)
+    raise UserError(f"{path} can't be read: {problem}")
 
 
-def _count_values(node: Any, counts: dict[int, int]) -> int:
-    """Return the number of values in a node of YAML, aliases expanded; `counts` is by the id of each counted node."""
-    if id(node) not in counts:
-        counts[id(node)] = 1  # for a node that contains itself
-        children = node.value if node is not None and isinstance(node.value, list) else []
+def _has_more_values(root: Any, most: int) -> bool:
+    """Return whether a node of YAML has more values than this, aliases expanded."""
+    waiting, count = [root], 0
+    while waiting and count <= most:
+        node, count = waiting.pop(), count + 1
         if isinstance(node, yaml.MappingNode):
-            children = [child for pair in children for child in pair]
-        counts[id(node)] += sum(_count_values(child, counts) for child in children)
-    return counts[id(node)]
+            waiting += chain(*node.value)
+        elif isinstance(node, yaml.SequenceNode):
+            waiting += node.value
+    return count > most

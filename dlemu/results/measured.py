@@ -33,7 +33,6 @@ class RunFacts:
 
     facts_version: int = ANSWER_VERSION
     kind: str
-    """Kind of job."""
     workload: Workload
     ranks: int
     seed: int
@@ -49,15 +48,15 @@ class RunFacts:
 
 
 def common_fields(facts: RunFacts) -> dict[str, Any]:
-    """Return the fields of `JobSummary`, without kind and verdict, and `environment`, for any kind of run."""
-    journal = facts.journal
+    """Return the fields of `JobSummary` without its verdict, for any kind of run."""
     return {
+        "kind": facts.kind,
         "complete": facts.failure is None,
         "failure": facts.failure,
         "workload": facts.workload.model.name,
         "ranks": facts.ranks,
         "started_at": facts.started_at,
-        "environment": Environment(hosts=journal.hosts, storage=journal.storage),
+        "environment": Environment(hosts=facts.journal.hosts, storage=facts.journal.storage),
     }
 
 

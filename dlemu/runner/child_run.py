@@ -12,7 +12,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
@@ -23,6 +23,8 @@ from dlemu.metrics.verdict import COMPLETED
 from dlemu.ranks import Comm, Interrupted, die_with_parent, first_failure
 from dlemu.ranks.failure import INTERRUPTED, RANK, Role, killed_by, overdue
 from dlemu.ranks.launch import run_ranks
+from dlemu.results import SUMMARY
+from dlemu.runner.ranks import OnLook
 
 LOG = "console.txt"
 _SAVING_SECONDS = 30.0  # time for a run to save after Ctrl-C, before it is killed
@@ -31,45 +33,33 @@ _MESSAGE_LINES = 12  # enough for dlemu's longest messages, and for the end of a
 _RUN = Role("run", RANK.remedy)
 
 
-@dataclass(frozen=True)
-class Ended:
-    """How a short command ended, and what it printed."""
-
-    status: int
-    """Exit status; -N if signal N ended it."""
-    how: str
-    """The same in words."""
-    out: str
-    err: str
-
-
 def run_train(
-    words: Sequence[str],
-    folder: str,
-    look: Callable[[], None],
-    launcher: Sequence[str] = (),
-    command_name: str = "train",
+    words: Sequence[str], folder: str, look: OnLook, launcher: Sequence[str] = (), command: str = "train"
 ) -> None:
     """Run a job to its end, with results in `folder`; see `job` and `run_commands`."""
-    run_commands([job(words, folder, launcher, command_name)], look)
+    run_commands([job(words, folder, launcher, command)], look)
 
 
-def job(words: Sequence[str], folder: str, launcher: Sequence[str] = (), command_name: str = "train") -> Command:
+def job(words: Sequence[str], folder: str, launcher: Sequence[str] = (), command: str = "train") -> Command:
     """Return the command of a job with overrides `words`; it succeeds whatever its verdict is."""
-    command = [*launcher, *module_command("dlemu", command_name, *words, override(("output", "folder"), folder))]
     # An interpreter that could not start also ends with status 1 (fail), so the result file must exist, too.
-    return Command(words=command, folder=folder, result="summary.json", done=COMPLETED)
+    return Command(
+        words=[*launcher, *dlemu_command(command, *words, override(("output", "folder"), folder))],
+        folder=folder,
+        result=SUMMARY,
+        done=COMPLETED,
+    )
 
 
-def module_command(module: str, *words: str) -> list[str]:
-    """Return the command that runs a module of dlemu with `words`.
+def dlemu_command(*words: str) -> list[str]:
+    """Return the command that runs `dlemu` with `words`.
 
     `python -m` imports from the current folder first, which may have a yaml.py of the user's. `-P` prevents that,
     unless this process imports from there as well.
     """
     imports_from_here = any(os.path.abspath(entry) == os.getcwd() for entry in sys.path)
     options = [] if imports_from_here else ["-P"]
-    return [sys.executable, *options, "-m", module, *words]
+    return [sys.executable, *options, "-m", "dlemu", *words]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -82,23 +72,12 @@ class Command:
     done: Sequence[int] = (0,)
     """Exit statuses that mean success; commands that run concurrently have the same."""
 
-    def execute(self) -> NoReturn:
-        """Become this command, in a session of its own, without input."""
-        os.setsid()
-        for number in (signal.SIGINT, signal.SIGHUP):
-            signal.signal(number, signal.SIG_DFL)
-        os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
-        log = os.open(self.log, os.O_WRONLY)
-        os.dup2(log, 1)
-        os.dup2(log, 2)
-        os.execvp(self.words[0], list(self.words))
-
     @property
     def log(self) -> str:
         return os.path.join(self.folder, LOG)
 
 
-def run_commands(commands: Sequence[Command], look: Callable[[], None]) -> None:
+def run_commands(commands: Sequence[Command], look: OnLook = lambda: None) -> None:
     """Run commands concurrently; call `look` every half second meanwhile.
 
     The first that fails ends the others, and raises UserError or DlemuError with its message. A signal to this process
@@ -108,7 +87,16 @@ def run_commands(commands: Sequence[Command], look: Callable[[], None]) -> None:
         os.close(create_claimed(command.folder, LOG))
 
     def run(comm: Comm) -> NoReturn:
-        commands[comm.rank].execute()
+        """Become a command, in a session of its own, without input."""
+        command = commands[comm.rank]
+        os.setsid()
+        for number in (signal.SIGINT, signal.SIGHUP):
+            signal.signal(number, signal.SIG_DFL)
+        os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+        log = os.open(command.log, os.O_WRONLY)
+        os.dup2(log, 1)
+        os.dup2(log, 2)
+        os.execvp(command.words[0], [*command.words])
 
     ends = run_ranks(
         len(commands),
@@ -134,21 +122,17 @@ def run_commands(commands: Sequence[Command], look: Callable[[], None]) -> None:
 
 
 def run_attached(command: Sequence[str], environment: Mapping[str, str]) -> int:
-    """Run a user's command on this terminal to its end, with environment variables added.
+    """Run a user's command on this terminal, with environment variables added, and return its exit status.
 
-    No signal ends this process: Ctrl-C on the terminal reaches the command directly, others are forwarded. Returns its
-    exit status; -N if signal N ended it, and -SIGINT for any failure after Ctrl-C. Raises UserError if it can't be
-    started.
+    No signal ends this process: Ctrl-C on the terminal reaches the command directly, others are forwarded. The status
+    is -N if signal N ended it, and -SIGINT for any failure after Ctrl-C. Raises UserError if it can't be started.
     """
     process: subprocess.Popen[bytes] | None = None
-    received: set[int] = set()
-    early: list[int] = []  # signals that came before the command was there to get them
+    received: list[int] = []
 
     def handle(number: int, _: object) -> None:
-        received.add(number)
-        if process is None:
-            early.append(number)
-        elif number != signal.SIGINT:
+        received.append(number)
+        if process is not None and number != signal.SIGINT:
             process.send_signal(number)
 
     with contextlib.ExitStack() as stack:
@@ -161,10 +145,22 @@ def run_attached(command: Sequence[str], environment: Mapping[str, str]) -> int:
             raise UserError(
                 f"{command[0]} can't be started ({error.strerror}): wanted a command and its arguments"
             ) from None
-        for early_number in early:
-            process.send_signal(early_number)
+        for early in [*received]:  # before the command was there to get them
+            process.send_signal(early)
         status = process.wait()
     return -signal.SIGINT if status and signal.SIGINT in received else status
+
+
+@dataclass(frozen=True)
+class Ended:
+    """How a short command ended, and what it printed."""
+
+    status: int
+    """Exit status; -N if signal N ended it."""
+    how: str
+    """The same in words."""
+    out: str
+    err: str
 
 
 class OverdueError(DlemuError):

@@ -22,7 +22,7 @@ from dlemu.results.live import Progress, seconds_left
 from dlemu.results.wording import count
 from dlemu.runner.events import DatasetMade, DatasetVerified, OnEvent, Warned
 from dlemu.runner.job import JobRequest
-from dlemu.runner.ranks import Ranks, with_ranks
+from dlemu.runner.ranks import OnLook, Ranks, with_ranks
 
 
 def make(
@@ -31,7 +31,7 @@ def make(
     *,
     caution: Callable[[Workload, int], str] = lambda workload, ranks: "",
     fsync: bool = False,
-    on_look: Callable[[], None] | None = None,
+    on_look: OnLook = lambda: None,
 ) -> DatasetMade | None:
     """Make the missing files of a dataset; return a summary on rank 0. Raises UserError, RunFailedError.
 
@@ -57,8 +57,7 @@ def free_bytes(workload: Workload, folder: str) -> int | None:
 def make_on_this_host(workload: Workload, ranks: int, on_event: OnEvent) -> None:
     """Make and fsync the missing files of a dataset with `ranks` forked ranks; raises UserError, RunFailedError."""
     check_data(workload)
-    forked = Ranks(ranks, workload.timeout_seconds)
-    forked.run(lambda comm: make_dataset(workload, comm, on_event, fsync=True))
+    Ranks(ranks, workload.timeout_seconds).run(lambda comm: make_dataset(workload, comm, on_event, fsync=True))
 
 
 def check_bytes(request: JobRequest, on_event: OnEvent) -> None:

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -38,15 +39,12 @@ class JobBegan:
 
 @dataclass(frozen=True, kw_only=True)
 class DatasetMade:
-    """The dataset is complete."""
+    """The dataset is complete: `files` with `bytes` were made now, by all ranks, and `kept_files` existed before."""
 
     folder: str
     files: int
-    """Files made now, by all ranks."""
     bytes: int
-    """Bytes of these files."""
     kept_files: int
-    """Files that existed before."""
     seconds: float
     """Time of the slowest rank."""
 
@@ -101,17 +99,6 @@ class NotSaved:
     folder: str = "not saved"
 
 
-@dataclass(frozen=True, kw_only=True)
-class Making:
-    """Not an event: a workload changed so that it first makes the data that it reads."""
-
-    workload: Workload
-    bytes: int
-    """At most this much is made, by nominal sizes; 0 if everything exists."""
-    folder: str
-    """Folder in which it is made."""
-
-
 Event = JobBegan | Progress | DatasetMade | DatasetVerified | PartMeasured | Warned | Doing | Saved | NotSaved
 OnEvent = Callable[[Event], None]
 
@@ -130,25 +117,24 @@ def to_all(*subscribers: OnEvent) -> OnEvent:
     return pass_on
 
 
+@dataclass
 class Reporter:
     """Reports the progress of a run from its rank 0, which calls it at every step or file."""
 
-    def __init__(self, follower: Follower, on_event: OnEvent) -> None:
-        self._follower, self._on_event = follower, on_event
-        self._due_seconds = 0.0
+    follower: Follower
+    on_event: OnEvent
+    due_seconds: float = 0.0
 
     def __call__(self) -> None:
-        if time.monotonic() >= self._due_seconds:
+        if time.monotonic() >= self.due_seconds:
             self.look()
 
     def look(self) -> None:
         """Report the progress now."""
-        began_seconds = time.monotonic()
-        try:
-            progress = self._follower()
-        except OSError:  # a run goes on, even if its progress can't be read
-            return
-        now_seconds = time.monotonic()
+        began_seconds, progress = time.monotonic(), None
+        with contextlib.suppress(OSError):  # a run goes on, even if its progress can't be read
+            progress = self.follower()
         if progress is not None:
-            self._due_seconds = now_seconds + max(LOOK_SECONDS, (now_seconds - began_seconds) / _COST_SHARE)
-            self._on_event(progress)
+            now_seconds = time.monotonic()
+            self.due_seconds = now_seconds + max(LOOK_SECONDS, (now_seconds - began_seconds) / _COST_SHARE)
+            self.on_event(progress)

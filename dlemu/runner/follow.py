@@ -6,6 +6,7 @@ import contextlib
 import os
 import shlex
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
 
@@ -31,76 +32,63 @@ class RunState:
     """Progress of an active run, once a rank has begun."""
     sentence: str = ""
     """How the run ended."""
-    status: int = 0
-    """Exit status matching `state` and `sentence`."""
+    status: int = DlemuError.exit_status
+    """Exit status that says how it ended."""
 
 
-class RunFollower:
-    """Follows one run of any kind: call `look` repeatedly."""
-
-    def __init__(self, folder: str) -> None:
-        """Raises UserError for a folder that holds no run."""
-        self.folder = folder
-        if not any(os.path.lexists(os.path.join(folder, name)) for name in (LIVE, SUMMARY)):
-            raise UserError(
-                f"{folder} holds no run: name the folder of an active run, such as output.folder or "
-                "results/WORKLOAD/TIME"
-            )
-        self._live = os.path.join(self.folder, LIVE)
-        self._follower: Follower | None = None  # until the run has written its facts
-        self._last_state: object = None
-        age_seconds = time.time() - _newest(self._live)
-        self._changed_seconds = time.monotonic() - age_seconds
-
-    def look(self) -> RunState:
-        """Return the current state of the run. Raises UserError for a damaged folder."""
-        if os.path.lexists(os.path.join(self.folder, SUMMARY)):
-            return self._ended()
+def follow_run(folder: str) -> Iterator[RunState]:
+    """Yield the current state of the run in a folder, without end; raises UserError for no run, or a damaged one."""
+    live, summary = os.path.join(folder, LIVE), os.path.join(folder, SUMMARY)
+    if not (os.path.lexists(live) or os.path.lexists(summary)):
+        raise UserError(
+            f"{folder} holds no run: name the folder of an active run, such as output.folder or results/WORKLOAD/TIME"
+        )
+    follower: Follower | None = None  # until the run has written its facts
+    last_state: object = None
+    changed_seconds = time.monotonic() - (time.time() - _newest(live))
+    while True:
         progress = None
         with contextlib.suppress(FileNotFoundError, NotADirectoryError):  # it has just ended
-            progress = self._progress()
-        if goes_on(self.folder):
-            return RunState(state="runs", progress=progress)
-        if os.path.lexists(os.path.join(self.folder, SUMMARY)):
-            return self._ended()
-        sentence = f"the run left no result in {self.folder}"
-        if os.path.isdir(self._live):
-            quiet_seconds = self._quiet_seconds(progress)
-            if quiet_seconds < QUIET_SECONDS:
-                return RunState(state="runs", progress=progress)
+            follower = follower or _follower(folder, live)
+            progress = follower() if follower else None
+        is_running = goes_on(folder)
+        # Rows count, too, as writing by mmap may leave st_mtime.
+        state = progress and (progress.at, progress.done), _newest(live)
+        if last_state not in (None, state):
+            changed_seconds = time.monotonic()
+        last_state, quiet_seconds = state, time.monotonic() - changed_seconds
+        if os.path.lexists(summary):
+            yield _ended(folder)
+        elif is_running or (os.path.isdir(live) and quiet_seconds < QUIET_SECONDS):
+            yield RunState(state="runs", progress=progress)
+        elif os.path.isdir(live):
             sentence = (
-                f"the run in {self.folder} ended before it could write its result, killed or without space: nothing "
-                f"there has changed for {quiet_seconds:.0f} s; `dlemu report {shlex.quote(self.folder)}` shows what it "
-                "had measured"
+                f"the run in {folder} ended before it could write its result, killed or without space: nothing there "
+                f"has changed for {quiet_seconds:.0f} s; `dlemu report {shlex.quote(folder)}` shows what it had "
+                "measured"
             )
-        return RunState(state="dead", status=DlemuError.exit_status, sentence=sentence)
+            yield RunState(state="dead", sentence=sentence)
+        else:
+            yield RunState(state="dead", sentence=f"the run left no result in {folder}")
 
-    def _quiet_seconds(self, progress: Progress | None) -> float:
-        """Return for how long neither files nor rows changed. Rows count, as writing by mmap may leave st_mtime."""
-        now_seconds = time.monotonic()
-        state = (progress and (progress.at, progress.done), _newest(self._live))
-        if self._last_state not in (None, state):
-            self._changed_seconds = now_seconds
-        self._last_state = state
-        return now_seconds - self._changed_seconds
 
-    def _ended(self) -> RunState:
-        kind = kind_of(self.folder)
-        if kind is None or not kind.is_job:
-            return RunState(state="ended", sentence=f"the run in {self.folder} has ended")
-        summary: JobSummary = decode_versioned(os.path.join(self.folder, SUMMARY), kind.load().answer_type)
-        sentence = summary.failure or summary.headline or "it completed"
-        return RunState(state="ended", sentence=sentence, status=summary.exit_status)
+def _ended(folder: str) -> RunState:
+    kind = kind_of(folder)
+    if kind is None or not kind.is_job:
+        return RunState(state="ended", sentence=f"the run in {folder} has ended", status=0)
+    summary: JobSummary = decode_versioned(os.path.join(folder, SUMMARY), kind.load().answer_type)
+    sentence = summary.failure or summary.headline or "it completed"
+    return RunState(state="ended", sentence=sentence, status=summary.exit_status)
 
-    def _progress(self) -> Progress | None:
-        facts_path = os.path.join(self._live, FACTS)
-        if self._follower is None:
-            kind = kind_of(self.folder) if os.path.exists(facts_path) else None
-            if kind is None:
-                return None
-            job = kind.load_job().job
-            self._follower = job.follow(read_facts(facts_path, job.facts_type), self._live)
-        return self._follower()
+
+def _follower(folder: str, live: str) -> Follower | None:
+    facts_path = os.path.join(live, FACTS)
+    kind = kind_of(folder) if os.path.exists(facts_path) else None
+    if kind is None:
+        return None
+    job = kind.load_job().job
+    follower: Follower = job.follow(read_facts(facts_path, job.facts_type), live)
+    return follower
 
 
 def _newest(folder: str) -> float:

@@ -23,13 +23,14 @@ from dlemu.results.live import write_live_facts
 from dlemu.results.measured import MeasuredLog, write_measured, write_summary
 from dlemu.results.parts import JobSummary
 from dlemu.results.wording import count
-from dlemu.runner.events import Doing, JobBegan, Making, NotSaved, OnEvent, Saved
-from dlemu.runner.job_kind import AnyKind, F, J, JobKind, N, R
-from dlemu.runner.ranks import Ranks, with_ranks
-from dlemu.runner.run_folder import SAVING_SECONDS, Kept, check_folder, drop_folder, drop_live, make_folder, new_folder
+from dlemu.runner.events import Doing, JobBegan, NotSaved, OnEvent, Saved
+from dlemu.runner.job_kind import JobKind
+from dlemu.runner.ranks import OnLook, Ranks, with_ranks
+from dlemu.runner.run_folder import Job, Kept, check_folder, drop_folder, drop_live, make_folder, new_folder
 
 CONFIRM_ABOVE_BYTES = 10e9  # larger datasets are made only if the user agrees
 TRIAL_SCALE = "laptop"  # the scale suggested for first tries, if a workload has it
+_SAVING_SECONDS = 60.0  # for saving, even if `timeout_seconds` is less: writing many steps takes a while
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,8 +41,8 @@ class JobRequest:
     """Returns the settings; called once, in the process that starts the ranks, or on rank 0. Raises UserError."""
     words: Sequence[str] = ()
     """The user's overrides: a launcher's processes need some of them before rank 0 has loaded the settings."""
-    allow_making: Callable[[Making, int], None] | None = None
-    """Makes missing data first: called with what would be made and the number of ranks; raises UserError to refuse."""
+    allow_making: Callable[[Workload, int, int], None] | None = None
+    """Makes missing data first: called with the workload that does, its bytes and the ranks; raises UserError."""
     size_is_given: bool = False
     """Whether the user set the number of files to make, which is then kept."""
     wants_verdict: bool = True
@@ -54,7 +55,6 @@ class JobRequest:
 class JobResult:
     """The result of a job on rank 0; the same is in its folder."""
 
-    kind: str
     folder: str
     summary: JobSummary
     """All metrics, in the kind's own type."""
@@ -63,46 +63,40 @@ class JobResult:
 
 
 def run_alone(
-    request: JobRequest, on_event: OnEvent, kind: AnyKind | None = None, on_look: Callable[[], None] | None = None
+    request: JobRequest, on_event: OnEvent, kind: JobKind | None = None, on_look: OnLook = lambda: None
 ) -> JobResult | None:
     """Run a job and return its result on rank 0; None on other ranks, and if the job has no result.
 
     Without `kind`, the workload determines it. Raises UserError before the ranks start, and RunFailedError (with what
     was saved) afterwards. Under mpirun or srun a failing rank ends this process, after it has reported `Warned`.
     """
-
-    def body(ranks: Ranks) -> JobResult | None:
-        workload = ranks.configure(lambda: checked(request.load(), kind))
-        return run_job(kind or kind_for(workload), request, ranks, workload, on_event)
-
-    return with_ranks(request.words, on_event, body, on_look)
+    return with_ranks(request.words, on_event, lambda ranks: _run(ranks, request, on_event, kind), on_look)
 
 
-def kind_for(workload: Workload) -> AnyKind:
-    kind: AnyKind = kind_wanted(workload).load_job().job
+def _kind_for(workload: Workload) -> JobKind:
+    kind: JobKind = kind_wanted(workload).load_job().job
     return kind
 
 
-def checked(workload: Workload, kind: AnyKind | None = None) -> Workload:
+def checked(workload: Workload, kind: JobKind | None = None) -> Workload:
     """Return the workload with the kind's own defaults filled in. Raises UserError for impossible settings."""
-    kind = kind or kind_for(workload)
+    kind = kind or _kind_for(workload)
     workload = kind.complete(workload)
     if workload.workflow.train or not workload.workflow.generate_data:  # a job that only generates data has no result
         check_folder(workload.output.folder or new_folder(workload.results_name, kind.prefix))
     return workload
 
 
-def run_job(
-    kind: JobKind[J, F, N, R], request: JobRequest, ranks: Ranks, workload: Workload, on_event: OnEvent
-) -> JobResult | None:
-    """Run a job with these ranks and a `checked` workload; returns and raises what `run_alone` does."""
+def _run(ranks: Ranks, request: JobRequest, on_event: OnEvent, chosen: JobKind | None) -> JobResult | None:
+    workload = ranks.configure(lambda: checked(request.load(), chosen))
+    kind = chosen or _kind_for(workload)
     if (allow_making := request.allow_making) is not None:
 
         def with_missing_data() -> Workload:
             given = request.size_is_given
-            making: Making = kind.in_time(workload, lambda: kind.making(workload, ranks.count, given=given))
-            allow_making(making, ranks.count)
-            return making.workload
+            changed, size_bytes = kind.in_time(workload, lambda: kind.making(workload, ranks.count, given=given))
+            allow_making(changed, size_bytes, ranks.count)
+            return changed
 
         workload = ranks.agree(with_missing_data)
     if not kind.before(workload, ranks, on_event, wants_verdict=request.wants_verdict):
@@ -120,15 +114,12 @@ def run_job(
             if log is None:
                 return None
             run = save(kind, job, log, on_event)
-            measurements = run if request.keeps_run else None
-            return JobResult(kind=kind.name, folder=run.folder, summary=run.summary, run=measurements)
+            return JobResult(folder=run.folder, summary=run.summary, run=run if request.keeps_run else None)
 
         return ranks.run(run_rank, job.timeout_seconds)
 
 
-def prepare(
-    kind: JobKind[J, F, N, R], workload: Workload, ranks: int, *, wants_verdict: bool = False
-) -> tuple[J, OwnFolder]:
+def prepare(kind: JobKind, workload: Workload, ranks: int, *, wants_verdict: bool = False) -> tuple[Any, OwnFolder]:
     """Return the job, and its folder, which is created together with the live folder; raises UserError."""
     folder = workload.output.folder or new_folder(workload.results_name, kind.prefix)
     started_at = datetime.now().astimezone().isoformat(timespec="seconds")
@@ -137,7 +128,7 @@ def prepare(
     names = [name for rank in range(ranks) for name in kind.live_names(rank)]
     own_folder = make_folder(folder, ranks, names, also=kind.made_folder(job))
     try:
-        job = kind.begin(job)
+        kind.begin(job)
         write_live_facts(folder, kind.facts(job, kind.new_journal(), KILLED), advice=ADVICE)
     except (UserError, OSError):
         drop_folder(own_folder)
@@ -145,13 +136,7 @@ def prepare(
     return job, own_folder
 
 
-def check_ahead(kind: AnyKind, workload: Workload) -> None:
-    """Raise UserError if data that a job reads is missing, unless the job makes it; changes nothing."""
-    if not workload.workflow.generate_data:
-        kind.in_time(workload, lambda: kind.plan(workload, workload.ranks, wants_verdict=False))
-
-
-def save(kind: JobKind[J, F, N, R], job: J, log: MeasuredLog[N], on_event: OnEvent, failure: str | None = None) -> R:
+def save(kind: JobKind, job: Job, log: MeasuredLog[Any], on_event: OnEvent, failure: str | None = None) -> Any:
     """Write the run's folder and return the run, marked incomplete after a `failure`. Raises SpaceError, DlemuError."""
     run = kind.result(job, log, failure)
 
@@ -162,7 +147,7 @@ def save(kind: JobKind[J, F, N, R], job: J, log: MeasuredLog[N], on_event: OnEve
         drop_live(run.folder)
 
     try:
-        within(max(SAVING_SECONDS, job.workload.timeout_seconds), write, f"writing the results into {job.folder}")
+        within(max(_SAVING_SECONDS, job.workload.timeout_seconds), write, f"writing the results into {job.folder}")
     except SpaceError as error:
         if failure is None:
             on_event(NotSaved(kind.name, run.summary, run.folder))
@@ -171,7 +156,7 @@ def save(kind: JobKind[J, F, N, R], job: J, log: MeasuredLog[N], on_event: OnEve
     return run
 
 
-def save_failed(kind: JobKind[J, F, N, R], job: J, folder: OwnFolder, on_event: OnEvent, failure: str) -> Kept | None:
+def save_failed(kind: JobKind, job: Job, folder: OwnFolder, on_event: OnEvent, failure: str) -> Kept | None:
     """Save what the ranks of a failed run left in its live folder; if that is nothing, remove the run's folder."""
     removed = kind.clean_up(job)
     log = kind.salvage(job.live_folder)

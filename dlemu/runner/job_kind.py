@@ -1,121 +1,142 @@
-"""What a kind of job is: the interface by which its runs are planned, measured by ranks, saved, followed and read."""
+"""What a kind of job is: the interface by which its runs are planned, measured by ranks, saved, followed and read.
+
+Ranks log rows of integers, each appended to a file at once: a run is saved even if a rank is killed, and read from the
+files in live/ if it could not be saved.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import os
+import secrets
 import struct
 import time
-from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
+from functools import cached_property, partial
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from datagen.errors import UserError
-from datagen.storage.storage_base import StorageSpec
 from datagen.withheld import scrubbed
 from dlemu.config.dump import published
 from dlemu.config.schema import Workload
+from dlemu.machine.environment import describe_folder, existing_folder
 from dlemu.metrics.rows import Rows
 from dlemu.ranks import Comm, within
+from dlemu.ranks.row_log import RowLog, read_row_logs
 from dlemu.results import FACTS, KILLED, LIVE
-from dlemu.results.live import Follower, RunJournal, read_journal, salvaged
+from dlemu.results.kinds import kind_named
+from dlemu.results.live import Figure, Follower, Progress, RunJournal, read_journal, salvaged
 from dlemu.results.measured import MeasuredLog, MeasuredRun, RunFacts, check_hosts, read_facts, read_readings
-from dlemu.runner.events import Event, Making, OnEvent, Reporter
-from dlemu.runner.run_folder import Unfinished, request_folder, requests_so_far
+from dlemu.results.tables import read_rows, rows_table, write_table
+from dlemu.results.wording import count
+from dlemu.runner.events import Event, OnEvent, Reporter
+from dlemu.runner.recording import RankRecord
+from dlemu.runner.run_folder import Job, Unfinished, requests_so_far
 from dlemu.telemetry import Telemetry, read_logs
 
 if TYPE_CHECKING:
     from dlemu.runner.ranks import Ranks
 
 Notify = Callable[[Event], None]
-Look = Callable[[Workload], None]  # checks that the storage has what a workload needs; raises UserError
-
-
-@dataclass(frozen=True, kw_only=True)
-class Job:
-    """A complete, checked description of a run; picklable, the same on every rank."""
-
-    workload: Workload
-    ranks: int
-    seed: int
-    """Seed of all random choices: shuffling, times, data."""
-    folder: str = ""
-    """The run's folder; empty until `prepare` has made it, as `started_at` is."""
-    started_at: str = ""
-    """ISO 8601 with time zone."""
-
-    @property
-    def live_folder(self) -> str:
-        """Folder of the ranks' logs while they run."""
-        return os.path.join(self.folder, LIVE)
-
-    def live_path(self, name: str) -> str:
-        """Return the path of a file in the live folder; empty on a host that does not see this folder."""
-        return os.path.join(self.live_folder, name) if os.path.isdir(self.live_folder) else ""
-
-    @property
-    def timeout_seconds(self) -> float:
-        """How long ranks wait for each other."""
-        return self.workload.timeout_seconds
-
-    @property
-    def storage_spec(self) -> StorageSpec:
-        """The storage as ranks and workers use it: requests to an object store are counted."""
-        return replace(self.workload.storage_spec, account=request_folder(self.live_folder))
-
-
-J = TypeVar("J", bound=Job)
-F = TypeVar("F", bound=RunFacts)
-N = TypeVar("N", bound=RunJournal)
-R = TypeVar("R", bound=MeasuredRun)
+Look = Callable[[Workload], object]  # checks that the storage has what a workload needs; raises UserError
 T = TypeVar("T")
 
 
-class JobKind(ABC, Generic[J, F, N, R]):
+@dataclass(frozen=True, eq=False)
+class RowsRun(MeasuredRun):
+    """One measured run of a kind that has no type of its own for them."""
+
+    rows: NDArray[np.void]
+    kind: JobKind
+
+    @cached_property
+    def summary(self) -> Any:
+        """All metrics, computed from the other fields."""
+        return self.kind.summarise(self)
+
+    def write_rows(self) -> None:
+        write_table(self.folder, self.kind.table, rows_table(self.rows, self.kind.columns))
+
+
+class JobKind:
     """A kind of job: first its runs as facts and rows, then its work, by methods in the order in which they are called.
 
-    Every kind has `plan` and `run_rank`; a class without them can read runs, but not make them.
+    Most kinds have `columns`, `measure` and `summarise`; one with facts, runs or logs of its own has `run_of` and
+    `run_rank` in place of the latter two. A class without these can read runs, but not make them.
     """
 
     name: ClassVar[str]
     """`kind` in facts.json and summary.json."""
-    facts_type: type[F]
-    journal_type: type[N]
-    run_type: type[R]
-    follow: Callable[[F, str], Follower]
-    """Returns what tells how far a run is, given its facts from before its first row, and its live folder."""
+    columns: ClassVar[Mapping[str, str]]
+    """Column name -> meaning, of the rows; one column is `rank`."""
+    summary_type: ClassVar[type[Any]]
+    facts_type: ClassVar[type[Any]] = RunFacts
+    journal_type: ClassVar[type[Any]] = RunJournal
     row_noun: ClassVar[str] = "row"
     """What messages call a row."""
     prefix: ClassVar[str] = ""
     """Prefix of run folders' names in results/WORKLOAD/."""
 
-    @abstractmethod
-    def live_rows(self, live_folder: str) -> NDArray[np.void]:
-        """Return the rows that the ranks of a run have written so far into its live folder."""
+    @property
+    def dtype(self) -> np.dtype[np.void]:
+        return np.dtype([(name, np.int64) for name in self.columns])
 
-    @abstractmethod
+    @property
+    def table(self) -> str:
+        return f"{self.name}.parquet"
+
+    def live_rows(self, live_folder: str) -> Any:
+        """Return the rows that the ranks of a run have written so far into its live folder."""
+        names = [name for name in os.listdir(live_folder) if name.startswith("rows_")]
+        return read_row_logs(live_folder, names, self.dtype)
+
     def saved_rows(self, folder: str) -> Rows:
         """Return the rows of a saved run; raises UserError where they are missing or damaged."""
+        return read_rows(folder, self.table, self.dtype)
 
-    def run_of(self, folder: str, facts: F, rows: Rows, telemetry: Telemetry) -> R:
-        return self.run_type(folder, facts, rows, telemetry)
+    def run_of(self, folder: str, facts: Any, rows: Any, telemetry: Telemetry) -> Any:
+        """Return the `MeasuredRun` of these measurements."""
+        return RowsRun(folder, facts, rows, telemetry, self)
 
-    def own_facts(self, job: J) -> dict[str, Any]:
+    def summarise(self, run: RowsRun) -> Any:
+        """Return all metrics of a run; raises UserError for rows that no run can have produced."""
+        raise NotImplementedError
+
+    def own_facts(self, job: Any) -> dict[str, Any]:
         """Return the fields that only this kind's facts have."""
         return {}
 
-    def check(self, run: R) -> None:
+    def check(self, run: Any) -> None:
         """Raise UserError for a run with facts or rows on which any amount of memory or time could be spent."""
 
-    def new_journal(self) -> N:
+    def follow(self, facts: Any, live_folder: str) -> Follower:
+        """Return what tells how far a run is, given its facts from before its first row, and its live folder."""
+        return partial(self._progress, facts, live_folder)
+
+    def _progress(self, facts: RunFacts, live_folder: str) -> Progress | None:
+        """Return how far a run is, with those metrics of its rows so far that sweeps show."""
+        log = self.salvage(live_folder)
+        if log is None or not len(log):
+            return None
+        run = self.run_of("", replace(facts, journal=log.journal), log.rows, log.telemetry)
+        parts = kind_named(self.name).load_job()
+        figures: tuple[Figure, ...] = ()
+        with contextlib.suppress(UserError):  # rows that are not complete yet
+            values = parts.figures(run).metrics
+            metrics = [metric for metric in parts.catalogue.in_sweeps if metric.name in values]
+            figures = tuple(Figure(metric.title, values[metric.name].mean, metric.unit) for metric in metrics)
+        return Progress(at=count(len(log), self.row_noun), figures=figures)
+
+    def new_journal(self) -> Any:
         now_ns = time.monotonic_ns()
         return self.journal_type(wall_clock_offset_ns=time.time_ns() - now_ns, started_ns=now_ns)
 
-    def facts(self, job: J, journal: N, failure: str | None, telemetry: Telemetry = ()) -> F:
+    def facts(self, job: Any, journal: Any, failure: str | None, telemetry: Telemetry = ()) -> Any:
         """Return the facts of a job; `failure` says why the run is incomplete, None if it is complete."""
         return self.facts_type(
             kind=self.name,
@@ -129,7 +150,7 @@ class JobKind(ABC, Generic[J, F, N, R]):
             **self.own_facts(job),
         )
 
-    def salvage(self, live_folder: str) -> MeasuredLog[N] | None:
+    def salvage(self, live_folder: str) -> MeasuredLog[Any] | None:
         """Return the log of a failed run from the files that its ranks left; None if nothing was measured."""
         journal = read_journal(live_folder, self.journal_type)
         if journal is None:
@@ -137,12 +158,12 @@ class JobKind(ABC, Generic[J, F, N, R]):
         journal = journal.noting(requests=requests_so_far(live_folder))
         return MeasuredLog(self.live_rows(live_folder), journal, read_logs(live_folder))
 
-    def result(self, job: J, log: MeasuredLog[N], failure: str | None = None) -> R:
+    def result(self, job: Any, log: MeasuredLog[Any], failure: str | None = None) -> Any:
         """Return the measured run; `failure` says why it is incomplete, None if it is complete."""
         facts = self.facts(job, log.journal, failure, log.telemetry)
         return self.run_of(job.folder, facts, log.rows, log.telemetry)
 
-    def read(self, folder: str) -> R:
+    def read(self, folder: str) -> Any:
         """Read a run's folder, or what a killed one left in live/, and compute all metrics anew; raises UserError."""
         path, live_path = os.path.join(folder, FACTS), os.path.join(folder, LIVE, FACTS)
         if os.path.lexists(path) or not os.path.isfile(live_path):
@@ -171,8 +192,11 @@ class JobKind(ABC, Generic[J, F, N, R]):
         """Return the workload with the kind's own defaults filled in. Raises UserError for impossible settings."""
         return workload
 
-    def making(self, workload: Workload, ranks: int, *, given: bool) -> Making:
-        """Return the workload changed to make missing data first; `given`: the user set the size of the dataset."""
+    def making(self, workload: Workload, ranks: int, *, given: bool) -> tuple[Workload, int]:
+        """Return the workload changed to make missing data first, and at most how many bytes that makes, nominally.
+
+        `given`: the user set the size of the dataset.
+        """
         raise UserError(f"a {self.name} job reads no data that could be made first: leave out --make")
 
     def before(self, workload: Workload, ranks: Ranks, on_event: OnEvent, *, wants_verdict: bool) -> bool:
@@ -187,41 +211,58 @@ class JobKind(ABC, Generic[J, F, N, R]):
         """Call `look`, which accesses the storage before the ranks start; raises DlemuError if it takes too long."""
         return within(workload.timeout_seconds, look, f"looking at {self.looks_at(workload)}")
 
-    def plan(self, workload: Workload, ranks: int, *, wants_verdict: bool) -> J:
+    def plan(self, workload: Workload, ranks: int, *, wants_verdict: bool) -> Job:
         """Inspect the storage, without changing anything, and return the job; raises UserError."""
-        raise NotImplementedError
+        return Job(workload=workload, ranks=ranks, seed=secrets.randbits(48))
 
     def live_names(self, rank: int) -> Iterable[str]:
         """Return the names of the files that a rank writes into the run's live folder."""
-        return ()
+        return (f"rows_{rank:05d}",)
 
-    def made_folder(self, job: J) -> str | None:
+    def made_folder(self, job: Any) -> str | None:
         """Return a folder that the run creates if it is missing, and that is removed again if nothing was measured."""
         return None
 
-    def begin(self, job: J) -> J:
-        """Write to the storage what the other hosts need, and return the job. Raises UserError, OSError."""
-        return job
+    def begin(self, job: Any) -> None:
+        """Write to the storage what the other hosts need. Raises UserError, OSError."""
 
-    def check_host(self, job: J, local_ranks: int) -> None:
+    def check_host(self, job: Any, local_ranks: int) -> None:
         """Raise UserError or SpaceError if this host can't run its ranks; called once per host."""
 
-    def load(self, job: J) -> None:
+    def load(self, job: Any) -> None:
         """Import the modules that ranks share, before they are forked. Raises UserError."""
 
-    def run_rank(self, job: J, comm: Comm, notify: Notify | None) -> MeasuredLog[N] | None:
+    def watched_folders(self, job: Any) -> Iterator[str]:
+        """Yield local folders whose devices the recorder watches; the result describes the file system of the first."""
+        return iter(())
+
+    def run_rank(self, job: Any, comm: Comm, notify: Notify | None) -> MeasuredLog[Any] | None:
         """Run one rank to its end; return the log of all ranks on rank 0, else None. Only rank 0 has `notify`."""
+        record = RankRecord(job, comm, self.new_journal(), self.looks_at(job.workload))
+        record.start(lambda: self.watched_folders(job))
+        folder = next(iter(self.watched_folders(job)), None)
+        record.describe(lambda: None if folder is None else describe_folder(existing_folder(folder)))
+        (log_name,) = self.live_names(comm.rank)
+        log = RowLog(self.dtype, job.live_path(log_name))
+        comm.all_reduce_max(0)  # a barrier: all ranks begin together
+        self.measure(job, comm, log, notify)
+        log.close()
+        record.stop()
+        return record.collect(log.rows)
+
+    def measure(self, job: Any, comm: Comm, log: RowLog, notify: Notify | None) -> None:
+        """Measure this rank's part and add rows to `log`; only rank 0 has `notify`. Raises DlemuError."""
         raise NotImplementedError
 
-    def reporter(self, job: J, notify: Notify) -> Reporter:
+    def reporter(self, job: Any, notify: Notify) -> Reporter:
         """Return what rank 0 calls at every row, so that the progress of all ranks is reported."""
         return Reporter(self.follow(self.facts(job, self.new_journal(), None), job.live_folder), notify)
 
-    def clean_up(self, job: J) -> str:
+    def clean_up(self, job: Any) -> str:
         """Remove unfinished files of a failed run; return a phrase for what was removed or left, empty for nothing."""
         return ""
 
-    def clean_up_elsewhere(self, job: J) -> None:
+    def clean_up_elsewhere(self, job: Any) -> None:
         """Remove unfinished files of a failed run on another host, if it does not share the folder with rank 0's."""
 
     def unfinished(self, folder: str) -> Unfinished | None:
@@ -235,6 +276,3 @@ class JobKind(ABC, Generic[J, F, N, R]):
     def own_place(self, workload: Workload, run_folder: str) -> AbstractContextManager[Sequence[str]]:
         """Return a context of overrides that give a run of a sweep files of its own, which are removed at the end."""
         return nullcontext(())
-
-
-AnyKind = JobKind[Any, Any, Any, Any]

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dlemu.config.schema import Workload
 from dlemu.ranks import detect_launcher
 
-_TIMEOUT = re.compile(r"(?:\+\+?)?(?:workload\.)?timeout_seconds=([0-9.]+)")
+_TIMEOUT = re.compile(r"(?:\+\+?)?(?:workload\.)?timeout_seconds=([0-9]*\.?[0-9]+)")
 
 
 def run_as_placeholder(overrides: Sequence[str]) -> bool:
@@ -32,7 +32,4 @@ def run_as_placeholder(overrides: Sequence[str]) -> bool:
 def start_seconds(overrides: Sequence[str]) -> float:
     """Return how long ranks may wait for each other until rank 0 has read the workload: as the command line says."""
     given = [match[1] for match in map(_TIMEOUT.fullmatch, overrides) if match]
-    try:
-        return float(given[-1]) or Workload.timeout_seconds
-    except (IndexError, ValueError):
-        return Workload.timeout_seconds
+    return float(given[-1] if given else 0) or Workload.timeout_seconds

@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import socket
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, TypeVar, cast
 
 from datagen.errors import DlemuError, SpaceError, UserError
@@ -19,8 +19,9 @@ from dlemu.ranks import Comm, detect_launcher
 from dlemu.ranks.failure import Failure, describe, first_failure
 from dlemu.ranks.launch import run_ranks
 from dlemu.results.live import going_on
+from dlemu.results.wording import count
 from dlemu.runner.events import OnEvent, Warned
-from dlemu.runner.launched import run_as_placeholder, start_seconds
+from dlemu.runner.launched import start_seconds
 from dlemu.runner.run_folder import Kept
 
 if TYPE_CHECKING:  # most runs have no launcher
@@ -28,135 +29,122 @@ if TYPE_CHECKING:  # most runs have no launcher
     from dlemu.ranks.host import Host
 
 T = TypeVar("T")
+OnLook = Callable[[], object]  # called every half second while ranks run; what it raises ends them
 SaveFailed = Callable[[str], Kept | None]  # given a failure's message, saves what was measured before, if anything
 
 
 class RunFailedError(DlemuError):
     """A run failed, and all ranks of this host have ended; the message is that of the first failure."""
 
-    def __init__(self, failure: Failure, kept: Kept | None = None, saving_error: str = "") -> None:
-        """`kept` is what was saved of the run; `saving_error` says why nothing could be."""
-        sentences = (failure.message, saving_error, kept.sentence if kept else "")
-        super().__init__("\n".join(filter(None, sentences)))
-        self.failure, self.kept, self._saving_error = failure, kept, saving_error
-        self.exit_status = failure.status
-        if failure.traceback:
-            self.add_note(failure.traceback.rstrip())
-
-    def __reduce__(self) -> tuple[type[RunFailedError], tuple[Failure, Kept | None, str]]:
-        return type(self), (self.failure, self.kept, self._saving_error)
+    failure: Failure
+    kept: Kept | None = None
+    """What was saved of the run."""
 
 
 class RunUserError(RunFailedError, UserError):
     """A `RunFailedError` that the user can fix: a damaged file, a full disk."""
 
 
-def _failed_run(failure: Failure, kept: Kept | None = None, saving_error: str = "") -> RunFailedError:
+def failed_run(failure: Failure, kept: Kept | None = None, saving_error: str = "") -> RunFailedError:
+    """Return the error of a failed run; `kept` is what was saved of it, `saving_error` why nothing could be."""
     error_type = RunUserError if failure.status == UserError.exit_status else RunFailedError
-    return error_type(failure, kept, saving_error)
+    sentences = (failure.message, saving_error, kept.sentence if kept else "")
+    error = error_type("\n".join(filter(None, sentences)))
+    error.failure, error.kept, error.exit_status = failure, kept, failure.status
+    if failure.traceback:
+        error.add_note(failure.traceback.rstrip())
+    return error
 
 
 class RefusedError(UserError):
     """A UserError of rank 0's host before any rank began, raised by all leaders, so that they exit together."""
 
-    def __init__(self, error: UserError) -> None:
-        super().__init__(error)
-        self.error = error
 
-
+@dataclass
 class Ranks:
     """The ranks of one command, forked for each `run` after shared modules are imported. This process is not a rank.
 
     With a launcher, this process is the leader of its host, and each method is called by all leaders.
     """
 
-    def __init__(
-        self,
-        count: int = 0,
-        timeout_seconds: float = Workload.timeout_seconds,
-        on_look: Callable[[], None] | None = None,
-        host: Host | None = None,
-        words: Sequence[str] = (),
-    ) -> None:
-        """`words` are the user's overrides; with a launcher (`host`) it sets the count."""
-        self.count = count if host is None else host.ranks.size
-        self._timeout_seconds, self._on_look = timeout_seconds, on_look or (lambda: None)
-        self._host, self._words = host, words
-        self.leads = host is None or host.node == 0  # whether this process prepares, saves and reports
+    count: int = 0
+    timeout_seconds: float = Workload.timeout_seconds
+    on_look: OnLook = lambda: None
+    host: Host | None = None
+    """With a launcher, which also sets the count."""
+    words: Sequence[str] = ()
+    """The user's overrides."""
+
+    def __post_init__(self) -> None:
+        self.leads = self.host is None or self.host.node == 0  # whether this process prepares, saves and reports
+        if self.host is not None:
+            self.count = self.host.ranks.size
 
     def configure(self, load: Callable[[], Workload]) -> Workload:
         """Return the workload that the leading process loads: other leaders need neither Hydra nor the user's files."""
-        if self._host is None:
-            workload = load()
+        workload = self.agree(lambda: self._checked(load()))
+        if self.host is None:
             self.count = workload.ranks
         else:
-            host = self._host
-            workload = self.agree(lambda: self._with_launched_ranks(host, load))
-            host.set_timeout(workload.timeout_seconds)
-        self._timeout_seconds = workload.timeout_seconds
+            self.host.set_timeout(workload.timeout_seconds)
+        self.timeout_seconds = workload.timeout_seconds
         return workload
 
-    def _with_launched_ranks(self, host: Host, load: Callable[[], Workload]) -> Workload:
+    def _checked(self, workload: Workload) -> Workload:
         """Raise UserError if `ranks` on the command line differs from the launcher's, or versions of dlemu differ."""
+        host = self.host
+        if host is None:
+            return workload
         if len(set(host.versions)) > 1:
             versions = [f"{version} on {name}" for version, name in zip(host.versions, host.ranks.hosts, strict=True)]
             raise UserError(
                 f"the hosts have different versions of dlemu ({', '.join(versions)}): install the same one on all of "
                 "them"
             )
-        workload = load()
-        if take_word(self._words, "ranks")[0] and workload.ranks != self.count:
-            started = "1 rank" if self.count == 1 else f"{self.count} ranks"
+        if take_word(self.words, "ranks")[0] and workload.ranks != self.count:
             raise UserError(
-                f"the launcher started {started}, but ranks={workload.ranks} is given: leave it out, or start that "
-                f"many (`mpirun -np {workload.ranks}`)"
+                f"the launcher started {count(self.count, 'rank')}, but ranks={workload.ranks} is given: leave it out, "
+                f"or start that many (`mpirun -np {workload.ranks}`)"
             )
         return workload
 
     def agree(self, make: Callable[[], T]) -> T:
         """Return in all leaders what `make` returns in the leading one; its UserError is raised as RefusedError."""
-        if self._host is None:
+        if self.host is None:
             return make()
-        if not self.leads:
-            value, refusal = self._host.broadcast(None)
-            if refusal is not None:
-                raise RefusedError(UserError(refusal))
-            return cast(T, value)
-        try:
-            value = make()
-        except UserError as error:
-            self._host.broadcast((None, str(error)))
-            raise RefusedError(error) from None
-        self._host.broadcast((value, None))
-        return value
+        answer: tuple[T | None, str | None] = (None, None)
+        if self.leads:
+            try:
+                answer = make(), None
+            except UserError as error:
+                answer = None, str(error)
+        value, refusal = self.host.broadcast(answer)
+        if refusal is not None:
+            raise RefusedError(refusal)
+        return cast(T, value)
 
     @property
     def local_count(self) -> int:
         """Number of ranks on this host."""
-        return self.count if self._host is None else len(self._host.ranks.members)
+        return self.count if self.host is None else len(self.host.ranks.members)
 
     def run(self, main: Callable[[Comm], T], timeout_seconds: float | None = None) -> T | None:
-        """Run `main` on every rank to its end; return its result on rank 0's host, None on others.
+        """Run `main` on every rank to its end; return rank 0's result on its host, None on others.
 
         Ranks wait for each other for `timeout_seconds`, by default the workload's. Raises RunFailedError with the first
         failure of a rank.
         """
-
-        def rank(comm: Comm) -> T | None:
-            result = main(comm)
-            return result if comm.rank == 0 else None
-
-        timeout_seconds = timeout_seconds or self._timeout_seconds
+        timeout_seconds = timeout_seconds or self.timeout_seconds
         group: int | HostRanks = self.count
-        if self._host is not None:
-            self._host.set_timeout(timeout_seconds)
-            group = self._host.ranks
-        ends = run_ranks(group, rank, timeout_seconds=timeout_seconds, on_look=self._on_look)
+        if self.host is not None:
+            self.host.set_timeout(timeout_seconds)
+            group = self.host.ranks
+        ends = run_ranks(group, main, timeout_seconds=timeout_seconds, on_look=self.on_look)
         failure = first_failure(ends)
         if failure is not None:
-            if self._host is not None:
-                self._host.statuses = {end.rank: end.status for end in ends}
-            raise _failed_run(failure)
+            if self.host is not None:
+                self.host.statuses = {end.rank: end.status for end in ends}
+            raise failed_run(failure)
         return cast(T, ends[0].result) if self.leads else None
 
     @contextlib.contextmanager
@@ -168,8 +156,8 @@ class Ranks:
             try:
                 yield
             except BaseException as error:
-                if self._host is not None:
-                    self._host.leave(_failure_of(self._host, error))
+                if self.host is not None:
+                    self.host.leave(_failure_of(self.host, error))
                 if not self.leads:
                     clean_up()
                     raise
@@ -184,28 +172,25 @@ class Ranks:
 def _saved(failure: Failure, folder: str, save_failed: SaveFailed) -> RunFailedError:
     """Save what a failed run measured, and return the error to raise."""
     try:
-        return _failed_run(failure, save_failed(failure.message))
+        return failed_run(failure, save_failed(failure.message))
     except DlemuError as error:
         # The run and its saving may fail for the same full disk: then the second message alone, which says what to do.
         is_same_disk = type(error).__name__ == failure.kind == SpaceError.__name__ and folder in failure.message
         if is_same_disk or str(error) == failure.message:
-            return _failed_run(replace(failure, message=str(error)))
-        return _failed_run(failure, saving_error=str(error))
+            return failed_run(replace(failure, message=str(error)))
+        return failed_run(failure, saving_error=str(error))
 
 
 def with_ranks(
-    words: Sequence[str], on_event: OnEvent, body: Callable[[Ranks], T], on_look: Callable[[], None] | None = None
+    words: Sequence[str], on_event: OnEvent, body: Callable[[Ranks], T], on_look: OnLook = lambda: None
 ) -> T | None:
     """Call `body` with the ranks that this process starts; return its result. `words` are the user's overrides.
 
-    While ranks run, `on_look` is called every half second; what it raises ends them. Under a launcher, one process of
-    each host runs all ranks there; the others are placeholders, in which `body` is not called and None is returned.
-    The first failure is reported on its host and ends all ranks. Raises UserError, PeerLostError.
+    Under a launcher, one process of each host, for which `run_as_placeholder` is false, runs all ranks there. The first
+    failure is reported on its host and ends all ranks. Raises UserError, PeerLostError.
     """
     if detect_launcher() == "none":
         return body(Ranks(on_look=on_look))
-    if run_as_placeholder(words):
-        return None
     from dlemu.ranks.host import Host, join
 
     host = join(start_seconds(words))
@@ -226,7 +211,7 @@ def lead(host: Host, on_event: OnEvent, body: Callable[[], T]) -> T:
     except RefusedError as refused:
         host.close()
         if host.node == 0:
-            raise refused.error from None
+            raise
         raise SystemExit(refused.exit_status) from None
     except BaseException as error:
         failure = _failure_of(host, error)

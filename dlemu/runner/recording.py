@@ -15,8 +15,7 @@ from dlemu.machine.environment import HostFacts, StorageFacts, describe_host
 from dlemu.ranks import Comm, within
 from dlemu.results.live import RunJournal
 from dlemu.results.measured import MeasuredLog
-from dlemu.runner.job_kind import Job
-from dlemu.runner.run_folder import requests_so_far
+from dlemu.runner.run_folder import Job, requests_so_far
 from dlemu.telemetry import HostTelemetry, Recorder, Scope, start_recorder
 
 N = TypeVar("N", bound=RunJournal)

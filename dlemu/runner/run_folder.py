@@ -7,6 +7,7 @@ another process stops it: rank 0 notices it, and all ranks end after the current
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 import time
 from collections.abc import Callable, Sequence
@@ -17,27 +18,57 @@ from datagen import owned
 from datagen.errors import SpaceError, UserError
 from datagen.owned import OwnFolder, check_usable, create_new, missing_folders, take_folder
 from datagen.storage._request_counts import read_counts, remove_counts
+from datagen.storage.storage_base import StorageSpec
+from dlemu.config.schema import Workload
 from dlemu.config.validate import check_model_name
 from dlemu.results import FACTS, LIVE, README, SUMMARY
 from dlemu.results.kinds import kind_of
 from dlemu.results.live import JOURNAL, LOCK, RunJournal, goes_on, read_journal, report_command
 from dlemu.telemetry._readings import log_path
 
-SAVING_SECONDS = 60.0  # for saving, even if `timeout_seconds` is less: writing many steps takes a while
 STOP = "stop"
 _CHECK_SECONDS = 0.2  # a check costs a system call, or a request to a file server: too expensive after each step
+
+
+@dataclass(frozen=True, kw_only=True)
+class Job:
+    """A complete, checked description of a run; picklable, the same on every rank."""
+
+    workload: Workload
+    ranks: int
+    seed: int
+    """Seed of all random choices: shuffling, times, data."""
+    folder: str = ""
+    """The run's folder; empty until `prepare` has made it, as `started_at` is."""
+    started_at: str = ""
+    """ISO 8601 with time zone."""
+
+    @property
+    def live_folder(self) -> str:
+        """Folder of the ranks' logs while they run."""
+        return os.path.join(self.folder, LIVE)
+
+    def live_path(self, name: str) -> str:
+        """Return the path of a file in the live folder; empty on a host that does not see this folder."""
+        return os.path.join(self.live_folder, name) if os.path.isdir(self.live_folder) else ""
+
+    @property
+    def timeout_seconds(self) -> float:
+        """How long ranks wait for each other."""
+        return self.workload.timeout_seconds
+
+    @property
+    def storage_spec(self) -> StorageSpec:
+        """The storage as ranks and workers use it: requests to an object store are counted."""
+        return replace(self.workload.storage_spec, account=request_folder(self.live_folder))
 
 
 def new_folder(name: str, prefix: str = "") -> str:
     """Return results/NAME/PREFIXTIME-PID, with -2, -3, ... if that exists. Raises UserError for a wrong name."""
     check_model_name(name)
     first = os.path.join("results", name, f"{prefix}{datetime.now():%Y%m%d-%H%M%S}-{os.getpid()}")
-    folder = first
-    number = 1
-    while os.path.exists(folder):
-        number += 1
-        folder = f"{first}-{number}"
-    return folder
+    folders = (f"{first}-{number}" if number > 1 else first for number in itertools.count(1))
+    return next(folder for folder in folders if not os.path.exists(folder))
 
 
 def check_folder(folder: str) -> None:

@@ -50,9 +50,6 @@ class Planned(Generic[What]):
     """KEY -> VALUE of the settings in which it differs from other runs."""
 
 
-AnyPlanned = Planned[Any]
-
-
 @dataclass(frozen=True, kw_only=True)
 class RunsPlanned:
     """All checks have passed; no run has begun."""
@@ -82,15 +79,11 @@ class RunList(ABC, Generic[What, Run, A]):
     """Name of the answer file."""
     noun: ClassVar[str]
     """What messages call the list, such as `sweep`."""
-    shown_by: ClassVar[str] = "report"
-    """The command that shows a finished list."""
     setting: ClassVar[str] = "output.folder"
     """The setting, or option, for the list's folder."""
     runs_in: ClassVar[str]
     """The answer's field that contains the runs."""
     answer_type: type[A]
-    goes_on = False
-    """Whether the list continues after a failed run; when the list is resumed, the failed run is then repeated."""
 
     def __init__(
         self,
@@ -109,50 +102,32 @@ class RunList(ABC, Generic[What, Run, A]):
 
     @abstractmethod
     def start(self, planned: Planned[What], folder: str) -> Run:
-        """Execute a planned run in `folder` and return its record; raises DlemuError if it fails."""
+        """Execute a planned run in `folder` and return its record; raises DlemuError to end the list.
+
+        A record with a `failure` lets the list go on; the run is repeated when the list is resumed.
+        """
 
     def is_of(self, run: Run, planned: Planned[What]) -> bool:
         """Return whether `run` is the record of `planned`: by default, whether their settings are equal."""
         return getattr(run, "settings", None) == planned.settings
 
-    def is_done(self, run: Run) -> bool:
-        """Return whether a recorded run need not be repeated: by default, if it has no `failure`."""
-        return getattr(run, "failure", None) is None
-
-    def failed(self, planned: Planned[What], folder: str, error: DlemuError) -> Run | None:
-        """Return the record of a failed run; if None, nothing is recorded, and the error ends the list."""
-        return None
-
     def make_folder(self, planned: Planned[What]) -> str:
         """Make the folder of a run that is about to begin, and return its path."""
         return owned.fresh_folder(self.folder, planned.name)
-
-    @property
-    def missing(self) -> list[Planned[What]]:
-        """The planned runs that have no record, or a failed one."""
-        return [
-            planned
-            for planned in self.planned
-            if not any(self.is_of(run, planned) and self.is_done(run) for run in self.runs)
-        ]
-
-    def read(self) -> A | None:
-        """Return the saved answer, None if there is none; raises UserError for a damaged one."""
-        return read_answer(self.folder, self.file, self.answer_type)
 
     def resume(self) -> None:
         """Load the finished runs of an interrupted list with an equal question, to continue it; raises UserError."""
         check_place(self.folder, setting=self.setting)
         with self._locked(UserError):
-            saved = self.read()
+            saved = read_answer(self.folder, self.file, self.answer_type)
         if saved is None:
             return
         runs: Sequence[Run] = getattr(saved, self.runs_in)
-        self.runs = [run for run in runs if self.is_done(run) or not self.goes_on]
+        self.runs = [run for run in runs if getattr(run, "failure", None) is None]
         if saved.complete and len(self.runs) == len(runs):
             raise UserError(
                 f"{self.folder} holds a finished {self.noun}; set {self.setting} to a new folder, or view it with "
-                f"`dlemu {self.shown_by} {shlex.quote(self.folder)}`"
+                f"`dlemu report {shlex.quote(self.folder)}`"
             )
         before, now = asdict(saved.question), asdict(self.question)
         changed_keys = [key for key in now if before[key] != now[key]]
@@ -165,8 +140,8 @@ class RunList(ABC, Generic[What, Run, A]):
             )
 
     def run_missing(self, *, wants_page: bool = True) -> A:
-        """Execute the missing runs and return the answer; raises the first failure, unless the list `goes_on`."""
-        missing = self.missing
+        """Execute the runs that have no record and return the answer."""
+        missing = [planned for planned in self.planned if not any(self.is_of(run, planned) for run in self.runs)]
         finished = len(self.planned) - len(missing)
         self.on_event(
             RunsPlanned(folder=self.folder, runs=len(self.planned), finished_runs=finished, wants_page=wants_page)
@@ -175,22 +150,17 @@ class RunList(ABC, Generic[What, Run, A]):
             self.run_one(planned)
         return self.save(complete=True)
 
-    def run_one(self, planned: Planned[What]) -> Run:
-        """Execute one run, record it and save the answer; raises its failure, unless the list `goes_on`."""
+    def run_one(self, planned: Planned[What]) -> None:
+        """Execute one run, record it in the order of the plan, and save the answer."""
         self.on_event(planned)
         folder = self.make_folder(planned)
         with self._locked():
-            try:
-                run = self.start(planned, folder)
-            except DlemuError as error:
-                failed_run = self.failed(planned, folder, error)
-                if failed_run is not None:
-                    self.keep(failed_run)
-                if failed_run is None or not self.goes_on:
-                    raise
-                return failed_run
-            self.keep(run)
-            return run
+            run = self.start(planned, folder)
+            self.runs = sorted([*self.runs, run], key=self._position)
+            self.on_event(RunEnded(run=run, answer=self.save(complete=False)))
+
+    def _position(self, run: Run) -> int:
+        return next((position for position, planned in enumerate(self.planned) if self.is_of(run, planned)), -1)
 
     @contextlib.contextmanager
     def _locked(self, refusal: type[DlemuError] = DlemuError) -> Iterator[None]:
@@ -209,14 +179,6 @@ class RunList(ABC, Generic[What, Run, A]):
                 except OSError:  # a file system without locks on folders
                     pass
             yield
-
-    def keep(self, run: Run) -> None:
-        """Record a run, in the order of the plan, and save the answer."""
-        self.runs = sorted([*self.runs, run], key=self._position)
-        self.on_event(RunEnded(run=run, answer=self.save(complete=False)))
-
-    def _position(self, run: Run) -> int:
-        return next((position for position, planned in enumerate(self.planned) if self.is_of(run, planned)), -1)
 
     def save(self, *, complete: bool) -> A:
         """Save the answer, and return it; raises SpaceError."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from datagen.errors import UserError
 from dlemu.config.overrides import take_word
@@ -12,7 +13,7 @@ from dlemu.config.schema import Workload
 from dlemu.ranks import detect_launcher
 from dlemu.results.kinds import Kind
 from dlemu.runner.events import Event
-from dlemu.runner.run_list import AnyPlanned, RunEnded, RunsPlanned
+from dlemu.runner.run_list import Planned, RunEnded, RunsPlanned
 from dlemu.studies.answers import SizeAnswer, SweepAnswer, SweepPoint, Trial
 
 
@@ -55,5 +56,5 @@ def config_options(config_dir: str | None) -> tuple[str, ...]:
     return ("--config-dir", config_dir) if config_dir else ()
 
 
-SizingEvent = Event | RunsPlanned | AnyPlanned | RunEnded[Trial, SizeAnswer] | RunEnded[SweepPoint, SweepAnswer]
+SizingEvent = Event | RunsPlanned | Planned[Any] | RunEnded[Trial, SizeAnswer] | RunEnded[SweepPoint, SweepAnswer]
 OnEvent = Callable[[SizingEvent], None]

@@ -22,7 +22,7 @@ from dlemu.results.figures import SAME_PERCENT, Difference, JobFigures, differen
 from dlemu.results.kinds import Parts, catalogue_of, kind_wanted, kinds, read_figures
 from dlemu.results.wording import count, scaled
 from dlemu.runner import child_run
-from dlemu.runner.job import check_ahead, checked
+from dlemu.runner.job import checked
 from dlemu.runner.run_folder import new_folder
 from dlemu.runner.run_list import Planned, RunList, StudyAnswer
 from dlemu.studies.answers import RunsQuestion
@@ -197,10 +197,10 @@ class Study(RunList[dict[int, Child], Turn, Together]):
         prefix = "alone" if len(jobs) == 1 else "beside"
         folders = {index: fresh_folder(folder, f"{prefix}-{index + 1}") for index in jobs}
         commands = [
-            child_run.job([*child.words, "output.report=false"], folders[index], command_name=child.kind.command)
+            child_run.job([*child.words, "output.report=false"], folders[index], command=child.kind.command)
             for index, child in jobs.items()
         ]
-        child_run.run_commands(commands, lambda: None)
+        child_run.run_commands(commands)
         results = {index: read_figures(own) for index, own in folders.items()}
         spans = {index: _span(run) for index, (run, _) in results.items()}
         turn = {}
@@ -222,7 +222,8 @@ def _child(words: Sequence[str], config_dir: str | None) -> Child:
     kind = kind or kind_wanted(workload)
     job = kind.load_job().job
     workload = checked(workload, job)
-    check_ahead(job, workload)
+    if not workload.workflow.generate_data:  # else the job makes its data
+        job.in_time(workload, lambda: job.plan(workload, workload.ranks, wants_verdict=False))
     return Child(kind, workload, (*config_options(config_dir), *overrides))
 
 

@@ -14,7 +14,7 @@ from datagen.errors import DlemuError, SpaceError, UserError
 from dlemu.__main__ import main
 from dlemu.cli import guarded
 from dlemu.ranks import Failure, Interrupted
-from dlemu.runner.ranks import RunFailedError
+from dlemu.runner.ranks import failed_run
 from dlemu.runner.run_list import RunsPlanned
 
 NO_ANSWER = click.Abort()  # as click raises it at the end of the input
@@ -33,7 +33,7 @@ CRASHED = Failure(rank=1, kind="KeyError", message="rank 1: KeyError", status=3,
         (OSError(errno.EIO, os.strerror(errno.EIO), "/mnt/a"), 2, "see the kernel's log (dmesg) for why\n"),
         (RuntimeError("can't start new thread"), 2, "or use fewer ranks or workers\n"),
         (KeyError("nobody foresaw it"), 3, "    raise error\nKeyError: 'nobody foresaw it'\n"),  # a traceback
-        (RunFailedError(CRASHED), 3, "dlemu: Traceback ...\ndlemu: rank 1: KeyError\n"),
+        (failed_run(CRASHED), 3, "dlemu: Traceback ...\ndlemu: rank 1: KeyError\n"),
         (KeyboardInterrupt(), 130, "dlemu: interrupted by Ctrl-C (SIGINT)\n"),
         (click.Abort(), 130, "dlemu: interrupted by Ctrl-C (SIGINT)\n"),
         (NO_ANSWER, 2, "answers yes to what is made; other answers are options (--help)\n"),

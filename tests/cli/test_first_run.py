@@ -45,7 +45,7 @@ def test_nobody_is_told_to_agree_to_what_does_not_fit(
     with pytest.raises(SpaceError, match=r"num_files_train=\d+, the most that fit") as full:
         CliRunner().invoke(cli, ["train", *words, "ranks=18", "--make"], catch_exceptions=False)
     (fits,) = re.findall(r"num_files_train=\d+", str(full.value))
-    allow(load([*words, f"dataset.{fits}"]), f"{tmp_path}/none", 18, 1, yes=False)
+    allow(load([*words, f"dataset.{fits}"]), 1, 18, yes=False)
 
 
 def test_the_first_words_take_it_whole_and_the_second_try_it() -> None:
@@ -69,11 +69,12 @@ def test_a_count_of_the_users_own_stays_where_it_can_be_judged() -> None:
 
 
 def test_nothing_large_is_made_unless_somebody_agrees(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(FREE, lambda *_: 10**13)
     workload = load(["workload=unet3d"])
-    allow(workload, "data", 18, 10**10, yes=False)
-    allow(workload, "data", 18, 10**12, yes=True)
-    with pytest.raises(UserError, match=r"1,000\.0 GB will be made in data for 18 ranks.*add --yes.*scale=laptop"):
-        allow(workload, "data", 18, 10**12, yes=False)
+    allow(workload, 10**10, 18, yes=False)
+    allow(workload, 10**12, 18, yes=True)
+    with pytest.raises(UserError, match=r"1,000\.0 GB will be made in data/unet3d for 18 .*add --yes.*scale=laptop"):
+        allow(workload, 10**12, 18, yes=False)
 
 
 @pytest.mark.parametrize("command", ["size", "predict", *of_parts("MADE_FIRST")])

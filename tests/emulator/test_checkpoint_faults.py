@@ -37,7 +37,8 @@ def job(folder: Path, *changes: str) -> CheckpointJob:
             *changes,
         ]
     )
-    return prepare_job(CHECKPOINTS, workload, 1)[0]
+    job: CheckpointJob = prepare_job(CHECKPOINTS, workload, 1)[0]
+    return job
 
 
 @pytest.mark.slow

@@ -164,7 +164,8 @@ def kept_run(folder: Path, name: str = "checkpoints") -> CheckpointRun:
     made = CHECKPOINT_RUNS[name]()
     folder.mkdir()
     write_run(CheckpointRun(str(folder), made.facts, made.rows))
-    return read_checkpoint_run(str(folder))
+    run: CheckpointRun = read_checkpoint_run(str(folder))
+    return run
 
 
 def as_long(measured: PhaseSummary) -> float:

@@ -116,7 +116,7 @@ def test_what_a_killed_rank_had_measured_is_kept(
         assert time.monotonic() < until, "the ranks measured nothing"
         assert process.poll() is None, process.stderr.read() if process.stderr else ""
         time.sleep(0.05)
-    look = f"from dlemu.runner.follow import RunFollower; print(*RunFollower({str(folder)!r}).look().progress.figures)"
+    look = f"from dlemu.runner.follow import follow_run; print(*next(follow_run({str(folder)!r})).progress.figures)"
     assert re.search(r"one call [0-9.]+ us", run(installed, "timeit", "-n1", "-r1", look).stdout)
     if everything:
         os.killpg(process.pid, signal.SIGKILL)

@@ -40,5 +40,3 @@ class Study(NamedTuple):
     noun: str
     goes_on: bool = False
     """Whether a child that fails leaves the others to run; its error is on record until it ran."""
-    keeps_failures: bool = False
-    """Whether a child's error stays on record."""

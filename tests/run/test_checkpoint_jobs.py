@@ -66,7 +66,7 @@ def run(folder: Path, result: str = "result", **settings: str) -> CheckpointRun:
     started = SmallJob(folder, result, **settings)
     done = run_alone(started.request, started.events.append, CHECKPOINTS)
     assert done is not None
-    read = read_checkpoint_run(done.folder)
+    read: CheckpointRun = read_checkpoint_run(done.folder)
     assert done.summary == read.summary
     return read
 

@@ -135,13 +135,13 @@ def test_nothing_is_offered_to_be_made_among_files_of_others(tmp_path: Path) -> 
 
 def test_what_is_made_is_what_the_ranks_need_or_what_the_user_says_or_what_lies_there(tmp_path: Path) -> None:
     workload = load(small(tmp_path))
-    made = to_make(workload, 2, given=False)
-    assert made.workload.workflow.generate_data
-    assert made.workload.dataset.num_files_train == 160
-    assert made.bytes == nominal_bytes(enough(workload, 2))
-    assert to_make(workload, 2, given=True).workload.dataset.num_files_train == 8
+    made, missing_bytes = to_make(workload, 2, given=False)
+    assert made.workflow.generate_data
+    assert made.dataset.num_files_train == 160
+    assert missing_bytes == nominal_bytes(enough(workload, 2))
+    assert to_make(workload, 2, given=True)[0].dataset.num_files_train == 8
     prepare_dataset(workload.dataset)
-    assert to_make(workload, 1, given=False).workload.dataset.num_files_train == 8, "2 steps: they are used"
+    assert to_make(workload, 1, given=False)[0].dataset.num_files_train == 8, "2 steps: they are used"
     with pytest.raises(
         UserError,
         match=r"8 files are too few .* with 2 ranks, .* wanted .*=160 or more .* in another dataset.data_folder",

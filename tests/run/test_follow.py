@@ -21,7 +21,7 @@ from dlemu.results import FACTS, KILLED, LIVE, SUMMARY
 from dlemu.results.live import Follower, Progress, going_on, write_live_facts
 from dlemu.results.measured import read_facts
 from dlemu.runner.events import Event, Reporter
-from dlemu.runner.follow import RunFollower
+from dlemu.runner.follow import follow_run
 from tests.runs import make_job, make_log, with_blocks
 
 
@@ -104,7 +104,7 @@ def test_an_end_is_reported_by_the_status_of_the_command(tmp_path: Path) -> None
         folder = tmp_path / str(len(list(tmp_path.iterdir())))
         folder.mkdir()
         (folder / SUMMARY).write_text(json.dumps(text | changes))
-        seen = RunFollower(str(folder)).look()
+        seen = next(follow_run(str(folder)))
         assert (seen.state, seen.status) == ("ended", status)
         assert seen.sentence == (changes["failure"] or text["verdict"])
 
@@ -114,14 +114,14 @@ def test_a_run_that_was_killed_is_named_once_nothing_changes(tmp_path: Path, mon
     _, rows = begun(folder)
     write(folder, rows, 6)
     with going_on(str(folder)):
-        assert RunFollower(str(folder)).look().state == "runs"
-    fresh = RunFollower(str(folder))
-    assert fresh.look().state == "runs", "one of another host has no lock that is seen here, one that failed is saved"
+        assert next(follow_run(str(folder))).state == "runs"
+    fresh = follow_run(str(folder))
+    assert next(fresh).state == "runs", "one of another host has no lock that is seen here, one that failed is saved"
     monkeypatch.setattr("dlemu.runner.follow.QUIET_SECONDS", 0.0)
-    assert fresh.look().state == "dead", "only time has passed"
+    assert next(fresh).state == "dead", "only time has passed"
     for entry in os.scandir(folder / LIVE):
         os.utime(entry.path, (1e9, 1e9))
-    seen = RunFollower(str(folder)).look()
+    seen = next(follow_run(str(folder)))
     assert (seen.state, seen.status) == ("dead", DlemuError.exit_status)
     assert f"`dlemu report {folder}`" in seen.sentence
     assert "ended before it could write its result, killed or without space" in seen.sentence
@@ -130,4 +130,4 @@ def test_a_run_that_was_killed_is_named_once_nothing_changes(tmp_path: Path, mon
 def test_a_folder_without_a_run_is_refused(tmp_path: Path) -> None:
     for folder in (tmp_path, tmp_path / "missing"):
         with pytest.raises(UserError, match="holds no run"):
-            RunFollower(str(folder))
+            next(follow_run(str(folder)))

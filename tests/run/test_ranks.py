@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 import re
 from types import SimpleNamespace
 from typing import Any
@@ -13,7 +14,7 @@ from dlemu.config.schema import Workload
 from dlemu.ranks import Interrupted, PeerLostError
 from dlemu.ranks.comm import HostRanks
 from dlemu.ranks.failure import Failure
-from dlemu.runner.ranks import Ranks, RunFailedError, RunUserError, lead
+from dlemu.runner.ranks import Ranks, RunFailedError, RunUserError, failed_run, lead
 from dlemu.runner.run_folder import Kept
 from tests.runs import make_job
 
@@ -39,7 +40,7 @@ class Launched:
 
 
 def failed(message: str, kept: Kept | None = None) -> RunFailedError:
-    return RunFailedError(Failure(rank=1, kind="Signal", message=message, status=137, at_ns=0), kept)
+    return failed_run(Failure(rank=1, kind="Signal", message=message, status=137, at_ns=0), kept)
 
 
 @pytest.mark.parametrize(
@@ -78,27 +79,12 @@ def test_a_failure_of_forked_ranks_says_what_was_kept() -> None:
         pytest.raises(
             RunFailedError,
             match=r"killed by SIGKILL(?s:.*)\nkept, marked incomplete, in folder: 24 steps measured before that",
-        ) as failed,
+        ) as caught,
         Ranks().guard(make_job().folder, lambda message: Kept("folder", KEPT)),
     ):
-        raise RunFailedError(
-            Failure(rank=1, kind="Signal", message="rank 1 was killed by SIGKILL", status=137, at_ns=0)
-        )
-    assert failed.value.exit_status == 137
-    assert failed.value.kept == Kept("folder", KEPT)
-
-
-def test_a_failure_that_the_user_can_mend_is_a_user_error() -> None:
-    full = Failure(rank=0, kind="SpaceError", message="the disk is full", status=2, at_ns=0)
-
-    def save_failed(message: str) -> None:
-        raise UserError("it is still full")
-
-    with (
-        pytest.raises(RunUserError, match="the disk is full\nit is still full"),
-        Ranks().guard(make_job().folder, save_failed),
-    ):
-        raise RunFailedError(full)
+        raise failed("rank 1 was killed by SIGKILL")
+    copy = pickle.loads(pickle.dumps(caught.value))
+    assert (copy.exit_status, copy.kept, str(copy)) == (137, Kept("folder", KEPT), str(caught.value))
 
 
 @pytest.mark.parametrize("same_disk", [True, False])
@@ -111,9 +97,9 @@ def test_a_full_results_disk_is_told_once_with_the_way_out(same_disk: bool) -> N
     def save_failed(message: str) -> None:
         raise SpaceError(second)
 
-    with pytest.raises(RunUserError) as failed, Ranks().guard(job.folder, save_failed):
-        raise RunFailedError(Failure(rank=0, kind="SpaceError", message=first, status=2, at_ns=0))
-    assert str(failed.value) == (second if same_disk else f"{first}\n{second}")
+    with pytest.raises(RunUserError) as caught, Ranks().guard(job.folder, save_failed):
+        raise failed_run(Failure(rank=0, kind="SpaceError", message=first, status=2, at_ns=0))
+    assert str(caught.value) == (second if same_disk else f"{first}\n{second}")
 
 
 def test_hosts_with_another_version_are_named() -> None:

@@ -13,7 +13,7 @@ from dlemu.jobs.training.run import TRAINING
 from dlemu.ranks.failure import describe
 from dlemu.runner.events import Event, NotSaved, Saved, ignore
 from dlemu.runner.job import save
-from dlemu.runner.ranks import Ranks, RunFailedError
+from dlemu.runner.ranks import Ranks, RunFailedError, failed_run
 from dlemu.runner.run_folder import Kept, check_folder
 from tests.runs import make_job, make_log
 
@@ -56,5 +56,5 @@ def test_a_disk_that_is_full_at_the_end_is_reported_once_with_the_way_to_the_res
     said = f"the disk is full; once there is space, `dlemu report {tmp_path}` shows the result"
     assert str(first.value) == said
     with pytest.raises(RunFailedError) as ended, Ranks().guard(job.folder, save_again):
-        raise RunFailedError(describe(0, first.value))
+        raise failed_run(describe(0, first.value))
     assert str(ended.value) == said

@@ -12,11 +12,12 @@ from datagen.errors import UserError
 from dlemu.config.overrides import DATA_FOLDER, check_points, points
 from dlemu.config.schema import Workload
 from dlemu.metrics.verdict import Outcome
+from dlemu.results.answer_files import read_answer
 from dlemu.results.figures import JobFigures
 from dlemu.results.kinds import kind_named
 from dlemu.runner.events import ignore
 from dlemu.runner.run_list import Planned
-from dlemu.studies.answers import SweepPoint, SweepQuestion, edge
+from dlemu.studies.answers import SWEEP, SweepAnswer, SweepPoint, SweepQuestion, edge
 from dlemu.studies.prerequisites import Child
 from dlemu.studies.sweep.run import CLOSE, BracketSearch, next_value
 
@@ -59,7 +60,7 @@ def test_a_search_keeps_its_runs_and_goes_on(tmp_path: object) -> None:
     runs = Tried(str(tmp_path), question, (), ignore)
     found = search(runs)
     assert found <= 5 < found * CLOSE
-    answer = runs.read()
+    answer = read_answer(str(tmp_path), SWEEP, SweepAnswer)
     assert answer is not None
     assert answer.complete
     runs.save(complete=False)

@@ -54,7 +54,7 @@ from dlemu.results.drive import OUTSIDE
 from dlemu.results.figures import JobFigures, Value
 from dlemu.results.live import RunJournal
 from dlemu.results.measured import RunFacts
-from dlemu.runner.rows_job import RowsRun
+from dlemu.runner.job_kind import RowsRun
 from dlemu.studies.answers import Question, Trial
 from dlemu.studies.compare.compare_sides import compare_runs
 from dlemu.studies.size.size_verdict import SearchInputs, build_answer, outcome_of

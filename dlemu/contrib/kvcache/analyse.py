@@ -56,7 +56,7 @@ def analyse(run: rows_job.RowsRun) -> KvSummary:
     tokens_from_storage = int(computed["cached_tokens"].sum()) - settings.block_tokens * memory_blocks
     outcome, why_none = _outcome(data)
     return KvSummary(
-        **run.common_fields(),
+        **rows_job.common_fields(run.facts),
         verdict=_verdict(data, outcome, why_none, official),
         outcome=outcome,
         arrivals=data.arrivals,

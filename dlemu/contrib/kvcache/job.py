@@ -46,7 +46,7 @@ _CEILING_THREADS = 16  # moved 17 to 43 GB/s on two busy cores (docs/kvcache.md,
 _CEILING_BATCHES = 64  # maximum of batches in progress while the ceiling is measured
 
 
-class KvCacheKind(rows_job.RowsKind):
+class KvCacheKind(rows_job.JobKind):
     """Prompts served by emulated accelerators, with the KV cache on storage."""
 
     name = "kvcache"
@@ -83,9 +83,8 @@ class KvCacheKind(rows_job.RowsKind):
     def made_folder(self, job: Job) -> str | None:
         return run_folder.blocks_folder(job) if run_folder.is_local(job) else None
 
-    def begin(self, job: Job) -> Job:
+    def begin(self, job: Job) -> None:
         run_folder.create_run_folder(job)
-        return job
 
     def check_host(self, job: Job, local_ranks: int) -> None:
         settings = job.workload.section(KvSettings)

@@ -63,7 +63,7 @@ class PackJob(Job):
         return self.names[first : first + self.packed.images_per_file]
 
 
-class PackKind(rows_job.RowsKind):
+class PackKind(rows_job.JobKind):
     """Many images become a few large files."""
 
     name = "pack"
@@ -117,9 +117,8 @@ class PackKind(rows_job.RowsKind):
             missing=tuple(number for number in range(files) if not os.path.isfile(layout.path(number))),
         )
 
-    def begin(self, job: Job) -> Job:
+    def begin(self, job: PackJob) -> None:
         """Claim the names of all packed files, and of their side files, in the target; write packed.json."""
-        assert isinstance(job, PackJob)
         target = job.settings.target
         owned.take_folder(target, "pack.target")
         file_names = {job.layout.folder: list(map(job.layout.name, range(job.layout.num_files)))}
@@ -145,14 +144,11 @@ class PackKind(rows_job.RowsKind):
         if is_new:
             save_answer(target, PACKED_NAME, job.packed)
         storage_base.open_storage(storage_base.StorageSpec()).remove_unfinished(job.layout.folder)
-        return job
 
-    def watched_folders(self, job: Job) -> Iterator[str]:
-        assert isinstance(job, PackJob)
+    def watched_folders(self, job: PackJob) -> Iterator[str]:
         yield from (job.packed.source, job.settings.target)
 
-    def measure(self, job: Job, comm: Comm, log: rows_job.RowLog, notify: Notify | None) -> None:
-        assert isinstance(job, PackJob)
+    def measure(self, job: PackJob, comm: Comm, log: rows_job.RowLog, notify: Notify | None) -> None:
         storage = storage_base.open_storage(storage_base.StorageSpec())
         files = job.missing[comm.rank :: job.ranks]
         if job.settings.evict:
@@ -172,8 +168,7 @@ class PackKind(rows_job.RowsKind):
                 storage.sync(job.layout.folder)
             save_answer(job.settings.target, PACKED_NAME, replace(job.packed, complete=True))
 
-    def clean_up(self, job: Job) -> str:
-        assert isinstance(job, PackJob)
+    def clean_up(self, job: PackJob) -> str:
         with contextlib.suppress(OSError):
             storage_base.open_storage(storage_base.StorageSpec()).remove_unfinished(job.layout.folder)
         return ""

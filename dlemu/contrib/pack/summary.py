@@ -147,7 +147,7 @@ def summarise(run: rows_job.RowsRun) -> PackSummary:
     train = train_command(settings, set_images, images_per_file, total["sample_bytes"] // images) if is_complete else ""
     reading, computing, wanting_core, writing, _ = shares
     return PackSummary(
-        **run.common_fields(),
+        **rows_job.common_fields(run.facts),
         verdict=verdict,
         images=images,
         files=-(-set_images // max(1, images_per_file)),

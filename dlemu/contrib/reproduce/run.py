@@ -82,13 +82,13 @@ class Steps(run_list.RunList[Step, StepDone, Reproduced]):
     def start(self, planned: run_list.Planned[Step], folder: str) -> StepDone:
         """Run one step as a command, like a user; raises DlemuError with the command's own message."""
         step = planned.what
-        command = child_run.module_command("dlemu", step.command, *step.words)
+        command = child_run.dlemu_command(step.command, *step.words)
         if step.command == "probe":
             command += ["--output", folder, "--json"]
         elif step.command == "sweep":
             command += [override(("output", "folder"), folder), "output.report=false"]
         result = "" if step.command == "datagen" else kind_of_command(step.command).answer
-        child_run.run_commands([child_run.Command(words=command, folder=folder, result=result)], lambda: None)
+        child_run.run_commands([child_run.Command(words=command, folder=folder, result=result)])
         words = tuple(without_secrets(step.words))
         return StepDone(name=step.name, command=step.command, words=words, folder=os.path.basename(folder))
 

@@ -22,7 +22,7 @@ from dlemu.machine.cgroup_limits import host_memory
 from dlemu.ranks.process_control import comes_into_sight
 from dlemu.report.units import size
 from dlemu.results.wording import count
-from dlemu.runner.job_kind import Job
+from dlemu.runner.run_folder import Job
 
 _RANK_BYTES = 300 << 20  # upper bound of a rank's own memory, whatever the model's size
 MLPERF_CHECKPOINTS = 10  # checkpoints that MLPerf Storage writes and reads (Rules v2.0, 2.2.3)

@@ -15,7 +15,7 @@ from datagen.errors import DlemuError, UserError
 from datagen.storage.storage_base import open_storage
 from datagen.withheld import public_text
 from dlemu.checkpoints.checkpoint_plan import plan_checkpoint
-from dlemu.checkpoints.io_rows import IO_DTYPE, WHOLE, WRITE, IoRows, finished_path, read_logs, rows_path
+from dlemu.checkpoints.io_rows import IO_COLUMNS, WHOLE, WRITE, IoRows, finished_path, read_logs, rows_path
 from dlemu.checkpoints.stored import explained, files_in, folder_of, read_note, remove_checkpoint, stored_checkpoints
 from dlemu.config import check_checkpoints
 from dlemu.config.overrides import override
@@ -29,27 +29,27 @@ from dlemu.report.units import size
 from dlemu.results import FACTS, LIVE
 from dlemu.results.live import Follower, Progress, seconds_left
 from dlemu.results.measured import MeasuredLog, read_facts
-from dlemu.results.tables import read_rows
 from dlemu.results.wording import count
 from dlemu.runner.job_kind import JobKind, Look, Notify
 from dlemu.runner.recording import RankRecord
 from dlemu.runner.run_folder import Unfinished
+from dlemu.telemetry import Telemetry
 
 # Limit on a run's ranks, and on a model's experts over all layers: only a damaged file has more, and takes long
 _MAX_PARTS = 10**6
 
 
-class Checkpoints(JobKind[CheckpointJob, CheckpointRunFacts, CheckpointJournal, CheckpointRun]):
+class Checkpoints(JobKind):
     """All ranks write and read a model's files."""
 
     name, prefix, row_noun = "checkpoint", "checkpoint-", "file"
-    facts_type, journal_type, run_type = CheckpointRunFacts, CheckpointJournal, CheckpointRun
+    facts_type, journal_type, columns, table = CheckpointRunFacts, CheckpointJournal, IO_COLUMNS, ROWS
 
     def live_rows(self, live_folder: str) -> IoRows:
         return read_logs(live_folder)
 
-    def saved_rows(self, folder: str) -> IoRows:
-        return read_rows(folder, ROWS, IO_DTYPE)
+    def run_of(self, folder: str, facts: CheckpointRunFacts, rows: IoRows, telemetry: Telemetry) -> CheckpointRun:
+        return CheckpointRun(folder, facts, rows, telemetry)
 
     def follow(self, facts: CheckpointRunFacts, live_folder: str) -> Follower:
         return partial(_progress, facts, live_folder)
@@ -83,16 +83,16 @@ class Checkpoints(JobKind[CheckpointJob, CheckpointRunFacts, CheckpointJournal, 
         storage = open_storage(job.workload.storage_spec.buffered)
         return storage.local_path(job.settings.checkpoint_folder) if job.writes else None
 
-    def begin(self, job: CheckpointJob) -> CheckpointJob:
+    def begin(self, job: CheckpointJob) -> None:
         """Create an empty file in the checkpoint folder, by which other hosts check that they share it."""
-        if job.writes:
-            storage, folder = open_storage(job.workload.storage_spec.buffered), job.settings.checkpoint_folder
-            try:
-                storage.make_folder(folder)
-                storage.create(job.token_path).commit()
-            except OSError as error:
-                raise explained(error, folder) from error
-        return job
+        if not job.writes:
+            return
+        storage, folder = open_storage(job.workload.storage_spec.buffered), job.settings.checkpoint_folder
+        try:
+            storage.make_folder(folder)
+            storage.create(job.token_path).commit()
+        except OSError as error:
+            raise explained(error, folder) from error
 
     def check_host(self, job: CheckpointJob, local_ranks: int) -> None:
         check_checkpoint_host(job, local_ranks)
@@ -123,10 +123,7 @@ class Checkpoints(JobKind[CheckpointJob, CheckpointRunFacts, CheckpointJournal, 
         return _unfinished(read_facts(os.path.join(folder, LIVE, FACTS), CheckpointRunFacts))
 
     def look_at_points(self) -> Look:
-        def check_point(workload: Workload) -> None:
-            plan_checkpoint(workload.model, workload.checkpoint, workload.ranks)
-
-        return check_point
+        return lambda workload: plan_checkpoint(workload.model, workload.checkpoint, workload.ranks)
 
     @contextlib.contextmanager
     def own_place(self, workload: Workload, run_folder: str) -> Iterator[Sequence[str]]:

@@ -24,7 +24,7 @@ from dlemu.loaders.traits_base import LoaderTraits, traits_of
 from dlemu.metrics.demand import row_group_reads
 from dlemu.plan.samples import BatchPlan, EndlessPlan, Plan, RankPlan
 from dlemu.plan.streams import RankStreamPlan, StreamPlan
-from dlemu.runner.job_kind import Job
+from dlemu.runner.run_folder import Job
 
 MIN_CEILING_STEPS, MAX_CEILING_STEPS = 4, 4000
 """Limits to the steps of the ceiling measurement."""

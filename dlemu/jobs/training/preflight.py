@@ -31,7 +31,6 @@ from dlemu.machine.environment import existing_folder
 from dlemu.metrics.cache import WANTED_RATIO
 from dlemu.report.units import size
 from dlemu.results.wording import count
-from dlemu.runner.events import Making
 from dlemu.runner.job import CONFIRM_ABOVE_BYTES, TRIAL_SCALE
 
 _SAVING_BYTES = 256 << 20
@@ -197,8 +196,8 @@ def refuse_unjudged(workload: Workload, ranks: int, files: int, *, files_there: 
     raise no_verdict(problem, workload, ranks, files_there, otherwise)
 
 
-def to_make(workload: Workload, ranks: int, *, given: bool) -> Making:
-    """Return the workload changed to first generate what is missing of its dataset, as large as these ranks need.
+def to_make(workload: Workload, ranks: int, *, given: bool) -> tuple[Workload, int]:
+    """Return the workload changed to first generate what is missing of its dataset, as these ranks need it, and bytes.
 
     A `given` number of files, or a dataset that was begun, is kept; raises UserError if it can't give a verdict.
     """
@@ -215,8 +214,7 @@ def to_make(workload: Workload, ranks: int, *, given: bool) -> Making:
         changed = replace(changed, dataset=replace(workload.dataset, num_files_train=files))
         if problem := too_small(changed, ranks):
             raise UserError(f"{workload.dataset.data_folder}: {problem}, in another dataset.data_folder")
-    missing_bytes = 0 if begun and begun.complete else nominal_bytes(changed.dataset)
-    return Making(workload=changed, bytes=missing_bytes, folder=changed.dataset.data_folder)
+    return changed, 0 if begun and begun.complete else nominal_bytes(changed.dataset)
 
 
 def no_verdict(problem: str, workload: Workload, ranks: int, files_there: int, otherwise: str = "") -> DatasetError:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -47,9 +48,9 @@ class Run(MeasuredTraining):
 RunLog = MeasuredLog[Journal]
 
 
-class TrainingRuns(JobKind[TrainingJob, Facts, Journal, Run]):
+class TrainingRuns(JobKind):
     name = "training"
-    facts_type, journal_type, run_type, row_noun = Facts, Journal, Run, "step"
+    facts_type, journal_type, row_noun = Facts, Journal, "step"
     follow = LiveTraining
 
     def live_rows(self, live_folder: str) -> StepRows:
@@ -66,7 +67,7 @@ class TrainingRuns(JobKind[TrainingJob, Facts, Journal, Run]):
         if steps is not None:
             train = replace(facts.workload.train, total_training_steps=steps)
             facts = replace(facts, workload=replace(facts.workload, train=train))
-        return super().run_of(folder, facts, rows, telemetry)
+        return Run(folder, facts, rows, telemetry)
 
     def own_facts(self, job: TrainingJob) -> dict[str, Any]:
         plan = job.train_plan
@@ -109,5 +110,5 @@ def _check_facts(facts: Facts) -> None:
         raise UserError(f"its facts.json plans {steps // every} checkpoints")
 
 
-_RUNS = TrainingRuns()
-make_run, read_run = _RUNS.result, _RUNS.read
+make_run: Callable[..., Run] = TrainingRuns().result
+read_run: Callable[[str], Run] = TrainingRuns().read

@@ -21,7 +21,7 @@ from dlemu.jobs.training.trainer import run_rank
 from dlemu.loaders.traits_base import check_installed
 from dlemu.ranks import Comm
 from dlemu.results.wording import count
-from dlemu.runner.events import Doing, JobBegan, Making, OnEvent
+from dlemu.runner.events import Doing, JobBegan, OnEvent
 from dlemu.runner.job_kind import Look, Notify
 from dlemu.runner.ranks import Ranks
 from dlemu.runner.recording import RankRecord
@@ -46,7 +46,7 @@ class Training(TrainingRuns):
         check_data(workload)
         return workload
 
-    def making(self, workload: Workload, ranks: int, *, given: bool) -> Making:
+    def making(self, workload: Workload, ranks: int, *, given: bool) -> tuple[Workload, int]:
         return to_make(workload, ranks, given=given)
 
     def looks_at(self, workload: Workload) -> str:
@@ -94,10 +94,10 @@ class Training(TrainingRuns):
     def live_names(self, rank: int) -> Iterable[str]:
         return (log_name(rank),)
 
-    def begin(self, job: TrainingJob) -> TrainingJob:
+    def begin(self, job: TrainingJob) -> None:
         """Reserve the names of the run's checkpoints, which overwrite nothing but dlemu's own; raises UserError."""
         if not job.saves:
-            return job
+            return
         from dlemu.checkpoints.stored import block_name, claim_blocks
 
         folder, storage = job.workload.checkpoint.checkpoint_folder, open_storage(job.workload.storage_spec.buffered)
@@ -110,7 +110,6 @@ class Training(TrainingRuns):
                 f"checkpoint.checkpoint_folder {folder} can't be written: {error.strerror or error}; set it to a "
                 "writable folder"
             ) from error
-        return job
 
     def check_host(self, job: TrainingJob, local_ranks: int) -> None:
         check_host(job, local_ranks)

@@ -71,24 +71,24 @@ def _children(all_points: Sequence[Point], config_dir: str | None) -> list[Child
 
 
 class Sweep(RunList[Child, SweepPoint, SweepAnswer]):
-    file, noun, runs_in, answer_type, goes_on = SWEEP, "sweep", "points", SweepAnswer, True
+    file, noun, runs_in, answer_type = SWEEP, "sweep", "points", SweepAnswer
+    goes_on = True  # after a point that failed, which is recorded, and repeated when the sweep is resumed
 
     def answer(self, *, complete: bool) -> SweepAnswer:
         return SweepAnswer(complete=complete, question=self.question, points=tuple(self.runs))
 
-    def failed(self, planned: Planned[Child], folder: str, error: DlemuError) -> SweepPoint:
-        settings = dict(planned.settings)
-        name = os.path.basename(folder)
-        return SweepPoint(settings=settings, folder=name, failure=str(error), exit_status=error.exit_status)
-
     def start(self, planned: Planned[Child], folder: str) -> SweepPoint:
         child = planned.what
-        with child.kind.load_job().job.own_place(child.workload, folder) as place_overrides:
-            words = [*child.words, *place_overrides]
-            launcher = shlex.split(self.question.launcher.format(ranks=child.workload.ranks))
-            run_train(words, folder, lambda: None, launcher, child.kind.command)
-        _, figures = read_figures(folder)
-        return SweepPoint(settings=dict(planned.settings), folder=os.path.basename(folder), figures=figures)
+        point = SweepPoint(settings=dict(planned.settings), folder=os.path.basename(folder))
+        launcher = shlex.split(self.question.launcher.format(ranks=child.workload.ranks))
+        try:
+            with child.kind.load_job().job.own_place(child.workload, folder) as own:
+                run_train([*child.words, *own], folder, lambda: None, launcher, child.kind.command)
+            return replace(point, figures=read_figures(folder)[1])
+        except DlemuError as error:
+            if not self.goes_on:
+                raise
+            return replace(point, failure=str(error), exit_status=error.exit_status)
 
 
 def find_bracket(overrides: Sequence[str], *, config_dir: str | None, on_event: OnEvent) -> SweepAnswer:
@@ -120,11 +120,6 @@ class BracketSearch(Sweep):
     """The runs of a search, as points of a sweep in which the results so far decide the next value."""
 
     noun, goes_on = "search", False
-
-    def resume(self) -> None:
-        """Continue with the runs of an interrupted search; one that failed has no figures, and is repeated."""
-        super().resume()
-        self.runs = [run for run in self.runs if self.is_done(run)]
 
     def search(self, child: Child, path: tuple[str, str], first: float, *, wants_page: bool) -> SweepAnswer:
         """Run values until the bracket is narrow enough; return all runs as a sweep."""

@@ -16,8 +16,9 @@ from dlemu.metrics.catalogue import RUN, Metric
 from dlemu.ranks import Comm
 from dlemu.ranks.row_log import RowLog
 from dlemu.runner.events import Doing
-from dlemu.runner.job_kind import Job, Notify
-from dlemu.runner.rows_job import RowsKind, RowsRun, RowsSummary, rows_parts
+from dlemu.runner.job_kind import JobKind, Notify, RowsRun
+from dlemu.runner.rows_job import RowsSummary, common_fields, rows_parts
+from dlemu.runner.run_folder import Job
 from dlemu_stat.settings import StatSettings
 
 
@@ -34,7 +35,7 @@ class StatSummary(RowsSummary):
     ]
 
 
-class StatKind(RowsKind):
+class StatKind(JobKind):
     """Every file of a folder, looked at by one of the ranks."""
 
     name = "stat"
@@ -75,7 +76,7 @@ class StatKind(RowsKind):
         mean_us = float(call_ns.mean()) / 1e3 if calls else None
         seconds = float(np.max([call_ns[run.rows["rank"] == rank].sum() for rank in range(run.facts.ranks)])) / 1e9
         return StatSummary(
-            **run.common_fields(),
+            **common_fields(run.facts),
             verdict=f"{calls} calls" if mean_us is None else f"{calls} calls, {mean_us:.1f} us each",
             calls=calls,
             mean_us=mean_us,

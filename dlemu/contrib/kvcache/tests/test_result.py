@@ -35,7 +35,7 @@ from dlemu.machine.environment import StorageFacts
 from dlemu.metrics.catalogue import RUN
 from dlemu.results.live import RunJournal
 from dlemu.results.measured import RunFacts
-from dlemu.runner.rows_job import RowsRun
+from dlemu.runner.job_kind import RowsRun
 
 SECOND = 10**9
 BEGIN = 500 * SECOND

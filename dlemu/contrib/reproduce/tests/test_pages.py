@@ -140,7 +140,7 @@ tables:
 
 
 def test_a_further_document_is_one_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def run(commands: list[Any], look: object) -> None:
+    def run(commands: list[Any]) -> None:
         save_answer(commands[0].folder, "probe.json", PROBED["probe-1"])
 
     (tmp_path / "acme-1.yaml").write_text(SIXTH)

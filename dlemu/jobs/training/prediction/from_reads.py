@@ -29,7 +29,7 @@ from dlemu.jobs.training.prediction.calibration import (
 from dlemu.jobs.training.prediction.event_model import HostCosts
 from dlemu.metrics.au import kept_rows, total_ns
 from dlemu.metrics.demand import row_group_reads
-from dlemu.metrics.rates import Floats, Intervals, during, total_ns, under_way
+from dlemu.metrics.rates import Floats, Intervals, during, under_way
 from dlemu.metrics.rows import StepTable, is_any
 from dlemu.metrics.t_interval import FEWEST, estimate
 
