@@ -47,7 +47,7 @@ class Format(PictureFormat):
     def min_bytes(self, shape: Shape) -> int:
         return _bytes_needed(shape, 1)
 
-    def encode(self, content: Content, file: int, shape: Shape, size_bytes: int) -> NDArray[np.uint8]:
+    def encode(self, content: Content, file: int, shape: Shape, size_bytes: int) -> bytes:
         bits = max(bits for bits in range(1, MAX_BITS + 1) if _bytes_needed(shape, bits) <= size_bytes)
         padding = np.empty(MIN_PADDING_BYTES + size_bytes - _bytes_needed(shape, bits), np.uint8)
         row_bytes = shape.width * shape.channels
@@ -60,19 +60,17 @@ class Format(PictureFormat):
             *_chunk(b"IDAT", _zlib_data(codes.reshape(shape.height, row_bytes), bits)),
             *_chunk(b"IEND", b""),
         ]
-        return np.concatenate([np.frombuffer(part, np.uint8) for part in chunks])
+        return b"".join(chunks)
 
     def check(self, data: memoryview) -> None:
         if data[: len(SIGNATURE)] != SIGNATURE:
-            raise DamagedError("no PNG signature", 0)
+            raise DamagedError("no PNG signature")
         if bytes(data[-8:-4]) != b"IEND":
             raise DamagedError("a PNG file without its end chunk", len(data))
 
     def read_by_pillow(self, file: BufferedFile) -> None:
-        file.read(16)  # Image.open identifies the format
-        file.seek(0)
         if bytes(file.read(len(SIGNATURE))) != SIGNATURE:
-            raise DamagedError("no PNG signature", 0)
+            raise DamagedError("no PNG signature")
         while True:
             size, name = struct.unpack(">L4s", file.read(8))
             if name == b"IDAT":
@@ -111,11 +109,8 @@ def _block_header(bits: int) -> bytes:
     fields += [(int(length in (0, bits)), 3) for length in lengths]
     fields += [(int(symbol in symbols), 1) for symbol in range(LITERALS + 1 + unused)]
     fields += [(0, 1)]  # one distance code, of length 0: no distances are used
-    number = position = 0
-    for value, width in fields:
-        number |= value << position
-        position += width
-    return number.to_bytes(position // 8, "little")
+    bits_of_fields = [value >> place & 1 for value, width in fields for place in range(width)]
+    return np.packbits(np.array(bits_of_fields, np.uint8), bitorder="little").tobytes()
 
 
 def _zlib_data(codes: NDArray[np.uint8], bits: int) -> bytes:

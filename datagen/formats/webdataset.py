@@ -35,12 +35,8 @@ class Member(NamedTuple):
     """A parsed header."""
 
     size_bytes: int
-    type_flag: int  # ustar's typeflag
-
-    @property
-    def stored_bytes(self) -> int:
-        """Return the bytes of header and padded data."""
-        return BLOCK + padded(self.size_bytes)
+    stored_bytes: int  # of header and padded data
+    is_file: bool
 
 
 def key_of(name: str) -> str:
@@ -50,7 +46,6 @@ def key_of(name: str) -> str:
 
 
 def padded(size_bytes: int) -> int:
-    """Return a size rounded up to whole blocks."""
     return -(-size_bytes // BLOCK) * BLOCK
 
 
@@ -116,23 +111,15 @@ class Format(base.RecordFormat):
 
     def load(self, path: str, index: int, samples: int) -> base.Sample:
         """Read as scripts without an index do: from member to member."""
+        number = -1
         with tarfile.open(path, "r:") as archive:
-            number, sample_key, parts = -1, None, []
-            for member in archive:
-                if not member.isfile():
-                    continue
-                if key_of(member.name) != sample_key:
-                    number, sample_key = number + 1, key_of(member.name)
-                if number > index:
-                    break
+            files = (member for member in archive if member.isfile())
+            for number, (_, members) in enumerate(itertools.groupby(files, lambda member: key_of(member.name))):
                 if number == index:
-                    extracted = archive.extractfile(member)
-                    assert extracted is not None  # a plain file has data
-                    parts.append(extracted.read())
-        if not parts:
-            raise base.no_such_record(index, number + 1)
-        data = memoryview(b"".join(parts))
-        return base.Sample(data, data, index * len(data))
+                    extracted = (archive.extractfile(member) for member in members)
+                    data = memoryview(b"".join(file.read() for file in extracted if file is not None))
+                    return base.Sample(data, data, index * len(data))
+        raise base.no_such_record(index, number + 1)
 
 
 class Packer:
@@ -199,7 +186,7 @@ class TarRecords(base.RecordFile):
             member = parse(record[at : at + BLOCK], offset + at)
             if member is None or at + member.stored_bytes > len(record):
                 raise base.DamagedError("a sample ends where none did before,", offset + at)
-            if member.type_flag in _FILE_TYPES:
+            if member.is_file:
                 files.append((at + BLOCK, at + BLOCK + member.size_bytes))
             at += member.stored_bytes
         if not files:
@@ -232,4 +219,4 @@ def parse(block: memoryview, offset: int) -> Member | None:
         size_bytes = int.from_bytes(size[1:], "big") if size[0] & _BASE_256 else int(size.strip(b" \0") or b"0", 8)
     except ValueError as error:
         raise base.DamagedError(f"no tar header ({error})", offset) from error
-    return Member(size_bytes, data[_TYPE])
+    return Member(size_bytes, BLOCK + padded(size_bytes), data[_TYPE] in _FILE_TYPES)
