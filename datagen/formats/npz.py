@@ -90,15 +90,11 @@ def _list_by_zipfile(file: BufferedFile) -> None:
     """Read the directory by the calls of np.load and zipfile.ZipFile (`_EndRecData`, `_RealGetContents`)."""
     file.read(len(npy.MAGIC))
     file.seek_from_end(END_BYTES)
-    end = file.read_all()
-    if bytes(end[:4]) != b"PK\x05\x06" or bytes(end[-2:]) != b"\0\0":
-        file.seek_from_end(MAX_COMMENT_BYTES + 1 + END_BYTES)
-        file.read_all()
-    else:
-        file.seek_from_end(END_BYTES + _END64_LOCATOR.size)
-        if bytes(file.read(_END64_LOCATOR.size)[:4]) == b"PK\x06\x07":
-            file.seek_from_end(END_BYTES + _END64_LOCATOR.size + _END64.size)
-            file.read(_END64.size)
+    file.read_all()
+    file.seek_from_end(END_BYTES + _END64_LOCATOR.size)
+    if bytes(file.read(_END64_LOCATOR.size)[:4]) == b"PK\x06\x07":
+        file.seek_from_end(END_BYTES + _END64_LOCATOR.size + _END64.size)
+        file.read(_END64.size)
     position, _, size = _find_directory(file.image)
     file.seek(position)
     file.read(size)
@@ -143,8 +139,7 @@ DATE_1980 = 1 << 5 | 1  # MS-DOS date 1980-01-01, so that a file's bytes do not 
 ZIP64_VERSION = 45  # version of the zip format that introduced 64-bit sizes
 UNIX = 3  # "version made by" a Unix system, as Python's zipfile writes it (APPNOTE 4.4.2)
 FILE_MODE = 0o600  # mode of an extracted member
-END_BYTES = 22  # the end-of-central-directory record without its comment (APPNOTE 4.3.16)
-MAX_COMMENT_BYTES = 65535  # the comment's length has 16 bits
+END_BYTES = 22  # the end-of-central-directory record, without a comment (APPNOTE 4.3.16)
 
 _DAMAGED = cast("type[Exception]", isal_zlib.error)  # the library's type stub calls the class an instance
 _LOCAL = struct.Struct("<4sHHHHHLLLHH")
@@ -247,14 +242,10 @@ def _entries(data: memoryview) -> Iterator[Entry]:
 def _find_directory(data: memoryview) -> tuple[int, int, int]:
     """Return offset, number of entries and bytes of the central directory, from the record at the end of the file."""
     end = len(data) - END_BYTES
-    if end < 0 or bytes(data[end : end + 4]) != b"PK\x05\x06":  # a comment follows, or the end is missing
-        first = max(0, end - MAX_COMMENT_BYTES)
-        end = first + bytes(data[first:]).rfind(b"PK\x05\x06")
-        if end < first or end + END_BYTES > len(data):
-            raise base.DamagedError("no end-of-central-directory record: the file is truncated or not .npz;", len(data))
-    *_, count, size, position, comment_bytes = _END.unpack_from(data, end)
-    if end + END_BYTES + comment_bytes != len(data):
-        raise base.DamagedError("the end of the zip directory is not the end of the file", end)
+    if end < 0 or bytes(data[end : end + 4]) != b"PK\x05\x06":
+        reason = "the file is truncated, not .npz, or ends in a comment, as NumPy writes none;"
+        raise base.DamagedError(f"no end-of-central-directory record: {reason}", len(data))
+    *_, count, size, position, _ = _END.unpack_from(data, end)
     if position == 0xFFFFFFFF or size == 0xFFFFFFFF or count == 0xFFFF:
         end = _END64_LOCATOR.unpack_from(data, end - _END64_LOCATOR.size)[2]
         signature, *_, count, size, position = _END64.unpack_from(data, end)
