@@ -92,14 +92,10 @@ def parse(data: memoryview) -> Array:
     Raises DamagedError: `data` is not a .npy, or does not match its header; anything if that can't be parsed.
     """
     magic, version, size_of_header = _PREFIX.unpack_from(data)
-    if magic != MAGIC:
-        raise base.DamagedError("it is not a NumPy array")
-    start = PREFIX_BYTES
-    if version != 1:
-        (size_of_header,) = struct.unpack_from("<L", data, 8)
-        start += 2
-    end = start + size_of_header
-    parsed = _parse_header(bytes(data[start:end]))
+    if magic != MAGIC or version != 1:
+        raise base.DamagedError("it is not a NumPy array of file format 1.0, to which np.save writes all plain types,")
+    end = PREFIX_BYTES + size_of_header
+    parsed = _parse_header(bytes(data[PREFIX_BYTES:end]))
     payload = data[end:]
     if len(payload) != parsed.payload_bytes:
         raise base.DamagedError(f"the array has {len(payload)} bytes, which do not make {parsed.shape_and_type},")
