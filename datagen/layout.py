@@ -210,16 +210,17 @@ def runs_of(samples: Samples, samples_per_file: int) -> list[Run]:
     """Cut a batch into runs of consecutive samples within a file: [7, 8, 9, 3] of 4 a file into 7, 8-9 and 3."""
     if isinstance(samples, Runs):
         return samples.within(samples_per_file)
-    batch_runs: list[Run] = []
-    end: int | None = None  # of the last run
-    for sample in numbers_of(samples):
-        if sample == end and sample % samples_per_file:
-            first, count = batch_runs[-1]
-            batch_runs[-1] = first, count + 1
-        else:
-            batch_runs.append((sample, 1))
-        end = sample + 1
-    return batch_runs
+    if not len(samples):
+        return []
+    batch_runs = []
+    first, *others = numbers_of(samples)
+    end = first + 1
+    for sample in others:
+        if sample != end or not sample % samples_per_file:
+            batch_runs.append((first, end - first))
+            first = end = sample
+        end += 1
+    return [*batch_runs, (first, end - first)]
 
 
 Places = NDArray[np.int64]

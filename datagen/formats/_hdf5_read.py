@@ -84,12 +84,14 @@ class Hdf5File(OpenFile):
         return datasets
 
     def sample(self, index: int) -> Sample:
-        # Contiguous datasets raise nothing, and the context would cost microseconds
-        with contextlib.nullcontext() if self._is_plain else self._hdf5_errors(f"no readable chunks of sample {index}"):
-            extents = [extent for dataset in self._datasets for extent in dataset.extents(index)]
+        extents: list[Extent] = []
         for dataset in self._datasets:
-            if not dataset.chunk:
-                self._file.sieve(dataset.offset + index * dataset.bytes, dataset.bytes, dataset.end)
+            if dataset.chunk:
+                with self._hdf5_errors(f"no readable chunks of sample {index}"):
+                    extents += dataset.chunks(index)
+            else:
+                extents.append(dataset.extent(index))
+                self._file.sieve(*extents[-1], dataset.end)
         data = self._join(self._file.extents(extents))
         offset = index * self._record_bytes
         if self._is_plain:
@@ -122,7 +124,7 @@ class Hdf5File(OpenFile):
                 if dataset.chunk:
                     dataset.read(index, out)
                 else:
-                    (out[:],) = self._file.extents(dataset.extents(index))
+                    (out[:],) = self._file.extents([dataset.extent(index)])
                 start += dataset.bytes
         return self._decoded
 
@@ -156,10 +158,12 @@ class _Dataset:
             raise ValueError("a dataset whose bytes are not in the file")
         self.offset, self.end = offset, offset + self.samples * self.bytes
 
-    def extents(self, index: int) -> list[Extent]:
-        """Return where a sample is, or the chunks that hold parts of it."""
-        if not self.chunk:
-            return [(self.offset + index * self.bytes, self.bytes)]
+    def extent(self, index: int) -> Extent:
+        """Return where a sample of a contiguous dataset is."""
+        return self.offset + index * self.bytes, self.bytes
+
+    def chunks(self, index: int) -> list[Extent]:
+        """Return where the chunks are that hold parts of a sample."""
         first = index - index % self.chunk[0]
         grid = [range(0, axis, step) for axis, step in zip(self._shape[1:], self.chunk[1:], strict=True)]
         extents = []

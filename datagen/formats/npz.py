@@ -53,7 +53,7 @@ class Format(base.FormatBase):
 
     def parse(self, data: memoryview, samples: int, scratch: base.Scratch) -> npy.ArrayFile:
         """Parse the archive; samples are copied only if they are compressed or interleaved."""
-        entry = _members_to_read(_entries(data), samples)[0]
+        entry = _members_to_read(_entries(data, *_find_directory(data)), samples)[0]
         member, start = _packed_member(data, entry)
         if entry.method != STORED:
             member = _inflate(member, scratch(entry.plain_bytes), start, entry.crc)
@@ -64,8 +64,7 @@ class Format(base.FormatBase):
 
     def read_matched(self, file: BufferedFile, samples: int) -> None:
         """Read as np.load does: Python's zipfile on a buffered file, arrays in pieces."""
-        _list_by_zipfile(file)
-        members = _members_to_read(_entries(file.image), samples)
+        members = _members_to_read(_list_by_zipfile(file), samples)
         for entry in sorted(members, key=lambda entry: entry.start):
             _read_by_zipfile(file, entry)
 
@@ -86,8 +85,8 @@ MAX_LABEL_BYTES = 4096  # maximum size of a member that is taken for a label and
 ZIP_BYTES = 4096  # minimum bytes that Python's zipfile reads of a member at a time (`ZipExtFile.MIN_READ_SIZE`)
 
 
-def _list_by_zipfile(file: BufferedFile) -> None:
-    """Read the directory by the calls of np.load and zipfile.ZipFile (`_EndRecData`, `_RealGetContents`)."""
+def _list_by_zipfile(file: BufferedFile) -> Iterator[Entry]:
+    """List the members by the calls of np.load and zipfile.ZipFile (`_EndRecData`, `_RealGetContents`)."""
     file.read(len(npy.MAGIC))
     file.seek_from_end(END_BYTES)
     file.read_all()
@@ -95,9 +94,10 @@ def _list_by_zipfile(file: BufferedFile) -> None:
     if bytes(file.read(_END64_LOCATOR.size)[:4]) == b"PK\x06\x07":
         file.seek_from_end(END_BYTES + _END64_LOCATOR.size + _END64.size)
         file.read(_END64.size)
-    position, _, size = _find_directory(file.image)
+    position, count, size = _find_directory(file.image)
     file.seek(position)
     file.read(size)
+    return _entries(file.image, position, count, size)
 
 
 def _read_by_zipfile(file: BufferedFile, entry: Entry) -> None:
@@ -221,9 +221,8 @@ def _members_to_read(entries: Iterable[Entry], samples: int) -> list[Entry]:
     return [sample_array]
 
 
-def _entries(data: memoryview) -> Iterator[Entry]:
-    """Yield the members that the central directory lists."""
-    position, count, size = _find_directory(data)
+def _entries(data: memoryview, position: int, count: int, size: int) -> Iterator[Entry]:
+    """Yield the members that the central directory at `position` lists."""
     stop = position + size
     for _ in range(count):
         fields = _ENTRY.unpack_from(data, position)

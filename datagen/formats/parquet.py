@@ -146,7 +146,6 @@ class GroupsFile:
             plan = layout.plan_of(spec, 0)
             if plan.end + end_bytes == source.size_bytes:
                 self._plan = plan
-                self._ends = np.minimum(np.arange(1, plan.groups + 1) * plan.group_rows, plan.rows)
                 return
         self._names = _names_of(spec)
         footer = layout.MAGIC + bytes(source.read(source.size_bytes - end_bytes, end_bytes))
@@ -155,9 +154,12 @@ class GroupsFile:
         self._ends = np.cumsum(self._rows)
 
     def groups_of(self, index: int, count: int) -> range:
-        rows = int(self._ends[-1]) if len(self._ends) else 0
+        plan = self._plan
+        rows = plan.rows if plan else sum(self._rows)
         if index + count > rows:
             raise base.no_such_record(index + count - 1, rows)
+        if plan:
+            return range(index // plan.group_rows, (index + count - 1) // plan.group_rows + 1)
         first, last = np.searchsorted(self._ends, [index, index + count - 1], side="right").tolist()
         return range(first, last + 1)
 
