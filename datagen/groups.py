@@ -8,7 +8,6 @@ far apart would read far more than it uses, and raises SpaceError.
 from __future__ import annotations
 
 import abc
-import bisect
 import contextlib
 import itertools
 import time
@@ -211,10 +210,10 @@ class GroupReader(RangeReader):
             memory = self._stored.view(needed) if self._decodes else out
             _check_fits(needed, memory)
             starts, end = self._fill_spans(groups, spans, memory)
-            places = [(start, size) for start, (_, size) in zip(starts, spans, strict=True)]
+            located = list(zip(starts, spans, strict=True))
+            places = [(start, size) for start, (_, size) in located]
             if self._decodes or self._check is not None:
-                stored = (memory[start : start + size] for start, size in places)
-                parts = [(offset, data) for (offset, _), data in zip(spans, stored, strict=True)]
+                parts = [(offset, memory[start : start + size]) for start, (offset, size) in located]
                 stream = base.SourceStream(base.CachedSource(groups.source, parts))
                 columns = decode(stream, number, self._spec)
         if self._decodes:
@@ -243,9 +242,9 @@ class GroupReader(RangeReader):
         got = source.reader.read_stretches(spans, out[:end])  # one call for hundreds of spans of a few KiB
         self.count(got, source.reader.read_calls - calls, time.monotonic_ns() - begun)
         if got < end:
-            missing = bisect.bisect_right(starts, got) - 1  # the span within which the file ended
-            (offset, size), start = spans[missing], starts[missing]
-            raise base.ended_early(source.path, start + size - got, offset + got - start)
+            for start, (offset, size) in zip(starts, spans, strict=True):
+                if got < start + size:
+                    raise base.ended_early(source.path, start + size - got, offset + got - start)
         return starts, end
 
 

@@ -60,7 +60,7 @@ class PictureFormat(base.FormatBase):
     one_sample = only_bytes = compares_files = True
     transfer_bytes = 128 << 10
     """Pillow reads 64 KiB at a time, which Linux turns into device requests of 128 KiB (its default read-ahead)."""
-    longest_side: ClassVar[int]
+    longest_side: ClassVar[int] = 1 << 30  # pixels; more than `record_dims` can have
 
     @abc.abstractmethod
     def min_bytes(self, shape: Shape) -> int:

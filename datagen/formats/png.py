@@ -42,8 +42,6 @@ MAX_BITS = 8  # 255 levels and the end of the block use all codes of 8 bits
 
 
 class Format(PictureFormat):
-    longest_side = (1 << 31) - 1
-
     def min_bytes(self, shape: Shape) -> int:
         return _bytes_needed(shape, 1)
 

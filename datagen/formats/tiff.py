@@ -30,8 +30,6 @@ _ORDERS = {b"II": "<", b"MM": ">"}
 
 
 class Format(PictureFormat):
-    longest_side = 1 << 30
-
     def min_bytes(self, shape: Shape) -> int:
         return _FIXED_BYTES + MIN_PADDING_BYTES + shape.size_bytes
 
