@@ -24,7 +24,7 @@ from datagen.buffers import AlignedBuffer
 from datagen.content import Content
 from datagen.errors import DatasetError, SpaceError, UserError, no_space
 from datagen.formats.format_base import FileJob, FormatBase, SideFile, format_named
-from datagen.layout import Layout, layouts, payload_bytes, record_shapes
+from datagen.layout import Layout, layouts, record_shapes, stored_sample_bytes
 from datagen.manifest import Manifest
 from datagen.owned import check_usable
 from datagen.scan import SHOWN_NAMES
@@ -63,7 +63,7 @@ class Files:
     valid: Layout
     shapes: NDArray[np.int64]
     sizes: NDArray[np.int64] | None  # exact bytes of each file; None if they depend on the contents
-    estimates: NDArray[np.int64]  # `sizes`, or the bytes of the samples in each file
+    estimates: NDArray[np.int64]  # `sizes`, or the mean bytes of the samples in a file
     sides: tuple[tuple[SideFile, NDArray[np.int64]], ...] = ()
     """Each kind of side file, and the bytes of that side file for each data file."""
 
@@ -101,7 +101,8 @@ def files_of(spec: DatasetSpec) -> Files:
     file_format = format_named(spec.format)
     shapes = record_shapes(spec, 0, spec.num_files_train + spec.num_files_eval)
     sizes = file_format.file_bytes(spec, shapes)
-    estimates = payload_bytes(spec, shapes) if sizes is None else sizes
+    mean_bytes = stored_sample_bytes(spec) * spec.num_samples_per_file
+    estimates = np.full(len(shapes), mean_bytes, np.int64) if sizes is None else sizes
     content = Content(spec.seed, spec.compressibility)
     sides = tuple((side, side.file_bytes(spec, shapes)) for side in file_format.sides)
     return Files(spec, file_format, content, *layouts(spec), shapes, sizes, estimates, sides)

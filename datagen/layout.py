@@ -163,13 +163,6 @@ def stored_sample_bytes(spec: DatasetSpec) -> int:
     return sum(column.value_bytes for column in columns_of(spec)) or nominal_sample_bytes(spec)
 
 
-def payload_bytes(spec: DatasetSpec, shapes: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return for each file the bytes of its samples before compression; `shapes` are record shapes (files, axes)."""
-    if columns_of(spec):
-        return np.full(len(shapes), stored_sample_bytes(spec) * spec.num_samples_per_file, np.int64)
-    return cast("NDArray[np.int64]", shapes.prod(axis=1) * spec.element_bytes * spec.num_samples_per_file)
-
-
 Run = tuple[int, int]  # (first sample, number of samples) of a run
 
 

@@ -41,7 +41,7 @@ class Format(base.FormatBase):
         super().write(job, writer, buffer)
 
     def parse(self, data: memoryview, samples: int, scratch: base.Scratch) -> ArrayFile:
-        return ArrayFile(parse(data), samples, scratch)
+        return parse(data, samples, scratch)
 
     def read_matched(self, file: BufferedFile, samples: int) -> None:
         """Read as np.load does: the header by Python's buffered file, the items by np.fromfile."""
@@ -53,11 +53,10 @@ class Format(base.FormatBase):
             return sample_of(np.load(file), index, samples)
 
 
-class Array(NamedTuple):
-    """A parsed .npy in memory; `_parse_header` returns one with an empty payload."""
+class Header(NamedTuple):
+    """A parsed header."""
 
-    payload: memoryview
-    payload_bytes: int  # as stated in the header
+    payload_bytes: int
     item_bytes: int
     fortran_order: bool
     last_axis: int
@@ -86,7 +85,7 @@ def array_bytes(descr: str, shapes: NDArray[np.int64], samples: int) -> NDArray[
     return sizes
 
 
-def parse(data: memoryview) -> Array:
+def parse(data: memoryview, samples: int, scratch: base.Scratch) -> ArrayFile:
     """Parse a .npy.
 
     Raises DamagedError: `data` is not a .npy, or does not match its header; anything if that can't be parsed.
@@ -95,11 +94,10 @@ def parse(data: memoryview) -> Array:
     if magic != MAGIC or version != 1:
         raise base.DamagedError("it is not a NumPy array of file format 1.0, to which np.save writes all plain types,")
     end = PREFIX_BYTES + size_of_header
-    parsed = _parse_header(bytes(data[PREFIX_BYTES:end]))
-    payload = data[end:]
+    parsed, payload = _parse_header(bytes(data[PREFIX_BYTES:end])), data[end:]
     if len(payload) != parsed.payload_bytes:
         raise base.DamagedError(f"the array has {len(payload)} bytes, which do not make {parsed.shape_and_type},")
-    return parsed._replace(payload=payload)
+    return ArrayFile(parsed, payload, samples, scratch)
 
 
 def header_bytes(prefix: memoryview) -> int:
@@ -108,7 +106,7 @@ def header_bytes(prefix: memoryview) -> int:
 
 
 @functools.lru_cache(CACHED_HEADERS)  # most files of a dataset have the same header
-def _parse_header(text: bytes) -> Array:
+def _parse_header(text: bytes) -> Header:
     """Return what a header says. Raises DamagedError: no such array is supported; anything if it can't be parsed."""
     match = _HEADER.fullmatch(text)
     if match is None:  # a structured type, or a header with other spacing
@@ -123,29 +121,29 @@ def _parse_header(text: bytes) -> Array:
     if dtype.hasobject:
         raise base.DamagedError("the array holds Python objects, which only pickle can read,")
     size, last_axis = math.prod(shape) * dtype.itemsize, shape[-1] if shape else 1
-    return Array(memoryview(b""), size, dtype.itemsize, fortran_order, last_axis, f"{shape} of {descr}")
+    return Header(size, dtype.itemsize, fortran_order, last_axis, f"{shape} of {descr}")
 
 
 class ArrayFile(base.OpenFile):
     """The samples of an array in memory; a sample is copied only if the array interleaves samples (C order)."""
 
-    def __init__(self, array: Array, samples: int, scratch: base.Scratch) -> None:
-        self._array, self._samples, self._scratch = array, samples, scratch
+    def __init__(self, header: Header, payload: memoryview, samples: int, scratch: base.Scratch) -> None:
+        self._header, self._payload, self._samples, self._scratch = header, payload, samples, scratch
         self._copy: memoryview | None = None
 
     def sample(self, index: int) -> base.Sample:
         """Return x[..., index]: a view in Fortran order, a copy in C order."""
-        array, samples, payload = self._array, self._samples, self._array.payload
+        header, samples, payload = self._header, self._samples, self._payload
         if samples == 1:
             return base.Sample(payload, payload, 0)
-        if array.last_axis != samples:
-            raise base.DamagedError(f"the array holds {array.last_axis} samples, not {samples} as in the settings")
+        if header.last_axis != samples:
+            raise base.DamagedError(f"the array holds {header.last_axis} samples, not {samples} as in the settings")
         size = len(payload) // samples
-        if array.fortran_order:
+        if header.fortran_order:
             return base.Sample(payload[index * size : (index + 1) * size], payload, 0)
-        items = np.frombuffer(payload, np.uint8).reshape(-1, samples, array.item_bytes)
+        items = np.frombuffer(payload, np.uint8).reshape(-1, samples, header.item_bytes)
         self._copy = self._copy or self._scratch(size)
-        np.frombuffer(self._copy, np.uint8).reshape(-1, array.item_bytes)[...] = items[:, index]
+        np.frombuffer(self._copy, np.uint8).reshape(-1, header.item_bytes)[...] = items[:, index]
         return base.Sample(self._copy, payload, 0)
 
 

@@ -58,7 +58,7 @@ class Format(base.FormatBase):
         if entry.method != STORED:
             member = _inflate(member, scratch(entry.plain_bytes), start, entry.crc)
         try:
-            return npy.ArrayFile(npy.parse(member), samples, scratch)
+            return npy.parse(member, samples, scratch)
         except base.DamagedError as error:
             raise base.DamagedError(str(error), entry.start) from error
 
