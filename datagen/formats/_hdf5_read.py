@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import itertools
 import math
-import os
 import weakref
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
@@ -17,7 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from datagen.errors import DlemuError
-from datagen.formats._source import merge_spans
+from datagen.formats._source import SourceStream, merge_spans
 from datagen.formats.format_base import DamagedError, OpenFile, Sample, Source
 from datagen.registry import library
 
@@ -202,7 +201,7 @@ def _record_datasets(file: Any) -> Iterator[Any]:
         yield h5py.h5d.open(group, name)
 
 
-class SourceFile:
+class SourceFile(SourceStream):
     """A file object for HDF5 that reads from a `Source`, each record or chunk when it is first requested.
 
     With `matched`, the calls are those of HDF5: HDF5 itself makes those for the structure, this class those for
@@ -210,13 +209,14 @@ class SourceFile:
     """
 
     def __init__(self, source: Source, *, matched: bool) -> None:
+        super().__init__(source)
         self.failure: DlemuError | OSError | None = None
         """The error of a read that failed, to be checked after each call of HDF5: HDF5 got zeros instead.
 
         An exception raised through HDF5 would leave a file open in it, which calls this object when Python exits.
         """
         self.structure: dict[Extent, bytes] = {}  # what HDF5 has read of the structure
-        self._source, self._position, self._matched = source, 0, matched
+        self._matched = matched
         self._blocks: dict[int, bytes] = {}  # copies, because the memory of a batch is reused
         self._extents: dict[int, memoryview] = {}
         self._sieves: dict[int, tuple[int, memoryview]] = {}
@@ -224,7 +224,7 @@ class SourceFile:
 
     def has(self, reads: dict[Extent, bytes]) -> bool:
         """Return whether the file has these bytes. Raises DatasetError."""
-        return all(self._source.read(*extent) == data for extent, data in reads.items())
+        return all(self.source.read(*extent) == data for extent, data in reads.items())
 
     def extents(self, extents: list[Extent]) -> list[memoryview]:
         """Return the bytes of each extent, reading adjacent ones by one call if not `matched`. Raises DatasetError."""
@@ -236,7 +236,7 @@ class SourceFile:
         for offset, size in missing:
             while not start <= offset <= offset + size <= start + len(read):
                 start, span_bytes = next(spans)
-                read = self._source.read(start, span_bytes)
+                read = self.source.read(start, span_bytes)
             self._extents[offset] = read[offset - start : offset - start + size]
         return [self._extents[offset] for offset, _ in extents]
 
@@ -246,7 +246,7 @@ class SourceFile:
             return
         start, buffered = self._sieves.get(end, (0, memoryview(b"")))
         if not start <= offset <= offset + size_bytes <= start + len(buffered):
-            start, buffered = offset, self._source.read(offset, min(SIEVE_BYTES, end - offset))
+            start, buffered = offset, self.source.read(offset, min(SIEVE_BYTES, end - offset))
             if len(buffered) > size_bytes:  # it serves later samples, too: a copy, because the memory is reused
                 buffered = memoryview(bytes(buffered))
             self._sieves[end] = start, buffered
@@ -258,17 +258,10 @@ class SourceFile:
 
     def probe(self) -> None:
         """Read what HDF5 is going to read first. Raises DlemuError, OSError."""
-        self._read_structure(0, min(SIGNATURE_BYTES, self._source.size_bytes))
+        self._read_structure(0, min(SIGNATURE_BYTES, self.source.size_bytes))
 
-    def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
-        self._position = offset + (self._source.size_bytes if whence == os.SEEK_END else 0)
-        return self._position
-
-    def tell(self) -> int:
-        return self._position
-
-    def readinto(self, out: memoryview) -> int:
-        size = max(0, min(len(out), self._source.size_bytes - self._position))
+    def readinto(self, out: bytearray | memoryview) -> int:  # type: ignore[override]  # as the base class
+        size = max(0, min(len(out), self.source.size_bytes - self._position))
         try:
             data: memoryview | bytes | None = self._extents.get(self._position)  # a chunk that is being decoded
             if data is None or len(data) < size:
@@ -281,14 +274,11 @@ class SourceFile:
         self._position += size
         return size
 
-    def flush(self) -> None:
-        return
-
     def _read_structure(self, offset: int, size_bytes: int) -> bytes:
         """Return bytes of the structure, which are read once."""
         if (offset, size_bytes) not in self.structure:
             if self._matched:
-                data = bytes(self._source.read(offset, size_bytes))
+                data = bytes(self.source.read(offset, size_bytes))
             else:
                 first, start = divmod(offset, BLOCK_BYTES)
                 blocks = map(self._block, range(first, (offset + size_bytes - 1) // BLOCK_BYTES + 1))
@@ -299,6 +289,6 @@ class SourceFile:
     def _block(self, number: int) -> bytes:
         if number not in self._blocks:
             start = number * BLOCK_BYTES
-            size = min(BLOCK_BYTES, self._source.size_bytes - start)
-            self._blocks[number] = bytes(self._source.read(start, size))
+            size = min(BLOCK_BYTES, self.source.size_bytes - start)
+            self._blocks[number] = bytes(self.source.read(start, size))
         return self._blocks[number]

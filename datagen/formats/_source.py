@@ -20,7 +20,7 @@ class Source:
     """An open file, and memory for the bytes read from it; `size_bytes` are the bytes of the file that are in use."""
 
     read_ns = 0  # time in reads
-    reread_bytes = 0  # bytes read by `call` more than once, which `counts` leaves out
+    reread_bytes = 0  # bytes read more than once, which `counts` leaves out
     _counted = (0, 0, 0)  # what `counts` has returned so far: bytes, calls, nanoseconds
 
     def __init__(
@@ -58,13 +58,6 @@ class Source:
         if got < needed:
             raise ended_early(self.path, needed - got, offset - before + got)
         return target[before:needed]
-
-    def call(self, target: memoryview, offset: int) -> int:
-        """Make one read call; return the bytes got, fewer than requested at the end of the file. Raises OSError."""
-        begun = time.monotonic_ns()
-        got = self.reader.read_into(target, offset)
-        self.read_ns += time.monotonic_ns() - begun
-        return got
 
     def counts(self) -> tuple[int, int, int]:
         """Return bytes (each counted once), calls and nanoseconds of the reads since `counts` was last called."""
@@ -123,9 +116,6 @@ class SourceStream(io.RawIOBase):
             raise ValueError(f"seek to {position}")
         self._position = position
         return position
-
-    def tell(self) -> int:
-        return self._position
 
     def read(self, size: int = -1) -> bytes:
         return bytes(self._next(self.source.size_bytes if size < 0 else size))
@@ -230,15 +220,16 @@ class BufferedFile:
         return self.image[begin:]
 
     def call(self, offset: int, size_bytes: int) -> int:
-        """Make one read call, bypassing the buffer; return the bytes got."""
+        """Make one read call, bypassing the buffer; return the bytes got: 0 at the end of the file. Raises OSError."""
+        source, offset = self._source, min(offset, self.size_bytes)
         stop = min(offset + size_bytes, self.size_bytes)
-        if stop <= offset:
-            return self._source.call(memoryview(bytearray(1)), self.size_bytes)
-        got = self._source.call(self.image[offset:stop], offset)
+        begun = time.monotonic_ns()
+        got = source.reader.read_into(self.image[offset:stop] or memoryview(bytearray(1)), offset)
+        source.read_ns += time.monotonic_ns() - begun
         if got < stop - offset:
-            raise ended_early(self._source.path, stop - offset - got, offset + got)
+            raise ended_early(source.path, stop - offset - got, offset + got)
         self._reads.append((offset, stop))
-        return got
+        return stop - offset
 
     def unread(self) -> list[tuple[int, int]]:
         """Return the ranges (start, stop) that were not read."""

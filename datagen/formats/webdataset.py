@@ -181,17 +181,17 @@ class TarRecords(base.RecordFile):
 
     def _extent(self, record: memoryview, offset: int) -> tuple[int, int]:
         """Return start and bytes of a sample's data in `record`: from the first to the last byte of its files."""
-        at, files = 0, list[tuple[int, int]]()
+        at = begin = end = 0
         while at < len(record):
             member = parse(record[at : at + BLOCK], offset + at)
             if member is None or at + member.stored_bytes > len(record):
                 raise base.DamagedError("a sample ends where none did before,", offset + at)
             if member.is_file:
-                files.append((at + BLOCK, at + BLOCK + member.size_bytes))
+                begin, end = begin or at + BLOCK, at + BLOCK + member.size_bytes
             at += member.stored_bytes
-        if not files:
+        if not end:
             raise base.DamagedError("a sample without a file,", offset)
-        return files[0][0], files[-1][1] - files[0][0]
+        return begin, end - begin
 
 
 def _are_equal(heads: NDArray[np.uint8]) -> bool:
