@@ -205,11 +205,10 @@ def runs_of(samples: Samples, samples_per_file: int) -> list[Run]:
         return samples.within(samples_per_file)
     if not len(samples):
         return []
-    batch_runs = []
-    first, *others = numbers_of(samples)
-    end = first + 1
-    for sample in others:
-        if sample != end or not sample % samples_per_file:
+    numbers, batch_runs = numbers_of(samples), []
+    first = end = numbers[0]
+    for sample in numbers:
+        if sample != end or (sample % samples_per_file == 0 and sample != first):
             batch_runs.append((first, end - first))
             first = end = sample
         end += 1
