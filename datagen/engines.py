@@ -61,6 +61,9 @@ class Engine(abc.ABC):
     def close(self) -> None:
         self.finish()
 
+    def __del__(self) -> None:
+        self.close()
+
     def count(self, app_bytes: int, read_calls: int, read_ns: int = 0) -> None:
         self.app_bytes += app_bytes
         self.read_calls += read_calls
@@ -210,9 +213,6 @@ class FileEngine(Engine):
         while self._kept_open:
             _, (source, _) = self._kept_open.popitem()
             source.close()
-
-    def __del__(self) -> None:
-        self.close()
 
 
 def by_library(engine: Engine, storage: StorageBase, path: str, load: Callable[[str], T]) -> T:

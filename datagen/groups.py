@@ -112,9 +112,6 @@ class GroupReader(RangeReader):
         self._last_group: _LastGroup | None = None
         self._stored = AlignedBuffer()  # of the row group that is decoded
 
-    def __del__(self) -> None:
-        self.close()
-
     def read(self, samples: Samples, out: memoryview) -> Places:
         """Read the row groups of these rows into `out`; return the place of each span (decoded: column), in order.
 

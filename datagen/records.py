@@ -106,7 +106,6 @@ class RecordReader(RangeReader):
         limit = MAX_OPEN_FILES if soft == resource.RLIM_INFINITY else soft // 8  # a process may have several readers
         self._max_open = max(1, min(MAX_OPEN_FILES, limit))
         self._open: OrderedDict[int, base.RecordFile] = OrderedDict()
-        self._closing = weakref.finalize(self, _close_all, self._open)
 
     def read(self, samples: Samples, out: memoryview) -> Places:
         """Do as `Engine.read`, as densely as the storage's alignment permits."""
@@ -182,7 +181,10 @@ class RecordReader(RangeReader):
         return records
 
     def close(self) -> None:
-        _close_all(self._open)
+        while self._open:
+            _, records = self._open.popitem()
+            with contextlib.suppress(OSError):
+                records.source.close()
 
     def located(self, file: int) -> tuple[int, base.Offsets | None]:
         """Return the bytes of the largest record of a file, and the offsets of records if they had to be looked for."""
@@ -330,13 +332,6 @@ class StreamedReader(Reader):
         if got < offset - begin:
             self.size_bytes = self._end  # the file is shorter than it was when it was opened
         return got
-
-
-def _close_all(opened: OrderedDict[int, base.RecordFile]) -> None:
-    while opened:
-        _, records = opened.popitem()
-        with contextlib.suppress(OSError):
-            records.source.close()
 
 
 def located_records(

@@ -56,8 +56,8 @@ class Hdf5File(OpenFile):
         self._decoded: memoryview | None = None
         self._file = SourceFile(source, matched=matched)
         structure = structures.get(source.size_bytes) if samples == 1 else None
-        if structure and self._file.has(structure.reads):  # HDF5 would find the same, but takes a millisecond
-            self._datasets = structure.datasets
+        if structure and all(source.read(*extent) == data for extent, data in structure.reads.items()):
+            self._datasets = structure.datasets  # HDF5 would find the same, but takes a millisecond
         else:
             self._datasets = self._datasets_by_hdf5(samples)
         self._record_bytes = sum(dataset.bytes for dataset in self._datasets)
@@ -67,7 +67,8 @@ class Hdf5File(OpenFile):
 
     def _datasets_by_hdf5(self, samples: int) -> Sequence[_Dataset]:
         """Let HDF5 read the structure, and check that it fits the settings and the file."""
-        self._file.probe()  # a failing storage must not first fail inside h5f.open, which would leak resources
+        # What HDF5 reads first: a failing storage must not first fail inside h5f.open, which would leak resources
+        self._file.read_structure(0, min(SIGNATURE_BYTES, self._source.size_bytes))
         with self._hdf5_errors("no readable HDF5 structure"):
             file = _open(self._file)
             # HDF5 must close the file before Python exits: later it would call a file object that no longer exists
@@ -99,7 +100,7 @@ class Hdf5File(OpenFile):
 
     def forget(self) -> None:
         """Release the samples read so far."""
-        self._file.forget()
+        self._file.pieces = {}
         self._gathered = self._decoded = None
 
     def _join(self, pieces: list[memoryview]) -> memoryview:
@@ -218,17 +219,13 @@ class SourceFile(SourceStream):
         self.structure: dict[Extent, bytes] = {}  # what HDF5 has read of the structure
         self._matched = matched
         self._blocks: dict[int, bytes] = {}  # copies, because the memory of a batch is reused
-        self._extents: dict[int, memoryview] = {}
+        self.pieces: dict[int, memoryview] = {}  # records and chunks, by offset
         self._sieves: dict[int, tuple[int, memoryview]] = {}
         """Sieve buffer (offset, data) of each dataset, by the dataset's end."""
 
-    def has(self, reads: dict[Extent, bytes]) -> bool:
-        """Return whether the file has these bytes. Raises DatasetError."""
-        return all(self.source.read(*extent) == data for extent, data in reads.items())
-
     def extents(self, extents: list[Extent]) -> list[memoryview]:
         """Return the bytes of each extent, reading adjacent ones by one call if not `matched`. Raises DatasetError."""
-        missing = [extent for extent in extents if extent[0] not in self._extents]
+        missing = [extent for extent in extents if extent[0] not in self.pieces]
         if not self._matched:
             missing.sort()
         spans = iter(missing if self._matched else merge_spans(missing))
@@ -237,12 +234,12 @@ class SourceFile(SourceStream):
             while not start <= offset <= offset + size <= start + len(read):
                 start, span_bytes = next(spans)
                 read = self.source.read(start, span_bytes)
-            self._extents[offset] = read[offset - start : offset - start + size]
-        return [self._extents[offset] for offset, _ in extents]
+            self.pieces[offset] = read[offset - start : offset - start + size]
+        return [self.pieces[offset] for offset, _ in extents]
 
     def sieve(self, offset: int, size_bytes: int, end: int) -> None:
         """If `matched`, read a small record through the sieve buffer of its dataset, which ends at `end`, as HDF5."""
-        if not self._matched or size_bytes > SIEVE_BYTES or offset in self._extents:
+        if not self._matched or size_bytes > SIEVE_BYTES or offset in self.pieces:
             return
         start, buffered = self._sieves.get(end, (0, memoryview(b"")))
         if not start <= offset <= offset + size_bytes <= start + len(buffered):
@@ -250,22 +247,14 @@ class SourceFile(SourceStream):
             if len(buffered) > size_bytes:  # it serves later samples, too: a copy, because the memory is reused
                 buffered = memoryview(bytes(buffered))
             self._sieves[end] = start, buffered
-        self._extents[offset] = buffered[offset - start : offset - start + size_bytes]
-
-    def forget(self) -> None:
-        """Release all bytes except those of the structure."""
-        self._extents = {}
-
-    def probe(self) -> None:
-        """Read what HDF5 is going to read first. Raises DlemuError, OSError."""
-        self._read_structure(0, min(SIGNATURE_BYTES, self.source.size_bytes))
+        self.pieces[offset] = buffered[offset - start : offset - start + size_bytes]
 
     def readinto(self, out: bytearray | memoryview) -> int:  # type: ignore[override]  # as the base class
         size = max(0, min(len(out), self.source.size_bytes - self._position))
         try:
-            data: memoryview | bytes | None = self._extents.get(self._position)  # a chunk that is being decoded
+            data: memoryview | bytes | None = self.pieces.get(self._position)  # a chunk that is being decoded
             if data is None or len(data) < size:
-                data = self._read_structure(self._position, size)
+                data = self.read_structure(self._position, size)
             out[:size] = data[:size]
         except (DlemuError, OSError) as error:
             self.failure = error
@@ -274,8 +263,8 @@ class SourceFile(SourceStream):
         self._position += size
         return size
 
-    def _read_structure(self, offset: int, size_bytes: int) -> bytes:
-        """Return bytes of the structure, which are read once."""
+    def read_structure(self, offset: int, size_bytes: int) -> bytes:
+        """Return bytes of the structure, which are read once. Raises DlemuError, OSError."""
         if (offset, size_bytes) not in self.structure:
             if self._matched:
                 data = bytes(self.source.read(offset, size_bytes))

@@ -122,27 +122,26 @@ class Format(base.RecordFormat):
         return offsets
 
     def load(self, path: str, index: int, samples: int) -> base.Sample:
-        """Read a record as scripts without TensorFlow do: find it by its framing, then parse the Example."""
+        """Read a record as scripts without TensorFlow do: find it by its framing, then parse the Example.
+
+        All records are taken to have one length if the checksum at that multiple proves it.
+        """
         with open(path, "rb") as file:
-            data = self._record(file, index, samples)
+            record_bytes, rest = divmod(file.seek(0, os.SEEK_END), samples)
+            file.seek(index * record_bytes)
+            head = file.read(HEAD_BYTES).ljust(HEAD_BYTES, b"\0")
+            length, crc = HEAD.unpack(head)
+            is_record = length == record_bytes - FRAME_BYTES and masked_crc(head[:8]) == crc
+            if rest or index >= samples or not is_record:
+                offsets = self.offsets(file)
+                if index + 1 >= len(offsets):
+                    raise base.no_such_record(index, len(offsets) - 1)
+                file.seek(offsets[index])
+                (length, _) = HEAD.unpack(file.read(HEAD_BYTES))
+            data = memoryview(file.read(length))
         start, size = image_extent(data)
         payload = data[start : start + size]
         return base.Sample(payload, payload, index * size)
-
-    def _record(self, file: BinaryIO, index: int, samples: int) -> memoryview:
-        """Read the data of a record: as if all have one length if the checksum at that multiple proves it."""
-        record_bytes, rest = divmod(file.seek(0, os.SEEK_END), samples)
-        file.seek(index * record_bytes)
-        head = file.read(HEAD_BYTES).ljust(HEAD_BYTES, b"\0")
-        length, crc = HEAD.unpack(head)
-        is_record = length == record_bytes - FRAME_BYTES and masked_crc(head[:8]) == crc
-        if rest or index >= samples or not is_record:
-            offsets = self.offsets(file)
-            if index + 1 >= len(offsets):
-                raise base.no_such_record(index, len(offsets) - 1)
-            file.seek(offsets[index])
-            (length, _) = HEAD.unpack(file.read(HEAD_BYTES))
-        return memoryview(file.read(length))
 
 
 class Packer:
