@@ -28,10 +28,7 @@ MAX_OPEN_FILES = 512  # maximum files that a reader keeps open; enough for all f
 HEAD_BYTES = 16  # bytes that a script with an index reads first of each record: its length or header
 
 Request = tuple[base.RecordFile, int, int, int, int]
-"""A read: an open file, index of the first record, number of records, their offset and bytes in the file.
-
-A plain tuple, because reading a small record takes only a few us.
-"""
+"""A read: an open file, index of the first record, number of records, their offset and bytes in the file."""
 
 
 class Opened(Protocol):
@@ -55,7 +52,7 @@ class RangeReader(Engine):
     ) -> tuple[list[int], int]:
         """Read all requests into `out`, from `position` on; return the index of each, and where the last one ends.
 
-        Of a request, only the file, offset and bytes are used, as in `Request`.
+        A request is as in `Request`; only its file, offset and bytes are used.
 
         Raises DatasetError: a file ends too early, or can't be read. SpaceError: `out` is too small.
         """

@@ -11,6 +11,7 @@ from datagen.buffers import FileMemory, NewMemory
 from datagen.errors import DamagedError, ended_early, unreadable
 from datagen.storage.storage_base import Reader, read_in_transfers
 
+Memory = NewMemory | FileMemory
 Scratch = Callable[[int], memoryview]  # returns memory of that many bytes
 _MAX_BUFFER_BYTES = 8 << 20  # maximum buffer of `open` in Python 3.14 and later
 _STDIO_BYTES = 8192  # glibc's BUFSIZ: the maximum size of its buffers
@@ -24,12 +25,7 @@ class Source:
     _counted = (0, 0, 0)  # what `counts` has returned so far: bytes, calls, nanoseconds
 
     def __init__(
-        self,
-        path: str,
-        reader: Reader,
-        alignment: int = 1,
-        transfer_bytes: int = 0,
-        memory: NewMemory | FileMemory | None = None,
+        self, path: str, reader: Reader, alignment: int = 1, transfer_bytes: int = 0, memory: Memory | None = None
     ) -> None:
         """Read in calls of at most `transfer_bytes` (0: any size), at multiples of `alignment`, into `memory`."""
         memory = memory or NewMemory(alignment)

@@ -21,15 +21,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from datagen.content import Content
-from datagen.formats._picture import (
-    MIN_PADDING_BYTES,
-    PictureFormat,
-    Shape,
-    check_pixels,
-    feed_decoder,
-    padding_then_codes,
-    read_in_blocks,
-)
+from datagen.formats import _picture as picture
+from datagen.formats._picture import PictureFormat, Shape
 from datagen.formats._source import BufferedFile
 from datagen.formats.format_base import DamagedError, Scratch
 from datagen.registry import library
@@ -58,10 +51,10 @@ class Format(PictureFormat):
         blocks = _blocks(shape)
         block_bytes = min((size_bytes - _fixed_bytes(shape)) // blocks, MAX_COEFFICIENTS + 1)
         spare_bytes = size_bytes - _fixed_bytes(shape) - block_bytes * blocks
-        comments = _comments(MIN_PADDING_BYTES + 4 + spare_bytes)
+        comments = _comments(picture.MIN_PADDING_BYTES + 4 + spare_bytes)
         padding = np.empty(sum(comments), np.uint8)
         coefficients = MAX_COEFFICIENTS if block_bytes > MAX_COEFFICIENTS else block_bytes - 2
-        codes = padding_then_codes(content, file, padding, blocks * coefficients)
+        codes = picture.padding_then_codes(content, file, padding, blocks * coefficients)
         parts, at = [SOI + JFIF], 0
         for size in comments:
             parts += b"\xff\xfe" + struct.pack(">H", size + 2), padding[at : at + size].tobytes()
@@ -92,15 +85,15 @@ class Format(PictureFormat):
                 break
             elif marker >= 0xFF00 and marker & 0xFF not in STANDALONE:
                 (size,) = struct.unpack(">H", file.read(2))
-                read_in_blocks(file, size - 2)
+                picture.read_in_blocks(file, size - 2)
         file.seek(0)
-        feed_decoder(file, file.size_bytes)
+        picture.feed_decoder(file, file.size_bytes)
 
     def decode(self, data: memoryview, scratch: Scratch) -> memoryview:
         # simplejpeg decodes a small picture in a fifth of Pillow's time
         simplejpeg = library("simplejpeg", "image")
         height, width, colours, _ = simplejpeg.decode_jpeg_header(data)
-        check_pixels(height, width)
+        picture.check_pixels(height, width)
         shape = Shape(height, width, 1 if colours == "Gray" else 3)
         colour_space, out = "GRAY" if shape.channels == 1 else "RGB", scratch(shape.size_bytes)
         pixels: NDArray[np.uint8] = simplejpeg.decode_jpeg(data, colour_space, buffer=out)
@@ -116,7 +109,7 @@ def _blocks(shape: Shape) -> int:
 
 def _fixed_bytes(shape: Shape) -> int:
     """Return the bytes of a file without the blocks, with the minimum padding in its segment."""
-    return len(SOI + JFIF + EOI) + 4 + MIN_PADDING_BYTES + len(_tables(shape))
+    return len(SOI + JFIF + EOI) + 4 + picture.MIN_PADDING_BYTES + len(_tables(shape))
 
 
 def _tables(shape: Shape) -> bytes:

@@ -15,14 +15,8 @@ from isal import isal_zlib
 from numpy.typing import NDArray
 
 from datagen.content import Content
-from datagen.formats._picture import (
-    MIN_PADDING_BYTES,
-    PILLOW_BYTES,
-    PictureFormat,
-    Shape,
-    padding_then_codes,
-    read_in_blocks,
-)
+from datagen.formats import _picture as picture
+from datagen.formats._picture import PictureFormat, Shape
 from datagen.formats._source import BufferedFile
 from datagen.formats.format_base import DamagedError
 
@@ -47,9 +41,9 @@ class Format(PictureFormat):
 
     def encode(self, content: Content, file: int, shape: Shape, size_bytes: int) -> bytes:
         bits = max(bits for bits in range(1, MAX_BITS + 1) if _bytes_needed(shape, bits) <= size_bytes)
-        padding = np.empty(MIN_PADDING_BYTES + size_bytes - _bytes_needed(shape, bits), np.uint8)
+        padding = np.empty(picture.MIN_PADDING_BYTES + size_bytes - _bytes_needed(shape, bits), np.uint8)
         row_bytes = shape.width * shape.channels
-        codes = padding_then_codes(content, file, padding, shape.height * row_bytes)
+        codes = picture.padding_then_codes(content, file, padding, shape.height * row_bytes)
         header = struct.pack(">LLBBBBB", shape.width, shape.height, 8, 0 if shape.channels == 1 else 2, 0, 0, 0)
         chunks = [
             SIGNATURE,
@@ -72,9 +66,9 @@ class Format(PictureFormat):
         while True:
             size, name = struct.unpack(">L4s", file.read(8))
             if name == b"IDAT":
-                read_in_blocks(file, size, PILLOW_BYTES)
+                picture.read_in_blocks(file, size, picture.PILLOW_BYTES)
             else:
-                read_in_blocks(file, size)
+                picture.read_in_blocks(file, size)
             file.read(4)
             if name == b"IEND":
                 return
@@ -84,7 +78,7 @@ def _bytes_needed(shape: Shape, bits: int) -> int:
     """Return the bytes of the file that `encode` makes with codes of `bits` bits and the minimum padding."""
     codes = shape.height * (1 + shape.width * shape.channels) + 1
     zlib_bytes = len(ZLIB_HEADER) + len(_block_header(bits)) + -(-codes * bits // 8) + ADLER32_BYTES
-    return len(SIGNATURE) + 4 * CHUNK_BYTES + HEADER_BYTES + MIN_PADDING_BYTES + zlib_bytes
+    return len(SIGNATURE) + 4 * CHUNK_BYTES + HEADER_BYTES + picture.MIN_PADDING_BYTES + zlib_bytes
 
 
 def _levels(bits: int) -> NDArray[np.uint8]:
