@@ -75,8 +75,7 @@ class Format(base.FormatBase):
                 for info in archive.zip.infolist()
             ]
             members = _members_to_read(entries, samples)
-            in_file_order = sorted(members, key=lambda entry: entry.start)
-            arrays = {entry.name: archive[entry.name] for entry in in_file_order}
+            arrays = {entry.name: archive[entry.name] for entry in sorted(members, key=lambda entry: entry.start)}
             return npy.sample_of(arrays[members[0].name], index, samples)
 
 

@@ -11,7 +11,7 @@ import io
 import itertools
 import math
 import tarfile
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import BinaryIO, NamedTuple
 
 import numpy as np
@@ -49,11 +49,14 @@ def padded(size_bytes: int) -> int:
     return -(-size_bytes // BLOCK) * BLOCK
 
 
-def header(name: str, size_bytes: int) -> bytes:
-    """Return the header of a member, without user, group or time. Raises ValueError for a name that is too long."""
+def _write_member(writer: Writer, name: str, size_bytes: int, pieces: Iterable[memoryview]) -> None:
+    """Write a member, without user, group or time. Raises ValueError for a name that is too long."""
     member = tarfile.TarInfo(name)
     member.size, member.mode = size_bytes, 0o644
-    return member.tobuf(tarfile.USTAR_FORMAT, "utf-8", "strict")
+    writer.write(member.tobuf(tarfile.USTAR_FORMAT, "utf-8", "strict"))
+    for piece in pieces:
+        writer.write(piece)
+    writer.write(bytes(-size_bytes % BLOCK))
 
 
 TAIL = bytes(2 * BLOCK)  # end marker; tarfile pads it to a multiple of 10240 bytes, which readers don't need
@@ -81,10 +84,8 @@ class Format(base.RecordFormat):
     def write(self, job: base.FileJob, writer: Writer, buffer: AlignedBuffer) -> None:
         size = job.record_bytes
         for number in range(job.spec.num_samples_per_file):
-            writer.write(header(f"{job.running_index:08}_{number:08}.bin", size))
-            for piece in job.payload(buffer, number * size, (number + 1) * size):
-                writer.write(piece)
-            writer.write(bytes(-size % BLOCK))
+            data = job.payload(buffer, number * size, (number + 1) * size)
+            _write_member(writer, f"{job.running_index:08}_{number:08}.bin", size, data)
         writer.write(TAIL)
 
     def open_records(self, inputs: base.RecordInputs) -> TarRecords:
@@ -138,10 +139,7 @@ class Packer:
         while key in self._keys:  # members with equal keys would be one sample
             key, number = f"{base_key}_{number}", number + 1
         self._keys.add(key)  # 80 characters, a number and an ending fit the 100 bytes of ustar's name
-        size = len(sample.data)
-        self._writer.write(header(f"{key}.{sample.ending}", size))
-        self._writer.write(sample.data)
-        self._writer.write(bytes(-size % BLOCK))
+        _write_member(self._writer, f"{key}.{sample.ending}", len(sample.data), [sample.data])
 
     def finish(self) -> bytes:
         self._writer.write(TAIL)
