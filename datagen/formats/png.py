@@ -8,6 +8,7 @@ ordinary work. Formats: PNG (W3C, third edition), RFC 1950 (zlib), RFC 1951 (def
 
 from __future__ import annotations
 
+import functools
 import struct
 
 import numpy as np
@@ -87,6 +88,7 @@ def _levels(bits: int) -> NDArray[np.uint8]:
     return (np.arange(count) * 255 // max(1, count - 1)).astype(np.uint8)
 
 
+@functools.cache
 def _block_header(bits: int) -> bytes:
     """Return the header of a final block with dynamic codes: of length `bits` for levels and end of block, else 0.
 
