@@ -21,7 +21,7 @@ from __future__ import annotations
 import abc
 import functools
 import struct
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any, ClassVar, Literal
 
 import numpy as np
@@ -62,11 +62,16 @@ class Stamp:
     offset: int  # offset of the block in the file's payload, in bytes
 
 
+@dataclass(frozen=True)
 class StampedContent(abc.ABC):
     """The bytes of files as a pure function of (running index of the file, offset), written in whole blocks."""
 
     compared_bytes: ClassVar[int]  # bytes generated at a time for a comparison: they stay in a core's cache
     seed: int
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Leave the pool out, which is rebuilt by the process that uses it."""
+        return type(self), tuple(getattr(self, field.name) for field in fields(self))
 
     @functools.cached_property
     def seed_hash(self) -> int:
@@ -123,11 +128,7 @@ class Content(StampedContent):
 
     compared_bytes = POOL_ROWS * BLOCK_BYTES
 
-    seed: int
     compressibility: float = 0.0  # share of each block that a compressor removes, 0 to below 1
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return Content, (self.seed, self.compressibility)  # the pool is rebuilt by the process that uses it
 
     @functools.cached_property
     def _pool(self) -> Words:
@@ -142,7 +143,7 @@ class Content(StampedContent):
         for start in range(0, len(blocks), BATCH_BLOCKS):
             batch = blocks[start : start + BATCH_BLOCKS]
             offsets = np.arange(first + start, first + start + len(batch), dtype=np.uint64) * np.uint64(BLOCK_BYTES)
-            keys = block_keys(self.seed_hash, file, offsets).reshape(-1, 1)
+            keys = _mix(np.uint64(_file_key(self.seed_hash, file)) + offsets * _GOLDEN).reshape(-1, 1)
             done = 0
             while done < len(batch):
                 row = (first + start + done) % POOL_ROWS
@@ -159,11 +160,7 @@ class BulkContent(StampedContent):
 
     compared_bytes = PIECE_BYTES
 
-    seed: int
     pattern: Pattern = "random"
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return BulkContent, (self.seed, self.pattern)  # the pool is rebuilt by the process that uses it
 
     @property
     def is_stamped(self) -> bool:
@@ -185,17 +182,11 @@ class BulkContent(StampedContent):
         while done < len(words):
             piece, start = divmod(first * BLOCK_WORDS + done, _PIECE_WORDS)
             count = min(_PIECE_WORDS - start, len(words) - done)
-            key = self._key(file, piece)
-            np.bitwise_xor(self._pool[start : start + count], key, out=words[done : done + count])
+            key = mix_number(_file_key(self.seed_hash, file) + piece * GOLDEN) if self.is_stamped else 0
+            np.bitwise_xor(self._pool[start : start + count], np.uint64(key), out=words[done : done + count])
             done += count
         if self.is_stamped:
             write_stamps(blocks, self.seed_hash, file, first)
-
-    def _key(self, file: int, piece: int) -> np.uint64:
-        """Return what every word of a piece is XORed with."""
-        if not self.is_stamped:
-            return np.uint64(0)
-        return np.uint64(key_of(self.seed_hash, file, piece))
 
 
 def identify(block: memoryview | bytes) -> Stamp | None:
@@ -239,17 +230,8 @@ def explain(data: memoryview | bytes, index: int, content: Content, file: int) -
     return f"there is a block stamped {origin}, but its bytes or its position are wrong"
 
 
-def block_keys(seed_hash: int, file: int, offsets: Words) -> Words:
-    """Return a 64-bit key for each offset of a file's payload: no two offsets of a file have the same."""
-    return _mix(np.uint64(_file_key(seed_hash, file)) + offsets * _GOLDEN)
-
-
-def key_of(seed_hash: int, file: int, offset: int) -> int:
-    """Return `block_keys` of one offset."""
-    return mix_number(_file_key(seed_hash, file) + offset * GOLDEN)
-
-
 def _file_key(seed_hash: int, file: int) -> int:
+    """Return the number from which the keys of blocks follow: no two of a file are the same."""
     return mix_number(seed_hash ^ mix_number(file + GOLDEN))
 
 

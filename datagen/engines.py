@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import abc
-import contextlib
 import os
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import TypeVar
 
 import numpy as np
@@ -22,6 +22,19 @@ from datagen.storage.storage_base import StorageBase
 T = TypeVar("T")
 READER_VERSION = 1  # incremented whenever the read calls of an engine change
 Check = Callable[[base.Sample, int], None]  # compares a sample of a file with what was generated: DatasetError
+
+
+@dataclass(frozen=True)
+class ReadSettings:
+    """How the samples of one split are read."""
+
+    storage: StorageBase
+    layout: Layout
+    check: Check | None = None
+    transfer_bytes: int = 0  # maximum bytes of a read call; 0: no maximum
+    decodes: bool = False
+    matched: bool = False  # by the read calls of the format's library, where known, instead of as few as possible
+    library: bool = False  # by the format's library
 
 
 class Engine(abc.ABC):
@@ -46,38 +59,42 @@ class Engine(abc.ABC):
         return
 
     def close(self) -> None:
-        """Close all files."""
         self.finish()
 
+    def __del__(self) -> None:
+        self.close()
+
     def count(self, app_bytes: int, read_calls: int, read_ns: int = 0) -> None:
-        """Add reads."""
         self.app_bytes += app_bytes
         self.read_calls += read_calls
         self.read_ns += read_ns
 
 
-class SampleEngine(Engine):
-    """Reads samples one by one: each is in a place of its own, of `place_bytes`."""
+class FileEngine(Engine):
+    """Reads samples one by one, each into a place of its own of `place_bytes`.
+
+    Files are read by the format's `open` or `parse`; consecutive samples of a batch from one file share one read of it.
+    The last few files of several samples stay open between batches, if the format permits.
+    """
 
     def __init__(
-        self,
-        storage: StorageBase,
-        file_format: base.FormatBase,
-        layout: Layout,
-        place_bytes: int,
-        check: Check | None = None,
-        *,
-        decodes: bool = False,
+        self, settings: ReadSettings, file_format: base.FormatBase, place_bytes: int, max_file_bytes: int
     ) -> None:
-        self._storage = storage
-        self._format = file_format
-        self._layout = layout
-        self._place_bytes = place_bytes
-        self._check = check
-        self._decodes = decodes
+        self._settings, self._storage, self._layout = settings, settings.storage, settings.layout
+        self._format, self._place_bytes = file_format, place_bytes
+        self._samples = settings.layout.num_samples_per_file
+        self._read_matched = file_format.read_matched if settings.matched else None
+        reads_parts = self._read_matched is not None or (settings.matched and file_format.reads_parts)
+        self._by_one_call = self._samples == 1 and not reads_parts
+        self._current: tuple[str, base.Source | None, base.OpenFile] | None = None  # no source: it was read by one call
+        self._kept_open: OrderedDict[str, tuple[base.Source, base.OpenFile]] = OrderedDict()
+        # Samples of a file share its bytes, which therefore can't be read into the place of one sample
+        shares_memory = self._samples > 1 and not settings.library
+        self._memory = FileMemory(self._storage.alignment, max_file_bytes if shares_memory else 0)
+        self._sizes: dict[str, int] = {}  # path -> bytes of a file of this batch that has been read whole already
 
     def read(self, samples: Samples, out: memoryview) -> Places:
-        layout, place_bytes = self._layout, self._place_bytes
+        layout, place_bytes, check = self._layout, self._place_bytes, self._settings.check
         located = [layout.locate(number) for number in numbers_of(samples)]
         address, path = address_of(out), ""
         flat, begin = list[int](), 0
@@ -86,10 +103,10 @@ class SampleEngine(Engine):
             for file, index in located:
                 path = layout.path(file)
                 sample = self._sample(path, index, out[begin : begin + place_bytes])
-                if self._check is not None:
-                    self._check(sample, file)
+                if check is not None:
+                    check(sample, file)
                 data = sample.data
-                if self._decodes and sample.decode is not None:
+                if self._settings.decodes and sample.decode is not None:
                     data = sample.decode()
                     if layout.num_samples_per_file == 1:
                         self.finish()  # the file's bytes are in this place, which the decoded sample overwrites
@@ -107,49 +124,8 @@ class SampleEngine(Engine):
             raise base.read_failure(path, error) from error
         return as_places(flat)
 
-    @abc.abstractmethod
-    def _sample(self, path: str, index: int, place: memoryview) -> base.Sample:
-        """Return a sample of a file, valid until the next call, in `place` where possible."""
-
     def _begin(self, located: Sequence[tuple[int, int]], out: memoryview) -> None:
         """Begin to read these samples, given as (file, index)."""
-        return
-
-
-class FileEngine(SampleEngine):
-    """Reads by the format's `open` or `parse`; consecutive samples of a batch from one file share one read of the file.
-
-    The last few files of several samples stay open between batches, if the format permits. With `matched`, the engine
-    makes the read calls of the format's library instead of its own.
-    """
-
-    def __init__(
-        self,
-        storage: StorageBase,
-        file_format: base.FormatBase,
-        layout: Layout,
-        place_bytes: int,
-        check: Check | None = None,
-        *,
-        decodes: bool = False,
-        max_file_bytes: int = 0,
-        transfer_bytes: int = 0,
-        matched: bool = False,
-    ) -> None:
-        super().__init__(storage, file_format, layout, place_bytes, check, decodes=decodes)
-        self._samples = layout.num_samples_per_file
-        self._transfer_bytes = transfer_bytes
-        self._matched = matched
-        self._parse_matched = file_format.parse_matched if matched else None
-        reads_parts = self._parse_matched is not None or (matched and file_format.reads_parts)
-        self._by_one_call = self._samples == 1 and not reads_parts
-        self._current: tuple[str, base.Source | None, base.OpenFile] | None = None  # no source: it was read by one call
-        self._kept_open: OrderedDict[str, tuple[base.Source, base.OpenFile]] = OrderedDict()
-        # Samples of a file share its bytes, which therefore can't be read into the place of one sample
-        self._memory = FileMemory(storage.alignment, max_file_bytes if self._samples > 1 else 0)
-        self._sizes: dict[str, int] = {}  # path -> bytes of a file of this batch that has been read whole already
-
-    def _begin(self, located: Sequence[tuple[int, int]], out: memoryview) -> None:
         if self._samples == 1 and len(located) > 1:
             self.finish()  # the open file's bytes are in the place of an earlier sample
         if self._by_one_call and self._storage.is_remote:  # request all files of the batch at once
@@ -160,6 +136,9 @@ class FileEngine(SampleEngine):
             self._sizes = dict(zip(places, self._read_files(list(places.items())), strict=True))
 
     def _sample(self, path: str, index: int, place: memoryview) -> base.Sample:
+        """Return a sample of a file, valid until the next call, in `place` where possible."""
+        if self._settings.library:
+            return by_library(self, self._storage, path, lambda local: self._format.load(local, index, self._samples))
         if self._current is None or path != self._current[0]:
             self._current = self._opened(path, place)
         return self._current[2].sample(index)
@@ -168,7 +147,7 @@ class FileEngine(SampleEngine):
         """Read whole files, each into its memory; return their sizes."""
         begun = time.monotonic_ns()
         try:
-            read = self._storage.read_files(files, self._transfer_bytes)
+            read = self._storage.read_files(files, self._settings.transfer_bytes)
         except OSError as error:
             raise base.unreadable(error.filename or files[0][0], error) from error
         self.read_ns += time.monotonic_ns() - begun
@@ -196,11 +175,17 @@ class FileEngine(SampleEngine):
         begun = time.monotonic_ns()
         reader = self._storage.open(path)
         self.read_ns += time.monotonic_ns() - begun  # for small files on a network, opening takes most of the time
-        source = base.Source(path, reader, self._storage.alignment, self._transfer_bytes, self._memory)
+        transfer_bytes = self._settings.transfer_bytes
+        source = base.Source(path, reader, self._storage.alignment, transfer_bytes, self._memory)
         try:
-            if self._parse_matched is not None:
-                return path, source, self._parse_matched(BufferedFile(source), self._samples, source.scratch)
-            return path, source, self._format.open(source, self._samples, matched=self._matched)
+            if self._read_matched is not None:
+                file = BufferedFile(source)
+                self._read_matched(file, self._samples)
+                if self._settings.check is not None and self._format.compares_files:
+                    file.read_rest()
+                source.reread_bytes = file.finish()
+                return path, source, self._format.parse(file.image, self._samples, source.scratch)
+            return path, source, self._format.open(source, self._samples, matched=self._settings.matched)
         except BaseException:
             self.count(*source.counts())
             source.close()
@@ -229,49 +214,32 @@ class FileEngine(SampleEngine):
             _, (source, _) = self._kept_open.popitem()
             source.close()
 
-    def __del__(self) -> None:
-        self.close()
-
 
 def by_library(engine: Engine, storage: StorageBase, path: str, load: Callable[[str], T]) -> T:
     """Return what `load` returns for a file of this host, given its path; count the reads as those of an engine.
 
-    Bytes and calls are those that the kernel counts for this thread. Within the library's call, CPU time counts as
-    decoding and the rest as reading. Raises as `read_failure`.
+    Bytes and calls are those that the kernel counts for this thread (rchar and syscr, proc(5)). Within the library's
+    call, CPU time counts as decoding and the rest as reading. Raises as `read_failure`.
     """
-    wall_ns, cpu_ns = time.monotonic_ns(), time.thread_time_ns()
-    with base.reading(path), _thread_reads(engine):
-        loaded = load(storage.local_path(path) or path)
-    engine.read_ns += max(0, time.monotonic_ns() - wall_ns - (time.thread_time_ns() - cpu_ns))
-    return loaded
-
-
-class LibraryEngine(SampleEngine):
-    """Reads by the library call that a training script would make."""
-
-    def _sample(self, path: str, index: int, place: memoryview) -> base.Sample:
-        samples = self._layout.num_samples_per_file
-        return by_library(self, self._storage, path, lambda local: self._format.load(local, index, samples))
-
-
-@contextlib.contextmanager
-def _thread_reads(engine: Engine) -> Iterator[None]:
-    """Count the reads of this thread inside the `with` block: rchar and syscr of /proc/thread-self/io (proc(5))."""
-    descriptor = os.open("/proc/thread-self/io", os.O_RDONLY | os.O_CLOEXEC)
-
-    def counters() -> tuple[int, int, int]:
-        """Return bytes and calls so far, and the bytes of reading these counters, which the kernel counts as well."""
-        text = os.pread(descriptor, 4096, 0)
-        values = dict(line.split(b": ") for line in text.splitlines())
-        return int(values[b"rchar"]), int(values[b"syscr"]), len(text)
-
+    counters = os.open("/proc/thread-self/io", os.O_RDONLY | os.O_CLOEXEC)
     try:
-        bytes_before, calls_before, counter_bytes = counters()
-        yield
-        bytes_after, calls_after, _ = counters()
-        engine.count(bytes_after - bytes_before - counter_bytes, calls_after - calls_before - 1)
+        bytes_before, calls_before, own_bytes = _reads_of_thread(counters)
+        wall_ns, cpu_ns = time.monotonic_ns(), time.thread_time_ns()
+        with base.reading(path):
+            loaded = load(storage.local_path(path) or path)
+        read_ns = max(0, time.monotonic_ns() - wall_ns - (time.thread_time_ns() - cpu_ns))
+        bytes_after, calls_after, _ = _reads_of_thread(counters)
+        engine.count(bytes_after - bytes_before - own_bytes, calls_after - calls_before - 1, read_ns)
+        return loaded
     finally:
-        os.close(descriptor)
+        os.close(counters)
+
+
+def _reads_of_thread(counters: int) -> tuple[int, int, int]:
+    """Return bytes and calls so far, and the bytes of reading these counters, which the kernel counts as well."""
+    text = os.pread(counters, 4096, 0)
+    values = dict(line.split(b": ") for line in text.splitlines())
+    return int(values[b"rchar"]), int(values[b"syscr"]), len(text)
 
 
 class NullEngine(Engine):

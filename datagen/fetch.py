@@ -15,7 +15,7 @@ import numpy as np
 
 from datagen.buffers import AlignedBuffer, address_of
 from datagen.content import Content, explain
-from datagen.engines import Engine, FileEngine, LibraryEngine, NullEngine
+from datagen.engines import Engine, FileEngine, NullEngine, ReadSettings
 from datagen.errors import DatasetError, UserError
 from datagen.formats.format_base import RecordFormat, Sample, UnreadFormat, format_named, own_damaged, reading
 from datagen.groups import GroupFormat, GroupReader, max_groups
@@ -233,36 +233,15 @@ def _engine_of(spec: FetchSpec, storage: StorageBase) -> Engine:
     check = None
     if spec.verify:
         check = partial(_compare, layout, Content(spec.dataset.seed, spec.dataset.compressibility))
-    decodes = spec.decode == "full"
-    if spec.engine == "library":
+    library = spec.engine == "library"
+    if library:
         local_folder(storage, layout.folder, "reader.engine=library")
-        if not isinstance(file_format, GroupFormat):
-            return LibraryEngine(storage, file_format, layout, spec.place_bytes, check, decodes=decodes)
     matched = spec.engine == "matched" and storage.alignment == 1 and not storage.is_remote
     transfer_bytes = 0 if storage.is_remote else spec.transfer_bytes or file_format.transfer_bytes
     transfer_bytes = -(-transfer_bytes // storage.alignment) * storage.alignment
+    settings = ReadSettings(storage, layout, check, transfer_bytes, spec.decode == "full", matched, library)
     if isinstance(file_format, GroupFormat):
-        return GroupReader(
-            storage,
-            file_format,
-            layout,
-            spec.dataset,
-            check,
-            transfer_bytes,
-            by_library=spec.engine == "library",
-            decodes=decodes,
-            matched=matched,
-        )
-    if isinstance(file_format, RecordFormat):
-        return RecordReader(storage, file_format, layout, check, transfer_bytes, spec.found.offsets, matched=matched)
-    return FileEngine(
-        storage,
-        file_format,
-        layout,
-        spec.place_bytes,
-        check,
-        decodes=decodes,
-        max_file_bytes=spec.found.max_file_bytes,
-        transfer_bytes=transfer_bytes,
-        matched=matched,
-    )
+        return GroupReader(settings, file_format, spec.dataset)
+    if isinstance(file_format, RecordFormat) and not library:
+        return RecordReader(settings, file_format, spec.found.offsets)
+    return FileEngine(settings, file_format, spec.place_bytes, spec.found.max_file_bytes)

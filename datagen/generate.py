@@ -23,14 +23,14 @@ from datagen import manifest, thread_pool
 from datagen.buffers import AlignedBuffer
 from datagen.content import Content
 from datagen.errors import DatasetError, SpaceError, UserError, no_space
-from datagen.formats.format_base import FileJob, FormatBase, SideFile, UnreadFormat, format_named
-from datagen.layout import Layout, layouts, payload_bytes, record_shapes
+from datagen.formats.format_base import FileJob, FormatBase, SideFile, format_named
+from datagen.layout import Layout, layouts, record_shapes, stored_sample_bytes
 from datagen.manifest import Manifest
 from datagen.owned import check_usable
 from datagen.scan import SHOWN_NAMES
 from datagen.spec import DatasetSpec, joined_problems
 from datagen.storage import storage_base
-from datagen.storage.storage_base import FOLDERS, Bytes, StorageBase, StorageSpec, Writer, WriterAround, open_storage
+from datagen.storage.storage_base import FOLDERS, StorageBase, StorageSpec, Writer, open_storage
 from datagen.thread_pool import Progress, Tally
 
 __all__ = ["Made", "Progress", "finish", "generate", "prepare"]
@@ -63,20 +63,17 @@ class Files:
     valid: Layout
     shapes: NDArray[np.int64]
     sizes: NDArray[np.int64] | None  # exact bytes of each file; None if they depend on the contents
-    estimates: NDArray[np.int64]  # `sizes`, or the bytes of the samples in each file
+    estimates: NDArray[np.int64]  # `sizes`, or the mean bytes of the samples in a file
     sides: tuple[tuple[SideFile, NDArray[np.int64]], ...] = ()
     """Each kind of side file, and the bytes of that side file for each data file."""
 
     def __len__(self) -> int:
         return len(self.shapes)
 
-    def path(self, running_index: int) -> str:
-        layout, file = self._locate(running_index)
-        return layout.path(file)
-
     def parts(self, running_index: int) -> list[Part]:
-        """Return a data file and its side files."""
-        layout, file = self._locate(running_index)
+        layout, file = self.train, running_index
+        if running_index >= layout.num_files:
+            layout, file = self.valid, running_index - layout.num_files
         job = FileJob(self.spec, self.content, running_index, tuple(self.shapes[running_index].tolist()))
         size = None if self.sizes is None else int(self.sizes[running_index])
         parts = [Part(layout.path(file), size, partial(self.format.write, job), False)]
@@ -85,16 +82,10 @@ class Files:
         return parts
 
     def folders(self) -> list[str]:
-        """Return every folder that holds files of the dataset."""
         splits = (self.train, self.valid)
         folders = [folder for layout in splits for folder in layout.folders()]
-        side_folders = (side.folder(layout) for side, _ in self.sides for layout in splits)
-        return folders + [folder for folder in side_folders if folder is not None]
-
-    def _locate(self, running_index: int) -> tuple[Layout, int]:
-        if running_index < self.train.num_files:
-            return self.train, running_index
-        return self.valid, running_index - self.train.num_files
+        folders += [os.path.dirname(side.path(layout, 0)) for side, _ in self.sides for layout in splits]
+        return list(dict.fromkeys(folders))
 
     def total_bytes(self, rank: int = 0, ranks: int = 1) -> int:
         """Return the bytes of a rank's share: the files i with i % ranks == rank, side files included."""
@@ -110,9 +101,8 @@ def files_of(spec: DatasetSpec) -> Files:
     file_format = format_named(spec.format)
     shapes = record_shapes(spec, 0, spec.num_files_train + spec.num_files_eval)
     sizes = file_format.file_bytes(spec, shapes)
-    if isinstance(file_format, UnreadFormat):
-        sizes = file_format.unread_bytes(len(shapes))
-    estimates = payload_bytes(spec, shapes) if sizes is None else sizes
+    mean_bytes = stored_sample_bytes(spec) * spec.num_samples_per_file
+    estimates = np.full(len(shapes), mean_bytes, np.int64) if sizes is None else sizes
     content = Content(spec.seed, spec.compressibility)
     sides = tuple((side, side.file_bytes(spec, shapes)) for side in file_format.sides)
     return Files(spec, file_format, content, *layouts(spec), shapes, sizes, estimates, sides)
@@ -120,10 +110,10 @@ def files_of(spec: DatasetSpec) -> Files:
 
 @dataclass(frozen=True)
 class Made:
-    """What one rank generated."""
+    """What one call generated on one rank."""
 
-    files: int  # files written by this call
-    bytes: int  # bytes written by this call
+    files: int
+    bytes: int
     kept_files: int  # files that already existed
     seconds: float
 
@@ -137,14 +127,13 @@ def prepare(spec: DatasetSpec, storage: StorageSpec = FOLDERS) -> None:
     """
     refuse_own_files(spec)
     files, opened = files_of(spec), open_storage(storage.buffered)
-    try:
+    with _writing(spec.data_folder, opened):
         opened.preflight(spec.data_folder)
         existing = manifest.read(spec.data_folder, opened)
         if existing is None:
             refuse_foreign_files(spec, opened)
         else:
-            _refuse_other_settings(existing, spec)
-            _refuse_links(files, opened)
+            _check_existing(existing, files, opened)
             for folder in files.folders():
                 with contextlib.suppress(FileNotFoundError):
                     opened.remove_unfinished(folder)
@@ -155,8 +144,6 @@ def prepare(spec: DatasetSpec, storage: StorageSpec = FOLDERS) -> None:
             manifest.write(spec.data_folder, Manifest(spec=spec, made_at=manifest.now()), opened)
         for folder in files.folders():
             opened.make_folder(folder)
-    except OSError as error:
-        raise _failed(error, spec.data_folder, opened) from error
 
 
 def generate(
@@ -208,9 +195,8 @@ def finish(spec: DatasetSpec, storage: StorageSpec = FOLDERS) -> Manifest:
         UserError: the folder can't be written.
     """
     files, opened = files_of(spec), open_storage(storage.buffered)
-    try:
-        missing = list(_missing(files, opened))
-        if missing:
+    with _writing(spec.data_folder, opened):
+        if missing := _missing(files, opened):
             raise DatasetError(
                 f"{len(missing)} of {len(files)} files have not been made ({', '.join(missing[:SHOWN_NAMES])}): "
                 "run the same command again, which makes only what is missing"
@@ -222,8 +208,6 @@ def finish(spec: DatasetSpec, storage: StorageSpec = FOLDERS) -> Manifest:
             total_bytes = sum(size or 0 for _, _, size in _stored(files, opened))
         complete = Manifest(spec=spec, complete=True, files=len(files), bytes=total_bytes, made_at=manifest.now())
         manifest.write(spec.data_folder, complete, opened)
-    except OSError as error:
-        raise _failed(error, spec.data_folder, opened) from error
     return complete
 
 
@@ -235,11 +219,12 @@ def _write(
     `estimated_bytes` is used for a file whose exact size depends on its contents.
     """
     size_bytes = estimated_bytes if part.size_bytes is None else part.size_bytes
-    try:
+    with _writing(part.path, storage, size_bytes):
         if part.has(next(iter(storage.sizes([part.path])))):
-            tally.add(size_bytes=size_bytes)
+            tally.add(size_bytes)
             return None
-        writer = CountingWriter(storage.create(part.path), tally)
+        writer = storage.create(part.path)
+        writer.advanced = tally.add
         try:
             part.write(writer, buffer)
             if fsync:
@@ -248,44 +233,23 @@ def _write(
         except BaseException:
             writer.discard()
             raise
-    except OSError as error:
-        raise _failed(error, part.path, storage, size_bytes) from error
     return writer.position
 
 
-class CountingWriter(WriterAround):
-    """Reports every write to the tally, which raises StoppedError when another thread failed."""
-
-    def __init__(self, writer: Writer, tally: Tally) -> None:
-        super().__init__(writer)
-        self._tally = tally
-
-    def write(self, data: Bytes) -> None:
-        super().write(data)
-        self._tally.add(size_bytes=len(data))
-
-    def skip(self, size_bytes: int) -> None:
-        super().skip(size_bytes)
-        self._tally.add(size_bytes=size_bytes)
-
-
-def _refuse_other_settings(existing: Manifest, spec: DatasetSpec) -> None:
-    """Raise UserError for a dataset that was made with other settings."""
-    differing = manifest.differing_keys(existing.spec, spec)
+def _check_existing(existing: Manifest, files: Files, storage: StorageBase) -> None:
+    """Raise UserError for a dataset made with other settings, or with missing files behind a link out of its folder."""
+    top = files.spec.data_folder
+    differing = manifest.differing_keys(existing.spec, files.spec)
     if differing:
         raise UserError(
-            f"{spec.data_folder} holds a dataset made with other settings: {'; '.join(differing)}. "
+            f"{top} holds a dataset made with other settings: {'; '.join(differing)}. "
             "Give the same settings to continue it, set dataset.data_folder to an empty folder, or delete it first"
         )
-
-
-def _refuse_links(files: Files, storage: StorageBase) -> None:
-    """Raise UserError where a link leads out of the dataset's folder and files would have to be created behind it."""
-    top = files.spec.data_folder
-    link = next((folder for folder in files.folders() if storage_base.leads_elsewhere(top, folder, storage)), None)
-    if link is not None and next(_missing(files, storage), None) is not None:
+    links = [folder for folder in files.folders() if storage_base.leads_elsewhere(top, folder, storage)]
+    if links and _missing(files, storage):
         raise UserError(
-            f"{link} is a link out of {top}: missing files are not created behind it; give a new dataset.data_folder"
+            f"{links[0]} is a link out of {top}: missing files are not created behind it; give a new "
+            "dataset.data_folder"
         )
 
 
@@ -319,10 +283,8 @@ def refuse_foreign_files(spec: DatasetSpec, storage: StorageBase) -> None:
 def check_space(files: Files, storage: StorageBase) -> None:
     """Raise SpaceError when the missing files exceed the free space; it names the largest number of files that fit."""
     folder = files.spec.data_folder
-    if files.sizes is None:
-        return  # the compressed size is unknown
     free = storage.free_bytes(folder)
-    if free is None:
+    if free is None or files.sizes is None:  # compressed sizes are unknown
         return
     complete_bytes = sum(part.size_bytes or 0 for _, part, size in _stored(files, storage) if part.has(size))
     missing_bytes = files.total_bytes() - complete_bytes
@@ -342,35 +304,37 @@ def check_space(files: Files, storage: StorageBase) -> None:
     )
 
 
-def _missing(files: Files, storage: StorageBase) -> Iterator[str]:
-    """Yield the data files that are missing or have the wrong size, or whose side files do."""
-    last_yielded = ""
-    for path, part, size in _stored(files, storage):
-        if not part.has(size) and path != last_yielded:
-            last_yielded = path
-            yield path
+def _missing(files: Files, storage: StorageBase) -> list[str]:
+    """Return the data files that are missing or have the wrong size, or whose side files do."""
+    return list(dict.fromkeys(path for path, part, size in _stored(files, storage) if not part.has(size)))
 
 
 def _stored(files: Files, storage: StorageBase) -> Iterator[tuple[str, Part, int | None]]:
     """Yield each data file and side file: the data file's path, the file, and its size on disk; None if missing."""
-    parts, parts_again = itertools.tee((files.path(i), part) for i in range(len(files)) for part in files.parts(i))
+    of_files = (files.parts(index) for index in range(len(files)))
+    parts, parts_again = itertools.tee((of_file[0].path, part) for of_file in of_files for part in of_file)
     for (path, part), size in zip(parts, storage.sizes(part.path for _, part in parts_again), strict=True):
         yield path, part, size
 
 
-def _failed(error: OSError, path: str, storage: StorageBase, size_bytes: int = 0) -> UserError:
-    """Return the error to raise for a failed write: what happened, and what to do."""
-    reason = error.strerror or str(error)
-    if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):  # EFBIG: a limit on the size of files
-        where = error.filename or path
-        return UserError(f"{where}: {reason}: the dataset can't be written there; check dataset.data_folder")
-    free = storage.free_bytes(os.path.dirname(path) or ".")
-    space = f"{'?' if free is None else free} are free"
-    if error.errno == errno.EDQUOT:
-        space = no_space(error)
-    if error.errno == errno.ENOSPC and free is not None and free > size_bytes:
-        space += ", maybe for no more files (df -i shows its inodes)"
-    return SpaceError(
-        f"no room for {path} ({reason}): it needs {size_bytes} bytes, and {space}. Free some space (or raise the limit "
-        "on file sizes) and run the same command again: it continues"
-    )
+@contextlib.contextmanager
+def _writing(path: str, storage: StorageBase, size_bytes: int = 0) -> Iterator[None]:
+    """Raise UserError for what fails within the `with` block, or SpaceError: what happened, and what to do."""
+    try:
+        yield
+    except OSError as error:
+        reason = error.strerror or str(error)
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):  # EFBIG: a limit on the size of files
+            where = error.filename or path
+            advice = "the dataset can't be written there; check dataset.data_folder"
+            raise UserError(f"{where}: {reason}: {advice}") from error
+        free = storage.free_bytes(os.path.dirname(path) or ".")
+        space = f"{'?' if free is None else free} are free"
+        if error.errno == errno.EDQUOT:
+            space = no_space(error)
+        if error.errno == errno.ENOSPC and free is not None and free > size_bytes:
+            space += ", maybe for no more files (df -i shows its inodes)"
+        raise SpaceError(
+            f"no room for {path} ({reason}): it needs {size_bytes} bytes, and {space}. Free some space (or raise the "
+            "limit on file sizes) and run the same command again: it continues"
+        ) from error

@@ -8,15 +8,14 @@ far apart would read far more than it uses, and raises SpaceError.
 from __future__ import annotations
 
 import abc
-import bisect
 import contextlib
 import itertools
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple, Protocol
 
 from datagen.buffers import AlignedBuffer
-from datagen.engines import Check, by_library
+from datagen.engines import ReadSettings, by_library
 from datagen.errors import DatasetError, DlemuError, SpaceError
 from datagen.formats import format_base as base
 from datagen.layout import Layout, Places, Run, Samples, as_places, runs_of
@@ -103,34 +102,15 @@ class _LastGroup(NamedTuple):
 class GroupReader(RangeReader):
     """Reads row groups of one split. Not thread-safe. The last file read stays open."""
 
-    def __init__(
-        self,
-        storage: StorageBase,
-        file_format: GroupFormat,
-        layout: Layout,
-        spec: DatasetSpec,
-        check: Check | None,
-        transfer_bytes: int,
-        *,
-        by_library: bool,
-        decodes: bool,
-        matched: bool,
-    ) -> None:
-        """Read `by_library`, which decodes, or with `matched` by the same read calls that the library makes."""
-        super().__init__(storage, 0 if matched else transfer_bytes)
-        self._format = file_format
-        self._layout = layout
-        self._spec = spec
-        self._check = check
-        self._by_library = by_library
-        self._decodes = decodes or by_library
-        self._matched = matched
-        self._open: tuple[int, GroupsFile] | None = None  # the last file read, and its number
+    def __init__(self, settings: ReadSettings, file_format: GroupFormat, spec: DatasetSpec) -> None:
+        super().__init__(settings, matched=settings.matched)
+        self._format, self._spec = file_format, spec
+        self._library = settings.library
+        self._decodes = settings.decodes or settings.library
+        self._file = -1  # number of the last file read, which stays open
+        self._groups: GroupsFile | None = None  # that file
         self._last_group: _LastGroup | None = None
         self._stored = AlignedBuffer()  # of the row group that is decoded
-
-    def __del__(self) -> None:
-        self.close()
 
     def read(self, samples: Samples, out: memoryview) -> Places:
         """Read the row groups of these rows into `out`; return the place of each span (decoded: column), in order.
@@ -143,89 +123,96 @@ class GroupReader(RangeReader):
         except DlemuError:
             raise
         except Exception as error:
-            raise base.read_failure(self._open[1].source.path if self._open else "", error) from error
+            raise base.read_failure(self._groups.source.path if self._groups else "", error) from error
 
     def _read(self, runs: list[Run], out: memoryview) -> list[int]:
         """Do as `read`; return the places as a flat list."""
         flat: list[int] = []
         groups_read: set[Group] = set()
-        end = 0
-        data: bytes | None
-        last_group, self._last_group = self._last_group, None
-        for first_sample, opened, group in self._groups(runs):
-            if group in groups_read:
-                continue
-            groups_read.add(group)
-            begin, last_read, last_opened = end, group, opened
-            if begin == 0 and last_group is not None and last_group.group == group and first_sample >= last_group.end:
-                data, places = last_group.data, last_group.places
-                end = len(data)
-                _check_fits(end, out)
-                out[:end] = data
-            else:
-                data = None
-                places, size = self._read_group(group, opened, out[begin:])
-                end += size
-            for start, size in places:
-                flat += (begin + start, size)
-        next_sample = sum(runs[-1])
-        index = next_sample % self._layout.num_samples_per_file
-        if index and last_read[1] in last_opened.groups_of(index, 1):  # the group has more samples
-            self._last_group = _LastGroup(next_sample, last_read, data or bytes(out[begin:end]), places)
-        return flat
-
-    def _groups(self, runs: Iterable[Run]) -> Iterator[tuple[int, GroupsFile, Group]]:
-        """Yield each row group of each run, with the run's first sample and the open file."""
+        begin = end = 0  # of the last group in `out`
+        last, self._last_group = self._last_group, None
         for first, count in runs:
             file, index = self._layout.locate(first)
-            opened = self._open_file(file)
-            for group in opened.groups_of(index, count):
-                yield first, opened, (file, group)
+            groups = self._open_file(file)
+            for number in groups.groups_of(index, count):
+                if (file, number) in groups_read:
+                    continue
+                group = file, number
+                groups_read.add(group)
+                begin, data = end, b""
+                if begin == 0 and last is not None and last.group == group and first >= last.end:
+                    data, places, size = last.data, last.places, len(last.data)
+                    _check_fits(size, out)
+                    out[:size] = data
+                else:
+                    places, size = self._read_group(group, groups, out[begin:])
+                end += size
+                for start, size in places:
+                    flat += (begin + start, size)
+        next_sample = sum(runs[-1])
+        index = next_sample % self._layout.num_samples_per_file
+        if index and group[1] in groups.groups_of(index, 1):  # the group has more samples
+            self._last_group = _LastGroup(next_sample, group, data or bytes(out[begin:end]), places)
+        return flat
 
     def close(self) -> None:
-        opened, self._open = self._open, None
-        if opened is not None:
-            opened[1].source.close()
+        groups, self._groups = self._groups, None
+        if groups is not None:
+            groups.source.close()
+
+    def largest_bytes(self, file: int) -> GroupBytes:
+        """Return the memory of the largest row group of a file. Raises DatasetError."""
+        groups = self._open(file)
+        with contextlib.closing(groups.source), base.reading(groups.source.path):
+            return groups.largest_bytes()
+
+    def _open(self, file: int) -> GroupsFile:
+        path = self._layout.path(file)
+        with contextlib.ExitStack() as stack, base.reading(path):
+            source = base.Source(path, self._storage.open(path), self._alignment, self._transfer_bytes)
+            stack.callback(source.close)
+            groups = self._format.open_groups(source, self._spec, matched=self._matched)
+            stack.pop_all()
+            return groups
 
     def _open_file(self, file: int) -> GroupsFile:
         """Return the open file, opening it first if it is not the last one read."""
-        if self._open is not None and self._open[0] == file:
-            return self._open[1]
+        if self._groups is not None and self._file == file:
+            return self._groups
         self.close()
-        path = self._layout.path(file)
         begun = time.monotonic_ns()
-        groups = open_groups(self._format, path, self._spec, self._storage, self._transfer_bytes, matched=self._matched)
-        self._open = file, groups
+        groups = self._open(file)
+        self._file, self._groups = file, groups
         self.read_ns += time.monotonic_ns() - begun
         if self._check is not None and not groups.payload(0):
             self.close()
             raise DatasetError(
-                f"{path} is not laid out as `dlemu datagen` does it, so reader.verify=true has nothing to compare "
-                "it with: make the dataset by `dlemu datagen`, or leave reader.verify out"
+                f"{groups.source.path} is not laid out as `dlemu datagen` does it, so reader.verify=true has nothing "
+                "to compare it with: make the dataset by `dlemu datagen`, or leave reader.verify out"
             )
         return groups
 
-    def _read_group(self, file_group: Group, opened: GroupsFile, out: memoryview) -> tuple[list[Span], int]:
+    def _read_group(self, group: Group, groups: GroupsFile, out: memoryview) -> tuple[list[Span], int]:
         """Read a row group into `out`; return the places of its spans (decoded: columns), and where the last ends."""
-        file, group = file_group
+        file, number = group
         columns: Sequence[memoryview] = ()
         decode = self._format.decode_group
-        if self._by_library:
-            path = opened.source.path
-            columns = by_library(self, self._storage, path, lambda local: decode(local, group, self._spec))
+        if self._library:
+            path = groups.source.path
+            columns = by_library(self, self._storage, path, lambda local: decode(local, number, self._spec))
         else:
-            spans = opened.spans(group)
-            needed = sum(-(-(start % self._alignment + size) // self._alignment) for start, size in spans)
-            needed *= self._alignment
+            spans = groups.spans(number)
+            blocks = sum(-(-(start % self._alignment + size) // self._alignment) for start, size in spans)
+            needed = blocks * self._alignment
             memory = self._stored.view(needed) if self._decodes else out
             _check_fits(needed, memory)
-            starts, end = self._fill_spans(opened.source, spans, memory)
-            places = [(start, size) for start, (_, size) in zip(starts, spans, strict=True)]
+            starts, end = self._fill_spans(groups, spans, memory)
+            located = list(zip(starts, spans, strict=True))
+            places = [(start, size) for start, (_, size) in located]
             if self._decodes or self._check is not None:
-                stored = (memory[start : start + size] for start, size in places)
-                parts = [(offset, data) for (offset, _), data in zip(spans, stored, strict=True)]
-                stream = base.SourceStream(base.CachedSource(opened.source, parts))
-                columns = decode(stream, group, self._spec)
+                parts = [(offset, memory[start : start + size]) for start, (offset, size) in located]
+                stream = base.SourceStream(base.CachedSource(groups.source, parts))
+                columns = decode(stream, number, self._spec)
         if self._decodes:
             *starts, end = itertools.accumulate(map(len, columns), initial=0)
             _check_fits(end, out)
@@ -233,24 +220,28 @@ class GroupReader(RangeReader):
             for (start, size), column in zip(places, columns, strict=True):
                 out[start : start + size] = column
         if self._check is not None:
-            for values in samples_of_columns(opened.payload(group), columns):
-                self._check(values, file)
+            payload = groups.payload(number)
+            if [len(column) for column in columns] != [size for size, _ in payload]:
+                raise base.DamagedError("a row group's values do not match its schema,")
+            for column, (_, offset) in zip(columns, payload, strict=True):
+                self._check(base.Sample(column, column, offset), file)
         return places, end
 
-    def _fill_spans(self, source: base.Source, spans: Sequence[Span], out: memoryview) -> tuple[list[int], int]:
+    def _fill_spans(self, groups: GroupsFile, spans: Sequence[Span], out: memoryview) -> tuple[list[int], int]:
         """Read spans of a file; return where each is in `out`, and where the last one ends."""
+        source = groups.source
         if self._matched:
             source.reader.will_need(spans)
         if self._alignment > 1 or self._transfer_bytes or self._storage.is_remote:
-            return self.fill([((source.path, source.reader, None), 0, 0, *span) for span in spans], out, 0)
+            return self.fill([(groups, 0, 0, *span) for span in spans], out, 0)
         *starts, end = itertools.accumulate((size for _, size in spans), initial=0)
         calls, begun = source.reader.read_calls, time.monotonic_ns()
         got = source.reader.read_stretches(spans, out[:end])  # one call for hundreds of spans of a few KiB
         self.count(got, source.reader.read_calls - calls, time.monotonic_ns() - begun)
         if got < end:
-            missing = bisect.bisect_right(starts, got) - 1  # the span within which the file ended
-            (offset, size), start = spans[missing], starts[missing]
-            raise base.ended_early(source.path, start + size - got, offset + got - start)
+            for start, (offset, size) in zip(starts, spans, strict=True):
+                if got < start + size:
+                    raise base.ended_early(source.path, start + size - got, offset + got - start)
         return starts, end
 
 
@@ -268,37 +259,5 @@ def largest_group_bytes(
     """Return the memory of the largest row group, from the footer of each of these files."""
     from datagen.thread_pool import of_each  # imported here, because the workers of a training need no thread pool
 
-    def largest(file: int) -> GroupBytes:
-        groups = open_groups(file_format, layout.path(file), spec, storage)
-        with contextlib.closing(groups.source), base.reading(groups.source.path):
-            return groups.largest_bytes()
-
-    return GroupBytes.maximum(of_each(files, largest))
-
-
-def open_groups(
-    file_format: GroupFormat,
-    path: str,
-    spec: DatasetSpec,
-    storage: StorageBase,
-    transfer_bytes: int = 0,
-    *,
-    matched: bool = False,
-) -> GroupsFile:
-    """Open a file of row groups. Raises DatasetError."""
-    with contextlib.ExitStack() as stack, base.reading(path):
-        source = base.Source(path, storage.open(path), storage.alignment, transfer_bytes)
-        stack.callback(source.close)
-        groups = file_format.open_groups(source, spec, matched=matched)
-        stack.pop_all()
-        return groups
-
-
-def samples_of_columns(payload: Sequence[tuple[int, int]], columns: Sequence[memoryview]) -> list[base.Sample]:
-    """Return decoded columns as parts of the payload, of which `payload` lists (bytes, offset) of each column.
-
-    Raises DamagedError: the columns have more or fewer bytes.
-    """
-    if [len(column) for column in columns] != [size for size, _ in payload]:
-        raise base.DamagedError("a row group's values do not match its schema,")
-    return [base.Sample(column, column, offset) for column, (_, offset) in zip(columns, payload, strict=True)]
+    reader = GroupReader(ReadSettings(storage, layout), file_format, spec)
+    return GroupBytes.maximum(of_each(files, reader.largest_bytes))

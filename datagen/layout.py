@@ -40,7 +40,6 @@ def has_own_length(spec: DatasetSpec) -> bool:
 
 
 def columns_of(spec: DatasetSpec) -> tuple[ParquetColumn, ...]:
-    """Return the named columns of a dataset of tables."""
     return spec.parquet.columns if registry.built_in("datagen.formats", spec.format, "HAS_COLUMNS", False) else ()
 
 
@@ -78,7 +77,6 @@ class Layout:
         return f"_of_{self.named_files}.{self.extension}"
 
     def path(self, file: int) -> str:
-        """Return the path of a file, 0 to num_files - 1."""
         return self.folder + "/" + self.name(file)
 
     def locate(self, sample: int) -> tuple[int, int]:
@@ -88,11 +86,9 @@ class Layout:
         return divmod(sample, self.num_samples_per_file)
 
     def running_index(self, file: int) -> int:
-        """Return the file's index among all files of the dataset."""
         return self.first_running_index + file
 
     def folders(self) -> list[str]:
-        """Return every folder that holds files."""
         if self.num_subfolders > 1:
             return [f"{self.folder}/{subfolder_name(i, self.num_subfolders)}" for i in range(self.num_subfolders)]
         return [self.folder]
@@ -122,8 +118,7 @@ def layouts(spec: DatasetSpec) -> tuple[Layout, Layout]:
 
 def subfolder_name(index: int, count: int) -> str:
     """Return a sub-folder's name: its index, zero-padded to the number of digits of `count`."""
-    index %= count
-    return str(index).rjust(len(str(count)), "0")
+    return str(index % count).zfill(len(str(count)))
 
 
 def record_shapes(spec: DatasetSpec, start: int, stop: int) -> NDArray[np.int64]:
@@ -168,14 +163,6 @@ def stored_sample_bytes(spec: DatasetSpec) -> int:
     return sum(column.value_bytes for column in columns_of(spec)) or nominal_sample_bytes(spec)
 
 
-def payload_bytes(spec: DatasetSpec, shapes: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return for each file the bytes of its samples before compression; `shapes` are record shapes (files, axes)."""
-    if columns_of(spec):
-        return np.full(len(shapes), stored_sample_bytes(spec) * spec.num_samples_per_file, np.int64)
-    return cast("NDArray[np.int64]", shapes.prod(axis=1) * spec.element_bytes * spec.num_samples_per_file)
-
-
-LONG_BATCH = 256  # larger batches are cut into runs by numpy; for smaller ones a Python loop is faster
 Run = tuple[int, int]  # (first sample, number of samples) of a run
 
 
@@ -216,24 +203,16 @@ def runs_of(samples: Samples, samples_per_file: int) -> list[Run]:
     """Cut a batch into runs of consecutive samples within a file: [7, 8, 9, 3] of 4 a file into 7, 8-9 and 3."""
     if isinstance(samples, Runs):
         return samples.within(samples_per_file)
-    if len(samples) > LONG_BATCH:
-        numbers = np.asarray(samples, np.int64)
-        begins = np.flatnonzero((numbers[1:] != numbers[:-1] + 1) | (numbers[1:] % samples_per_file == 0)) + 1
-        begins = np.concatenate([[0], begins])
-        return list(zip(numbers[begins].tolist(), np.diff(begins, append=len(numbers)).tolist(), strict=True))
-    batch_runs = []
-    first: int | None = None
-    end = 0  # of the run that begins with sample `first`
-    for sample in numbers_of(samples):
-        if first is not None and sample == end and sample % samples_per_file:
-            end += 1
-            continue
-        if first is not None:
+    if not len(samples):
+        return []
+    numbers, batch_runs = numbers_of(samples), []
+    first = end = numbers[0]
+    for sample in numbers:
+        if sample != end or (sample % samples_per_file == 0 and sample != first):
             batch_runs.append((first, end - first))
-        first, end = sample, sample + 1
-    if first is not None:
-        batch_runs.append((first, end - first))
-    return batch_runs
+            first = end = sample
+        end += 1
+    return [*batch_runs, (first, end - first)]
 
 
 Places = NDArray[np.int64]
@@ -255,5 +234,4 @@ def even_places(first: int, step: int, size_bytes: int, count: int) -> Places:
 
 
 def shifted(places: Places, by: int) -> Places:
-    """Return the places with `by` bytes added to each offset."""
     return places + np.array((by, 0), np.int64) if by else places

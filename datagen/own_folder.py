@@ -198,8 +198,8 @@ def _problem_reading(format_name: str, path: str, storage: StorageBase) -> str:
     file_format = base.format_named(format_name)
     file_format.own_files = True
     try:
-        with base.opened_file(file_format, path, storage, 1) as opened:
-            opened.sample(0)
+        with base.reading(path), contextlib.closing(base.Source(path, storage.open(path), storage.alignment)) as source:
+            file_format.open(source, 1).sample(0)
     except DlemuError as error:
         return base.what_is_damaged(error)
     return ""

@@ -13,11 +13,12 @@ import weakref
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
+from typing import Protocol
 
 import numpy as np
 
-from datagen.engines import Check, Engine
-from datagen.errors import DatasetError, SpaceError
+from datagen.engines import Engine, ReadSettings
+from datagen.errors import SpaceError
 from datagen.formats import format_base as base
 from datagen.formats._source import python_calls
 from datagen.layout import NO_PLACES, Layout, Places, Run, Samples, as_places, numbers_of, runs_of, shifted
@@ -26,81 +27,64 @@ from datagen.storage.storage_base import Reader, StorageBase, read_in_transfers
 MAX_OPEN_FILES = 512  # maximum files that a reader keeps open; enough for all files of DLIO's bert
 HEAD_BYTES = 16  # bytes that a script with an index reads first of each record: its length or header
 
-OpenRecords = tuple[str, Reader, base.RecordFile]
-"""Path, reader and records of an open file. A plain tuple, because reading a small record takes only a few us."""
-Request = tuple[OpenRecords, int, int, int, int]
+Request = tuple[base.RecordFile, int, int, int, int]
 """A read: an open file, index of the first record, number of records, their offset and bytes in the file."""
-Ranges = Sequence[tuple[tuple[str, Reader, object], int, int, int, int]]
-"""Reads that need not be of records: only path, reader, offset and bytes are used."""
+
+
+class Opened(Protocol):
+    """An open file."""
+
+    @property
+    def source(self) -> base.Source: ...
 
 
 class RangeReader(Engine):
     """Reads byte ranges of open files."""
 
-    def __init__(self, storage: StorageBase, transfer_bytes: int) -> None:
-        self._storage = storage
-        self._alignment = storage.alignment
-        self._transfer_bytes = transfer_bytes
+    def __init__(self, settings: ReadSettings, *, matched: bool) -> None:
+        self._storage, self._layout, self._check = settings.storage, settings.layout, settings.check
+        self._matched = matched
+        self._alignment = settings.storage.alignment
+        self._transfer_bytes = 0 if matched else settings.transfer_bytes
 
-    def fill(self, requests: Ranges, out: memoryview, position: int) -> tuple[list[int], int]:
+    def fill(
+        self, requests: Sequence[tuple[Opened, int, int, int, int]], out: memoryview, position: int
+    ) -> tuple[list[int], int]:
         """Read all requests into `out`, from `position` on; return the index of each, and where the last one ends.
+
+        A request is as in `Request`; only its file, offset and bytes are used.
 
         Raises DatasetError: a file ends too early, or can't be read. SpaceError: `out` is too small.
         """
-        if self._storage.is_remote:
-            return self._fill_concurrently(requests, out, position)
-        return self._fill_each(requests, out, position)
-
-    def _fill_each(self, requests: Ranges, out: memoryview, position: int) -> tuple[list[int], int]:
-        """Do as `fill`, one request after another."""
         alignment, transfer_bytes = self._alignment, self._transfer_bytes
-        starts = []
-        app_bytes = read_calls = 0
-        begun = time.monotonic_ns()
-        for (path, reader, _), _, _, offset, size in requests:
+        starts, fills, got_bytes, begin = [], [], list[int](), position
+        for opened, _, _, offset, size in requests:
             before = offset % alignment
-            start = position + before
-            stop = -(-(start + size) // alignment) * alignment
+            stop = -(-(position + before + size) // alignment) * alignment
             if stop > len(out):
-                raise SpaceError(f"{path}: its records are larger than the {len(out)} bytes reserved for a batch")
-            calls = reader.read_calls
-            try:
-                got = read_in_transfers(reader, out[position:stop], offset - before, transfer_bytes)
-            except OSError as error:
-                raise base.unreadable(path, error) from error
-            if got < before + size:
-                raise base.ended_early(path, before + size - got, offset - before + got)
-            read_calls += reader.read_calls - calls
-            app_bytes += got
-            starts.append(start)
+                reserved = f"the {len(out)} bytes reserved for a batch"
+                raise SpaceError(f"{opened.source.path}: its records are larger than {reserved}")
+            starts.append(position + before)
+            fills.append((opened.source.reader, out[position:stop], offset - before))
             position = stop
-        self.read_ns += time.monotonic_ns() - begun
-        self.app_bytes += app_bytes
-        self.read_calls += read_calls
-        return starts, position
-
-    def _fill_concurrently(self, requests: Ranges, out: memoryview, position: int) -> tuple[list[int], int]:
-        """Do as `fill`, with several requests in flight."""
-        starts, fills = [], []
-        for (path, reader, _), _, _, offset, size in requests:
-            if position + size > len(out):
-                raise SpaceError(f"{path}: its records are larger than the {len(out)} bytes reserved for a batch")
-            fills.append((reader, out[position : position + size], offset))
-            starts.append(position)
-            position += size
-        readers = {id(reader): reader for reader, _, _ in fills}.values()
+        readers = {reader for reader, _, _ in fills}
         calls = sum(reader.read_calls for reader in readers)
         begun = time.monotonic_ns()
         try:
-            sizes = self._storage.read_all(fills)
+            if self._storage.is_remote:
+                got_bytes = self._storage.read_all(fills)
+            else:
+                for reader, buffer, offset in fills:
+                    got_bytes.append(read_in_transfers(reader, buffer, offset, transfer_bytes))
         except OSError as error:
-            raise base.unreadable(error.filename or requests[0][0][0], error) from error
-        self.read_ns += time.monotonic_ns() - begun
-        self.read_calls += sum(reader.read_calls for reader in readers) - calls
-        self.app_bytes += sum(sizes)
-        for ((path, _, _), _, _, offset, size), got in zip(requests, sizes, strict=True):
-            if got < size:
-                raise base.ended_early(path, size - got, offset + got)
+            failed = requests[len(got_bytes)][0]
+            raise base.unreadable(error.filename or failed.source.path, error) from error
+        self.count(sum(got_bytes), sum(reader.read_calls for reader in readers) - calls, time.monotonic_ns() - begun)
+        if sum(got_bytes) < position - begin:  # a file ends within a request, or in the last block of one
+            for (opened, _, _, offset, size), got in zip(requests, got_bytes, strict=True):
+                before = offset % alignment
+                if got < before + size:
+                    raise base.ended_early(opened.source.path, before + size - got, offset - before + got)
         return starts, position
 
 
@@ -108,32 +92,17 @@ class RecordReader(RangeReader):
     """Reads samples of one split; keeps the most recently used files open (LRU). Not thread-safe."""
 
     def __init__(
-        self,
-        storage: StorageBase,
-        file_format: base.RecordFormat,
-        layout: Layout,
-        check: Check | None = None,
-        transfer_bytes: int = 0,
-        offsets: Mapping[str, base.Offsets] | None = None,
-        *,
-        matched: bool = False,
+        self, settings: ReadSettings, file_format: base.RecordFormat, offsets: Mapping[str, base.Offsets]
     ) -> None:
-        """With `matched`, make the read calls of the format's library, where known, instead of as few as possible.
-
-        `offsets` are those of records in files where they differ in length, by path.
-        """
-        self._matched = matched and (file_format.looks_up or file_format.stream_calls is not None)
-        super().__init__(storage, 0 if self._matched else transfer_bytes)
-        self._format = file_format
-        self._layout = layout
-        self._samples_per_file = layout.num_samples_per_file
-        self._check = check
-        self._offsets = offsets or {}
+        """`offsets` are those of records in files where they differ in length, by path."""
+        matched = settings.matched and (file_format.looks_up or file_format.stream_calls is not None)
+        super().__init__(settings, matched=matched)
+        self._format, self._offsets = file_format, offsets
+        self._samples_per_file = self._layout.num_samples_per_file
         soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
         limit = MAX_OPEN_FILES if soft == resource.RLIM_INFINITY else soft // 8  # a process may have several readers
         self._max_open = max(1, min(MAX_OPEN_FILES, limit))
-        self._open: OrderedDict[int, OpenRecords] = OrderedDict()
-        self._closing = weakref.finalize(self, _close_all, self._open)
+        self._open: OrderedDict[int, base.RecordFile] = OrderedDict()
 
     def read(self, samples: Samples, out: memoryview) -> Places:
         """Do as `Engine.read`, as densely as the storage's alignment permits."""
@@ -159,21 +128,18 @@ class RecordReader(RangeReader):
 
     def _requests(self, batch_runs: list[Run]) -> list[Request]:
         """Return the reads for some runs: one for each run, or for each record where records are scattered."""
-        open_file, per_file = self._opened_file, self._samples_per_file
-        requests = []
+        requests: list[Request] = []
         for first, count in batch_runs:
-            file, index = divmod(first, per_file)
-            opened = open_file(file)
-            records = opened[2]
+            file, index = divmod(first, self._samples_per_file)
+            records = self._opened_file(file)
             try:
                 if count > 1 and records.scattered:
-                    spans = [(record, 1, *records.span(record, 1)) for record in range(index, index + count)]
-                    requests += [(opened, *span) for span in spans]
+                    for record in range(index, index + count):
+                        requests.append((records, record, 1, *records.span(record, 1)))
                 else:
-                    offset, size = records.span(index, count)
-                    requests.append((opened, index, count, offset, size))
+                    requests.append((records, index, count, *records.span(index, count)))
             except base.DamagedError as error:
-                raise base.read_failure(opened[0], error) from error
+                raise base.read_failure(records.source.path, error) from error
         return requests
 
     def _places(self, requests: list[Request], starts: list[int], out: memoryview) -> Places:
@@ -182,58 +148,58 @@ class RecordReader(RangeReader):
         flat: list[int] = []
         try:
             if len(requests) == 1:
-                (opened, index, count, _, size), start = requests[0], starts[0]
-                extents = opened[2].samples(index, count, out[start : start + size], verify)
+                (records, index, count, _, size), start = requests[0], starts[0]
+                extents = records.samples(index, count, out[start : start + size], verify)
                 return shifted(np.asarray(extents, np.int64), start)
-            for (opened, index, count, _, size), start in zip(requests, starts, strict=True):
-                extents = opened[2].samples(index, count, out[start : start + size], verify)
+            for (records, index, count, _, size), start in zip(requests, starts, strict=True):
+                extents = records.samples(index, count, out[start : start + size], verify)
                 for offset, sample_bytes in extents.tolist() if isinstance(extents, np.ndarray) else extents:
                     flat += (start + offset, sample_bytes)
         except base.DamagedError as error:
-            raise base.read_failure(opened[0], error) from error
+            raise base.read_failure(records.source.path, error) from error
         return as_places(flat)
 
-    def _opened_file(self, file: int) -> OpenRecords:
+    def _opened_file(self, file: int) -> base.RecordFile:
         """Return an open file; if that opens it, the least recently used file may be closed."""
-        opened = self._open.get(file)
-        if opened is None:
-            while len(self._open) >= self._max_open:
-                _, (_, reader, _) = self._open.popitem(last=False)
-                reader.close()
-            opened = self._open[file] = self._open_file(file)
-        else:
+        records = self._open.get(file)
+        if records is not None:
             self._open.move_to_end(file)
-        return opened
+            return records
+        while len(self._open) >= self._max_open:
+            _, oldest = self._open.popitem(last=False)
+            oldest.source.close()
+        inputs = self._open_source(file)
+        try:
+            with base.reading(inputs.source.path):
+                records = self._open[file] = self._format.open_records(inputs)
+        except BaseException:
+            inputs.source.close()
+            raise
+        return records
 
     def close(self) -> None:
-        _close_all(self._open)
+        while self._open:
+            _, records = self._open.popitem()
+            with contextlib.suppress(OSError):
+                records.source.close()
 
     def located(self, file: int) -> tuple[int, base.Offsets | None]:
         """Return the bytes of the largest record of a file, and the offsets of records if they had to be looked for."""
-        opened = self._open_source(file)
-        with contextlib.closing(opened.source), base.reading(opened.source.path):
-            offsets = self._format.locate(opened)
-            return self._format.open_records(opened._replace(offsets=offsets)).largest_bytes(), offsets
-
-    def _open_file(self, file: int) -> OpenRecords:
-        opened = self._open_source(file)
-        source = opened.source
-        try:
-            with base.reading(source.path):
-                return source.path, source.reader, self._format.open_records(opened)
-        except BaseException:
-            source.close()
-            raise
+        inputs = self._open_source(file)
+        with contextlib.closing(inputs.source), base.reading(inputs.source.path):
+            offsets = self._format.locate(inputs)
+            return self._format.open_records(inputs._replace(offsets=offsets)).largest_bytes(), offsets
 
     def _open_source(self, file: int) -> base.RecordInputs:
         """Open a file without looking at its records."""
-        path = self._layout.path(file)
-        reader = self._open_reader(path, mapped=self._format.mapped)
-        if self._matched and self._format.looks_up and not self._format.mapped:
+        path, file_format = self._layout.path(file), self._format
+        with base.reading(path):
+            reader = self._storage.open_mapped(path) if file_format.mapped else self._storage.open(path)
+        if self._matched and file_format.looks_up and not file_format.mapped:
             reader = ReopenedReader(reader, partial(self._storage.open, path))
-        if self._matched and self._format.stream_calls is not None:
-            reader = StreamedReader(reader, self._format.stream_calls, self._format.tail_bytes)
-        source = base.Source(path, reader, self._storage.alignment, self._transfer_bytes)
+        if self._matched and file_format.stream_calls is not None:
+            reader = StreamedReader(reader, file_format.stream_calls, file_format.tail_bytes)
+        source = base.Source(path, reader, self._alignment, self._transfer_bytes)
         source.size_bytes = min(self._layout.used_bytes or source.size_bytes, source.size_bytes)
         open_side = partial(self._open_side, file)
         return base.RecordInputs(source, self._samples_per_file, open_side, self._offsets.get(path), self._matched)
@@ -241,21 +207,13 @@ class RecordReader(RangeReader):
     def _open_side(self, file: int, number: int) -> base.Source | None:
         """Open a side file, which is closed when its source is garbage-collected; None if it does not exist."""
         path = self._format.sides[number].path(self._layout, file)
-        try:
-            reader = self._open_reader(path, mapped=self._matched or self._format.mapped)  # libraries map indexes, too
-        except DatasetError as error:
-            if isinstance(error.__cause__, FileNotFoundError):
-                return None
-            raise
-        source = base.Source(path, reader, self._storage.alignment, self._transfer_bytes)
-        weakref.finalize(source, reader.close)
-        return source
-
-    def _open_reader(self, path: str, *, mapped: bool) -> Reader:
-        try:
-            return self._storage.open_mapped(path) if mapped else self._storage.open(path)
-        except OSError as error:
-            raise base.unreadable(path, error) from error
+        mapped = self._matched or self._format.mapped  # libraries map indexes, too
+        with base.reading(path), contextlib.suppress(FileNotFoundError):
+            reader = self._storage.open_mapped(path) if mapped else self._storage.open(path)
+            source = base.Source(path, reader, self._alignment, self._transfer_bytes)
+            weakref.finalize(source, reader.close)
+            return source
+        return None
 
 
 class ReopenedReader(Reader):
@@ -280,14 +238,9 @@ class ReopenedReader(Reader):
 class StreamedReader(Reader):
     """A `Reader` that makes the calls of a library that streams files regardless of record boundaries (`StreamCalls`).
 
-    The last piece read stays in memory and serves the reads within it and after it. With calls of 256 KiB:
-
-        read_into(100 KiB, at 0)          one call: piece 0-256 KiB; copies 0-100 KiB
-        read_into(100 KiB, at 100 KiB)    no call; copies 100-200 KiB
-        read_into(100 KiB, at 200 KiB)    copies 200-256 KiB; one call: piece 256-512 KiB; copies 256-300 KiB
-
-    A read elsewhere restarts the stream there or, if it is shorter than `min_stream_bytes`, makes the calls of Python's
-    buffered files, as a script with an index does.
+    The last piece read stays in memory and serves the reads within it and after it. A read elsewhere restarts the
+    stream there or, if it is shorter than `min_stream_bytes`, makes the calls of Python's buffered files, as a script
+    with an index does.
     """
 
     def __init__(self, reader: Reader, calls: base.StreamCalls, tail_bytes: int) -> None:
@@ -351,13 +304,13 @@ class StreamedReader(Reader):
         if size <= min(len(out), self.size_bytes - offset):
             return self._read_several(out)
         self._size = next(self._sizes, 0)
-        if size <= len(out):
-            got = self._read(out[:size], offset)
-            self._begin = self._end = offset + got
-            return got
         if len(self._piece) < size:
             self._piece = memoryview(bytearray(size))
-        got = self._read(self._piece[:size], offset)
+        got = self._reader.read_into(self._piece[:size], offset)
+        if got < min(size, self.size_bytes - offset):
+            self.size_bytes = offset + got  # the file is shorter than it was when it was opened
+        elif got < size and self._calls.retries_short_reads:
+            self._reader.read_into(self._piece[got:size], offset + got)
         self._begin, self._end = offset, offset + got
         return self._copy(out, offset)
 
@@ -377,21 +330,6 @@ class StreamedReader(Reader):
             self.size_bytes = self._end  # the file is shorter than it was when it was opened
         return got
 
-    def _read(self, target: memoryview, offset: int) -> int:
-        got = self._reader.read_into(target, offset)
-        if got < min(len(target), self.size_bytes - offset):
-            self.size_bytes = offset + got  # the file is shorter than it was when it was opened
-        elif got < len(target) and self._calls.retries_short_reads:
-            self._reader.read_into(target[got:], offset + got)
-        return got
-
-
-def _close_all(opened: OrderedDict[int, OpenRecords]) -> None:
-    while opened:
-        _, (_, reader, _) = opened.popitem()
-        with contextlib.suppress(OSError):
-            reader.close()
-
 
 def located_records(
     file_format: base.RecordFormat, layout: Layout, storage: StorageBase
@@ -399,6 +337,7 @@ def located_records(
     """Read each file or its index; return the bytes of the largest record, and offsets by path. Raises DatasetError."""
     from datagen.thread_pool import of_each  # imported here, because the workers of a training need no thread pool
 
-    by_file = of_each(range(layout.num_files), RecordReader(storage, file_format, layout).located)
+    reader = RecordReader(ReadSettings(storage, layout), file_format, {})
+    by_file = of_each(range(layout.num_files), reader.located)
     offsets = {layout.path(file): known for file, (_, known) in enumerate(by_file) if known is not None}
     return max(largest for largest, _ in by_file), offsets

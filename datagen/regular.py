@@ -38,7 +38,7 @@ def open_regular(path: str) -> int:
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     except OSError as error:
         if error.errno == errno.ENXIO:  # the error of opening a socket, or a device without a driver
-            raise _irregular(path, os.stat(path).st_mode) from None
+            check_regular(path, os.stat(path).st_mode)
         raise
     try:
         check_regular(path, os.fstat(descriptor).st_mode)
@@ -67,11 +67,8 @@ def check_size(path: str, size_bytes: int, most_bytes: int) -> None:
 def check_regular(path: str, mode: int) -> None:
     """Raise OSError if `mode` (st_mode) is not that of a regular file."""
     if not stat.S_ISREG(mode):
-        raise _irregular(path, mode)
-
-
-def _irregular(path: str, mode: int) -> OSError:
-    return OSError(errno.ENODEV, f"it is {_KINDS.get(stat.S_IFMT(mode), 'not a file')}, wanted a regular file", path)
+        kind = _KINDS.get(stat.S_IFMT(mode), "not a file")
+        raise OSError(errno.ENODEV, f"it is {kind}, wanted a regular file", path)
 
 
 def open_standard_streams() -> None:

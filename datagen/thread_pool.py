@@ -42,7 +42,7 @@ class Tally:
         self.lock = threading.Lock()
         self._stopping = False
 
-    def add(self, *, files: int = 0, size_bytes: int = 0) -> None:
+    def add(self, size_bytes: int = 0, *, files: int = 0) -> None:
         """Count work done; raises StoppedError after `stop`."""
         if self._stopping:
             raise StoppedError

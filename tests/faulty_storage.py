@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from datagen.storage import posix
-from datagen.storage.storage_base import FOLDERS, Bytes, Entry, Reader, StorageSpec, Writer, WriterAround
+from datagen.storage.storage_base import FOLDERS, Bytes, Entry, Reader, StorageSpec, Writer
 
 CALLS = (
     "open",
@@ -151,16 +151,14 @@ class _Reader(Reader):
         self._reader.close()
 
 
-class _Writer(WriterAround):
+class _Writer(Writer):
     """The same of a writer."""
 
     def __init__(self, writer: Writer, plan: Plan, path: str) -> None:
-        super().__init__(writer)
-        self._plan, self._path = plan, path
+        self._writer, self._plan, self._path = writer, plan, path
 
-    def write(self, data: Bytes) -> None:
-        self._plan.meet("write", self._path)
-        super().write(data)
+    def discard(self) -> None:
+        self._writer.discard()
 
     def write_at(self, data: Bytes, offset: int) -> None:
         self._plan.meet("write", self._path)

@@ -9,15 +9,14 @@ from __future__ import annotations
 import contextlib
 import itertools
 import math
-import os
 import weakref
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from datagen.errors import DlemuError
+from datagen.formats._source import SourceStream, merge_spans
 from datagen.formats.format_base import DamagedError, OpenFile, Sample, Source
 from datagen.registry import library
 
@@ -38,7 +37,7 @@ class Structure(NamedTuple):
     """The structure of an unchunked file: the bytes of it that HDF5 reads, and the datasets that HDF5 finds by them."""
 
     reads: dict[Extent, bytes]
-    datasets: Sequence[_Contiguous | _Chunked]
+    datasets: Sequence[_Dataset]
 
 
 Structures = dict[int, Structure]  # structure of a file that was read, by file size
@@ -57,52 +56,51 @@ class Hdf5File(OpenFile):
         self._decoded: memoryview | None = None
         self._file = SourceFile(source, matched=matched)
         structure = structures.get(source.size_bytes) if samples == 1 else None
-        if structure and self._file.has(structure.reads):  # HDF5 would find the same, but takes a millisecond
-            self._datasets = structure.datasets
+        if structure and all(source.read(*extent) == data for extent, data in structure.reads.items()):
+            self._datasets = structure.datasets  # HDF5 would find the same, but takes a millisecond
         else:
             self._datasets = self._datasets_by_hdf5(samples)
         self._record_bytes = sum(dataset.bytes for dataset in self._datasets)
-        self._is_plain = all(isinstance(dataset, _Contiguous) for dataset in self._datasets)
+        self._is_plain = not any(dataset.chunk for dataset in self._datasets)
         if self._is_plain and samples == 1 and len(structures) < _MAX_STRUCTURES:
             structures.setdefault(source.size_bytes, Structure(self._file.structure, self._datasets))
 
-    def _datasets_by_hdf5(self, samples: int) -> Sequence[_Contiguous | _Chunked]:
+    def _datasets_by_hdf5(self, samples: int) -> Sequence[_Dataset]:
         """Let HDF5 read the structure, and check that it fits the settings and the file."""
-        self._file.probe()  # a failing storage must not first fail inside h5f.open, which would leak resources
+        # What HDF5 reads first: a failing storage must not first fail inside h5f.open, which would leak resources
+        self._file.read_structure(0, min(SIGNATURE_BYTES, self._source.size_bytes))
         with self._hdf5_errors("no readable HDF5 structure"):
             file = _open(self._file)
             # HDF5 must close the file before Python exits: later it would call a file object that no longer exists
             close = weakref.finalize(self, file.close)
-            datasets = [_located(dataset) for dataset in _record_datasets(file)]
+            datasets = [_Dataset(dataset) for dataset in _record_datasets(file)]
         for dataset in datasets:
             if dataset.samples != samples:
                 raise DamagedError(f"a dataset holds {dataset.samples} samples, not {samples} as in the settings")
-            if isinstance(dataset, _Contiguous) and dataset.end > self._source.size_bytes:
+            if dataset.end > self._source.size_bytes:
                 raise DamagedError("a dataset ends beyond the end of the file", dataset.offset)
-        if all(isinstance(dataset, _Contiguous) for dataset in datasets):
+        if not any(dataset.chunk for dataset in datasets):
             close()
         return datasets
 
     def sample(self, index: int) -> Sample:
-        extents = self._extents(index)
+        extents: list[Extent] = []
         for dataset in self._datasets:
-            if isinstance(dataset, _Contiguous):
-                self._file.sieve(*dataset.extents(index)[0], dataset.end)
+            if dataset.chunk:
+                with self._hdf5_errors(f"no readable chunks of sample {index}"):
+                    extents += dataset.chunks(index)
+            else:
+                extents.append(dataset.extent(index))
+                self._file.sieve(*extents[-1], dataset.end)
         data = self._join(self._file.extents(extents))
         offset = index * self._record_bytes
         if self._is_plain:
             return Sample(data, data, offset)
         return Sample(data, memoryview(b""), offset, decode=lambda: self._decode(index))
 
-    def _extents(self, index: int) -> list[Extent]:
-        if self._is_plain:
-            return [extent for dataset in self._datasets for extent in dataset.extents(index)]
-        with self._hdf5_errors(f"no readable chunks of sample {index}"):
-            return [extent for dataset in self._datasets for extent in dataset.extents(index)]
-
     def forget(self) -> None:
         """Release the samples read so far."""
-        self._file.forget()
+        self._file.pieces = {}
         self._gathered = self._decoded = None
 
     def _join(self, pieces: list[memoryview]) -> memoryview:
@@ -123,10 +121,10 @@ class Hdf5File(OpenFile):
         with self._hdf5_errors(f"no readable chunks of sample {index}"):
             for dataset in self._datasets:
                 out = self._decoded[start : start + dataset.bytes]
-                if isinstance(dataset, _Chunked):
+                if dataset.chunk:
                     dataset.read(index, out)
                 else:
-                    (out[:],) = self._file.extents(dataset.extents(index))
+                    (out[:],) = self._file.extents([dataset.extent(index)])
                 start += dataset.bytes
         return self._decoded
 
@@ -141,46 +139,42 @@ class Hdf5File(OpenFile):
             raise self._file.failure
 
 
-@dataclass(frozen=True)
-class _Contiguous:
-    """A contiguous dataset."""
+class _Dataset:
+    """A dataset of records: contiguous from `offset` to `end`, or in chunks of the shape `chunk`."""
 
-    samples: int
-    bytes: int  # bytes of one sample
-    offset: int
+    chunk: tuple[int, ...] = ()
+    offset = end = 0
 
-    @property
-    def end(self) -> int:
-        return self.offset + self.samples * self.bytes
-
-    def extents(self, index: int) -> list[Extent]:
-        """Return where a sample is."""
-        return [(self.offset + index * self.bytes, self.bytes)]
-
-
-class _Chunked:
-    """A chunked dataset."""
-
-    def __init__(self, dataset: Any, chunk: tuple[int, ...], sample_bytes: int) -> None:
-        self._dataset, self._chunk = dataset, chunk
+    def __init__(self, dataset: Any) -> None:
         self._shape: tuple[int, ...] = dataset.shape
         self.samples = self._shape[0]
-        self.bytes = sample_bytes
+        self.bytes = math.prod(self._shape[1:]) * int(dataset.get_type().get_size())  # of one sample
+        layout = dataset.get_create_plist()
+        if layout.get_layout() == hdf5().h5d.CHUNKED:
+            self.chunk, self._dataset = layout.get_chunk(), dataset
+            return
+        offset: int | None = dataset.get_offset()
+        if offset is None:
+            raise ValueError("a dataset whose bytes are not in the file")
+        self.offset, self.end = offset, offset + self.samples * self.bytes
 
-    def extents(self, index: int) -> list[Extent]:
+    def extent(self, index: int) -> Extent:
+        """Return where a sample of a contiguous dataset is."""
+        return self.offset + index * self.bytes, self.bytes
+
+    def chunks(self, index: int) -> list[Extent]:
         """Return where the chunks are that hold parts of a sample."""
-        first = index - index % self._chunk[0]
-        grid = [range(0, axis, step) for axis, step in zip(self._shape[1:], self._chunk[1:], strict=True)]
+        first = index - index % self.chunk[0]
+        grid = [range(0, axis, step) for axis, step in zip(self._shape[1:], self.chunk[1:], strict=True)]
         extents = []
-        for start in itertools.product(*grid):
-            chunk = self._dataset.get_chunk_info_by_coord((first, *start))
+        for start in itertools.product([first], *grid):
+            chunk = self._dataset.get_chunk_info_by_coord(start)
             if chunk.byte_offset is None:
-                raise ValueError(f"the chunk at {(first, *start)} was never written")
+                raise ValueError(f"the chunk at {start} was never written")
             extents.append((chunk.byte_offset, chunk.size))
         return extents
 
     def read(self, index: int, out: memoryview) -> None:
-        """Read a sample by HDF5."""
         count = (1, *self._shape[1:])
         file_space = self._dataset.get_space()
         file_space.select_hyperslab((index, *[0] * (len(count) - 1)), count)
@@ -208,19 +202,7 @@ def _record_datasets(file: Any) -> Iterator[Any]:
         yield h5py.h5d.open(group, name)
 
 
-def _located(dataset: Any) -> _Contiguous | _Chunked:
-    """Return where an open dataset of records stores them: contiguously or in chunks."""
-    layout = dataset.get_create_plist()
-    sample_bytes = math.prod(dataset.shape[1:]) * int(dataset.get_type().get_size())
-    if layout.get_layout() == hdf5().h5d.CHUNKED:
-        return _Chunked(dataset, layout.get_chunk(), sample_bytes)
-    offset: int | None = dataset.get_offset()
-    if offset is None:
-        raise ValueError("a dataset whose bytes are not in the file")
-    return _Contiguous(dataset.shape[0], sample_bytes, offset)
-
-
-class SourceFile:
+class SourceFile(SourceStream):
     """A file object for HDF5 that reads from a `Source`, each record or chunk when it is first requested.
 
     With `matched`, the calls are those of HDF5: HDF5 itself makes those for the structure, this class those for
@@ -228,71 +210,51 @@ class SourceFile:
     """
 
     def __init__(self, source: Source, *, matched: bool) -> None:
+        super().__init__(source)
         self.failure: DlemuError | OSError | None = None
         """The error of a read that failed, to be checked after each call of HDF5: HDF5 got zeros instead.
 
         An exception raised through HDF5 would leave a file open in it, which calls this object when Python exits.
         """
         self.structure: dict[Extent, bytes] = {}  # what HDF5 has read of the structure
-        self._source, self._position, self._matched = source, 0, matched
-        self._signature: memoryview | None = None
+        self._matched = matched
         self._blocks: dict[int, bytes] = {}  # copies, because the memory of a batch is reused
-        self._extents: dict[int, memoryview] = {}
+        self.pieces: dict[int, memoryview] = {}  # records and chunks, by offset
         self._sieves: dict[int, tuple[int, memoryview]] = {}
         """Sieve buffer (offset, data) of each dataset, by the dataset's end."""
 
-    def has(self, reads: dict[Extent, bytes]) -> bool:
-        """Return whether the file has these bytes. Raises DatasetError."""
-        return all(self._source.read(*extent) == data for extent, data in reads.items())
-
     def extents(self, extents: list[Extent]) -> list[memoryview]:
         """Return the bytes of each extent, reading adjacent ones by one call if not `matched`. Raises DatasetError."""
-        missing = [extent for extent in extents if extent[0] not in self._extents]
-        runs = [[extent] for extent in missing] if self._matched else _adjacent(missing)
-        for run in runs:
-            start = run[0][0]
-            read = self._source.read(start, sum(run[-1]) - start)
-            for offset, size in run:
-                self._extents[offset] = read[offset - start : offset - start + size]
-        return [self._extents[offset] for offset, _ in extents]
+        missing = [extent for extent in extents if extent[0] not in self.pieces]
+        if not self._matched:
+            missing.sort()
+        spans = iter(missing if self._matched else merge_spans(missing))
+        start, read = -1, memoryview(b"")
+        for offset, size in missing:
+            while not start <= offset <= offset + size <= start + len(read):
+                start, span_bytes = next(spans)
+                read = self.source.read(start, span_bytes)
+            self.pieces[offset] = read[offset - start : offset - start + size]
+        return [self.pieces[offset] for offset, _ in extents]
 
     def sieve(self, offset: int, size_bytes: int, end: int) -> None:
         """If `matched`, read a small record through the sieve buffer of its dataset, which ends at `end`, as HDF5."""
-        if not self._matched or size_bytes > SIEVE_BYTES or offset in self._extents:
+        if not self._matched or size_bytes > SIEVE_BYTES or offset in self.pieces:
             return
         start, buffered = self._sieves.get(end, (0, memoryview(b"")))
         if not start <= offset <= offset + size_bytes <= start + len(buffered):
-            start, buffered = offset, self._source.read(offset, min(SIEVE_BYTES, end - offset))
+            start, buffered = offset, self.source.read(offset, min(SIEVE_BYTES, end - offset))
             if len(buffered) > size_bytes:  # it serves later samples, too: a copy, because the memory is reused
                 buffered = memoryview(bytes(buffered))
             self._sieves[end] = start, buffered
-        self._extents[offset] = buffered[offset - start : offset - start + size_bytes]
+        self.pieces[offset] = buffered[offset - start : offset - start + size_bytes]
 
-    def forget(self) -> None:
-        """Release all bytes except those of the structure."""
-        self._extents = {}
-
-    def probe(self) -> None:
-        """Read what HDF5 is going to read first. Raises DlemuError, OSError."""
-        if self._matched:
-            self._signature = self._source.read(0, min(SIGNATURE_BYTES, self._source.size_bytes))
-        else:
-            self._block(0)
-
-    def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
-        self._position = offset + (self._source.size_bytes if whence == os.SEEK_END else 0)
-        return self._position
-
-    def tell(self) -> int:
-        return self._position
-
-    def readinto(self, out: memoryview) -> int:
-        size = max(0, min(len(out), self._source.size_bytes - self._position))
+    def readinto(self, out: bytearray | memoryview) -> int:  # type: ignore[override]  # as the base class
+        size = max(0, min(len(out), self.source.size_bytes - self._position))
         try:
-            data = self._extents.get(self._position)  # a chunk that is being decoded
+            data: memoryview | bytes | None = self.pieces.get(self._position)  # a chunk that is being decoded
             if data is None or len(data) < size:
-                data = self._read_structure(self._position, size)
-                self.structure[self._position, size] = bytes(data[:size])
+                data = self.read_structure(self._position, size)
             out[:size] = data[:size]
         except (DlemuError, OSError) as error:
             self.failure = error
@@ -301,35 +263,21 @@ class SourceFile:
         self._position += size
         return size
 
-    def flush(self) -> None:
-        return
-
-    def _read_structure(self, offset: int, size_bytes: int) -> memoryview:
-        """Return bytes of the file from `offset` on, `size_bytes` or more."""
-        if self._matched:
-            signature, self._signature = self._signature, None  # HDF5's first read, which `probe` has made
-            if signature and offset == 0 and len(signature) == size_bytes:
-                return signature
-            return self._source.read(offset, size_bytes)
-        first_block, last_block = offset // BLOCK_BYTES, (offset + size_bytes - 1) // BLOCK_BYTES
-        read = memoryview(b"".join(map(self._block, range(first_block, last_block + 1))))
-        return read[offset - first_block * BLOCK_BYTES :]
+    def read_structure(self, offset: int, size_bytes: int) -> bytes:
+        """Return bytes of the structure, which are read once. Raises DlemuError, OSError."""
+        if (offset, size_bytes) not in self.structure:
+            if self._matched:
+                data = bytes(self.source.read(offset, size_bytes))
+            else:
+                first, start = divmod(offset, BLOCK_BYTES)
+                blocks = map(self._block, range(first, (offset + size_bytes - 1) // BLOCK_BYTES + 1))
+                data = b"".join(blocks)[start : start + size_bytes]
+            self.structure[offset, size_bytes] = data
+        return self.structure[offset, size_bytes]
 
     def _block(self, number: int) -> bytes:
         if number not in self._blocks:
             start = number * BLOCK_BYTES
-            size = min(BLOCK_BYTES, self._source.size_bytes - start)
-            self._blocks[number] = bytes(self._source.read(start, size))
+            size = min(BLOCK_BYTES, self.source.size_bytes - start)
+            self._blocks[number] = bytes(self.source.read(start, size))
         return self._blocks[number]
-
-
-def _adjacent(extents: list[Extent]) -> Iterator[list[Extent]]:
-    """Yield runs of adjacent extents."""
-    run: list[Extent] = []
-    for extent in sorted(extents):
-        if run and sum(run[-1]) != extent[0]:
-            yield run
-            run = []
-        run.append(extent)
-    if run:
-        yield run

@@ -9,7 +9,7 @@ metadata are in Thrift's compact protocol (github.com/apache/thrift, doc/specs/t
 from __future__ import annotations
 
 import functools
-import sys
+import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -35,7 +35,6 @@ def zigzag(value: int) -> bytes:
 
 
 def string(value: str) -> bytes:
-    """Encode a string."""
     data = value.encode()
     return varint(len(data)) + data
 
@@ -72,6 +71,9 @@ _DICTIONARY_PAGE = 2  # parquet.thrift: PageType
 _MAX_DICTIONARY_BYTES = 64  # longer values are left out: the dictionary is in every column chunk, and never used
 _CODECS: dict[Compression, int] = {"none": 0, "snappy": 1, "gzip": 2, "zstd": 6}
 COMPRESSIONS = tuple(_CODECS)
+MAGIC = b"PAR1"
+LENGTH_BYTES = 4
+PAGE_BYTES = 1 << 20  # pyarrow's default data_page_size
 
 
 @dataclass(frozen=True)
@@ -101,8 +103,8 @@ class Column:
         return ".".join(self.path), _TYPE_NAMES[self.type], self.width if self.type == FIXED else 0
 
 
-class Stored(NamedTuple):
-    """Position and sizes of a column chunk in a file."""
+class Chunk(NamedTuple):
+    """Position and sizes of a column chunk: one column of a row group."""
 
     offset: int
     dictionary_bytes: int
@@ -110,27 +112,14 @@ class Stored(NamedTuple):
     plain_bytes: int  # size without compression
 
 
-def footer(
-    columns: Sequence[Column], counts: Sequence[int], groups: Sequence[Sequence[Stored]], compression: Compression
-) -> bytes:
-    """Encode a FileMetaData: version, schema, rows, row groups and writer; `counts` are the rows of each row group."""
-    root = struct((4, BINARY, string("schema")), (5, I32, zigzag(len(columns))))
-    elements = [element for column in columns for element in _schema_elements(column)]
-    codec = _CODECS[compression]
-    metas = [_group_meta(columns, rows, chunks, codec) for rows, chunks in zip(counts, groups, strict=True)]
-    return struct(
-        (1, I32, zigzag(1)),
-        (2, LIST, list_of(STRUCT, [root, *elements])),
-        (3, I64, zigzag(sum(counts))),
-        (4, LIST, list_of(STRUCT, metas)),
-        (6, BINARY, string("dlemu")),
-    )
+class Page(NamedTuple):
+    """One page of a column chunk."""
 
-
-def _group_meta(columns: Sequence[Column], rows: int, chunks: Sequence[Stored], codec: int) -> bytes:
-    metas = [_chunk_meta(column, stored, rows, codec) for column, stored in zip(columns, chunks, strict=True)]
-    plain_bytes = sum(stored.plain_bytes for stored in chunks)
-    return struct((1, LIST, list_of(STRUCT, metas)), (2, I64, zigzag(plain_bytes)), (3, I64, zigzag(rows)))
+    before: bytes
+    """Bytes before the values in an uncompressed file: the dictionary (first page only), header and levels."""
+    value_bytes: int
+    levels: bytes
+    numbers: int
 
 
 def page_header(numbers: int, plain_bytes: int, stored_bytes: int) -> bytes:
@@ -166,10 +155,10 @@ def _schema_elements(column: Column) -> list[bytes]:
 _HEAD_OF_OFFSET, _HEAD_OF_STRUCT = fields_after(7, (9, I64, b"")), fields_after(2, (3, STRUCT, b""))
 
 
-def _chunk_meta(column: Column, stored: Stored, rows: int, codec: int) -> bytes:
+def _chunk_meta(column: Column, chunk: Chunk, rows: int, codec: int) -> bytes:
     """Encode the metadata of a column chunk: quickly, as a file may have 100,000 of them."""
-    begins, pages = zigzag(stored.offset), zigzag(stored.offset + stored.dictionary_bytes)
-    meta = _meta_before_offsets(column, stored.size_bytes, stored.plain_bytes, rows, codec)
+    begins, pages = zigzag(chunk.offset), zigzag(chunk.offset + chunk.dictionary_bytes)
+    meta = _meta_before_offsets(column, chunk.size_bytes, chunk.plain_bytes, rows, codec)
     # After the offset of the chunk comes its metadata, which end in the offsets of its pages and its dictionary
     of_chunk, of_pages, of_dictionary = (_HEAD_OF_OFFSET + offset for offset in (begins, pages, begins))
     return b"".join((of_chunk, _HEAD_OF_STRUCT, meta, of_pages, of_dictionary, b"\0\0"))
@@ -190,72 +179,30 @@ def _meta_before_offsets(column: Column, size_bytes: int, plain_bytes: int, rows
     )
 
 
-MAGIC = b"PAR1"
-LENGTH_BYTES = 4
-PAGE_BYTES = 1 << 20  # pyarrow's default data_page_size
-
-
-class Page(NamedTuple):
-    """One page of a column chunk."""
-
-    before: bytes
-    """Bytes before the values in an uncompressed file: the dictionary (first page only), header and levels."""
-    value_bytes: int
-    levels: bytes
-    numbers: int
-
-
-class Chunk(NamedTuple):
-    """A column chunk: one column of a row group. Offsets are relative to the row group."""
-
-    offset: int
-    dictionary_bytes: int
-    size_bytes: int
-    payload_offset: int  # offset of its values among all values of the group
-    pages: list[Page]
-
-
-def merge_spans(spans: list[tuple[int, int]], max_hole: int = 0, max_bytes: int = sys.maxsize) -> list[tuple[int, int]]:
-    """Merge spans (offset, bytes), in file order, that are at most `max_hole` bytes apart, to at most `max_bytes`."""
-    merged: list[tuple[int, int]] = []
-    for start, size in spans:
-        if merged and start <= sum(merged[-1]) + max_hole and start + size - merged[-1][0] <= max_bytes:
-            merged[-1] = merged[-1][0], start + size - merged[-1][0]
-        else:
-            merged.append((start, size))
-    return merged
-
-
 @dataclass(frozen=True)
 class Group:
-    """A row group of `rows` rows."""
+    """A row group of `rows` rows in an uncompressed file."""
 
     rows: int
     columns: tuple[Column, ...]
 
     @functools.cached_property
+    def pages(self) -> list[list[Page]]:
+        return [list(_pages(self.rows, column)) for column in self.columns]
+
+    @functools.cached_property
     def chunks(self) -> list[Chunk]:
-        """The column chunks, in file order."""
-        chunks, at, payload = [], 0, 0
-        for column in self.columns:
-            dictionary = dictionary_page(column, column.dictionary)
-            pages = list(_pages(self.rows, column, dictionary))
+        """The column chunks, in file order, with offsets relative to the row group."""
+        chunks, at = [], 0
+        for column, pages in zip(self.columns, self.pages, strict=True):
             size = sum(len(page.before) + page.value_bytes for page in pages)
-            chunks.append(Chunk(at, len(dictionary), size, payload, pages))
+            chunks.append(Chunk(at, len(dictionary_page(column, column.dictionary)), size, size))
             at += size
-            payload += self.rows * column.width
         return chunks
 
     @functools.cached_property
     def size_bytes(self) -> int:
         return sum(chunk.size_bytes for chunk in self.chunks)
-
-    def stored(self, start: int) -> list[Stored]:
-        """Return its chunks as in an uncompressed file with the group at offset `start`."""
-        return [
-            Stored(start + chunk.offset, chunk.dictionary_bytes, chunk.size_bytes, chunk.size_bytes)
-            for chunk in self.chunks
-        ]
 
     @functools.cached_property
     def payload_bytes(self) -> int:
@@ -265,7 +212,7 @@ class Group:
     def batches(self) -> Iterator[list[Page]]:
         """The pages in file order, about 1 MiB at a time."""
         batch, size = list[Page](), 0
-        for page in (page for chunk in self.chunks for page in chunk.pages):
+        for page in itertools.chain.from_iterable(self.pages):
             if batch and size + page.value_bytes > PAGE_BYTES:
                 yield batch
                 batch, size = [], 0
@@ -275,19 +222,14 @@ class Group:
 
     def spans(self) -> list[tuple[int, int]]:
         """Return (offset, bytes) of each chunk of a column to read."""
-        return [(chunk.offset, chunk.size_bytes) for column, chunk in self._columns_and_chunks if column.read]
+        columns = zip(self.columns, self.chunks, strict=True)
+        return [(chunk.offset, chunk.size_bytes) for column, chunk in columns if column.read]
 
     def payload(self) -> list[tuple[int, int]]:
         """Return (bytes, payload offset) of the values of each column to read."""
-        return [
-            (self.rows * column.width, chunk.payload_offset)
-            for column, chunk in self._columns_and_chunks
-            if column.read
-        ]
-
-    @property
-    def _columns_and_chunks(self) -> Iterator[tuple[Column, Chunk]]:
-        return zip(self.columns, self.chunks, strict=True)
+        sizes = [self.rows * column.width for column in self.columns]
+        columns = zip(self.columns, sizes, itertools.accumulate(sizes, initial=0), strict=False)
+        return [(size, offset) for column, size, offset in columns if column.read]
 
 
 class FilePlan:
@@ -297,18 +239,14 @@ class FilePlan:
         self.rows = rows
         self.group_rows = min(group_rows, rows)
         self.columns = columns
+        self.groups = -(-rows // self.group_rows)
         self._full = Group(self.group_rows, columns)
         self._last = Group(rows - (self.groups - 1) * self.group_rows, columns)
-
-    @property
-    def groups(self) -> int:
-        return -(-self.rows // self.group_rows)
 
     def group(self, index: int) -> Group:
         return self._full if index < self.groups - 1 else self._last
 
     def start(self, index: int) -> int:
-        """Return the offset of a row group."""
         return len(MAGIC) + index * self._full.size_bytes
 
     def payload_start(self, index: int) -> int:
@@ -318,20 +256,39 @@ class FilePlan:
     @functools.cached_property
     def tail(self) -> bytes:
         """The bytes after the last row group of an uncompressed file."""
-        return self.tail_of([self.group(index).stored(self.start(index)) for index in range(self.groups)], "none")
+        groups = []
+        for index in range(self.groups):
+            start = self.start(index)
+            groups.append([chunk._replace(offset=start + chunk.offset) for chunk in self.group(index).chunks])
+        return self.tail_of(groups, "none")
 
     @property
     def end(self) -> int:
-        """The offset behind the last row group."""
-        return self.start(self.groups - 1) + self.group(self.groups - 1).size_bytes
+        return self.start(self.groups - 1) + self._last.size_bytes
 
     @property
     def size_bytes(self) -> int:
         return self.end + len(self.tail)
 
-    def tail_of(self, groups: Sequence[Sequence[Stored]], compression: Compression) -> bytes:
-        """Return the bytes after the last row group: metadata, its length, the magic number."""
-        metadata = footer(self.columns, [self.group(index).rows for index in range(self.groups)], groups, compression)
+    def tail_of(self, groups: Sequence[Sequence[Chunk]], compression: Compression) -> bytes:
+        """Return the bytes after the last row group: metadata (FileMetaData), its length, the magic number."""
+        schema = [struct((4, BINARY, string("schema")), (5, I32, zigzag(len(self.columns))))]
+        for column in self.columns:
+            schema += _schema_elements(column)
+        metas = []
+        for index, chunks in enumerate(groups):
+            rows, plain_bytes = self.group(index).rows, sum(chunk.plain_bytes for chunk in chunks)
+            columns = zip(self.columns, chunks, strict=True)
+            of_columns = [_chunk_meta(column, chunk, rows, _CODECS[compression]) for column, chunk in columns]
+            of_group = (1, LIST, list_of(STRUCT, of_columns)), (2, I64, zigzag(plain_bytes)), (3, I64, zigzag(rows))
+            metas.append(struct(*of_group))
+        metadata = struct(
+            (1, I32, zigzag(1)),
+            (2, LIST, list_of(STRUCT, schema)),
+            (3, I64, zigzag(self.rows)),
+            (4, LIST, list_of(STRUCT, metas)),
+            (6, BINARY, string("dlemu")),
+        )
         return metadata + len(metadata).to_bytes(LENGTH_BYTES, "little") + MAGIC
 
 
@@ -345,17 +302,14 @@ def plan_of(spec: DatasetSpec, record_bytes: int) -> FilePlan:
 def _plan(rows: int, group_rows: int, columns: tuple[ParquetColumn, ...], record_bytes: int) -> FilePlan:
     planned = [Column("data", FIXED, record_bytes, True)] if not columns else []
     for column in columns:
-        if column.dtype in TYPES:
-            planned.append(
-                Column(column.name, TYPES[column.dtype], column.value_bytes, column.read, length=column.size)
-            )
-        else:
-            planned.append(Column(column.name, FIXED, column.value_bytes, column.read))
+        number_type = TYPES.get(column.dtype, FIXED)
+        length = 1 if number_type == FIXED else column.size
+        planned.append(Column(column.name, number_type, column.value_bytes, column.read, length))
     return FilePlan(rows, group_rows, tuple(planned))
 
 
-def _pages(rows: int, column: Column, before: bytes) -> Iterator[Page]:
-    step = max(1, PAGE_BYTES // column.width)
+def _pages(rows: int, column: Column) -> Iterator[Page]:
+    before, step = dictionary_page(column, column.dictionary), max(1, PAGE_BYTES // column.width)
     for first in range(0, rows, step):
         count = min(step, rows - first)
         levels = _levels(count, column.length) if column.length > 1 else b""

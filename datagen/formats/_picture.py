@@ -9,7 +9,7 @@ from __future__ import annotations
 import abc
 import io
 import struct
-from collections.abc import Callable
+from functools import partial
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
@@ -53,22 +53,21 @@ class Shape(NamedTuple):
 
     @property
     def size_bytes(self) -> int:
-        """Return the bytes of the pixels."""
         return self.height * self.width * self.channels
 
 
 class PictureFormat(base.FormatBase):
-    one_sample = only_bytes = True
+    one_sample = only_bytes = compares_files = True
     transfer_bytes = 128 << 10
     """Pillow reads 64 KiB at a time, which Linux turns into device requests of 128 KiB (its default read-ahead)."""
-    longest_side: ClassVar[int]
+    longest_side: ClassVar[int] = 1 << 30  # pixels; more than `record_dims` can have
 
     @abc.abstractmethod
     def min_bytes(self, shape: Shape) -> int:
         """Return the bytes of the smallest file for an image of this shape, including the minimum padding."""
 
     @abc.abstractmethod
-    def encode(self, content: Content, file: int, shape: Shape, size_bytes: int) -> NDArray[np.uint8]:
+    def encode(self, content: Content, file: int, shape: Shape, size_bytes: int) -> bytes:
         """Return the bytes of a file of this size, which is at least `min_bytes`."""
 
     @abc.abstractmethod
@@ -77,7 +76,7 @@ class PictureFormat(base.FormatBase):
 
     @abc.abstractmethod
     def read_by_pillow(self, file: BufferedFile) -> None:
-        """Read the file by the calls of Pillow's plugin.
+        """Read the file by the calls of Pillow's plugin, after `Image.open` has identified the format.
 
         Raises struct.error, KeyError, DamagedError: the file is truncated or not of this format.
         """
@@ -87,9 +86,9 @@ class PictureFormat(base.FormatBase):
         return pillow_pixels(data)
 
     def unfit(self, spec: DatasetSpec) -> list[str]:
-        return super().unfit(spec) or ([] if spec.source == "folder" else self._unfit_shape(spec))
-
-    def _unfit_shape(self, spec: DatasetSpec) -> list[str]:
+        problems = super().unfit(spec)
+        if problems or spec.source == "folder":
+            return problems
         dims = spec.record_dims or (max(1, int(spec.record_length_bytes**0.5)),) * 2
         if len(dims) not in (2, 3) or (len(dims) == 3 and dims[2] not in CHANNELS):
             return [f"dataset.record_dims is {list(dims)}: wanted height and width, and 1 or 3 channels if any"]
@@ -104,72 +103,50 @@ class PictureFormat(base.FormatBase):
             ]
         return []
 
-    def file_bytes(self, spec: DatasetSpec, shapes: NDArray[np.int64]) -> NDArray[np.int64] | None:
+    def file_bytes(self, spec: DatasetSpec, shapes: base.Sizes) -> base.Sizes:
         if not spec.sizes_vary:
             return np.full(len(shapes), int(spec.record_length_bytes), np.int64)
         # Random shapes assume one byte per pixel, which may be too few for any file
         min_bytes = (self.min_bytes(_shape(tuple(shape))) for shape in shapes.tolist())
-        sizes: NDArray[np.int64] = np.maximum(shapes.prod(axis=1), np.fromiter(min_bytes, np.int64, len(shapes)))
+        sizes: base.Sizes = np.maximum(shapes.prod(axis=1), np.fromiter(min_bytes, np.int64, len(shapes)))
         return sizes
 
     def write(self, job: base.FileJob, writer: Writer, buffer: object) -> None:
-        sizes = self.file_bytes(job.spec, np.array([job.shape], np.int64))
-        assert sizes is not None
-        writer.write(self.encode(job.content, job.running_index, _shape(job.shape), int(sizes[0])).data)
+        (size_bytes,) = self.file_bytes(job.spec, np.array([job.shape], np.int64)).tolist()
+        writer.write(self.encode(job.content, job.running_index, _shape(job.shape), size_bytes))
 
-    def parse(self, data: memoryview, samples: int, scratch: base.Scratch) -> PictureFile:
-        return PictureFile(self, data, scratch)
-
-    def parse_matched(self, file: BufferedFile, samples: int, scratch: base.Scratch) -> PictureFile:
+    def read_matched(self, file: BufferedFile, samples: int) -> None:
         """Read as Pillow does from an open file (torchvision's `pil_loader`), undecoded."""
+        file.read(16)  # Image.open identifies the format
+        file.seek(0)
         try:
             self.read_by_pillow(file)
-        except (struct.error, KeyError, base.DamagedError):  # PictureFile reports the damage, if there is any
+        except (struct.error, KeyError, base.DamagedError):  # `check` reports the damage, if there is any
             file.read_rest()
-        file.blank_rest()
-        return PictureFile(self, file.image, scratch, file.read_rest)
+
+    def parse(self, data: memoryview, samples: int, scratch: base.Scratch) -> base.OneSample:
+        """Return an image file; Pillow decodes a user's own one that is not of the format its name says."""
+        decode = partial(self.decode, data, scratch)
+        try:
+            self.check(data)
+        except base.DamagedError:
+            if not self.own_files:
+                raise
+            decode = partial(pillow_pixels, data)
+
+        def rebuild(content: Content, file: int) -> memoryview:
+            image = pillow_image(data)
+            shape = Shape(image.height, image.width, len(image.getbands()))
+            if shape.channels not in CHANNELS or len(data) < self.min_bytes(shape):
+                return memoryview(b"")  # dlemu did not write such a file
+            return memoryview(self.encode(content, file, shape, len(data)))
+
+        return base.OneSample(base.Sample(data, data, 0, decode, rebuild))
 
     def load(self, path: str, index: int, samples: int) -> base.Sample:
         """Read the whole file; Pillow decodes it, as in most scripts."""
         sample = super().load(path, index, samples)
-        return sample._replace(decode=lambda: pillow_pixels(sample.data))
-
-
-class PictureFile(base.OpenFile):
-    """An image file in memory; Pillow decodes a user's own file that is not of the format its name says."""
-
-    def __init__(
-        self,
-        file_format: PictureFormat,
-        data: memoryview,
-        scratch: base.Scratch,
-        read_rest: Callable[[], None] = lambda: None,
-    ) -> None:
-        self._format = file_format
-        self._data = data
-        self._scratch = scratch
-        self._read_rest = read_rest
-        self._by_pillow = False
-        try:
-            file_format.check(data)
-        except base.DamagedError:
-            if not file_format.own_files:
-                raise
-            self._by_pillow = True
-
-    def sample(self, index: int) -> base.Sample:
-        return base.Sample(self._data, self._data, 0, decode=self._decode, rebuild=self._rebuild)
-
-    def _decode(self) -> memoryview:
-        return pillow_pixels(self._data) if self._by_pillow else self._format.decode(self._data, self._scratch)
-
-    def _rebuild(self, content: Content, file: int) -> memoryview:
-        self._read_rest()  # the padding, which readers skip
-        image = pillow_image(self._data)
-        shape = Shape(image.height, image.width, len(image.getbands()))
-        if shape.channels not in CHANNELS or len(self._data) < self._format.min_bytes(shape):
-            return memoryview(b"")  # dlemu did not write such a file
-        return self._format.encode(content, file, shape, len(self._data)).data
+        return sample._replace(decode=partial(pillow_pixels, sample.data))
 
 
 def pillow_pixels(data: memoryview) -> memoryview:

@@ -1,10 +1,4 @@
-"""Reading an open file: in as few calls as possible (`Source`), or by a library's exact calls (`BufferedFile`).
-
-`BufferedFile` reproduces the read calls of a library that uses Python's buffered files (`open(path, "rb")`), without
-the library's copies: bytes are read to memory that has the layout of the file, so a byte that is read twice is stored
-once. Sources: CPython, Modules/_io/bufferedio.c (`_bufferedreader_read_generic`, `_io__Buffered_seek_impl`), and
-glibc's fread (libio/fileops.c, `_IO_file_xsgetn`), confirmed by strace.
-"""
+"""Reading an open file: in as few calls as possible (`Source`), or by a library's exact calls (`BufferedFile`)."""
 
 from __future__ import annotations
 
@@ -17,6 +11,7 @@ from datagen.buffers import FileMemory, NewMemory
 from datagen.errors import DamagedError, ended_early, unreadable
 from datagen.storage.storage_base import Reader, read_in_transfers
 
+Memory = NewMemory | FileMemory
 Scratch = Callable[[int], memoryview]  # returns memory of that many bytes
 _MAX_BUFFER_BYTES = 8 << 20  # maximum buffer of `open` in Python 3.14 and later
 _STDIO_BYTES = 8192  # glibc's BUFSIZ: the maximum size of its buffers
@@ -26,24 +21,16 @@ class Source:
     """An open file, and memory for the bytes read from it; `size_bytes` are the bytes of the file that are in use."""
 
     read_ns = 0  # time in reads
-    reread_bytes = 0  # bytes read by `call` more than once, counted each further time
+    reread_bytes = 0  # bytes read more than once, which `counts` leaves out
     _counted = (0, 0, 0)  # what `counts` has returned so far: bytes, calls, nanoseconds
 
     def __init__(
-        self,
-        path: str,
-        reader: Reader,
-        alignment: int = 1,
-        transfer_bytes: int = 0,
-        memory: NewMemory | FileMemory | None = None,
+        self, path: str, reader: Reader, alignment: int = 1, transfer_bytes: int = 0, memory: Memory | None = None
     ) -> None:
-        """Read in calls of at most `transfer_bytes` (0: any size), at multiples of `alignment`, into `memory`.
-
-        Formats put decoded bytes into memory of `scratch`. Without `memory`, each read gets new memory.
-        """
+        """Read in calls of at most `transfer_bytes` (0: any size), at multiples of `alignment`, into `memory`."""
         memory = memory or NewMemory(alignment)
         self.memory = memory.take
-        self.scratch: Scratch = memory.scratch
+        self.scratch: Scratch = memory.scratch  # for decoded bytes
         self.path = path
         self.size_bytes = reader.size_bytes
         self.reader = reader
@@ -67,13 +54,6 @@ class Source:
         if got < needed:
             raise ended_early(self.path, needed - got, offset - before + got)
         return target[before:needed]
-
-    def call(self, target: memoryview, offset: int) -> int:
-        """Make one read call; return the bytes got, fewer than requested at the end of the file. Raises OSError."""
-        begun = time.monotonic_ns()
-        got = self.reader.read_into(target, offset)
-        self.read_ns += time.monotonic_ns() - begun
-        return got
 
     def counts(self) -> tuple[int, int, int]:
         """Return bytes (each counted once), calls and nanoseconds of the reads since `counts` was last called."""
@@ -133,9 +113,6 @@ class SourceStream(io.RawIOBase):
         self._position = position
         return position
 
-    def tell(self) -> int:
-        return self._position
-
     def read(self, size: int = -1) -> bytes:
         return bytes(self._next(self.source.size_bytes if size < 0 else size))
 
@@ -152,6 +129,17 @@ class SourceStream(io.RawIOBase):
         return data
 
 
+def merge_spans(spans: list[tuple[int, int]], max_hole: int = 0, max_bytes: int = sys.maxsize) -> list[tuple[int, int]]:
+    """Merge spans (offset, bytes), in file order, that are at most `max_hole` bytes apart, to at most `max_bytes`."""
+    merged: list[tuple[int, int]] = []
+    for start, size in spans:
+        if merged and 0 <= start - sum(merged[-1]) <= max_hole and start + size - merged[-1][0] <= max_bytes:
+            merged[-1] = merged[-1][0], start + size - merged[-1][0]
+        else:
+            merged.append((start, size))
+    return merged
+
+
 def python_buffer_bytes(block_bytes: int) -> int:
     """Return the buffer size of Python's `open`, given the file system's block size (st_blksize)."""
     if sys.version_info >= (3, 14):
@@ -160,10 +148,7 @@ def python_buffer_bytes(block_bytes: int) -> int:
 
 
 def python_calls(sizes: Iterable[int], block_bytes: int) -> Iterator[int]:
-    """Yield the sizes of the read calls that a buffered file makes for sequential reads of `sizes` bytes.
-
-    With a buffer of 4096 bytes, reads of 100, 100 and 9000 make calls of 4096, 4096 and 4096 bytes.
-    """
+    """Yield the sizes of the read calls that a buffered file makes for sequential reads of `sizes` bytes."""
     buffer_bytes = python_buffer_bytes(block_bytes)
     buffered = 0  # bytes in the buffer that were not requested yet
     for size in sizes:
@@ -181,117 +166,102 @@ def python_calls(sizes: Iterable[int], block_bytes: int) -> Iterator[int]:
 
 
 class BufferedFile:
-    """A file that is read by the calls of Python's buffered files.
+    """A file that is read by the calls of Python's buffered files (`open(path, "rb")`), without their copies.
 
-    `image` is memory for the whole file, of which only the parts that were read are valid.
+    `image` is memory for the whole file, of which only the parts that were read are valid. Source: CPython,
+    Modules/_io/bufferedio.c (`_bufferedreader_read_generic`, `_io__Buffered_seek_impl`), confirmed by strace.
     """
 
     def __init__(self, source: Source) -> None:
-        self.path = source.path
         self.size_bytes = source.size_bytes
         self.image = source.memory(source.size_bytes)
         self.block_bytes = source.reader.block_bytes
+        self.position = 0
         self._source = source
         self._buffer_bytes = python_buffer_bytes(source.reader.block_bytes)
-        self._position = 0
         self._start = self._end = 0  # the range of the file in the buffer
-        self._unread = [(0, source.size_bytes)]  # ranges (start, stop) that were not read yet
-
-    @property
-    def position(self) -> int:
-        return self._position
+        self._reads: list[tuple[int, int]] = []  # ranges (start, stop) read so far
 
     def seek(self, offset: int) -> None:
         """Set the position; the buffer is kept if it contains it."""
         if not self._start <= offset <= self._end:
             self._start = self._end = offset
-        self._position = offset
+        self.position = offset
 
     def seek_from_end(self, offset_bytes: int = 0) -> None:
         """Set the position `offset_bytes` before the end, which empties the buffer."""
-        self._position = self._start = self._end = max(0, self.size_bytes - offset_bytes)
+        self.position = self._start = self._end = max(0, self.size_bytes - offset_bytes)
 
     def read(self, size_bytes: int) -> memoryview:
         """Read as `io.BufferedReader.read` does; return fewer bytes only at the end of the file."""
-        begin = self._position
-        stop = begin + size_bytes
+        begin, stop = self.position, self.position + size_bytes
+        size, got = self._buffer_bytes, 1
         if stop > self._end:
-            self._read_past_buffer(stop)
-        self._position = min(stop, self._end)
-        return self.image[begin : self._position]
+            while got and (whole_bytes := (stop - self._end) // size * size):  # past the buffer
+                got = self.call(self._end, whole_bytes)
+                self._end += got
+            self._start = self._end
+            while got and self._end < min(stop, self._start + size):
+                got = self.call(self._end, self._start + size - self._end)
+                self._end += got
+        self.position = min(stop, self._end)
+        return self.image[begin : self.position]
 
     def read_all(self) -> memoryview:
         """Read the rest as `read()` does: by one call, and another one that returns nothing."""
-        begin = self._position
+        begin = self.position
         self.call(self._end, self.size_bytes - self._end)
         self.call(self.size_bytes, 1)
-        self._position = self._start = self._end = self.size_bytes
+        self.position = self._start = self._end = self.size_bytes
         return self.image[begin:]
+
+    def call(self, offset: int, size_bytes: int) -> int:
+        """Make one read call, bypassing the buffer; return the bytes got: 0 at the end of the file. Raises OSError."""
+        source, offset = self._source, min(offset, self.size_bytes)
+        stop = min(offset + size_bytes, self.size_bytes)
+        begun = time.monotonic_ns()
+        got = source.reader.read_into(self.image[offset:stop] or memoryview(bytearray(1)), offset)
+        source.read_ns += time.monotonic_ns() - begun
+        if got < stop - offset:
+            raise ended_early(source.path, stop - offset - got, offset + got)
+        self._reads.append((offset, stop))
+        return stop - offset
+
+    def unread(self) -> list[tuple[int, int]]:
+        """Return the ranges (start, stop) that were not read."""
+        unread, end = [], 0
+        for start, stop in [*sorted(self._reads), (self.size_bytes, self.size_bytes)]:
+            if start > end:
+                unread.append((end, start))
+            end = max(end, stop)
+        return unread
+
+    def finish(self) -> int:
+        """Clear what was not read, where the memory may hold an earlier file; return the bytes read more than once."""
+        reread_bytes = sum(stop - start for start, stop in self._reads) - self.size_bytes
+        for start, stop in self.unread():
+            self.image[start:stop] = bytes(stop - start)
+            reread_bytes += stop - start
+        return reread_bytes
 
     def read_rest(self) -> None:
         """Read all ranges that were not read yet."""
-        for start, stop in list(self._unread):
+        for start, stop in self.unread():
             self.call(start, stop - start)
 
-    def blank_rest(self) -> None:
-        """Fill the ranges that were not read with zeros: the memory may hold bytes of an earlier file."""
-        for start, stop in self._unread:
-            self.image[start:stop] = bytes(stop - start)
 
-    def call(self, offset: int, size_bytes: int) -> int:
-        """Make one read call, bypassing the buffer; return the bytes got."""
-        stop = min(offset + size_bytes, self.size_bytes)
-        if stop <= offset:
-            return self._source.call(memoryview(bytearray(1)), self.size_bytes)
-        got = self._source.call(self.image[offset:stop], offset)
-        if got < stop - offset:
-            raise ended_early(self.path, stop - offset - got, offset + got)
-        self._source.reread_bytes += got - self._mark_read(offset, stop)
-        return got
-
-    def _mark_read(self, start: int, stop: int) -> int:
-        """Mark a range as read; return how many bytes of it were not read before."""
-        unread, first_read_bytes = [], 0
-        for begin, end in self._unread:
-            if start >= end or stop <= begin:
-                unread.append((begin, end))
-                continue
-            first_read_bytes += min(stop, end) - max(start, begin)
-            if begin < start:
-                unread.append((begin, start))
-            if stop < end:
-                unread.append((stop, end))
-        self._unread = unread
-        return first_read_bytes
-
-    def _read_past_buffer(self, stop: int) -> None:
-        """Read from the end of the buffer to `stop`: whole buffers directly, then the rest by filling the buffer."""
-        size = self._buffer_bytes
-        while whole_bytes := (stop - self._end) // size * size:
-            got = self.call(self._end, whole_bytes)
-            self._start = self._end = self._end + got
-            if not got:
-                return
-        self._start = self._end
-        while self._end < stop and self._end - self._start < size:
-            got = self.call(self._end, size - (self._end - self._start))
-            self._end += got
-            if not got:
-                return
-
-
-def read_by_stdio(file: BufferedFile, offset: int, size_bytes: int) -> None:
-    """Read the items after a header as `np.fromfile` does: by C's fseek and fread.
+def read_by_stdio(file: BufferedFile, offset: int) -> None:
+    """Read from `offset` to the end as `np.fromfile` does: by C's fseek and fread.
 
     fseek reads from the last multiple of the buffer size up to `offset`; fread fills the buffer from that multiple on,
-    then reads all but the last bytes of the items by one call.
+    then reads all but the last bytes by one call. Source: glibc's libio/fileops.c (`_IO_file_xsgetn`), and strace.
     """
     buffer_bytes = min(file.block_bytes, _STDIO_BYTES)
     before = offset % buffer_bytes
     at = offset - before
     if before:
         file.call(at, before)
-    stop = offset + size_bytes
+    stop = file.size_bytes
     at += file.call(at, buffer_bytes)
     whole_bytes = max(0, stop - at) // buffer_bytes * buffer_bytes
     if whole_bytes:

@@ -39,11 +39,10 @@ class Format(base.FormatBase):
     def parse(self, data: memoryview, samples: int, scratch: base.Scratch) -> CsvFile:
         return CsvFile(data, samples)
 
-    def parse_matched(self, file: BufferedFile, samples: int, scratch: base.Scratch) -> CsvFile:
+    def read_matched(self, file: BufferedFile, samples: int) -> None:
         """Read as pandas' parser does: a buffered file in pieces, until a read returns nothing."""
         while file.read(PARSER_BYTES):
             continue
-        return CsvFile(file.image, samples)
 
 
 class CsvFile(base.OpenFile):

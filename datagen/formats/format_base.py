@@ -10,7 +10,6 @@ exactly the read calls that the usual Python library of the format makes, withou
 from __future__ import annotations
 
 import abc
-import contextlib
 import io
 import math
 import os
@@ -42,7 +41,7 @@ from datagen.formats._source import Source as Source
 from datagen.formats._source import SourceStream as SourceStream
 from datagen.layout import Layout
 from datagen.spec import BLOCK_BYTES, Compression, DatasetSpec
-from datagen.storage.storage_base import StorageBase, Writer
+from datagen.storage.storage_base import Writer
 
 Sizes = NDArray[np.int64]
 Offsets = NDArray[np.int64]  # offset of each record, and the end of the last one
@@ -89,12 +88,21 @@ class OpenFile(abc.ABC):
     """Whether the engine keeps a file of several samples open between batches, so that its structure is read once."""
 
     @abc.abstractmethod
-    def sample(self, index: int) -> Sample:
-        """Return a sample."""
+    def sample(self, index: int) -> Sample: ...
 
     def forget(self) -> None:
         """Release the samples read so far, whose memory is going to be reused; keep the structure of the file."""
         return
+
+
+class OneSample(OpenFile):
+    """A file whose only sample is at hand."""
+
+    def __init__(self, sample: Sample) -> None:
+        self._sample = sample
+
+    def sample(self, index: int) -> Sample:
+        return self._sample
 
 
 MAX_KEPT_FILES = 16  # open files, or indexes of files, that an engine keeps; a loader has an engine for each thread
@@ -112,12 +120,10 @@ class FileJob:
 
     @property
     def record_bytes(self) -> int:
-        """Return the bytes of one record."""
         return math.prod(self.shape) * self.spec.element_bytes
 
     @property
     def payload_bytes(self) -> int:
-        """Return the bytes of all records of the file."""
         return self.record_bytes * self.spec.num_samples_per_file
 
     def payload(self, buffer: AlignedBuffer, start: int = 0, stop: int | None = None) -> Iterator[memoryview]:
@@ -135,10 +141,6 @@ class SideFile(abc.ABC):
     @abc.abstractmethod
     def path(self, layout: Layout, file: int) -> str:
         """Return the path of the side file of data file `file`."""
-
-    def folder(self, layout: Layout) -> str | None:
-        """Return the folder to be made for these side files; None if they are beside the data files."""
-        return None
 
     @abc.abstractmethod
     def file_bytes(self, spec: DatasetSpec, shapes: Sizes) -> Sizes:
@@ -161,6 +163,7 @@ class FormatBase(abc.ABC):
     sides: ClassVar[tuple[SideFile, ...]] = ()  # generated, counted, resumed and verified with each data file
     own_files = False  # the files are a user's own: pictures need not be what their names say, nor end cleanly
     reads_parts: ClassVar[bool] = False  # `open` reads only what its samples need
+    compares_files: ClassVar[bool] = False  # reader.verify compares whole files, also what the library does not read
     transfer_bytes: ClassVar[int] = 0
     """Maximum bytes of the usual library's read calls, which dlemu's own reader then also uses; 0: no maximum.
 
@@ -169,16 +172,14 @@ class FormatBase(abc.ABC):
 
     def unfit(self, spec: DatasetSpec) -> list[str]:
         """Return the settings that this format does not support: for each the key, its value and the value expected."""
-        problems = []
+        problems, name = [], spec.format
         if spec.compression not in self.compressions:
-            supported = f"format {spec.format} supports only {' or '.join(self.compressions)}"
-            problems.append(f"dataset.compression is {spec.compression}: {supported}")
-        if self.one_sample and spec.num_samples_per_file != 1:
-            setting = f"dataset.num_samples_per_file is {spec.num_samples_per_file}"
-            problems.append(f"{setting}: a {spec.format} file is one sample, set it to 1")
-        if self.only_bytes and spec.record_element_type != "uint8":
-            setting = f"dataset.record_element_type is {spec.record_element_type}"
-            problems.append(f"{setting}: format {spec.format} supports only uint8")
+            supported = " or ".join(self.compressions)
+            problems.append(f"dataset.compression is {spec.compression}: format {name} supports only {supported}")
+        if self.one_sample and (samples := spec.num_samples_per_file) != 1:
+            problems.append(f"dataset.num_samples_per_file is {samples}: a {name} file is one sample, set it to 1")
+        if self.only_bytes and (element := spec.record_element_type) != "uint8":
+            problems.append(f"dataset.record_element_type is {element}: format {name} supports only uint8")
         return problems
 
     @abc.abstractmethod
@@ -188,9 +189,13 @@ class FormatBase(abc.ABC):
         `shapes` are the record shapes of the files, an array (files, axes).
         """
 
-    @abc.abstractmethod
     def write(self, job: FileJob, writer: Writer, buffer: AlignedBuffer) -> None:
-        """Write one file sequentially. If `file_bytes` gives its size, its bytes are a pure function of `job`."""
+        """Write one file sequentially: here its payload alone.
+
+        If `file_bytes` gives its size, its bytes are a pure function of `job`. `buffer` is memory to generate them in.
+        """
+        for piece in job.payload(buffer):
+            writer.write(piece)
 
     def open(self, source: Source, samples: int, *, matched: bool = False) -> OpenFile:
         """Open a file of `samples` samples, to read them by as few calls as possible: here one for the whole file.
@@ -199,9 +204,9 @@ class FormatBase(abc.ABC):
         """
         return self.parse(source.read(0, source.size_bytes), samples, source.scratch)
 
-    parse_matched: Callable[[Any, int, Scratch], OpenFile] | None = None
-    """A method that returns what `parse` returns, but gets a `_source.BufferedFile` and reads it by the library's
-    calls: the same offsets and lengths in the same order. None: the library reads a file by one call.
+    read_matched: Callable[[Any, int], None] | None = None
+    """A method that reads a `_source.BufferedFile` of some samples by the library's calls: the same offsets and lengths
+    in the same order. `parse` then gets zeros where it read nothing. None: the library reads a file by one call.
     """
 
     def parse(self, data: memoryview, samples: int, scratch: Scratch) -> OpenFile:
@@ -253,9 +258,9 @@ class RecordFormat(FormatBase):
     def file_bytes(self, spec: DatasetSpec, shapes: Sizes) -> Sizes:
         return self.record_bytes(spec, shapes) * spec.num_samples_per_file + self.tail_bytes
 
-    @abc.abstractmethod
     def record_bytes(self, spec: DatasetSpec, shapes: Sizes) -> Sizes:
-        """Return for each file the bytes of one record, framing included; `shapes` are record shapes (files, axes)."""
+        """Return for each file the bytes of one record, framing included: here without any."""
+        return sample_bytes(spec, shapes)
 
     @abc.abstractmethod
     def open_records(self, inputs: RecordInputs) -> RecordFile:
@@ -264,17 +269,22 @@ class RecordFormat(FormatBase):
     def locate(self, inputs: RecordInputs) -> Offsets | None:
         """Return the offsets of a file's first `samples` records, from their headers or, in subclasses, an index.
 
-        A subclass that `looks_up` records as they are read returns None.
+        None: the format `looks_up` records as they are read.
         """
+        if self.looks_up:
+            return None
         file = io.BufferedReader(SourceStream(inputs.source), HEADERS_AT_ONCE_BYTES)
         offsets = self.known_offsets(file, version_of(inputs.source.path, inputs.source.size_bytes))
-        records = len(offsets) - 1
-        if records < inputs.samples:
+        if (records := len(offsets) - 1) < inputs.samples:
             raise no_such_record(records, records)
         return offsets[: inputs.samples + 1]
 
     def known_offsets(self, file: BinaryIO, version: Version) -> Offsets:
-        """Return the offsets of all records of a file; its headers are read only once for each `version` of it."""
+        """Return the offsets of all records of a file; its headers are read only once for each `version` of it.
+
+        They are kept for the life of the process, 8 bytes a record: no training job makes the requests that read
+        headers, so dlemu makes them once, before the measurement.
+        """
         if version not in _offsets_of_files:
             _offsets_of_files[version] = np.array(self.offsets(file), np.int64)
         return _offsets_of_files[version]
@@ -312,10 +322,6 @@ class Packer(Protocol):
 class UnreadFormat(FormatBase):
     """A format whose files are never read: samples are made in memory."""
 
-    @abc.abstractmethod
-    def unread_bytes(self, files: int) -> Sizes:
-        """Return the size of each file, by running index."""
-
 
 def format_named(name: str) -> FormatBase:
     """Return the format of this name. Raises UserError."""
@@ -325,16 +331,15 @@ def format_named(name: str) -> FormatBase:
     return file_format
 
 
-@contextlib.contextmanager
-def opened_file(file_format: FormatBase, path: str, storage: StorageBase, samples: int) -> Iterator[OpenFile]:
-    """Open one file of `samples` samples, in memory of its own; raises `read_failure` for what reading it raises."""
-    with reading(path), contextlib.closing(Source(path, storage.open(path), storage.alignment)) as source:
-        yield file_format.open(source, samples)
-
-
 def sample_bytes(spec: DatasetSpec, shapes: Sizes) -> Sizes:
     """Return for each file the bytes of one sample; `shapes` are record shapes (files, axes)."""
     return cast("NDArray[np.int64]", shapes.prod(axis=1) * spec.element_bytes)
+
+
+def by_size(sizes: Sizes, find: Callable[[int], int]) -> Sizes:
+    """Return what `find` returns for each size; it is called once for equal ones."""
+    unique, places = np.unique(sizes, return_inverse=True)
+    return np.fromiter(map(find, unique.tolist()), np.int64, len(unique))[places]
 
 
 Extents = Sequence[tuple[int, int]] | NDArray[np.int64]
@@ -350,7 +355,7 @@ class RecordFile(abc.ABC):
     scattered = False  # consecutive records may not be adjacent in the file; they are then read one by one
 
     def __init__(self, inputs: RecordInputs, record_bytes: int) -> None:
-        self._source, self._samples, self._offsets = inputs.source, inputs.samples, inputs.offsets
+        self.source, self._samples, self._offsets = inputs.source, inputs.samples, inputs.offsets
         self._record_bytes = record_bytes
 
     def span(self, index: int, count: int) -> tuple[int, int]:
@@ -379,10 +384,6 @@ HEADERS_AT_ONCE_BYTES = 32 << 10
 """What a request to an object store brings: headers of several small records, in about the time that one takes."""
 
 _offsets_of_files: dict[Version, Offsets] = {}
-"""Record offsets of each file whose headers were read, for the life of the process: 8 bytes a record.
-
-No training job makes the requests that read headers, so dlemu makes them once, before the measurement.
-"""
 
 
 def version_of(path: str, size_bytes: int) -> Version:

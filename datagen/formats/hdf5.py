@@ -47,12 +47,24 @@ class Format(base.FormatBase):
                 f"dataset.hdf5.num_dset_per_record is {parts}: wanted 1, or a number that divides the first of "
                 f"dataset.record_dims, which is {list(spec.record_dims)}"
             )
-        return problems or _unfit_shapes(spec)
+        if problems:
+            return problems
+        record = _dataset_shape(spec, spec.record_dims or (2, 2))[1:]
+        chunk, max_shape, axes = spec.hdf5.chunk_dims, spec.hdf5.max_shape, len(record)
+        if chunk and (len(chunk) != axes + 1 or min(chunk) < 1):
+            wanted = f"{axes + 1} numbers of 1 or more, samples and then a record's {axes} axes"
+            problems.append(f"dataset.hdf5.chunk_dims is {list(chunk)}: wanted {wanted}")
+        if max_shape and len(max_shape) != axes:
+            problems.append(f"dataset.hdf5.max_shape is {list(max_shape)}: wanted {axes} numbers, a record's axes")
+        elif max_shape and spec.record_dims and any(a < b for a, b in zip(max_shape, record, strict=True)):
+            wanted = f"wanted at least the record's {list(record)}"
+            problems.append(f"dataset.hdf5.max_shape is {list(max_shape)}: {wanted}")
+        return problems
 
     def file_bytes(self, spec: DatasetSpec, shapes: base.Sizes) -> base.Sizes | None:
         if _is_chunked(spec):
             return None
-        payload: base.Sizes = shapes.prod(axis=1) * spec.element_bytes * spec.num_samples_per_file
+        payload: base.Sizes = base.sample_bytes(spec, shapes) * spec.num_samples_per_file
         if not len(payload):
             return payload
         # The structure has the same size for all shapes
@@ -62,8 +74,16 @@ class Format(base.FormatBase):
     def write(self, job: base.FileJob, writer: Writer, buffer: AlignedBuffer) -> None:
         if _is_chunked(job.spec):
             _write_chunked(job, writer)
-        else:
-            _write_plain(job, writer, buffer)
+            return
+        datasets = job.spec.hdf5.num_dset_per_record
+        step = job.payload_bytes if datasets == 1 else job.record_bytes
+        for part in _outline(job.spec, job.shape)[1]:
+            if isinstance(part, bytes):
+                writer.write(part)
+                continue
+            for start in range(part * step // datasets, job.payload_bytes, step):  # a dataset's part of each sample
+                for piece in job.payload(buffer, start, start + step // datasets):
+                    writer.write(piece)
 
     def open(self, source: base.Source, samples: int, *, matched: bool = False) -> Hdf5File:
         return Hdf5File(source, samples, self._structures, matched=matched)
@@ -73,20 +93,6 @@ class Format(base.FormatBase):
             names = [f"records_{i}" for i in range(len(opened)) if f"records_{i}" in opened] or [OLD_NAME]
             data = b"".join(np.ascontiguousarray(opened[name][index]).tobytes() for name in names)
         return base.Sample(memoryview(data), memoryview(data), index * len(data))
-
-
-def _unfit_shapes(spec: DatasetSpec) -> list[str]:
-    record = _dataset_shape(spec, spec.record_dims or (2, 2))[1:]
-    problems = []
-    chunk, max_shape = spec.hdf5.chunk_dims, spec.hdf5.max_shape
-    if chunk and (len(chunk) != len(record) + 1 or min(chunk) < 1):
-        wanted = f"{len(record) + 1} numbers of 1 or more, samples and then a record's {len(record)} axes"
-        problems.append(f"dataset.hdf5.chunk_dims is {list(chunk)}: wanted {wanted}")
-    if max_shape and len(max_shape) != len(record):
-        problems.append(f"dataset.hdf5.max_shape is {list(max_shape)}: wanted {len(record)} numbers, a record's axes")
-    elif max_shape and spec.record_dims and any(a < b for a, b in zip(max_shape, record, strict=True)):
-        problems.append(f"dataset.hdf5.max_shape is {list(max_shape)}: wanted at least the record's {list(record)}")
-    return problems
 
 
 def _is_chunked(spec: DatasetSpec) -> bool:
@@ -116,7 +122,7 @@ def _chunk_shape(spec: DatasetSpec, shape: tuple[int, ...]) -> tuple[int, ...] |
 def _outline(spec: DatasetSpec, shape: tuple[int, ...]) -> tuple[int, list[bytes | int]]:
     """Return the size of an unchunked file, and its parts in order: bytes of structure, and numbers of datasets.
 
-    A file of two datasets may be [structure, 0, 1, structure]: `_write_plain` puts records where the numbers stand.
+    A file of two datasets may be [structure, 0, 1, structure]: records are where the numbers stand.
     """
     h5py = hdf5()
     layout = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
@@ -142,7 +148,6 @@ def _outline(spec: DatasetSpec, shape: tuple[int, ...]) -> tuple[int, list[bytes
 
 
 def _names(spec: DatasetSpec) -> list[str]:
-    """Return the names of the datasets of records."""
     return [f"records_{part}" for part in range(spec.hdf5.num_dset_per_record)]
 
 
@@ -172,18 +177,6 @@ def _laid_out(fill: Callable[[Any], None]) -> Iterator[BinaryIO]:
                 "needs room for a file of the dataset. Set TMPDIR to a folder with that room"
             ) from error
         yield cast("BinaryIO", temporary)
-
-
-def _write_plain(job: base.FileJob, writer: Writer, buffer: AlignedBuffer) -> None:
-    datasets = job.spec.hdf5.num_dset_per_record
-    step = job.payload_bytes if datasets == 1 else job.record_bytes
-    for content in _outline(job.spec, job.shape)[1]:
-        if isinstance(content, bytes):
-            writer.write(content)
-            continue
-        for start in range(content * step // datasets, job.payload_bytes, step):  # a dataset's part of each sample
-            for piece in job.payload(buffer, start, start + step // datasets):
-                writer.write(piece)
 
 
 def _write_chunked(job: base.FileJob, writer: Writer) -> None:

@@ -22,8 +22,7 @@ class Side(base.SideFile):
     """One of the two index files: `number` is OFFSETS or SIZES."""
 
     def __init__(self, suffix: str, number: int) -> None:
-        self._suffix = suffix
-        self._number = number
+        self._suffix, self._number = suffix, number
 
     def path(self, layout: Layout, file: int) -> str:
         return layout.path(file) + self._suffix
@@ -32,15 +31,11 @@ class Side(base.SideFile):
         return np.full(len(shapes), ENTRY_BYTES * spec.num_samples_per_file, np.int64)
 
     def write(self, job: base.FileJob, writer: Writer, buffer: AlignedBuffer) -> None:
-        size = job.record_bytes
-        samples = job.spec.num_samples_per_file
-        chunk_entries = np.frombuffer(buffer.view(base.CHUNK_BYTES), "<u8")
-        if self._number == SIZES:
-            chunk_entries[:] = size
-        for first in range(0, samples, chunk_entries.size):
-            entries = chunk_entries[: min(chunk_entries.size, samples - first)]
-            if self._number == OFFSETS:
-                entries[:] = np.arange(first, first + entries.size, dtype=np.uint64) * np.uint64(size)
+        samples, step = job.spec.num_samples_per_file, base.CHUNK_BYTES // ENTRY_BYTES
+        for first in range(0, samples, step):
+            entries = np.arange(first, min(first + step, samples), dtype="<u8") * np.uint64(job.record_bytes)
+            if self._number == SIZES:
+                entries[:] = job.record_bytes
             writer.write(entries.view(np.uint8).data)
 
 
@@ -49,35 +44,20 @@ SIDES = tuple(Side(suffix, number) for number, suffix in enumerate(SUFFIXES))
 
 
 class Format(base.RecordFormat):
-    """Reads and writes FILE, FILE.off.idx and FILE.sz.idx."""
-
     sides = SIDES
     looks_up = True
-
-    def record_bytes(self, spec: DatasetSpec, shapes: base.Sizes) -> base.Sizes:
-        return base.sample_bytes(spec, shapes)
-
-    def write(self, job: base.FileJob, writer: Writer, buffer: AlignedBuffer) -> None:
-        for piece in job.payload(buffer):
-            writer.write(piece)
 
     def open_records(self, inputs: base.RecordInputs) -> IndexedFile:
         """Open a file; with reader.engine=matched, as Megatron-LM: a mapped index, and a read call for each record."""
         return IndexedFile(inputs)
 
-    def locate(self, inputs: base.RecordInputs) -> None:
-        """Return None: records are looked up as they are read."""
-
     def load(self, path: str, index: int, samples: int) -> base.Sample:
         """Read the whole index, then the record."""
-        offset_and_size = []
+        entries = []
         for suffix in SUFFIXES:
             with open(path + suffix, "rb") as side:
-                entries = side.read()
-            if len(entries) // ENTRY_BYTES < samples:
-                raise base.DamagedError(f"{suffix}: an index of {len(entries) // ENTRY_BYTES} records, not {samples},")
-            offset_and_size.append(int(np.frombuffer(entries, "<u8", samples)[index]))
-        offset, size = offset_and_size
+                entries.append(int(np.frombuffer(side.read(), "<u8", samples)[index]))
+        offset, size = entries
         data = self.load_record(path, offset, size)
         if len(data) != size:
             raise base.DamagedError(f"the file ends within record {index}", offset + len(data))
@@ -98,8 +78,11 @@ class IndexedFile(base.RecordFile):
         offsets, sizes = inputs.open_side(OFFSETS), inputs.open_side(SIZES)
         self._index: tuple[base.Source, base.Source] | None = None
         if offsets is not None and sizes is not None:
-            self._check_length(offsets)
-            self._check_length(sizes)
+            needed = samples * ENTRY_BYTES
+            for side in (offsets, sizes):
+                if side.size_bytes < needed:
+                    problem = f"the index is truncated: {samples} records need {needed} bytes,"
+                    raise base.damaged(side.path, problem, side.size_bytes)
             if inputs.matched or rest or not self._is_even(offsets, sizes):
                 self._index, self.scattered = (offsets, sizes), True
         elif rest or not self._record_bytes:
@@ -112,7 +95,7 @@ class IndexedFile(base.RecordFile):
         at = index * ENTRY_BYTES
         offsets, sizes = self._index
         start, size = _entry(offsets, at), _entry(sizes, at)
-        if start + size > self._source.size_bytes:
+        if start + size > self.source.size_bytes:
             problem = f"its index puts the end of record {index} at {start + size}, beyond the end of the file,"
             raise base.DamagedError(problem, start)
         return start, size
@@ -129,12 +112,6 @@ class IndexedFile(base.RecordFile):
         stop = self._samples * ENTRY_BYTES
         chunks = (sizes.read(at, min(base.CHUNK_BYTES, stop - at)) for at in range(0, stop, base.CHUNK_BYTES))
         return max(int(np.frombuffer(chunk, "<u8").max()) for chunk in chunks)
-
-    def _check_length(self, side: base.Source) -> None:
-        needed = self._samples * ENTRY_BYTES
-        if side.size_bytes < needed:
-            problem = f"the index is truncated: {self._samples} records need {needed} bytes,"
-            raise base.damaged(side.path, problem, side.size_bytes)
 
     def _is_even(self, offsets: base.Source, sizes: base.Source) -> bool:
         """Return whether the first, middle and last index entries fit records of equal length that fill the file."""

@@ -21,15 +21,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from datagen.content import Content
-from datagen.formats._picture import (
-    MIN_PADDING_BYTES,
-    PictureFormat,
-    Shape,
-    check_pixels,
-    feed_decoder,
-    padding_then_codes,
-    read_in_blocks,
-)
+from datagen.formats import _picture as picture
+from datagen.formats._picture import PictureFormat, Shape
 from datagen.formats._source import BufferedFile
 from datagen.formats.format_base import DamagedError, Scratch
 from datagen.registry import library
@@ -54,41 +47,35 @@ class Format(PictureFormat):
     def min_bytes(self, shape: Shape) -> int:
         return _fixed_bytes(shape) + 2 * _blocks(shape)
 
-    def encode(self, content: Content, file: int, shape: Shape, size_bytes: int) -> NDArray[np.uint8]:
+    def encode(self, content: Content, file: int, shape: Shape, size_bytes: int) -> bytes:
         blocks = _blocks(shape)
         block_bytes = min((size_bytes - _fixed_bytes(shape)) // blocks, MAX_COEFFICIENTS + 1)
         spare_bytes = size_bytes - _fixed_bytes(shape) - block_bytes * blocks
-        out = np.empty(size_bytes, np.uint8)
-        comments = _comments(MIN_PADDING_BYTES + 4 + spare_bytes)
+        comments = _comments(picture.MIN_PADDING_BYTES + 4 + spare_bytes)
         padding = np.empty(sum(comments), np.uint8)
         coefficients = MAX_COEFFICIENTS if block_bytes > MAX_COEFFICIENTS else block_bytes - 2
-        codes = padding_then_codes(content, file, padding, blocks * coefficients)
-        at, padding_at = _put(out, 0, SOI + JFIF), 0
+        codes = picture.padding_then_codes(content, file, padding, blocks * coefficients)
+        parts, at = [SOI + JFIF], 0
         for size in comments:
-            at = _put(out, at, b"\xff\xfe" + struct.pack(">H", size + 2))
-            at = _put(out, at, padding[padding_at : padding_at + size])
-            padding_at += size
-        at = _put(out, at, _tables(shape))
+            parts += b"\xff\xfe" + struct.pack(">H", size + 2), padding[at : at + size].tobytes()
+            at += size
         # The blocks, one per row: no DC difference, the coefficients, and an end of block after fewer than 63
-        scan = out[at : at + blocks * block_bytes].reshape(blocks, block_bytes)
+        scan = np.empty((blocks, block_bytes), np.uint8)
         scan[:, 0] = NO_DIFFERENCE
         scan[:, coefficients + 1 :] = END_OF_BLOCK
         np.bitwise_and(codes, 0x7F, out=codes, where=codes >= END_OF_BLOCK)
         scan[:, 1 : coefficients + 1] = codes.reshape(blocks, coefficients)
-        _put(out, at + blocks * block_bytes, EOI)
-        return out
+        return b"".join([*parts, _tables(shape), scan.data, EOI])
 
     def check(self, data: memoryview) -> None:
         if data[:2] != SOI:
-            raise DamagedError("no JPEG start", 0)
+            raise DamagedError("no JPEG start")
         if data[-2:] != EOI:
             raise DamagedError("JPEG data that does not end with its end marker", len(data))
 
     def read_by_pillow(self, file: BufferedFile) -> None:
-        file.read(16)  # Image.open identifies the format
-        file.seek(0)
         if bytes(file.read(3)[:2]) != SOI:
-            raise DamagedError("no JPEG start", 0)
+            raise DamagedError("no JPEG start")
         marker = 0xFF  # the last two bytes read, as in Pillow's JpegImagePlugin.py; 0xFF alone begins a marker
         while True:
             marker = marker << 8 & 0xFF00 | struct.unpack("B", file.read(1))[0]
@@ -98,15 +85,15 @@ class Format(PictureFormat):
                 break
             elif marker >= 0xFF00 and marker & 0xFF not in STANDALONE:
                 (size,) = struct.unpack(">H", file.read(2))
-                read_in_blocks(file, size - 2)
+                picture.read_in_blocks(file, size - 2)
         file.seek(0)
-        feed_decoder(file, file.size_bytes)
+        picture.feed_decoder(file, file.size_bytes)
 
     def decode(self, data: memoryview, scratch: Scratch) -> memoryview:
         # simplejpeg decodes a small picture in a fifth of Pillow's time
         simplejpeg = library("simplejpeg", "image")
         height, width, colours, _ = simplejpeg.decode_jpeg_header(data)
-        check_pixels(height, width)
+        picture.check_pixels(height, width)
         shape = Shape(height, width, 1 if colours == "Gray" else 3)
         colour_space, out = "GRAY" if shape.channels == 1 else "RGB", scratch(shape.size_bytes)
         pixels: NDArray[np.uint8] = simplejpeg.decode_jpeg(data, colour_space, buffer=out)
@@ -122,7 +109,7 @@ def _blocks(shape: Shape) -> int:
 
 def _fixed_bytes(shape: Shape) -> int:
     """Return the bytes of a file without the blocks, with the minimum padding in its segment."""
-    return len(SOI + JFIF + EOI) + 4 + MIN_PADDING_BYTES + len(_tables(shape))
+    return len(SOI + JFIF + EOI) + 4 + picture.MIN_PADDING_BYTES + len(_tables(shape))
 
 
 def _tables(shape: Shape) -> bytes:
@@ -145,9 +132,3 @@ def _comments(size_bytes: int) -> list[int]:
     count = -(-size_bytes // (SEGMENT_BYTES + 4))
     segment_bytes, longer_segments = divmod(size_bytes, count)
     return [segment_bytes - 4 + (number < longer_segments) for number in range(count)]
-
-
-def _put(out: NDArray[np.uint8], at: int, data: bytes | NDArray[np.uint8]) -> int:
-    """Copy `data` into `out` at index `at`; return the index after it."""
-    out[at : at + len(data)] = np.frombuffer(data, np.uint8)
-    return at + len(data)

@@ -12,8 +12,6 @@ from datagen.formats import indexed_binary
 
 
 class Format(indexed_binary.Format):
-    """Reads and writes FILE, FILE.off.idx and FILE.sz.idx."""
-
     mapped = True
 
     def load_record(self, path: str, offset: int, size: int) -> memoryview:

@@ -28,7 +28,6 @@ MAGIC = b"\x93NUMPY"
 ALIGNMENT = 64  # NumPy pads the header so that the items begin at a multiple of this
 GROWTH_DIGITS = 21  # characters that NumPy reserves for the first axis: the digits of a 64-bit number, and one
 CACHED_HEADERS = 256  # size of the cache of parsed headers
-NAME = "the array"
 
 _HEADER = re.compile(rb"\{'descr': '([^']*)', 'fortran_order': (True|False), 'shape': \(([0-9, ]*)\), \} *\n")
 
@@ -39,29 +38,25 @@ class Format(base.FormatBase):
 
     def write(self, job: base.FileJob, writer: Writer, buffer: AlignedBuffer) -> None:
         writer.write(header(job))
-        for piece in job.payload(buffer):
-            writer.write(piece)
+        super().write(job, writer, buffer)
 
     def parse(self, data: memoryview, samples: int, scratch: base.Scratch) -> ArrayFile:
-        return ArrayFile(parse(data, NAME), samples, NAME, scratch)
+        return parse(data, samples, scratch)
 
-    def parse_matched(self, file: BufferedFile, samples: int, scratch: base.Scratch) -> ArrayFile:
+    def read_matched(self, file: BufferedFile, samples: int) -> None:
         """Read as np.load does: the header by Python's buffered file, the items by np.fromfile."""
         file.read(header_bytes(file.read(PREFIX_BYTES)))
-        opened = self.parse(file.image, samples, scratch)
-        read_by_stdio(file, file.size_bytes - opened.payload_bytes, opened.payload_bytes)
-        return opened
+        read_by_stdio(file, file.position)
 
     def load(self, path: str, index: int, samples: int) -> base.Sample:
         with open(path, "rb") as file:  # np.load would leave one that is damaged open
             return sample_of(np.load(file), index, samples)
 
 
-class Array(NamedTuple):
-    """A parsed .npy in memory; `_parse_header` returns one with an empty payload."""
+class Header(NamedTuple):
+    """A parsed header."""
 
-    payload: memoryview
-    payload_bytes: int  # as stated in the header
+    payload_bytes: int
     item_bytes: int
     fortran_order: bool
     last_axis: int
@@ -90,26 +85,19 @@ def array_bytes(descr: str, shapes: NDArray[np.int64], samples: int) -> NDArray[
     return sizes
 
 
-def parse(data: memoryview, name: str) -> Array:
-    """Parse a .npy; `name` is what messages call the array.
+def parse(data: memoryview, samples: int, scratch: base.Scratch) -> ArrayFile:
+    """Parse a .npy.
 
     Raises DamagedError: `data` is not a .npy, or does not match its header; anything if that can't be parsed.
     """
     magic, version, size_of_header = _PREFIX.unpack_from(data)
-    if magic != MAGIC:
-        raise base.DamagedError(f"{name} is not a NumPy array")
-    start = PREFIX_BYTES
-    if version != 1:
-        (size_of_header,) = struct.unpack_from("<L", data, 8)
-        start += 2
-    end = start + size_of_header
-    parsed = _parse_header(bytes(data[start:end]))
-    if isinstance(parsed, str):
-        raise base.DamagedError(f"{name} {parsed},")
-    payload = data[end:]
+    if magic != MAGIC or version != 1:
+        raise base.DamagedError("it is not a NumPy array of file format 1.0, to which np.save writes all plain types,")
+    end = PREFIX_BYTES + size_of_header
+    parsed, payload = _parse_header(bytes(data[PREFIX_BYTES:end])), data[end:]
     if len(payload) != parsed.payload_bytes:
-        raise base.DamagedError(f"{name} has {len(payload)} bytes, which do not make {parsed.shape_and_type},")
-    return parsed._replace(payload=payload)
+        raise base.DamagedError(f"the array has {len(payload)} bytes, which do not make {parsed.shape_and_type},")
+    return ArrayFile(parsed, payload, samples, scratch)
 
 
 def header_bytes(prefix: memoryview) -> int:
@@ -118,8 +106,8 @@ def header_bytes(prefix: memoryview) -> int:
 
 
 @functools.lru_cache(CACHED_HEADERS)  # most files of a dataset have the same header
-def _parse_header(text: bytes) -> Array | str:
-    """Return what a header says, or why such an array is not supported. Raises anything if it can't be parsed."""
+def _parse_header(text: bytes) -> Header:
+    """Return what a header says. Raises DamagedError: no such array is supported; anything if it can't be parsed."""
     match = _HEADER.fullmatch(text)
     if match is None:  # a structured type, or a header with other spacing
         fields = ast.literal_eval(text.decode("latin-1").strip())
@@ -128,47 +116,35 @@ def _parse_header(text: bytes) -> Array | str:
         descr, fortran_order = match[1].decode(), match[2] == b"True"
         shape = tuple(int(axis) for axis in match[3].split(b",") if axis.strip())
     if str(descr).lstrip("<>=|").startswith("a"):  # NumPy 2 warns of this name, and no release ever wrote it
-        return f"is of type {descr}, which NumPy does not write"
+        raise base.DamagedError(f"the array is of type {descr}, which NumPy does not write,")
     dtype = np.dtype(descr)
     if dtype.hasobject:
-        return "holds Python objects, which only pickle can read"
+        raise base.DamagedError("the array holds Python objects, which only pickle can read,")
     size, last_axis = math.prod(shape) * dtype.itemsize, shape[-1] if shape else 1
-    return Array(memoryview(b""), size, dtype.itemsize, fortran_order, last_axis, f"{shape} of {descr}")
+    return Header(size, dtype.itemsize, fortran_order, last_axis, f"{shape} of {descr}")
 
 
 class ArrayFile(base.OpenFile):
     """The samples of an array in memory; a sample is copied only if the array interleaves samples (C order)."""
 
-    def __init__(self, array: Array, samples: int, name: str, scratch: base.Scratch) -> None:
-        self._scratch = scratch
-        self._array = array
-        self._samples = samples
-        self._name = name
+    def __init__(self, header: Header, payload: memoryview, samples: int, scratch: base.Scratch) -> None:
+        self._header, self._payload, self._samples, self._scratch = header, payload, samples, scratch
         self._copy: memoryview | None = None
 
-    @property
-    def payload_bytes(self) -> int:
-        return len(self._array.payload)
-
     def sample(self, index: int) -> base.Sample:
-        payload = self._array.payload
-        if self._samples == 1:
-            return base.Sample(payload, payload, 0)
-        return base.Sample(self._slice(index), payload, 0)
-
-    def _slice(self, index: int) -> memoryview:
         """Return x[..., index]: a view in Fortran order, a copy in C order."""
-        array = self._array
-        if array.last_axis != self._samples:
-            problem = f"{self._name} holds {array.last_axis} samples, not {self._samples} as in the settings"
-            raise base.DamagedError(problem)
-        size = len(array.payload) // self._samples
-        if array.fortran_order:
-            return array.payload[index * size : (index + 1) * size]
-        items = np.frombuffer(array.payload, np.uint8).reshape(-1, self._samples, array.item_bytes)
+        header, samples, payload = self._header, self._samples, self._payload
+        if samples == 1:
+            return base.Sample(payload, payload, 0)
+        if header.last_axis != samples:
+            raise base.DamagedError(f"the array holds {header.last_axis} samples, not {samples} as in the settings")
+        size = len(payload) // samples
+        if header.fortran_order:
+            return base.Sample(payload[index * size : (index + 1) * size], payload, 0)
+        items = np.frombuffer(payload, np.uint8).reshape(-1, samples, header.item_bytes)
         self._copy = self._copy or self._scratch(size)
-        np.frombuffer(self._copy, np.uint8).reshape(-1, array.item_bytes)[...] = items[:, index]
-        return self._copy
+        np.frombuffer(self._copy, np.uint8).reshape(-1, header.item_bytes)[...] = items[:, index]
+        return base.Sample(self._copy, payload, 0)
 
 
 def sample_of(array: NDArray[np.generic], index: int, samples: int) -> base.Sample:

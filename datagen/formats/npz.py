@@ -24,8 +24,6 @@ from datagen.formats._source import BufferedFile
 from datagen.spec import DatasetSpec
 from datagen.storage.storage_base import Writer
 
-X_NAME = "array x"
-
 
 class Format(base.FormatBase):
     compressions = ("none", "zip")
@@ -37,7 +35,13 @@ class Format(base.FormatBase):
         samples = spec.num_samples_per_file
         x_bytes = npy.array_bytes(np.dtype(spec.record_element_type).str, shapes, samples)
         y_bytes = len(npy.array_header("<i8", (samples,))) + 8 * samples
-        return archive_bytes("x.npy", x_bytes, "y.npy", y_bytes)
+        y_start = LOCAL_BYTES + x_bytes
+        directory_start = y_start + LOCAL_BYTES + y_bytes
+        # Factors of 0 or 1, one for each file: 64-bit fields of a large x, and of a distant y
+        zip64_bytes = 20 * (x_bytes > ZIP64_LIMIT) + 12 * (y_start > ZIP64_LIMIT)
+        end64_bytes = (_END64.size + _END64_LOCATOR.size) * (directory_start > ZIP64_LIMIT)
+        entries_bytes = 2 * (_ENTRY.size + NAME_BYTES)
+        return cast("base.Sizes", directory_start + entries_bytes + zip64_bytes + end64_bytes + END_BYTES)
 
     def write(self, job: base.FileJob, writer: Writer, buffer: AlignedBuffer) -> None:
         samples = job.spec.num_samples_per_file
@@ -45,18 +49,24 @@ class Format(base.FormatBase):
         records: Iterable[bytes | memoryview] = itertools.chain([npy.header(job)], job.payload(buffer))
         labels = [npy.array_header("<i8", (samples,)), bytes(8 * samples)]
         entries = [_write_member(writer, "x.npy", level, records), _write_member(writer, "y.npy", level, labels)]
-        writer.write(directory(entries, writer.position))
+        writer.write(_directory(entries, writer.position))
 
     def parse(self, data: memoryview, samples: int, scratch: base.Scratch) -> npy.ArrayFile:
         """Parse the archive; samples are copied only if they are compressed or interleaved."""
-        return _samples(data, _members_to_read(_entries(data), samples, len(data))[0], samples, scratch)
+        entry = _members_to_read(_entries(data, *_find_directory(data)), samples)[0]
+        member, start = _packed_member(data, entry)
+        if entry.method != STORED:
+            member = _inflate(member, scratch(entry.plain_bytes), start, entry.crc)
+        try:
+            return npy.parse(member, samples, scratch)
+        except base.DamagedError as error:
+            raise base.DamagedError(str(error), entry.start) from error
 
-    def parse_matched(self, file: BufferedFile, samples: int, scratch: base.Scratch) -> npy.ArrayFile:
+    def read_matched(self, file: BufferedFile, samples: int) -> None:
         """Read as np.load does: Python's zipfile on a buffered file, arrays in pieces."""
-        members = _members_to_read(_list_by_zipfile(file), samples, file.size_bytes)
+        members = _members_to_read(_list_by_zipfile(file), samples)
         for entry in sorted(members, key=lambda entry: entry.start):
             _read_by_zipfile(file, entry)
-        return _samples(file.image, members[0], samples, scratch)
 
     def load(self, path: str, index: int, samples: int) -> base.Sample:
         with open(path, "rb") as file, np.load(file) as archive:  # np.load would leave one that is damaged open
@@ -64,22 +74,9 @@ class Format(base.FormatBase):
                 Entry(info.filename, 0, 0, info.compress_size, info.file_size, info.header_offset)
                 for info in archive.zip.infolist()
             ]
-            members = _members_to_read(entries, samples, 0)
-            in_file_order = sorted(members, key=lambda entry: entry.start)
-            arrays = {entry.name: archive[entry.name] for entry in in_file_order}
+            members = _members_to_read(entries, samples)
+            arrays = {entry.name: archive[entry.name] for entry in sorted(members, key=lambda entry: entry.start)}
             return npy.sample_of(arrays[members[0].name], index, samples)
-
-
-def _samples(data: memoryview, entry: Entry, samples: int, scratch: base.Scratch) -> npy.ArrayFile:
-    """Parse the member `entry` of the archive `data` as the array that holds the samples."""
-    member, start = packed_member(data, entry)
-    if entry.method != STORED:
-        member = inflate(member, scratch(entry.plain_bytes), start, entry.crc)
-    try:
-        array = npy.parse(member, X_NAME)
-    except base.DamagedError as error:
-        raise base.DamagedError(str(error), entry.start) from error
-    return npy.ArrayFile(array, samples, X_NAME, scratch)
 
 
 LOAD_BYTES = 1 << 18  # bytes that np.load reads of a member at a time (`BUFFER_SIZE` in numpy/lib/_format_impl.py)
@@ -87,23 +84,19 @@ MAX_LABEL_BYTES = 4096  # maximum size of a member that is taken for a label and
 ZIP_BYTES = 4096  # minimum bytes that Python's zipfile reads of a member at a time (`ZipExtFile.MIN_READ_SIZE`)
 
 
-def _list_by_zipfile(file: BufferedFile) -> list[Entry]:
+def _list_by_zipfile(file: BufferedFile) -> Iterator[Entry]:
     """List the members by the calls of np.load and zipfile.ZipFile (`_EndRecData`, `_RealGetContents`)."""
     file.read(len(npy.MAGIC))
     file.seek_from_end(END_BYTES)
-    end = file.read_all()
-    if bytes(end[:4]) != b"PK\x05\x06" or bytes(end[-2:]) != b"\0\0":
-        file.seek_from_end(MAX_COMMENT_BYTES + 1 + END_BYTES)
-        file.read_all()
-    else:
-        file.seek_from_end(END_BYTES + _END64_LOCATOR.size)
-        if bytes(file.read(_END64_LOCATOR.size)[:4]) == b"PK\x06\x07":
-            file.seek_from_end(END_BYTES + _END64_LOCATOR.size + _END64.size)
-            file.read(_END64.size)
-    position, _, size = _find_directory(file.image)
+    file.read_all()
+    file.seek_from_end(END_BYTES + _END64_LOCATOR.size)
+    if bytes(file.read(_END64_LOCATOR.size)[:4]) == b"PK\x06\x07":
+        file.seek_from_end(END_BYTES + _END64_LOCATOR.size + _END64.size)
+        file.read(_END64.size)
+    position, count, size = _find_directory(file.image)
     file.seek(position)
     file.read(size)
-    return list(_entries(file.image))
+    return _entries(file.image, position, count, size)
 
 
 def _read_by_zipfile(file: BufferedFile, entry: Entry) -> None:
@@ -115,7 +108,7 @@ def _read_by_zipfile(file: BufferedFile, entry: Entry) -> None:
     """
     file.seek(entry.start)
     file.read(sum(_LOCAL.unpack(file.read(_LOCAL.size))[-2:]))
-    packed, _ = packed_member(file.image, entry)
+    packed, _ = _packed_member(file.image, entry)
     header_bytes = 2 * npy.ALIGNMENT - npy.PREFIX_BYTES  # the usual size
     if entry.method == STORED:
         header_bytes = npy.header_bytes(packed[: npy.PREFIX_BYTES])
@@ -145,8 +138,7 @@ DATE_1980 = 1 << 5 | 1  # MS-DOS date 1980-01-01, so that a file's bytes do not 
 ZIP64_VERSION = 45  # version of the zip format that introduced 64-bit sizes
 UNIX = 3  # "version made by" a Unix system, as Python's zipfile writes it (APPNOTE 4.4.2)
 FILE_MODE = 0o600  # mode of an extracted member
-END_BYTES = 22  # the end-of-central-directory record without its comment (APPNOTE 4.3.16)
-MAX_COMMENT_BYTES = 65535  # the comment's length has 16 bits
+END_BYTES = 22  # the end-of-central-directory record, without a comment (APPNOTE 4.3.16)
 
 _DAMAGED = cast("type[Exception]", isal_zlib.error)  # the library's type stub calls the class an instance
 _LOCAL = struct.Struct("<4sHHHHHLLLHH")
@@ -155,6 +147,8 @@ _ENTRY = struct.Struct("<4sHHHHHHLLLHHHHHLL")
 _END = struct.Struct("<4sHHHHLLH")
 _END64_LOCATOR = struct.Struct("<4sLQL")
 _END64 = struct.Struct("<4sQHHLLQQQQ")
+NAME_BYTES = len("x.npy")
+LOCAL_BYTES = _LOCAL.size + NAME_BYTES + _LOCAL_ZIP64.size
 INFLATE_BYTES = 1 << 20  # bytes decompressed at a time
 MAX_INFLATION = 1032  # maximum compression ratio of deflate (zlib's technical notes)
 
@@ -177,40 +171,27 @@ def _write_member(writer: Writer, name: str, level: int, pieces: Iterable[bytes 
     """
     start, crc, plain_bytes = writer.position, 0, 0
     deflate = zlib.compressobj(level, zlib.DEFLATED, -15) if level else None
-    writer.skip(local_bytes(name))
+    writer.skip(LOCAL_BYTES)
     for piece in pieces:
         crc = isal_zlib.crc32(piece, crc)
         plain_bytes += len(piece)
         writer.write(deflate.compress(piece) if deflate else piece)
     if deflate:
         writer.write(deflate.flush())
-    method, packed_bytes = DEFLATED if deflate else STORED, writer.position - start - local_bytes(name)
+    method, packed_bytes = DEFLATED if deflate else STORED, writer.position - start - LOCAL_BYTES
     sizes = crc, 0xFFFFFFFF, 0xFFFFFFFF, len(name), _LOCAL_ZIP64.size
     header = _LOCAL.pack(b"PK\x03\x04", ZIP64_VERSION, 0, method, 0, DATE_1980, *sizes) + name.encode()
     writer.write_at(header + _LOCAL_ZIP64.pack(1, 16, plain_bytes, packed_bytes), start)
     return Entry(name, method, crc, packed_bytes, plain_bytes, start)
 
 
-def archive_bytes(first: str, first_bytes: base.Sizes, second: str, second_bytes: int) -> base.Sizes:
-    """Return the size of archives of two uncompressed members, given the members' names and sizes."""
-    second_start = local_bytes(first) + first_bytes
-    directory_start = second_start + local_bytes(second) + second_bytes
-    entries_bytes = 2 * _ENTRY.size + len(first) + len(second)
-    # Factors of 0 or 1, one for each file: 64-bit fields of a large first member, and of a distant second one
-    zip64_bytes = 20 * (first_bytes > ZIP64_LIMIT) + 12 * (second_start > ZIP64_LIMIT)
-    end64_bytes = (_END64.size + _END64_LOCATOR.size) * (directory_start > ZIP64_LIMIT)
-    return cast("base.Sizes", directory_start + entries_bytes + zip64_bytes + end64_bytes + END_BYTES)
-
-
-def packed_member(data: memoryview, entry: Entry) -> tuple[memoryview, int]:
+def _packed_member(data: memoryview, entry: Entry) -> tuple[memoryview, int]:
     """Return a member's bytes as stored in the file, and their offset."""
     signature, *_, name_bytes, extra_bytes = _LOCAL.unpack_from(data, entry.start)
     if signature != b"PK\x03\x04":
         raise base.DamagedError("no member where the directory points", entry.start)
     if entry.method not in (STORED, DEFLATED):
-        raise base.DamagedError(
-            f"member {entry.name} is compressed by method {entry.method}, which NumPy never uses,", 0
-        )
+        raise base.DamagedError(f"member {entry.name} is compressed by method {entry.method}, unknown to NumPy,", 0)
     start = entry.start + _LOCAL.size + name_bytes + extra_bytes
     member = data[start : start + entry.packed_bytes]
     if len(member) != entry.packed_bytes:
@@ -218,13 +199,11 @@ def packed_member(data: memoryview, entry: Entry) -> tuple[memoryview, int]:
     if entry.method == STORED and entry.plain_bytes != entry.packed_bytes:
         raise base.DamagedError(f"member {entry.name} is stored, yet its two sizes differ,", entry.start)
     if entry.plain_bytes > MAX_INFLATION * (entry.packed_bytes + 1):
-        raise base.DamagedError(
-            f"member {entry.name} is too small for the {entry.plain_bytes} bytes stated", entry.start
-        )
+        raise base.DamagedError(f"member {entry.name} can't hold the {entry.plain_bytes} bytes stated", entry.start)
     return member, start
 
 
-def _members_to_read(entries: Iterable[Entry], samples: int, size_bytes: int) -> list[Entry]:
+def _members_to_read(entries: Iterable[Entry], samples: int) -> list[Entry]:
     """Return the members to be read, first the one that holds the samples: `x` in DLIO's datasets.
 
     An archive of one sample may be the user's own, such as volume.npy (9 MB), mask.npy (1 MB) and id.npy (136 B): all
@@ -237,13 +216,12 @@ def _members_to_read(entries: Iterable[Entry], samples: int, size_bytes: int) ->
         large = [entry for entry in arrays.values() if entry.plain_bytes > MAX_LABEL_BYTES]
         return [sample_array, *(entry for entry in large if entry is not sample_array)]
     if sample_array is None:
-        raise base.DamagedError("no member x.npy in the zip directory", size_bytes)
+        raise base.DamagedError("no member x.npy in the zip directory", None)
     return [sample_array]
 
 
-def _entries(data: memoryview) -> Iterator[Entry]:
-    """Yield the members that the central directory lists."""
-    position, count, size = _find_directory(data)
+def _entries(data: memoryview, position: int, count: int, size: int) -> Iterator[Entry]:
+    """Yield the members that the central directory at `position` lists."""
     stop = position + size
     for _ in range(count):
         fields = _ENTRY.unpack_from(data, position)
@@ -262,14 +240,10 @@ def _entries(data: memoryview) -> Iterator[Entry]:
 def _find_directory(data: memoryview) -> tuple[int, int, int]:
     """Return offset, number of entries and bytes of the central directory, from the record at the end of the file."""
     end = len(data) - END_BYTES
-    if end < 0 or bytes(data[end : end + 4]) != b"PK\x05\x06":  # a comment follows, or the end is missing
-        first = max(0, end - MAX_COMMENT_BYTES)
-        end = first + bytes(data[first:]).rfind(b"PK\x05\x06")
-        if end < first or end + END_BYTES > len(data):
-            raise base.DamagedError("no end-of-central-directory record: the file is truncated or not .npz;", len(data))
-    *_, count, size, position, comment_bytes = _END.unpack_from(data, end)
-    if end + END_BYTES + comment_bytes != len(data):
-        raise base.DamagedError("the end of the zip directory is not the end of the file", end)
+    if end < 0 or bytes(data[end : end + 4]) != b"PK\x05\x06":
+        reason = "the file is truncated, not .npz, or ends in a comment, as NumPy writes none;"
+        raise base.DamagedError(f"no end-of-central-directory record: {reason}", len(data))
+    *_, count, size, position, _ = _END.unpack_from(data, end)
     if position == 0xFFFFFFFF or size == 0xFFFFFFFF or count == 0xFFFF:
         end = _END64_LOCATOR.unpack_from(data, end - _END64_LOCATOR.size)[2]
         signature, *_, count, size, position = _END64.unpack_from(data, end)
@@ -292,21 +266,14 @@ def _zip64_values(values: list[int], extra: memoryview) -> list[int]:
     return values
 
 
-def local_bytes(name: str) -> int:
-    return _LOCAL.size + len(name) + _LOCAL_ZIP64.size
-
-
-def directory(entries: list[Entry], start: int) -> bytes:
+def _directory(entries: list[Entry], start: int) -> bytes:
     """Return the central directory at offset `start`, and the records after it, as zipfile writes them."""
-    entries_data = b"".join(_directory_entry(entry) for entry in entries)
-    count, size = len(entries), len(entries_data)
-    end64 = b""
+    data = b"".join(map(_directory_entry, entries))
+    count, size, version = len(entries), len(data), ZIP64_VERSION
     if start > ZIP64_LIMIT:
-        version = ZIP64_VERSION
-        end64 = _END64.pack(b"PK\x06\x06", _END64.size - 12, version, version, 0, 0, count, count, size, start)
-        end64 += _END64_LOCATOR.pack(b"PK\x06\x07", 0, start + size, 1)
-    end = _END.pack(b"PK\x05\x06", 0, 0, count, count, size, min(start, 0xFFFFFFFF), 0)
-    return entries_data + end64 + end
+        data += _END64.pack(b"PK\x06\x06", _END64.size - 12, version, version, 0, 0, count, count, size, start)
+        data += _END64_LOCATOR.pack(b"PK\x06\x07", 0, start + size, 1)
+    return data + _END.pack(b"PK\x05\x06", 0, 0, count, count, size, min(start, 0xFFFFFFFF), 0)
 
 
 def _directory_entry(entry: Entry) -> bytes:
@@ -321,14 +288,12 @@ def _directory_entry(entry: Entry) -> bytes:
         start = 0xFFFFFFFF
     extra = struct.pack(f"<HH{len(wide)}Q", 1, 8 * len(wide), *wide) if wide else b""
     name = entry.name.encode()
-    sizes = (entry.crc, packed, plain, len(name), len(extra))
-    versions = UNIX << 8 | ZIP64_VERSION, ZIP64_VERSION
-    mode = 0, 0, 0, FILE_MODE << 16
-    fixed = _ENTRY.pack(b"PK\x01\x02", *versions, 0, entry.method, 0, DATE_1980, *sizes, *mode, start)
-    return fixed + name + extra
+    head = UNIX << 8 | ZIP64_VERSION, ZIP64_VERSION, 0, entry.method, 0, DATE_1980
+    sizes = entry.crc, packed, plain, len(name), len(extra)
+    return _ENTRY.pack(b"PK\x01\x02", *head, *sizes, 0, 0, 0, FILE_MODE << 16, start) + name + extra
 
 
-def inflate(packed: memoryview, out: memoryview, offset: int, crc: int) -> memoryview:
+def _inflate(packed: memoryview, out: memoryview, offset: int, crc: int) -> memoryview:
     """Decompress a member into `out`, which has its decompressed size, in pieces that stay in the cache.
 
     Damaged data mostly decompresses without an error, so the CRC32 is compared with `crc`.

@@ -19,6 +19,7 @@ import pyarrow.parquet as pq
 from datagen.buffers import AlignedBuffer
 from datagen.formats import _parquet_layout as layout
 from datagen.formats import format_base as base
+from datagen.formats._source import merge_spans
 from datagen.groups import GroupBytes, GroupFormat
 from datagen.spec import BLOCK_BYTES, DatasetSpec
 from datagen.storage.storage_base import Writer
@@ -33,11 +34,6 @@ _WIDTHS = {"BOOLEAN": 1, "INT32": 4, "INT64": 8, "INT96": 8, "FLOAT": 4, "DOUBLE
 """Maximum bytes of a decoded number of each physical type; the schema has those of fixed-length byte arrays."""
 _OFFSET_BYTES = 8  # offset of a value of variable length in Arrow: 4 bytes, or 8 in its large types
 TAIL_BYTES = layout.LENGTH_BYTES + len(layout.MAGIC)  # the footer's length and the magic number
-
-
-def spans_bytes(spans: list[tuple[int, int]]) -> int:
-    """Return the memory for reading some spans."""
-    return sum(size + READ_SLACK_BYTES for _, size in spans)
 
 
 class Format(GroupFormat):
@@ -60,12 +56,10 @@ class Format(GroupFormat):
             return None
         if spec.parquet.columns:
             return np.full(len(shapes), layout.plan_of(spec, 0).size_bytes, np.int64)
-        unique, places = np.unique(base.sample_bytes(spec, shapes), return_inverse=True)
-        sizes = [layout.plan_of(spec, size).size_bytes for size in unique.tolist()]
-        return np.array(sizes, np.int64)[places]
+        return base.by_size(base.sample_bytes(spec, shapes), lambda size: layout.plan_of(spec, size).size_bytes)
 
     def write(self, job: base.FileJob, writer: Writer, buffer: AlignedBuffer) -> None:
-        write = write_plain if job.spec.compression == "none" else write_compressed
+        write = _write_plain if job.spec.compression == "none" else _write_compressed
         write(job, layout.plan_of(job.spec, job.record_bytes), writer, buffer)
 
     def open_groups(self, source: base.Source, spec: DatasetSpec, *, matched: bool = False) -> GroupsFile:
@@ -78,11 +72,11 @@ class Format(GroupFormat):
         """
         opened = where if isinstance(where, str) else pa.PythonFile(where, mode="r")
         file = pq.ParquetFile(opened, memory_map=False, pre_buffer=False)
-        table = file.read_row_group(index, names_of(spec), use_threads=False)
+        table = file.read_row_group(index, _names_of(spec), use_threads=False)
         return [data for column in table.columns for chunk in column.chunks for data in _buffers(chunk)]
 
 
-def write_plain(job: base.FileJob, plan: layout.FilePlan, writer: Writer, buffer: AlignedBuffer) -> None:
+def _write_plain(job: base.FileJob, plan: layout.FilePlan, writer: Writer, buffer: AlignedBuffer) -> None:
     """Write an uncompressed file according to its plan, about 1 MiB of pages at a time."""
     writer.write(layout.MAGIC)
     for index in range(plan.groups):
@@ -95,29 +89,27 @@ def write_plain(job: base.FileJob, plan: layout.FilePlan, writer: Writer, buffer
     writer.write(plan.tail)
 
 
-def write_compressed(job: base.FileJob, plan: layout.FilePlan, writer: Writer, buffer: AlignedBuffer) -> None:
+def _write_compressed(job: base.FileJob, plan: layout.FilePlan, writer: Writer, buffer: AlignedBuffer) -> None:
     """Write a file whose pages are compressed; offsets are known only as pages are written."""
     compression = job.spec.compression
     level = None if compression == "snappy" else job.spec.compression_level  # Snappy has no levels
     codec = pa.Codec(compression, compression_level=level)
     writer.write(layout.MAGIC)
-    at, groups = len(layout.MAGIC), []
+    groups = []
     for index in range(plan.groups):
         group, chunks = plan.group(index), []
         pages = itertools.chain.from_iterable(_pages(job, group, plan.payload_start(index), buffer))
-        for column, chunk in zip(plan.columns, group.chunks, strict=True):
+        for column, planned, of_column in zip(plan.columns, group.chunks, group.pages, strict=True):
             dictionary = layout.dictionary_page(column, codec.compress(column.dictionary, asbytes=True))
-            begin, plain = at, chunk.dictionary_bytes
+            begin, plain_bytes = writer.position, planned.dictionary_bytes
             writer.write(dictionary)
-            at += len(dictionary)
-            for page, values in itertools.islice(pages, len(chunk.pages)):
-                unpacked = page.levels + values if page.levels else values
-                data = codec.compress(unpacked, asbytes=True)
-                header = layout.page_header(page.numbers, len(unpacked), len(data))
-                writer.write(header + data)
-                at += len(header) + len(data)
-                plain += len(header) + len(unpacked)
-            chunks.append(layout.Stored(begin, len(dictionary), at - begin, plain))
+            for page, values in itertools.islice(pages, len(of_column)):
+                plain = page.levels + values if page.levels else values
+                packed = codec.compress(plain, asbytes=True)
+                header = layout.page_header(page.numbers, len(plain), len(packed))
+                writer.write(header + packed)
+                plain_bytes += len(header) + len(plain)
+            chunks.append(layout.Chunk(begin, len(dictionary), writer.position - begin, plain_bytes))
         groups.append(chunks)
     writer.write(plan.tail_of(groups, compression))
 
@@ -149,13 +141,15 @@ class GroupsFile:
         self._spans: dict[int, list[tuple[int, int]]] = {}
         """Spans of row groups of the plan, by their rows, as in a group at the start of a file."""
         self._plan: layout.FilePlan | None = None
+        end_bytes = _footer_bytes(source) + TAIL_BYTES
         if spec.parquet.columns and spec.compression == "none":
             plan = layout.plan_of(spec, 0)
-            if plan.end + footer_bytes(source) + TAIL_BYTES == source.size_bytes:
+            if plan.end + end_bytes == source.size_bytes:
                 self._plan = plan
                 return
-        self._names = names_of(spec)
-        self._metadata = _metadata(source)
+        self._names = _names_of(spec)
+        footer = layout.MAGIC + bytes(source.read(source.size_bytes - end_bytes, end_bytes))
+        self._metadata = pq.read_metadata(pa.BufferReader(footer))
         self._rows = [self._metadata.row_group(index).num_rows for index in range(self._metadata.num_row_groups)]
         self._ends = np.cumsum(self._rows)
 
@@ -171,10 +165,10 @@ class GroupsFile:
 
     def spans(self, group: int) -> list[tuple[int, int]]:
         if not self._plan:
-            return layout.merge_spans(self._chunks(group), *self._limits)
+            return merge_spans(self._chunks(group), *self._limits)
         start, planned = self._plan.start(group), self._plan.group(group)
         if planned.rows not in self._spans:
-            self._spans[planned.rows] = layout.merge_spans(planned.spans(), *self._limits)
+            self._spans[planned.rows] = merge_spans(planned.spans(), *self._limits)
         return [(start + offset, size) for offset, size in self._spans[planned.rows]]
 
     def payload(self, group: int) -> list[tuple[int, int]]:
@@ -194,11 +188,10 @@ class GroupsFile:
         return plan if same_rows and columns == [column.in_schema for column in plan.columns] else None
 
     def largest_bytes(self) -> GroupBytes:
-        if self._plan:
-            plain = spans_bytes(self.spans(0))
-            return GroupBytes(plain, plain)
-        groups = range(len(self._rows))
-        return GroupBytes.maximum(GroupBytes(spans_bytes(self.spans(group)), self._unpacked(group)) for group in groups)
+        groups = range(1 if self._plan else len(self._rows))
+        stored = [sum(size + READ_SLACK_BYTES for _, size in self.spans(group)) for group in groups]
+        unpacked = stored if self._plan else map(self._unpacked, groups)
+        return GroupBytes.maximum(map(GroupBytes, stored, unpacked))
 
     def _chunks(self, group: int) -> list[tuple[int, int]]:
         """Return (offset, bytes) of the requested column chunks."""
@@ -235,14 +228,13 @@ def _with_footer(source: base.Source) -> base.Source:
     """Read and keep the footer as pyarrow does: by one read of the usual size, and a second one of a larger footer."""
     start = source.size_bytes - min(FOOTER_BYTES, source.size_bytes)
     cached = base.CachedSource(source, [(start, source.read(start, source.size_bytes - start))])
-    size = footer_bytes(cached) + TAIL_BYTES
+    size = _footer_bytes(cached) + TAIL_BYTES
     if size <= source.size_bytes - start:
         return cached
     return base.CachedSource(cached, [(source.size_bytes - size, source.read(source.size_bytes - size, size))])
 
 
-def footer_bytes(source: base.Source) -> int:
-    """Return the length of a file's metadata."""
+def _footer_bytes(source: base.Source) -> int:
     tail = bytes(source.read(max(source.size_bytes - TAIL_BYTES, 0), min(TAIL_BYTES, source.size_bytes)))
     size = int.from_bytes(tail[:4], "little")
     if tail[4:] != layout.MAGIC or len(layout.MAGIC) + size + TAIL_BYTES > source.size_bytes:
@@ -250,14 +242,7 @@ def footer_bytes(source: base.Source) -> int:
     return size
 
 
-def _metadata(source: base.Source) -> Any:
-    size = footer_bytes(source) + TAIL_BYTES
-    footer = layout.MAGIC + bytes(source.read(source.size_bytes - size, size))
-    return pq.read_metadata(pa.BufferReader(footer))
-
-
-def names_of(spec: DatasetSpec) -> list[str] | None:
-    """Return the names of the columns requested; None for all columns."""
+def _names_of(spec: DatasetSpec) -> list[str] | None:
     return [column.name for column in spec.parquet.columns if column.read] or None
 
 

@@ -8,6 +8,7 @@ ordinary work. Formats: PNG (W3C, third edition), RFC 1950 (zlib), RFC 1951 (def
 
 from __future__ import annotations
 
+import functools
 import struct
 
 import numpy as np
@@ -15,14 +16,8 @@ from isal import isal_zlib
 from numpy.typing import NDArray
 
 from datagen.content import Content
-from datagen.formats._picture import (
-    MIN_PADDING_BYTES,
-    PILLOW_BYTES,
-    PictureFormat,
-    Shape,
-    padding_then_codes,
-    read_in_blocks,
-)
+from datagen.formats import _picture as picture
+from datagen.formats._picture import PictureFormat, Shape
 from datagen.formats._source import BufferedFile
 from datagen.formats.format_base import DamagedError
 
@@ -42,16 +37,14 @@ MAX_BITS = 8  # 255 levels and the end of the block use all codes of 8 bits
 
 
 class Format(PictureFormat):
-    longest_side = (1 << 31) - 1
-
     def min_bytes(self, shape: Shape) -> int:
         return _bytes_needed(shape, 1)
 
-    def encode(self, content: Content, file: int, shape: Shape, size_bytes: int) -> NDArray[np.uint8]:
+    def encode(self, content: Content, file: int, shape: Shape, size_bytes: int) -> bytes:
         bits = max(bits for bits in range(1, MAX_BITS + 1) if _bytes_needed(shape, bits) <= size_bytes)
-        padding = np.empty(MIN_PADDING_BYTES + size_bytes - _bytes_needed(shape, bits), np.uint8)
+        padding = np.empty(picture.MIN_PADDING_BYTES + size_bytes - _bytes_needed(shape, bits), np.uint8)
         row_bytes = shape.width * shape.channels
-        codes = padding_then_codes(content, file, padding, shape.height * row_bytes)
+        codes = picture.padding_then_codes(content, file, padding, shape.height * row_bytes)
         header = struct.pack(">LLBBBBB", shape.width, shape.height, 8, 0 if shape.channels == 1 else 2, 0, 0, 0)
         chunks = [
             SIGNATURE,
@@ -60,25 +53,23 @@ class Format(PictureFormat):
             *_chunk(b"IDAT", _zlib_data(codes.reshape(shape.height, row_bytes), bits)),
             *_chunk(b"IEND", b""),
         ]
-        return np.concatenate([np.frombuffer(part, np.uint8) for part in chunks])
+        return b"".join(chunks)
 
     def check(self, data: memoryview) -> None:
         if data[: len(SIGNATURE)] != SIGNATURE:
-            raise DamagedError("no PNG signature", 0)
+            raise DamagedError("no PNG signature")
         if bytes(data[-8:-4]) != b"IEND":
             raise DamagedError("a PNG file without its end chunk", len(data))
 
     def read_by_pillow(self, file: BufferedFile) -> None:
-        file.read(16)  # Image.open identifies the format
-        file.seek(0)
         if bytes(file.read(len(SIGNATURE))) != SIGNATURE:
-            raise DamagedError("no PNG signature", 0)
+            raise DamagedError("no PNG signature")
         while True:
             size, name = struct.unpack(">L4s", file.read(8))
             if name == b"IDAT":
-                read_in_blocks(file, size, PILLOW_BYTES)
+                picture.read_in_blocks(file, size, picture.PILLOW_BYTES)
             else:
-                read_in_blocks(file, size)
+                picture.read_in_blocks(file, size)
             file.read(4)
             if name == b"IEND":
                 return
@@ -88,7 +79,7 @@ def _bytes_needed(shape: Shape, bits: int) -> int:
     """Return the bytes of the file that `encode` makes with codes of `bits` bits and the minimum padding."""
     codes = shape.height * (1 + shape.width * shape.channels) + 1
     zlib_bytes = len(ZLIB_HEADER) + len(_block_header(bits)) + -(-codes * bits // 8) + ADLER32_BYTES
-    return len(SIGNATURE) + 4 * CHUNK_BYTES + HEADER_BYTES + MIN_PADDING_BYTES + zlib_bytes
+    return len(SIGNATURE) + 4 * CHUNK_BYTES + HEADER_BYTES + picture.MIN_PADDING_BYTES + zlib_bytes
 
 
 def _levels(bits: int) -> NDArray[np.uint8]:
@@ -97,6 +88,7 @@ def _levels(bits: int) -> NDArray[np.uint8]:
     return (np.arange(count) * 255 // max(1, count - 1)).astype(np.uint8)
 
 
+@functools.cache
 def _block_header(bits: int) -> bytes:
     """Return the header of a final block with dynamic codes: of length `bits` for levels and end of block, else 0.
 
@@ -111,11 +103,8 @@ def _block_header(bits: int) -> bytes:
     fields += [(int(length in (0, bits)), 3) for length in lengths]
     fields += [(int(symbol in symbols), 1) for symbol in range(LITERALS + 1 + unused)]
     fields += [(0, 1)]  # one distance code, of length 0: no distances are used
-    number = position = 0
-    for value, width in fields:
-        number |= value << position
-        position += width
-    return number.to_bytes(position // 8, "little")
+    bits_of_fields = [value >> place & 1 for value, width in fields for place in range(width)]
+    return np.packbits(np.array(bits_of_fields, np.uint8), bitorder="little").tobytes()
 
 
 def _zlib_data(codes: NDArray[np.uint8], bits: int) -> bytes:

@@ -53,23 +53,26 @@ class Index(base.SideFile):
     """The side file with the index for DALI."""
 
     def path(self, layout: Layout, file: int) -> str:
-        return f"{self.folder(layout)}/{os.path.basename(layout.name(file))}.idx"
-
-    def folder(self, layout: Layout) -> str:
-        return f"{os.path.dirname(layout.folder)}/index/{layout.split}"
+        return f"{os.path.dirname(layout.folder)}/index/{layout.split}/{os.path.basename(layout.name(file))}.idx"
 
     def file_bytes(self, spec: DatasetSpec, shapes: base.Sizes) -> base.Sizes:
-        records, places = np.unique(Format().record_bytes(spec, shapes), return_inverse=True)
-        samples = spec.num_samples_per_file
-        sizes = [_digits_of_multiples(size, samples) + samples * (len(str(size)) + 2) for size in records.tolist()]
-        return np.array(sizes, np.int64)[places]
+        def index_bytes(size: int) -> int:
+            """Return the bytes of the lines: the digits of offsets, the multiples of `size`, and the rest of each."""
+            samples = spec.num_samples_per_file
+            total, power = samples * (1 + len(str(size)) + 2), 10
+            while power <= (samples - 1) * size:
+                total += samples - -(-power // size)  # the offsets of at least `power` have one more digit
+                power *= 10
+            return total
+
+        return base.by_size(Format().record_bytes(spec, shapes), index_bytes)
 
     def write(self, job: base.FileJob, writer: Writer, buffer: AlignedBuffer) -> None:
         size = _Frame(job.record_bytes).record_bytes
-        samples = job.spec.num_samples_per_file
-        for first in range(0, samples, INDEX_LINES):
-            last = min(first + INDEX_LINES, samples)
-            writer.write("".join(f"{i * size} {size}\n" for i in range(first, last)).encode())
+        numbers = range(job.spec.num_samples_per_file)
+        for first in numbers[::INDEX_LINES]:
+            lines = (f"{number * size} {size}\n" for number in numbers[first : first + INDEX_LINES])
+            writer.write("".join(lines).encode())
 
 
 class Format(base.RecordFormat):
@@ -80,8 +83,7 @@ class Format(base.RecordFormat):
     )
 
     def record_bytes(self, spec: DatasetSpec, shapes: base.Sizes) -> base.Sizes:
-        sizes, places = np.unique(base.sample_bytes(spec, shapes), return_inverse=True)
-        return np.array([_Frame(size).record_bytes for size in sizes.tolist()], np.int64)[places]
+        return base.by_size(base.sample_bytes(spec, shapes), lambda size: _Frame(size).record_bytes)
 
     def write(self, job: base.FileJob, writer: Writer, buffer: AlignedBuffer) -> None:
         frame = _Frame(job.record_bytes)
@@ -120,27 +122,26 @@ class Format(base.RecordFormat):
         return offsets
 
     def load(self, path: str, index: int, samples: int) -> base.Sample:
-        """Read a record as scripts without TensorFlow do: find it by its framing, then parse the Example."""
+        """Read a record as scripts without TensorFlow do: find it by its framing, then parse the Example.
+
+        All records are taken to have one length if the checksum at that multiple proves it.
+        """
         with open(path, "rb") as file:
-            data = self._record(file, index, samples)
+            record_bytes, rest = divmod(file.seek(0, os.SEEK_END), samples)
+            file.seek(index * record_bytes)
+            head = file.read(HEAD_BYTES).ljust(HEAD_BYTES, b"\0")
+            length, crc = HEAD.unpack(head)
+            is_record = length == record_bytes - FRAME_BYTES and masked_crc(head[:8]) == crc
+            if rest or index >= samples or not is_record:
+                offsets = self.offsets(file)
+                if index + 1 >= len(offsets):
+                    raise base.no_such_record(index, len(offsets) - 1)
+                file.seek(offsets[index])
+                (length, _) = HEAD.unpack(file.read(HEAD_BYTES))
+            data = memoryview(file.read(length))
         start, size = image_extent(data)
         payload = data[start : start + size]
         return base.Sample(payload, payload, index * size)
-
-    def _record(self, file: BinaryIO, index: int, samples: int) -> memoryview:
-        """Read the data of a record: as if all have one length if the checksum at that multiple proves it."""
-        record_bytes, rest = divmod(file.seek(0, os.SEEK_END), samples)
-        file.seek(index * record_bytes)
-        head = file.read(HEAD_BYTES).ljust(HEAD_BYTES, b"\0")
-        length, crc = HEAD.unpack(head)
-        is_record = length == record_bytes - FRAME_BYTES and masked_crc(head[:8]) == crc
-        if rest or index >= samples or not is_record:
-            offsets = self.offsets(file)
-            if index + 1 >= len(offsets):
-                raise base.no_such_record(index, len(offsets) - 1)
-            file.seek(offsets[index])
-            (length, _) = HEAD.unpack(file.read(HEAD_BYTES))
-        return memoryview(file.read(length))
 
 
 class Packer:
@@ -167,16 +168,15 @@ class _Frame:
     def __init__(self, image_bytes: int) -> None:
         before, self.after = around_image(image_bytes)
         self.image_bytes = image_bytes
-        self.data_bytes = len(before) + image_bytes + len(self.after)
-        length = struct.pack("<Q", self.data_bytes)
-        self.example_head = before
+        data_bytes = len(before) + image_bytes + len(self.after)
+        length = struct.pack("<Q", data_bytes)
         self.before = length + struct.pack("<L", masked_crc(length)) + before
-        self.record_bytes = self.data_bytes + FRAME_BYTES
+        self.record_bytes = data_bytes + FRAME_BYTES
 
     def write(self, writer: Writer, image: Iterable[memoryview]) -> None:
         """Write a record with an image given in pieces."""
         writer.write(self.before)
-        crc = google_crc32c.value(self.example_head)
+        crc = google_crc32c.value(self.before[HEAD_BYTES:])
         for piece in image:
             crc = google_crc32c.extend(crc, np.frombuffer(piece, np.uint8))
             writer.write(piece)
@@ -199,39 +199,22 @@ def _write_small(job: base.FileJob, frame: _Frame, writer: Writer, buffer: Align
         before = start % BLOCK_BYTES
         job.content.fill(content[: before + size], job.running_index, start - before)
         records[:, image] = content[before : before + size].reshape(len(records), frame.image_bytes)
-        records[:, -4:] = _checksums(records[:, HEAD_BYTES:-4])
+        crcs = np.fromiter(map(google_crc32c.value, records[:, HEAD_BYTES:-4]), np.uint32, len(records))
+        masked = (crcs >> np.uint32(15) | crcs << np.uint32(17)) + np.uint32(CRC_MASK)
+        records[:, -4:] = masked.astype("<u4").view(np.uint8).reshape(-1, 4)
         writer.write(records.reshape(-1).data)
-
-
-def _checksums(data: NDArray[np.uint8]) -> NDArray[np.uint8]:
-    """Return the masked CRC32C of each row, as four bytes."""
-    value = google_crc32c.value
-    crcs = np.fromiter((value(row) for row in data), np.uint32, len(data))
-    masked = (crcs >> np.uint32(15) | crcs << np.uint32(17)) + np.uint32(CRC_MASK)
-    return masked.astype("<u4").view(np.uint8).reshape(-1, 4)
-
-
-def _digits_of_multiples(size: int, count: int) -> int:
-    """Return the total number of digits of 0, size, 2 size, ... (count - 1) size."""
-    digits, power = count, 10
-    while power <= (count - 1) * size:
-        digits += count - -(-power // size)  # the multiples of at least `power` have one more digit
-        power *= 10
-    return digits
 
 
 class TfrecordFile(base.RecordFile):
     """One file. Most records have the same bytes before the image: these are compared, and only others are parsed."""
 
     def __init__(self, inputs: base.RecordInputs) -> None:
-        source, samples = inputs.source, inputs.samples
-        record_bytes, rest = divmod(source.size_bytes, samples)
-        super().__init__(inputs, record_bytes)
+        size_bytes, samples = inputs.source.size_bytes, inputs.samples
+        super().__init__(inputs, size_bytes // samples)
         self._before = b""  # the bytes before the image in the last record parsed
         self._image_bytes = 0
-        if inputs.offsets is None and (rest or record_bytes < FRAME_BYTES):
-            problem = f"its {source.size_bytes} bytes are not {samples} records of one length,"
-            raise base.DamagedError(problem, source.size_bytes)
+        if inputs.offsets is None and (size_bytes % samples or self._record_bytes < FRAME_BYTES):
+            raise base.DamagedError(f"its {size_bytes} bytes are not {samples} records of one length,", size_bytes)
 
     def samples(self, index: int, count: int, data: memoryview, verify: bool) -> base.Extents:
         before, size = self._before, self._record_bytes
@@ -255,9 +238,10 @@ class TfrecordFile(base.RecordFile):
             if masked_crc(bytes(record[:8])) != crc:
                 raise base.DamagedError("a record's length does not match its checksum", offset)
             if length + FRAME_BYTES != size:
-                problem = f"a record states {length} bytes of data where there are {size - FRAME_BYTES}"
-                raise base.DamagedError(problem, offset)
-            if verify and not _is_intact(record):
+                there = size - FRAME_BYTES
+                raise base.DamagedError(f"a record states {length} bytes of data where there are {there}", offset)
+            crc = int.from_bytes(record[-4:], "little")
+            if verify and masked_crc(np.frombuffer(record, np.uint8)[HEAD_BYTES:-4]) != crc:
                 raise base.DamagedError("a record's data does not match its checksum (CRC32C)", offset)
             start, image_bytes = image_extent(record[HEAD_BYTES:-4])
             start += HEAD_BYTES
@@ -265,11 +249,6 @@ class TfrecordFile(base.RecordFile):
             extents.append((begin + start, image_bytes))
             begin += size
         return extents
-
-
-def _is_intact(record: memoryview) -> bool:
-    """Return whether a record's data match their checksum."""
-    return masked_crc(np.frombuffer(record, np.uint8)[HEAD_BYTES:-4]) == int.from_bytes(record[-4:], "little")
 
 
 def _parse_index(text: bytes, samples: int) -> NDArray[np.int64] | None:

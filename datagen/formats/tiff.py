@@ -9,7 +9,6 @@ from __future__ import annotations
 import struct
 
 import numpy as np
-from numpy.typing import NDArray
 
 from datagen.content import Content
 from datagen.formats._picture import MIN_PADDING_BYTES, PictureFormat, Shape, feed_decoder, padding_then_codes
@@ -31,19 +30,14 @@ _ORDERS = {b"II": "<", b"MM": ">"}
 
 
 class Format(PictureFormat):
-    longest_side = 1 << 30
-
     def min_bytes(self, shape: Shape) -> int:
         return _FIXED_BYTES + MIN_PADDING_BYTES + shape.size_bytes
 
-    def encode(self, content: Content, file: int, shape: Shape, size_bytes: int) -> NDArray[np.uint8]:
-        out = np.empty(size_bytes, np.uint8)
+    def encode(self, content: Content, file: int, shape: Shape, size_bytes: int) -> bytes:
         strip_start = size_bytes - shape.size_bytes
         padding = np.empty(strip_start - _FIXED_BYTES, np.uint8)
-        out[strip_start:] = padding_then_codes(content, file, padding, shape.size_bytes)
-        out[_FIXED_BYTES:strip_start] = padding
-        out[:_FIXED_BYTES] = np.frombuffer(_head(shape, strip_start), np.uint8)
-        return out
+        pixels = padding_then_codes(content, file, padding, shape.size_bytes)
+        return b"".join([_head(shape, strip_start), padding.data, pixels.data])
 
     def check(self, data: memoryview) -> None:
         try:
@@ -55,8 +49,6 @@ class Format(PictureFormat):
             raise DamagedError(f"a TIFF strip that ends at {end}, beyond the end of the file", len(data))
 
     def read_by_pillow(self, file: BufferedFile) -> None:
-        file.read(16)  # Image.open identifies the format
-        file.seek(0)
         order = _ORDERS.get(bytes(file.read(2)), "<")
         (at,) = struct.unpack(f"{order}L", file.read(6)[2:])
         _read_directory(file, at, order)
@@ -106,7 +98,7 @@ def _tags(data: memoryview) -> dict[int, int]:
     """Return the tags of the first directory that have a single integer value, stored in the directory."""
     order = _ORDERS.get(bytes(data[:2]))
     if order is None:
-        raise DamagedError("no TIFF start", 0)
+        raise DamagedError("no TIFF start")
     magic, at = struct.unpack_from(f"{order}HL", data, 2)
     if magic != 42:
         raise DamagedError("no TIFF start", 2)

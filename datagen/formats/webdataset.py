@@ -11,7 +11,7 @@ import io
 import itertools
 import math
 import tarfile
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import BinaryIO, NamedTuple
 
 import numpy as np
@@ -35,12 +35,8 @@ class Member(NamedTuple):
     """A parsed header."""
 
     size_bytes: int
-    type_flag: int  # ustar's typeflag
-
-    @property
-    def stored_bytes(self) -> int:
-        """Return the bytes of header and padded data."""
-        return BLOCK + padded(self.size_bytes)
+    stored_bytes: int  # of header and padded data
+    is_file: bool
 
 
 def key_of(name: str) -> str:
@@ -50,15 +46,17 @@ def key_of(name: str) -> str:
 
 
 def padded(size_bytes: int) -> int:
-    """Return a size rounded up to whole blocks."""
     return -(-size_bytes // BLOCK) * BLOCK
 
 
-def header(name: str, size_bytes: int) -> bytes:
-    """Return the header of a member, without user, group or time. Raises ValueError for a name that is too long."""
+def _write_member(writer: Writer, name: str, size_bytes: int, pieces: Iterable[memoryview]) -> None:
+    """Write a member, without user, group or time. Raises ValueError for a name that is too long."""
     member = tarfile.TarInfo(name)
     member.size, member.mode = size_bytes, 0o644
-    return member.tobuf(tarfile.USTAR_FORMAT, "utf-8", "strict")
+    writer.write(member.tobuf(tarfile.USTAR_FORMAT, "utf-8", "strict"))
+    for piece in pieces:
+        writer.write(piece)
+    writer.write(bytes(-size_bytes % BLOCK))
 
 
 TAIL = bytes(2 * BLOCK)  # end marker; tarfile pads it to a multiple of 10240 bytes, which readers don't need
@@ -86,10 +84,8 @@ class Format(base.RecordFormat):
     def write(self, job: base.FileJob, writer: Writer, buffer: AlignedBuffer) -> None:
         size = job.record_bytes
         for number in range(job.spec.num_samples_per_file):
-            writer.write(header(f"{job.running_index:08}_{number:08}.bin", size))
-            for piece in job.payload(buffer, number * size, (number + 1) * size):
-                writer.write(piece)
-            writer.write(bytes(-size % BLOCK))
+            data = job.payload(buffer, number * size, (number + 1) * size)
+            _write_member(writer, f"{job.running_index:08}_{number:08}.bin", size, data)
         writer.write(TAIL)
 
     def open_records(self, inputs: base.RecordInputs) -> TarRecords:
@@ -116,23 +112,15 @@ class Format(base.RecordFormat):
 
     def load(self, path: str, index: int, samples: int) -> base.Sample:
         """Read as scripts without an index do: from member to member."""
+        number = -1
         with tarfile.open(path, "r:") as archive:
-            number, sample_key, parts = -1, None, []
-            for member in archive:
-                if not member.isfile():
-                    continue
-                if key_of(member.name) != sample_key:
-                    number, sample_key = number + 1, key_of(member.name)
-                if number > index:
-                    break
+            files = (member for member in archive if member.isfile())
+            for number, (_, members) in enumerate(itertools.groupby(files, lambda member: key_of(member.name))):
                 if number == index:
-                    extracted = archive.extractfile(member)
-                    assert extracted is not None  # a plain file has data
-                    parts.append(extracted.read())
-        if not parts:
-            raise base.no_such_record(index, number + 1)
-        data = memoryview(b"".join(parts))
-        return base.Sample(data, data, index * len(data))
+                    extracted = (archive.extractfile(member) for member in members)
+                    data = memoryview(b"".join(file.read() for file in extracted if file is not None))
+                    return base.Sample(data, data, index * len(data))
+        raise base.no_such_record(index, number + 1)
 
 
 class Packer:
@@ -151,10 +139,7 @@ class Packer:
         while key in self._keys:  # members with equal keys would be one sample
             key, number = f"{base_key}_{number}", number + 1
         self._keys.add(key)  # 80 characters, a number and an ending fit the 100 bytes of ustar's name
-        size = len(sample.data)
-        self._writer.write(header(f"{key}.{sample.ending}", size))
-        self._writer.write(sample.data)
-        self._writer.write(bytes(-size % BLOCK))
+        _write_member(self._writer, f"{key}.{sample.ending}", len(sample.data), [sample.data])
 
     def finish(self) -> bytes:
         self._writer.write(TAIL)
@@ -194,17 +179,17 @@ class TarRecords(base.RecordFile):
 
     def _extent(self, record: memoryview, offset: int) -> tuple[int, int]:
         """Return start and bytes of a sample's data in `record`: from the first to the last byte of its files."""
-        at, files = 0, list[tuple[int, int]]()
+        at = begin = end = 0
         while at < len(record):
             member = parse(record[at : at + BLOCK], offset + at)
             if member is None or at + member.stored_bytes > len(record):
                 raise base.DamagedError("a sample ends where none did before,", offset + at)
-            if member.type_flag in _FILE_TYPES:
-                files.append((at + BLOCK, at + BLOCK + member.size_bytes))
+            if member.is_file:
+                begin, end = begin or at + BLOCK, at + BLOCK + member.size_bytes
             at += member.stored_bytes
-        if not files:
+        if not end:
             raise base.DamagedError("a sample without a file,", offset)
-        return files[0][0], files[-1][1] - files[0][0]
+        return begin, end - begin
 
 
 def _are_equal(heads: NDArray[np.uint8]) -> bool:
@@ -232,4 +217,4 @@ def parse(block: memoryview, offset: int) -> Member | None:
         size_bytes = int.from_bytes(size[1:], "big") if size[0] & _BASE_256 else int(size.strip(b" \0") or b"0", 8)
     except ValueError as error:
         raise base.DamagedError(f"no tar header ({error})", offset) from error
-    return Member(size_bytes, data[_TYPE])
+    return Member(size_bytes, BLOCK + padded(size_bytes), data[_TYPE] in _FILE_TYPES)

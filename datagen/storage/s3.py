@@ -242,7 +242,7 @@ class ObjectWriter(Writer):
         for start in range(0, len(view), PART_BYTES):  # so that at most a few parts of large data are copied
             piece = view[start : start + PART_BYTES]
             self.write_at(piece, self.position)
-            self.position += len(piece)
+            self.skip(len(piece))
             full = sorted(number for number in self._parts if self._written[number] >= PART_BYTES)
             if len(full) >= PARTS_IN_FLIGHT:
                 self._send(full)

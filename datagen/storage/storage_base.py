@@ -10,7 +10,7 @@ from __future__ import annotations
 import abc
 import contextlib
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from typing import ClassVar, Protocol
@@ -194,15 +194,18 @@ class Writer(abc.ABC):
     """
 
     position = 0  # offset of the next `write`
+    advanced: Callable[[int], None] | None = None  # gets the bytes of each `write` and `skip`
 
     def write(self, data: Bytes) -> None:
         """Write at `position`, and advance. The caller may reuse the memory of `data` when this returns."""
         self.write_at(data, self.position)
-        self.position += len(data)
+        self.skip(len(data))
 
     def skip(self, size_bytes: int) -> None:
         """Advance over bytes that `write_at` fills in later."""
         self.position += size_bytes
+        if self.advanced is not None:
+            self.advanced(size_bytes)
 
     @abc.abstractmethod
     def write_at(self, data: Bytes, offset: int) -> None:
@@ -219,33 +222,6 @@ class Writer(abc.ABC):
     @abc.abstractmethod
     def discard(self) -> None:
         """Remove what was written; does nothing after `commit`."""
-
-
-class WriterAround(Writer):
-    """Forwards every call to another writer: a base class for wrappers."""
-
-    def __init__(self, writer: Writer) -> None:
-        self._writer = writer
-
-    def write(self, data: Bytes) -> None:
-        self._writer.write(data)
-        self.position = self._writer.position
-
-    def skip(self, size_bytes: int) -> None:
-        self._writer.skip(size_bytes)
-        self.position = self._writer.position
-
-    def write_at(self, data: Bytes, offset: int) -> None:
-        self._writer.write_at(data, offset)
-
-    def sync(self) -> None:
-        self._writer.sync()
-
-    def commit(self) -> None:
-        self._writer.commit()
-
-    def discard(self) -> None:
-        self._writer.discard()
 
 
 class Entry(Protocol):

@@ -145,6 +145,8 @@ FOREIGN = [b"", b"\x93NUMPY", b"\x93NUMPY\x01\x00\x05\x00abcde", b"PK\x03\x04" +
         (npz, saved(np.savez), 1, r"no member x\.npy"),
         (npz, saved(np.savez, x=np.array([{}], dtype=object)), 1, "Python objects"),
         (npz, written((10, 10), 2), 3, "holds 2 samples, not 3"),
+        (npz, written((10, 10))[:-2] + b"\x05\0hello", 1, "ends in a comment"),
+        (npy, saved(np.save, np.zeros(3)).replace(b"NUMPY\x01", b"NUMPY\x02"), 1, r"file format 1\.0"),
         (npz, written((20, 30))[:-1], 1, r"file\.dat: .* offset \d+.*`dlemu datagen verify`"),
         *((npy, data, 1, r"file\.dat: .*`dlemu datagen verify`") for data in FOREIGN),
     ],
