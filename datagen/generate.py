@@ -30,7 +30,7 @@ from datagen.owned import check_usable
 from datagen.scan import SHOWN_NAMES
 from datagen.spec import DatasetSpec, joined_problems
 from datagen.storage import storage_base
-from datagen.storage.storage_base import FOLDERS, Bytes, StorageBase, StorageSpec, Writer, WriterAround, open_storage
+from datagen.storage.storage_base import FOLDERS, StorageBase, StorageSpec, Writer, open_storage
 from datagen.thread_pool import Progress, Tally
 
 __all__ = ["Made", "Progress", "finish", "generate", "prepare"]
@@ -138,7 +138,7 @@ def prepare(spec: DatasetSpec, storage: StorageSpec = FOLDERS) -> None:
     refuse_own_files(spec)
     files, opened = files_of(spec), open_storage(storage.buffered)
     try:
-        opened.preflight(spec.data_folder)
+        opened.is_folder(spec.data_folder)  # fails if a server, credentials or a bucket are wrong
         existing = manifest.read(spec.data_folder, opened)
         if existing is None:
             refuse_foreign_files(spec, opened)
@@ -237,36 +237,20 @@ def _write(
     size_bytes = estimated_bytes if part.size_bytes is None else part.size_bytes
     try:
         if part.has(next(iter(storage.sizes([part.path])))):
-            tally.add(size_bytes=size_bytes)
+            tally.add(size_bytes)
             return None
-        writer = CountingWriter(storage.create(part.path), tally)
+        writer = storage.create(part.path)
+        writer.on_advance = tally.add
         try:
             part.write(writer, buffer)
             if fsync:
                 writer.sync()
             writer.commit()
-        except BaseException:
+        finally:
             writer.discard()
-            raise
     except OSError as error:
         raise _failed(error, part.path, storage, size_bytes) from error
     return writer.position
-
-
-class CountingWriter(WriterAround):
-    """Reports every write to the tally, which raises StoppedError when another thread failed."""
-
-    def __init__(self, writer: Writer, tally: Tally) -> None:
-        super().__init__(writer)
-        self._tally = tally
-
-    def write(self, data: Bytes) -> None:
-        super().write(data)
-        self._tally.add(size_bytes=len(data))
-
-    def skip(self, size_bytes: int) -> None:
-        super().skip(size_bytes)
-        self._tally.add(size_bytes=size_bytes)
 
 
 def _refuse_other_settings(existing: Manifest, spec: DatasetSpec) -> None:

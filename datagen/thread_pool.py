@@ -42,8 +42,8 @@ class Tally:
         self.lock = threading.Lock()
         self._stopping = False
 
-    def add(self, *, files: int = 0, size_bytes: int = 0) -> None:
-        """Count work done; raises StoppedError after `stop`."""
+    def add(self, size_bytes: int = 0, *, files: int = 0) -> None:
+        """Count work done. Raises StoppedError after `stop`."""
         if self._stopping:
             raise StoppedError
         with self.lock:

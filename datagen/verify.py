@@ -13,7 +13,7 @@ from datagen.buffers import AlignedBuffer
 from datagen.content import explain, find_stamps
 from datagen.errors import DatasetError
 from datagen.formats.format_base import FORMATS, reading
-from datagen.generate import CountingWriter, Files, Part, files_of
+from datagen.generate import Files, Part, files_of
 from datagen.registry import is_built_in
 from datagen.spec import BLOCK_BYTES, DatasetSpec
 from datagen.storage.null import NullWriter
@@ -99,7 +99,8 @@ class _Checker:
     def _difference(self, running_index: int, part: Part, generated: AlignedBuffer, stored: AlignedBuffer) -> str:
         """Generate the file again, into a writer that compares instead of writing; return how they differ, or ''."""
         with contextlib.closing(self._storage.open(part.path)) as reader:
-            comparison = CountingWriter(_Comparison(reader, stored), self._tally)
+            comparison = _Comparison(reader, stored)
+            comparison.on_advance = self._tally.add
             try:
                 part.write(comparison, generated)
                 offset = min(reader.size_bytes, comparison.position)

@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from datagen.storage import posix
-from datagen.storage.storage_base import FOLDERS, Bytes, Entry, Reader, StorageSpec, Writer, WriterAround
+from datagen.storage.storage_base import FOLDERS, Bytes, Entry, Reader, StorageSpec, Writer
 
 CALLS = (
     "open",
@@ -151,16 +151,11 @@ class _Reader(Reader):
         self._reader.close()
 
 
-class _Writer(WriterAround):
+class _Writer(Writer):
     """The same of a writer."""
 
     def __init__(self, writer: Writer, plan: Plan, path: str) -> None:
-        super().__init__(writer)
-        self._plan, self._path = plan, path
-
-    def write(self, data: Bytes) -> None:
-        self._plan.meet("write", self._path)
-        super().write(data)
+        self._writer, self._plan, self._path = writer, plan, path
 
     def write_at(self, data: Bytes, offset: int) -> None:
         self._plan.meet("write", self._path)
@@ -173,3 +168,6 @@ class _Writer(WriterAround):
     def commit(self) -> None:
         self._plan.meet("rename", self._path)
         self._writer.commit()
+
+    def discard(self) -> None:
+        self._writer.discard()
