@@ -101,11 +101,8 @@ class Signer:
         except Exception as error:  # no botocore, no such profile, a role that can't be taken, ...
             profile = self._profile or os.environ.get("AWS_PROFILE", "")
             of_profile = f" of profile {profile!r}" if profile else ""
-            advice = ""
-            if "sso" in f"{type(error).__name__} {error}".lower():
-                advice = f": log in again (aws sso login{f' --profile {profile}' if profile else ''})"
             reason = f"{type(error).__name__}: {' '.join(str(error).split())[:ERROR_CHARACTERS]}"
-            raise ServerError(f"no credentials{of_profile} for S3 ({reason}){advice}. Wanted: {SOURCES}") from error
+            raise ServerError(f"no credentials{of_profile} for S3 ({reason}). Wanted: {SOURCES}") from error
         return frozen.access_key, frozen.secret_key, frozen.token or ""
 
     def _find_chain(self) -> Any:
