@@ -28,7 +28,7 @@ SCHEME = "s3://"
 MAX_PAGES = 20_000  # maximum pages of a listing: a longer listing is taken for endless
 HEAD_BATCH = 256  # `sizes` sends HEADs in batches: large enough to keep all connections busy
 HEADS_IN_FLIGHT = 32  # one connection each: 3,200 objects/s at a latency of 10 ms
-PART_BYTES, MAX_PARTS = 16 << 20, 10_000  # S3 takes 10,000 parts, hence an object of at most 156 GiB
+PART_BYTES = 16 << 20  # S3 takes 10,000 parts, hence an object of at most 156 GiB
 PARTS_IN_FLIGHT = 4  # parts stay in memory until they are sent: 64 MiB per object
 MARK = "x-amz-meta-dlemu-upload"  # metadata header of an object: a random ID of the upload that wrote it
 
@@ -223,11 +223,6 @@ class ObjectWriter(Writer):
                 raise UserError(
                     f"{self._name}: bytes at offset {offset} belong to a part that is uploaded already, which S3 can't "
                     "change: write this format to a folder"
-                )
-            if number >= MAX_PARTS:
-                raise UserError(
-                    f"{self._name} exceeds {MAX_PARTS * PART_BYTES} bytes, the most that an upload in parts can have: "
-                    "wanted smaller files, or a folder"
                 )
             piece = view[: PART_BYTES - within]
             self._part(number, within)[within : within + len(piece)] = piece
