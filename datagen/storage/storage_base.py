@@ -26,7 +26,8 @@ Option = str | int | float | bool | None
 
 DIRECT_TYPES = {"direct", "direct_fs"}
 """Values of `storage.storage_type` for O_DIRECT reads: ours, and mlpstorage v3.0's (`--o-direct`)."""
-FOLDER_TYPES = {"local_fs", "parallel_fs", "posix", *DIRECT_TYPES}
+BUFFERED_TYPES = {"local_fs", "parallel_fs", "posix"}
+FOLDER_TYPES = BUFFERED_TYPES | DIRECT_TYPES
 """Values of `storage.storage_type` (DLIO's and ours) for any mounted file system: programs open files by path."""
 _LIBRARY_OPTIONS = ("storage_library", "uri_scheme")
 """Options by which mlpstorage picks an object-storage client; it passes them with `direct_fs`, too."""

@@ -15,7 +15,7 @@ from typing import Any
 
 from datagen.errors import UserError
 from datagen.registry import built_in, companion
-from datagen.storage.storage_base import DIRECT_TYPES, FOLDER_TYPES
+from datagen.storage.storage_base import BUFFERED_TYPES, FOLDER_TYPES
 from datagen.withheld import SECRET_NAMES
 from dlemu.config.duration import Duration
 from dlemu.config.schema import Workload, tree
@@ -284,7 +284,7 @@ def _without_effect(tree: Mapping[str, Any], *, received: bool) -> dict[str, str
         loader = None if traits is None else traits()
         effective |= {"reader.transfer_size"} if loader is None else {*loader.settings_used(data_format)}
         # Reads that bypass the page cache are not made by a library, so their size can be set.
-        direct = value("reader", "odirect") == "True" or storage_type not in FOLDER_TYPES - DIRECT_TYPES
+        direct = value("reader", "odirect") == "True" or storage_type not in BUFFERED_TYPES
         by_library = engine == "library" or (engine == "matched" and not direct)
         if by_library and not (loader and loader.reads_files(data_format)):
             effective -= {"reader.transfer_size"}
