@@ -163,6 +163,8 @@ class Exchange:
         if body:
             yield from self._send(memoryview(body))
         self.is_sending = False
+        if not self._blocking_reads:
+            yield  # the response has not arrived yet
         rest = yield from self._read_header()
         self._is_chunked = "chunked" in self._lower and "chunked" in self.header("transfer-encoding").lower()
         if self._bodiless or self.status in (204, 304):

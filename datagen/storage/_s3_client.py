@@ -7,7 +7,6 @@ small objects each wake-up, and each read that finds nothing, costs as much as c
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import heapq
 import itertools
@@ -180,16 +179,16 @@ class Client:
 
     def _attempt(self, request: Request, is_alone: Callable[[], bool]) -> Generator[Exchange, None, Exchange]:
         """Return a complete response. Raises OSError: there is none."""
-        connection = self._connection()
+        connection, counter = self._connection(), request.counter
         exchange = Exchange(
             connection,
             self._header(request, connection.address.netloc),
             request.body,
             request.target,
             bodiless=request.method == "HEAD",
-            header_problem=partial(_object_problem, request) if request.counter == "get" else None,
+            header_problem=partial(_object_problem, request) if counter == "get" else None,
         )
-        self.counts.sent(request.counter)
+        self.counts.sent(counter)
         exchange.deadline_ns = exchange.began_ns + self._timeout_ns
         checked_bytes, was_collecting = 0, False
         try:
@@ -208,7 +207,7 @@ class Client:
             raise
         finally:
             self.counts.ended(exchange.body_bytes)
-        if request.counter == "get":
+        if counter == "get":
             began_ns = exchange.began_ns
             self.counts.answered(exchange.first_byte_ns - began_ns, time.monotonic_ns() - began_ns)
         if exchange.reusable and len(self._idle) < MAX_IDLE_CONNECTIONS:
@@ -316,10 +315,14 @@ class Client:
 
     def _connection(self) -> Connection:
         """Return an idle connection that is still open, or a new one."""
-        with contextlib.suppress(IndexError):  # there is none, or another thread took it
+        try:
             while not (idle := self._idle.pop()).is_quiet():
                 self._close(idle)
-            return idle
+        except IndexError:  # there is none, or another thread took it
+            return self._connect()
+        return idle
+
+    def _connect(self) -> Connection:
         address = self._options.addresses[next(self._next_address) % len(self._options.addresses)]
         opened = Connection(address, self._tls, self._options.timeout_seconds)
         self.counts.add("connections_opened")

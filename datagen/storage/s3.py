@@ -45,12 +45,12 @@ class Storage(StorageBase):
         self._bucket, _, prefix = root.strip("/").partition("/")
         self._prefix = prefix and f"{prefix}/"
         self.counts = RequestCounts.kept_in(spec.account)  # of this storage's requests
-        self._client = Client(self._options, self.counts)
+        self.client = Client(self._options, self.counts)
         self.server = self._options.endpoint_url
 
     def open(self, path: str) -> ObjectReader:
         head = self._request("HEAD", path)
-        response = self._client.request(head)
+        response = self.client.request(head)
         return ObjectReader(self, head, _size_in(response), response.header("etag"))
 
     def open_sized(self, path: str, size_bytes: int) -> ObjectReader:
@@ -65,7 +65,7 @@ class Storage(StorageBase):
         for path, memory in files:
             end = min(self.spec.range_bytes, len(memory)) or None
             first_gets.append(self._request("GET", path, end=end, target=memory[:end]))
-        self._client.request_all(first_gets, self.spec.io_depth)
+        self.client.request_all(first_gets, self.spec.io_depth)
         results, more_gets = [], list[Request]()
         for get, (_, memory) in zip(first_gets, files, strict=True):
             response = get.response
@@ -75,7 +75,7 @@ class Storage(StorageBase):
             rest = ObjectReader(self, get, size, response.header("etag")).requests(memory[got:size], got)
             more_gets += rest
             results.append((size, min(size, len(memory)), 1 + len(rest)))
-        self._client.request_all(more_gets, self.spec.io_depth)
+        self.client.request_all(more_gets, self.spec.io_depth)
         return results
 
     def read_all(self, fills: Sequence[Fill]) -> list[int]:
@@ -85,11 +85,11 @@ class Storage(StorageBase):
             assert isinstance(reader, ObjectReader)
             sizes.append(max(0, min(len(buffer), reader.size_bytes - offset)))
             gets += reader.requests(buffer[: sizes[-1]], offset)
-        self._client.request_all(gets, self.spec.io_depth)
+        self.client.request_all(gets, self.spec.io_depth)
         return sizes
 
     def create(self, path: str) -> ObjectWriter:
-        return ObjectWriter(self._client, *self._locate(path), checksums=self._options.checksum_writes)
+        return ObjectWriter(self.client, *self._locate(path), checksums=self._options.checksum_writes)
 
     @contextlib.contextmanager
     def entries(self, folder: str) -> Iterator[Iterator[Entry]]:
@@ -102,27 +102,27 @@ class Storage(StorageBase):
         yield itertools.chain([first], listed)
 
     def size_bytes(self, path: str) -> int:
-        return _size_in(self._client.request(self._request("HEAD", path)))
+        return _size_in(self.client.request(self._request("HEAD", path)))
 
     def sizes(self, paths: Iterable[str]) -> Iterator[int | None]:
         waiting = iter(paths)
         while batch := list(itertools.islice(waiting, HEAD_BATCH)):
             heads = [self._request("HEAD", path, accepted=(404,)) for path in batch]
-            self._client.request_all(heads, HEADS_IN_FLIGHT)
+            self.client.request_all(heads, HEADS_IN_FLIGHT)
             for head in heads:
                 response = head.response
                 yield _size_in(response) if response is not None and response.succeeded else None
 
     def remove(self, path: str) -> None:
         self.size_bytes(path)  # DELETE of a missing object is no error in S3
-        self._client.request(self._request("DELETE", path))
+        self.client.request(self._request("DELETE", path))
 
     def uploads(self, folder: str, names: Iterable[str], *, end: bool = False) -> int:
         bucket, prefix = self._locate(folder)
         queries = [(("prefix", f"{prefix.rstrip('/')}/{name}"), ("uploads", "")) for name in names]
         # Some servers (MinIO) list the uploads of a whole key only
         listings = [Request(method="GET", bucket=bucket, query=query, parse=uploads_in) for query in queries]
-        self._client.request_all(listings, HEADS_IN_FLIGHT)
+        self.client.request_all(listings, HEADS_IN_FLIGHT)
         unfinished = list[tuple[str, str]]()
         for listing in listings:
             key = listing.query[0][1]
@@ -130,7 +130,7 @@ class Storage(StorageBase):
         if end:
             for key, upload_id in unfinished:
                 query = (("uploadId", upload_id),)
-                _abort(self._client, Request(method="DELETE", bucket=bucket, key=key, query=query))
+                _abort(self.client, Request(method="DELETE", bucket=bucket, key=key, query=query))
         return len(unfinished)
 
     def _pages(self, bucket: str, prefix: str) -> Iterator[list[Listed]]:
@@ -140,14 +140,14 @@ class Storage(StorageBase):
         while True:
             query = [*fixed, ("prefix", prefix)] + ([("continuation-token", token)] if token else [])
             request = Request(method="GET", bucket=bucket, query=query, parse=partial(page_in, prefix))
-            self._client.request(request)
+            self.client.request(request)
             entries, token = request.content
             yield entries
             if not token:
                 return
             if token in earlier or len(earlier) > MAX_PAGES:
                 raise UserError(
-                    f"{self._client.where(request)}: the listing of {prefix!r} does not end after {len(earlier) + 1} "
+                    f"{self.client.where(request)}: the listing of {prefix!r} does not end after {len(earlier) + 1} "
                     "pages: wanted fewer objects, or a server whose continuation tokens advance"
                 )
             earlier.add(token)
@@ -176,16 +176,18 @@ class ObjectReader(Reader):
     def __init__(self, storage: Storage, request: Request, size_bytes: int, etag: str = "") -> None:
         """Open the object that a request named."""
         super().__init__(size_bytes)
-        self._storage = storage
+        self._client, self._spec = storage.client, storage.spec
         bucket, key = request.bucket, request.key
         self._get = partial(Request, method="GET", bucket=bucket, key=key, size_bytes=size_bytes, etag=etag)
 
     def read_into(self, buffer: memoryview, offset: int) -> int:
-        return self._storage.read_all([(self, buffer, offset)])[0]
+        size = max(0, min(len(buffer), self.size_bytes - offset))
+        self._client.request_all(self.requests(buffer[:size], offset), self._spec.io_depth)
+        return size
 
     def requests(self, buffer: memoryview, offset: int) -> list[Request]:
         """Return the GETs that fill a buffer, and count them as reads."""
-        step = self._storage.spec.range_bytes or len(buffer) or 1
+        step = self._spec.range_bytes or len(buffer) or 1
         requests = []
         for start in range(0, len(buffer), step):
             piece = buffer[start : start + step]

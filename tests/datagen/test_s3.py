@@ -119,7 +119,7 @@ def test_what_goes_wrong_always_ends_with_what_it_was(server: Any, kind: str, re
 
 
 def _idle(storage: Any) -> Any:
-    return storage._client._idle
+    return storage.client._idle
 
 
 @pytest.mark.parametrize(
