@@ -21,11 +21,9 @@ def write_text(folder: str, name: str, text: str, *, advice: str = ELSEWHERE) ->
 
 
 def write_file(folder: str, name: str, write: Callable[[BinaryIO], object], *, advice: str = ELSEWHERE) -> None:
-    """Have `write` fill a file under a temporary name, then rename the file.
+    """Have `write` fill a file under a temporary name, then rename it; remove what a killed writer of it left.
 
-    Raises SpaceError that names the file when the disk is full or the folder can't be written, and ends in `advice`:
-    what to do instead. Nothing half-written is left behind; temporary files of an earlier writer of this file that was
-    killed are removed.
+    Raises SpaceError that ends in `advice`, what to do instead: the disk is full, or the folder can't be written.
     """
     path = os.path.join(folder, name)
     check_local(path, "the file to write")

@@ -1,12 +1,6 @@
 """dlemu's exceptions. Their messages are written for users.
 
 Every message says what was found, what was expected and what to do next. Only the command line prints them.
-
-    DlemuError            exit status 3   a run that could not continue (a rank or worker died, a deadline passed)
-    +- UserError          exit status 2   something the user can repair: a key, a value, a missing tool
-       +- DatasetError    exit status 2   the dataset is missing, incomplete, foreign or damaged
-       +- SpaceError      exit status 2   no space left: disk, memory, file descriptors
-       +- ServerError     exit status 2   a server that refuses or does not answer: whether files exist is unknown
 """
 
 import contextlib
@@ -15,16 +9,25 @@ import os
 from collections.abc import Iterator
 
 _STORAGE_FAILED = (errno.EIO, errno.ENXIO, errno.EROFS, errno.ESTALE, errno.EREMOTEIO)
+_SEE_LOG = "see the kernel's log (dmesg) for why"
+_READ_ADVICE = {
+    errno.ENOENT: "it existed when the run started, on several hosts on that of rank 0: let all of them see the "
+    "dataset, or make the file again with `dlemu datagen`",
+    # Some file systems open a file with O_DIRECT, but refuse to read it
+    errno.EINVAL: "the file system may refuse O_DIRECT: set reader.odirect=false",
+    errno.EACCES: "give the user of this run permission to read the dataset",
+    errno.EPERM: "give the user of this run permission to read the dataset",
+}
 
 
 class DlemuError(Exception):
-    """A run that could not continue."""
+    """A run that could not continue: a rank or worker died, a deadline passed."""
 
     exit_status = 3
 
 
 class UserError(DlemuError):
-    """Something the user can repair."""
+    """Something the user can repair: a key, a value, a missing tool."""
 
     exit_status = 2
 
@@ -58,7 +61,7 @@ def host_failure(error: BaseException) -> str:
     """
     if isinstance(error, OSError) and error.errno in _STORAGE_FAILED:
         named = error.filename or "a file"
-        return f"{named}: {error.strerror}: the storage failed to access it; see the kernel's log (dmesg) for why"
+        return f"{named}: {error.strerror}: the storage failed to access it; {_SEE_LOG}"
     if isinstance(error, MemoryError):
         return (
             "no memory is left for a process: free some, raise its limit (`ulimit -v`, a container's or job's), or use "
@@ -115,16 +118,7 @@ def unreadable(path: str, error: OSError) -> DlemuError:
     reason = f"{path}: {error.strerror or error}"
     if error.errno in (errno.EMFILE, errno.ENFILE):
         return SpaceError(f"{reason}: raise the limit (ulimit -n), or use fewer reader.read_threads")
-    if isinstance(error, FileNotFoundError):
-        return DatasetError(
-            f"{reason}: it existed when the run started, on several hosts on that of rank 0: let all of them see the "
-            "dataset, or make the file again with `dlemu datagen`"
-        )
-    if error.errno == errno.EINVAL:  # some file systems open a file with O_DIRECT, but refuse to read it
-        return DatasetError(f"{reason}: the file system may refuse O_DIRECT: set reader.odirect=false")
-    if isinstance(error, PermissionError):
-        return DatasetError(f"{reason}: give the user of this run permission to read the dataset")
-    return DatasetError(f"{reason}: the storage failed to read it; see the kernel's log (dmesg) for why")
+    return DatasetError(f"{reason}: {_READ_ADVICE.get(error.errno or 0, 'the storage failed to read it; ' + _SEE_LOG)}")
 
 
 def read_failure(path: str, error: Exception) -> DlemuError:

@@ -47,7 +47,6 @@ class FetchSpec:
 
     @property
     def dataset(self) -> DatasetSpec:
-        """Settings of the dataset."""
         return self.found.spec
 
     @property
@@ -71,14 +70,11 @@ class FetchSpec:
         return self.storage == NULL_STORAGE
 
     def by_local_paths(self, needed_by: str) -> FetchSpec:
-        """Return the spec for a library on this host that opens files itself; `needed_by` is the setting that needs it.
-
-        Raises UserError: the storage has no local paths.
-        """
+        """Return the spec for a library that opens files itself. Raises UserError: the storage has no local paths."""
         remedy = "set reader.data_loader=pytorch or threads, which read through the storage"
         folder = local_folder(open_storage(self.storage.buffered), self.layout.folder, needed_by, remedy)
-        storage = replace(FOLDERS, direct=self.storage.direct)
-        return replace(self, layout=replace(self.layout, folder=folder), storage=storage)
+        layout = replace(self.layout, folder=folder)
+        return replace(self, layout=layout, storage=replace(FOLDERS, direct=self.storage.direct))
 
     @property
     def samples_per_crop(self) -> int:
@@ -86,8 +82,7 @@ class FetchSpec:
         if self.max_group_bytes or not self.resize_bytes:
             return 0
         depth = self.storage.io_depth  # each request in flight reads another sample
-        memory = CROP_BYTES if depth == 1 else CROP_AHEAD_BYTES
-        return max(depth, memory // self.place_bytes)
+        return max(depth, (CROP_BYTES if depth == 1 else CROP_AHEAD_BYTES) // self.place_bytes)
 
     @property
     def buffer_bytes(self) -> int:

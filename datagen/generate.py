@@ -128,7 +128,7 @@ def prepare(spec: DatasetSpec, storage: StorageSpec = FOLDERS) -> None:
     refuse_own_files(spec)
     files, opened = files_of(spec), open_storage(storage.buffered)
     with _writing(spec.data_folder, opened):
-        opened.preflight(spec.data_folder)
+        opened.is_folder(spec.data_folder)  # fails if a server, credentials or a bucket are wrong
         existing = manifest.read(spec.data_folder, opened)
         if existing is None:
             refuse_foreign_files(spec, opened)
@@ -224,15 +224,14 @@ def _write(
             tally.add(size_bytes)
             return None
         writer = storage.create(part.path)
-        writer.advanced = tally.add
+        writer.on_advance = tally.add
         try:
             part.write(writer, buffer)
             if fsync:
                 writer.sync()
             writer.commit()
-        except BaseException:
+        finally:
             writer.discard()
-            raise
     return writer.position
 
 

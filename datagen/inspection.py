@@ -70,7 +70,7 @@ def inspect(
         return f"Make it with: {command_hint()}"
 
     try:
-        opened.preflight(spec.data_folder)
+        opened.is_folder(spec.data_folder)  # fails if a server, credentials or a bucket are wrong
         if spec.source == "folder":
             from datagen.own_folder import inspect_own_folder
 

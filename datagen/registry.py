@@ -1,11 +1,7 @@
 """Finds plug-ins by name: a module of a package by its plain name, a module of the user's by its dotted name.
 
-A distribution adds plain names by entry points, in the group that has the package's name.
-
-- A name that the user chose (a format, a loader): `find` for the class, `companion` for what its module declares.
-- A name in a received file (a result, a manifest): `is_built_in`, `built_in`, which import no dotted name.
-- An entry point: `installed`, `installed_part`. A module that a table of ours names: `import_by_name`.
-- An optional library (pip's extras), without which dlemu works: `library`.
+A distribution adds plain names by entry points, in the group that has the package's name. Names that the user chose are
+for `find` and `companion`, names in received files for `is_built_in` and `built_in`, which import no dotted name.
 """
 
 from __future__ import annotations
@@ -29,9 +25,7 @@ _NO_MEMORY = ("failed to map segment", "cannot allocate memory", "cannot create 
 
 
 def names(package: str) -> list[str]:
-    """Return the names a user may write, sorted: the modules of `package`, without `_private` and `..._base` ones, and
-    those that installed distributions add.
-    """
+    """Return the names a user may write, sorted: the public modules of `package`, and those that distributions add."""
     return sorted({*_names_in(*importlib.import_module(package).__path__), *installed(package)})
 
 
@@ -68,10 +62,9 @@ def find(package: str, name: str, attribute: str) -> Any:
     module, class_name = _located(package, name)
     wanted = class_name or attribute
     where = f"module {module.__name__} ({module.__file__})"
-    try:
-        found = getattr(module, wanted)
-    except AttributeError:
-        raise UserError(f"{where} has no {wanted!r}: define it there") from None
+    found = getattr(module, wanted, None)
+    if found is None:
+        raise UserError(f"{where} has no {wanted!r}: define it there")
     if missing := sorted(getattr(found, "__abstractmethods__", ())):
         raise UserError(f"{wanted!r} of {where} has no {', '.join(missing)}: define what its base class declares")
     return found
@@ -85,8 +78,7 @@ def companion(package: str, name: str, attribute: str, default: Any = None) -> A
 def import_by_name(module: str, name: str = "") -> Any:
     """Return what a module has under a name; without a name, the module.
 
-    All code that imports modules by a name in a string is here: elsewhere an import statement names the module, so that
-    readers and tools can follow it.
+    Only this module imports by a name in a string: readers and tools can follow an import statement.
     """
     imported = importlib.import_module(module)
     return getattr(imported, name) if name else imported
@@ -100,8 +92,7 @@ def is_dotted(name: str) -> bool:
 def is_built_in(package: str, name: str) -> bool:
     """Return whether `name` is a plain name that dlemu or an installed distribution provides.
 
-    It guards names in received files (results, manifests): a dotted name could make `find` import, and so run, any
-    module that such a file names.
+    In a received file (a result, a manifest) a dotted name could make `find` import, and so run, any module.
     """
     return "." not in name and name in names(package)
 
@@ -113,41 +104,35 @@ def built_in(package: str, name: str, attribute: str, default: Any) -> Any:
 
 def _located(package: str, name: str) -> tuple[ModuleType, str]:
     """Return the module that a name refers to, and the class if the name ends in one, else ''."""
-    if not is_dotted(name):
-        known = names(package)
-        if name not in known:
-            wanted = f"{nearest(name, known)}wanted one of {', '.join(known)}, or the dotted name of your own module"
-            raise UserError(f"{package} has no {name!r}: {wanted}")
+    known = names(package)
+    if name in known:
         added = installed(package).get(name)
-        return _import(added.module if added else f"{package}.{name}"), ""
-    parent, _, last = name.rpartition(".")
-    if _exists(name):
-        return _import(name), ""
-    if parent and _exists(parent):
-        return _import(parent), last
+        candidates = [(added.module if added else f"{package}.{name}", "")]
+    elif is_dotted(name):
+        parent, _, last = name.rpartition(".")
+        candidates = [] if name.startswith(".") else [(name, ""), (parent, last)]
+    else:
+        wanted = f"{nearest(name, known)}wanted one of {', '.join(known)}, or the dotted name of your own module"
+        raise UserError(f"{package} has no {name!r}: {wanted}")
+    for path, class_name in candidates:
+        module = _import(path)
+        if module is not None:
+            return module, class_name
     raise UserError(
         f"{name!r} is neither a module that Python can import nor a class in one: put its folder on PYTHONPATH, "
-        f"or name one of {package}: {', '.join(names(package))}"
+        f"or name one of {package}: {', '.join(known)}"
     )
 
 
-def _exists(module: str) -> bool:
-    """Return whether a module can be found. Its parents are imported, so that their failures are reported."""
-    parent = module.rpartition(".")[0]
-    if parent and not (_exists(parent) and hasattr(_import(parent), "__path__")):
-        return False
-    try:
-        return importlib.util.find_spec(module) is not None
-    except (ValueError, ImportError):  # a module without __spec__, such as __main__; a name such as `a..b`
-        return False
-
-
-def _import(module: str) -> ModuleType:
+def _import(module: str) -> ModuleType | None:
+    """Import a module; return None if there is none. Raises UserError: a package that it needs is not installed."""
     was_collecting = gc.isenabled()
     gc.disable()  # garbage collection during the import took a tenth of PyTorch's import, and what it makes stays
     try:
         return importlib.import_module(module)
     except ModuleNotFoundError as error:
+        if f"{module}.".startswith(f"{error.name}."):
+            return None
         raise UserError(
             f"{module} needs the Python package {error.name!r}, which is not installed: install it with pip"
         ) from error
@@ -173,12 +158,7 @@ def library(name: str, extra: str, needed_by: str = "this format") -> Any:
     try:
         return importlib.import_module(name)
     except ImportError as error:
+        what = f"{needed_by} needs the Python package {name.partition('.')[0]!r}, which can't be imported ({error})"
         if any(words in str(error).lower() for words in _NO_MEMORY):
-            raise SpaceError(
-                f"{needed_by} needs the Python package {name.partition('.')[0]!r}, for which this process has no "
-                f"memory ({error}): raise its limit (`ulimit -v`), or free some memory"
-            ) from error
-        raise UserError(
-            f"{needed_by} needs the Python package {name.partition('.')[0]!r}, which can't be imported ({error}): "
-            f"install it with: pip install 'dlemu[{extra}]'"
-        ) from error
+            raise SpaceError(f"{what}: raise this process's limit (`ulimit -v`), or free some memory") from error
+        raise UserError(f"{what}: install it with: pip install 'dlemu[{extra}]'") from error

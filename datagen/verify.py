@@ -100,7 +100,7 @@ class _Checker:
         """Generate the file again, into a writer that compares instead of writing; return how they differ, or ''."""
         with contextlib.closing(self._storage.open(part.path)) as reader:
             comparison = _Comparison(reader, stored)
-            comparison.advanced = self._tally.add
+            comparison.on_advance = self._tally.add
             try:
                 part.write(comparison, generated)
                 offset = min(reader.size_bytes, comparison.position)

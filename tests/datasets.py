@@ -14,7 +14,7 @@ from datagen import registry
 from datagen.formats.format_base import UnreadFormat
 from datagen.generate import finish, generate, prepare
 from datagen.spec import DatasetSpec
-from datagen.storage.storage_base import FOLDERS, StorageSpec, has_paths, storage_spec
+from datagen.storage.storage_base import FOLDER_TYPES, FOLDERS, StorageSpec, storage_spec
 
 
 def make_dataset(folder: Path, **settings: Any) -> DatasetSpec:
@@ -57,4 +57,4 @@ def small_disk(folder: Path, size: str) -> Iterator[Path]:
 
 def storage_named(name: str) -> StorageSpec:
     """Return the spec of a storage by the name of its file."""
-    return storage_spec(name) if has_paths(name) else StorageSpec(type=name)
+    return storage_spec(StorageSpec(type=name)) if name in FOLDER_TYPES else StorageSpec(type=name)

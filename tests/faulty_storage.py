@@ -157,9 +157,6 @@ class _Writer(Writer):
     def __init__(self, writer: Writer, plan: Plan, path: str) -> None:
         self._writer, self._plan, self._path = writer, plan, path
 
-    def discard(self) -> None:
-        self._writer.discard()
-
     def write_at(self, data: Bytes, offset: int) -> None:
         self._plan.meet("write", self._path)
         self._writer.write_at(data, offset)
@@ -171,3 +168,6 @@ class _Writer(Writer):
     def commit(self) -> None:
         self._plan.meet("rename", self._path)
         self._writer.commit()
+
+    def discard(self) -> None:
+        self._writer.discard()

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from datagen.registry import find
-from datagen.storage.storage_base import open_storage, read_whole, storage_spec
+from datagen.storage.storage_base import StorageSpec, open_storage, read_whole
 from tests.e2e import harness
 from tests.e2e.harness import Ended
 
@@ -138,7 +138,7 @@ def test_the_storage_of_the_page_holds_a_dataset_and_checkpoints_by_its_dotted_n
 
 def test_the_storage_of_the_page_keeps_its_promises(mine: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(str(mine))
-    storage = open_storage(storage_spec("mine.my_store", root=str(mine / "files.db")))
+    storage = open_storage(StorageSpec(type="mine.my_store", root=str(mine / "files.db")))
     with pytest.raises(FileNotFoundError), storage.entries("set"):
         pass
     assert not storage.is_folder("set")

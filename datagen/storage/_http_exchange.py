@@ -13,43 +13,51 @@ import socket
 import ssl
 import struct
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator
+from typing import Any, TypeVar
+from urllib.parse import SplitResult
 
-MAX_HEADER_BYTES = 16 << 10  # maximum size of a response header
+from datagen.storage.storage_base import Bytes
+
+CONNECT_SECONDS = 10.0  # Linux repeats a lost SYN after 1, 3 and 7 s
+MAX_HEADER_BYTES = 16 << 10  # maximum size of a response header, with those of interim responses before it
 HEADER_READ_BYTES = 4 << 10  # maximum read of the header: body bytes that come with it must be copied
 SEND_BYTES = 4 << 20  # maximum bytes per send call
-ERROR_BYTES = 64 << 10  # maximum bytes read of an error's body: its code and message are at the beginning
-BODY_BYTES = 1 << 20  # default limit for the body of a response that is kept in memory instead of a target buffer
+BODY_READ_BYTES = 64 << 10  # maximum read of a body that is kept in memory instead of a target buffer
+BODY_BYTES = 8 << 20
+"""Maximum size of a body that is kept in memory: a page of a listing has 1000 keys of 1024 bytes, each byte written as
+a character reference, and their metadata."""
 MAX_CHUNK_LINE_BYTES = 4 << 10  # maximum length of the line before a chunk, and of all lines after the last one
-MAX_INTERIM_RESPONSES = 16  # maximum 1xx responses (Continue, Early Hints) before the final one
-_is_hexadecimal = re.compile(rb"[0-9A-Fa-f]{1,15}").fullmatch
+_chunk_line = re.compile(rb"([0-9A-Fa-f]{1,15})[ \t]*(?:;[^\r\n]*)?\r\n").match
+BAD_CHUNKS = "the chunks of the response can't be parsed"
+WOULD_BLOCK = (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
+T = TypeVar("T")
+Steps = Generator[None, None, T]  # pauses where the socket would block
 _is_number = re.compile("[0-9]{1,18}").fullmatch
 
 
 class BrokenResponseError(OSError):
     """The response is not HTTP, is incomplete, or contradicts the request."""
 
-
-class Address:
-    """Scheme, host and port of a server."""
-
-    def __init__(self, url_scheme: str, host: str, port: int) -> None:
-        self.is_tls = url_scheme == "https"
-        self.host = host
-        self.port = port
-        name = f"[{host}]" if ":" in host else host
-        self.authority = name if port == (443 if self.is_tls else 80) else f"{name}:{port}"
+    def __init__(self, problem: str, number: int = errno.EPROTO) -> None:
+        super().__init__(number, problem)
 
 
 class _Socket(socket.socket):
-    """Closes itself without a ResourceWarning: a garbage-collected cycle may free it before its `Connection`."""
+    """Closes itself without a ResourceWarning."""
 
     def __del__(self) -> None:
         self.close()
 
 
 class TlsSocket(ssl.SSLSocket):
-    """The same for TLS; set as `sslsocket_class` of the SSL context."""
+    """The same for TLS, set as `sslsocket_class` of the SSL context; it ignores flags, and never waits."""
+
+    def send(self, data: Any, flags: int = 0) -> int:
+        return super().send(data)
+
+    def recv_into(self, buffer: Any, nbytes: int | None = None, flags: int = 0) -> int:
+        return super().recv_into(buffer)
 
     def __del__(self) -> None:
         self.close()
@@ -58,46 +66,31 @@ class TlsSocket(ssl.SSLSocket):
 class Connection:
     """An open connection; it carries one request at a time."""
 
-    def __init__(
-        self, address: Address, tls: ssl.SSLContext | None, connect_seconds: float, timeout_seconds: float
-    ) -> None:
-        """Connect within `connect_seconds`; blocking reads time out after `timeout_seconds`. Raises OSError."""
+    def __init__(self, address: SplitResult, tls: ssl.SSLContext | None, timeout_seconds: float) -> None:
+        """Connect, with TLS to an address of https; blocking reads time out after `timeout_seconds`. Raises OSError."""
         self.address = address
         self.scratch = bytearray(MAX_HEADER_BYTES)
-        plain = _Socket(fileno=socket.create_connection((address.host, address.port), connect_seconds).detach())
+        is_tls = address.scheme == "https"
+        place = address.hostname, address.port or (443 if is_tls else 80)
+        connect_seconds = min(CONNECT_SECONDS, timeout_seconds)
+        plain = _Socket(fileno=socket.create_connection(place, connect_seconds).detach())
         plain.settimeout(connect_seconds)
         plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        try:
-            self.socket = tls.wrap_socket(plain, server_hostname=address.host) if tls else plain
-        except BaseException:
-            plain.close()
-            raise
+        microseconds = max(1, round(1e6 * timeout_seconds))
+        timeval = struct.pack("ll", *divmod(microseconds, 1_000_000))  # struct timeval
+        plain.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, timeval)
+        self.socket = tls.wrap_socket(plain, server_hostname=address.hostname) if tls and is_tls else plain
+        self.socket.setblocking(not is_tls)
         self.descriptor = self.socket.fileno()
         self._poller = select.poll()
         self._poller.register(self.descriptor, select.POLLIN)
-        receive: Callable[[memoryview | bytearray, int, int], int] = self._receive_tls if tls else plain.recv_into
-        self.receive_into = receive
-        """Called with a buffer, the maximum bytes (0: its length) and recv flags. TLS ignores flags and never waits."""
-        self.send_flags = 0 if tls else socket.MSG_DONTWAIT
-        self.socket.setblocking(tls is None)
-        if tls is None:
-            microseconds = max(1, round(1e6 * timeout_seconds))
-            timeval = struct.pack("ll", *divmod(microseconds, 1_000_000))  # struct timeval
-            plain.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, timeval)
 
     def is_quiet(self) -> bool:
         """Return whether the idle connection has nothing to read; data or an EOF mean that it can't be reused."""
         return not self._poller.poll(0)
 
-    def _receive_tls(self, buffer: memoryview | bytearray, _most: int, _flags: int) -> int:
-        return self.socket.recv_into(buffer)
-
     def close(self) -> None:
         self.socket.close()
-
-    def __del__(self) -> None:
-        if hasattr(self, "socket"):
-            self.socket.close()
 
 
 class Exchange:
@@ -105,34 +98,32 @@ class Exchange:
 
     status = 0
     succeeded = False
-    body = b""  # the response body, unless it went to the target buffer
+    body = b""  # the response body, unless it went to the target
     body_bytes = 0  # bytes of the response body so far
-    length: int | None = None  # bytes of the response body; None: it is chunked, or ends with the connection
+    length: int | None = None  # bytes of the whole body; None: not known before its end
     first_byte_ns = 0
     progress_bytes = 0  # all bytes sent and received so far
     reusable = True  # the connection can carry another request
-    _header_bytes = 0
+    deadline_ns = 0  # when whoever drives it looks at its progress
+    is_sending = True
+    is_collecting = False  # the body of an error, a listing, ... arrives: it is kept in memory instead of in a target
     _text = _lower = ""  # the response header as received, and in lower case
-    collected: bytearray | None = None  # the body so far of an error, a listing, ...: kept here instead of in a target
-    _chunked: bytearray | None = None  # what was received of a chunked body, with its framing; None for any other body
-    _next_chunk = 0  # where the first chunk that has not arrived completely begins there
-    _interim = 0
-    _is_complete = False
+    _is_chunked = False
+    _blocking_reads = 0  # how many of the next reads wait for what they read
 
     def __init__(
         self,
         connection: Connection,
         head: bytes,
-        body: Sequence[memoryview],
+        body: Bytes,
         target: memoryview | None,
         *,
         bodiless: bool = False,
-        most_bytes: int = BODY_BYTES,
         header_problem: Callable[[Exchange], str] | None = None,
     ) -> None:
         """Prepare a request of header `head` and `body`; the body of a successful response goes to `target`.
 
-        With `bodiless` the response has no body (HEAD). Without a target, a body of at most `most_bytes` is kept in
+        With `bodiless` the response has no body (HEAD). Without a target, a body of at most `BODY_BYTES` is kept in
         memory. `header_problem` inspects a successful response's header before its body is read: it returns why the
         response is unusable, or ''.
         """
@@ -140,14 +131,9 @@ class Exchange:
         self.began_ns = time.monotonic_ns()
         self._target = target
         self._bodiless = bodiless
-        self._most_bytes = most_bytes  # maximum bytes of `collected`
         self._header_problem = header_problem
-        self._out: list[bytes | memoryview] = [head, *body]
-        self._header_buffer = connection.scratch
-
-    @property
-    def wants_to_send(self) -> bool:
-        return bool(self._out)
+        self._receive_into = connection.socket.recv_into
+        self._steps = self._run(head, body)
 
     def header(self, name: str) -> str:
         """Return a response header's value (the last, if repeated), '' if absent; `name` is in lower case."""
@@ -161,182 +147,148 @@ class Exchange:
     def advance(self, *, wait: bool = False) -> bool:
         """Send and receive as far as possible without blocking; return whether the response is complete.
 
-        With `wait`, for a request that is alone in flight, a read blocks until the whole body is there (not over TLS):
-        one system call, instead of a poll, a read and an EAGAIN for each piece that arrives. It returns False if the
+        With `wait`, for a request that is alone in flight, the reads of header and body block (not over TLS): one
+        system call, instead of a poll, a read and an EAGAIN for each piece that arrives. It returns False if the
         connection's timeout has passed, or a read was cut short.
 
         Raises OSError: the connection broke, or the response is not valid HTTP.
         """
-        try:
-            while self._out:
-                self._send()
-            while not self.status:
-                self._read_header(0 if wait else socket.MSG_DONTWAIT)
-                if wait and not self.status:
-                    return False
-            while not self._is_complete:
-                self._read_body(wait)
-                if wait and not self._is_complete:
-                    return False
-        except (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError):
+        self._blocking_reads = 2 if wait else 0
+        for _ in self._steps:  # it pauses where it would block
             return False
-        if self.collected is not None:
-            self.body = bytes(self.collected)
         return True
 
-    def _send(self) -> None:
-        piece = self._out[0]
-        try:
-            sent = self.connection.socket.send(piece[:SEND_BYTES], self.connection.send_flags)
-        except (BrokenPipeError, ConnectionResetError):
-            # A server that refuses a large body responds and closes; its response may have arrived already
-            self._out.clear()
-            self.reusable = False
+    def _run(self, head: bytes, body: Bytes) -> Steps[None]:
+        yield from self._send(memoryview(head))
+        if body:
+            yield from self._send(memoryview(body))
+        self.is_sending = False
+        if not self._blocking_reads:
+            yield  # the response has not arrived yet
+        rest = yield from self._read_header()
+        self._is_chunked = "chunked" in self._lower and "chunked" in self.header("transfer-encoding").lower()
+        if self._bodiless or self.status in (204, 304):
+            self.length = 0
+        elif not self._is_chunked:
+            self.length = number_in(self.header("content-length"))
+        if self.succeeded and self._header_problem is not None and (wrong := self._header_problem(self)):
+            raise BrokenResponseError(wrong)
+        if self.succeeded and self._target is not None:
+            yield from self._fill(self._target, rest)
             return
-        self.progress_bytes += sent
-        if sent == len(piece):
-            del self._out[0]
+        self.is_collecting = True
+        received = bytearray(rest)
+        if self._is_chunked and self.length is None:
+            self.body = yield from self._read_chunks(received)
         else:
-            self._out[0] = piece[sent:]
+            while self.length is None or len(received) < self.length:
+                if not (yield from self._read_more(received)):
+                    break  # without a length, the body ends with the connection
+            self.reusable = self.reusable and len(received) == self.length
+            self.body = bytes(received[: self.length])
+        self.body_bytes = len(self.body)
 
-    def _read_header(self, flags: int) -> None:
-        free = memoryview(self._header_buffer)[self._header_bytes : self._header_bytes + HEADER_READ_BYTES]
-        if not free:
-            raise BrokenResponseError(errno.EPROTO, "the response headers do not end")
-        count = self.connection.receive_into(free, 0, flags)
-        if not count:
-            raise BrokenResponseError(errno.ECONNRESET, "the server closed the connection without a response")
-        if not self._header_bytes:
-            self.first_byte_ns = time.monotonic_ns()
-        searched = max(0, self._header_bytes - 3)
-        self._header_bytes += count
-        self.progress_bytes += count
-        while (end := self._header_buffer.find(b"\r\n\r\n", searched, self._header_bytes)) >= 0:
-            self._parse_header(self._header_buffer[: end + 2].decode("latin-1"))
-            rest = memoryview(self._header_buffer)[end + 4 : self._header_bytes]
-            if not 100 <= self.status < 200:
-                self._begin_body(rest)
+    def _send(self, data: memoryview) -> Steps[None]:
+        while data and self.reusable:
+            try:
+                sent = self.connection.socket.send(data[:SEND_BYTES], socket.MSG_DONTWAIT)
+            except WOULD_BLOCK:
+                yield
+                continue
+            except (BrokenPipeError, ConnectionResetError):
+                # A server that refuses a large body responds and closes; its response may have arrived already
+                self.reusable = False
                 return
-            self._interim += 1
-            if self._interim > MAX_INTERIM_RESPONSES:
-                raise BrokenResponseError(errno.EPROTO, f"{self._interim} responses of {self.status}, and no final one")
-            self._header_buffer[: len(rest)] = bytes(rest)
-            self._header_bytes = len(rest)
-            self.status = searched = 0  # the header of another response follows
+            self.progress_bytes += sent
+            data = data[sent:]
+
+    def _receive(self, buffer: memoryview | bytearray, flags: int = 0, *, may_end: bool = False) -> Steps[int]:
+        """Receive into a buffer; return the bytes, 0 at the end if it `may_end`. `flags` are for a read that blocks."""
+        while True:
+            blocks, self._blocking_reads = self._blocking_reads > 0, self._blocking_reads - 1
+            try:
+                count = self._receive_into(buffer, 0, flags if blocks else socket.MSG_DONTWAIT)
+            except WOULD_BLOCK:
+                yield
+                continue
+            if not count and not may_end:
+                of = "" if self.length is None else f" of {self.length}"
+                ended = f"the response ended after {self.body_bytes}{of} bytes"
+                none = "the server closed the connection without a response"
+                raise BrokenResponseError(ended if self.status else none, errno.ECONNRESET)
+            self.progress_bytes += count
+            return count
+
+    def _read_header(self) -> Steps[memoryview]:
+        """Read the response's header; return the bytes of the body that arrived with it."""
+        buffer, begin, received = self.connection.scratch, 0, 0
+        while not self.status or 100 <= self.status < 200:  # interim (Continue, Early Hints): another header follows
+            while (end := buffer.find(b"\r\n\r\n", begin, received)) < 0:
+                free = memoryview(buffer)[received : received + HEADER_READ_BYTES]
+                if not free:
+                    raise BrokenResponseError("the response headers do not end")
+                received += yield from self._receive(free)
+                self.first_byte_ns = self.first_byte_ns or time.monotonic_ns()
+            self._parse_header(buffer[begin : end + 2].decode("latin-1"))
+            begin = end + 4
+        return memoryview(buffer)[begin:received]
 
     def _parse_header(self, text: str) -> None:
         status = text[9:12]
         if not text.startswith("HTTP/1.") or not status.isdecimal():
             first = text[: text.index("\r\n")]
-            raise BrokenResponseError(errno.EPROTO, f"the response begins with {first[:60]!r}, which is not HTTP")
+            raise BrokenResponseError(f"the response begins with {first[:60]!r}, which is not HTTP")
         self.status = int(status)
         self.succeeded = self.status in (200, 204, 206)
         self._text, self._lower = text, text.lower()
-        is_old = text.startswith("HTTP/1.0")
-        if is_old or "close" in self._lower:
-            closing = self.header("connection").lower()
-            if closing == "close" or (is_old and closing != "keep-alive"):
-                self.reusable = False
+        if text.startswith("HTTP/1.0") or self.header("connection").lower() == "close":
+            self.reusable = False
 
-    def _begin_body(self, rest: memoryview) -> None:
-        if self._bodiless or self.status in (204, 304):
-            self.length = 0
-        elif "chunked" in self._lower and "chunked" in self.header("transfer-encoding").lower():
-            self._chunked = bytearray()
-        else:
-            self.length = number_in(self.header("content-length"))
-            self.reusable = self.reusable and self.length is not None
-        if not self.succeeded:
-            self.collected, self._most_bytes = bytearray(), ERROR_BYTES
-        elif self._header_problem is not None and (wrong := self._header_problem(self)):
-            raise BrokenResponseError(errno.EPROTO, wrong)
-        elif self._chunked is not None and self._target is not None:
-            raise BrokenResponseError(errno.EPROTO, "an object arrived in chunks, without its length")
-        elif self._target is None:
-            self.collected = bytearray()
-        self._receive_body(rest)
+    def _fill(self, target: memoryview, rest: memoryview) -> Steps[None]:
+        """Read the body into the target."""
+        if self.length is None or self.length > len(target):
+            raise BrokenResponseError(f"the response has {self.length} bytes, wanted at most {len(target)}")
+        target = target[: self.length]
+        self.body_bytes = min(len(rest), self.length)
+        target[: self.body_bytes] = rest[: self.body_bytes]
+        self.reusable = self.reusable and len(rest) == self.body_bytes  # else it has more than the stated length
+        while self.body_bytes < self.length:
+            self.body_bytes += yield from self._receive(target[self.body_bytes :], socket.MSG_WAITALL)
 
-    def _receive_body(self, piece: memoryview) -> None:
-        """Store received body bytes, and note whether the body is complete."""
-        if self._chunked is not None:
-            self._receive_chunks(piece)
-            return
-        if self.length is not None and len(piece) > self.length - self.body_bytes:
-            piece, self.reusable = piece[: self.length - self.body_bytes], False  # more than the stated length
-        self._store(piece)
-        self._check_length()
+    def _read_more(self, received: bytearray) -> Steps[int]:
+        """Append to a body that is kept in memory; return the bytes: 0 if it ended with the connection, as it may."""
+        if len(received) > BODY_BYTES:
+            text = f"the response is longer than {BODY_BYTES >> 10} KiB, the most that such a response has"
+            raise BrokenResponseError(text, errno.EMSGSIZE)
+        self.body_bytes, piece = len(received), bytearray(BODY_READ_BYTES)
+        count = yield from self._receive(piece, may_end=self.length is None and not self._is_chunked)
+        received += piece[:count]
+        return count
 
-    def _receive_chunks(self, piece: memoryview) -> None:
-        """Store the body bytes of the chunks that are complete (RFC 9112, section 7.1)."""
-        received = self._chunked
-        assert received is not None
-        received += piece
-        if len(received) > 2 * (self._most_bytes + MAX_HEADER_BYTES):
-            raise BrokenResponseError(errno.EPROTO, "the response has more chunks than such a response can have")
-        while not self._is_complete:
-            line_end = received.find(b"\r\n", self._next_chunk, self._next_chunk + MAX_CHUNK_LINE_BYTES)
-            if line_end < 0 and len(received) - self._next_chunk < MAX_CHUNK_LINE_BYTES:
-                return
-            size = received[self._next_chunk : max(0, line_end)].partition(b";")[0].strip()
-            if not _is_hexadecimal(size):
-                raise _bad_chunks()
-            begin, end = line_end + 2, line_end + 2 + int(size, 16)
-            if begin == end:  # the last chunk: trailers may follow, and an empty line
-                self._is_complete = received.find(b"\r\n\r\n", line_end) >= 0
-                if not self._is_complete and len(received) - line_end > MAX_CHUNK_LINE_BYTES:
-                    raise _bad_chunks()
-                return
-            if len(received) < end + 2:
-                return
+    def _read_chunks(self, received: bytearray) -> Steps[bytes]:
+        """Return the body that is sent in chunks (RFC 9112, section 7.1), of which `received` has arrived."""
+        body, begin = bytearray(), 0
+        while True:
+            while (line := _chunk_line(received, begin)) is None:
+                if len(received) - begin > MAX_CHUNK_LINE_BYTES or b"\n" in received[begin:]:
+                    raise BrokenResponseError(BAD_CHUNKS)
+                yield from self._read_more(received)
+            begin, end = line.end(), line.end() + int(line[1], 16)
+            if begin == end:
+                break
+            while len(received) < end + 2:
+                yield from self._read_more(received)
             if received[end : end + 2] != b"\r\n":
-                raise _bad_chunks()
-            self._store(memoryview(bytes(received[begin:end])))
-            self._next_chunk = end + 2
-
-    def _check_length(self) -> None:
-        self._is_complete |= self.length is not None and self.body_bytes >= self.length
-
-    def _store(self, part: memoryview) -> None:
-        begin, self.body_bytes = self.body_bytes, self.body_bytes + len(part)
-        if self.collected is None:
-            assert self._target is not None
-            if self.body_bytes > len(self._target):
-                raise BrokenResponseError(errno.EPROTO, f"the response exceeds the {len(self._target)} bytes wanted")
-            self._target[begin : self.body_bytes] = part
-            return
-        self.collected += part[: self._most_bytes - len(self.collected)]
-        if self.body_bytes > self._most_bytes:
-            if self.succeeded:
-                text = f"the response is longer than {self._most_bytes >> 10} KiB, the most that such a response has"
-                raise BrokenResponseError(errno.EMSGSIZE, text)
-            self._is_complete, self.reusable = True, False  # the rest of an error's body is not needed
-
-    def _read_body(self, wait: bool) -> None:
-        receive_into, target = self.connection.receive_into, self._target
-        if self.collected is None and target is not None and self.body_bytes < len(target):
-            most = len(target) if self.length is None else min(len(target), self.length)
-            flags = socket.MSG_WAITALL if wait else socket.MSG_DONTWAIT
-            count = receive_into(target[self.body_bytes : most], 0, flags)
-            self.body_bytes += count
-            self._check_length()
-        else:
-            piece = bytearray(4 * MAX_HEADER_BYTES)
-            count = receive_into(piece, 0, 0 if wait else socket.MSG_DONTWAIT)
-            self._receive_body(memoryview(piece)[:count])
-        self.progress_bytes += count
-        if count:
-            return
-        if self.length is None and self._chunked is None:
-            self.length, self._is_complete = self.body_bytes, True
-            return
-        of = "" if self.length is None else f" of {self.length}"
-        raise BrokenResponseError(errno.ECONNRESET, f"the response ended after {self.body_bytes}{of} bytes")
+                raise BrokenResponseError(BAD_CHUNKS)
+            body += received[begin:end]
+            begin = end + 2
+        while received.find(b"\r\n\r\n", begin - 2) < 0:  # trailers may follow the last chunk, and an empty line
+            if len(received) - begin > MAX_CHUNK_LINE_BYTES:
+                raise BrokenResponseError(BAD_CHUNKS)
+            yield from self._read_more(received)
+        return bytes(body)
 
 
 def number_in(text: str) -> int | None:
     """Return the decimal number in a header's value; None if it is none, or has more than 18 digits."""
     return int(text) if _is_number(text) else None
-
-
-def _bad_chunks() -> BrokenResponseError:
-    return BrokenResponseError(errno.EPROTO, "the chunks of the response can't be parsed")

@@ -50,7 +50,7 @@ class RequestCounts:
         """Return counts kept in a file of the folder; in this process only if it can't be written."""
         if not folder:
             return cls()
-        path = os.path.join(folder, f"{_host()}{os.getpid()}{SUFFIX}")
+        path = os.path.join(folder, f"{platform.node()}-{os.getpid()}{SUFFIX}")
         try:
             with contextlib.suppress(FileExistsError):
                 os.mkdir(folder)
@@ -65,7 +65,6 @@ class RequestCounts:
         return cls(np.frombuffer(memory, np.int64))
 
     def add(self, counter: str, amount: int = 1) -> None:
-        """Add to a counter."""
         self._cells[INDEX[counter]] += amount
 
     def sent(self, kind: str) -> None:
@@ -112,10 +111,6 @@ def read_counts(folder: str) -> RequestCounts:
                     values = np.fromfile(os.path.join(folder, name), np.int64)
                     total.values += values if len(values) == _SIZE else 0
     return total
-
-
-def _host() -> str:
-    return f"{platform.node()}-"
 
 
 def remove_counts(folder: str) -> None:

@@ -10,19 +10,19 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager
+from collections.abc import Iterator
 from typing import Any
 
 from datagen import owned
 from datagen.errors import UserError, no_such_file
 from datagen.registry import library
-from datagen.storage.storage_base import Bytes, Entry, Listed, Option, Reader, StorageBase, StorageSpec, Writer
+from datagen.storage.memory import MemoryWriter
+from datagen.storage.posix import FileWriter
+from datagen.storage.storage_base import Bytes, Entry, Listed, Reader, StorageBase, StorageSpec, Writer
 from datagen.withheld import public_text, scrubbed
 
 LOCAL_SCHEMES = ("file", "local")
 MAX_FILE_BYTES = 16 << 30
-Errors = Callable[[str], AbstractContextManager[None]]  # of a file, by its path
 
 
 class Storage(StorageBase):
@@ -44,7 +44,7 @@ class Storage(StorageBase):
         self._options = dict(spec.options)
         try:
             # No shared instance for threads and forks: some file systems keep connections and event loops
-            self._files: Any = fsspec.filesystem(scheme, skip_instance_cache=scheme != "memory", **dict(spec.options))
+            self.files: Any = fsspec.filesystem(scheme, skip_instance_cache=scheme != "memory", **self._options)
         except (ImportError, ValueError, TypeError) as error:
             what = f"storage.storage_root is {public_text(spec.root)}"
             if isinstance(error, TypeError):
@@ -52,19 +52,20 @@ class Storage(StorageBase):
             raise UserError(f"{what}: {scrubbed(str(error), self._options)}") from None
 
     def open(self, path: str) -> FsspecReader:
-        return FsspecReader(self._files, self._url(path), self.size_bytes(path), self._errors)
+        return FsspecReader(self, self._url(path), self.size_bytes(path))
 
-    def create(self, path: str) -> FsspecWriter:
-        return FsspecWriter(self._files, self._url(path), self._errors, renames=self._is_local)
+    def create(self, path: str) -> Writer:
+        local = self.local_path(path)
+        return FsspecWriter(self, self._url(path)) if local is None else FileWriter(local)
 
     @contextlib.contextmanager
     def entries(self, folder: str) -> Iterator[Iterator[Entry]]:
         url = self._url(folder)
-        self._files.invalidate_cache()
-        with self._errors(folder):
-            listed = self._files.ls(url, detail=True)
+        self.files.invalidate_cache()
+        with self.errors(folder):
+            listed = self.files.ls(url, detail=True)
         below = [entry for entry in listed if entry["name"].rstrip("/") != _bare(url)]
-        if not below and not self._files.isdir(url):
+        if not below and not self.files.isdir(url):
             raise no_such_file(folder)
         yield (
             Listed(entry["name"].rstrip("/").rpartition("/")[2], entry["type"] == "directory", entry.get("size"))
@@ -72,8 +73,8 @@ class Storage(StorageBase):
         )
 
     def size_bytes(self, path: str) -> int:
-        with self._errors(path):
-            info = self._files.info(self._url(path))
+        with self.errors(path):
+            info = self.files.info(self._url(path))
         if info["type"] == "directory":
             raise no_such_file(path)
         if info["type"] == "other":  # a local pipe or device: opening a pipe would block forever
@@ -81,12 +82,12 @@ class Storage(StorageBase):
         return int(info["size"])
 
     def remove(self, path: str) -> None:
-        with self._errors(path):
-            self._files.rm_file(self._url(path))
+        with self.errors(path):
+            self.files.rm_file(self._url(path))
 
     def make_folder(self, folder: str) -> None:
-        with self._errors(folder):
-            self._files.makedirs(self._url(folder), exist_ok=True)
+        with self.errors(folder):
+            self.files.makedirs(self._url(folder), exist_ok=True)
 
     def remove_unfinished(self, folder: str) -> None:
         local = self.local_path(folder)
@@ -97,12 +98,22 @@ class Storage(StorageBase):
     def local_path(self, path: str) -> str | None:
         return _bare(self._url(path)) if self._is_local else None
 
-    def preflight(self, folder: str) -> None:
-        with contextlib.suppress(FileNotFoundError):
-            self._files.info(self._root)
-
-    def _errors(self, path: str) -> AbstractContextManager[None]:
-        return _as_os_error(path, self._options)
+    @contextlib.contextmanager
+    def errors(self, path: str) -> Iterator[None]:
+        """Turn exceptions of fsspec packages into OSError, with options (secrets) removed."""
+        try:
+            yield
+        except FileNotFoundError as error:
+            raise no_such_file(path) from error
+        except Exception as error:
+            message = scrubbed(str(error), self._options)
+            number = error.errno if isinstance(error, OSError) else None
+            is_public = message == str(error)
+            if isinstance(error, UserError) or (isinstance(error, OSError) and is_public):
+                raise
+            # A traceback would show the cause, and with it the options
+            cause = error if is_public else None
+            raise OSError(number or errno.EIO, f"{type(error).__name__}: {message}", path) from cause
 
     def _url(self, path: str) -> str:
         if "://" in path:
@@ -113,19 +124,18 @@ class Storage(StorageBase):
 class FsspecReader(Reader):
     """One file, read range by range."""
 
-    def __init__(self, files: Any, url: str, size_bytes: int, errors: Errors) -> None:
+    def __init__(self, storage: Storage, url: str, size_bytes: int) -> None:
         super().__init__(size_bytes)
-        self._files = files
+        self._storage = storage
         self._url = url
-        self._errors = errors
 
     def read_into(self, buffer: memoryview, offset: int) -> int:
         self.read_calls += 1
         requested = max(0, min(len(buffer), self.size_bytes - offset))
         if not requested:
             return 0
-        with self._errors(self._url):
-            data = self._files.cat_file(self._url, start=offset, end=offset + requested)
+        with self._storage.errors(self._url):
+            data = self._storage.files.cat_file(self._url, start=offset, end=offset + requested)
         if len(data) > requested:  # the server ignored the range
             raise OSError(errno.EIO, f"{len(data)} bytes arrived where {requested} were requested", self._url)
         buffer[: len(data)] = data
@@ -133,59 +143,25 @@ class FsspecReader(Reader):
         return len(data)
 
 
-class FsspecWriter(Writer):
+class FsspecWriter(MemoryWriter):
     """One file being written: in memory until `commit` sends it, so that no store ever shows a part of it."""
 
-    def __init__(self, files: Any, url: str, errors: Errors, *, renames: bool) -> None:
-        self._files = files
-        self._url = url
-        self._errors = errors
-        self._renames = renames
-        folder, _, name = url.rpartition("/")
-        self._part = f"{folder}/{owned.part_name(name)}" if renames else url
-        self._data = bytearray()
+    def __init__(self, storage: Storage, url: str) -> None:
+        super().__init__({}, url)
+        self._storage = storage
 
     def write_at(self, data: Bytes, offset: int) -> None:
-        end = offset + len(data)
-        if end > MAX_FILE_BYTES:
+        if offset + len(data) > MAX_FILE_BYTES:
             raise UserError(
-                f"{self._url} exceeds {MAX_FILE_BYTES >> 30} GiB, the most that a file written by fsspec can have, as "
+                f"{self._path} exceeds {MAX_FILE_BYTES >> 30} GiB, the most that a file written by fsspec can have, as "
                 "it is in memory until it is complete: wanted smaller files, or storage.storage_type=s3, or a folder"
             )
-        self._data.extend(bytes(max(0, end - len(self._data))))
-        self._data[offset:end] = data
+        super().write_at(data, offset)
 
     def commit(self) -> None:
-        with self._errors(self._url):
-            self._files.pipe_file(self._part, bytes(self._data))
-            if self._renames:
-                self._files.mv(self._part, self._url)
+        with self._storage.errors(self._path):
+            self._storage.files.pipe_file(self._path, bytes(self._data))
         self._data.clear()
-
-    def discard(self) -> None:
-        self._data.clear()
-        if self._renames:
-            with contextlib.suppress(Exception):  # mostly there is no such file
-                self._files.rm_file(self._part)
-
-
-@contextlib.contextmanager
-def _as_os_error(path: str, options: Mapping[str, Option]) -> Iterator[None]:
-    """Turn exceptions of fsspec packages into OSError, with options (secrets) removed."""
-    try:
-        yield
-    except UserError:
-        raise
-    except FileNotFoundError as error:
-        raise no_such_file(path) from error
-    except Exception as error:
-        message = scrubbed(str(error), options)
-        number = error.errno if isinstance(error, OSError) else None
-        is_public = message == str(error)
-        if isinstance(error, OSError) and is_public:
-            raise
-        # A traceback would show the cause, and with it the options
-        raise OSError(number or errno.EIO, f"{type(error).__name__}: {message}", path) from error if is_public else None
 
 
 def _bare(url: str) -> str:

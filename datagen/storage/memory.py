@@ -6,15 +6,13 @@ import contextlib
 from collections.abc import Iterator
 
 from datagen.errors import no_such_file
-from datagen.storage.storage_base import Bytes, Entry, Listed, Reader, StorageBase, StorageSpec, Writer
-
-IN_MEMORY = StorageSpec(type="memory")
+from datagen.storage.storage_base import FOLDERS, Bytes, Entry, Listed, Reader, StorageBase, StorageSpec, Writer
 
 
 class Storage(StorageBase):
     """Files held in memory: `files` maps each path to its bytes."""
 
-    def __init__(self, spec: StorageSpec = IN_MEMORY) -> None:
+    def __init__(self, spec: StorageSpec = FOLDERS) -> None:
         super().__init__(spec)
         self.files: dict[str, bytes] = {}
         self.folders: set[str] = set()

@@ -6,16 +6,13 @@ import contextlib
 from collections.abc import Iterator
 
 from datagen.storage.memory import MemoryReader
-from datagen.storage.storage_base import NULL_STORAGE, Bytes, Entry, StorageBase, StorageSpec, Writer
+from datagen.storage.storage_base import Bytes, Entry, StorageBase, Writer
 
 
 class Storage(StorageBase):
     """No files at all: every path opens as an empty file, and writes are discarded."""
 
     reads_nothing = True
-
-    def __init__(self, spec: StorageSpec = NULL_STORAGE) -> None:
-        super().__init__(spec)
 
     def open(self, path: str) -> MemoryReader:
         return MemoryReader(memoryview(b""))

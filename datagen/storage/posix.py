@@ -20,7 +20,8 @@ from datagen.storage.storage_base import FOLDERS, Bytes, Reader, StorageBase, St
 
 DIRECT_ALIGNMENT = 4096  # satisfies every block device: logical blocks are 512 or 4096 bytes
 IN_MEMORY = ("tmpfs", "ramfs", "hugetlbfs")  # file systems that keep files in RAM
-_CHECKPOINT_REMEDY = "checkpoint.odirect=false, or put the checkpoints"
+READ_REMEDY = "reader.odirect=false, or put the dataset"
+WRITE_REMEDY = "checkpoint.odirect=false, or put the checkpoints"
 
 
 class Storage(StorageBase):
@@ -33,12 +34,10 @@ class Storage(StorageBase):
         self.alignment = DIRECT_ALIGNMENT if spec.direct else 1
 
     def open(self, path: str) -> FileReader:
-        try:
-            descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | (os.O_DIRECT if self.spec.direct else 0))
-        except OSError as error:
-            _explain(error, path)
-            raise
-        return FileReader(descriptor, self.alignment)
+        if not self.spec.direct:
+            return FileReader(os.open(path, os.O_RDONLY | os.O_CLOEXEC))
+        with _o_direct(path, READ_REMEDY):
+            return FileReader(os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_DIRECT), self.alignment)
 
     def open_received(self, path: str) -> FileReader:
         return FileReader(open_regular(path))
@@ -80,14 +79,12 @@ class Storage(StorageBase):
         owned.remove_parts(folder)
 
     def sync(self, folder: str) -> None:
-        descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        try:
-            os.fsync(descriptor)
-        except OSError as error:
-            if error.errno != errno.EINVAL:  # the file system can't fsync a folder
-                raise
-        finally:
-            os.close(descriptor)
+        with _opened(folder, os.O_RDONLY | os.O_DIRECTORY) as descriptor:
+            try:
+                os.fsync(descriptor)
+            except OSError as error:
+                if error.errno != errno.EINVAL:  # the file system can't fsync a folder
+                    raise
 
     def free_bytes(self, folder: str) -> int | None:
         existing = os.path.abspath(folder)
@@ -97,13 +94,10 @@ class Storage(StorageBase):
         return state.f_bavail * state.f_frsize if state.f_blocks else None  # some remote file systems report size 0
 
     def evict(self, path: str, *, write_first: bool) -> None:
-        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
-        try:
+        with _opened(path, os.O_RDONLY | os.O_NONBLOCK) as descriptor:
             if write_first:
                 os.fdatasync(descriptor)
             os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)  # pages that are clean, and mapped by nobody
-        finally:
-            os.close(descriptor)
 
     def memory_kind(self, folder: str) -> str:
         device = os.stat(folder).st_dev
@@ -133,9 +127,7 @@ class FileReader(Reader):
             count = os.preadv(self.descriptor, [buffer[got:] if got else buffer], offset + got)
             self.read_calls += 1
             got += count
-            if count == 0 or count % self._alignment:
-                break
-            if offset + got >= self.size_bytes:
+            if count == 0 or count % self._alignment or offset + got >= self.size_bytes:
                 break
         self.app_bytes += got
         return got
@@ -153,19 +145,18 @@ class FileReader(Reader):
             return super().read_stretches(ranges, out)
         descriptor, preadv = self.descriptor, os.preadv
         got = read_calls = 0
-        counted_bytes = 0  # bytes that `read_into` has added to `app_bytes` already
         for offset, size in ranges:
             count = preadv(descriptor, (out[got : got + size],), offset)
             read_calls += 1
             got += count
             if count != size:  # a signal cut the call short, or the file ends here
                 more = self.read_into(out[got : got + size - count], offset + count) if count else 0
-                counted_bytes += more
+                self.app_bytes -= more  # counted below
                 got += more
                 if count + more < size:
                     break
         self.read_calls += read_calls
-        self.app_bytes += got - counted_bytes
+        self.app_bytes += got
         return got
 
     def close(self) -> None:
@@ -176,13 +167,10 @@ class MappedReader(MemoryReader):
     """One mapped file, as long as it was when opened; it must not shrink while open (SIGBUS)."""
 
     def __init__(self, path: str) -> None:
-        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-        try:
+        with _opened(path, os.O_RDONLY) as descriptor:
             # An empty file can't be mapped
             size_bytes = os.fstat(descriptor).st_size
             self._map = mmap.mmap(descriptor, 0, prot=mmap.PROT_READ) if size_bytes else None
-        finally:
-            os.close(descriptor)
         super().__init__(memoryview(self._map or b""))
         self.mapped = self._data
 
@@ -199,9 +187,14 @@ class MappedReader(MemoryReader):
             self._map.close()
 
 
-def _explain(error: OSError, path: str, remedy: str = "reader.odirect=false, or put the dataset") -> None:
-    """Raise UserError if the error means that the file system lacks O_DIRECT."""
-    if error.errno == errno.EINVAL:
+@contextlib.contextmanager
+def _o_direct(path: str, remedy: str) -> Iterator[None]:
+    """Raise UserError for the error that means that the file system lacks O_DIRECT."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno != errno.EINVAL:
+            raise
         raise UserError(
             f"the file system of {os.path.dirname(path)} refuses O_DIRECT: "
             f"set {remedy} on one that supports it (ext4, xfs, Lustre, NFS)"
@@ -244,11 +237,8 @@ class DirectWriter(FileWriter):
     """
 
     def __init__(self, path: str) -> None:
-        try:
+        with _o_direct(path, WRITE_REMEDY):
             super().__init__(path, flags=os.O_DIRECT)
-        except OSError as error:
-            _explain(error, path, _CHECKPOINT_REMEDY)
-            raise
 
     def write_at(self, data: Bytes, offset: int) -> None:
         view = memoryview(data)
@@ -256,17 +246,21 @@ class DirectWriter(FileWriter):
         # Read-only memory is a bytes object, which is not aligned
         if view.readonly or offset % DIRECT_ALIGNMENT or address_of(view) % DIRECT_ALIGNMENT:
             aligned = 0
-        try:
+        with _o_direct(self._path, WRITE_REMEDY):
             _write_all(self._descriptor, view[:aligned], offset)
-        except OSError as error:
-            _explain(error, self._path, _CHECKPOINT_REMEDY)
-            raise
         if aligned < len(view):
-            buffered = os.open(self._part, os.O_WRONLY | os.O_CLOEXEC)
-            try:
+            with _opened(self._part, os.O_WRONLY) as buffered:
                 _write_all(buffered, view[aligned:], offset + aligned)
-            finally:
-                os.close(buffered)
+
+
+@contextlib.contextmanager
+def _opened(path: str, flags: int) -> Iterator[int]:
+    """Open a file or folder, and close its descriptor on exit."""
+    descriptor = os.open(path, flags | os.O_CLOEXEC)
+    try:
+        yield descriptor
+    finally:
+        os.close(descriptor)
 
 
 def _write_all(descriptor: int, view: memoryview, offset: int) -> None:
@@ -295,16 +289,11 @@ def cache_restored(paths: Sequence[str]) -> Iterator[None]:
 def _in_memory(path: str) -> bool:
     """Return whether the page in the middle of a file is cached (mincore(2)); True for a file that can't be mapped."""
     try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
-    except OSError:
+        with _opened(path, os.O_RDONLY | os.O_NONBLOCK) as descriptor:
+            middle = os.fstat(descriptor).st_size // 2 // mmap.PAGESIZE * mmap.PAGESIZE
+            with mmap.mmap(descriptor, mmap.PAGESIZE, prot=mmap.PROT_READ, offset=middle) as mapped:
+                address, is_cached = np.frombuffer(mapped, np.uint8).ctypes.data, ctypes.c_ubyte(1)
+                failed = ctypes.CDLL(None).mincore(ctypes.c_void_p(address), mmap.PAGESIZE, ctypes.byref(is_cached))
+                return bool(failed or is_cached.value & 1)
+    except (OSError, ValueError):  # no file, an empty one, or a file system without maps
         return True
-    try:
-        middle = os.fstat(descriptor).st_size // 2 // mmap.PAGESIZE * mmap.PAGESIZE
-        with mmap.mmap(descriptor, mmap.PAGESIZE, prot=mmap.PROT_READ, offset=middle) as mapped:
-            address, is_cached = np.frombuffer(mapped, np.uint8).ctypes.data, ctypes.c_ubyte(1)
-            failed = ctypes.CDLL(None).mincore(ctypes.c_void_p(address), mmap.PAGESIZE, ctypes.byref(is_cached))
-            return bool(failed or is_cached.value & 1)
-    except (OSError, ValueError):  # an empty file, or a file system without maps
-        return True
-    finally:
-        os.close(descriptor)

@@ -10,10 +10,10 @@ from __future__ import annotations
 import abc
 import contextlib
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
-from typing import ClassVar, Protocol
+from typing import ClassVar
 
 from datagen import registry
 from datagen.buffers import AlignedBuffer
@@ -24,10 +24,11 @@ from datagen.withheld import WITHHELD
 Bytes = bytes | bytearray | memoryview
 Option = str | int | float | bool | None
 
-_DIRECT_TYPES = {"direct", "direct_fs"}
+DIRECT_TYPES = {"direct", "direct_fs"}
 """Values of `storage.storage_type` for O_DIRECT reads: ours, and mlpstorage v3.0's (`--o-direct`)."""
-_FOLDER_TYPES = {"local_fs", "parallel_fs", "posix", *_DIRECT_TYPES}
-"""Values of `storage.storage_type` (DLIO's and ours) for any mounted file system."""
+BUFFERED_TYPES = {"local_fs", "parallel_fs", "posix"}
+FOLDER_TYPES = BUFFERED_TYPES | DIRECT_TYPES
+"""Values of `storage.storage_type` (DLIO's and ours) for any mounted file system: programs open files by path."""
 _LIBRARY_OPTIONS = ("storage_library", "uri_scheme")
 """Options by which mlpstorage picks an object-storage client; it passes them with `direct_fs`, too."""
 _INTERNAL_TYPES = {"memory", "null"}  # backends for dlemu's own use and its tests; users can't select them
@@ -56,35 +57,25 @@ FOLDERS = StorageSpec()  # folders of any mounted file system, read through the 
 NULL_STORAGE = StorageSpec(type="null")  # reads return at once: a measurement shows the reader's own cost
 
 
-def storage_spec(
-    storage_type: str,
-    *,
-    root: str = "",
-    options: Mapping[str, Option] | None = None,
-    direct: bool = False,
-    range_bytes: int = 0,
-    io_depth: int = 1,
-) -> StorageSpec:
-    """Return the spec for a user's `storage.storage_type`: `local_fs`, `direct`, `s3`, a dotted name, ...
+def storage_spec(given: StorageSpec) -> StorageSpec:
+    """Return the spec that opens a storage whose type is a user's `storage.storage_type`: `direct`, `s3`, ...
 
     Raises UserError: the type is unknown or internal, a file system has options, or an option's value was withheld.
     """
-    options = options or {}
-    if storage_type == "direct_fs":
-        options = {name: value for name, value in options.items() if name not in _LIBRARY_OPTIONS}
-    if storage_type in _FOLDER_TYPES:
-        if options:
+    storage_type, options = given.type, dict(given.options)
+    if storage_type in FOLDER_TYPES:
+        wrong = [name for name in options if storage_type != "direct_fs" or name not in _LIBRARY_OPTIONS]
+        if wrong:
             raise UserError(
-                f"storage.storage_options has {', '.join(options)}, but storage.storage_type={storage_type} has no "
+                f"storage.storage_options has {', '.join(wrong)}, but storage.storage_type={storage_type} has no "
                 "options: leave them out"
             )
         # Paths of file systems have no root, and their reads are no requests
-        return StorageSpec(direct=direct or is_direct(storage_type))
-    types = sorted({*_FOLDER_TYPES, *registry.names("datagen.storage")} - _INTERNAL_TYPES)
+        return StorageSpec(direct=given.direct or storage_type in DIRECT_TYPES)
+    types = sorted({*FOLDER_TYPES, *registry.names("datagen.storage")} - _INTERNAL_TYPES)
     if storage_type not in types and "." not in storage_type:
-        hint = registry.nearest(storage_type, types)
-        if storage_type in _INTERNAL_TYPES:
-            hint = "that is for dlemu's own use; "
+        is_internal = storage_type in _INTERNAL_TYPES
+        hint = "that is for dlemu's own use; " if is_internal else registry.nearest(storage_type, types)
         wanted = f"wanted one of {', '.join(types)}, or the dotted name of your own module"
         raise UserError(f"storage.storage_type is {storage_type!r}: {hint}{wanted}")
     for name, value in options.items():
@@ -93,24 +84,7 @@ def storage_spec(
                 f"storage.storage_options.{name} was left out when this configuration was saved, because it may "
                 f"be a credential: give it again, storage.storage_options.{name}=VALUE"
             )
-    return StorageSpec(
-        type=storage_type,
-        root=root,
-        options=tuple(sorted(options.items())),
-        direct=direct,
-        range_bytes=range_bytes,
-        io_depth=io_depth,
-    )
-
-
-def has_paths(storage_type: str) -> bool:
-    """Return whether a user's `storage.storage_type` is of mounted file systems, whose files programs open by path."""
-    return storage_type in _FOLDER_TYPES
-
-
-def is_direct(storage_type: str) -> bool:
-    """Return whether a user's `storage.storage_type` is of mounted file systems, read past the page cache."""
-    return storage_type in _DIRECT_TYPES
+    return replace(given, options=tuple(sorted(options.items())))
 
 
 def open_storage(spec: StorageSpec) -> StorageBase:
@@ -144,10 +118,9 @@ class Reader(abc.ABC):
         """
 
     def read_stretches(self, ranges: Sequence[tuple[int, int]], out: memoryview) -> int:
-        """Read byte ranges (offset, bytes) into `out`, back to back; return the bytes read.
+        """Read byte ranges (offset, bytes) into `out`, back to back, up to one in which the file ends.
 
-        Fewer bytes come back only if the file ends within a range, which is then the last one read. Offsets and memory
-        meet the storage's `alignment`. Raises OSError.
+        Return the bytes read. Offsets and memory meet the storage's `alignment`. Raises OSError.
         """
         got = 0
         for offset, size in ranges:
@@ -170,10 +143,7 @@ Fill = tuple[Reader, memoryview, int]  # a read: open file, memory to fill, offs
 
 
 def read_in_transfers(reader: Reader, buffer: memoryview, offset: int, transfer_bytes: int) -> int:
-    """Fill `buffer` as `Reader.read_into` does, with calls of at most `transfer_bytes`; 0: a single call.
-
-    `transfer_bytes` is a multiple of the storage's alignment.
-    """
+    """Fill `buffer` as `Reader.read_into` does, with calls of at most `transfer_bytes` (aligned); 0: a single call."""
     if not 0 < transfer_bytes < len(buffer):
         return reader.read_into(buffer, offset)
     got = 0
@@ -194,7 +164,7 @@ class Writer(abc.ABC):
     """
 
     position = 0  # offset of the next `write`
-    advanced: Callable[[int], None] | None = None  # gets the bytes of each `write` and `skip`
+    on_advance: Callable[[int], None] | None = None  # called with the bytes by which `position` advances
 
     def write(self, data: Bytes) -> None:
         """Write at `position`, and advance. The caller may reuse the memory of `data` when this returns."""
@@ -204,8 +174,8 @@ class Writer(abc.ABC):
     def skip(self, size_bytes: int) -> None:
         """Advance over bytes that `write_at` fills in later."""
         self.position += size_bytes
-        if self.advanced is not None:
-            self.advanced(size_bytes)
+        if self.on_advance is not None:
+            self.on_advance(size_bytes)
 
     @abc.abstractmethod
     def write_at(self, data: Bytes, offset: int) -> None:
@@ -224,18 +194,9 @@ class Writer(abc.ABC):
         """Remove what was written; does nothing after `commit`."""
 
 
-class Entry(Protocol):
-    """One name in a folder; a subset of os.DirEntry, so that listing a million local files makes no objects of ours."""
-
-    @property
-    def name(self) -> str: ...
-
-    def is_dir(self) -> bool: ...
-
-
 @dataclass(frozen=True)
 class Listed:
-    """An `Entry` for backends that do not list by os.scandir."""
+    """A name in a folder, from backends that do not list by os.scandir."""
 
     name: str
     is_folder: bool = False
@@ -243,6 +204,9 @@ class Listed:
 
     def is_dir(self) -> bool:
         return self.is_folder
+
+
+Entry = Listed | os.DirEntry[str]  # so that listing a million local files makes no objects of ours
 
 
 class StorageBase(abc.ABC):
@@ -258,7 +222,7 @@ class StorageBase(abc.ABC):
     server: str = ""  # address of the server; empty without one
     alignment: int = 1  # address, offset and length of reads are multiples of it; above 1 only for O_DIRECT
 
-    def __init__(self, spec: StorageSpec) -> None:
+    def __init__(self, spec: StorageSpec = FOLDERS) -> None:
         self.spec = spec
 
     @abc.abstractmethod
@@ -282,22 +246,17 @@ class StorageBase(abc.ABC):
         return self.open(path)
 
     def read_files(self, files: Sequence[tuple[str, memoryview]], transfer_bytes: int = 0) -> FileReads:
-        """Read whole files, each to the start of its memory.
+        """Read whole files, each to the start of its memory, by calls for at most `transfer_bytes` (0: any number).
 
-        Calls request at most `transfer_bytes` (0: any number). Of a file larger than its memory, a backend reads what
-        fits or raises. Raises OSError.
+        Of a file larger than its memory, a backend reads what fits or raises. Raises OSError.
         """
         read = []
         for path, memory in files:
             try:
-                reader = self.open(path)
-                size = reader.size_bytes
-                aligned_bytes = -(-size // self.alignment) * self.alignment
-                try:
+                with contextlib.closing(self.open(path)) as reader:
+                    aligned_bytes = -(-reader.size_bytes // self.alignment) * self.alignment
                     got = read_in_transfers(reader, memory[:aligned_bytes], 0, transfer_bytes)
-                finally:
-                    reader.close()
-                read.append((size, got, reader.read_calls))
+                read.append((reader.size_bytes, got, reader.read_calls))
             except OSError as error:
                 error.filename = error.filename or path
                 raise
@@ -306,10 +265,6 @@ class StorageBase(abc.ABC):
     def read_all(self, fills: Sequence[Fill]) -> list[int]:
         """Do `Reader.read_into` for each of `fills`, in any order, concurrently if the backend can. Raises OSError."""
         return [reader.read_into(buffer, offset) for reader, buffer, offset in fills]
-
-    def preflight(self, folder: str) -> None:
-        """Raise UserError if server, credentials or bucket do not work at all. One rank calls this, once per run."""
-        return
 
     @abc.abstractmethod
     def create(self, path: str) -> Writer:
@@ -331,7 +286,7 @@ class StorageBase(abc.ABC):
         """Remove a file. Raises FileNotFoundError."""
 
     def is_folder(self, path: str) -> bool:
-        """Return whether there is a folder of that name."""
+        """Return whether there is a folder of that name. Raises UserError: server, credentials or bucket are wrong."""
         try:
             with self.entries(path):
                 return True
@@ -371,10 +326,7 @@ class StorageBase(abc.ABC):
         return None
 
     def evict(self, path: str, *, write_first: bool) -> None:
-        """Advise this host's page cache to drop a file; with `write_first` its dirty pages are written back first.
-
-        A no-op where this host caches nothing.
-        """
+        """Advise this host's page cache to drop a file; with `write_first` its dirty pages are written back first."""
         return
 
     def memory_kind(self, folder: str) -> str:
@@ -382,10 +334,7 @@ class StorageBase(abc.ABC):
         return ""
 
     def local_path(self, path: str) -> str | None:
-        """Return the path by which libraries on this host can open a file or folder; None if there is none.
-
-        The kernel counts reads by that path in /proc/PID/io, and the device below it can be monitored.
-        """
+        """Return the path by which libraries on this host can open a file or folder; None if there is none."""
         return None
 
     def device_folders(self, folders: Iterable[str]) -> Iterator[str]:
@@ -415,17 +364,17 @@ def write_whole(storage: StorageBase, path: str, data: Bytes, *, sync: bool) -> 
         if sync:
             writer.sync()
         writer.commit()
-    except BaseException as error:
-        writer.discard()
-        if isinstance(error, OSError) and error.filename is None:
-            error.filename = path
+    except OSError as error:
+        error.filename = error.filename or path
         raise
+    finally:
+        writer.discard()
 
 
 def local_folder(storage: StorageBase, folder: str, needed_by: str, remedy: str = "leave it out") -> str:
-    """Return the path by which libraries on this host open the files of a folder.
+    """Return the path by which libraries on this host open a folder's files, as the setting `needed_by` needs.
 
-    `needed_by` is the setting that needs it, `remedy` what to do without. Raises UserError: the storage has no paths.
+    Raises UserError that ends in `remedy`: the storage has no paths.
     """
     local = storage.local_path(folder)
     if local is None:

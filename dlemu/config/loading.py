@@ -11,7 +11,7 @@ from typing import Any
 from datagen.errors import UserError
 from datagen.registry import is_built_in, nearest
 from datagen.spec import build
-from datagen.storage.storage_base import is_direct
+from datagen.storage.storage_base import DIRECT_TYPES
 from datagen.withheld import scrubbed
 from dlemu.config.overrides import parse
 from dlemu.config.schema import Storage, Workload, plain, replaced, to_workload
@@ -197,14 +197,14 @@ def _table_entry(choice: str, tree: dict[str, Any], key: str, section: str) -> d
 
 def _with_folders_resolved(workload: Workload) -> Workload:
     """Join the folders of data and checkpoints with the storage's root, which is then `./`: they are joined once."""
-    storage, dataset, checkpoint, output = workload.storage, workload.dataset, workload.checkpoint, workload.output
-    root = Storage.storage_root if storage.has_paths else storage.storage_root
+    storage = workload.storage
+    checkpoint = workload.checkpoint
     return replace(
         workload,
-        dataset=replace(dataset, data_folder=storage.resolved(dataset.data_folder)),
+        dataset=replace(workload.dataset, data_folder=storage.resolved(workload.dataset.data_folder)),
         checkpoint=replace(checkpoint, checkpoint_folder=storage.resolved(checkpoint.checkpoint_folder)),
-        output=replace(output, folder=os.path.expanduser(output.folder)),
-        storage=replace(storage, storage_root=root),
+        output=replace(workload.output, folder=os.path.expanduser(workload.output.folder)),
+        storage=replace(storage, storage_root=Storage.storage_root if storage.has_paths else storage.storage_root),
         # `storage_type=direct`, or mlpstorage's `direct_fs`, means the same.
-        reader=replace(workload.reader, odirect=workload.reader.odirect or is_direct(storage.storage_type)),
+        reader=replace(workload.reader, odirect=workload.reader.odirect or storage.storage_type in DIRECT_TYPES),
     )

@@ -24,7 +24,7 @@ from datagen.settings import SECONDS as SECONDS
 from datagen.settings import Unit as Unit
 from datagen.settings import at_least as at_least
 from datagen.spec import DatasetSpec, Decode, EngineName, build
-from datagen.storage.storage_base import StorageSpec, has_paths, storage_spec
+from datagen.storage.storage_base import FOLDER_TYPES, StorageSpec, storage_spec
 from dlemu.config.duration import MOST_SECONDS, NO_TIME
 from dlemu.config.duration import Duration as Duration
 
@@ -151,7 +151,7 @@ class Storage:
     @property
     def has_paths(self) -> bool:
         """Whether files are on mounted file systems, where programs open them by path."""
-        return has_paths(self.storage_type)
+        return self.storage_type in FOLDER_TYPES
 
     def resolved(self, folder: str) -> str:
         """Return where a folder lies, by DLIO's rule; a URL and the path in a storage without folders stay."""
@@ -430,15 +430,15 @@ class Workload:
     @property
     def storage_spec(self) -> StorageSpec:
         """Return where dataset and checkpoints lie; raises UserError where there is no such storage."""
-        storage = self.storage
-        return storage_spec(
-            storage.storage_type,
-            root=storage.storage_root,
-            options=storage.storage_options,
+        spec = StorageSpec(
+            type=self.storage.storage_type,
+            root=self.storage.storage_root,
+            options=tuple(self.storage.storage_options.items()),
             direct=self.reader.odirect,
             range_bytes=self.reader.range_bytes,
             io_depth=self.reader.io_depth,
         )
+        return storage_spec(spec)
 
 
 KINDS = "dlemu.jobs"

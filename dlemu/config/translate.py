@@ -15,7 +15,7 @@ from typing import Any
 
 from datagen.errors import UserError
 from datagen.registry import built_in, companion
-from datagen.storage.storage_base import has_paths, is_direct
+from datagen.storage.storage_base import BUFFERED_TYPES, FOLDER_TYPES
 from datagen.withheld import SECRET_NAMES
 from dlemu.config.duration import Duration
 from dlemu.config.schema import Workload, tree
@@ -281,12 +281,12 @@ def _without_effect(tree: Mapping[str, Any], *, received: bool) -> dict[str, str
         loader = None if traits is None else traits()
         effective |= {"reader.transfer_size"} if loader is None else {*loader.settings_used(data_format)}
         # Reads that bypass the page cache are not made by a library, so their size can be set.
-        direct = value("reader", "odirect") == "True" or is_direct(storage_type) or not has_paths(storage_type)
+        direct = value("reader", "odirect") == "True" or storage_type not in BUFFERED_TYPES
         by_library = engine == "library" or (engine == "matched" and not direct)
         if by_library and not (loader and loader.reads_files(data_format)):
             effective -= {"reader.transfer_size"}
     unused = {key: reason for key, reason in OF_SOME_LOADERS.items() if key not in effective}
-    return unused | (NO_EFFECT_ON_FOLDERS if has_paths(storage_type) else NO_EFFECT_ON_OBJECTS)
+    return unused | (NO_EFFECT_ON_FOLDERS if storage_type in FOLDER_TYPES else NO_EFFECT_ON_OBJECTS)
 
 
 def _may_be_null(path: KeyPath) -> bool:

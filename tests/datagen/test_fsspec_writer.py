@@ -34,15 +34,15 @@ def test_a_file_that_is_discarded_leaves_the_one_before(root: str, before: bytes
     assert [each.name for each in tmp_path.rglob(".*")] == []
 
 
-def test_a_file_that_can_not_be_sent_is_an_error_of_the_system(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    store = open_storage(StorageSpec(type="fsspec", root=f"file://{tmp_path}"))
+def test_a_file_that_can_not_be_sent_is_an_error_of_the_system(monkeypatch: pytest.MonkeyPatch) -> None:
+    store = open_storage(StorageSpec(type="fsspec", root="memory://refused"))
     writer = store.create("a")
     writer.write(b"data")
 
     def refuse(*_: Any, **__: Any) -> None:
         raise RuntimeError("the quota is used up")
 
-    monkeypatch.setattr(store._files, "pipe_file", refuse)  # type: ignore[attr-defined]
+    monkeypatch.setattr(store.files, "pipe_file", refuse)  # type: ignore[attr-defined]
     with pytest.raises(OSError, match="RuntimeError: the quota is used up") as told:
         writer.commit()
     assert told.value.errno == errno.EIO

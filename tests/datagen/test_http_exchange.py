@@ -7,12 +7,13 @@ import select
 import socket
 import ssl
 from collections.abc import Iterator
+from urllib.parse import urlsplit
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from datagen.storage._http_exchange import Address, BrokenResponseError, Connection, Exchange
+from datagen.storage._http_exchange import BrokenResponseError, Connection, Exchange
 
 BODY = bytes(range(256)) * 100
 HEAD = b'HTTP/1.1 200 OK\r\nDate: now\r\nETag:  "Of-The-Object" \r\nCONTENT-LENGTH: %d\r\n\r\n' % len(BODY)
@@ -26,8 +27,7 @@ some = settings(max_examples=30)
 def connected(timeout_seconds: float = 0.001) -> Iterator[tuple[Connection, socket.socket]]:
     """Give a connection, and the server's end of it."""
     with socket.create_server(("127.0.0.1", 0)) as listening:
-        address = Address("http", "127.0.0.1", listening.getsockname()[1])
-        connection = Connection(address, None, 10, timeout_seconds)
+        connection = Connection(urlsplit(f"http://127.0.0.1:{listening.getsockname()[1]}"), None, timeout_seconds)
         server = listening.accept()[0]
     server.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     with server, contextlib.closing(connection):
@@ -35,7 +35,7 @@ def connected(timeout_seconds: float = 0.001) -> Iterator[tuple[Connection, sock
 
 
 def asked(connection: Connection, target: bytearray | None = None) -> Exchange:
-    return Exchange(connection, b"GET", (), None if target is None else memoryview(target))
+    return Exchange(connection, b"GET", b"", None if target is None else memoryview(target))
 
 
 def bring(server: socket.socket, exchange: Exchange, answer: bytes, places: list[int], *, wait: bool) -> None:
@@ -103,6 +103,6 @@ def test_a_chunk_whose_size_is_none_is_refused(size: bytes) -> None:
 def test_a_server_that_lets_nobody_in_is_given_up_in_time() -> None:
     """It listens and never speaks: what waits is the handshake."""
     with socket.create_server(("127.0.0.1", 0)) as listening:
-        address = Address("https", "127.0.0.1", listening.getsockname()[1])
+        address = urlsplit(f"https://127.0.0.1:{listening.getsockname()[1]}")
         with pytest.raises(TimeoutError):
-            Connection(address, ssl.create_default_context(), 0.1, 3600)
+            Connection(address, ssl.create_default_context(), 0.1)

@@ -50,8 +50,8 @@ def test_nothing_is_removed_outside_of_the_list() -> None:
     for path in product():
         for node in ast.walk(ast.parse(path.read_text())):
             if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
-                deletes = any(word.arg == "kind" and ast.unparse(word.value) == "'delete'" for word in node.keywords)
-                if deletes or node.func.id in REMOVING | {"abort"}:
+                deletes = any(ast.unparse(word.value) == "'DELETE'" for word in node.keywords)
+                if deletes or node.func.id in REMOVING | {"_abort"}:
                     found.add(path.relative_to(ROOT).as_posix())
             if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
                 owner, called = ast.unparse(node.func.value), node.func.attr

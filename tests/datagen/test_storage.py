@@ -122,10 +122,10 @@ def test_an_interrupted_writer_leaves_nothing_that_is_not_removed(name: str, tmp
     backend = storage(name)
     backend.make_folder(str(tmp_path))
     write(backend, str(tmp_path / "whole"))
-    forked = os.fork() if name in ("direct", "posix") else 0  # there a writer that lives keeps its file
+    forked = os.fork() if name in FOLDERS else 0  # there a writer that lives keeps its file
     if not forked:
         backend.create(str(tmp_path / "part")).write(b"x")
-        if name in ("direct", "posix"):
+        if name in FOLDERS:
             os._exit(0)
     else:
         os.waitpid(forked, 0)
@@ -217,7 +217,7 @@ def test_libraries_read_a_file_of_any_storage(name: str, tmp_path: Path) -> None
 )
 def test_a_name_that_is_none_is_answered_with_those_there_are(wrong: str, message: str) -> None:
     with pytest.raises(UserError, match=message):
-        storage_spec(wrong)
+        storage_spec(StorageSpec(type=wrong))
 
 
 def test_a_url_makes_no_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
