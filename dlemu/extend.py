@@ -5,7 +5,8 @@
   (`Doing`); `Metric` declares what it measures. `Comm` is between ranks, `thread_accounting`
   what the kernel counts of a process; `cache` tells what storage served.
 - A loader: `loader_base`, `LoaderTraits`; `fetch` reads samples, `hash_samples` tells which. A format: `format_base`;
-  `registry` finds formats and optional libraries. A storage: `storage_base`; `AlignedBuffer` is what is read into.
+  `registry` finds formats and optional libraries; `pillow_image` opens a picture. A storage: `storage_base`;
+  `AlignedBuffer` is what is read into.
 - Data: `layout` names a dataset's files, `inspect` checks them, `own_folder` looks into a user's folder, `BulkContent`
   is bytes that can be checked, `checkpoint_plan` a checkpoint's files, `dlio_workload` a workload in DLIO's words.
 - A study: a `run_list`, of `child_run`s; `Watched` shows it, `check_launcher` refuses many ranks. A command: `options`.
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
     from datagen.errors import SpaceError as SpaceError
     from datagen.errors import UserError as UserError
     from datagen.formats import format_base as format_base
+    from datagen.formats._picture import pillow_image as pillow_image
     from datagen.inspection import inspect as inspect
     from datagen.regular import open_regular as open_regular
     from datagen.storage import storage_base as storage_base
@@ -75,7 +77,7 @@ _PLACES = (
     ("dlemu.jobs.training.prediction.from_times:ForeignRun", "dlemu.loaders.traits_base:LoaderTraits"),
     ("dlemu.metrics.catalogue:Metric", "dlemu.plan.samples:hash_samples", "dlemu.ranks:Comm"),
     ("dlemu.runner.events:Doing", "dlemu.runner.run_folder:Job", "dlemu.runner.job_kind:Notify"),
-    ("dlemu.studies.prerequisites:check_launcher",),
+    ("dlemu.studies.prerequisites:check_launcher", "datagen.formats._picture:pillow_image"),
 )
 """Modules, and names in others; imported on use, as a loader or a command wants few of them."""
 _PLACE_OF = {re.split("[.:]", place)[-1]: place for row in _PLACES for place in row}

@@ -7,7 +7,6 @@ for comparison. Therefore no library encodes the images: its next version might 
 from __future__ import annotations
 
 import abc
-import io
 import struct
 from functools import partial
 from typing import Any, ClassVar, NamedTuple
@@ -15,6 +14,7 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from datagen.buffers import NewMemory
 from datagen.content import STAMP_BYTES, Content
 from datagen.formats import format_base as base
 from datagen.formats._source import BufferedFile
@@ -160,7 +160,7 @@ def pillow_image(data: memoryview) -> Any:
     pillow = library("PIL.Image", "image")
     # Pillow warns above 89 million pixels and refuses twice as many, fewer than a scanned slide may have
     pillow.MAX_IMAGE_PIXELS = None
-    image = pillow.open(io.BytesIO(data))
+    image = pillow.open(base.SourceStream(base.MemorySource(data, NewMemory(1).scratch)))  # BytesIO would copy
     check_pixels(image.height, image.width)
     return image
 

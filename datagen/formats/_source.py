@@ -124,7 +124,8 @@ class SourceStream(io.RawIOBase):
 
     def _next(self, max_bytes: int) -> memoryview:
         """Read by one call, up to the end of the file."""
-        data = self.source.read(self._position, max(0, min(max_bytes, self.source.size_bytes - self._position)))
+        size_bytes = min(max_bytes, self.source.size_bytes - self._position)
+        data = self.source.read(self._position, size_bytes) if size_bytes > 0 else memoryview(b"")
         self._position += len(data)
         return data
 

@@ -35,7 +35,7 @@ from datagen.errors import reading as reading
 from datagen.errors import unreadable as unreadable
 from datagen.errors import what_is_damaged as what_is_damaged
 from datagen.formats._source import CachedSource as CachedSource
-from datagen.formats._source import MemorySource
+from datagen.formats._source import MemorySource as MemorySource
 from datagen.formats._source import Scratch as Scratch
 from datagen.formats._source import Source as Source
 from datagen.formats._source import SourceStream as SourceStream

@@ -9,11 +9,10 @@ from typing import Any, Literal
 
 import numpy as np
 
-from dlemu.extend import format_base, registry
+from dlemu.extend import format_base, pillow_image, registry
 
 IMAGES = (".jpeg", ".jpg", ".png", ".tif", ".tiff")  # endings of files that can be decoded
 _JPEG_QUALITY = 90
-_MAX_PIXELS = 1 << 30  # 3 GB of colours: more is damage rather than a picture
 _REDUCING_GAP = 2.0
 """An image is first shrunk by a whole factor, to no less than this many times the final size, a JPEG while it is
 decoded: nearly the same picture in a fraction of the time (Image.thumbnail has the same value)."""
@@ -69,11 +68,8 @@ def prepare(name: str, data: memoryview, recipe: Recipe) -> format_base.PackedSa
 def _resized(data: memoryview, sides: tuple[int, ...]) -> Any:
     """Return an image in 8 bits, RGB if resized, else grey or RGB; of 16-bit grey the upper half of each pixel."""
     pillow = registry.library("PIL.Image", "image")
-    pillow.MAX_IMAGE_PIXELS = None  # Pillow refuses twice its default of pixels, and a scanned slide may have more.
-    image = pillow.open(io.BytesIO(data))
+    image = pillow_image(data)
     width, height = image.size
-    if width * height > _MAX_PIXELS:
-        raise ValueError(f"{width} x {height} pixels: wanted {_MAX_PIXELS:,} at most")
     if len(sides) == 2:
         height, width = sides
     elif sides:

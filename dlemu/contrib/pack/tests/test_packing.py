@@ -7,6 +7,7 @@ import io
 import math
 import struct
 import tarfile
+import tracemalloc
 from pathlib import Path
 from typing import Any
 from unittest.mock import Mock
@@ -19,12 +20,12 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from datagen.errors import DatasetError, DlemuError, UserError
+from datagen.formats import _picture
 from datagen.formats.format_base import PackedSample, Packer
 from datagen.registry import companion, find, names
 from datagen.storage import memory
 from datagen.storage.posix import Storage
 from dlemu.config import load
-from dlemu.contrib.pack import recipe
 from dlemu.contrib.pack.job import JOB, choose_images_per_file, images_below
 from dlemu.contrib.pack.recipe import DamagedError, Recipe, prepare
 from dlemu.contrib.pack.settings import PACK_FORMATS, PackSettings
@@ -54,9 +55,19 @@ def test_every_kind_becomes_the_same_small_picture(kind: str, monkeypatch: pytes
     for wrong in (b"", b"garbage", right[: len(right) // 2]):
         with pytest.raises(DamagedError):
             prepare(f"a.{kind}", memoryview(wrong), RAW_20X30)
-    monkeypatch.setattr(recipe, "_MAX_PIXELS", 90 * 60 - 1)
+    monkeypatch.setattr(_picture, "MAX_PIXELS", 90 * 60 - 1)
     with pytest.raises(DamagedError, match="90 x 60 pixels"):
         prepare(f"a.{kind}", right, RAW_20X30)
+
+
+def test_a_picture_is_decoded_where_its_bytes_are() -> None:
+    large = saved(Image.new("RGB", (1000, 1000)), "tiff")
+    prepare("a.tiff", large, RAW_20X30)
+    tracemalloc.start()
+    prepare("a.tiff", large, RAW_20X30)
+    _, most_bytes = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert most_bytes < len(large) / 4, "a copy costs as much as decoding: its memory is new for each picture"
 
 
 def test_the_shorter_side_keeps_the_shape_and_sixteen_bits_their_upper_half() -> None:
