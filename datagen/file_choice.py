@@ -75,7 +75,7 @@ def choose_files(spec: DatasetSpec, listed: list[str]) -> Choice:
     if others := sorted(set(listed).difference(chosen)):
         of_each = Counter(extension_of(other) or "no ending" for other in others)
         shown = ", ".join(f"{extension} ({count})" for extension, count in of_each.most_common(SHOWN_NAMES))
-        notes.insert(0, f"{len(others)} of the files are of other kinds and not read: {shown}; dataset.format chooses")
+        notes.insert(0, f"files of other kinds, which are not read: {shown}; dataset.format chooses")
     return Choice(format_name or RAW, paths, notes)
 
 
@@ -92,7 +92,7 @@ def _training_split(paths: list[str]) -> tuple[list[str], list[str]]:
     if len(training) in (0, len(splits)):
         return paths, []
     left_out = sorted(set(paths).difference(training))
-    return training, [f"{len(left_out)} of the files are not of the training split and not read, such as {left_out[0]}"]
+    return training, [f"files of other splits, which are not read: {len(left_out)}, such as {left_out[0]}"]
 
 
 def kind_of(path: str) -> str:

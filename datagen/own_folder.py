@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import contextlib
 import io
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import BinaryIO, NamedTuple
+from typing import BinaryIO
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,10 +24,10 @@ from datagen.formats.tfrecord import Format as Tfrecord
 from datagen.formats.webdataset import Format as Webdataset
 from datagen.layout import Layout
 from datagen.registry import library
-from datagen.scan import sizes_on_disk
+from datagen.scan import files_below, sizes_on_disk
 from datagen.spec import DatasetSpec
 from datagen.storage.posix import cache_restored
-from datagen.storage.storage_base import Listed, StorageBase, StorageSpec, open_storage
+from datagen.storage.storage_base import StorageBase, StorageSpec, open_storage
 from datagen.thread_pool import of_each
 
 __all__ = ["COUNTERS", "FLAT", "MIN_SHARE_OF_KIND", "RAW", "cache_restored", "group_rows", "kind_of"]
@@ -37,8 +37,9 @@ COUNTED_FILES = 256  # maximum files whose samples are counted, evenly spaced am
 OR_RAW = "or set dataset.format=raw to read each file whole, as one sample"
 HOW_TO_CUT = "set dataset.format=mmap_indexed_binary and dataset.record_length_bytes to the stored bytes of a sample"
 
-Sizes = NDArray[np.int64]  # bytes of each file
+Sizes = NDArray[np.int64]  # bytes that are read of each file
 Find = Callable[[BinaryIO, base.Version], int]  # finds a number in an open file, such as the number of its samples
+Readable = tuple[Layout, Sizes, str]  # files with the same number of samples, and a note: which samples are not read
 
 
 @dataclass(frozen=True)
@@ -47,7 +48,7 @@ class UserFolder:
 
     spec: DatasetSpec  # the settings requested, completed by those detected
     layout: Layout
-    sizes: Sizes  # bytes of each file
+    sizes: Sizes
     notes: tuple[str, ...]
 
 
@@ -70,9 +71,11 @@ def _inspect(spec: DatasetSpec, storage: StorageBase) -> UserFolder:
     folder = spec.data_folder.rstrip("/") or "/"
     if not storage.is_folder(folder):
         raise DatasetError(f"{folder} is not a folder: set dataset.data_folder to the folder of your files")
-    listed = _files_below(storage, folder)
+    listed = files_below(folder, storage, MAX_DEPTH)
     if not listed:
         raise DatasetError(f"{folder} holds no files: set dataset.data_folder to the folder of your files")
+    if too_deep := next((path for path in listed if path.count("/") == MAX_DEPTH), ""):
+        raise UserError(f"{folder}/{too_deep} is {MAX_DEPTH} folders deep: remove the link that leads back up")
     format_name, paths, notes = choose_files(spec, sorted(listed))
     if spec.format not in ("", format_name):
         raise DatasetError(
@@ -87,73 +90,50 @@ def _inspect(spec: DatasetSpec, storage: StorageBase) -> UserFolder:
         extension=extension_of(paths[0]).lstrip("."),
         names=tuple(paths),
     )
-    stated = [listed[path] for path in paths]
-    # Object stores list sizes with the names; a request for each of a million objects would take minutes
-    sizes = sizes_on_disk(layout, storage) if None in stated else np.array(stated, np.int64)
+    sizes = sizes_on_disk(layout, storage, listed)
     filled = np.flatnonzero(sizes)
     if not filled.size:
         raise DatasetError(f"{folder} holds only empty files: set dataset.data_folder to the folder of your files")
     if filled.size < sizes.size:
-        notes.append(f"{sizes.size - filled.size} of the files are empty and not read")
+        notes.append(f"empty files, which are not read: {sizes.size - filled.size}")
     layout = _subset(layout, filled)
-    looked_at = dict.fromkeys((layout.path(0), layout.path(layout.num_files - 1)))
-    problems = [problem for path in looked_at if (problem := _problem_reading(format_name, path, storage))]
-    if 0 < len(problems) < len(looked_at):
+    ends = dict.fromkeys((layout.path(0), layout.path(layout.num_files - 1)))
+    problems = [problem for path in ends if (problem := _problem_reading(format_name, path, storage))]
+    if 0 < len(problems) < len(ends):
         raise DatasetError(f"{problems[0]}: move it away, {OR_RAW}")
+    if problems and kind_of(layout.name(0)) != format_name:
+        raise DatasetError(f"dataset.format={format_name}: {problems[0]}: leave dataset.format out, {OR_RAW}")
     if problems:
-        problem = problems[0]
-        if kind_of(layout.name(0)) != format_name:
-            raise DatasetError(f"dataset.format={format_name}: {problem}: leave dataset.format out, {OR_RAW}")
         own = _inspect(replace(spec, format=RAW), storage)
-        note = f"{problem}: each file is read whole, as one sample; if it holds many, {HOW_TO_CUT}"
+        note = f"{problems[0]}: each file is read whole, as one sample; if it holds many, {HOW_TO_CUT}"
         return replace(own, notes=(*own.notes, note))
-    files = _readable_files(format_name, layout, sizes[filled], spec, storage)
-    total_bytes = int(files.sizes.sum())
+    layout, sizes, note = _readable_files(format_name, layout, sizes[filled], spec, storage)
+    total_bytes = int(sizes.sum())
     shown_bytes = f"{total_bytes / 1e9:,.3g} GB" if total_bytes >= 10**7 else f"{total_bytes:,} bytes"
-    plural = "s" if files.layout.num_files != 1 else ""
+    plural = "s" if layout.num_files != 1 else ""
     summary = (
-        f"the dataset is your own: {files.layout.num_files:,} {format_name} file{plural}, {shown_bytes}, "
+        f"the dataset is your own: {layout.num_files:,} {format_name} file{plural}, {shown_bytes}, "
         f"in {folder}, which is only read"
     )
-    completed = _completed(replace(spec, format=format_name), files, storage)
-    return UserFolder(completed, files.layout, files.sizes, (summary, *notes, *files.notes))
+    completed = _completed(replace(spec, format=format_name), layout, sizes, storage)
+    return UserFolder(completed, layout, sizes, (summary, *notes, *filter(None, (note,))))
 
 
-def _files_below(storage: StorageBase, folder: str, below: str = "", depth: int = 0) -> dict[str, int | None]:
-    """Return the path below a folder of each file that is not hidden or in a hidden folder, and the size if listed."""
-    if depth > MAX_DEPTH:
-        raise UserError(f"{folder}/{below} is more than {MAX_DEPTH} folders deep: remove the link that leads back up")
-    sizes: dict[str, int | None] = {}
-    subfolders: list[str] = []
-    with storage.entries(f"{folder}/{below}".rstrip("/")) as entries:
-        for entry in entries:
-            if entry.name.startswith("."):
-                continue
-            if entry.is_dir():
-                subfolders.append(f"{below}{entry.name}/")
-            else:
-                sizes[f"{below}{entry.name}"] = entry.size_bytes if isinstance(entry, Listed) else None
-    for subfolder in subfolders:
-        sizes |= _files_below(storage, folder, subfolder, depth + 1)
-    return sizes
-
-
-def _completed(spec: DatasetSpec, files: Readable, storage: StorageBase) -> DatasetSpec:
+def _completed(spec: DatasetSpec, layout: Layout, sizes: Sizes, storage: StorageBase) -> DatasetSpec:
     """Return the settings that describe the files."""
     parquet = spec.parquet
     if spec.format == "parquet":  # the memory for a batch follows from the rows of a row group
-        rows = _measure(group_rows, files.layout, files.sizes, storage)
-        parquet = replace(parquet, row_group_size=min(rows))
-    sample_sizes = files.sizes / files.layout.num_samples_per_file
+        parquet = replace(parquet, row_group_size=min(_measure(group_rows, layout, sizes, storage)))
+    sample_sizes = sizes / layout.num_samples_per_file
     quantiles: tuple[float, ...] = ()
     if sample_sizes.min() < sample_sizes.max() and not spec.parquet.columns:
         # 65 numbers in config.yaml: steps of 1.6 %
         quantiles = tuple(np.quantile(sample_sizes, np.linspace(0, 1, 65)).tolist())
     return replace(
         spec,
-        num_files_train=files.layout.num_files,
+        num_files_train=layout.num_files,
         num_files_eval=0,
-        num_samples_per_file=files.layout.num_samples_per_file,
+        num_samples_per_file=layout.num_samples_per_file,
         num_subfolders_train=0,
         record_length_bytes=max(float(sample_sizes.mean()), 1.0),
         record_length_bytes_stdev=0,
@@ -166,14 +146,6 @@ def _completed(spec: DatasetSpec, files: Readable, storage: StorageBase) -> Data
     )
 
 
-class Readable(NamedTuple):
-    """Files that can be read, all with the same number of samples."""
-
-    layout: Layout
-    sizes: Sizes  # bytes that are read of each file
-    notes: tuple[str, ...] = ()  # for the user: which samples are not read
-
-
 def _readable_files(
     format_name: str, layout: Layout, sizes: Sizes, spec: DatasetSpec, storage: StorageBase
 ) -> Readable:
@@ -184,8 +156,8 @@ def _readable_files(
         return _counted_files(format_name, layout, sizes, storage)
     if format_name == RAW and spec.format != RAW:
         which = f"each .{layout.extension} file" if layout.extension else "each file"
-        return Readable(layout, sizes, (f"{which} is read whole, as one sample: if it holds many, {HOW_TO_CUT}",))
-    return Readable(layout, sizes)
+        return layout, sizes, f"{which} is read whole, as one sample: if it holds many, {HOW_TO_CUT}"
+    return layout, sizes, ""
 
 
 def _problem_reading(format_name: str, path: str, storage: StorageBase) -> str:
@@ -218,27 +190,25 @@ def _cut_files(layout: Layout, sizes: Sizes, record_bytes: int) -> Readable:
     used_bytes = samples * record_bytes
     layout = replace(_subset(layout, files), num_samples_per_file=samples, used_bytes=used_bytes)
     note = f"each file is cut into {samples:,} samples of {record_bytes:,} bytes (dataset.record_length_bytes)"
-    return Readable(layout, np.minimum(sizes[files], used_bytes), (note,))
+    return layout, np.minimum(sizes[files], used_bytes), note
 
 
 def _counted_files(format_name: str, layout: Layout, sizes: Sizes, storage: StorageBase) -> Readable:
     """Count the samples of each file or, if there are many files, of COUNTED_FILES among them."""
     counts = np.array(_measure(COUNTERS[format_name], layout, sizes, storage))
-    is_sampled = len(counts) < layout.num_files
-    samples = int(counts.min()) if is_sampled else _best_count(counts)
+    files = np.arange(layout.num_files)
+    if len(counts) < layout.num_files:
+        samples = int(counts.min())
+        note = f"{samples} samples of each file are read: the fewest of {len(counts)} files that were counted"
+    else:
+        samples = _best_count(counts)
+        files = np.flatnonzero(counts >= samples)
+        read, total = samples * len(files), int(counts.sum())
+        note = f"{read:,} of {total:,} samples are read: {samples} of each of {len(files)} files" * (read < total)
     if samples < 1:
         empty = layout.path(_opened_files(layout)[int(counts.argmin())])
         raise DatasetError(f"{empty} holds no samples: move all such files away")
-    if is_sampled:
-        note = f"{samples} samples of each file are read: the fewest of {len(counts)} files that were counted"
-        return Readable(replace(layout, num_samples_per_file=samples), sizes, (note,))
-    files = np.flatnonzero(counts >= samples)
-    layout = replace(_subset(layout, files), num_samples_per_file=samples)
-    total = int(counts.sum())
-    if layout.num_samples == total:
-        return Readable(layout, sizes[files])
-    note = f"{layout.num_samples:,} of {total:,} samples are read: {samples} of each of {len(files)} files"
-    return Readable(layout, sizes[files], (note,))
+    return replace(_subset(layout, files), num_samples_per_file=samples), sizes[files], note
 
 
 def _best_count(counts: NDArray[np.int64]) -> int:
@@ -274,8 +244,10 @@ def _measure(find: Find, layout: Layout, sizes: Sizes, storage: StorageBase) -> 
         version = base.version_of(path if local is None else local, int(sizes[file]))
         try:
             if (find, version) not in _known_numbers:
-                with cache_restored([local] if local else []), _opened(path, storage) as opened:
-                    _known_numbers[find, version] = find(opened, version)
+                source = base.Source(path, storage.open_received(path))
+                with cache_restored([local] if local else []), contextlib.closing(source):
+                    stream = io.BufferedReader(base.SourceStream(source), base.HEADERS_AT_ONCE_BYTES)
+                    _known_numbers[find, version] = find(stream, version)
         except (OSError, ValueError, base.DamagedError) as error:
             raise DatasetError(
                 f"{path}: its samples can't be counted ({error}): restore it, decompress it if it is compressed, "
@@ -284,13 +256,6 @@ def _measure(find: Find, layout: Layout, sizes: Sizes, storage: StorageBase) -> 
         return _known_numbers[find, version]
 
     return of_each(_opened_files(layout), number_in)
-
-
-@contextlib.contextmanager
-def _opened(path: str, storage: StorageBase) -> Iterator[BinaryIO]:
-    """Open a file; the storage is read in pieces of HEADERS_AT_ONCE_BYTES."""
-    with contextlib.closing(base.Source(path, storage.open_received(path))) as source:
-        yield io.BufferedReader(base.SourceStream(source), base.HEADERS_AT_ONCE_BYTES)
 
 
 def group_rows(file: BinaryIO, _: base.Version | None = None) -> int:
