@@ -22,7 +22,7 @@ from dlemu.loaders.loader_base import Batch, BatchTrace, Interleave, LoaderSpec,
 from dlemu.loaders.loader_base import Loader as LoaderBase
 from dlemu.machine.thread_accounting import process_storage_bytes
 from dlemu.plan.samples import hash_samples
-from dlemu.plan.streams import StreamBatchPlan
+from dlemu.plan.streams import StreamPlan
 
 FRAMING_BYTES = 16  # bytes around each record: its length (8), the CRC of the length (4) and the CRC of the record (4)
 _FEATURES = {"image": tf.io.FixedLenFeature([], tf.string), "size": tf.io.FixedLenFeature([], tf.int64)}
@@ -48,7 +48,7 @@ class Records:
     def __init__(self, spec: LoaderSpec, phase: Phase) -> None:
         assert spec.interleave is not None  # with tfrecord files, the only ones it reads
         self._spec, self._phase, self._interleave = spec, phase, spec.interleave
-        self._plan = cast(StreamBatchPlan, phase.plan)
+        self._streams = partial(cast(StreamPlan, phase.plan.plan).streams, phase.plan.rank)
         self._in_memory = phase.fetch.reads_nothing
         self._traced: Any = None
 
@@ -56,7 +56,7 @@ class Records:
         """Build the pipeline's graph once for all epochs, as training scripts do: it takes as long as many batches."""
         if self._in_memory:
             return
-        shares = self._plan.streams(1, 1)
+        shares = self._streams(1, 1)
         self._traced = tf.function(
             partial(self._read, shares.first, shares.stride),
             input_signature=[_NUMBERS, _NUMBERS, _NUMBER, _NUMBER],
@@ -68,7 +68,7 @@ class Records:
         """Return the pipeline of an epoch's first `steps` batches."""
         if self._in_memory:
             return self._batches(self._records_in_memory(steps), steps, self._spec.seed, 0)
-        streams = self._plan.streams(epoch, steps)
+        streams = self._streams(epoch, steps)
         return self._traced(streams.files, streams.counts, np.int64(steps), np.int64(streams.seed))
 
     def _read(self, first: int, stride: int, files: Any, counts: Any, steps: Any, seed: Any) -> Any:
@@ -186,7 +186,7 @@ class Records:
 
     def _damaged(self, epoch: int, steps: int, step: int, reason: str) -> DatasetError:
         """Find the faulty file, which TensorFlow does not name, among those whose records are not all delivered yet."""
-        layout, streams = self._phase.fetch.layout, self._plan.streams(epoch, steps)
+        layout, streams = self._phase.fetch.layout, self._streams(epoch, steps)
         complete_files = np.searchsorted(np.cumsum(streams.counts), step * self._phase.batch_size)
         for file in streams.files[max(0, int(complete_files) - self._interleave.files) :].tolist():
             fault = _fault(layout.path(file), layout.num_samples_per_file)

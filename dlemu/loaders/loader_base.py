@@ -19,7 +19,7 @@ from datagen.layout import Places
 from dlemu.config.duration import Duration, draw_seconds, is_zero
 from dlemu.machine.clock import BurnerThreads
 from dlemu.machine.thread_accounting import ThreadAccounting
-from dlemu.plan.samples import BatchPlan, PlanAhead
+from dlemu.plan.samples import PlanAhead, RankPlan
 
 DRAWN_AT_ONCE = 1024  # samples whose times are drawn together: a batch has too few for an even spread of times
 _NUMBERS = struct.Struct("<14q")  # the numbers of a `BatchTrace`: `slot`, and all fields after `places`
@@ -78,7 +78,7 @@ class Phase:
     """One stream of batches: training, evaluation, or the ceiling (the emulator's own limit, without storage)."""
 
     fetch: FetchSpec
-    plan: BatchPlan
+    plan: RankPlan
     batch_size: int
     preprocesses: bool = True  # whether samples are preprocessed; those of the ceiling are not
 

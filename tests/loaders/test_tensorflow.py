@@ -24,8 +24,8 @@ from dlemu.jobs.training.plan import planned_dataset
 from dlemu.jobs.training.steplog import STEP_DTYPE
 from dlemu.loaders.loader_base import Batch, Interleave, LoaderSpec, Phase
 from dlemu.metrics.cache import each_sample_once
-from dlemu.plan.samples import EndlessPlan
-from dlemu.plan.streams import RankStreamPlan, StreamPlan
+from dlemu.plan.samples import RankPlan
+from dlemu.plan.streams import StreamPlan
 from tests.plan.plans import make_stream_plan
 
 pytestmark = [
@@ -90,8 +90,8 @@ def make_spec(
     settings: dict[str, Any] = {
         "rank": rank,
         "phases": {
-            "train": Phase(fetch, RankStreamPlan(plan, rank), BATCH),
-            "ceiling": Phase(replace(fetch, storage=NULL_STORAGE), EndlessPlan(plan, rank), BATCH),
+            "train": Phase(fetch, RankPlan(plan, rank), BATCH),
+            "ceiling": Phase(replace(fetch, storage=NULL_STORAGE), RankPlan(plan, rank, endless=True), BATCH),
         },
         "read_threads": plan.cycle,
         "prefetch_per_worker": 1,

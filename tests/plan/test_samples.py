@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from datagen.errors import DatasetError
-from dlemu.plan.samples import EndlessPlan, Plan, PlanAhead, RankPlan, hash_runs, hash_samples, permute
+from dlemu.plan.samples import Plan, PlanAhead, RankPlan, hash_samples, permute
 from tests.plan.plans import make_plan as make
 
 plans = st.builds(
@@ -86,7 +86,7 @@ def test_a_plan_is_small_whatever_the_dataset() -> None:
 
 def test_the_endless_plan_begins_again() -> None:
     plan = make()
-    endless = EndlessPlan(plan, 2)
+    endless = RankPlan(plan, 2, endless=True)
     assert plan.steps_per_epoch == 10
     assert np.array_equal(endless.sample_ids(0, 13), plan.sample_ids(2, 0, 3))
 
@@ -98,8 +98,8 @@ def test_planning_ahead_gives_the_same_batches(plan: Plan, rank: int, steps: lis
     mine = RankPlan(plan, rank % plan.ranks)
     ahead = PlanAhead(mine, plan.batch_size)
     for step in sorted({min(step, plan.steps_per_epoch) for step in steps}):
-        assert ahead.batch(2, step).samples.tolist() == mine.sample_ids(2, step).tolist()
-        assert ahead.batch(2, step).sample_hash == hash_samples(mine.sample_ids(2, step))
+        assert ahead.batch(2, step)[0].tolist() == mine.sample_ids(2, step).tolist()
+        assert ahead.batch(2, step)[1] == hash_samples(mine.sample_ids(2, step))
 
 
 @given(plan=plans, epoch=st.integers(1, 3))
@@ -128,7 +128,9 @@ def test_runs_are_the_batches_in_order(plan: Plan, epoch: int, shuffled: bool) -
         runs = plan.runs(rank, epoch, steps)
         assert runs is not None
         assert [batch.tolist() for batch in runs] == plan.batches(rank, epoch, steps).tolist()
-        assert [hash_runs(batch) for batch in runs] == [hash_samples(ids) for ids in plan.batches(rank, epoch, steps)]
+        assert [hash_samples(batch) for batch in runs] == [
+            hash_samples(ids) for ids in plan.batches(rank, epoch, steps)
+        ]
 
 
 def test_hashes_are_those_of_splitmix64() -> None:

@@ -8,7 +8,8 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from datagen.errors import DatasetError
-from dlemu.plan.streams import RankStreamPlan, StreamPlan, Streams
+from dlemu.plan.samples import RankPlan
+from dlemu.plan.streams import StreamPlan, Streams
 from tests.plan.plans import make_stream_plan as make_plan
 
 
@@ -42,9 +43,9 @@ def test_ranks_read_exactly_what_is_planned_and_no_sample_twice(
     steps = data.draw(st.integers(1, plan.steps_per_epoch))
     seen: list[int] = []
     for rank in range(plan.ranks):
-        part = RankStreamPlan(plan, rank)
+        part = RankPlan(plan, rank)
         planned = np.concatenate([part.sample_ids(epoch, step) for step in range(1, steps + 1)])
-        assert sorted(samples_of(plan, part.streams(epoch, steps))) == sorted(planned.tolist())
+        assert sorted(samples_of(plan, plan.streams(rank, epoch, steps))) == sorted(planned.tolist())
         seen += planned.tolist()
     assert len(set(seen)) == len(seen) == steps * plan.batch_size * plan.ranks
     assert min(seen) >= 0
@@ -86,12 +87,12 @@ def test_only_the_files_of_the_steps_asked_for_are_opened() -> None:
 
 
 def test_too_few_samples_are_told() -> None:
-    with pytest.raises(DatasetError, match=r"each of 8 ranks has 2 files and keeps 0 samples of each.*pytorch"):
+    with pytest.raises(DatasetError, match=r"each of 8 ranks has 2 files and uses 0 samples of each.*pytorch"):
         make_plan(num_files=2, num_samples_per_file=3, ranks=8).check("train")
 
 
 def test_batches_of_a_rank_are_its_steps_and_beyond_the_last_the_last() -> None:
-    part = RankStreamPlan(make_plan(), 1)
+    part = RankPlan(make_plan(), 1)
     last = part.plan.steps_per_epoch
     assert last == 7
     rows = part.batches(2, np.array([1, 3, last, last + 5]))

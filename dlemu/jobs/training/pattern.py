@@ -27,7 +27,7 @@ from dlemu.loaders.loader_base import BatchMaker, Loader, LoaderSpec
 from dlemu.machine.cgroup_limits import host_memory
 from dlemu.metrics.rates import Intervals
 from dlemu.metrics.t_interval import estimate
-from dlemu.plan.samples import EndlessPlan, Plan
+from dlemu.plan.samples import Plan, RankPlan
 from dlemu.ranks import Comm
 from dlemu.ranks.failure import Role
 from dlemu.ranks.launch import run_crew
@@ -207,7 +207,8 @@ def reading_spec(job: TrainingJob) -> tuple[LoaderSpec, int]:
         phase = replace(phase, fetch=replace(phase.fetch, engine="matched"))
     # All samples in the order in which one rank with one reader would read them; the readers share its steps.
     order = Plan(**{part.name: getattr(job.train_plan, part.name) for part in fields(Plan)})
-    phase = replace(phase, plan=EndlessPlan(replace(order, batch_size=samples, ranks=1, worker_streams=1), 0))
+    order = replace(order, batch_size=samples, ranks=1, worker_streams=1)
+    phase = replace(phase, plan=RankPlan(order, 0, endless=True))
     return replace(spec, phases={"train": phase}, preprocess_time=NO_TIME), samples
 
 

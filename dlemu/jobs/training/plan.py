@@ -25,8 +25,8 @@ from dlemu.config.schema import Train, Workload
 from dlemu.loaders.loader_base import Loader, LoaderSpec, Phase
 from dlemu.loaders.traits_base import LoaderTraits, traits_of
 from dlemu.metrics.demand import row_group_reads
-from dlemu.plan.samples import BatchPlan, EndlessPlan, Plan, RankPlan
-from dlemu.plan.streams import RankStreamPlan, StreamPlan
+from dlemu.plan.samples import Plan, RankPlan
+from dlemu.plan.streams import StreamPlan
 from dlemu.runner.job_kind import Job
 
 MIN_CEILING_STEPS, MAX_CEILING_STEPS = 4, 4000
@@ -182,12 +182,12 @@ class TrainingJob(Job):
         fetch = self._fetch_spec(self.found.train)
         unread = replace(fetch, storage=NULL_STORAGE, verify=False)
         phases = {
-            "train": Phase(fetch, _rank_plan(plan, rank), reader.batch_size),
-            "ceiling": Phase(unread, EndlessPlan(plan, rank), reader.batch_size, preprocesses=False),
+            "train": Phase(fetch, RankPlan(plan, rank), reader.batch_size),
+            "ceiling": Phase(unread, RankPlan(plan, rank, endless=True), reader.batch_size, preprocesses=False),
         }
         if self.valid_plan is not None and self.found.valid is not None:
             valid = self._fetch_spec(self.found.valid)
-            phases["valid"] = Phase(valid, _rank_plan(self.valid_plan, rank), reader.batch_size_eval)
+            phases["valid"] = Phase(valid, RankPlan(self.valid_plan, rank), reader.batch_size_eval)
         return phases
 
     def _fetch_spec(self, layout: Layout) -> FetchSpec:
@@ -203,10 +203,6 @@ class TrainingJob(Job):
             verify=reader.verify,
         )
         return spec.by_local_paths(f"reader.data_loader={reader.data_loader}") if self.read_by_loader else spec
-
-
-def _rank_plan(plan: Plan, rank: int) -> BatchPlan:
-    return RankStreamPlan(plan, rank) if isinstance(plan, StreamPlan) else RankPlan(plan, rank)
 
 
 def step_threads(train: Train) -> int:
