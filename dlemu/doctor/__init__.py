@@ -8,8 +8,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
+from datagen.errors import DlemuError
 from dlemu.config.schema import Workload
-from dlemu.doctor.check_base import Check, Checks, Facts, failed
+from dlemu.doctor.check_base import Check, Checks, Facts
 from dlemu.results.kinds import kind_wanted
 
 
@@ -26,7 +27,9 @@ def outcomes(checks: Checks, facts: Facts) -> Iterator[Check]:
     for name, run in checks.items():
         try:
             check = run(facts)
+        except DlemuError as error:
+            check = Check(level="fail", observed=str(error))
         except Exception as error:  # a broken library may raise anything
-            check = failed(error)
+            check = Check(level="fail", observed=f"{type(error).__name__}: {error}")
         if check is not None:
             yield replace(check, name=name)

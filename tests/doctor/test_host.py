@@ -6,24 +6,18 @@ from pathlib import Path
 
 from dlemu.config.schema import Workload
 from dlemu.doctor import host
-from dlemu.doctor.check_base import Check, Cores, Facts
-
-
-def cores_for(ranks: int, cores: Cores) -> Check:
-    facts = Facts(Workload(ranks=ranks))
-    vars(facts).update(cores=cores)
-    return host.check_cores(facts)
+from dlemu.doctor.check_base import Facts
 
 
 def test_many_ranks_on_few_cores_are_warned_of() -> None:
-    two = Cores(count=2, usable=2)
-    assert cores_for(18, two).level == "ok"
-    assert cores_for(64, two).level == "warn"
-    assert "2 usable of 64" in cores_for(1, Cores(count=64, usable=2)).observed
-    limited = cores_for(64, Cores(count=64, usable=64, limit=2.5))
+    one, many = Workload(ranks=1), Workload(ranks=64)
+    assert host.judge_cores(Workload(ranks=18), cores=2, usable=2).level == "ok"
+    assert host.judge_cores(many, cores=2, usable=2).level == "warn"
+    assert "2 usable of 64" in host.judge_cores(one, cores=64, usable=2).observed
+    limited = host.judge_cores(many, cores=64, usable=64, limit=2.5)
     assert limited.level == "warn"
     assert "a CPU limit of 2.5 cores" in limited.observed
-    assert cores_for(1, Cores(count=2, usable=2, limit=4.0)) == cores_for(1, two)
+    assert host.judge_cores(one, 2, 2, limit=4.0) == host.judge_cores(one, 2, 2)
 
 
 def test_busy_cores_are_warned_of() -> None:
