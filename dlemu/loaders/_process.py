@@ -21,15 +21,18 @@ _MAX_ARENAS = 4
 """Number of malloc arenas. With one, threads wait for each other; each further one held 25 MB in a fast pipeline."""
 
 
-def init_worker(nice: int, rank_process: int) -> None:
+def init_worker(nice: int, rank_process: int, worker: int) -> None:
     """Lower this worker's priority, ignore Ctrl-C (the rank handles it), and die when the rank dies for any reason.
 
-    A worker that a fork server started dies with the server, which ends with the rank.
+    A worker that a fork server started dies with the server, which ends with the rank. Worker 0, which makes each
+    epoch's first batch, gets a higher priority than the others: the rank waits for that batch, and at the start of an
+    epoch all workers wake, often more than there are cores. In a real job each rank has a core, so waiting for a core
+    must not count as waiting for the storage.
     """
     has_server = multiprocessing.get_start_method(allow_none=True) == "forkserver"
     die_with_parent(os.getppid() if has_server else rank_process)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    os.nice(nice)
+    os.nice(nice if worker else nice // 4)
     gc.freeze()  # objects inherited from the rank stay on pages shared with it
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import itertools
+import contextlib
 import time
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -18,7 +18,7 @@ from datagen.formats.tfrecord import around_image
 from datagen.layout import NO_PLACES
 from dlemu.config.duration import is_zero
 from dlemu.loaders._process import call_niced, keep_freed_memory
-from dlemu.loaders.loader_base import Batch, BatchTrace, Interleave, LoaderSpec, Phase, Preprocessing
+from dlemu.loaders.loader_base import Batch, BatchTrace, LoaderSpec, Phase, Preprocessing
 from dlemu.loaders.loader_base import Loader as LoaderBase
 from dlemu.machine.thread_accounting import process_storage_bytes
 from dlemu.plan.samples import hash_samples
@@ -97,11 +97,31 @@ class Records:
         """Read several sources at a time, a block of records of each in turn.
 
         With one source at a time (flat_map), the thread that assembles batches also reads. A second thread would hand
-        over each record, which costs as much as reading one of a few kB.
+        over each record, which costs as much as reading one of a few kB. For several, this is the operation that
+        `Dataset.interleave` calls, which has no parameter for the files to begin ahead: it always begins twice as many
+        as are read at a time.
         """
-        if self._interleave.files == 1:
+        turns = self._interleave
+        if turns.files == 1:
             return sources.flat_map(_plain(records))
-        return _interleave(sources, records, self._interleave)
+
+        def opened(*source: Any) -> Any:
+            return tf.data.experimental.to_variant(records(*source))
+
+        signature = tf.nest.flatten(sources.element_spec)
+        interleaved = tf.raw_ops.ParallelInterleaveDatasetV4(
+            input_dataset=tf.data.experimental.to_variant(sources),
+            other_arguments=[],
+            f=tf.function(opened, input_signature=signature, autograph=False).get_concrete_function(),
+            cycle_length=turns.files,
+            block_length=turns.block_length,
+            buffer_output_elements=turns.ready_per_file,
+            prefetch_input_elements=turns.files_ahead,
+            num_parallel_calls=turns.files,
+            output_types=[spec.dtype for spec in _RECORD],
+            output_shapes=[spec.shape for spec in _RECORD],
+        )
+        return tf.data.experimental.from_variant(interleaved, _RECORD)
 
     def _records_in_memory(self, steps: int) -> Any:
         """Return one Example in memory over and over: records for null storage, which has no files."""
@@ -146,8 +166,9 @@ class Records:
         with tf.control_dependencies([parsing]):
             images = tf.io.parse_example(records, _FEATURES)["image"]
         resize = self._phase.fetch.resize_bytes
-        if resize:
-            images = _crop(images, resize)
+        if resize:  # images that are all shorter are not copied once more
+            is_longer = tf.reduce_max(tf.strings.length(images)) > resize
+            images = tf.cond(is_longer, lambda: tf.strings.substr(images, 0, resize), lambda: images)
         burned_ns = tf.constant(0, tf.int64)
         if self._phase.preprocesses and not is_zero(self._spec.preprocess_time):
             burned_ns = tf.numpy_function(self._preprocess, [samples], tf.int64)
@@ -163,7 +184,7 @@ class Records:
     def _preprocess(self, samples: NDArray[np.int64]) -> np.int64:
         random = np.random.default_rng([self._spec.seed, *samples[:1].tolist()])
         preprocessing = Preprocessing(self._spec.preprocess_time, self._spec.preprocess, random)
-        return np.int64(preprocessing.spend(len(samples)).cpu_ns)
+        return np.int64(preprocessing.spend(len(samples))[1])
 
     def batches(self, epoch: int, elements: Iterator[list[Any]], steps: int) -> Iterator[Batch]:
         """Deliver `steps` batches out of the running pipeline, with their traces.
@@ -197,12 +218,6 @@ class Records:
             f"TensorFlow could not read a file in {layout.folder} ({reason}), but now can read them all: "
             "the storage failed temporarily; see the kernel's log (dmesg) for why"
         )
-
-
-def _crop(images: Any, size: int) -> Any:
-    """Return the first `size` bytes of each image; images that are all shorter are not copied once more."""
-    is_longer = tf.reduce_max(tf.strings.length(images)) > size
-    return tf.cond(is_longer, lambda: tf.strings.substr(images, 0, size), lambda: images)
 
 
 def _batch(element: list[Any], wall_clock_ns: int, storage_bytes: int) -> Batch:
@@ -241,31 +256,6 @@ def _fault(path: str, samples: int) -> str:
     except tf.errors.OpError as error:
         return f"TensorFlow can't read record {records} ({str(error.message).splitlines()[0][-200:]})"
     return "" if records >= samples else f"it holds {records} records, not {samples} as in the settings"
-
-
-def _interleave(sources: Any, records: Callable[..., Any], interleave: Interleave) -> Any:
-    """Return the records of each source in turn, by the operation that `Dataset.interleave` calls.
-
-    `Dataset.interleave` has no parameter for the files to begin ahead: it begins twice as many as are read at a time.
-    """
-
-    def opened(*source: Any) -> Any:
-        return tf.data.experimental.to_variant(records(*source))
-
-    signature = tf.nest.flatten(sources.element_spec)
-    interleaved = tf.raw_ops.ParallelInterleaveDatasetV4(
-        input_dataset=tf.data.experimental.to_variant(sources),
-        other_arguments=[],
-        f=tf.function(opened, input_signature=signature, autograph=False).get_concrete_function(),
-        cycle_length=interleave.files,
-        block_length=interleave.block_length,
-        buffer_output_elements=interleave.ready_per_file,
-        prefetch_input_elements=interleave.files_ahead,
-        num_parallel_calls=interleave.files,
-        output_types=[spec.dtype for spec in _RECORD],
-        output_shapes=[spec.shape for spec in _RECORD],
-    )
-    return tf.data.experimental.from_variant(interleaved, _RECORD)
 
 
 def _clock(steps: Any) -> Any:
@@ -333,30 +323,25 @@ def _run(dataset: Any, threads: int, nice: int) -> Iterator[list[Any]]:
 
     Autotuning is off: its thread can delay the end of a pipeline for seconds, and the workload sets the number of
     threads and buffers. Graph rewriting is off: it takes tens of ms per epoch and finds nothing to improve here.
+    The raw operations are those that `iter(dataset)` calls. That also examines the structure of each element: 0.2 to
+    0.4 ms of Python, while batches of small records are ready in less than 1 ms.
     """
     options = tf.data.Options()
     options.autotune.enabled = False
     options.experimental_optimization.apply_default_optimizations = False
     options.threading.private_threadpool_size = threads
     options.threading.max_intra_op_parallelism = 1
-    elements = _elements(dataset.with_options(options))
-    first = call_niced(lambda: list(itertools.islice(elements, 1)), nice)  # taking it starts the pipeline
-    yield from itertools.chain(first, elements)
-
-
-def _elements(dataset: Any) -> Iterator[list[Any]]:
-    """Iterate a dataset by the raw operations that Python's `iter(dataset)` calls.
-
-    `iter(dataset)` also examines the structure of each element: 0.2 to 0.4 ms of Python, while batches of small records
-    are ready in less than 1 ms.
-    """
     specs = tf.nest.flatten(dataset.element_spec)
     outputs = {"output_types": [spec.dtype for spec in specs], "output_shapes": [spec.shape for spec in specs]}
     iterator = tf.raw_ops.AnonymousIteratorV3(**outputs)
-    tf.raw_ops.MakeIterator(dataset=tf.data.experimental.to_variant(dataset), iterator=iterator)
-    while True:
-        try:
-            element = tf.raw_ops.IteratorGetNext(iterator=iterator, **outputs)
-        except tf.errors.OutOfRangeError:
-            return
-        yield element
+    take = partial(tf.raw_ops.IteratorGetNext, iterator=iterator, **outputs)
+
+    def start() -> Any:
+        pipeline = tf.data.experimental.to_variant(dataset.with_options(options))
+        tf.raw_ops.MakeIterator(dataset=pipeline, iterator=iterator)
+        return take()
+
+    with contextlib.suppress(tf.errors.OutOfRangeError):
+        yield call_niced(start, nice)
+        while True:
+            yield take()

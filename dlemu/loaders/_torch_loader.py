@@ -116,15 +116,6 @@ def _tensor(slot: memoryview, start: int, size: int) -> torch.Tensor:
     return torch.frombuffer(slot, dtype=torch.uint8, count=size, offset=start)
 
 
-def _init_worker(nice: int, rank_process: int, worker: int) -> None:
-    """Prepare a worker process; worker 0, which makes each epoch's first batch, gets a higher priority than the others.
-
-    The rank waits for that batch, and at the start of an epoch all workers wake, often more than there are cores. In a
-    real job each rank has a core, so waiting for a core must not count as waiting for the storage.
-    """
-    init_worker(nice if worker else nice // 4, rank_process)
-
-
 def _drop_workers(error: BaseException) -> None:
     """Drop PyTorch's half-started workers, without the traceback about missing attributes that it would print."""
     hook = sys.unraisablehook
@@ -181,7 +172,7 @@ class Loader(LoaderBase):
                 "prefetch_factor": spec.prefetch_per_worker,
                 "persistent_workers": True,
                 "multiprocessing_context": direct_context(start_method) if self._is_direct else start_method,
-                "worker_init_fn": partial(_init_worker, spec.nice, os.getpid()),
+                "worker_init_fn": partial(init_worker, spec.nice, os.getpid()),
             }
         # PyTorch warns of more workers than cores, but they mostly wait for storage, and the workload sets their number
         warnings.filterwarnings("ignore", message="This DataLoader will create")

@@ -8,7 +8,7 @@ import time
 from abc import abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol, TypeVar, overload
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,13 +26,6 @@ _NUMBERS = struct.Struct("<14q")  # the numbers of a `BatchTrace`: `slot`, and a
 S = TypeVar("S")
 
 
-class Spent(NamedTuple):
-    """Wall time and CPU time of preprocessing, in ns."""
-
-    took_ns: int = 0
-    cpu_ns: int = 0
-
-
 class Preprocessing:
     """Emulates the preprocessing of one worker's samples: each takes a time drawn from `duration`."""
 
@@ -42,10 +35,10 @@ class Preprocessing:
         self._burners = BurnerThreads(threads) if how == "burn" and not is_zero(duration) else None
         self._drawn_seconds: NDArray[np.float64] = np.empty(0)
 
-    def spend(self, samples: int) -> Spent:
-        """Preprocess this number of samples."""
-        if is_zero(self._duration):
-            return Spent()
+    def spend(self, samples: int) -> tuple[int, int]:
+        """Preprocess this number of samples; return the wall time and the CPU time that it took, in ns."""
+        if is_zero(self._duration) or not samples:
+            return 0, 0
         if len(self._drawn_seconds) < samples:
             more = draw_seconds(self._duration, self._random, max(DRAWN_AT_ONCE, samples))
             self._drawn_seconds = np.concatenate([self._drawn_seconds, more])
@@ -56,7 +49,7 @@ class Preprocessing:
             time.sleep(seconds / self._threads)
         else:
             cpu_ns = self._burners.burn(seconds)
-        return Spent(time.monotonic_ns() - began_ns, cpu_ns)
+        return time.monotonic_ns() - began_ns, cpu_ns
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -170,15 +163,7 @@ class Samples(Sequence[S]):
     def __len__(self) -> int:
         return len(self._places)
 
-    @overload
-    def __getitem__(self, index: int) -> S: ...
-
-    @overload
-    def __getitem__(self, index: slice) -> list[S]: ...
-
-    def __getitem__(self, index: int | slice) -> S | list[S]:
-        if isinstance(index, slice):
-            return [self._cut(self._slot, int(start), int(size)) for start, size in self._places[index]]
+    def __getitem__(self, index: int) -> S:  # type: ignore[override]  # no slices
         start, size = self._places[index]
         return self._cut(self._slot, int(start), int(size))
 
@@ -239,13 +224,12 @@ class BatchMaker:
     """Makes batches in one worker: fetches the planned samples into a buffer, and records times, bytes and CPU."""
 
     def __init__(self, spec: LoaderSpec, worker: int) -> None:
-        self._worker = worker
+        self._worker, self._phases = worker, spec.phases
         self._plans = {name: PlanAhead(phase.plan, phase.batch_size) for name, phase in spec.phases.items()}
         self._fetchers = {name: Fetcher(phase.fetch) for name, phase in spec.phases.items()}
         self._accounting = ThreadAccounting()
         random = np.random.default_rng([spec.seed, spec.rank, worker])
         self._preprocessing = Preprocessing(spec.preprocess_time, spec.preprocess, random)
-        self._preprocessed = frozenset(name for name, phase in spec.phases.items() if phase.preprocesses)
 
     def make(self, phase: str, epoch: int, step: int, slot: int, out: memoryview) -> BatchTrace:
         """Fill `out` with the batch of `step` and return its trace."""
@@ -254,7 +238,7 @@ class BatchMaker:
         ids, sample_hash = self._plans[phase].batch(epoch, step)
         samples = len(ids)
         fetched = self._fetchers[phase].fetch(ids, out)
-        spent = self._preprocessing.spend(samples) if phase in self._preprocessed else Spent()
+        took_ns, preprocess_cpu_ns = self._preprocessing.spend(samples if self._phases[phase].preprocesses else 0)
         finished_ns = time.monotonic_ns()
         after = self._accounting.look()
         return BatchTrace(
@@ -263,7 +247,7 @@ class BatchMaker:
             started_ns=started_ns,
             finished_ns=finished_ns,
             read_ns=fetched.read_ns,
-            decode_ns=fetched.decode_ns + spent.took_ns,
+            decode_ns=fetched.decode_ns + took_ns,
             worker=self._worker,
             samples=samples,
             app_bytes=fetched.app_bytes,
@@ -272,5 +256,5 @@ class BatchMaker:
             cpu_ns=after.cpu_ns - before.cpu_ns,
             cpu_wait_ns=after.cpu_wait_ns - before.cpu_wait_ns,
             storage_bytes=after.storage_bytes - before.storage_bytes + fetched.remote_bytes,
-            preprocess_cpu_ns=spent.cpu_ns,
+            preprocess_cpu_ns=preprocess_cpu_ns,
         )

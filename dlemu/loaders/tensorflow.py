@@ -8,18 +8,14 @@ from __future__ import annotations
 import os
 from collections.abc import Collection
 from math import ceil
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from datagen.layout import nominal_sample_bytes
 from datagen.registry import library
 from datagen.spec import DatasetSpec
 from dlemu.config.schema import Reader
-from dlemu.loaders.loader_base import Interleave
+from dlemu.loaders.loader_base import Interleave, LoaderSpec
 from dlemu.loaders.traits_base import LoaderTraits
-
-if TYPE_CHECKING:
-    from dlemu.loaders._tf_loader import Loader as Loader
-    from dlemu.loaders.loader_base import LoaderSpec
 
 _BUFFER_BYTES = 256 << 10  # the read size of tf.data.TFRecordDataset where `reader.transfer_size` is not set
 _TURN_BYTES = 2 << 20
@@ -72,12 +68,6 @@ class Traits(LoaderTraits):
         being_made, ready = spec.computation_calls + 1, spec.prefetch_size + 2
         batches_bytes = batch * (being_made * (record + shipped) + ready * shipped)
         return _waiting_samples(spec) * record + batches_bytes + _RANK_BYTES
-
-    def notes(self, dataset_format: str) -> tuple[str, ...]:
-        return (
-            "the ceiling leaves out TensorFlow's record reader (docs/loaders.md): if AU is low, check whether the "
-            "cores were busy before blaming the storage",
-        )
 
 
 def _waiting_samples(spec: LoaderSpec) -> int:

@@ -70,21 +70,22 @@ class LoaderTraits:
         """Return the maximum number of batches that a rank's loader has ready or under way, beside the trainer's."""
         return spec.read_threads * spec.prefetch_per_worker
 
-    def batch_buffers(self, spec: LoaderSpec) -> int:
-        """Return the number of batches that memory is reserved for, including the trainer's."""
-        return spec.slots
-
     def rank_bytes(self, spec: LoaderSpec) -> int:
         """Return the memory that a rank and its workers will touch: processes, batch buffers, read buffers."""
         workers = max(1, spec.read_threads)
         reading = sum(phase.fetch.buffer_bytes for phase in spec.phases.values() if not phase.fetch.reads_nothing)
         samples = max((phase.batch_size for phase in spec.phases.values()), default=0)
-        batches = self.batch_buffers(spec) * (spec.slot_bytes + samples * spec.tensor_bytes)
+        batches = spec.slots * (spec.slot_bytes + samples * spec.tensor_bytes)
         return batches + workers * reading + (workers + 1) * PROCESS_BYTES
 
     def notes(self, dataset_format: str) -> tuple[str, ...]:
         """Return sentences for the result: limits in what can be measured with this loader."""
-        return ()
+        if not self.reads_files(dataset_format):
+            return ()
+        return (
+            f"the ceiling leaves out the readers and decoders of {self.framework or 'the loader'} (docs/loaders.md): if "
+            "AU is low, check whether the cores were busy before blaming the storage",
+        )
 
     def problems(self, workload: Workload) -> list[str]:
         """Return a message for each setting of the workload that this loader does not support."""

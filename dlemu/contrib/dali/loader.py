@@ -58,13 +58,13 @@ class Loader(loader_base.Loader):
         took_ns = time.monotonic_ns() - started_ns
         sample_hash, app_bytes = feed.account(step, read)
         decode_ns = min(took_ns, self._decode_cpu_ns(phase) - decode_cpu_ns)
-        spent = self._preprocessing.spend(phase.batch_size if phase.preprocesses else 0)
+        spent_ns, spent_cpu_ns = self._preprocessing.spend(phase.batch_size if phase.preprocesses else 0)
         trace = loader_base.BatchTrace(
             slot=0,
             places=dataset_layout.NO_PLACES,
             started_ns=started_ns,
             read_ns=took_ns - decode_ns,
-            decode_ns=decode_ns + spent.took_ns,
+            decode_ns=decode_ns + spent_ns,
             finished_ns=time.monotonic_ns(),
             worker=0,
             samples=phase.batch_size,
@@ -72,7 +72,7 @@ class Loader(loader_base.Loader):
             read_calls=0,
             sample_hash=sample_hash,
             storage_bytes=thread_accounting.process_storage_bytes() - storage_bytes,
-            preprocess_cpu_ns=spent.cpu_ns,
+            preprocess_cpu_ns=spent_cpu_ns,
         )
         data = np.asarray(shipped.as_tensor()) if phase.fetch.resize_bytes else list(map(np.asarray, shipped))
         return loader_base.Batch(data, trace)

@@ -45,12 +45,6 @@ class Traits(LoaderTraits):
         batches = sum(depths(spec)) + _BATCHES_HELD
         return batches * phase.batch_size * (sample_bytes + copy_bytes) + _RANK_BYTES
 
-    def notes(self, dataset_format: str) -> tuple[str, ...]:
-        return (
-            "the ceiling leaves out DALI's readers and decoders (docs/loaders.md): if AU is low, check whether the "
-            "cores were busy before blaming the storage",
-        )
-
 
 def __getattr__(name: str) -> Any:
     """Import the `Loader`, and DALI with it, once it is requested."""
