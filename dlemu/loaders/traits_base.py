@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 
 from datagen.errors import UserError
 from datagen.registry import companion
@@ -23,7 +23,7 @@ class LoaderTraits:
     that depends on a loader's behaviour looks at its traits, never at its name.
     """
 
-    framework: str = ""  # name of the loader's framework, for messages; empty without one
+    framework: str = "the loader"  # what messages call it, such as PyTorch
     packages: tuple[str, ...] = ()  # distributions that have the framework, such as torch
     module: str = ""  # the framework's module; empty without a framework
     extra: str = ""  # the extra of dlemu (`pip install dlemu[...]`) that installs the framework
@@ -60,7 +60,7 @@ class LoaderTraits:
         reasons = {} if self.pins else {"pin_memory": "its batches are not pinned"}
         if self.reads_files(dataset_format):
             reason = (
-                f"{self.framework or 'the loader'} itself reads {dataset_format} files, through the page cache and "
+                f"{self.framework} itself reads {dataset_format} files, through the page cache and "
                 "without knowing their content"
             )
             reasons |= {"odirect": reason, "verify": reason}
@@ -83,33 +83,26 @@ class LoaderTraits:
         if not self.reads_files(dataset_format):
             return ()
         return (
-            f"the ceiling leaves out the readers and decoders of {self.framework or 'the loader'} (docs/loaders.md): if "
-            "AU is low, check whether the cores were busy before blaming the storage",
+            f"the ceiling leaves out the readers and decoders of {self.framework} (docs/loaders.md): if AU is low, "
+            "check whether the cores were busy before blaming the storage",
         )
 
-    def problems(self, workload: Workload) -> list[str]:
-        """Return a message for each setting of the workload that this loader does not support."""
-        format_name, instead = workload.dataset.format, "reader.data_loader=pytorch"
-        if self.formats and format_name not in self.formats:
-            return [
-                f"dataset.format is {format_name!r}, for which {self.framework or 'the loader'} has no reader; wanted "
-                f"one of {', '.join(self.formats)}, or {instead}"
-            ]
-        problems = [
-            f"reader.{key} is true: {reason}; wanted reader.{key}=false, or {instead}"
-            for key, reason in self.impossible(format_name).items()
-            if getattr(workload.reader, key)
-        ]
+    def problems(self, workload: Workload) -> Iterator[str]:
+        """Yield a message for each setting of the workload that this loader does not support."""
+        name, instead = workload.dataset.format, "reader.data_loader=pytorch"
+        if self.formats and name not in self.formats:
+            wanted = f"one of {', '.join(self.formats)}, or {instead}"
+            yield f"dataset.format is {name!r}, for which {self.framework} has no reader; wanted {wanted}"
+            return
+        for key, reason in self.impossible(name).items():
+            if getattr(workload.reader, key):
+                yield f"reader.{key} is true: {reason}; wanted reader.{key}=false, or {instead}"
         if workload.reader.tensors and not self.collates:
-            problems.append(
-                f"reader.tensors is {workload.reader.tensors}: this loader collates no tensors; wanted 0, or {instead}"
-            )
-        if self.reads_files(format_name) and not _has_paths(workload):
-            problems.append(
-                f"storage.storage_type is {workload.storage.storage_type!r}: {self.framework or 'the loader'} itself "
-                f"opens {format_name} files by path, and files of this storage have none; wanted local_fs, or {instead}"
-            )
-        return problems
+            tensors = workload.reader.tensors
+            yield f"reader.tensors is {tensors}: this loader collates no tensors; wanted 0, or {instead}"
+        if self.reads_files(name) and not _has_paths(workload):
+            opens = f"{self.framework} itself opens {name} files by path, and files of this storage have none"
+            yield f"storage.storage_type is {workload.storage.storage_type!r}: {opens}; wanted local_fs, or {instead}"
 
 
 def _has_paths(workload: Workload) -> bool:

@@ -57,7 +57,7 @@ def dataset(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
 def _can_read(name: str, dataset: DatasetSpec) -> None:
     """Skip what the loader has no framework or no reader for."""
     skip_without_framework(name)
-    if problems := traits_of(name).problems(Workload(dataset=dataset)):
+    if problems := list(traits_of(name).problems(Workload(dataset=dataset))):
         pytest.skip(problems[0])
 
 

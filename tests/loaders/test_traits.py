@@ -93,7 +93,7 @@ def test_pinning_is_refused_before_the_run_where_it_can_not_be(name: str) -> Non
     dataset = DatasetSpec(format="tfrecord" if name == "tensorflow" else "npy", num_files_train=8)
     said = traits_of(name).problems(Workload(dataset=dataset, reader=Reader(pin_memory=True)))
     assert [text.partition(":")[0] for text in said] == ["reader.pin_memory is true"]
-    assert not traits_of(name).problems(Workload(dataset=dataset))
+    assert not list(traits_of(name).problems(Workload(dataset=dataset)))
 
 
 def test_who_opens_files_itself_needs_a_storage_where_they_have_paths(
@@ -108,5 +108,5 @@ def test_who_opens_files_itself_needs_a_storage_where_they_have_paths(
     )
     (problem,) = traits_of("tensorflow").problems(objects)
     assert problem.startswith("storage.storage_type is 'own_objects.Storage': TensorFlow itself opens tfrecord files")
-    assert not traits_of("tensorflow").problems(folders)
-    assert not traits_of("pytorch").problems(objects)
+    assert not list(traits_of("tensorflow").problems(folders))
+    assert not list(traits_of("pytorch").problems(objects))
