@@ -91,7 +91,7 @@ class Records:
             _plain(lambda begun, batch, assembled: self._parse(begun, batch, assembled, reads_per_record)),
             num_parallel_calls=spec.computation_calls,
         )
-        return parsed.prefetch(spec.prefetch_size) if spec.prefetch_size else parsed
+        return parsed.prefetch(spec.reader.prefetch_size) if spec.reader.prefetch_size else parsed
 
     def _interleaved(self, sources: Any, records: Callable[..., Any]) -> Any:
         """Read several sources at a time, a block of records of each in turn.
@@ -151,7 +151,7 @@ class Records:
 
     def _records(self, path: Any, file: Any, count: Any, first: int, stride: int) -> Any:
         """Return the records of one file that this rank keeps, each with the number of its sample."""
-        records = tf.data.TFRecordDataset(path, buffer_size=self._spec.transfer_bytes or None)
+        records = tf.data.TFRecordDataset(path, buffer_size=self._spec.reader.transfer_size or None)
         if stride > 1:
             records = records.shard(stride, first)
         begin = file * self._phase.fetch.layout.num_samples_per_file + first
@@ -170,7 +170,7 @@ class Records:
             is_longer = tf.reduce_max(tf.strings.length(images)) > resize
             images = tf.cond(is_longer, lambda: tf.strings.substr(images, 0, resize), lambda: images)
         burned_ns = tf.constant(0, tf.int64)
-        if self._phase.preprocesses and not is_zero(self._spec.preprocess_time):
+        if self._phase.preprocesses and not is_zero(self._spec.reader.preprocess_time):
             burned_ns = tf.numpy_function(self._preprocess, [samples], tf.int64)
             burned_ns = tf.ensure_shape(burned_ns, [])
         with tf.control_dependencies([images, burned_ns]):
@@ -183,7 +183,7 @@ class Records:
 
     def _preprocess(self, samples: NDArray[np.int64]) -> np.int64:
         random = np.random.default_rng([self._spec.seed, *samples[:1].tolist()])
-        preprocessing = Preprocessing(self._spec.preprocess_time, self._spec.preprocess, random)
+        preprocessing = Preprocessing(self._spec.reader, random)
         return np.int64(preprocessing.spend(len(samples))[1])
 
     def batches(self, epoch: int, elements: Iterator[list[Any]], steps: int) -> Iterator[Batch]:
@@ -314,7 +314,7 @@ class Loader(LoaderBase):
         if not steps:
             return iter(())
         records = self._records[phase]
-        running = _run(records.dataset(epoch, steps), self._spec.computation_threads, self._spec.nice)
+        running = _run(records.dataset(epoch, steps), self._spec.computation_threads, self._spec.reader.nice)
         return records.batches(epoch, running, steps)
 
 

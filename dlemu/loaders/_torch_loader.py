@@ -64,10 +64,10 @@ class _Batches(Dataset[Answer]):
     """Each item is the answer to a token, made in the worker that gets the token."""
 
     def __init__(self, spec: LoaderSpec, slots: SharedSlots) -> None:
-        self._spec, self._slots = spec, slots
+        self._spec, self._slots, tensors = spec, slots, spec.reader.tensors
         self._maker: BatchMaker | None = None
         self._worker = 0
-        self._sample: tuple[Any, ...] = (torch.zeros(spec.tensor_bytes, dtype=torch.uint8), *[0] * (spec.tensors - 1))
+        self._sample: tuple[Any, ...] = (torch.zeros(spec.reader.tensor_bytes, dtype=torch.uint8), *[0] * (tensors - 1))
 
     def __getitem__(self, token: Token) -> Answer:
         """Return the batch's packed trace or, as a value, the error: PyTorch would wrap a raised one in a traceback."""
@@ -76,7 +76,7 @@ class _Batches(Dataset[Answer]):
             if token[0] == _READY_CHECK:
                 return None
             trace = maker.make(*token, self._slots.slot(token[-1]))
-            return self._collated(trace) if self._spec.tensors else trace.packed()
+            return self._collated(trace) if self._spec.reader.tensors else trace.packed()
         except DlemuError as error:
             return error
         except MemoryError:
@@ -158,21 +158,21 @@ class Loader(LoaderBase):
     """The `pytorch` loader. Batches are uint8 tensors over the shared slots: one (B, resize), or `Samples`."""
 
     def __init__(self, spec: LoaderSpec) -> None:
-        self._spec = spec
+        self._spec, self._reader, reader = spec, spec.reader, spec.reader
         self._slots = SharedSlots(spec.slots, spec.slot_bytes)
-        self._tokens = _Tokens(max(1, spec.read_threads), spec.slots)
-        if spec.pin_memory and not torch.cuda.is_available():
+        self._tokens = _Tokens(max(1, reader.read_threads), spec.slots)
+        if reader.pin_memory and not torch.cuda.is_available():
             raise UserError("reader.pin_memory=true needs a CUDA device and PyTorch sees none; leave it out")
-        self._pin: Callable[[torch.Tensor], torch.Tensor] = torch.Tensor.pin_memory if spec.pin_memory else _identity
+        self._pin: Callable[[torch.Tensor], torch.Tensor] = torch.Tensor.pin_memory if reader.pin_memory else _identity
         workers: dict[str, Any] = {}
-        self._is_direct = spec.read_threads > 0 and not spec.tensors  # tensors' queues carry descriptors
-        if spec.read_threads > 0:
-            start_method = spec.multiprocessing_context
+        self._is_direct = reader.read_threads > 0 and not reader.tensors  # tensors' queues carry descriptors
+        if reader.read_threads > 0:
+            start_method = reader.multiprocessing_context
             workers = {
                 "prefetch_factor": spec.prefetch_per_worker,
                 "persistent_workers": True,
                 "multiprocessing_context": direct_context(start_method) if self._is_direct else start_method,
-                "worker_init_fn": partial(init_worker, spec.nice, os.getpid()),
+                "worker_init_fn": partial(init_worker, reader.nice, os.getpid()),
             }
         # PyTorch warns of more workers than cores, but they mostly wait for storage, and the workload sets their number
         warnings.filterwarnings("ignore", message="This DataLoader will create")
@@ -180,7 +180,7 @@ class Loader(LoaderBase):
             _Batches(spec, self._slots),
             batch_size=None,
             sampler=self._tokens,
-            num_workers=spec.read_threads,
+            num_workers=reader.read_threads,
             collate_fn=_identity,
             **workers,
         )
@@ -199,14 +199,13 @@ class Loader(LoaderBase):
             advice = "lower reader.read_threads or the number of ranks, or raise the limits (`ulimit -n`, `ulimit -u`)"
             if problem := shared_memory_problem():
                 advice = f"{problem}, or set reader.data_loader=threads, which needs no shared memory"
-            raise SpaceError(
-                f"rank {self._spec.rank} could not start {self._spec.read_threads} workers: {error.strerror}; {advice}"
-            ) from None
+            workers = f"rank {self._spec.rank} could not start {self._reader.read_threads} workers"
+            raise SpaceError(f"{workers}: {error.strerror}; {advice}") from None
 
     def batches(self, phase: str, epoch: int, steps: int) -> Iterator[Batch]:
         self._tokens.phase, self._tokens.epoch, self._tokens.steps = phase, epoch, steps
         batch_of = partial(self._batch_of, phase)
-        if self._is_direct and not self._spec.pin_memory:
+        if self._is_direct and not self._reader.pin_memory:
             return _Epoch(self._loader, batch_of)
         return map(batch_of, self._loader)  # pinning copies, which a thread beside the trainer's does
 
@@ -226,7 +225,7 @@ class Loader(LoaderBase):
             pixels = torch.frombuffer(view, dtype=torch.uint8, count=trace.samples * resize)
             return self._pin(pixels.view(trace.samples, resize))
         samples = Samples(view, trace.places, _tensor)
-        return [self._pin(sample) for sample in samples] if self._spec.pin_memory else samples
+        return [self._pin(sample) for sample in samples] if self._reader.pin_memory else samples
 
     def explain(self, error: Exception) -> DlemuError | None:
         """PyTorch reports a dead worker as a RuntimeError whose text begins with `DataLoader worker`."""
@@ -242,7 +241,7 @@ class Loader(LoaderBase):
     def close(self) -> None:
         """Stop the workers and free the slots."""
         iterator = self._loader._iterator
-        if iterator is not None and self._spec.read_threads > 0:
+        if iterator is not None and self._reader.read_threads > 0:
             signal.signal(signal.SIGCHLD, ignore)  # from here on workers are expected to end
             iterator._shutdown_workers()  # type: ignore[attr-defined]  # PyTorch has no public way to end them
         self._slots.close()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 import struct
 import time
 from abc import abstractmethod
@@ -16,7 +17,8 @@ from numpy.typing import NDArray
 from datagen.errors import DlemuError
 from datagen.fetch import Fetcher, FetchSpec
 from datagen.layout import Places
-from dlemu.config.duration import Duration, draw_seconds, is_zero
+from dlemu.config.duration import draw_seconds, is_zero
+from dlemu.config.schema import Reader
 from dlemu.machine.clock import BurnerThreads
 from dlemu.machine.thread_accounting import ThreadAccounting
 from dlemu.plan.samples import PlanAhead, RankPlan
@@ -29,10 +31,11 @@ S = TypeVar("S")
 class Preprocessing:
     """Emulates the preprocessing of one worker's samples: each takes a time drawn from `duration`."""
 
-    def __init__(self, duration: Duration, how: str, random: np.random.Generator, threads: int = 1) -> None:
-        """`threads`: how many threads share the samples of one batch; `how`: `burn` CPU time or `sleep`."""
-        self._duration, self._random, self._threads = duration, random, threads
-        self._burners = BurnerThreads(threads) if how == "burn" and not is_zero(duration) else None
+    def __init__(self, reader: Reader, random: np.random.Generator, threads: int = 1) -> None:
+        """`threads`: how many threads share the samples of one batch."""
+        self._duration, self._random, self._threads = reader.preprocess_time, random, threads
+        burns = reader.preprocess == "burn" and not is_zero(self._duration)
+        self._burners = BurnerThreads(threads) if burns else None
         self._drawn_seconds: NDArray[np.float64] = np.empty(0)
 
     def spend(self, samples: int) -> tuple[int, int]:
@@ -82,22 +85,24 @@ class LoaderSpec:
 
     rank: int
     phases: Mapping[str, Phase]
-    read_threads: int
-    prefetch_per_worker: int  # batches each worker may have ready or under way
-    prefetch_size: int  # batches ready ahead of the trainer, for a loader that counts those of all workers together
-    computation_threads: int  # threads that parse batches, if not the readers parse them; no more than cores
-    transfer_bytes: int  # bytes to request at a time where files are read as streams; 0 leaves it to the framework
+    reader: Reader
     interleave: Interleave | None  # how files read as streams take turns; None: samples are read by their position
-    shuffle_window: int  # samples in the window that shuffles streams; 0 when samples are not shuffled
-    preprocess_time: Duration
-    preprocess: str  # `burn` or `sleep`
     seed: int
-    nice: int
-    multiprocessing_context: str
-    pin_memory: bool
-    tensors: int = 0
-    """Tensors in which the trainer gets a batch, with `tensor_bytes` of each sample; 0: it gets the batch's buffer."""
-    tensor_bytes: int = 0
+
+    @property
+    def prefetch_per_worker(self) -> int:
+        """Batches that each worker keeps ready or under way."""
+        return prefetch_per_worker(self.reader.prefetch_size, self.reader.read_threads)
+
+    @property
+    def shuffle_window(self) -> int:
+        """Samples in the window that shuffles streams; 0 when samples are not shuffled."""
+        return self.reader.shuffle_size if self.reader.sample_shuffle != "off" else 0
+
+    @property
+    def computation_threads(self) -> int:
+        """Threads that parse batches, if not the readers parse them; no more than cores."""
+        return min(self.reader.computation_threads, len(os.sched_getaffinity(0)))
 
     @property
     def computation_calls(self) -> int:
@@ -111,12 +116,17 @@ class LoaderSpec:
         The trainer takes one batch ahead of the one in training. Batch k is in buffer k modulo `slots`, whichever
         worker makes it.
         """
-        return max(1, self.read_threads) * self.prefetch_per_worker + 2
+        return max(1, self.reader.read_threads) * self.prefetch_per_worker + 2
 
     @property
     def slot_bytes(self) -> int:
         """Bytes of one batch buffer, large enough for every phase."""
         return max((phase.fetch.slot_bytes(phase.batch_size) for phase in self.phases.values()), default=0)
+
+
+def prefetch_per_worker(prefetch_size: int, read_threads: int) -> int:
+    """Return the batches that each worker keeps ready: by DLIO's rule its share of `prefetch_size`, 2 without it."""
+    return max(1, math.ceil(prefetch_size / max(1, read_threads))) if prefetch_size > 0 else 2
 
 
 class BatchTrace(NamedTuple):
@@ -229,7 +239,7 @@ class BatchMaker:
         self._fetchers = {name: Fetcher(phase.fetch) for name, phase in spec.phases.items()}
         self._accounting = ThreadAccounting()
         random = np.random.default_rng([spec.seed, spec.rank, worker])
-        self._preprocessing = Preprocessing(spec.preprocess_time, spec.preprocess, random)
+        self._preprocessing = Preprocessing(spec.reader, random)
 
     def make(self, phase: str, epoch: int, step: int, slot: int, out: memoryview) -> BatchTrace:
         """Fill `out` with the batch of `step` and return its trace."""

@@ -58,14 +58,14 @@ class Traits(LoaderTraits):
 
     def batches_ahead(self, spec: LoaderSpec) -> int:
         waiting = ceil(_waiting_samples(spec) / spec.phases["train"].batch_size)
-        return spec.prefetch_size + spec.computation_calls + 1 + waiting
+        return spec.reader.prefetch_size + spec.computation_calls + 1 + waiting
 
     def rank_bytes(self, spec: LoaderSpec) -> int:
         """Return the bytes of a rank's stream: records read ahead, batches in the making, batches ready or in use."""
         fetch, batch = spec.phases["train"].fetch, spec.phases["train"].batch_size
         record = fetch.nominal_sample_bytes
         shipped = fetch.resize_bytes or record
-        being_made, ready = spec.computation_calls + 1, spec.prefetch_size + 2
+        being_made, ready = spec.computation_calls + 1, spec.reader.prefetch_size + 2
         batches_bytes = batch * (being_made * (record + shipped) + ready * shipped)
         return _waiting_samples(spec) * record + batches_bytes + _RANK_BYTES
 
@@ -82,7 +82,7 @@ def samples_read_ahead(spec: LoaderSpec, turns: Interleave) -> int:
     """
     fetch = spec.phases["train"].fetch
     samples_per_file = fetch.layout.num_samples_per_file
-    buffered = ceil((spec.transfer_bytes or _BUFFER_BYTES) / max(1, fetch.nominal_sample_bytes))
+    buffered = ceil((spec.reader.transfer_size or _BUFFER_BYTES) / max(1, fetch.nominal_sample_bytes))
     if turns.files == 1:  # flat_map, not interleave
         return min(samples_per_file, buffered)
     begun = turns.files + turns.files_ahead

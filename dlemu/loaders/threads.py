@@ -55,7 +55,7 @@ class Loader(LoaderBase):
 
     def __init__(self, spec: LoaderSpec) -> None:
         self._spec = spec
-        self._threads = max(1, spec.read_threads)
+        self._threads = max(1, spec.reader.read_threads)
         self._window = self._threads * spec.prefetch_per_worker
         self._slots = SharedSlots(spec.slots, spec.slot_bytes)
         self._local = threading.local()
@@ -71,7 +71,7 @@ class Loader(LoaderBase):
     def _open(self, worker: int, barrier: threading.Barrier) -> None:
         """Prepare this thread, not as the pool's initializer: that would hide why it failed."""
         try:
-            os.nice(self._spec.nice)  # on Linux niceness is the thread's own
+            os.nice(self._spec.reader.nice)  # on Linux niceness is the thread's own
             self._local.maker = BatchMaker(self._spec, worker)
         finally:
             barrier.wait()  # else a thread that is ready early would run `_open` again, in place of an idle thread

@@ -68,14 +68,14 @@ class LoaderTraits:
 
     def batches_ahead(self, spec: LoaderSpec) -> int:
         """Return the maximum number of batches that a rank's loader has ready or under way, beside the trainer's."""
-        return spec.read_threads * spec.prefetch_per_worker
+        return spec.reader.read_threads * spec.prefetch_per_worker
 
     def rank_bytes(self, spec: LoaderSpec) -> int:
         """Return the memory that a rank and its workers will touch: processes, batch buffers, read buffers."""
-        workers = max(1, spec.read_threads)
+        workers = max(1, spec.reader.read_threads)
         reading = sum(phase.fetch.buffer_bytes for phase in spec.phases.values() if not phase.fetch.reads_nothing)
         samples = max((phase.batch_size for phase in spec.phases.values()), default=0)
-        batches = spec.slots * (spec.slot_bytes + samples * spec.tensor_bytes)
+        batches = spec.slots * (spec.slot_bytes + samples * spec.reader.tensor_bytes)
         return batches + workers * reading + (workers + 1) * PROCESS_BYTES
 
     def notes(self, dataset_format: str) -> tuple[str, ...]:

@@ -5,7 +5,6 @@ Its schedule has epochs, their blocks of steps, and the checkpoints and evaluati
 
 from __future__ import annotations
 
-import os
 import secrets
 from dataclasses import dataclass, replace
 from math import ceil
@@ -160,21 +159,9 @@ class TrainingJob(Job):
         return LoaderSpec(
             rank=rank,
             phases=self._phases(rank),
-            read_threads=reader.read_threads,
-            prefetch_per_worker=prefetch_per_worker(reader.prefetch_size, reader.read_threads),
-            prefetch_size=reader.prefetch_size,
-            computation_threads=min(reader.computation_threads, len(os.sched_getaffinity(0))),
-            transfer_bytes=reader.transfer_size,
+            reader=reader,
             interleave=self.traits.interleave(reader, self.workload.dataset),
-            shuffle_window=reader.shuffle_size if reader.sample_shuffle != "off" else 0,
-            preprocess_time=reader.preprocess_time,
-            preprocess=reader.preprocess,
             seed=self.seed,
-            nice=reader.nice,
-            multiprocessing_context=reader.multiprocessing_context,
-            pin_memory=reader.pin_memory,
-            tensors=reader.tensors,
-            tensor_bytes=reader.tensor_bytes,
         )
 
     def _phases(self, rank: int) -> dict[str, Phase]:
@@ -211,13 +198,6 @@ def step_threads(train: Train) -> int:
     if seconds <= 0:
         return 1
     return max(1, ceil(cpu_seconds / seconds * (1 - 1e-6)))  # a rounding error needs no further thread
-
-
-def prefetch_per_worker(prefetch_size: int, read_threads: int) -> int:
-    """Return the batches that each worker keeps ready: by DLIO's rule its share of `prefetch_size`, 2 without it."""
-    if prefetch_size <= 0:
-        return 2
-    return max(1, ceil(prefetch_size / max(1, read_threads)))
 
 
 def accelerator_class(workload: Workload) -> type[Accelerator]:

@@ -136,7 +136,8 @@ def _read(job: TrainingJob, rank: int, epoch: int, readers: int) -> tuple[int, f
     Return 0 seconds if a read failed: the run is measured already, and a failed trial only has no result. Reads release
     the interpreter lock.
     """
-    spec: LoaderSpec = replace(job.loader_spec(rank), preprocess_time=NO_TIME)
+    spec: LoaderSpec = job.loader_spec(rank)
+    spec = replace(spec, reader=replace(spec.reader, preprocess_time=NO_TIME))
     steps, began = iter(range(1, job.train_plan.steps_per_epoch + 1)), time.monotonic()
 
     def work(number: int) -> int:
