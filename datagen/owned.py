@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import fcntl
+import itertools
 import json
 import os
 import re
@@ -134,17 +135,22 @@ def missing_folders(folder: str) -> tuple[str, ...]:
 def fresh_folder(parent: str, name: str) -> str:
     """Create a new folder, `NAME`, or `NAME-2` and so on if that exists, in a folder of ours; return its path."""
     os.makedirs(parent, exist_ok=True)
-    number = 1
+    paths = numbered(os.path.join(parent, name))
     while True:
-        path = os.path.join(parent, name if number == 1 else f"{name}-{number}")
+        path = next(paths)
         claim(parent, os.path.basename(path) + "/")
         try:
             os.mkdir(path)
         except FileExistsError:
-            number += 1
             continue
         claim(path)
         return path
+
+
+def numbered(path: str) -> Iterator[str]:
+    """Yield the path, then PATH-2, PATH-3, and so on."""
+    yield path
+    yield from (f"{path}-{number}" for number in itertools.count(2))
 
 
 def claim(folder: str, *names: str) -> None:

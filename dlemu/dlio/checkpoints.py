@@ -25,21 +25,18 @@ _NO_DATASET_GIB = 8 * 64 * 1024 / GIB
 
 
 @dataclass(frozen=True, kw_only=True)
-class DlioCheckpoints(DlioRun[ExportedCheckpoints]):
+class DlioCheckpoints(DlioRun):
     """A checkpoint run in DLIO's terms."""
+
+    run: ExportedCheckpoints
+    data_gib_per_host = _NO_DATASET_GIB
 
     @property
     def size_gib(self) -> float:
         """Size of one checkpoint, all ranks of this run together: the bytes of its tensors only, as in DLIO."""
         return self.run.plan.tensor_bytes() / GIB
 
-    @property
-    def data_gib_per_host(self) -> float:
-        """Size of DLIO's default dataset, which is never read."""
-        return _NO_DATASET_GIB
-
     def counts(self) -> dict[str, int]:
-        """Return summary.json's numbers of files and epochs: those of DLIO's default dataset."""
         return dict(_NO_DATASET)
 
     def records_of(self, rank: int) -> list[CheckpointRecord]:
@@ -66,7 +63,7 @@ class DlioCheckpoints(DlioRun[ExportedCheckpoints]):
     def stats_of(self, rank: int) -> dict[str, Any]:
         """Return each checkpoint's time on this rank, and all ranks' bytes divided by that time."""
         records = self.records_of(rank)
-        stats: dict[str, Any] = {"start": self.stamp(self.started_ns)}
+        stats: dict[str, Any] = {"start": self.stamp(self.run.journal.started_ns)}
         for record in records:
             stats[f"{KEYS[record.phase]}_ckpt{record.checkpoint}"] = {
                 "start": self.stamp(record.start_ns),
@@ -80,12 +77,12 @@ class DlioCheckpoints(DlioRun[ExportedCheckpoints]):
     def epochs_of(self, rank: int) -> dict[str, Any]:
         """Return the single epoch, whose step lists are empty."""
         steps: dict[str, Any] = {name: {} for name in ("load", "proc", "throughput", "au", "compute")}
-        return {EPOCH: {"start": self.stamp(self.started_ns), **steps, "end": self.stamp(self.ended_ns)}}
+        return {EPOCH: {"start": self.stamp(self.run.journal.started_ns), **steps, "end": self.stamp(self.ended_ns)}}
 
     def lines(self) -> Iterator[str]:
         """Yield the sizes, then a line when each checkpoint starts and finishes."""
-        model, plan = self.workload.model, self.run.plan
-        began = self.stamp(self.started_ns)
+        model, plan = self.run.workload.model, self.run.plan
+        began = self.stamp(self.run.journal.started_ns)
         subset = " (subset)" if len(plan.ranks) < plan.grid.ranks else ""
         if subset:
             yield f"{began} Performing subset checkpointing: {len(plan.ranks)} of {plan.grid.ranks}"

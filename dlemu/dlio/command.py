@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from datetime import datetime
 
+from datagen import owned
 from datagen.errors import UserError
 from dlemu.config import load, workload_names
 from dlemu.config.loading import DEFAULT_WORKLOAD
@@ -39,8 +40,9 @@ def load_command(words: Sequence[str], config_dir: str | None) -> tuple[Workload
         config_folder=None if subfolder is None else os.path.join(hydra_folder, str(subfolder)),
         overrides=(f"workload={choice}", *overrides) if choice else tuple(overrides),
     )
-    output = replace(workload.output, folder=_unused(os.path.join(folder, OWN_FOLDER)))
-    return replace(workload, output=output), folders
+    own_folders = owned.numbered(os.path.join(folder, OWN_FOLDER))  # one without an earlier run
+    unused = next(own for own in own_folders if not os.path.exists(os.path.join(own, "summary.json")))
+    return replace(workload, output=replace(workload.output, folder=unused)), folders
 
 
 def _workload_overrides(choice: str, config_dir: str | None) -> list[str]:
@@ -73,13 +75,3 @@ def _with_time(folder: str) -> str:
     if "${" in folder:
         raise UserError(f"hydra.run.dir={folder}: only ${{now:FORMAT}} is filled in here; write the rest out")
     return folder
-
-
-def _unused(folder: str) -> str:
-    """Return the folder, with a number appended if it holds an earlier run: dlemu, dlemu-2, dlemu-3."""
-    unused = folder
-    number = 1
-    while os.path.exists(os.path.join(unused, "summary.json")):
-        number += 1
-        unused = f"{folder}-{number}"
-    return unused

@@ -87,21 +87,20 @@ def _shipped_workload(workload: Workload) -> Workload:
     """Return the shipped workload of the same name, with its accelerator if it has that; else all defaults."""
     if workload.model.name not in workload_names():
         return Workload()
-    override = f"workload={workload.model.name}"
-    shipped = load([override])
-    if workload.accelerator in shipped.accelerators:
-        return load([override, f"accelerator={workload.accelerator}"])
-    return shipped
+    words = [f"workload={workload.model.name}"]
+    if workload.accelerator in load(words).accelerators:
+        words.append(f"accelerator={workload.accelerator}")
+    return load(words)
 
 
 def stamp(microseconds: int) -> str:
     """Return DLIO's time stamp, local time: %Y-%m-%dT%H:%M:%S.%f."""
     moment = datetime.fromtimestamp(microseconds // 1_000_000).replace(microsecond=microseconds % 1_000_000)
-    return moment.strftime("%Y-%m-%dT%H:%M:%S.%f")
+    return moment.isoformat(timespec="microseconds")
 
 
 def _now() -> str:
-    return datetime.now().strftime("%Y-%m-%dT%H:%M:%S.%f")
+    return datetime.now().isoformat(timespec="microseconds")
 
 
 def proc_facts(name: str) -> dict[str, str]:

@@ -62,8 +62,10 @@ def _block(rows: StepTable, evaluation: bool, workload: Workload, shift_ns: int)
 
 
 @dataclass(frozen=True, kw_only=True)
-class DlioTraining(DlioRun[ExportedSteps]):
+class DlioTraining(DlioRun):
     """A training run in DLIO's terms."""
+
+    run: ExportedSteps
 
     @cached_property
     def blocks(self) -> dict[int, list[Block]]:
@@ -79,7 +81,7 @@ class DlioTraining(DlioRun[ExportedSteps]):
                 start_ns = int(rows["free_ns"][0])
                 block_key = int(rows["epoch"][0]), int(rows["block"][0])
                 shift_ns = lowest_ranks_start_ns.setdefault(block_key, start_ns) - start_ns
-                block = _block(rows, evaluation, self.workload, shift_ns + self.run.journal.wall_clock_offset_ns)
+                block = _block(rows, evaluation, self.run.workload, shift_ns + self.run.journal.wall_clock_offset_ns)
                 ranks.setdefault(int(rows["rank"][0]), []).append(block)
         return {
             rank: sorted(blocks, key=lambda block: (block.epoch, block.evaluation, block.number))
@@ -90,16 +92,15 @@ class DlioTraining(DlioRun[ExportedSteps]):
     def data_gib_per_host(self) -> float:
         """GiB that the first host's ranks read in an epoch, by DLIO's formula (nominal)."""
         ranks_of_host = self.run.journal.rank_nodes.count(0)
-        data = self.workload.dataset
+        data = self.run.workload.dataset
         samples = ranks_of_host * data.num_samples_per_file * self.run.num_files_train // self.run.ranks
         return samples * data.record_length_bytes / GIB
 
     def counts(self) -> dict[str, int]:
-        """Return summary.json's numbers of files and epochs."""
         return {
             "num_files_train": self.run.num_files_train,
             "num_files_eval": self.run.num_files_eval,
-            "num_samples_per_file": self.workload.dataset.num_samples_per_file,
+            "num_samples_per_file": self.run.workload.dataset.num_samples_per_file,
             "epochs": len({block.epoch for block in self.blocks[0] if not block.evaluation}),
         }
 
@@ -165,8 +166,8 @@ class DlioTraining(DlioRun[ExportedSteps]):
             return {}
         au = np.array([100 * epoch.au for epoch in epochs])
         rate = np.array([epoch.samples_per_second for epoch in epochs])
-        mib = self.workload.dataset.record_length_bytes / 2**20
-        passed = au.mean() >= 100 * self.workload.metric.au
+        mib = self.run.workload.dataset.record_length_bytes / 2**20
+        passed = au.mean() >= 100 * self.run.workload.metric.au
         return {
             f"{name}_au_percentage": au.tolist(),
             f"{name}_au_mean_percentage": float(au.mean()),

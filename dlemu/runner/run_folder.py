@@ -32,12 +32,7 @@ def new_folder(name: str, prefix: str = "") -> str:
     """Return results/NAME/PREFIXTIME-PID, with -2, -3, ... if that exists. Raises UserError for a wrong name."""
     check_model_name(name)
     first = os.path.join("results", name, f"{prefix}{datetime.now():%Y%m%d-%H%M%S}-{os.getpid()}")
-    folder = first
-    number = 1
-    while os.path.exists(folder):
-        number += 1
-        folder = f"{first}-{number}"
-    return folder
+    return next(folder for folder in owned.numbered(first) if not os.path.exists(folder))
 
 
 def check_folder(folder: str) -> None:
