@@ -17,7 +17,7 @@ import os
 import re
 import shutil
 import stat
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from datagen.errors import SpaceError, UserError
@@ -55,23 +55,24 @@ class OwnFolder:
                 os.rmdir(folder)
 
 
-def check_usable(folder: str, setting: str, *, ours: Sequence[str] = ()) -> None:
+def check_usable(folder: str, setting: str) -> None:
     """Raise UserError for a folder with files that dlemu did not create; changes nothing.
 
     A folder is usable if it does not exist, has no files except those of the file system itself, or has a marker.
-    Files of the names `ours` also identify a folder of dlemu's. `setting` is the user's setting for the folder.
+    `setting` is the user's setting for the folder.
     """
     check_local(folder, setting)
-    status = _status(folder)
-    if status is not None and not stat.S_ISDIR(status.st_mode):
-        raise UserError(f"{setting} is {folder}, which is not a folder: set it to a new or empty folder")
-    if status is None or any(os.path.lexists(os.path.join(folder, name)) for name in (MARKER, *ours)):
-        return
     try:
-        foreign = first_foreign(folder)
-    except OSError as error:
+        if not stat.S_ISDIR(os.stat(folder).st_mode):
+            raise UserError(f"{setting} is {folder}, which is not a folder: set it to a new or empty folder")
+        foreign = None if os.path.lexists(os.path.join(folder, MARKER)) else _first_foreign(folder)
+    except (FileNotFoundError, NotADirectoryError):
+        if os.path.islink(folder):
+            raise UserError(f"{setting} is {folder}, a broken link: remove it, or name another folder") from None
+        return
+    except OSError as error:  # a loop of links, a name that is too long, a folder that may not be entered or listed
         raise UserError(
-            f"{setting} is {folder}, which can't be listed: {error.strerror}; set it to a folder you may read and write"
+            f"{setting} is {folder}, which can't be used: {error.strerror}; set it to a folder you may read and write"
         ) from error
     if foreign is not None:
         raise UserError(
@@ -80,29 +81,16 @@ def check_usable(folder: str, setting: str, *, ours: Sequence[str] = ()) -> None
         )
 
 
-def _status(folder: str) -> os.stat_result | None:
-    """Return the stat of a path, None if it does not exist; raises UserError for a dangling link."""
-    try:
-        return os.stat(folder)
-    except (FileNotFoundError, NotADirectoryError):
-        if os.path.islink(folder):
-            raise UserError(f"{folder} is a broken link: remove it, or name another folder") from None
-        return None
-    except OSError as error:  # a loop of links, a name that is too long, a folder that may not be entered
-        raise UserError(f"{folder} can't be used: {error.strerror}; name another folder") from error
-
-
-def first_foreign(folder: str) -> str | None:
+def _first_foreign(folder: str) -> str | None:
     """Return the first file below a folder that is not the file system's own, None if there is none."""
     with os.scandir(folder) as entries:
-        for entry in sorted(entries, key=lambda entry: entry.name):
-            if _SYSTEM_NAMES.fullmatch(entry.name):
-                continue
-            if not entry.is_dir(follow_symlinks=False):
-                return entry.path
-            inside = first_foreign(entry.path)
-            if inside is not None:
-                return inside
+        listed = sorted(entries, key=lambda entry: entry.name)
+    for entry in listed:
+        if not _SYSTEM_NAMES.fullmatch(entry.name):
+            is_folder = entry.is_dir(follow_symlinks=False)
+            foreign = _first_foreign(entry.path) if is_folder else entry.path
+            if foreign is not None:
+                return foreign
     return None
 
 
@@ -311,11 +299,8 @@ def create_new(path: str, *, flags: int = os.O_RDWR, mode: int = 0o644) -> int:
 def create_claimed(folder: str, name: str) -> int:
     """List a file in the folder's marker and create it, replacing a listed one. Raises OSError; others' files stay."""
     claim(folder, name)
-    path = os.path.join(folder, name)
-    if name in claimed(folder):
-        with contextlib.suppress(FileNotFoundError):
-            os.unlink(path)
-    return create_new(path, flags=os.O_WRONLY)
+    remove_files(folder, [name])
+    return create_new(os.path.join(folder, name), flags=os.O_WRONLY)
 
 
 def remove_parts(folder: str, name: str | None = None) -> None:

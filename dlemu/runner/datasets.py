@@ -80,9 +80,10 @@ def _checked(request: JobRequest) -> Workload:
 def make_dataset(workload: Workload, comm: Comm, on_event: OnEvent, *, fsync: bool = False) -> DatasetMade | None:
     """Make this rank's share of the missing files; return a summary of all ranks on rank 0. Raises UserError."""
     spec, storage = workload.dataset, workload.storage_spec
+    rank_0s_manifest = None
     if comm.rank == 0:
         prepare_folder(spec, storage)
-    rank_0s_manifest = manifest.read(spec.data_folder, open_storage(storage.buffered)) if comm.rank == 0 else None
+        rank_0s_manifest = manifest.read(spec.data_folder, open_storage(storage.buffered))
     rank_0s_manifest = comm.broadcast(rank_0s_manifest)
     if comm.node > 0 and comm.local_rank == 0:
         _check_shared(workload, rank_0s_manifest)
