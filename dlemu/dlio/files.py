@@ -24,34 +24,29 @@ _RESULT_FILE = re.compile(r"^(summary\.json|\d+_output\.json|\d+_per_epoch_stats
 def begin_dlio_files(folders: DlioFolders, workload: Workload, ranks: int) -> str:
     """Write what hydra and DLIO write first, remove an earlier run's results, and return the log's first lines.
 
-    So a run that fails leaves its log and configuration, and no stale results of an earlier run. Raises SpaceError.
+    So a run that fails leaves its log and configuration, and no stale results of an earlier run. Raises SpaceError, and
+    UserError if the folder holds results that dlemu did not write.
     """
-    flow = workload.workflow
-    _remove_old_results(folders.folder)
+    flow, folder = workload.workflow, folders.folder
+    results = {name for name in os.listdir(folder) if _RESULT_FILE.match(name)} if os.path.isdir(folder) else set()
+    if foreign := sorted(results - owned.claimed(folder)):
+        raise UserError(
+            f"{folder} holds results that dlemu did not write ({', '.join(foreign[:3])}): set hydra.run.dir, or "
+            "output.folder, to a folder without any"
+        )
+    owned.remove_files(folder, results)  # only the results: other commands of dlemu own the other claimed files
     if flow.train or flow.checkpoint:
-        os.makedirs(folders.folder, exist_ok=True)
+        os.makedirs(folder, exist_ok=True)
         rank_files = [f"{rank}_{name}.json" for rank in range(ranks) for name in ("output", "per_epoch_stats")]
-        owned.claim(folders.folder, "summary.json", *rank_files)
+        owned.claim(folder, "summary.json", *rank_files)
     write_config(folders, workload)
     phases = [name for name in ("generate_data", "train", "evaluation", "checkpoint") if getattr(flow, name)]
     work = " and ".join(phases) or "nothing"
     on_ranks = "on 1 rank" if ranks == 1 else f"on {ranks} ranks"
     text = f"[OUTPUT] {_now()} dlemu {__version__} as a drop-in replacement for DLIO: {work} {on_ranks}\n"
     text += "".join(f"[WARNING] {_now()} {note}\n" for note in workload.notes)
-    write_text(folders.folder, LOG, text)
+    write_text(folder, LOG, text)
     return text
-
-
-def _remove_old_results(folder: str) -> None:
-    """Remove an earlier dlemu run's results; raises UserError if the folder holds results that dlemu did not write."""
-    results = {name for name in os.listdir(folder) if _RESULT_FILE.match(name)} if os.path.isdir(folder) else set()
-    foreign = sorted(results - owned.claimed(folder))
-    if foreign:
-        raise UserError(
-            f"{folder} holds results that dlemu did not write ({', '.join(foreign[:3])}): set hydra.run.dir, or "
-            "output.folder, to a folder without any"
-        )
-    owned.remove_files(folder, results)  # only the results: other commands of dlemu own the other claimed files
 
 
 def log_generation(folders: DlioFolders) -> str:

@@ -162,9 +162,10 @@ def checkpoint_figures(name: str, rates: Sequence[float], seconds: Sequence[floa
     """Return mean and deviation over checkpoints of their GiB/s and seconds; `name` is `save` or `load`."""
     if not seconds:
         return {}
-    return {
-        f"{name}_checkpoint_io_mean_GB_per_second": fmean(rates),
-        f"{name}_checkpoint_io_stdev_GB_per_second": pstdev(rates),
-        f"{name}_checkpoint_duration_mean_seconds": fmean(seconds),
-        f"{name}_checkpoint_duration_stdev_seconds": pstdev(seconds),
-    }
+    rate = mean_and_deviation(f"{name}_checkpoint_io", "GB_per_second", rates)
+    return rate | mean_and_deviation(f"{name}_checkpoint_duration", "seconds", seconds)
+
+
+def mean_and_deviation(name: str, unit: str, values: Sequence[float]) -> dict[str, float]:
+    """Return both in DLIO's keys."""
+    return {f"{name}_mean_{unit}": fmean(values), f"{name}_stdev_{unit}": pstdev(values)}

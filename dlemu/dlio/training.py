@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
+from statistics import fmean
 from typing import Any
 
 import numpy as np
@@ -12,7 +13,7 @@ import numpy as np
 from dlemu.checkpoints.io_rows import SavedCheckpoint
 from dlemu.config.schema import Workload
 from dlemu.dlio.files import GIB, stamp
-from dlemu.dlio.results import DlioRun, checkpoint_figures
+from dlemu.dlio.results import DlioRun, checkpoint_figures, mean_and_deviation
 from dlemu.metrics.au import BlockTimes, Rated, evaluated_per_second, over_blocks, over_ranks, rate_v2
 from dlemu.metrics.rows import StepTable
 from dlemu.results.exported import ExportedSteps
@@ -164,20 +165,15 @@ class DlioTraining(DlioRun):
         epochs = self._rated_epochs(evaluation)
         if not epochs:
             return {}
-        au = np.array([100 * epoch.au for epoch in epochs])
-        rate = np.array([epoch.samples_per_second for epoch in epochs])
+        au, rate = [epoch.au_percent for epoch in epochs], [epoch.samples_per_second for epoch in epochs]
         mib = self.run.workload.dataset.record_length_bytes / 2**20
-        passed = au.mean() >= 100 * self.run.workload.metric.au
         return {
-            f"{name}_au_percentage": au.tolist(),
-            f"{name}_au_mean_percentage": float(au.mean()),
-            f"{name}_au_meet_expectation": "success" if passed else "fail",
-            f"{name}_au_stdev_percentage": float(au.std()),
-            f"{name}_throughput_samples_per_second": rate.tolist(),
-            f"{name}_throughput_mean_samples_per_second": float(rate.mean()),
-            f"{name}_throughput_stdev_samples_per_second": float(rate.std()),
-            f"{name}_io_mean_MB_per_second": float(rate.mean()) * mib,
-            f"{name}_io_stdev_MB_per_second": float(rate.std()) * mib,
+            f"{name}_au_percentage": au,
+            **mean_and_deviation(f"{name}_au", "percentage", au),
+            f"{name}_au_meet_expectation": "success" if fmean(au) >= 100 * self.run.workload.metric.au else "fail",
+            f"{name}_throughput_samples_per_second": rate,
+            **mean_and_deviation(f"{name}_throughput", "samples_per_second", rate),
+            **mean_and_deviation(f"{name}_io", "MB_per_second", [samples * mib for samples in rate]),
         }
 
     def _rated_epochs(self, evaluation: bool) -> list[Rated]:

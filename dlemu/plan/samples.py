@@ -147,16 +147,12 @@ class Plan:
         if not self.file_shuffle:
             return positions
         files, within = np.divmod(positions, self.num_samples_per_file)
-        return self._shuffled_files(files, seed) * self.num_samples_per_file + within
-
-    def _shuffled_files(self, files: NDArray[np.int64], seed: int) -> NDArray[np.int64]:
-        """Return the shuffled numbers of files; for many samples in few files, each file is computed only once."""
-        if not files.size:
-            return files
-        first, last = int(files.min()), int(files.max())
-        if last - first + 1 >= files.size:
-            return permute(files, self.num_files, seed)
-        return np.asarray(permute(np.arange(first, last + 1), self.num_files, seed)[files - first])
+        first, after = (int(files.min()), int(files.max()) + 1) if files.size else (0, 0)
+        if after - first < files.size:  # many samples in few files: each file is computed only once
+            shuffled = permute(np.arange(first, after), self.num_files, seed)[files - first]
+        else:
+            shuffled = permute(files, self.num_files, seed)
+        return np.asarray(shuffled * self.num_samples_per_file + within)
 
 
 @dataclass(frozen=True)
