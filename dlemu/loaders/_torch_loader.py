@@ -116,16 +116,6 @@ def _tensor(slot: memoryview, start: int, size: int) -> torch.Tensor:
     return torch.frombuffer(slot, dtype=torch.uint8, count=size, offset=start)
 
 
-def _drop_workers(error: BaseException) -> None:
-    """Drop PyTorch's half-started workers, without the traceback about missing attributes that it would print."""
-    hook = sys.unraisablehook
-    sys.unraisablehook = lambda _: None
-    try:
-        traceback.clear_frames(error.__traceback__)
-    finally:
-        sys.unraisablehook = hook
-
-
 class _Epoch(TimedBatches):
     """An epoch's batches by the direct queue, with which PyTorch's iterator can be called again after a time limit."""
 
@@ -192,10 +182,11 @@ class Loader(LoaderBase):
             for answer in self._loader:
                 if isinstance(answer, DlemuError):
                     raise answer
-        except BaseException as error:
-            _drop_workers(error)
-            if not isinstance(error, OSError):
-                raise
+        except OSError as error:
+            # Drop PyTorch's half-started workers, without the traceback about missing attributes that it would print
+            hook, sys.unraisablehook = sys.unraisablehook, lambda _: None
+            traceback.clear_frames(error.__traceback__)
+            sys.unraisablehook = hook
             advice = "lower reader.read_threads or the number of ranks, or raise the limits (`ulimit -n`, `ulimit -u`)"
             if problem := shared_memory_problem():
                 advice = f"{problem}, or set reader.data_loader=threads, which needs no shared memory"

@@ -89,10 +89,6 @@ class Plan:
                 f"{step_samples}: use {fewer}a smaller batch, or a dataset with dataset.{key}={files} or more"
             )
 
-    def sample_ids(self, rank: int, epoch: int, step: int) -> NDArray[np.int64]:
-        """Return the samples of a batch, shape (batch_size,); `epoch` and `step` count from 1."""
-        return self.batches(rank, epoch, np.array([step])).ravel()
-
     def batches(self, rank: int, epoch: int, steps: NDArray[np.int64]) -> NDArray[np.int64]:
         """Return the samples of some of a rank's batches, shape (steps, batch_size)."""
         first = self.batch_numbers(rank, steps) * self.batch_size

@@ -124,7 +124,7 @@ def test_each_rank_gets_exactly_its_planned_samples(ranks: int, cycle: int, data
             assert all(data.numpy() == image(sample_of(data)) for data in batch.data)
             found += [sample_of(data) for data in batch.data]
             rows.append((batch.trace.samples, batch.trace.sample_hash))
-        planned = [int(one) for step in range(1, steps + 1) for one in plan.sample_ids(rank, 1, step)]
+        planned = [int(one) for step in range(1, steps + 1) for one in RankPlan(plan, rank).sample_ids(1, step)]
         assert Counter(found) == Counter(planned)
         assert ranks > 1 or found != planned, "the window shuffles"
     assert each_sample_once(plan, 1, steps, logged(rows)) is True
@@ -145,7 +145,7 @@ def test_without_a_shuffle_the_order_is_the_planned_one(
     plan = make_plan(sample_shuffle=False, cycle=cycle, block_length=block_length)
     spec = make_spec(dataset, plan, sample_shuffle="off", files_ahead=files_ahead)
     for step, batch in enumerate(batches(spec, 15), 1):
-        assert [sample_of(data) for data in batch.data] == plan.sample_ids(0, 1, step).tolist()
+        assert [sample_of(data) for data in batch.data] == RankPlan(plan, 0).sample_ids(1, step).tolist()
 
 
 @pytest.mark.parametrize("ranks", [1, 9])

@@ -29,7 +29,7 @@ def epoch_samples(plan: Plan, epoch: int) -> list[int]:
         int(sample)
         for rank in range(plan.ranks)
         for step in range(1, plan.steps_per_epoch + 1)
-        for sample in plan.sample_ids(rank, epoch, step)
+        for sample in RankPlan(plan, rank).sample_ids(epoch, step)
     ]
 
 
@@ -44,7 +44,7 @@ def test_each_sample_is_read_once_but_for_the_dropped_ones(plan: Plan, epoch: in
 def test_without_shuffle_each_rank_reads_a_stretch_in_order() -> None:
     plan = make()
     assert epoch_samples(plan, 1) == list(range(200))
-    assert plan.sample_ids(1, 1, 1).tolist() == [50, 51, 52, 53, 54]
+    assert RankPlan(plan, 1).sample_ids(1, 1).tolist() == [50, 51, 52, 53, 54]
 
 
 def test_sample_shuffle_tears_files_apart() -> None:
@@ -60,8 +60,8 @@ def test_each_worker_reads_a_stretch_of_its_own(changes: dict[str, object]) -> N
     length = plan.steps_per_epoch // 3
     for rank in (0, 1):
         steps = [step for worker in range(3) for step in range(worker + 1, 3 * length + 1, 3)]
-        own = [plan.sample_ids(rank, 1, step).tolist() for step in steps]
-        assert own == [in_turn.sample_ids(rank, 1, step).tolist() for step in range(1, 3 * length + 1)]
+        own = [RankPlan(plan, rank).sample_ids(1, step).tolist() for step in steps]
+        assert own == [RankPlan(in_turn, rank).sample_ids(1, step).tolist() for step in range(1, 3 * length + 1)]
         known = plan.runs(rank, 1, np.array(steps))
         if known is not None:
             assert [[first + i for first, count in one.runs for i in range(count)] for one in known] == own
@@ -79,7 +79,7 @@ def test_epochs_differ_only_when_the_seed_changes() -> None:
 def test_a_plan_is_small_whatever_the_dataset() -> None:
     huge = make(num_files=1_000_000, num_samples_per_file=277_203_535, sample_shuffle=True)
     assert len(pickle.dumps(RankPlan(huge, 3))) < 500
-    ids = huge.sample_ids(3, 1, 12345)
+    ids = RankPlan(huge, 3).sample_ids(1, 12345)
     assert len(set(ids.tolist())) == 5
     assert ids.max() < huge.num_samples
 
@@ -88,7 +88,7 @@ def test_the_endless_plan_begins_again() -> None:
     plan = make()
     endless = RankPlan(plan, 2, endless=True)
     assert plan.steps_per_epoch == 10
-    assert np.array_equal(endless.sample_ids(0, 13), plan.sample_ids(2, 0, 3))
+    assert np.array_equal(endless.sample_ids(0, 13), RankPlan(plan, 2).sample_ids(0, 3))
 
 
 @given(plan=plans, rank=st.integers(0, 8), steps=st.lists(st.integers(1, 70), min_size=1, max_size=20))

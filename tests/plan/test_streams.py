@@ -63,14 +63,14 @@ def test_ranks_share_no_file_when_there_are_enough(plan: StreamPlan) -> None:
 
 def test_the_order_is_tf_datas_interleave() -> None:
     plan = make_plan(ranks=1, num_files=3, num_samples_per_file=2, batch_size=6, cycle=2, file_shuffle=False)
-    assert plan.sample_ids(0, 1, 1).tolist() == [0, 2, 1, 3, 4, 5]
+    assert RankPlan(plan, 0).sample_ids(1, 1).tolist() == [0, 2, 1, 3, 4, 5]
 
 
 def test_blocks_of_records_take_turns_and_the_last_are_shorter() -> None:
     plan = make_plan(
         ranks=1, num_files=3, num_samples_per_file=3, batch_size=9, cycle=2, block_length=2, file_shuffle=False
     )
-    assert plan.sample_ids(0, 1, 1).tolist() == [0, 1, 3, 4, 2, 5, 6, 7, 8]
+    assert RankPlan(plan, 0).sample_ids(1, 1).tolist() == [0, 1, 3, 4, 2, 5, 6, 7, 8]
 
 
 def test_epochs_take_files_in_another_order() -> None:
