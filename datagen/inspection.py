@@ -79,7 +79,14 @@ def inspect(
         manifest = read(spec.data_folder, opened)
         if manifest is not None:
             spec = _with_parquet_defaults(spec, manifest.spec)
-            _check_manifest(manifest, spec, advice)
+            if differing := differing_keys(manifest.spec, spec, READ_KEYS):
+                raise DatasetError(
+                    f"{spec.data_folder} was made with other settings: {'; '.join(differing)}. Give the settings it "
+                    f"was made with, or set dataset.data_folder to another folder. {advice()}"
+                )
+            if not manifest.complete:
+                begun = f"{spec.data_folder}: generation started at {manifest.made_at} and never finished"
+                raise DatasetError(f"{begun}. {advice()}: it makes only what is missing")
         return _Inspection(spec, manifest, advice, opened).dataset()
     except OSError as error:
         raise DatasetError(
@@ -111,21 +118,6 @@ def _with_parquet_defaults(requested: DatasetSpec, existing: DatasetSpec) -> Dat
     if parquet.row_group_size == ParquetSpec().row_group_size:
         parquet = replace(parquet, row_group_size=existing.parquet.row_group_size)
     return replace(requested, parquet=parquet)
-
-
-def _check_manifest(manifest: Manifest, requested: DatasetSpec, advice: scan.Advice) -> None:
-    folder = requested.data_folder
-    differing = differing_keys(manifest.spec, requested, READ_KEYS)
-    if differing:
-        raise DatasetError(
-            f"{folder} was made with other settings: {'; '.join(differing)}. "
-            f"Give the settings it was made with, or set dataset.data_folder to another folder. {advice()}"
-        )
-    if not manifest.complete:
-        raise DatasetError(
-            f"{folder}: generation started at {manifest.made_at} and never finished. {advice()}: it makes only what is "
-            "missing"
-        )
 
 
 class _Sizes(NamedTuple):

@@ -77,7 +77,9 @@ def dlio_workload(workload: Workload) -> dict[str, Any]:
     if only_checkpoints(workload):
         generates = workload.workflow.generate_data
         tree["workflow"] = {"generate_data": generates, "train": False, "checkpoint": True}
-        tree["checkpoint"] = _checkpoint_run(workload.checkpoint)
+        settings, defaults = _to_plain(workload.checkpoint), _to_plain(Checkpoint())
+        changed = [key for key in _CHECKPOINT_RUN_OPTIONS if settings[key] != defaults[key]]
+        tree["checkpoint"] = {key: settings[key] for key in (*_CHECKPOINT_RUN_KEYS, *changed)}
         return tree
     for name in _SECTIONS:
         dlemu_keys = _DLEMU_KEYS.get(name, ())
@@ -110,12 +112,6 @@ def _model(model: Model) -> dict[str, Any]:
         sizes = _to_plain(model.transformer)
         tree["transformer"] = {key: size for key, size in sizes.items() if key in _TRANSFORMER_KEYS or size}
     return tree
-
-
-def _checkpoint_run(settings: Checkpoint) -> dict[str, Any]:
-    tree, defaults = _to_plain(settings), _to_plain(Checkpoint())
-    changed = [key for key in _CHECKPOINT_RUN_OPTIONS if tree[key] != defaults[key]]
-    return {key: tree[key] for key in (*_CHECKPOINT_RUN_KEYS, *changed)}
 
 
 def _to_plain(value: Any) -> Any:
