@@ -9,13 +9,12 @@ import psutil
 
 from dlemu.config.schema import Workload
 from dlemu.doctor.check_base import Check, Checks, Facts, judged
-from dlemu.machine.cgroup_limits import cpu_limit
+from dlemu.machine.cgroup_limits import cpu_limit, shared_memory_problem
 from dlemu.ranks.mpi import stale_shared_memory
 from dlemu.results.wording import count
 
 _RANKS_PER_CORE = 12  # more have not been tried with full-size workloads; the result's ceiling shows their cost
 _WATCHED_SECONDS, _BUSY_PERCENT = 0.5, 25.0  # bursts average out; 25 %: as predictions' BUSY_SHARE
-_LEAST_SHM_BYTES = 16 << 20  # far more than semaphores take; containers have 64 MiB by Docker's default
 
 
 def check_cores(facts: Facts) -> Check:
@@ -48,19 +47,14 @@ def judge_free_cores(busy_percent: float, cores: int) -> Check:
 
 
 def check_shared_memory(facts: Facts, folder: str = "/dev/shm") -> Check:
-    """There is free space where PyTorch keeps semaphores and small segments."""
-    wanted = f"{_LEAST_SHM_BYTES >> 20} MiB free"
-    try:
-        free_bytes = psutil.disk_usage(folder).free
-    except OSError as error:
-        observed, advice = f"{folder}: {error.strerror}", f"mount a tmpfs at {folder}"
-        return Check(level="fail", observed=observed, wanted=wanted, advice=advice)
+    """There is free space where MPI libraries and PyTorch keep semaphores and small segments."""
     if stale := stale_shared_memory(folder):
         observed = f"MPI processes of yours that were killed left {', '.join(stale)}"
         advice = "remove them if no MPI program of yours runs in a container; `mpirun dlemu` outside of one does it"
         return Check(level="warn", observed=observed, wanted="none left", advice=advice)
-    advice = "free some, or start the container with a larger --shm-size"
-    return judged(free_bytes < _LEAST_SHM_BYTES, f"{free_bytes >> 20} MiB free in {folder}", wanted, advice)
+    if problem := shared_memory_problem(folder):
+        return Check(level="fail", observed=problem)
+    return Check(observed=f"{folder} has room")
 
 
 CHECKS: Checks = {

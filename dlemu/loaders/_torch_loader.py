@@ -11,7 +11,6 @@ of each worker sends them, and the trainer maps them. This work is part of a rec
 from __future__ import annotations
 
 import itertools
-import math
 import os
 import signal
 import sys
@@ -123,9 +122,9 @@ class _Epoch(TimedBatches):
         self._loader, self._batch_of = loader, batch_of
         self._next: Callable[[], Answer] = self._begin
 
-    def take(self, timeout_seconds: float) -> Batch | None:
+    def take(self, timeout_seconds: float | None = None) -> Batch | None:
         results: DirectQueue = self._loader._iterator._data_queue  # type: ignore[union-attr]  # from `start` on
-        if timeout_seconds < math.inf:
+        if timeout_seconds is not None:
             results.until_ns = time.monotonic_ns() + round(timeout_seconds * 1e9)
         try:
             return self._batch_of(self._next())

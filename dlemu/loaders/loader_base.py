@@ -189,7 +189,7 @@ class TimedBatches(Iterator[Batch]):
     """The batches of an epoch, in order, of a loader that tells whether the next one is ready."""
 
     @abstractmethod
-    def take(self, timeout_seconds: float) -> Batch | None:
+    def take(self, timeout_seconds: float | None = None) -> Batch | None:
         """Return the next batch; None if it is not ready within the time: it can then be requested again.
 
         The first batch, with which the workers begin the epoch, can be requested only once.
@@ -198,7 +198,7 @@ class TimedBatches(Iterator[Batch]):
         """
 
     def __next__(self) -> Batch:
-        batch = self.take(math.inf)
+        batch = self.take()
         assert batch is not None  # there is no time limit
         return batch
 

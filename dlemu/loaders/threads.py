@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import math
 import os
 import threading
 import traceback
@@ -38,12 +37,12 @@ class _Epoch(TimedBatches):
     slots: SharedSlots
     under_way: deque[Future[BatchTrace]] = field(default_factory=deque)
 
-    def take(self, timeout_seconds: float) -> Batch | None:
+    def take(self, timeout_seconds: float | None = None) -> Batch | None:
         self.under_way.extend(itertools.islice(self.batches, self.window - len(self.under_way)))
         if not self.under_way:
             raise StopIteration
         try:
-            self.under_way[0].exception(None if timeout_seconds == math.inf else timeout_seconds)
+            self.under_way[0].exception(timeout_seconds)
         except TimeoutError:
             return None
         trace = self.under_way.popleft().result()
