@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from typing import NamedTuple
 
 from datagen import registry
 from datagen.formats.format_base import FORMATS
@@ -35,16 +34,8 @@ _SPLIT = re.compile(
 """The words by which Hugging Face's `datasets` recognises the split of a path, with no letters around."""
 
 
-class Choice(NamedTuple):
-    """The files to read, and the format to read them by."""
-
-    format_name: str
-    paths: list[str]  # below the folder
-    notes: list[str]  # for the user: which files are not read
-
-
-def choose_files(spec: DatasetSpec, listed: list[str]) -> Choice:
-    """Choose among the files of a folder, given as sorted paths below it.
+def choose_files(spec: DatasetSpec, listed: list[str]) -> tuple[str, list[str], list[str]]:
+    """Choose among the files of a folder, given as sorted paths below it; return a format, its files' paths, and notes.
 
     Files of `spec.format` are chosen if any name shows that format. Else the most common kind decides: its files are
     chosen if a format reads that kind, else those of all common kinds: a label may lie beside each image.
@@ -76,7 +67,7 @@ def choose_files(spec: DatasetSpec, listed: list[str]) -> Choice:
         of_each = Counter(extension_of(other) or "no ending" for other in others)
         shown = ", ".join(f"{extension} ({count})" for extension, count in of_each.most_common(SHOWN_NAMES))
         notes.insert(0, f"files of other kinds, which are not read: {shown}; dataset.format chooses")
-    return Choice(format_name or RAW, paths, notes)
+    return format_name or RAW, paths, notes
 
 
 def _training_split(paths: list[str]) -> tuple[list[str], list[str]]:

@@ -149,15 +149,36 @@ def _completed(spec: DatasetSpec, layout: Layout, sizes: Sizes, storage: Storage
 def _readable_files(
     format_name: str, layout: Layout, sizes: Sizes, spec: DatasetSpec, storage: StorageBase
 ) -> Readable:
-    """Return the files with their number of samples. Raises DatasetError: they are damaged, or of another format."""
-    if format_name in FLAT:
-        return _cut_files(layout, sizes, max(1, int(spec.record_length_bytes)))
-    if format_name in COUNTERS:
-        return _counted_files(format_name, layout, sizes, storage)
-    if format_name == RAW and spec.format != RAW:
+    """Return the files with their number of samples. Raises DatasetError: they are damaged, or of another format.
+
+    Files of records without framing are cut into records of one length; what is left at the end belongs to no sample.
+    """
+    if format_name not in (*FLAT, *COUNTERS):
         which = f"each .{layout.extension} file" if layout.extension else "each file"
-        return layout, sizes, f"{which} is read whole, as one sample: if it holds many, {HOW_TO_CUT}"
-    return layout, sizes, ""
+        note = f"{which} is read whole, as one sample: if it holds many, {HOW_TO_CUT}"
+        return layout, sizes, note if format_name == RAW and spec.format != RAW else ""
+    is_cut, record_bytes = format_name in FLAT, max(1, int(spec.record_length_bytes))
+    counts = sizes // record_bytes if is_cut else np.array(_measure(COUNTERS[format_name], layout, sizes, storage))
+    files = np.arange(layout.num_files)
+    if len(counts) < layout.num_files:
+        samples = int(counts.min())
+        note = f"{samples} samples of each file are read: the fewest of {len(counts)} files that were counted"
+    else:  # most samples in all: files with fewer are left out
+        samples = max(set(counts.tolist()), key=lambda count: count * int((counts >= count).sum()))
+        files = np.flatnonzero(counts >= samples)
+        read, total = samples * len(files), int(counts.sum())
+        note = f"{read:,} of {total:,} samples are read: {samples} of each of {len(files)} files" * (read < total)
+    if samples < 1:
+        fewest = int(counts.argmin())
+        empty = layout.path(fewest if is_cut else _opened_files(layout)[fewest])
+        wanted = f"records of {record_bytes} bytes (dataset.record_length_bytes)" if is_cut else "samples"
+        raise DatasetError(f"{empty} holds no {wanted}: move all such files away")
+    layout = replace(_subset(layout, files), num_samples_per_file=samples)
+    if not is_cut:
+        return layout, sizes[files], note
+    used_bytes = samples * record_bytes
+    note = f"each file is cut into {samples:,} samples of {record_bytes:,} bytes (dataset.record_length_bytes)"
+    return replace(layout, used_bytes=used_bytes), np.minimum(sizes[files], used_bytes), note
 
 
 def _problem_reading(format_name: str, path: str, storage: StorageBase) -> str:
@@ -175,45 +196,6 @@ def _problem_reading(format_name: str, path: str, storage: StorageBase) -> str:
     except DlemuError as error:
         return base.what_is_damaged(error)
     return ""
-
-
-def _cut_files(layout: Layout, sizes: Sizes, record_bytes: int) -> Readable:
-    """Cut each file into records of one length; what is left at its end belongs to no sample."""
-    counts = sizes // record_bytes
-    samples = _best_count(counts)
-    if samples < 1:
-        raise DatasetError(
-            f"{layout.folder}: no file has the {record_bytes} bytes of a sample: "
-            "set dataset.record_length_bytes to those of one sample"
-        )
-    files = np.flatnonzero(counts >= samples)
-    used_bytes = samples * record_bytes
-    layout = replace(_subset(layout, files), num_samples_per_file=samples, used_bytes=used_bytes)
-    note = f"each file is cut into {samples:,} samples of {record_bytes:,} bytes (dataset.record_length_bytes)"
-    return layout, np.minimum(sizes[files], used_bytes), note
-
-
-def _counted_files(format_name: str, layout: Layout, sizes: Sizes, storage: StorageBase) -> Readable:
-    """Count the samples of each file or, if there are many files, of COUNTED_FILES among them."""
-    counts = np.array(_measure(COUNTERS[format_name], layout, sizes, storage))
-    files = np.arange(layout.num_files)
-    if len(counts) < layout.num_files:
-        samples = int(counts.min())
-        note = f"{samples} samples of each file are read: the fewest of {len(counts)} files that were counted"
-    else:
-        samples = _best_count(counts)
-        files = np.flatnonzero(counts >= samples)
-        read, total = samples * len(files), int(counts.sum())
-        note = f"{read:,} of {total:,} samples are read: {samples} of each of {len(files)} files" * (read < total)
-    if samples < 1:
-        empty = layout.path(_opened_files(layout)[int(counts.argmin())])
-        raise DatasetError(f"{empty} holds no samples: move all such files away")
-    return replace(_subset(layout, files), num_samples_per_file=samples), sizes[files], note
-
-
-def _best_count(counts: NDArray[np.int64]) -> int:
-    """Return the samples to read of each file so that there are most in all: files with fewer samples are left out."""
-    return max({int(count) for count in counts}, key=lambda samples: samples * int((counts >= samples).sum()))
 
 
 def _subset(layout: Layout, files: NDArray[np.intp]) -> Layout:

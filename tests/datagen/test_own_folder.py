@@ -435,7 +435,5 @@ def test_tokens_in_flat_files_are_cut_into_samples_of_the_length_asked_for(tmp_p
     assert got == [data[9 * 4099 : 10 * 4099], data[4099 : 2 * 4099]]
     assert fetched.app_bytes == 2 * 4099
     fetcher.close()
-    with pytest.raises(
-        DatasetError, match=r"no file has the 50000 bytes of a sample: set dataset\.record_length_bytes"
-    ):
+    with pytest.raises(DatasetError, match=r"holds no records of 50000 bytes \(dataset\.record_length_bytes\): move"):
         inspect_own_folder(replace(spec, record_length_bytes=50_000), FOLDERS)
