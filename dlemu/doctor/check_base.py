@@ -12,11 +12,8 @@ from datagen.inspection import Dataset, inspect
 from datagen.storage.storage_base import StorageBase, open_storage
 from dlemu.config import datagen_command
 from dlemu.config.schema import Workload
-from dlemu.machine.cgroup_limits import HostMemory, host_memory
-from dlemu.machine.environment import StorageFacts, describe_folder, existing_folder
+from dlemu.machine.environment import existing_folder
 from dlemu.metrics.demand import Demand, demand
-from dlemu.telemetry import DeviceFacts
-from dlemu.telemetry._devices import device_stack, mounts
 
 Level = Literal["ok", "skip", "warn", "fail"]
 """`skip`: settings switch the check off."""
@@ -46,11 +43,6 @@ class Facts:
     workload: Workload
 
     @cached_property
-    def memory(self) -> HostMemory:
-        """The memory that is available to the ranks on this host."""
-        return host_memory()
-
-    @cached_property
     def demand(self) -> Demand:
         """What one accelerator needs from the storage."""
         return demand(self.workload.model.name, self.workload)
@@ -65,17 +57,6 @@ class Facts:
         """The dataset's folder, or the nearest one above it that exists; None for a storage without local folders."""
         local = self.storage.local_path(self.workload.dataset.data_folder)
         return None if local is None else existing_folder(local)
-
-    @cached_property
-    def file_system(self) -> StorageFacts | None:
-        """The file system that `folder` is on."""
-        return None if self.folder is None else describe_folder(self.folder)
-
-    @cached_property
-    def device(self) -> DeviceFacts | None:
-        """The block device that `folder` is on, the first of several; None when there is none (memory, a network)."""
-        devices = [] if self.folder is None else device_stack(self.folder, mounts())[0]
-        return next((device for device in devices if device.counted), None)
 
     @cached_property
     def dataset(self) -> Dataset | DlemuError | None:
