@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
+import os
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any, cast
 
@@ -17,7 +20,6 @@ from datagen.formats.format_base import damaged, own_damaged
 from datagen.formats.tfrecord import around_image
 from datagen.layout import NO_PLACES
 from dlemu.config.duration import is_zero
-from dlemu.loaders._process import call_niced, keep_freed_memory
 from dlemu.loaders.loader_base import Batch, BatchTrace, LoaderSpec, Phase, Preprocessing
 from dlemu.loaders.loader_base import Loader as LoaderBase
 from dlemu.machine.thread_accounting import process_storage_bytes
@@ -30,6 +32,12 @@ _plain = tf.autograph.experimental.do_not_convert
 """Keeps TensorFlow from rewriting `if` and `for` in a function: it has none, and rewriting delays the first epoch."""
 _NUMBER, _NUMBERS = tf.TensorSpec([], tf.int64), tf.TensorSpec([None], tf.int64)
 _RECORD = (_NUMBER, tf.TensorSpec([], tf.string))  # type of a dataset's element: a sample's number and its record
+# glibc's malloc.h
+_TRIM_THRESHOLD, _TOP_PAD, _MMAP_MAX, _ARENA_MAX = -1, -2, -4, -8
+_MAX_INT = (1 << 31) - 1  # mallopt(3) takes an int
+_GROW_BYTES = 64 << 20  # the step in which the heap grows: with small steps every large batch costs system calls
+_MAX_ARENAS = 4
+"""Number of malloc arenas. With one, threads wait for each other; each further one held 25 MB in a fast pipeline."""
 _PATHS_AT_A_TIME = 1024  # spreads the cost of a call from TensorFlow into Python
 _STAMPS = 6
 """Numbers before the sample numbers in an element: four times in s, the bytes read, the CPU ns of preprocessing."""
@@ -297,7 +305,7 @@ class Loader(LoaderBase):
         TensorFlow's graph optimizer is off: at the start of each epoch it would examine each function of the pipeline
         for tens of ms, in which nothing is read, and find nothing to improve.
         """
-        keep_freed_memory()  # before its threads begin
+        _keep_freed_memory()  # before its threads begin
         try:
             tf.config.threading.set_inter_op_parallelism_threads(1)
             tf.config.threading.set_intra_op_parallelism_threads(1)
@@ -342,6 +350,28 @@ def _run(dataset: Any, threads: int, nice: int) -> Iterator[list[Any]]:
         return take()
 
     with contextlib.suppress(tf.errors.OutOfRangeError):
-        yield call_niced(start, nice)
+        yield _call_niced(start, nice)
         while True:
             yield take()
+
+
+def _call_niced(call: Callable[[], Any], nice: int) -> Any:
+    """Call in a thread whose niceness is raised by `nice`; threads that the call starts inherit it (Linux)."""
+    with ThreadPoolExecutor(1, "dlemu-starter", initializer=os.nice, initargs=(nice,)) as starter:
+        return starter.submit(call).result()
+
+
+def _keep_freed_memory() -> None:
+    """Have malloc keep the memory that this process frees, for its next requests.
+
+    By default glibc returns large blocks to the kernel as they are freed, and the kernel zeroes each page again at the
+    next touch: in a pipeline that allocates each batch anew this took more than half of all CPU time. The price is that
+    the heap stays at its peak size. Does nothing with other C libraries.
+    """
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
+    if mallopt is None:
+        return
+    mallopt(_MMAP_MAX, 0)
+    mallopt(_TRIM_THRESHOLD, _MAX_INT)
+    mallopt(_TOP_PAD, _GROW_BYTES)
+    mallopt(_ARENA_MAX, min(_MAX_ARENAS, len(os.sched_getaffinity(0))))

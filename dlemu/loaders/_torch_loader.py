@@ -10,7 +10,9 @@ of each worker sends them, and the trainer maps them. This work is part of a rec
 
 from __future__ import annotations
 
+import gc
 import itertools
+import multiprocessing
 import os
 import signal
 import sys
@@ -26,11 +28,11 @@ from torch.utils.data import DataLoader, Dataset, Sampler, default_collate, get_
 
 from datagen.errors import DlemuError, SpaceError, UserError
 from dlemu.loaders._direct_queue import DirectQueue, NotInTime, direct_context
-from dlemu.loaders._process import init_worker
 from dlemu.loaders._slots import SharedSlots
 from dlemu.loaders.loader_base import Batch, BatchMaker, BatchTrace, LoaderSpec, Samples, TimedBatches
 from dlemu.loaders.loader_base import Loader as LoaderBase
 from dlemu.machine.cgroup_limits import out_of_memory_hint, shared_memory_problem
+from dlemu.ranks import die_with_parent
 from dlemu.ranks.failure import killed_by
 from dlemu.ranks.process_control import ignore
 
@@ -115,6 +117,21 @@ def _tensor(slot: memoryview, start: int, size: int) -> torch.Tensor:
     return torch.frombuffer(slot, dtype=torch.uint8, count=size, offset=start)
 
 
+def _init_worker(nice: int, rank_process: int, worker: int) -> None:
+    """Lower this worker's priority, ignore Ctrl-C (the rank handles it), and die when the rank dies for any reason.
+
+    A worker that a fork server started dies with the server, which ends with the rank. Worker 0, which makes each
+    epoch's first batch, gets a higher priority than the others: the rank waits for that batch, and at the start of an
+    epoch all workers wake, often more than there are cores. In a real job each rank has a core, so waiting for a core
+    must not count as waiting for the storage.
+    """
+    has_server = multiprocessing.get_start_method(allow_none=True) == "forkserver"
+    die_with_parent(os.getppid() if has_server else rank_process)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    os.nice(nice if worker else nice // 4)
+    gc.freeze()  # objects inherited from the rank stay on pages shared with it
+
+
 class _Epoch(TimedBatches):
     """An epoch's batches by the direct queue, with which PyTorch's iterator can be called again after a time limit."""
 
@@ -161,7 +178,7 @@ class Loader(LoaderBase):
                 "prefetch_factor": spec.prefetch_per_worker,
                 "persistent_workers": True,
                 "multiprocessing_context": direct_context(start_method) if self._is_direct else start_method,
-                "worker_init_fn": partial(init_worker, reader.nice, os.getpid()),
+                "worker_init_fn": partial(_init_worker, reader.nice, os.getpid()),
             }
         # PyTorch warns of more workers than cores, but they mostly wait for storage, and the workload sets their number
         warnings.filterwarnings("ignore", message="This DataLoader will create")
