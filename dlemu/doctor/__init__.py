@@ -16,10 +16,10 @@ from dlemu.results.kinds import kind_wanted
 
 def examine(workload: Workload) -> Iterator[Check]:
     """Yield the outcome of each check of what the workload needs on this host."""
-    from dlemu.doctor import host, software, storage
+    from dlemu.doctor import host, storage
 
     of_kind = kind_wanted(workload).load_job().host_checks()
-    return outcomes({**software.CHECKS, **host.CHECKS, **storage.CHECKS, **of_kind}, Facts(workload))
+    return outcomes({**host.CHECKS, **storage.CHECKS, **of_kind}, Facts(workload))
 
 
 def outcomes(checks: Checks, facts: Facts) -> Iterator[Check]:

