@@ -131,8 +131,6 @@ class _Sizes(NamedTuple):
 
 
 class _Inspection:
-    """Inspects one dataset."""
-
     def __init__(self, spec: DatasetSpec, manifest: Manifest | None, advice: scan.Advice, storage: StorageBase) -> None:
         self._requested = spec
         self._storage = storage
@@ -182,7 +180,6 @@ class _Inspection:
         )
 
     def _find_files(self, requested: Layout) -> Layout:
-        """Return the layout of the files in use, by their names."""
         if requested.num_files == 0:
             return requested
         expected = requested

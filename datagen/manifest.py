@@ -38,7 +38,6 @@ class Manifest:
 
 
 def now() -> str:
-    """Return the current time as a manifest states it."""
     return datetime.now(UTC).isoformat(timespec="seconds")
 
 

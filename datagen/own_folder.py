@@ -120,7 +120,6 @@ def _inspect(spec: DatasetSpec, storage: StorageBase) -> UserFolder:
 
 
 def _completed(spec: DatasetSpec, layout: Layout, sizes: Sizes, storage: StorageBase) -> DatasetSpec:
-    """Return the settings that describe the files."""
     parquet = spec.parquet
     if spec.format == "parquet":  # the memory for a batch follows from the rows of a row group
         parquet = replace(parquet, row_group_size=min(_measure(group_rows, layout, sizes, storage)))
@@ -199,7 +198,6 @@ def _problem_reading(format_name: str, path: str, storage: StorageBase) -> str:
 
 
 def _subset(layout: Layout, files: NDArray[np.intp]) -> Layout:
-    """Return the layout of some of the files of a layout that lists their names."""
     assert layout.names is not None
     names = tuple(layout.names[file] for file in files)
     return replace(layout, names=names, num_files=len(names))

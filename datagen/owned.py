@@ -136,7 +136,6 @@ def fresh_folder(parent: str, name: str) -> str:
 
 
 def numbered(path: str) -> Iterator[str]:
-    """Yield the path, then PATH-2, PATH-3, and so on."""
     yield path
     yield from (f"{path}-{number}" for number in itertools.count(2))
 

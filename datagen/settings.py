@@ -36,7 +36,6 @@ ALL_OR_SOME = Meta(ge=-1, le=MAX_PLANNED)  # a count; -1 means all or none, as i
 
 
 def at_least(minimum: float, maximum: float = MAX_COUNT) -> Meta:
-    """Return the range of a count or an amount."""
     return Meta(ge=minimum, le=maximum)
 
 
@@ -77,7 +76,6 @@ def _combinations(value: Any, where: str) -> Iterator[str]:
 
 
 def joined_problems(problems: list[str]) -> str:
-    """Join problems into one message."""
     if len(problems) == 1:
         return problems[0]
     return f"{len(problems)} problems:" + "".join(f"\n  - {problem}" for problem in problems)
@@ -197,7 +195,6 @@ def _hints(cls: Any) -> dict[str, Any]:
 
 
 def _paths(cls: Any, where: str) -> list[str]:
-    """Return the dotted names of all keys in `cls`, including sections."""
     paths = []
     for key, hint in _hints(cls).items():
         path = _join(where, key)

@@ -53,7 +53,6 @@ class ParquetColumn:
 
     @property
     def value_bytes(self) -> int:
-        """Return the bytes of one value."""
         import numpy as np  # settings are imported by every command, for which numpy would be slow
 
         return np.dtype(self.dtype).itemsize * self.size
@@ -127,12 +126,10 @@ class DatasetSpec:
 
     @property
     def sizes_vary(self) -> bool:
-        """Return whether samples differ in size."""
         return self.record_length_bytes_stdev > 0 or bool(self.record_length_bytes_quantiles)
 
     @property
     def element_bytes(self) -> int:
-        """Return the bytes of one element of a record."""
         import numpy as np  # settings are imported by every command, for which numpy would be slow
 
         return np.dtype(self.record_element_type).itemsize

@@ -66,8 +66,6 @@ def verify(
 
 @dataclass
 class _Checker:
-    """Verifies files in several threads."""
-
     files: Files
     storage: StorageBase
     tally: Tally

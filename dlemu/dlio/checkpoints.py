@@ -40,11 +40,9 @@ class DlioCheckpoints(DlioRun):
         return dict(_NO_DATASET)
 
     def records_of(self, rank: int) -> list[CheckpointRecord]:
-        """Return a rank's checkpoints in chronological order."""
         return sorted((record for record in self.run.records if record.rank == rank), key=attrgetter("start_ns"))
 
     def seconds(self, record: CheckpointRecord) -> float:
-        """Return how long a checkpoint took, computed from its time stamps."""
         return (self.us(record.end_ns) - self.us(record.start_ns)) / 1e6
 
     def rate(self, record: CheckpointRecord) -> float:
@@ -75,7 +73,6 @@ class DlioCheckpoints(DlioRun):
         return {EPOCH: stats | {"end": self.stamp(ended_ns)}}
 
     def epochs_of(self, rank: int) -> dict[str, Any]:
-        """Return the single epoch, whose step lists are empty."""
         steps: dict[str, Any] = {name: {} for name in ("load", "proc", "throughput", "au", "compute")}
         return {EPOCH: {"start": self.stamp(self.run.journal.started_ns), **steps, "end": self.stamp(self.ended_ns)}}
 

@@ -66,7 +66,6 @@ class DlioFolders:
 
 
 def only_checkpoints(workload: Workload) -> bool:
-    """Return whether a workload saves and loads checkpoints and does nothing else."""
     return workload.workflow.checkpoint and not workload.workflow.train
 
 

@@ -50,7 +50,6 @@ class DlioRun(ABC):
         return self.run.journal.ended_ns or self.run.journal.started_ns
 
     def us(self, clock_ns: int) -> int:
-        """Convert a time of rank 0's monotonic clock to microseconds since 1970."""
         return (clock_ns + self.run.journal.wall_clock_offset_ns) // 1000
 
     def stamp(self, clock_ns: int) -> str:
@@ -167,5 +166,4 @@ def checkpoint_figures(name: str, rates: Sequence[float], seconds: Sequence[floa
 
 
 def mean_and_deviation(name: str, unit: str, values: Sequence[float]) -> dict[str, float]:
-    """Return both in DLIO's keys."""
     return {f"{name}_mean_{unit}": fmean(values), f"{name}_stdev_{unit}": pstdev(values)}

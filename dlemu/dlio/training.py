@@ -34,7 +34,6 @@ class Block:
 
     @property
     def key(self) -> str:
-        """DLIO's name of the block."""
         return "eval" if self.evaluation else f"block{self.number}"
 
 
@@ -120,7 +119,6 @@ class DlioTraining(DlioRun):
         }
 
     def stats_of(self, rank: int) -> dict[str, Any]:
-        """Return when each epoch, block, checkpoint and evaluation began and ended."""
         return {str(epoch): self._epoch_stats(blocks) for epoch, blocks in _by_epoch(self.blocks[rank]).items()}
 
     def _epoch_stats(self, blocks: list[Block]) -> dict[str, Any]:

@@ -106,8 +106,6 @@ def direct_context(start_method: str) -> BaseContext:
     context_type: type[BaseContext] = type(multiprocessing.get_context(start_method))
 
     class Context(context_type):  # type: ignore[misc, valid-type]  # the base is known only now
-        """The start method's own context, except for its queues."""
-
         def Queue(self, maxsize: int = 0) -> DirectQueue:
             return DirectQueue(self)
 

@@ -151,7 +151,6 @@ class _Epoch(TimedBatches):
             results.until_ns = None
 
     def _begin(self) -> Answer:
-        """Have the workers begin; return the first answer."""
         iterator = iter(self._loader)
         self._next = iterator.__next__
         # PyTorch's own `__next__`, unless a recorder replaced it, spends a tenth of a small batch's CPU on a profiler
@@ -217,7 +216,6 @@ class Loader(LoaderBase):
         return map(batch_of, self._loader)  # pinning copies, which a thread beside the trainer's does
 
     def _batch_of(self, phase: str, answer: Answer) -> Batch:
-        """Return a worker's answer as a batch; raise the error that it sent."""
         if isinstance(answer, DlemuError):
             raise answer
         assert answer is not None  # only `start` uses tokens that request no batch

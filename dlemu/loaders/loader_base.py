@@ -120,7 +120,6 @@ class LoaderSpec:
 
     @property
     def slot_bytes(self) -> int:
-        """Bytes of one batch buffer, large enough for every phase."""
         return max((phase.fetch.slot_bytes(phase.batch_size) for phase in self.phases.values()), default=0)
 
 
@@ -156,7 +155,6 @@ class BatchTrace(NamedTuple):
 
     @classmethod
     def unpacked(cls, data: bytes) -> BatchTrace:
-        """Return the trace that was packed."""
         slot, *numbers = _NUMBERS.unpack_from(data)
         return cls(slot, np.frombuffer(data, np.int64, offset=_NUMBERS.size).reshape(-1, 2), *numbers)
 

@@ -13,8 +13,6 @@ from dlemu.plan.samples import PlanAhead
 
 
 class Traits(LoaderTraits):
-    """The default traits, without pinning: batches carry no data."""
-
     pins = False
 
 

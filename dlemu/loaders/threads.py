@@ -19,8 +19,6 @@ from dlemu.loaders.traits_base import LoaderTraits
 
 
 class Traits(LoaderTraits):
-    """Threads read by `BatchMaker`, as many batches ahead as PyTorch's worker processes would."""
-
     pins = False
 
 
@@ -91,6 +89,5 @@ class Loader(LoaderBase):
             raise DlemuError(f"a reader thread of rank {self._spec.rank} failed:\n{traceback.format_exc()}") from error
 
     def close(self) -> None:
-        """End the threads and free the slots."""
         self._pool.shutdown(cancel_futures=True)
         self._slots.close()

@@ -42,7 +42,6 @@ def limiting_groups(proc: str = "/proc") -> tuple[str, ...]:
 
 
 def _cores(folder: str) -> float | None:
-    """Return a group's own limit on its CPU time, in cores."""
     words = " ".join(_lines(f"{folder}/cpu.max")).split()
     words = words or [*_lines(f"{folder}/cpu.cfs_quota_us"), *_lines(f"{folder}/cpu.cfs_period_us")]
     return int(words[0]) / int(words[1]) if len(words) == 2 and words[0] not in ("max", "-1") else None

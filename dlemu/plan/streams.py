@@ -59,7 +59,6 @@ class StreamPlan(Plan):
 
     @property
     def steps_per_epoch(self) -> int:
-        """Steps of an epoch, the same on every rank."""
         return self.files_per_rank * self.used_per_file // self.batch_size
 
     def check(self, split: str) -> None:
