@@ -38,7 +38,6 @@ _MAX_INT = (1 << 31) - 1  # mallopt(3) takes an int
 _GROW_BYTES = 64 << 20  # the step in which the heap grows: with small steps every large batch costs system calls
 _MAX_ARENAS = 4
 """Number of malloc arenas. With one, threads wait for each other; each further one held 25 MB in a fast pipeline."""
-_PATHS_AT_A_TIME = 1024  # spreads the cost of a call from TensorFlow into Python
 _STAMPS = 6
 """Numbers before the sample numbers in an element: four times in s, the bytes read, the CPU ns of preprocessing."""
 
@@ -67,7 +66,7 @@ class Records:
         shares = self._streams(1, 1)
         self._traced = tf.function(
             partial(self._read, shares.first, shares.stride),
-            input_signature=[_NUMBERS, _NUMBERS, _NUMBER, _NUMBER],
+            input_signature=[tf.TensorSpec([None], tf.string), _NUMBERS, _NUMBERS, _NUMBER, _NUMBER],
             autograph=False,
         )
         self._traced.get_concrete_function()
@@ -77,12 +76,14 @@ class Records:
         if self._in_memory:
             return self._batches(self._records_in_memory(steps), steps, self._spec.seed, 0)
         streams = self._streams(epoch, steps)
-        return self._traced(streams.files, streams.counts, np.int64(steps), np.int64(streams.seed))
+        paths = tf.constant([self._phase.fetch.layout.path(file) for file in streams.files.tolist()], tf.string)
+        return self._traced(paths, streams.files, streams.counts, np.int64(steps), np.int64(streams.seed))
 
-    def _read(self, first: int, stride: int, files: Any, counts: Any, steps: Any, seed: Any) -> Any:
+    def _read(self, first: int, stride: int, paths: Any, files: Any, counts: Any, steps: Any, seed: Any) -> Any:
         """Return the batches of `counts` records of each file: record `first` and every `stride`-th after it."""
         records = self._interleaved(
-            self._files(files, counts), lambda path, file, count: self._records(path, file, count, first, stride)
+            tf.data.Dataset.from_tensor_slices((paths, files, counts)),
+            lambda path, file, count: self._records(path, file, count, first, stride),
         )
         return self._batches(records, steps, seed, stride)
 
@@ -143,19 +144,6 @@ class Records:
             ),
         )
         return records.take(total)
-
-    def _files(self, files: Any, counts: Any) -> Any:
-        """Return for each file its path, its number and how many records to keep."""
-        layout = self._phase.fetch.layout
-
-        def paths(files: NDArray[np.int64]) -> NDArray[np.object_]:
-            return np.array([layout.path(file).encode() for file in files.tolist()], object)
-
-        def with_paths(files: Any, counts: Any) -> tuple[Any, Any, Any]:
-            return tf.ensure_shape(tf.numpy_function(paths, [files], tf.string), [None]), files, counts
-
-        numbers = tf.data.Dataset.from_tensor_slices((files, counts)).batch(_PATHS_AT_A_TIME)
-        return numbers.map(_plain(with_paths)).unbatch()
 
     def _records(self, path: Any, file: Any, count: Any, first: int, stride: int) -> Any:
         """Return the records of one file that this rank keeps, each with the number of its sample."""
