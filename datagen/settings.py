@@ -59,20 +59,8 @@ def problems(value: Any, where: str = "") -> Iterator[str]:
     A dataclass may have a method `problems(where)` that checks combinations of its values.
     """
     builder = _Builder(type(value), where)
-    builder.section(type(value), vars(value), where)
+    builder.value(type(value), value, where)
     yield from builder.problems
-    yield from _combinations(value, where)
-
-
-def _combinations(value: Any, where: str) -> Iterator[str]:
-    if isinstance(value, Mapping):
-        for key, item in value.items():
-            yield from _combinations(item, _join(where, key))
-    elif is_dataclass(value):
-        for field in fields(value):
-            yield from _combinations(getattr(value, field.name), _join(where, field.name))
-        if hasattr(value, "problems"):
-            yield from value.problems(where)
 
 
 def joined_problems(problems: list[str]) -> str:
@@ -112,7 +100,9 @@ class _Builder:
         origin = get_origin(bare)
         if is_dataclass(hint) and isinstance(hint, type):
             if isinstance(value, hint):
-                return self.section(hint, vars(value), where)
+                section = self.section(hint, vars(value), where)
+                self.problems += value.problems(where) if hasattr(value, "problems") else ()
+                return section
             if isinstance(value, Mapping | None):
                 return self.section(hint, value or {}, where)
         elif origin is dict and isinstance(value, Mapping | None):
