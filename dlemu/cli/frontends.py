@@ -121,14 +121,14 @@ def allow(workload: Workload, folder: str, ranks: int | None, making_bytes: int,
     if making_bytes <= CONFIRM_ABOVE_BYTES or yes:
         return
     from datagen.generate import check_space, files_of
-    from dlemu.runner.datasets import free_bytes
 
+    storage = open_storage(workload.storage_spec.buffered)
     if folder == workload.dataset.data_folder:
-        check_space(files_of(workload.dataset), open_storage(workload.storage_spec.buffered))
+        check_space(files_of(workload.dataset), storage)
     plan = f"{size(making_bytes)} will be made in {folder}"
     if ranks:
         plan += f" for {count(ranks, 'rank')}"
-    free = free_bytes(workload, folder)
+    free = storage.free_bytes(folder)
     if free is not None:
         plan += f" ({size(free)} are free there)"
     if sys.stdin.isatty() and sys.stderr.isatty():

@@ -15,7 +15,6 @@ from datagen.verify import verify
 from datagen.withheld import public_text
 from dlemu.config import check_data
 from dlemu.config.schema import Workload
-from dlemu.machine.environment import existing_folder
 from dlemu.ranks import Comm
 from dlemu.ranks.process_control import comes_into_sight
 from dlemu.results.live import Progress, seconds_left
@@ -45,13 +44,6 @@ def make(
         return ranks.run(lambda comm: make_dataset(workload, comm, on_event, fsync=fsync))
 
     return with_ranks(request.words, on_event, body, on_look)
-
-
-def free_bytes(workload: Workload, folder: str) -> int | None:
-    """Return the free bytes on the storage of an existing or future folder; None if unknown."""
-    storage = open_storage(workload.storage_spec.buffered)
-    local = storage.local_path(folder)
-    return storage.free_bytes(existing_folder(local) if local is not None else folder)
 
 
 def make_on_this_host(workload: Workload, ranks: int, on_event: OnEvent) -> None:
