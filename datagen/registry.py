@@ -172,7 +172,7 @@ def library(name: str, extra: str, needed_by: str = "this format") -> Any:
     """
     try:
         return importlib.import_module(name)
-    except ImportError as error:
+    except (ImportError, OSError) as error:  # OSError: a shared library is missing
         if any(words in str(error).lower() for words in _NO_MEMORY):
             raise SpaceError(
                 f"{needed_by} needs the Python package {name.partition('.')[0]!r}, for which this process has no "
