@@ -8,7 +8,6 @@ from collections.abc import Collection, Iterator, Mapping
 from datagen.errors import UserError
 from datagen.registry import companion
 from datagen.spec import DatasetSpec
-from datagen.storage.storage_base import open_storage
 from dlemu.config.schema import Reader, Workload
 from dlemu.loaders.loader_base import Interleave, LoaderSpec
 
@@ -100,18 +99,9 @@ class LoaderTraits:
         if workload.reader.tensors and not self.collates:
             tensors = workload.reader.tensors
             yield f"reader.tensors is {tensors}: this loader collates no tensors; wanted 0, or {instead}"
-        if self.reads_files(name) and not _has_paths(workload):
-            opens = f"{self.framework} itself opens {name} files by path, and files of this storage have none"
+        if self.reads_files(name) and not workload.storage.has_paths:
+            opens = f"{self.framework} itself opens {name} files by path"
             yield f"storage.storage_type is {workload.storage.storage_type!r}: {opens}; wanted local_fs, or {instead}"
-
-
-def _has_paths(workload: Workload) -> bool:
-    """Return whether libraries on this host can open the dataset's files by a path."""
-    try:
-        storage = open_storage(workload.storage_spec.buffered)
-    except UserError:  # another check reports that there is no such storage
-        return True
-    return storage.local_path(workload.dataset.data_folder) is not None
 
 
 def check_installed(data_loader: str) -> None:

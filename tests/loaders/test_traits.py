@@ -96,17 +96,12 @@ def test_pinning_is_refused_before_the_run_where_it_can_not_be(name: str) -> Non
     assert not list(traits_of(name).problems(Workload(dataset=dataset)))
 
 
-def test_who_opens_files_itself_needs_a_storage_where_they_have_paths(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / "own_objects.py").write_text("from datagen.storage.null import Storage")
-    (tmp_path / "own_folders.py").write_text("from datagen.storage.posix import Storage")
-    monkeypatch.syspath_prepend(str(tmp_path))
+def test_who_opens_files_itself_needs_a_storage_where_they_have_paths() -> None:
     objects, folders = (
-        Workload(dataset=DatasetSpec(format="tfrecord"), storage=Storage(storage_type=f"{name}.Storage"))
-        for name in ("own_objects", "own_folders")
+        Workload(dataset=DatasetSpec(format="tfrecord"), storage=Storage(storage_type=name))
+        for name in ("own.Storage", "local_fs")
     )
     (problem,) = traits_of("tensorflow").problems(objects)
-    assert problem.startswith("storage.storage_type is 'own_objects.Storage': TensorFlow itself opens tfrecord files")
+    assert problem.startswith("storage.storage_type is 'own.Storage': TensorFlow itself opens tfrecord files")
     assert not list(traits_of("tensorflow").problems(folders))
     assert not list(traits_of("pytorch").problems(objects))
