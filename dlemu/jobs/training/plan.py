@@ -179,7 +179,7 @@ class TrainingJob(Job):
 
     def _fetch_spec(self, layout: Layout) -> FetchSpec:
         reader = self.workload.reader
-        spec = FetchSpec(
+        return FetchSpec(
             self.found,
             layout,
             storage=self.storage_spec,
@@ -189,7 +189,6 @@ class TrainingJob(Job):
             resize_bytes=self.workload.dataset.record_length_bytes_resize,
             verify=reader.verify,
         )
-        return spec.by_local_paths(f"reader.data_loader={reader.data_loader}") if self.read_by_loader else spec
 
 
 def step_threads(train: Train) -> int:
