@@ -124,7 +124,7 @@ class Records:
             f=tf.function(opened, input_signature=signature, autograph=False).get_concrete_function(),
             cycle_length=turns.files,
             block_length=turns.block_length,
-            buffer_output_elements=turns.ready_per_file,
+            buffer_output_elements=2 * turns.block_length,  # tf.data's default
             prefetch_input_elements=turns.files_ahead,
             num_parallel_calls=turns.files,
             output_types=[spec.dtype for spec in _RECORD],

@@ -63,11 +63,6 @@ class Interleave:
     block_length: int = 1  # records to take from a file before the next file's turn
     files_ahead: int = 0  # further files that are opened and read before their turn
 
-    @property
-    def ready_per_file(self) -> int:
-        """Maximum records of a file that wait for the file's turn: two blocks, tf.data's default."""
-        return 2 * self.block_length
-
 
 @dataclass(frozen=True)
 class Phase:
@@ -91,8 +86,7 @@ class LoaderSpec:
 
     @property
     def prefetch_per_worker(self) -> int:
-        """Batches that each worker keeps ready or under way."""
-        return prefetch_per_worker(self.reader.prefetch_size, self.reader.read_threads)
+        return prefetch_per_worker(self.reader)
 
     @property
     def shuffle_window(self) -> int:
@@ -123,9 +117,9 @@ class LoaderSpec:
         return max((phase.fetch.slot_bytes(phase.batch_size) for phase in self.phases.values()), default=0)
 
 
-def prefetch_per_worker(prefetch_size: int, read_threads: int) -> int:
+def prefetch_per_worker(reader: Reader) -> int:
     """Return the batches that each worker keeps ready: by DLIO's rule its share of `prefetch_size`, 2 without it."""
-    return max(1, math.ceil(prefetch_size / max(1, read_threads))) if prefetch_size > 0 else 2
+    return max(1, math.ceil(reader.prefetch_size / max(1, reader.read_threads))) if reader.prefetch_size > 0 else 2
 
 
 class BatchTrace(NamedTuple):

@@ -86,7 +86,7 @@ def samples_read_ahead(spec: LoaderSpec, turns: Interleave) -> int:
     if turns.files == 1:  # flat_map, not interleave
         return min(samples_per_file, buffered)
     begun = turns.files + turns.files_ahead
-    return begun * min(samples_per_file, turns.ready_per_file + 1 + buffered)
+    return begun * min(samples_per_file, 2 * turns.block_length + 1 + buffered)
 
 
 def __getattr__(name: str) -> Any:

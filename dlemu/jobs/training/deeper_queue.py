@@ -42,7 +42,7 @@ def find_deeper_queue(run: MeasuredTraining, wanted_mb_per_second: float) -> Fin
     """
     facts, reader, rows = run.facts, run.facts.workload.reader, _first_steps(run.training)
     threads = reader.read_threads
-    if not threads or facts.batches_ahead != threads * prefetch_per_worker(reader.prefetch_size, threads):
+    if not threads or facts.batches_ahead != threads * prefetch_per_worker(reader):
         return None  # the queue does not follow `reader.prefetch_size`
     if len(rows) < 2 * FEWEST or facts.batches_ahead >= rows["step"].max():
         return None
