@@ -25,7 +25,6 @@ from datagen.regular import check_local
 
 MARKER = ".dlemu-owned"
 _HEAD = {"dlemu": "names in this folder that dlemu made, and may remove", "version": 1}
-_PART = re.compile(r"\.(.+)\.dlemu-[0-9a-f]{16}\.part", re.DOTALL)
 _MAX_MARKER_BYTES = 64 << 20  # more than a marker of a million names: dlemu wrote no larger one
 _SYSTEM_NAMES = re.compile(
     r"lost\+found|\.Trash.*|\.snapshots?|\.zfs|\.nfs.*|\.fuse_hidden.*|\.lustre|\.DS_Store|\.gitkeep|\$RECYCLE\.BIN|"
@@ -307,12 +306,10 @@ def remove_parts(folder: str, name: str | None = None) -> None:
 
     Files that a living writer holds a lock on stay. Raises OSError.
     """
-    parts = []
+    final_name = ".+" if name is None else re.escape(name)
+    is_part = re.compile(rf"\.{final_name}\.dlemu-[0-9a-f]{{16}}\.part", re.DOTALL).fullmatch
     with os.scandir(folder) as entries:
-        for entry in entries:
-            match = _PART.fullmatch(entry.name)
-            if match and name in (None, match[1]) and entry.is_file(follow_symlinks=False):
-                parts.append(entry.path)
+        parts = [entry.path for entry in entries if is_part(entry.name) and entry.is_file(follow_symlinks=False)]
     for path in parts:
         if not is_held(path):
             with contextlib.suppress(FileNotFoundError):
@@ -349,10 +346,8 @@ def is_held(path: str) -> bool:
         return False
     try:
         fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)  # over NFS one that only reads can't ask for more
-    except BlockingIOError:
-        return True
-    except OSError:
-        return False
+    except OSError as error:
+        return isinstance(error, BlockingIOError)
     finally:
         os.close(descriptor)
     return False
