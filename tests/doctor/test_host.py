@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import importlib
+import os
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 from dlemu.config.schema import Workload
@@ -72,10 +74,12 @@ def test_many_ranks_on_few_cores_are_warned_of() -> None:
     assert host.judge_cores(one, 2, 2, limit=4.0) == host.judge_cores(one, 2, 2)
 
 
-def test_busy_cores_are_warned_of() -> None:
-    check = host.judge_free_cores(60.0, 8)
-    assert (check.level, check.observed[:8]) == ("warn", "4.8 of 8")
-    assert host.judge_free_cores(5.0, 8).level == "ok"
+@pytest.mark.parametrize(("percent", "level", "observed"), [(60.0, "warn", "4.8 of 8"), (5.0, "ok", "0.4 of 8")])
+def test_busy_cores_are_warned_of(percent: float, level: str, observed: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(psutil, "cpu_percent", lambda seconds: percent)
+    monkeypatch.setattr(os, "cpu_count", lambda: 8)
+    check = host.check_free_cores(Facts(Workload()))
+    assert (check.level, check.observed[:8]) == (level, observed)
 
 
 def test_no_shared_memory_fails(tmp_path: Path) -> None:
