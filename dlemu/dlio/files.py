@@ -96,16 +96,3 @@ def stamp(microseconds: int) -> str:
 
 def _now() -> str:
     return datetime.now().isoformat(timespec="microseconds")
-
-
-def proc_facts(name: str) -> dict[str, str]:
-    """Return the `KEY: VALUE` lines of /proc/NAME, {} without such a file.
-
-    /proc/cpuinfo repeats its keys for each processor: the last processor's values remain, without its number.
-    """
-    path = os.path.join("/proc", name)
-    if not os.path.exists(path):
-        return {}
-    with open(path) as lines:
-        pairs = [line.split(":", 1) for line in lines if ":" in line]
-    return {key.strip(): value.strip() for key, value in pairs if key.strip() != "processor"}
