@@ -3,12 +3,18 @@
 The folder is never written to, and no manifest is needed. Files may be in the folder itself, in one folder for each
 class, or deeper; hidden files are skipped, and files of other kinds and of other splits are left out. Files hold as
 many samples as their footer, their record headers or their length says.
+
+A file's kind is the format that its extension belongs to, else the extension itself:
+
+    photo.JPG -> jpeg    train.tfrecord-00000-of-00004 -> tfrecord    scan.nii.gz -> .nii.gz    README -> "" (none)
 """
 
 from __future__ import annotations
 
 import contextlib
 import io
+import re
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import BinaryIO
@@ -18,24 +24,41 @@ from numpy.typing import NDArray
 
 from datagen import registry
 from datagen.errors import DatasetError, DlemuError, UserError
-from datagen.file_choice import FLAT, MIN_SHARE_OF_KIND, RAW, choose_files, extension_of, kind_of
 from datagen.formats import format_base as base
 from datagen.formats.tfrecord import Format as Tfrecord
 from datagen.formats.webdataset import Format as Webdataset
 from datagen.layout import Layout
 from datagen.registry import library
-from datagen.scan import files_below, sizes_on_disk
+from datagen.scan import SHOWN_NAMES, files_below, format_of_ending, sizes_on_disk
 from datagen.spec import DatasetSpec
 from datagen.storage.posix import cache_restored
 from datagen.storage.storage_base import StorageBase, StorageSpec, open_storage
 from datagen.thread_pool import of_each
 
-__all__ = ["COUNTERS", "FLAT", "MIN_SHARE_OF_KIND", "RAW", "cache_restored", "group_rows", "kind_of"]
+__all__ = ["cache_restored"]
 
 MAX_DEPTH = 16  # maximum nesting of folders; deeper nesting is taken for a loop of links
 COUNTED_FILES = 256  # maximum files whose samples are counted, evenly spaced among all files
 OR_RAW = "or set dataset.format=raw to read each file whole, as one sample"
 HOW_TO_CUT = "set dataset.format=mmap_indexed_binary and dataset.record_length_bytes to the stored bytes of a sample"
+
+RAW = "raw"
+FLAT = ("indexed_binary", "mmap_indexed_binary")
+"""Formats without framing, such as tokens: a user's files are cut into records of `record_length_bytes`."""
+MIN_SHARE_OF_KIND = 0.5  # a kind is common if it has this share of the files of the most common kind
+_COMPANIONS = (
+    *(".idx", ".index", ".json", ".txt", ".md", ".xml", ".yaml", ".srt", ".vtt", ".pkl", ".model"),
+    *("lock.mdb", "readme", "license"),
+)
+"""Ends of the names of indexes, labels, vocabularies and the like: not data, unless the folder has nothing else."""
+_SHARD = re.compile(r"(?:[-_.]\d+(?:[-_]of[-_]\d+)?)+$")  # the end of part-00000 and train.tfrecord-00000-of-00004
+_EXTENSION = re.compile(r"[^/](\.[a-z][^./]*\.(?:gz|zst|bz2|xz|lz4)|\.[^./]*)$")
+_SPLIT = re.compile(
+    r"(?:^|[/ ._\-\d])(?:(?P<training>train(?:ing)?)|val(?:id(?:ation)?)?|dev|test(?:ing)?|eval(?:uation)?)"
+    r"(?=[/ ._\-\d]|$)",
+    re.IGNORECASE,
+)
+"""The words by which Hugging Face's `datasets` recognises the split of a path, with no letters around."""
 
 Sizes = NDArray[np.int64]  # bytes that are read of each file
 Find = Callable[[BinaryIO, base.Version], int]  # finds a number in an open file, such as the number of its samples
@@ -76,7 +99,7 @@ def _inspect(spec: DatasetSpec, storage: StorageBase) -> UserFolder:
         raise DatasetError(f"{folder} holds no files: set dataset.data_folder to the folder of your files")
     if too_deep := next((path for path in listed if path.count("/") == MAX_DEPTH), ""):
         raise UserError(f"{folder}/{too_deep} is {MAX_DEPTH} folders deep: remove the link that leads back up")
-    format_name, paths, notes = choose_files(spec, sorted(listed))
+    format_name, paths, notes = _choose_files(spec, sorted(listed))
     if spec.format not in ("", format_name):
         raise DatasetError(
             f"dataset.format={spec.format}, and {folder}/{paths[0]} is named as {format_name}: "
@@ -117,6 +140,73 @@ def _inspect(spec: DatasetSpec, storage: StorageBase) -> UserFolder:
     )
     completed = _completed(replace(spec, format=format_name), layout, sizes, storage)
     return UserFolder(completed, layout, sizes, (summary, *notes, *filter(None, (note,))))
+
+
+def _choose_files(spec: DatasetSpec, listed: list[str]) -> tuple[str, list[str], list[str]]:
+    """Choose among the files of a folder, given as sorted paths below it; return a format, its files' paths, and notes.
+
+    Files of `spec.format` are chosen if any name shows that format. Else the most common kind decides: its files are
+    chosen if a format reads that kind, else those of all common kinds: a label may lie beside each image.
+
+    format  files                       -> chosen
+    (none)  0.jpg 1.jpg labels.csv      -> jpeg  0.jpg 1.jpg
+    (none)  0.csv 0.jpg 1.csv 1.jpg     -> jpeg  0.jpg 1.jpg                a table beside each file is its label
+    (none)  0.mp4 0.srt 1.mp4 1.srt     -> raw   0.mp4 1.mp4                no format reads this kind
+    raw     0.jpg 0.seg 1.jpg 1.seg     -> raw   0.jpg 0.seg 1.jpg 1.seg    raw reads any kind
+    npz     0.dcm 1.dcm                 -> npz   0.dcm 1.dcm                the names show no other format
+    npz     0.jpg 1.jpg                 -> jpeg  0.jpg 1.jpg                the caller refuses this
+    """
+    format_name = spec.format
+    kinds = {path: kind_of(path) for path in listed}
+    data = [path for path in listed if not path.lower().endswith(_COMPANIONS)] or listed
+    counts = Counter(kinds[path] for path in data)
+    most_common = max(counts, key=lambda kind: (counts[kind], kind != "csv"))
+    most_files = counts[most_common]
+    reads_any_kind = format_name in (RAW, *FLAT) or registry.is_dotted(format_name)
+    if format_name and format_name in counts:
+        chosen_kinds = {format_name}
+    elif most_common in registry.names(base.FORMATS) and not reads_any_kind:
+        format_name, chosen_kinds = most_common, {most_common}
+    else:
+        chosen_kinds = {kind for kind, files in counts.items() if files >= MIN_SHARE_OF_KIND * most_files}
+    chosen = [path for path in data if kinds[path] in chosen_kinds]
+    paths, notes = _training_split(chosen)
+    if others := sorted(set(listed).difference(chosen)):
+        of_each = Counter(extension_of(other) or "no ending" for other in others)
+        shown = ", ".join(f"{extension} ({count})" for extension, count in of_each.most_common(SHOWN_NAMES))
+        notes.insert(0, f"files of other kinds, which are not read: {shown}; dataset.format chooses")
+    return format_name or RAW, paths, notes
+
+
+def _training_split(paths: list[str]) -> tuple[list[str], list[str]]:
+    """Return the files of the training split, and a note on the others; all files unless names show both.
+
+    train2017/0.bmp val2017/0.bmp      -> train2017/0.bmp
+    a/train-0.bmp a/dev-0.bmp          -> a/train-0.bmp
+    train/car/0.bmp train/test/0.bmp   -> both: the first split in a path counts
+    bus/0.bmp train/0.bmp van/0.bmp    -> all: no other split is named
+    """
+    splits = {path: match for path in paths if (match := _SPLIT.search(path))}
+    training = [path for path, match in splits.items() if match["training"]]
+    if len(training) in (0, len(splits)):
+        return paths, []
+    left_out = sorted(set(paths).difference(training))
+    return training, [f"files of other splits, which are not read: {len(left_out)}, such as {left_out[0]}"]
+
+
+def kind_of(path: str) -> str:
+    """Return the format that a path indicates, else its extension with the dot; empty without an extension."""
+    extension = extension_of(path)
+    format_name = format_of_ending(extension[1:])
+    if format_name and format_name != RAW:
+        return format_name
+    return "tfrecord" if ".tfrecord" in path and not path.endswith(_COMPANIONS) else extension
+
+
+def extension_of(path: str) -> str:
+    """Return the extension in lower case, `.tar.gz` for a compressed tar file, without the number of a shard."""
+    match = _EXTENSION.search(_SHARD.sub("", path.lower()))
+    return match[1] if match else ""
 
 
 def _completed(spec: DatasetSpec, layout: Layout, sizes: Sizes, storage: StorageBase) -> DatasetSpec:
