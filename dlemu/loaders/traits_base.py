@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator
 
 from datagen.errors import UserError
 from datagen.registry import companion
@@ -27,6 +27,7 @@ class LoaderTraits:
     module: str = ""  # the framework's module; empty without a framework
     extra: str = ""  # the extra of dlemu (`pip install dlemu[...]`) that installs the framework
     formats: tuple[str, ...] = ()  # formats that the loader reads; empty for all
+    direct_formats: tuple[str, ...] = ()  # those of them that it can itself read past the page cache (O_DIRECT)
     pins: bool = True  # whether `reader.pin_memory` is supported
     collates: bool = False  # whether `reader.tensors` is supported
     in_turn: bool = False
@@ -53,17 +54,6 @@ class LoaderTraits:
     def settings_used(self, dataset_format: str) -> Collection[str]:
         """Return which of the settings `reader.computation_threads`, `transfer_size`, `shuffle_size` have an effect."""
         return () if self.reads_files(dataset_format) else ("reader.transfer_size",)
-
-    def impossible(self, dataset_format: str) -> Mapping[str, str]:
-        """Return the boolean settings of `reader` that can't be true with a format, each with the reason."""
-        reasons = {} if self.pins else {"pin_memory": "its batches are not pinned"}
-        if self.reads_files(dataset_format):
-            reason = (
-                f"{self.framework} itself reads {dataset_format} files, through the page cache and "
-                "without knowing their content"
-            )
-            reasons |= {"odirect": reason, "verify": reason}
-        return reasons
 
     def batches_ahead(self, spec: LoaderSpec) -> int:
         """Return the maximum number of batches that a rank's loader has ready or under way, beside the trainer's."""
@@ -93,7 +83,12 @@ class LoaderTraits:
             wanted = f"one of {', '.join(self.formats)}, or {instead}"
             yield f"dataset.format is {name!r}, for which {self.framework} has no reader; wanted {wanted}"
             return
-        for key, reason in self.impossible(name).items():
+        impossible = {} if self.pins else {"pin_memory": "its batches are not pinned"}
+        if self.reads_files(name):
+            impossible["verify"] = f"{self.framework} itself reads {name} files, and does not know their content"
+            if name not in self.direct_formats:
+                impossible["odirect"] = f"{self.framework} itself reads {name} files, through the page cache"
+        for key, reason in impossible.items():
             if getattr(workload.reader, key):
                 yield f"reader.{key} is true: {reason}; wanted reader.{key}=false, or {instead}"
         if workload.reader.tensors and not self.collates:
