@@ -42,33 +42,24 @@ class DlioCheckpoints(DlioRun):
     def records_of(self, rank: int) -> list[CheckpointRecord]:
         return sorted((record for record in self.run.records if record.rank == rank), key=attrgetter("start_ns"))
 
-    def seconds(self, record: CheckpointRecord) -> float:
-        return (self.us(record.end_ns) - self.us(record.start_ns)) / 1e6
-
-    def rate(self, record: CheckpointRecord) -> float:
-        """Return GiB/s: all ranks' bytes divided by the time of the record's rank."""
-        seconds = self.seconds(record)
-        return self.size_gib / seconds if seconds else 0.0
+    def entry(self, record: CheckpointRecord) -> dict[str, Any]:
+        """Return a checkpoint's time on a rank by its stamps, and all ranks' bytes divided by that time."""
+        seconds = (self.us(record.end_ns) - self.us(record.start_ns)) / 1e6
+        return self.checkpoint(record.start_ns, record.end_ns, seconds, self.size_gib)
 
     def metric(self) -> dict[str, Any]:
         """Return the figures of the phases that ran; DLIO of 2026 omits the others."""
         figures: dict[str, Any] = {}
         for phase, key in KEYS.items():
             records = [record for record in self.records_of(0) if record.phase == phase]
-            figures |= checkpoint_figures(key, list(map(self.rate, records)), list(map(self.seconds, records)))
+            figures |= checkpoint_figures(key, list(map(self.entry, records)))
         return figures | {"checkpoint_size_GB": self.size_gib}
 
     def stats_of(self, rank: int) -> dict[str, Any]:
-        """Return each checkpoint's time on this rank, and all ranks' bytes divided by that time."""
         records = self.records_of(rank)
         stats: dict[str, Any] = {"start": self.stamp(self.run.journal.started_ns)}
         for record in records:
-            stats[f"{KEYS[record.phase]}_ckpt{record.checkpoint}"] = {
-                "start": self.stamp(record.start_ns),
-                "end": self.stamp(record.end_ns),
-                "duration": self.seconds(record),
-                "throughput": self.rate(record),
-            }
+            stats[f"{KEYS[record.phase]}_ckpt{record.checkpoint}"] = self.entry(record)
         ended_ns = max([record.end_ns for record in records], default=self.ended_ns)
         return {EPOCH: stats | {"end": self.stamp(ended_ns)}}
 
@@ -89,8 +80,8 @@ class DlioCheckpoints(DlioRun):
             yield f"{began} Optimizer state size: {plan.tensor_bytes('optimizer') / GIB:.6f} GB {subset}"
         yield f"{began} Total checkpoint size: {self.size_gib:.6f} GB {subset}"
         for record in self.records_of(0):
-            verb = {"write": "saving", "read": "loading"}[record.phase]
+            verb, entry = {"write": "saving", "read": "loading"}[record.phase], self.entry(record)
             action = f"{verb} checkpoint {record.checkpoint} for epoch {EPOCH}"
-            speed = f"{self.seconds(record):.4f} s; Throughput: {self.rate(record):.4f} GB/s"
-            yield f"{self.stamp(record.start_ns)} Starting {action}"
-            yield f"{self.stamp(record.end_ns)} Finished {action} in {speed}"
+            yield f"{entry['start']} Starting {action}"
+            speed = f"{entry['duration']:.4f} s; Throughput: {entry['throughput']:.4f} GB/s"
+            yield f"{entry['end']} Finished {action} in {speed}"

@@ -56,6 +56,12 @@ class DlioRun(ABC):
         """Return DLIO's time stamp for a time of rank 0's monotonic clock."""
         return stamp(self.us(clock_ns))
 
+    def checkpoint(self, started_ns: int, ended_ns: int, seconds: float, gib: float) -> dict[str, Any]:
+        """Return the entry of a checkpoint in R_per_epoch_stats.json."""
+        rate = gib / seconds if seconds else 0.0
+        start, end = self.stamp(started_ns), self.stamp(ended_ns)
+        return {"start": start, "end": end, "duration": seconds, "throughput": rate}
+
     @property
     @abstractmethod
     def data_gib_per_host(self) -> float:
@@ -157,10 +163,11 @@ def _labelled(metric: Mapping[str, Any]) -> Iterator[str]:
             yield f"{key}: {metric[key]}"
 
 
-def checkpoint_figures(name: str, rates: Sequence[float], seconds: Sequence[float]) -> dict[str, float]:
+def checkpoint_figures(name: str, checkpoints: Sequence[Mapping[str, Any]]) -> dict[str, float]:
     """Return mean and deviation over checkpoints of their GiB/s and seconds; `name` is `save` or `load`."""
-    if not seconds:
+    if not checkpoints:
         return {}
+    rates, seconds = ([entry[key] for entry in checkpoints] for key in ("throughput", "duration"))
     rate = mean_and_deviation(f"{name}_checkpoint_io", "GB_per_second", rates)
     return rate | mean_and_deviation(f"{name}_checkpoint_duration", "seconds", seconds)
 

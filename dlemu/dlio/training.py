@@ -142,20 +142,13 @@ class DlioTraining(DlioRun):
         return [checkpoint for checkpoint in self.run.saved if checkpoint.epoch == epoch]
 
     def _checkpoint(self, saved: SavedCheckpoint) -> dict[str, Any]:
-        return {
-            "start": self.stamp(saved.started_ns),
-            "end": self.stamp(saved.ended_ns),
-            "duration": saved.seconds,
-            "throughput": saved.bytes / GIB / saved.seconds if saved.seconds else 0.0,
-        }
+        return self.checkpoint(saved.started_ns, saved.ended_ns, saved.seconds, saved.bytes / GIB)
 
     def metric(self) -> dict[str, Any]:
         """Return each epoch's figures, and their mean and deviation over epochs."""
         figures = self._phase("train", evaluation=False) | self._phase("eval", evaluation=True)
-        checkpoints = [self._checkpoint(checkpoint) for checkpoint in self.run.saved]
-        if checkpoints:
-            rates = [checkpoint["throughput"] for checkpoint in checkpoints]
-            figures |= checkpoint_figures("save", rates, [checkpoint["duration"] for checkpoint in checkpoints])
+        if self.run.saved:
+            figures |= checkpoint_figures("save", list(map(self._checkpoint, self.run.saved)))
             figures["checkpoint_size_GB"] = self.run.saved[0].bytes / GIB
         return figures
 
