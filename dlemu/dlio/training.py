@@ -153,9 +153,14 @@ class DlioTraining(DlioRun):
         return figures
 
     def _phase(self, name: str, *, evaluation: bool) -> dict[str, Any]:
-        epochs = self._rated_epochs(evaluation)
-        if not epochs:
+        ranks_of_epoch: dict[int, list[Rated]] = {}
+        for all_blocks in self.blocks.values():
+            for epoch, blocks in _by_epoch([block for block in all_blocks if block.evaluation == evaluation]).items():
+                rated = over_blocks([block.rated for block in blocks], [block.seconds.steps for block in blocks])
+                ranks_of_epoch.setdefault(epoch, []).append(rated)
+        if not ranks_of_epoch:
             return {}
+        epochs = list(map(over_ranks, ranks_of_epoch.values()))
         au, rate = [epoch.au_percent for epoch in epochs], [epoch.samples_per_second for epoch in epochs]
         mib = self.run.workload.dataset.record_length_bytes / 2**20
         return {
@@ -166,16 +171,6 @@ class DlioTraining(DlioRun):
             **mean_and_deviation(f"{name}_throughput", "samples_per_second", rate),
             **mean_and_deviation(f"{name}_io", "MB_per_second", [samples * mib for samples in rate]),
         }
-
-    def _rated_epochs(self, evaluation: bool) -> list[Rated]:
-        """Return for each epoch the AU and samples/s of its training, or of its evaluation, over all ranks."""
-        ranks_of_epoch: dict[int, list[Rated]] = {}
-        for all_blocks in self.blocks.values():
-            for epoch, blocks in _by_epoch([block for block in all_blocks if block.evaluation == evaluation]).items():
-                steps = [block.seconds.steps for block in blocks]
-                rated = over_blocks([block.rated for block in blocks], steps)
-                ranks_of_epoch.setdefault(epoch, []).append(rated)
-        return [over_ranks(ranks) for ranks in ranks_of_epoch.values()]
 
     def lines(self) -> Iterator[str]:
         """Yield a line for the start and end of each epoch and of its parts."""
