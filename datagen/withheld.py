@@ -40,8 +40,13 @@ _USER = re.compile(r"(://)[^/\s?#]*@")
 _QUERY = re.compile(r"([?&;][^=&;\s]*=)[^&;\s\"')\]},]+")
 
 
+def public_options(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a storage's options as they may be written to files: all names, and the values of harmless options."""
+    return {name: public_option(name, value) for name, value in options.items()}
+
+
 def public_option(name: str, value: Any) -> Any:
-    """Return the value of a storage's option as it may be written to files: that of a harmless option."""
+    """Return the value of an option as it may be written to files."""
     if value is None or isinstance(value, bool):
         return value
     if name not in HARMLESS_OPTIONS:

@@ -128,16 +128,15 @@ def allow(workload: Workload, folder: str, ranks: int | None, making_bytes: int,
     plan = f"{size(making_bytes)} will be made in {folder}"
     if ranks:
         plan += f" for {count(ranks, 'rank')}"
-    free = storage.free_bytes(folder)
-    if free is not None:
+    if (free := storage.free_bytes(folder)) is not None:
         plan += f" ({size(free)} are free there)"
     if sys.stdin.isatty() and sys.stderr.isatty():
         if click.confirm(f"{plan}. Continue?", err=True):
             return
         raise UserError("nothing was made")
-    can_scale = TRIAL_SCALE in workload.scales and not workload.scale
-    smaller = f"; to try it with less: scale={TRIAL_SCALE}" if can_scale else ""
-    raise UserError(f"{plan}: add --yes to make them{smaller}")
+    if TRIAL_SCALE in workload.scales and not workload.scale:
+        raise UserError(f"{plan}: add --yes to make them; to try it with less: scale={TRIAL_SCALE}")
+    raise UserError(f"{plan}: add --yes to make them")
 
 
 def make_here(workload: Workload, *, as_json: bool, yes: bool) -> None:

@@ -17,7 +17,7 @@ from functools import cache
 from itertools import pairwise
 from typing import Any
 
-from datagen.withheld import public_option, public_text, without_secrets
+from datagen.withheld import public_option, public_options, public_text, without_secrets
 from dlemu.config.loading import DEFAULT_WORKLOAD, load
 from dlemu.config.overrides import override
 from dlemu.config.schema import OWN, Output, Workload, plain
@@ -46,7 +46,7 @@ def _public(value: Any, name: str = "") -> Any:
         return replace(value, **{part.name: _public(getattr(value, part.name), part.name) for part in fields(value)})
     if isinstance(value, Mapping):
         if name.endswith("storage_options"):
-            return {key: public_option(key, item) for key, item in value.items()}
+            return public_options(value)
         return {key: _public(item, key) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
         return type(value)(map(_public, value))

@@ -36,7 +36,13 @@ def dataset(tmp_path_factory: pytest.TempPathFactory) -> DatasetSpec:
 
 
 def make_spec(dataset: DatasetSpec, *, resize: int = 0, **settings: Any) -> LoaderSpec:
-    common = {"batch_size": BATCH, "read_threads": 2, "prefetch_size": 4, "file_shuffle": "seed", "nice": 0}
+    common: dict[str, Any] = {
+        "batch_size": BATCH,
+        "read_threads": 2,
+        "prefetch_size": 4,
+        "file_shuffle": "seed",
+        "nice": 0,
+    }
     reader = Reader(**(common | settings))
     workload = Workload(dataset=replace(dataset, record_length_bytes_resize=resize), reader=reader)
     return make_job(workload, 1, inspect(workload.dataset), folder="x").loader_spec(0)

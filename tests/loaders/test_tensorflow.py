@@ -88,11 +88,11 @@ def make_spec(
 ) -> LoaderSpec:
     fetch = FetchSpec(planned_dataset(dataset), layouts(dataset)[0], resize_bytes=resize)
     ceiling = Phase(replace(fetch, storage=NULL_STORAGE), RankPlan(plan, rank, endless=True), BATCH)
-    common = {"computation_threads": 2, "transfer_size": 4096, "shuffle_size": 20, "sample_shuffle": "seed", "nice": 0}
+    common: dict[str, Any] = {"computation_threads": 2, "transfer_size": 4096, "shuffle_size": 20, "nice": 0}
     return LoaderSpec(
         rank=rank,
         phases={"train": Phase(fetch, RankPlan(plan, rank), BATCH), "ceiling": ceiling},
-        reader=Reader(**(common | settings), read_threads=plan.cycle),
+        reader=Reader(**({"sample_shuffle": "seed"} | common | settings), read_threads=plan.cycle),
         interleave=Interleave(files=plan.cycle, block_length=plan.block_length, files_ahead=files_ahead),
         seed=3,
     )
