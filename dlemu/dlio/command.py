@@ -61,9 +61,8 @@ def _workload_overrides(choice: str, config_dir: str | None) -> list[str]:
     if os.path.exists(shipped_path) and not is_users:
         return [override(("workload",), shipped_path)]
     base, _, accelerator = choice.rpartition("_")
-    if choice in workload_names(config_dir) or base not in workload_names():
-        return [f"workload={choice}"]
-    if accelerator not in load([f"workload={base}"]).accelerators:
+    is_own = choice in workload_names(config_dir) or base not in workload_names()
+    if is_own or accelerator not in load([f"workload={base}"]).accelerators:
         return [f"workload={choice}"]
     return [f"workload={base}", f"accelerator={accelerator}"]
 

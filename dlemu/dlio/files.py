@@ -16,6 +16,7 @@ from dlemu import __version__
 from dlemu.config import load, workload_names
 from dlemu.config.schema import Workload
 from dlemu.dlio.config import LOG, DlioFolders, dlio_overrides, dlio_workload
+from dlemu.results.wording import count
 
 GIB = 2**30
 _RESULT_FILE = re.compile(r"^(summary\.json|\d+_output\.json|\d+_per_epoch_stats\.json)$")
@@ -42,8 +43,9 @@ def begin_dlio_files(folders: DlioFolders, workload: Workload, ranks: int) -> st
     write_config(folders, workload)
     phases = [name for name in ("generate_data", "train", "evaluation", "checkpoint") if getattr(flow, name)]
     work = " and ".join(phases) or "nothing"
-    on_ranks = "on 1 rank" if ranks == 1 else f"on {ranks} ranks"
-    text = f"[OUTPUT] {_now()} dlemu {__version__} as a drop-in replacement for DLIO: {work} {on_ranks}\n"
+    text = (
+        f"[OUTPUT] {_now()} dlemu {__version__} as a drop-in replacement for DLIO: {work} on {count(ranks, 'rank')}\n"
+    )
     text += "".join(f"[WARNING] {_now()} {note}\n" for note in workload.notes)
     write_text(folder, LOG, text)
     return text

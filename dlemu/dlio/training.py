@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import groupby
+from operator import attrgetter
 from statistics import fmean
 from typing import Any
 
@@ -183,10 +185,7 @@ class DlioTraining(DlioRun):
 
 
 def _by_epoch(blocks: list[Block]) -> dict[int, list[Block]]:
-    epochs: dict[int, list[Block]] = {}
-    for block in blocks:
-        epochs.setdefault(block.epoch, []).append(block)
-    return epochs
+    return {epoch: list(group) for epoch, group in groupby(blocks, attrgetter("epoch"))}  # they are in order
 
 
 def _span(start_us: int, end_us: int) -> dict[str, Any]:

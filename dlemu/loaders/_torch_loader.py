@@ -73,10 +73,14 @@ class _Batches(Dataset[Answer]):
     def __getitem__(self, token: Token) -> Answer:
         """Return the batch's packed trace or, as a value, the error: PyTorch would wrap a raised one in a traceback."""
         try:
-            maker = self._maker or self._open()
+            if self._maker is None:  # the worker's first item
+                info = get_worker_info()
+                self._worker = 0 if info is None else info.id
+                self._slots.take_pages(0, self._spec.slots)
+                self._maker = BatchMaker(self._spec, self._worker)
             if token[0] == _READY_CHECK:
                 return None
-            trace = maker.make(*token, self._slots.slot(token[-1]))
+            trace = self._maker.make(*token, self._slots.slot(token[-1]))
             return self._collated(trace) if self._spec.reader.tensors else trace.packed()
         except DlemuError as error:
             return error
@@ -99,14 +103,6 @@ class _Batches(Dataset[Answer]):
             finished_ns=finished_ns,
         )
         return trace.packed(), tensors
-
-    def _open(self) -> BatchMaker:
-        """Prepare this worker's process for its first batch: allocate the slots, open the format."""
-        info = get_worker_info()
-        self._worker = 0 if info is None else info.id
-        self._slots.take_pages(0, self._spec.slots)
-        self._maker = BatchMaker(self._spec, self._worker)
-        return self._maker
 
 
 def _identity(item: Any) -> Any:
@@ -168,7 +164,6 @@ class Loader(LoaderBase):
         self._tokens = _Tokens(max(1, reader.read_threads), spec.slots)
         if reader.pin_memory and not torch.cuda.is_available():
             raise UserError("reader.pin_memory=true needs a CUDA device and PyTorch sees none; leave it out")
-        self._pin: Callable[[torch.Tensor], torch.Tensor] = torch.Tensor.pin_memory if reader.pin_memory else _identity
         workers: dict[str, Any] = {}
         self._is_direct = reader.read_threads > 0 and not reader.tensors  # tensors' queues carry descriptors
         if reader.read_threads > 0:
@@ -228,9 +223,10 @@ class Loader(LoaderBase):
         view, resize = self._slots.slot(trace.slot), self._spec.phases[phase].fetch.resize_bytes
         if resize:
             pixels = torch.frombuffer(view, dtype=torch.uint8, count=trace.samples * resize)
-            return self._pin(pixels.view(trace.samples, resize))
+            pixels = pixels.view(trace.samples, resize)
+            return pixels.pin_memory() if self._reader.pin_memory else pixels
         samples = Samples(view, trace.places, _tensor)
-        return [self._pin(sample) for sample in samples] if self._reader.pin_memory else samples
+        return [sample.pin_memory() for sample in samples] if self._reader.pin_memory else samples
 
     def explain(self, error: Exception) -> DlemuError | None:
         """PyTorch reports a dead worker as a RuntimeError whose text begins with `DataLoader worker`."""
