@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -59,21 +60,20 @@ class Facts:
         return None if local is None else existing_folder(local)
 
     @cached_property
-    def dataset(self) -> Dataset | DlemuError | None:
-        """The dataset, or the error that says why it can't be used; None when there is none yet."""
+    def dataset(self) -> Dataset | None:
+        """The dataset, None when there is none yet; raises DlemuError if it can't be used."""
         workload = self.workload
         if not self.storage.is_folder(workload.dataset.data_folder):
             return None
-        try:
-            storage = workload.storage_spec.buffered
-            return inspect(workload.dataset, command_hint=lambda: datagen_command(workload), storage=storage)
-        except DlemuError as error:
-            return error
+        storage = workload.storage_spec.buffered
+        return inspect(workload.dataset, command_hint=lambda: datagen_command(workload), storage=storage)
 
-    @property
+    @cached_property
     def usable_dataset(self) -> Dataset | None:
         """The dataset if a run could read it, else None."""
-        return None if isinstance(self.dataset, DlemuError) else self.dataset
+        with contextlib.suppress(DlemuError):
+            return self.dataset
+        return None
 
 
 Checks = Mapping[str, Callable[[Facts], Check | None]]
