@@ -10,7 +10,7 @@ import tempfile
 from datagen.storage.storage_base import open_storage
 from dlemu.doctor.check_base import Check, Checks, Facts, Level, judged
 from dlemu.machine.cgroup_limits import host_memory
-from dlemu.machine.environment import describe_folder
+from dlemu.machine.environment import describe_storage
 from dlemu.metrics.cache import IN_MEMORY, WANTED_RATIO
 from dlemu.report.units import size
 from dlemu.telemetry._devices import device_stack, mounts
@@ -22,10 +22,7 @@ _BLOCK_BYTES = 4096  # a multiple of every drive's logical block, 512 or 4096
 
 def check_file_system(facts: Facts) -> Check:
     """The dataset's folder is on a drive or a server, not in memory."""
-    if facts.folder is None:
-        observed = f"{facts.workload.dataset.data_folder} on {facts.storage.spec.type}, not a file system of this host"
-        return Check(observed=observed)
-    file_system = describe_folder(facts.folder)
+    file_system = describe_storage(facts.workload.storage_spec, facts.workload.dataset.data_folder)
     kind = file_system.file_system or "an unknown file system"
     observed = f"{file_system.folder} on {kind} ({file_system.device or 'unknown device'})"
     advice = "fine for trying dlemu out; to measure a drive, set dataset.data_folder to a folder on it"

@@ -78,7 +78,7 @@ def test_a_dataset_smaller_than_memory_is_warned_of_unless_the_cache_is_passed_b
 
 @pytest.mark.parametrize(("file_system", "level"), [("tmpfs", "warn"), ("xfs", "ok")])
 def test_a_file_system_in_memory_is_no_drive(file_system: str, level: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(storage, "describe_folder", lambda _: StorageFacts(folder="/d", file_system=file_system))
+    monkeypatch.setattr(storage, "describe_storage", lambda *_: StorageFacts(folder="/d", file_system=file_system))
     assert storage.check_file_system(Facts(Workload())).level == level
 
 
@@ -132,7 +132,7 @@ def test_a_storage_without_local_folders_has_no_device_nor_page_cache_to_look_at
     bucket = "storage.storage_type=tests.doctor.bucket"
     facts = Facts(small(tmp_path, bucket))
     assert facts.usable_dataset is not None
-    assert "tests.doctor.bucket, not a file system of this host" in storage.check_file_system(facts).observed
+    assert "on tests.doctor.bucket (unknown device)" in storage.check_file_system(facts).observed
     for check in (storage.check_read_ahead, storage.check_direct_reads, storage.check_page_cache):
         assert check(facts) is None
     with pytest.raises(UserError, match="no page cache to read past"):
