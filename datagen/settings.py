@@ -130,8 +130,8 @@ class _Builder:
             options = [str(option) for option in get_args(hint)]
             near = difflib.get_close_matches(str(value), options, 1)
             wanted = f"one of {', '.join(options)}" + (f" (did you mean {near[0]}?)" if near else "")
-        seen = "empty" if value is None else repr(value)
-        self.problems.append(f"{where or 'the settings'} is {seen}: wanted {wanted}")
+        given = "empty" if value is None else repr(value)
+        self.problems.append(f"{where or 'the settings'} is {given}: wanted {wanted}")
         return None
 
     def _unknown_key(self, cls: Any, key: str, where: str) -> str:

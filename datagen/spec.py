@@ -162,8 +162,8 @@ class DatasetSpec:
         with contextlib.suppress(OverflowError):  # by numbers out of range, which are named already
             total_bytes = samples * elements * self.element_bytes
             if total_bytes > MAX_DATASET_BYTES:
-                seen = f"{where}.num_files_train, num_samples_per_file and record_length_bytes multiply to"
-                yield f"{seen} {total_bytes:.3g} bytes: wanted at most {MAX_DATASET_BYTES:.3g}"
+                product = f"{where}.num_files_train, num_samples_per_file and record_length_bytes multiply to"
+                yield f"{product} {total_bytes:.3g} bytes: wanted at most {MAX_DATASET_BYTES:.3g}"
         from datagen import registry  # here, as the formats import this module
 
         # An unknown format is reported when it is opened, with the list of known ones.

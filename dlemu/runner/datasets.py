@@ -103,12 +103,12 @@ def _check_shared(workload: Workload, rank_0s_manifest: manifest.Manifest | None
     """Raise UserError on a host that sees neither rank 0's dataset nor, in the same folder, a complete copy."""
     spec, storage = workload.dataset, open_storage(workload.storage_spec.buffered)
 
-    def is_seen() -> bool:
-        seen = manifest.read(spec.data_folder, storage)
-        is_copy = seen is not None and seen.complete and not manifest.differing_keys(seen.spec, spec)
-        return is_copy or seen == rank_0s_manifest
+    def is_shared() -> bool:
+        found = manifest.read(spec.data_folder, storage)
+        is_copy = found is not None and found.complete and not manifest.differing_keys(found.spec, spec)
+        return is_copy or found == rank_0s_manifest
 
-    if not comes_into_sight(is_seen):
+    if not comes_into_sight(is_shared):
         raise UserError(
             f"dataset.data_folder is {public_text(spec.data_folder)}, which this host does not share with rank 0: "
             "wanted a folder on storage that all hosts mount"
