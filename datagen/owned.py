@@ -66,8 +66,9 @@ def check_usable(folder: str, setting: str) -> None:
             raise UserError(f"{setting} is {folder}, which is not a folder: set it to a new or empty folder")
         foreign = None if os.path.lexists(os.path.join(folder, MARKER)) else _first_foreign(folder)
     except (FileNotFoundError, NotADirectoryError):
-        if os.path.islink(folder):
-            raise UserError(f"{setting} is {folder}, a broken link: remove it, or name another folder") from None
+        if os.path.lexists(folder):
+            problem = f"{setting} is {folder}, a broken link, or a folder whose files come and go"
+            raise UserError(f"{problem}: name another folder") from None
         return
     except OSError as error:  # a loop of links, a name that is too long, a folder that may not be entered or listed
         raise UserError(
