@@ -112,12 +112,9 @@ def _with_parquet_defaults(requested: DatasetSpec, existing: DatasetSpec) -> Dat
     """
     if requested.format != "parquet" or existing.format != "parquet":
         return requested
-    parquet = requested.parquet
-    if not parquet.columns:
-        parquet = replace(parquet, columns=existing.parquet.columns)
-    if parquet.row_group_size == ParquetSpec().row_group_size:
-        parquet = replace(parquet, row_group_size=existing.parquet.row_group_size)
-    return replace(requested, parquet=parquet)
+    given, default = vars(requested.parquet), vars(ParquetSpec())
+    omitted = {key: value for key, value in vars(existing.parquet).items() if given[key] == default[key]}
+    return replace(requested, parquet=replace(requested.parquet, **omitted))
 
 
 class _Sizes(NamedTuple):

@@ -128,11 +128,15 @@ class DlioRun(ABC):
         return int(self.data_gib_per_host < host.memory_bytes / GIB)
 
     def log(self) -> str:
-        """Return dlio.log."""
+        """Return dlio.log; scripts search it for the figures by DLIO's labels."""
         sizes = f"ranks: {self.run.ranks}, hosts: {len(self.run.journal.hosts)}"
         output = [f"{self.stamp(self.run.journal.started_ns)} a run of dlemu in DLIO's files, {sizes}", *self.lines()]
-        metric = [_RULE, f"Number of Simulated Accelerators: {self.run.ranks} ", *_labelled(self.metric()), _RULE]
-        lines = [*(f"[OUTPUT] {line}" for line in output), *(f"[METRIC] {line}" for line in metric)]
+        metric, labelled = self.metric(), [f"Number of Simulated Accelerators: {self.run.ranks} "]
+        for label, key, unit in _LABELS:
+            if f"{key}_mean_{unit}" in metric:
+                labelled.append(f"{label}: {metric[f'{key}_mean_{unit}']:.4f} ({metric[f'{key}_stdev_{unit}']:.4f})")
+        labelled += [f"{key}: {value}" for key, value in metric.items() if key.endswith("_au_meet_expectation")]
+        lines = [*(f"[OUTPUT] {line}" for line in output), *(f"[METRIC] {line}" for line in (_RULE, *labelled, _RULE))]
         return "".join(f"{line}\n" for line in lines)
 
 
@@ -150,17 +154,6 @@ def write_results(folders: DlioFolders, run: DlioRun) -> str:
     write_text(folder, LOG, log)
     write_text(folder, "summary.json", json.dumps(run.summary(), indent=4))  # last: it marks a complete folder
     return log
-
-
-def _labelled(metric: Mapping[str, Any]) -> Iterator[str]:
-    """Yield the figures with DLIO's labels, for scripts that search the log for these lines."""
-    for label, key, unit in _LABELS:
-        if f"{key}_mean_{unit}" in metric:
-            mean, deviation = metric[f"{key}_mean_{unit}"], metric[f"{key}_stdev_{unit}"]
-            yield f"{label}: {mean:.4f} ({deviation:.4f})"
-    for key in ("train_au_meet_expectation", "eval_au_meet_expectation"):
-        if key in metric:
-            yield f"{key}: {metric[key]}"
 
 
 def checkpoint_figures(name: str, checkpoints: Sequence[Mapping[str, Any]]) -> dict[str, float]:

@@ -12,7 +12,6 @@ import psutil
 
 from datagen.registry import find
 from dlemu.checkpoints.checkpoint_plan import plan_checkpoint
-from dlemu.config.schema import Workload
 from dlemu.doctor.check_base import Check, Checks, Facts, judged
 from dlemu.loaders.traits_base import traits_of
 from dlemu.machine.cgroup_limits import cpu_limit, shared_memory_problem
@@ -89,14 +88,11 @@ def _output(command: list[str]) -> str:
 
 def check_cores(facts: Facts) -> Check:
     """There are cores enough for the ranks: by affinity, and by the CPU limit of the control group."""
-    return judge_cores(facts.workload, os.cpu_count() or 1, len(os.sched_getaffinity(0)), cpu_limit())
-
-
-def judge_cores(workload: Workload, cores: int, usable: int, limit: float | None = None) -> Check:
+    workload, cores, usable = facts.workload, os.cpu_count() or 1, len(os.sched_getaffinity(0))
     observed = f"{usable} usable"
     if usable < cores:
         observed += f" of {cores} (this process may not use the others: affinity)"
-    cpu_cores = min(float(usable), limit or math.inf)
+    cpu_cores = min(float(usable), cpu_limit() or math.inf)
     if cpu_cores < usable:
         observed += f", with a CPU limit of {cpu_cores:.1f} cores (of this container or job: cgroup)"
     observed += f" for {count(workload.ranks, 'rank')} x {count(workload.reader.read_threads, 'worker')}"

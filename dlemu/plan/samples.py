@@ -194,19 +194,16 @@ class PlanAhead:
     def batch(self, epoch: int, step: int) -> tuple[NDArray[np.int64] | Runs, int]:
         """Return the samples of a step's batch, in order, and their `hash_samples`; epoch and step count from 1."""
         if epoch != self._epoch or not 0 <= step - self._first < len(self._batches):
-            self._compute_from(epoch, step)
+            self._epoch, self._first = epoch, step
+            runs = self._plan.runs(epoch, np.arange(step, step + max(self._steps, self._RUN_STEPS_AHEAD)))
+            if runs is None:
+                ids = self._plan.batches(epoch, np.arange(step, step + self._steps))
+                self._batches, self._hashes = list(ids), _hash_rows(ids.astype(np.uint64))
+            else:
+                self._batches = runs
+                self._hashes = _hash_each(runs) if self._steps >= self._RUN_STEPS_AHEAD else []
         samples = self._batches[step - self._first]
         return samples, self._hashes[step - self._first] if self._hashes else hash_samples(samples)
-
-    def _compute_from(self, epoch: int, step: int) -> None:
-        self._epoch, self._first = epoch, step
-        runs = self._plan.runs(epoch, np.arange(step, step + max(self._steps, self._RUN_STEPS_AHEAD)))
-        if runs is None:
-            ids = self._plan.batches(epoch, np.arange(step, step + self._steps))
-            self._batches, self._hashes = list(ids), _hash_rows(ids.astype(np.uint64))
-        else:
-            self._batches = runs
-            self._hashes = _hash_each(runs) if self._steps >= self._RUN_STEPS_AHEAD else []
 
 
 def hash_samples(samples: NDArray[np.int64] | Runs) -> int:

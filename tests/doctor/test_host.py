@@ -63,15 +63,24 @@ def test_what_this_version_can_not_train_fails() -> None:
     assert (check.level, "not supported yet" in check.observed) == ("fail", True)
 
 
-def test_many_ranks_on_few_cores_are_warned_of() -> None:
-    one, many = Workload(ranks=1), Workload(ranks=64)
-    assert host.judge_cores(Workload(ranks=18), cores=2, usable=2).level == "ok"
-    assert host.judge_cores(many, cores=2, usable=2).level == "warn"
-    assert "2 usable of 64" in host.judge_cores(one, cores=64, usable=2).observed
-    limited = host.judge_cores(many, cores=64, usable=64, limit=2.5)
-    assert limited.level == "warn"
-    assert "a CPU limit of 2.5 cores" in limited.observed
-    assert host.judge_cores(one, 2, 2, limit=4.0) == host.judge_cores(one, 2, 2)
+@pytest.mark.parametrize(
+    ("ranks", "cores", "usable", "limit", "level", "observed"),
+    [
+        (18, 2, 2, None, "ok", "2 usable for 18 ranks"),
+        (64, 2, 2, None, "warn", "2 usable for 64 ranks"),
+        (1, 64, 2, None, "ok", "2 usable of 64"),
+        (64, 64, 64, 2.5, "warn", "64 usable, with a CPU limit of 2.5 cores"),
+        (1, 2, 2, 4.0, "ok", "2 usable for 1 rank"),
+    ],
+)
+def test_many_ranks_on_few_cores_are_warned_of(
+    ranks: int, cores: int, usable: int, limit: float | None, level: str, observed: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "cpu_count", lambda: cores)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(usable)))
+    monkeypatch.setattr(host, "cpu_limit", lambda: limit)
+    check = host.check_cores(Facts(Workload(ranks=ranks)))
+    assert (check.level, check.observed[: len(observed)]) == (level, observed)
 
 
 @pytest.mark.parametrize(("percent", "level", "observed"), [(60.0, "warn", "4.8 of 8"), (5.0, "ok", "0.4 of 8")])
