@@ -194,10 +194,9 @@ class _Inspection:
         folder = self._requested.data_folder
         (packed_bytes,) = self._storage.sizes([os.path.join(folder, PACKED_NAME)])
         self._packed = packed_bytes is not None
-        if self._packed:
-            self._notes.append(f"{folder} was made by `dlemu pack`: its files are used as they are")
-        else:
-            self._notes.append(f"{folder} has no {MANIFEST_NAME}: another tool made it, or copied it")
+        packed = f"{folder} was made by `dlemu pack`: its files are used as they are"
+        foreign = f"{folder} has no {MANIFEST_NAME}: another tool made it, or copied it"
+        self._notes.append(packed if self._packed else foreign)
         return replace(
             self._requested,
             num_files_train=train.named_files if train.names is None else train.num_files,

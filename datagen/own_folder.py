@@ -133,11 +133,8 @@ def _inspect(spec: DatasetSpec, storage: StorageBase) -> UserFolder:
     layout, sizes, note = _readable_files(format_name, layout, sizes[filled], spec, storage)
     total_bytes = int(sizes.sum())
     shown_bytes = f"{total_bytes / 1e9:,.3g} GB" if total_bytes >= 10**7 else f"{total_bytes:,} bytes"
-    plural = "s" if layout.num_files != 1 else ""
-    summary = (
-        f"the dataset is your own: {layout.num_files:,} {format_name} file{plural}, {shown_bytes}, "
-        f"in {folder}, which is only read"
-    )
+    files = f"{layout.num_files:,} {format_name} file{'s' if layout.num_files != 1 else ''}, {shown_bytes}"
+    summary = f"the dataset is your own: {files}, in {folder}, which is only read"
     completed = _completed(replace(spec, format=format_name), layout, sizes, storage)
     return UserFolder(completed, layout, sizes, (summary, *notes, *filter(None, (note,))))
 

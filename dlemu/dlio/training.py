@@ -125,7 +125,7 @@ class DlioTraining(DlioRun):
 
     def _epoch_stats(self, blocks: list[Block]) -> dict[str, Any]:
         training = [block for block in blocks if not block.evaluation]
-        checkpoints = {checkpoint.block: checkpoint for checkpoint in self._saved_in_epoch(blocks[0].epoch)}
+        checkpoints = {saved.block: saved for saved in self.run.saved if saved.epoch == blocks[0].epoch}
         stats: dict[str, Any] = {"start": stamp(blocks[0].start_us)}
         for block in training:
             stats[block.key] = _span(block.start_us, block.end_us)
@@ -137,11 +137,8 @@ class DlioTraining(DlioRun):
         return stats | {block.key: _span(block.start_us, block.end_us) for block in blocks if block.evaluation}
 
     def _epoch_end_us(self, blocks: list[Block]) -> int:
-        saved_us = [self.us(checkpoint.ended_ns) for checkpoint in self._saved_in_epoch(blocks[0].epoch)]
+        saved_us = [self.us(saved.ended_ns) for saved in self.run.saved if saved.epoch == blocks[0].epoch]
         return max([*(block.end_us for block in blocks), *saved_us])
-
-    def _saved_in_epoch(self, epoch: int) -> list[SavedCheckpoint]:
-        return [checkpoint for checkpoint in self.run.saved if checkpoint.epoch == epoch]
 
     def _checkpoint(self, saved: SavedCheckpoint) -> dict[str, Any]:
         return self.checkpoint(saved.started_ns, saved.ended_ns, saved.seconds, saved.bytes / GIB)

@@ -1,7 +1,4 @@
-"""Checks of a host before a run: those of every run here, those that only one kind of job needs in its folder.
-
-May import report, runner, results and the packages below them.
-"""
+"""Checks of a host before a run: those of every run here, those that only one kind of job needs in its folder."""
 
 from __future__ import annotations
 

@@ -74,7 +74,6 @@ class Loader(LoaderBase):
             barrier.wait()  # else a thread that is ready early would run `_open` again, in place of an idle thread
 
     def batches(self, phase: str, epoch: int, steps: int) -> Iterator[Batch]:
-        """Deliver the planned batches in order, `read_threads` x `prefetch_per_worker` of them ready or under way."""
         futures = (self._pool.submit(self._make, phase, epoch, step) for step in range(1, steps + 1))
         return _Epoch(futures, self._window, self._slots)
 

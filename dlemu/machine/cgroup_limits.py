@@ -110,12 +110,9 @@ def _groups(proc: str, controller: str) -> Iterator[str]:
         mount_fields, _, file_system_fields = line.partition(" - ")
         root, mount = mount_fields.split()[3:5]
         file_system, _, options = file_system_fields.split()[:3]
-        group = None
-        if file_system == "cgroup2":
-            group = own.get("")
-        elif file_system == "cgroup" and controller in options.split(","):
-            group = own.get(controller)
-        if group is None:
+        of_v2 = file_system == "cgroup2"
+        group = own.get("" if of_v2 else controller)
+        if group is None or not (of_v2 or (file_system == "cgroup" and controller in options.split(","))):
             continue
         # A container may see its own group as the root of the mount.
         inside = os.path.relpath(group, root) if os.path.commonpath([group, root]) == root else "."
