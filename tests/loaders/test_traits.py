@@ -16,7 +16,7 @@ from datagen.spec import DatasetSpec
 from dlemu.cli.job_command import job_command
 from dlemu.cli.size import command as size
 from dlemu.config.schema import Reader, Storage, Workload
-from dlemu.loaders.tensorflow import samples_read_ahead
+from dlemu.loaders.tensorflow import samples_ahead
 from dlemu.loaders.traits_base import traits_of
 from dlemu.results.kinds import kind_named
 from tests.runs import make_job
@@ -39,8 +39,7 @@ def test_read_ahead(read_threads: int, record_bytes: int, samples_per_file: int,
     reader = Reader(data_loader="tensorflow", read_threads=read_threads)
     data = DatasetSpec(format="tfrecord", record_dims=(record_bytes,), num_samples_per_file=samples_per_file)
     spec = make_job(dataset=data, reader=reader).loader_spec(0)
-    assert spec.interleave is not None
-    assert samples_read_ahead(spec, spec.interleave) == samples
+    assert samples_ahead(spec) == samples
 
 
 def test_traits_come_without_a_framework() -> None:
