@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import functools
 import time
-from dataclasses import KW_ONLY, dataclass, replace
+from dataclasses import KW_ONLY, dataclass
 from functools import partial
 from typing import NamedTuple
 
@@ -68,13 +68,6 @@ class FetchSpec:
     def reads_nothing(self) -> bool:
         """Whether nothing is read, so that only the reader's own cost is measured."""
         return self.storage == NULL_STORAGE
-
-    def by_local_paths(self, needed_by: str) -> FetchSpec:
-        """Return the spec for a library that opens files itself. Raises UserError: the storage has no local paths."""
-        remedy = "set reader.data_loader=pytorch or threads, which read through the storage"
-        folder = local_folder(open_storage(self.storage.buffered), self.layout.folder, needed_by, remedy)
-        layout = replace(self.layout, folder=folder)
-        return replace(self, layout=layout, storage=replace(FOLDERS, direct=self.storage.direct))
 
     @property
     def samples_per_crop(self) -> int:

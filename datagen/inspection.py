@@ -79,7 +79,14 @@ def inspect(
         manifest = read(spec.data_folder, opened)
         if manifest is not None:
             spec = _with_parquet_defaults(spec, manifest.spec)
-            _check_manifest(manifest, spec, advice)
+            if differing := differing_keys(manifest.spec, spec, READ_KEYS):
+                raise DatasetError(
+                    f"{spec.data_folder} was made with other settings: {'; '.join(differing)}. Give the settings it "
+                    f"was made with, or set dataset.data_folder to another folder. {advice()}"
+                )
+            if not manifest.complete:
+                begun = f"{spec.data_folder}: generation started at {manifest.made_at} and never finished"
+                raise DatasetError(f"{begun}. {advice()}: it makes only what is missing")
         return _Inspection(spec, manifest, advice, opened).dataset()
     except OSError as error:
         raise DatasetError(
@@ -105,42 +112,22 @@ def _with_parquet_defaults(requested: DatasetSpec, existing: DatasetSpec) -> Dat
     """
     if requested.format != "parquet" or existing.format != "parquet":
         return requested
-    parquet = requested.parquet
-    if not parquet.columns:
-        parquet = replace(parquet, columns=existing.parquet.columns)
-    if parquet.row_group_size == ParquetSpec().row_group_size:
-        parquet = replace(parquet, row_group_size=existing.parquet.row_group_size)
-    return replace(requested, parquet=parquet)
-
-
-def _check_manifest(manifest: Manifest, requested: DatasetSpec, advice: scan.Advice) -> None:
-    folder = requested.data_folder
-    differing = differing_keys(manifest.spec, requested, READ_KEYS)
-    if differing:
-        raise DatasetError(
-            f"{folder} was made with other settings: {'; '.join(differing)}. "
-            f"Give the settings it was made with, or set dataset.data_folder to another folder. {advice()}"
-        )
-    if not manifest.complete:
-        raise DatasetError(
-            f"{folder}: generation started at {manifest.made_at} and never finished. {advice()}: it makes only what is "
-            "missing"
-        )
+    given, default = vars(requested.parquet), vars(ParquetSpec())
+    omitted = {key: value for key, value in vars(existing.parquet).items() if given[key] == default[key]}
+    return replace(requested, parquet=replace(requested.parquet, **omitted))
 
 
 class _Sizes(NamedTuple):
     """The sizes in one split, in bytes."""
 
     files: NDArray[np.int64]  # of each file in use
-    max_sample: int = 0  # 0: unknown
-    plain_samples: bool = False  # files hold samples as plain bytes
-    max_group: GroupBytes = NO_GROUPS
-    max_record: int = 0
+    max_sample: int  # 0: unknown
+    plain_samples: bool  # files hold samples as plain bytes
+    max_group: GroupBytes
+    max_record: int
 
 
 class _Inspection:
-    """Inspects one dataset."""
-
     def __init__(self, spec: DatasetSpec, manifest: Manifest | None, advice: scan.Advice, storage: StorageBase) -> None:
         self._requested = spec
         self._storage = storage
@@ -170,7 +157,7 @@ class _Inspection:
         """Return the dataset that consists of a folder of a user's own files."""
         paths = [self._storage.local_path(own.layout.path(file)) for file in range(own.layout.num_files)]
         with cache_restored([path for path in paths if path is not None]):
-            sizes = self._sizes_in_files(own.spec, own.layout, own.sizes)
+            sizes = self._sizes(own.spec, own.layout, own.sizes)
         return self._described(own.spec, own.layout, None, [sizes])
 
     def _described(self, spec: DatasetSpec, train: Layout, valid: Layout | None, splits: list[_Sizes]) -> Dataset:
@@ -190,7 +177,6 @@ class _Inspection:
         )
 
     def _find_files(self, requested: Layout) -> Layout:
-        """Return the layout of the files in use, by their names."""
         if requested.num_files == 0:
             return requested
         expected = requested
@@ -198,14 +184,7 @@ class _Inspection:
             train, valid = layouts(self._manifest.spec)
             layout = train if requested.split == "train" else valid
             expected = replace(layout, folder=requested.folder, num_files=requested.num_files)
-        num_found = scan.count_by_pattern(expected, self._storage)
-        if num_found is not None:
-            self._notes += scan.surplus_note(expected, num_found)
-            return expected
-        scanned = scan.list_files(requested.folder, endings_of(self._requested.format), self._storage)
-        if not scanned.names and scanned.other_extensions:
-            raise DatasetError(scan.wrong_files_message(requested, scanned))
-        layout, notes = scan.match_names(scanned, requested, self._advice)
+        layout, notes = scan.find_files(expected, endings_of(self._requested.format), self._storage, self._advice)
         self._notes += notes
         return layout
 
@@ -215,71 +194,59 @@ class _Inspection:
         folder = self._requested.data_folder
         (packed_bytes,) = self._storage.sizes([os.path.join(folder, PACKED_NAME)])
         self._packed = packed_bytes is not None
-        if self._packed:
-            self._notes.append(f"{folder} was made by `dlemu pack`: its files are used as they are")
-        else:
-            self._notes.append(f"{folder} has no {MANIFEST_NAME}: another tool made it, or copied it")
+        packed = f"{folder} was made by `dlemu pack`: its files are used as they are"
+        foreign = f"{folder} has no {MANIFEST_NAME}: another tool made it, or copied it"
+        self._notes.append(packed if self._packed else foreign)
         return replace(
             self._requested,
             num_files_train=train.named_files if train.names is None else train.num_files,
             num_files_eval=valid.named_files if valid.names is None else valid.num_files,
         )
 
-    def _sizes(self, spec: DatasetSpec, layout: Layout) -> _Sizes:
-        """Return the sizes of a split by its settings or, where these do not give them, by its files."""
-        if layout.names is not None:
-            return self._sizes_in_files(spec, layout)
-        shapes = record_shapes(spec, layout.first_running_index, layout.running_index(layout.num_files))
-        computed = self._format.file_bytes(spec, shapes)
-        if computed is not None:
-            if not self._has_sizes(layout, computed):
-                return self._sizes_in_files(spec, layout)
-            self._check_sides(spec, layout, shapes)
-        max_record, max_group = 0, NO_GROUPS
+    def _sizes(self, spec: DatasetSpec, layout: Layout, sizes: NDArray[np.int64] | None = None) -> _Sizes:
+        """Return the sizes in a split by its settings or, where these do not give them, by its files.
+
+        `sizes` are those of the files, if the caller knows them.
+        """
+        shapes: NDArray[np.int64] | None = None  # of the records, where the settings give them
+        computed: NDArray[np.int64] | None = None
+        max_sample, max_record, max_group = 0, 0, NO_GROUPS
+        if layout.names is None:
+            shapes = record_shapes(spec, layout.first_running_index, layout.running_index(layout.num_files))
+            computed = self._format.file_bytes(spec, shapes)
+            if computed is not None and not self._has_sizes(spec, layout, shapes, computed):
+                shapes = computed = None
+        if shapes is not None:
+            max_sample = int(shapes.prod(axis=1).max()) * spec.element_bytes
         if isinstance(self._format, RecordFormat):
-            max_record = int(self._format.record_bytes(spec, shapes).max())
+            if shapes is not None:
+                max_record = int(self._format.record_bytes(spec, shapes).max())
+            else:
+                max_record, offsets = located_records(self._format, layout, self._storage)
+                self._offsets |= offsets
         if isinstance(self._format, GroupFormat):
             files = range(layout.num_files) if computed is None else (int(computed.argmax()),)
             max_group = largest_group_bytes(self._format, layout, files, spec, self._storage)
-        max_sample = int(shapes.prod(axis=1).max()) * spec.element_bytes
-        sizes = scan.sizes_on_disk(layout, self._storage) if computed is None else computed
+        if sizes is None:
+            sizes = scan.sizes_on_disk(layout, self._storage) if computed is None else computed
         return _Sizes(sizes, max_sample, computed is not None, max_group, max_record)
 
-    def _has_sizes(self, layout: Layout, sizes: NDArray[np.int64]) -> bool:
+    def _has_sizes(
+        self, spec: DatasetSpec, layout: Layout, shapes: NDArray[np.int64], sizes: NDArray[np.int64]
+    ) -> bool:
         """Return whether files have these sizes; raises DatasetError unless another tool made them."""
         looked_up, wrong = scan.wrong_sizes(layout.path, sizes, self._storage)
-        if not wrong or self._packed:
-            return not wrong
-        if self._manifest is not None or len(wrong) <= looked_up // 2:  # if most differ, another tool made the files
-            shown = "; ".join(wrong[: scan.SHOWN_NAMES])
+        if wrong and self._packed:
+            return False
+        if self._manifest is None and len(wrong) > looked_up // 2:  # if most differ, another tool made the files
+            self._notes.append(f"{layout.folder}: the sizes differ from the settings; files are used as they are")
+            return False
+        if self._manifest is not None:  # other tools may make no side files, as they are optional
+            for side in self._format.sides:
+                wrong += scan.wrong_sizes(partial(side.path, layout), side.file_bytes(spec, shapes), self._storage)[1]
+        if wrong:
             raise DatasetError(
-                f"{len(wrong)} of {looked_up} files looked up have the wrong size: {shown}. "
-                f"Delete them and run the command again, which makes only what is missing. {self._advice()}"
+                f"{'; '.join(wrong[: scan.SHOWN_NAMES])}: {len(wrong)} wrong of {looked_up} files looked up. Delete "
+                f"them and run the command again, which makes only what is missing. {self._advice()}"
             )
-        self._notes.append(f"{layout.folder}: the sizes differ from the settings; files are used as they are")
-        return False
-
-    def _sizes_in_files(self, spec: DatasetSpec, layout: Layout, sizes: NDArray[np.int64] | None = None) -> _Sizes:
-        """Return sizes that do not follow from the settings: records and row groups are looked up in the files."""
-        max_record, max_group = 0, NO_GROUPS
-        if isinstance(self._format, RecordFormat):
-            max_record, offsets = located_records(self._format, layout, self._storage)
-            self._offsets |= offsets
-        if isinstance(self._format, GroupFormat):
-            max_group = largest_group_bytes(self._format, layout, range(layout.num_files), spec, self._storage)
-        if sizes is None:
-            sizes = scan.sizes_on_disk(layout, self._storage)
-        return _Sizes(sizes, max_group=max_group, max_record=max_record)
-
-    def _check_sides(self, spec: DatasetSpec, layout: Layout, shapes: NDArray[np.int64]) -> None:
-        """Check the side files of a dataset that dlemu made; other tools may make none, as they are optional."""
-        if self._manifest is None:
-            return
-        for side in self._format.sides:
-            paths = partial(side.path, layout)
-            looked_up, wrong = scan.wrong_sizes(paths, side.file_bytes(spec, shapes), self._storage)
-            if wrong:
-                raise DatasetError(
-                    f"{len(wrong)} of {looked_up} index files looked up are missing or have the wrong size: "
-                    f"{'; '.join(wrong[: scan.SHOWN_NAMES])}. The same command makes them again. {self._advice()}"
-                )
+        return True

@@ -38,7 +38,6 @@ class Manifest:
 
 
 def now() -> str:
-    """Return the current time as a manifest states it."""
     return datetime.now(UTC).isoformat(timespec="seconds")
 
 
@@ -47,18 +46,13 @@ def read(data_folder: str, storage: StorageBase) -> Manifest | None:
     path = os.path.join(data_folder, MANIFEST_NAME)
     try:
         values = json.loads(bytes(read_whole(storage, path)))
-        version = values.get("schema_version")
-        if version != SCHEMA_VERSION:
-            raise DatasetError(
-                f"{path} has schema_version {version!r}, wanted {SCHEMA_VERSION}: another version of dlemu made the "
-                "dataset; make it again in an empty folder"
-            )
+        for key, wanted in (("schema_version", SCHEMA_VERSION), ("content_version", CONTENT_VERSION)):
+            if values.get(key) != wanted:
+                raise DatasetError(
+                    f"{path} has {key} {values.get(key)!r}, wanted {wanted}: another version of dlemu made the "
+                    "dataset; make it again in an empty folder"
+                )
         manifest = build(Manifest, values)
-        if manifest.content_version != CONTENT_VERSION:
-            raise DatasetError(
-                f"{path} has content_version {manifest.content_version}, wanted {CONTENT_VERSION}: another version of "
-                "dlemu made the dataset; make it again in an empty folder"
-            )
         if problems := manifest.spec.check():  # such as names outside the dataset's folder, or impossible sizes
             raise ValueError(joined_problems(problems))
     except FileNotFoundError:

@@ -3,42 +3,66 @@
 The folder is never written to, and no manifest is needed. Files may be in the folder itself, in one folder for each
 class, or deeper; hidden files are skipped, and files of other kinds and of other splits are left out. Files hold as
 many samples as their footer, their record headers or their length says.
+
+A file's kind is the format that its extension belongs to, else the extension itself:
+
+    photo.JPG -> jpeg    train.tfrecord-00000-of-00004 -> tfrecord    scan.nii.gz -> .nii.gz    README -> "" (none)
 """
 
 from __future__ import annotations
 
 import contextlib
 import io
-from collections.abc import Callable, Iterator
+import re
+from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import BinaryIO, NamedTuple
+from typing import BinaryIO
 
 import numpy as np
 from numpy.typing import NDArray
 
 from datagen import registry
 from datagen.errors import DatasetError, DlemuError, UserError
-from datagen.file_choice import FLAT, MIN_SHARE_OF_KIND, RAW, choose_files, extension_of, kind_of
 from datagen.formats import format_base as base
 from datagen.formats.tfrecord import Format as Tfrecord
 from datagen.formats.webdataset import Format as Webdataset
 from datagen.layout import Layout
 from datagen.registry import library
-from datagen.scan import sizes_on_disk
+from datagen.scan import SHOWN_NAMES, files_below, format_of_ending, sizes_on_disk
 from datagen.spec import DatasetSpec
 from datagen.storage.posix import cache_restored
-from datagen.storage.storage_base import Listed, StorageBase, StorageSpec, open_storage
+from datagen.storage.storage_base import StorageBase, StorageSpec, open_storage
 from datagen.thread_pool import of_each
 
-__all__ = ["COUNTERS", "FLAT", "MIN_SHARE_OF_KIND", "RAW", "cache_restored", "group_rows", "kind_of"]
+__all__ = ["cache_restored"]
 
 MAX_DEPTH = 16  # maximum nesting of folders; deeper nesting is taken for a loop of links
 COUNTED_FILES = 256  # maximum files whose samples are counted, evenly spaced among all files
 OR_RAW = "or set dataset.format=raw to read each file whole, as one sample"
 HOW_TO_CUT = "set dataset.format=mmap_indexed_binary and dataset.record_length_bytes to the stored bytes of a sample"
 
-Sizes = NDArray[np.int64]  # bytes of each file
+RAW = "raw"
+FLAT = ("indexed_binary", "mmap_indexed_binary")
+"""Formats without framing, such as tokens: a user's files are cut into records of `record_length_bytes`."""
+MIN_SHARE_OF_KIND = 0.5  # a kind is common if it has this share of the files of the most common kind
+_COMPANIONS = (
+    *(".idx", ".index", ".json", ".txt", ".md", ".xml", ".yaml", ".srt", ".vtt", ".pkl", ".model"),
+    *("lock.mdb", "readme", "license"),
+)
+"""Ends of the names of indexes, labels, vocabularies and the like: not data, unless the folder has nothing else."""
+_SHARD = re.compile(r"(?:[-_.]\d+(?:[-_]of[-_]\d+)?)+$")  # the end of part-00000 and train.tfrecord-00000-of-00004
+_EXTENSION = re.compile(r"[^/](\.[a-z][^./]*\.(?:gz|zst|bz2|xz|lz4)|\.[^./]*)$")
+_SPLIT = re.compile(
+    r"(?:^|[/ ._\-\d])(?:(?P<training>train(?:ing)?)|val(?:id(?:ation)?)?|dev|test(?:ing)?|eval(?:uation)?)"
+    r"(?=[/ ._\-\d]|$)",
+    re.IGNORECASE,
+)
+"""The words by which Hugging Face's `datasets` recognises the split of a path, with no letters around."""
+
+Sizes = NDArray[np.int64]  # bytes that are read of each file
 Find = Callable[[BinaryIO, base.Version], int]  # finds a number in an open file, such as the number of its samples
+Readable = tuple[Layout, Sizes, str]  # files with the same number of samples, and a note: which samples are not read
 
 
 @dataclass(frozen=True)
@@ -47,7 +71,7 @@ class UserFolder:
 
     spec: DatasetSpec  # the settings requested, completed by those detected
     layout: Layout
-    sizes: Sizes  # bytes of each file
+    sizes: Sizes
     notes: tuple[str, ...]
 
 
@@ -70,10 +94,12 @@ def _inspect(spec: DatasetSpec, storage: StorageBase) -> UserFolder:
     folder = spec.data_folder.rstrip("/") or "/"
     if not storage.is_folder(folder):
         raise DatasetError(f"{folder} is not a folder: set dataset.data_folder to the folder of your files")
-    listed = _files_below(storage, folder)
+    listed = files_below(folder, storage, MAX_DEPTH)
     if not listed:
         raise DatasetError(f"{folder} holds no files: set dataset.data_folder to the folder of your files")
-    format_name, paths, notes = choose_files(spec, sorted(listed))
+    if too_deep := next((path for path in listed if path.count("/") == MAX_DEPTH), ""):
+        raise UserError(f"{folder}/{too_deep} is {MAX_DEPTH} folders deep: remove the link that leads back up")
+    format_name, paths, notes = _choose_files(spec, sorted(listed))
     if spec.format not in ("", format_name):
         raise DatasetError(
             f"dataset.format={spec.format}, and {folder}/{paths[0]} is named as {format_name}: "
@@ -87,73 +113,113 @@ def _inspect(spec: DatasetSpec, storage: StorageBase) -> UserFolder:
         extension=extension_of(paths[0]).lstrip("."),
         names=tuple(paths),
     )
-    stated = [listed[path] for path in paths]
-    # Object stores list sizes with the names; a request for each of a million objects would take minutes
-    sizes = sizes_on_disk(layout, storage) if None in stated else np.array(stated, np.int64)
+    sizes = sizes_on_disk(layout, storage, listed)
     filled = np.flatnonzero(sizes)
     if not filled.size:
         raise DatasetError(f"{folder} holds only empty files: set dataset.data_folder to the folder of your files")
     if filled.size < sizes.size:
-        notes.append(f"{sizes.size - filled.size} of the files are empty and not read")
+        notes.append(f"empty files, which are not read: {sizes.size - filled.size}")
     layout = _subset(layout, filled)
-    looked_at = dict.fromkeys((layout.path(0), layout.path(layout.num_files - 1)))
-    problems = [problem for path in looked_at if (problem := _problem_reading(format_name, path, storage))]
-    if 0 < len(problems) < len(looked_at):
+    ends = dict.fromkeys((layout.path(0), layout.path(layout.num_files - 1)))
+    problems = [problem for path in ends if (problem := _problem_reading(format_name, path, storage))]
+    if 0 < len(problems) < len(ends):
         raise DatasetError(f"{problems[0]}: move it away, {OR_RAW}")
+    if problems and kind_of(layout.name(0)) != format_name:
+        raise DatasetError(f"dataset.format={format_name}: {problems[0]}: leave dataset.format out, {OR_RAW}")
     if problems:
-        problem = problems[0]
-        if kind_of(layout.name(0)) != format_name:
-            raise DatasetError(f"dataset.format={format_name}: {problem}: leave dataset.format out, {OR_RAW}")
         own = _inspect(replace(spec, format=RAW), storage)
-        note = f"{problem}: each file is read whole, as one sample; if it holds many, {HOW_TO_CUT}"
+        note = f"{problems[0]}: each file is read whole, as one sample; if it holds many, {HOW_TO_CUT}"
         return replace(own, notes=(*own.notes, note))
-    files = _readable_files(format_name, layout, sizes[filled], spec, storage)
-    total_bytes = int(files.sizes.sum())
+    layout, sizes, note = _readable_files(format_name, layout, sizes[filled], spec, storage)
+    total_bytes = int(sizes.sum())
     shown_bytes = f"{total_bytes / 1e9:,.3g} GB" if total_bytes >= 10**7 else f"{total_bytes:,} bytes"
-    plural = "s" if files.layout.num_files != 1 else ""
-    summary = (
-        f"the dataset is your own: {files.layout.num_files:,} {format_name} file{plural}, {shown_bytes}, "
-        f"in {folder}, which is only read"
-    )
-    completed = _completed(replace(spec, format=format_name), files, storage)
-    return UserFolder(completed, files.layout, files.sizes, (summary, *notes, *files.notes))
+    files = f"{layout.num_files:,} {format_name} file{'s' if layout.num_files != 1 else ''}, {shown_bytes}"
+    summary = f"the dataset is your own: {files}, in {folder}, which is only read"
+    completed = _completed(replace(spec, format=format_name), layout, sizes, storage)
+    return UserFolder(completed, layout, sizes, (summary, *notes, *filter(None, (note,))))
 
 
-def _files_below(storage: StorageBase, folder: str, below: str = "", depth: int = 0) -> dict[str, int | None]:
-    """Return the path below a folder of each file that is not hidden or in a hidden folder, and the size if listed."""
-    if depth > MAX_DEPTH:
-        raise UserError(f"{folder}/{below} is more than {MAX_DEPTH} folders deep: remove the link that leads back up")
-    sizes: dict[str, int | None] = {}
-    subfolders: list[str] = []
-    with storage.entries(f"{folder}/{below}".rstrip("/")) as entries:
-        for entry in entries:
-            if entry.name.startswith("."):
-                continue
-            if entry.is_dir():
-                subfolders.append(f"{below}{entry.name}/")
-            else:
-                sizes[f"{below}{entry.name}"] = entry.size_bytes if isinstance(entry, Listed) else None
-    for subfolder in subfolders:
-        sizes |= _files_below(storage, folder, subfolder, depth + 1)
-    return sizes
+def _choose_files(spec: DatasetSpec, listed: list[str]) -> tuple[str, list[str], list[str]]:
+    """Choose among the files of a folder, given as sorted paths below it; return a format, its files' paths, and notes.
+
+    Files of `spec.format` are chosen if any name shows that format. Else the most common kind decides: its files are
+    chosen if a format reads that kind, else those of all common kinds: a label may lie beside each image.
+
+    format  files                       -> chosen
+    (none)  0.jpg 1.jpg labels.csv      -> jpeg  0.jpg 1.jpg
+    (none)  0.csv 0.jpg 1.csv 1.jpg     -> jpeg  0.jpg 1.jpg                a table beside each file is its label
+    (none)  0.mp4 0.srt 1.mp4 1.srt     -> raw   0.mp4 1.mp4                no format reads this kind
+    raw     0.jpg 0.seg 1.jpg 1.seg     -> raw   0.jpg 0.seg 1.jpg 1.seg    raw reads any kind
+    npz     0.dcm 1.dcm                 -> npz   0.dcm 1.dcm                the names show no other format
+    npz     0.jpg 1.jpg                 -> jpeg  0.jpg 1.jpg                the caller refuses this
+    """
+    format_name = spec.format
+    kinds = {path: kind_of(path) for path in listed}
+    data = [path for path in listed if not path.lower().endswith(_COMPANIONS)] or listed
+    counts = Counter(kinds[path] for path in data)
+    most_common = max(counts, key=lambda kind: (counts[kind], kind != "csv"))
+    most_files = counts[most_common]
+    reads_any_kind = format_name in (RAW, *FLAT) or registry.is_dotted(format_name)
+    if format_name and format_name in counts:
+        chosen_kinds = {format_name}
+    elif most_common in registry.names(base.FORMATS) and not reads_any_kind:
+        format_name, chosen_kinds = most_common, {most_common}
+    else:
+        chosen_kinds = {kind for kind, files in counts.items() if files >= MIN_SHARE_OF_KIND * most_files}
+    chosen = [path for path in data if kinds[path] in chosen_kinds]
+    paths, notes = _training_split(chosen)
+    if others := sorted(set(listed).difference(chosen)):
+        of_each = Counter(extension_of(other) or "no ending" for other in others)
+        shown = ", ".join(f"{extension} ({count})" for extension, count in of_each.most_common(SHOWN_NAMES))
+        notes.insert(0, f"files of other kinds, which are not read: {shown}; dataset.format chooses")
+    return format_name or RAW, paths, notes
 
 
-def _completed(spec: DatasetSpec, files: Readable, storage: StorageBase) -> DatasetSpec:
-    """Return the settings that describe the files."""
+def _training_split(paths: list[str]) -> tuple[list[str], list[str]]:
+    """Return the files of the training split, and a note on the others; all files unless names show both.
+
+    train2017/0.bmp val2017/0.bmp      -> train2017/0.bmp
+    a/train-0.bmp a/dev-0.bmp          -> a/train-0.bmp
+    train/car/0.bmp train/test/0.bmp   -> both: the first split in a path counts
+    bus/0.bmp train/0.bmp van/0.bmp    -> all: no other split is named
+    """
+    splits = {path: match for path in paths if (match := _SPLIT.search(path))}
+    training = [path for path, match in splits.items() if match["training"]]
+    if len(training) in (0, len(splits)):
+        return paths, []
+    left_out = sorted(set(paths).difference(training))
+    return training, [f"files of other splits, which are not read: {len(left_out)}, such as {left_out[0]}"]
+
+
+def kind_of(path: str) -> str:
+    """Return the format that a path indicates, else its extension with the dot; empty without an extension."""
+    extension = extension_of(path)
+    format_name = format_of_ending(extension[1:])
+    if format_name and format_name != RAW:
+        return format_name
+    return "tfrecord" if ".tfrecord" in path and not path.endswith(_COMPANIONS) else extension
+
+
+def extension_of(path: str) -> str:
+    """Return the extension in lower case, `.tar.gz` for a compressed tar file, without the number of a shard."""
+    match = _EXTENSION.search(_SHARD.sub("", path.lower()))
+    return match[1] if match else ""
+
+
+def _completed(spec: DatasetSpec, layout: Layout, sizes: Sizes, storage: StorageBase) -> DatasetSpec:
     parquet = spec.parquet
     if spec.format == "parquet":  # the memory for a batch follows from the rows of a row group
-        rows = _measure(group_rows, files.layout, files.sizes, storage)
-        parquet = replace(parquet, row_group_size=min(rows))
-    sample_sizes = files.sizes / files.layout.num_samples_per_file
+        parquet = replace(parquet, row_group_size=min(_measure(group_rows, layout, sizes, storage)))
+    sample_sizes = sizes / layout.num_samples_per_file
     quantiles: tuple[float, ...] = ()
     if sample_sizes.min() < sample_sizes.max() and not spec.parquet.columns:
         # 65 numbers in config.yaml: steps of 1.6 %
         quantiles = tuple(np.quantile(sample_sizes, np.linspace(0, 1, 65)).tolist())
     return replace(
         spec,
-        num_files_train=files.layout.num_files,
+        num_files_train=layout.num_files,
         num_files_eval=0,
-        num_samples_per_file=files.layout.num_samples_per_file,
+        num_samples_per_file=layout.num_samples_per_file,
         num_subfolders_train=0,
         record_length_bytes=max(float(sample_sizes.mean()), 1.0),
         record_length_bytes_stdev=0,
@@ -166,26 +232,39 @@ def _completed(spec: DatasetSpec, files: Readable, storage: StorageBase) -> Data
     )
 
 
-class Readable(NamedTuple):
-    """Files that can be read, all with the same number of samples."""
-
-    layout: Layout
-    sizes: Sizes  # bytes that are read of each file
-    notes: tuple[str, ...] = ()  # for the user: which samples are not read
-
-
 def _readable_files(
     format_name: str, layout: Layout, sizes: Sizes, spec: DatasetSpec, storage: StorageBase
 ) -> Readable:
-    """Return the files with their number of samples. Raises DatasetError: they are damaged, or of another format."""
-    if format_name in FLAT:
-        return _cut_files(layout, sizes, max(1, int(spec.record_length_bytes)))
-    if format_name in COUNTERS:
-        return _counted_files(format_name, layout, sizes, storage)
-    if format_name == RAW and spec.format != RAW:
+    """Return the files with their number of samples. Raises DatasetError: they are damaged, or of another format.
+
+    Files of records without framing are cut into records of one length; what is left at the end belongs to no sample.
+    """
+    if format_name not in (*FLAT, *COUNTERS):
         which = f"each .{layout.extension} file" if layout.extension else "each file"
-        return Readable(layout, sizes, (f"{which} is read whole, as one sample: if it holds many, {HOW_TO_CUT}",))
-    return Readable(layout, sizes)
+        note = f"{which} is read whole, as one sample: if it holds many, {HOW_TO_CUT}"
+        return layout, sizes, note if format_name == RAW and spec.format != RAW else ""
+    is_cut, record_bytes = format_name in FLAT, max(1, int(spec.record_length_bytes))
+    counts = sizes // record_bytes if is_cut else np.array(_measure(COUNTERS[format_name], layout, sizes, storage))
+    files = np.arange(layout.num_files)
+    if len(counts) < layout.num_files:
+        samples = int(counts.min())
+        note = f"{samples} samples of each file are read: the fewest of {len(counts)} files that were counted"
+    else:  # most samples in all: files with fewer are left out
+        samples = max(set(counts.tolist()), key=lambda count: count * int((counts >= count).sum()))
+        files = np.flatnonzero(counts >= samples)
+        read, total = samples * len(files), int(counts.sum())
+        note = f"{read:,} of {total:,} samples are read: {samples} of each of {len(files)} files" * (read < total)
+    if samples < 1:
+        fewest = int(counts.argmin())
+        empty = layout.path(fewest if is_cut else _opened_files(layout)[fewest])
+        wanted = f"records of {record_bytes} bytes (dataset.record_length_bytes)" if is_cut else "samples"
+        raise DatasetError(f"{empty} holds no {wanted}: move all such files away")
+    layout = replace(_subset(layout, files), num_samples_per_file=samples)
+    if not is_cut:
+        return layout, sizes[files], note
+    used_bytes = samples * record_bytes
+    note = f"each file is cut into {samples:,} samples of {record_bytes:,} bytes (dataset.record_length_bytes)"
+    return replace(layout, used_bytes=used_bytes), np.minimum(sizes[files], used_bytes), note
 
 
 def _problem_reading(format_name: str, path: str, storage: StorageBase) -> str:
@@ -205,49 +284,7 @@ def _problem_reading(format_name: str, path: str, storage: StorageBase) -> str:
     return ""
 
 
-def _cut_files(layout: Layout, sizes: Sizes, record_bytes: int) -> Readable:
-    """Cut each file into records of one length; what is left at its end belongs to no sample."""
-    counts = sizes // record_bytes
-    samples = _best_count(counts)
-    if samples < 1:
-        raise DatasetError(
-            f"{layout.folder}: no file has the {record_bytes} bytes of a sample: "
-            "set dataset.record_length_bytes to those of one sample"
-        )
-    files = np.flatnonzero(counts >= samples)
-    used_bytes = samples * record_bytes
-    layout = replace(_subset(layout, files), num_samples_per_file=samples, used_bytes=used_bytes)
-    note = f"each file is cut into {samples:,} samples of {record_bytes:,} bytes (dataset.record_length_bytes)"
-    return Readable(layout, np.minimum(sizes[files], used_bytes), (note,))
-
-
-def _counted_files(format_name: str, layout: Layout, sizes: Sizes, storage: StorageBase) -> Readable:
-    """Count the samples of each file or, if there are many files, of COUNTED_FILES among them."""
-    counts = np.array(_measure(COUNTERS[format_name], layout, sizes, storage))
-    is_sampled = len(counts) < layout.num_files
-    samples = int(counts.min()) if is_sampled else _best_count(counts)
-    if samples < 1:
-        empty = layout.path(_opened_files(layout)[int(counts.argmin())])
-        raise DatasetError(f"{empty} holds no samples: move all such files away")
-    if is_sampled:
-        note = f"{samples} samples of each file are read: the fewest of {len(counts)} files that were counted"
-        return Readable(replace(layout, num_samples_per_file=samples), sizes, (note,))
-    files = np.flatnonzero(counts >= samples)
-    layout = replace(_subset(layout, files), num_samples_per_file=samples)
-    total = int(counts.sum())
-    if layout.num_samples == total:
-        return Readable(layout, sizes[files])
-    note = f"{layout.num_samples:,} of {total:,} samples are read: {samples} of each of {len(files)} files"
-    return Readable(layout, sizes[files], (note,))
-
-
-def _best_count(counts: NDArray[np.int64]) -> int:
-    """Return the samples to read of each file so that there are most in all: files with fewer samples are left out."""
-    return max({int(count) for count in counts}, key=lambda samples: samples * int((counts >= samples).sum()))
-
-
 def _subset(layout: Layout, files: NDArray[np.intp]) -> Layout:
-    """Return the layout of some of the files of a layout that lists their names."""
     assert layout.names is not None
     names = tuple(layout.names[file] for file in files)
     return replace(layout, names=names, num_files=len(names))
@@ -274,8 +311,10 @@ def _measure(find: Find, layout: Layout, sizes: Sizes, storage: StorageBase) -> 
         version = base.version_of(path if local is None else local, int(sizes[file]))
         try:
             if (find, version) not in _known_numbers:
-                with cache_restored([local] if local else []), _opened(path, storage) as opened:
-                    _known_numbers[find, version] = find(opened, version)
+                source = base.Source(path, storage.open_received(path))
+                with cache_restored([local] if local else []), contextlib.closing(source):
+                    stream = io.BufferedReader(base.SourceStream(source), base.HEADERS_AT_ONCE_BYTES)
+                    _known_numbers[find, version] = find(stream, version)
         except (OSError, ValueError, base.DamagedError) as error:
             raise DatasetError(
                 f"{path}: its samples can't be counted ({error}): restore it, decompress it if it is compressed, "
@@ -284,13 +323,6 @@ def _measure(find: Find, layout: Layout, sizes: Sizes, storage: StorageBase) -> 
         return _known_numbers[find, version]
 
     return of_each(_opened_files(layout), number_in)
-
-
-@contextlib.contextmanager
-def _opened(path: str, storage: StorageBase) -> Iterator[BinaryIO]:
-    """Open a file; the storage is read in pieces of HEADERS_AT_ONCE_BYTES."""
-    with contextlib.closing(base.Source(path, storage.open_received(path))) as source:
-        yield io.BufferedReader(base.SourceStream(source), base.HEADERS_AT_ONCE_BYTES)
 
 
 def group_rows(file: BinaryIO, _: base.Version | None = None) -> int:

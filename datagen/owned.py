@@ -11,12 +11,13 @@ from __future__ import annotations
 import contextlib
 import errno
 import fcntl
+import itertools
 import json
 import os
 import re
 import shutil
 import stat
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from datagen.errors import SpaceError, UserError
@@ -24,7 +25,6 @@ from datagen.regular import check_local
 
 MARKER = ".dlemu-owned"
 _HEAD = {"dlemu": "names in this folder that dlemu made, and may remove", "version": 1}
-_PART = re.compile(r"\.(.+)\.dlemu-[0-9a-f]{16}\.part", re.DOTALL)
 _MAX_MARKER_BYTES = 64 << 20  # more than a marker of a million names: dlemu wrote no larger one
 _SYSTEM_NAMES = re.compile(
     r"lost\+found|\.Trash.*|\.snapshots?|\.zfs|\.nfs.*|\.fuse_hidden.*|\.lustre|\.DS_Store|\.gitkeep|\$RECYCLE\.BIN|"
@@ -54,23 +54,25 @@ class OwnFolder:
                 os.rmdir(folder)
 
 
-def check_usable(folder: str, setting: str, *, ours: Sequence[str] = ()) -> None:
+def check_usable(folder: str, setting: str) -> None:
     """Raise UserError for a folder with files that dlemu did not create; changes nothing.
 
     A folder is usable if it does not exist, has no files except those of the file system itself, or has a marker.
-    Files of the names `ours` also identify a folder of dlemu's. `setting` is the user's setting for the folder.
+    `setting` is the user's setting for the folder.
     """
     check_local(folder, setting)
-    status = _status(folder)
-    if status is not None and not stat.S_ISDIR(status.st_mode):
-        raise UserError(f"{setting} is {folder}, which is not a folder: set it to a new or empty folder")
-    if status is None or any(os.path.lexists(os.path.join(folder, name)) for name in (MARKER, *ours)):
-        return
     try:
-        foreign = first_foreign(folder)
-    except OSError as error:
+        if not stat.S_ISDIR(os.stat(folder).st_mode):
+            raise UserError(f"{setting} is {folder}, which is not a folder: set it to a new or empty folder")
+        foreign = None if os.path.lexists(os.path.join(folder, MARKER)) else _first_foreign(folder)
+    except (FileNotFoundError, NotADirectoryError):
+        if os.path.lexists(folder):
+            problem = f"{setting} is {folder}, a broken link, or a folder whose files come and go"
+            raise UserError(f"{problem}: name another folder") from None
+        return
+    except OSError as error:  # a loop of links, a name that is too long, a folder that may not be entered or listed
         raise UserError(
-            f"{setting} is {folder}, which can't be listed: {error.strerror}; set it to a folder you may read and write"
+            f"{setting} is {folder}, which can't be used: {error.strerror}; set it to a folder you may read and write"
         ) from error
     if foreign is not None:
         raise UserError(
@@ -79,29 +81,16 @@ def check_usable(folder: str, setting: str, *, ours: Sequence[str] = ()) -> None
         )
 
 
-def _status(folder: str) -> os.stat_result | None:
-    """Return the stat of a path, None if it does not exist; raises UserError for a dangling link."""
-    try:
-        return os.stat(folder)
-    except (FileNotFoundError, NotADirectoryError):
-        if os.path.islink(folder):
-            raise UserError(f"{folder} is a broken link: remove it, or name another folder") from None
-        return None
-    except OSError as error:  # a loop of links, a name that is too long, a folder that may not be entered
-        raise UserError(f"{folder} can't be used: {error.strerror}; name another folder") from error
-
-
-def first_foreign(folder: str) -> str | None:
+def _first_foreign(folder: str) -> str | None:
     """Return the first file below a folder that is not the file system's own, None if there is none."""
     with os.scandir(folder) as entries:
-        for entry in sorted(entries, key=lambda entry: entry.name):
-            if _SYSTEM_NAMES.fullmatch(entry.name):
-                continue
-            if not entry.is_dir(follow_symlinks=False):
-                return entry.path
-            inside = first_foreign(entry.path)
-            if inside is not None:
-                return inside
+        listed = sorted(entries, key=lambda entry: entry.name)
+    for entry in listed:
+        if not _SYSTEM_NAMES.fullmatch(entry.name):
+            is_folder = entry.is_dir(follow_symlinks=False)
+            foreign = _first_foreign(entry.path) if is_folder else entry.path
+            if foreign is not None:
+                return foreign
     return None
 
 
@@ -134,17 +123,21 @@ def missing_folders(folder: str) -> tuple[str, ...]:
 def fresh_folder(parent: str, name: str) -> str:
     """Create a new folder, `NAME`, or `NAME-2` and so on if that exists, in a folder of ours; return its path."""
     os.makedirs(parent, exist_ok=True)
-    number = 1
+    paths = numbered(os.path.join(parent, name))
     while True:
-        path = os.path.join(parent, name if number == 1 else f"{name}-{number}")
+        path = next(paths)
         claim(parent, os.path.basename(path) + "/")
         try:
             os.mkdir(path)
         except FileExistsError:
-            number += 1
             continue
         claim(path)
         return path
+
+
+def numbered(path: str) -> Iterator[str]:
+    yield path
+    yield from (f"{path}-{number}" for number in itertools.count(2))
 
 
 def claim(folder: str, *names: str) -> None:
@@ -305,11 +298,8 @@ def create_new(path: str, *, flags: int = os.O_RDWR, mode: int = 0o644) -> int:
 def create_claimed(folder: str, name: str) -> int:
     """List a file in the folder's marker and create it, replacing a listed one. Raises OSError; others' files stay."""
     claim(folder, name)
-    path = os.path.join(folder, name)
-    if name in claimed(folder):
-        with contextlib.suppress(FileNotFoundError):
-            os.unlink(path)
-    return create_new(path, flags=os.O_WRONLY)
+    remove_files(folder, [name])
+    return create_new(os.path.join(folder, name), flags=os.O_WRONLY)
 
 
 def remove_parts(folder: str, name: str | None = None) -> None:
@@ -317,12 +307,10 @@ def remove_parts(folder: str, name: str | None = None) -> None:
 
     Files that a living writer holds a lock on stay. Raises OSError.
     """
-    parts = []
+    final_name = ".+" if name is None else re.escape(name)
+    is_part = re.compile(rf"\.{final_name}\.dlemu-[0-9a-f]{{16}}\.part", re.DOTALL).fullmatch
     with os.scandir(folder) as entries:
-        for entry in entries:
-            match = _PART.fullmatch(entry.name)
-            if match and name in (None, match[1]) and entry.is_file(follow_symlinks=False):
-                parts.append(entry.path)
+        parts = [entry.path for entry in entries if is_part(entry.name) and entry.is_file(follow_symlinks=False)]
     for path in parts:
         if not is_held(path):
             with contextlib.suppress(FileNotFoundError):
@@ -359,10 +347,8 @@ def is_held(path: str) -> bool:
         return False
     try:
         fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)  # over NFS one that only reads can't ask for more
-    except BlockingIOError:
-        return True
-    except OSError:
-        return False
+    except OSError as error:
+        return isinstance(error, BlockingIOError)
     finally:
         os.close(descriptor)
     return False

@@ -157,7 +157,7 @@ def library(name: str, extra: str, needed_by: str = "this format") -> Any:
     """
     try:
         return importlib.import_module(name)
-    except ImportError as error:
+    except (ImportError, OSError) as error:  # OSError: a shared library is missing
         what = f"{needed_by} needs the Python package {name.partition('.')[0]!r}, which can't be imported ({error})"
         if any(words in str(error).lower() for words in _NO_MEMORY):
             raise SpaceError(f"{what}: raise this process's limit (`ulimit -v`), or free some memory") from error

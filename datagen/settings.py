@@ -36,7 +36,6 @@ ALL_OR_SOME = Meta(ge=-1, le=MAX_PLANNED)  # a count; -1 means all or none, as i
 
 
 def at_least(minimum: float, maximum: float = MAX_COUNT) -> Meta:
-    """Return the range of a count or an amount."""
     return Meta(ge=minimum, le=maximum)
 
 
@@ -60,24 +59,11 @@ def problems(value: Any, where: str = "") -> Iterator[str]:
     A dataclass may have a method `problems(where)` that checks combinations of its values.
     """
     builder = _Builder(type(value), where)
-    builder.section(type(value), vars(value), where)
+    builder.value(type(value), value, where)
     yield from builder.problems
-    yield from _combinations(value, where)
-
-
-def _combinations(value: Any, where: str) -> Iterator[str]:
-    if isinstance(value, Mapping):
-        for key, item in value.items():
-            yield from _combinations(item, _join(where, key))
-    elif is_dataclass(value):
-        for field in fields(value):
-            yield from _combinations(getattr(value, field.name), _join(where, field.name))
-        if hasattr(value, "problems"):
-            yield from value.problems(where)
 
 
 def joined_problems(problems: list[str]) -> str:
-    """Join problems into one message."""
     if len(problems) == 1:
         return problems[0]
     return f"{len(problems)} problems:" + "".join(f"\n  - {problem}" for problem in problems)
@@ -114,7 +100,9 @@ class _Builder:
         origin = get_origin(bare)
         if is_dataclass(hint) and isinstance(hint, type):
             if isinstance(value, hint):
-                return self.section(hint, vars(value), where)
+                section = self.section(hint, vars(value), where)
+                self.problems += value.problems(where) if hasattr(value, "problems") else ()
+                return section
             if isinstance(value, Mapping | None):
                 return self.section(hint, value or {}, where)
         elif origin is dict and isinstance(value, Mapping | None):
@@ -142,8 +130,8 @@ class _Builder:
             options = [str(option) for option in get_args(hint)]
             near = difflib.get_close_matches(str(value), options, 1)
             wanted = f"one of {', '.join(options)}" + (f" (did you mean {near[0]}?)" if near else "")
-        seen = "empty" if value is None else repr(value)
-        self.problems.append(f"{where or 'the settings'} is {seen}: wanted {wanted}")
+        given = "empty" if value is None else repr(value)
+        self.problems.append(f"{where or 'the settings'} is {given}: wanted {wanted}")
         return None
 
     def _unknown_key(self, cls: Any, key: str, where: str) -> str:
@@ -197,7 +185,6 @@ def _hints(cls: Any) -> dict[str, Any]:
 
 
 def _paths(cls: Any, where: str) -> list[str]:
-    """Return the dotted names of all keys in `cls`, including sections."""
     paths = []
     for key, hint in _hints(cls).items():
         path = _join(where, key)

@@ -53,7 +53,6 @@ class ParquetColumn:
 
     @property
     def value_bytes(self) -> int:
-        """Return the bytes of one value."""
         import numpy as np  # settings are imported by every command, for which numpy would be slow
 
         return np.dtype(self.dtype).itemsize * self.size
@@ -127,12 +126,10 @@ class DatasetSpec:
 
     @property
     def sizes_vary(self) -> bool:
-        """Return whether samples differ in size."""
         return self.record_length_bytes_stdev > 0 or bool(self.record_length_bytes_quantiles)
 
     @property
     def element_bytes(self) -> int:
-        """Return the bytes of one element of a record."""
         import numpy as np  # settings are imported by every command, for which numpy would be slow
 
         return np.dtype(self.record_element_type).itemsize
@@ -145,13 +142,17 @@ class DatasetSpec:
         """Yield which settings contradict each other; `where` is the key of this section. `settings.problems` calls
         this, and checks each setting by itself.
         """
-        if self.record_dims and self.record_length_bytes_stdev:
-            yield (
-                f"{where}.record_dims and {where}.record_length_bytes_stdev are both given: records of one shape have "
-                "one size; leave one of the two out"
-            )
-        if self.record_length_bytes_quantiles:
-            yield from self._quantile_problems(where)
+        sizes = self.record_length_bytes_quantiles
+        sized_by = ["record_dims", "record_length_bytes_stdev", "record_length_bytes_quantiles"]
+        given = [f"{where}.{name}" for name in sized_by if getattr(self, name)]
+        given += [f"{where}.parquet.columns"] if sizes and self.parquet.columns else []
+        if len(given) > 1:
+            yield f"{' and '.join(given)} are given, and each sets the size of records: leave all but one out"
+        if sizes:
+            key = f"{where}.record_length_bytes_quantiles"
+            yield from quantiles.problems(sizes, self.record_length_bytes, key, f"{where}.record_length_bytes")
+            if max(sizes) > MAX_RECORD_BYTES:
+                yield f"{key} goes up to {max(sizes):g}: wanted at most {MAX_RECORD_BYTES:g}"
         if not _is_number_type(self.record_element_type):
             actual = f"{where}.record_element_type is {self.record_element_type!r}"
             yield f"{actual}: wanted the name of a NumPy number type, such as uint8 or float32"
@@ -161,27 +162,13 @@ class DatasetSpec:
         with contextlib.suppress(OverflowError):  # by numbers out of range, which are named already
             total_bytes = samples * elements * self.element_bytes
             if total_bytes > MAX_DATASET_BYTES:
-                seen = f"{where}.num_files_train, num_samples_per_file and record_length_bytes multiply to"
-                yield f"{seen} {total_bytes:.3g} bytes: wanted at most {MAX_DATASET_BYTES:.3g}"
+                product = f"{where}.num_files_train, num_samples_per_file and record_length_bytes multiply to"
+                yield f"{product} {total_bytes:.3g} bytes: wanted at most {MAX_DATASET_BYTES:.3g}"
         from datagen import registry  # here, as the formats import this module
 
         # An unknown format is reported when it is opened, with the list of known ones.
         if self.format in registry.names("datagen.formats"):
             yield from registry.find("datagen.formats", self.format, "Format")().unfit(self)
-
-    def _quantile_problems(self, where: str) -> Iterator[str]:
-        key, sizes = f"{where}.record_length_bytes_quantiles", self.record_length_bytes_quantiles
-        yield from quantiles.problems(sizes, self.record_length_bytes, key, f"{where}.record_length_bytes")
-        if max(sizes) > MAX_RECORD_BYTES:
-            yield f"{key} goes up to {max(sizes):g}: wanted at most {MAX_RECORD_BYTES:g}"
-        size_settings = {
-            "record_dims": self.record_dims,
-            "record_length_bytes_stdev": self.record_length_bytes_stdev,
-            "parquet.columns": self.parquet.columns,
-        }
-        for name, value in size_settings.items():
-            if value:
-                yield f"{key} and {where}.{name} are both given, and both set the size of records: leave one out"
 
 
 def _is_number_type(name: str) -> bool:

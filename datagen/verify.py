@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -64,58 +64,52 @@ def verify(
     return sorted(checker.findings, key=lambda finding: finding.path)
 
 
+@dataclass
 class _Checker:
-    """Verifies files in several threads."""
-
-    def __init__(self, files: Files, storage: StorageBase, tally: Tally) -> None:
-        self.findings: list[Damage] = []
-        self._files = files
-        self._storage = storage
-        self._tally = tally
+    files: Files
+    storage: StorageBase
+    tally: Tally
+    findings: list[Damage] = field(default_factory=list)
 
     def worker(self) -> Callable[[int], None]:
         """Return a function that checks one file, with its own buffers; each thread calls this once."""
         generated, stored = AlignedBuffer(), AlignedBuffer()
 
         def check(running_index: int) -> None:
-            for part in self._files.parts(running_index):
-                self._check(running_index, part, generated, stored)
-            self._tally.add(files=1)
+            for part in self.files.parts(running_index):
+                try:
+                    with reading(part.path):
+                        message = self._difference(running_index, part, generated, stored)
+                except DatasetError as error:
+                    message = str(error)
+                if message:
+                    self.findings.append(Damage(part.path, message))
+            self.tally.add(files=1)
 
         return check
 
-    def _check(self, running_index: int, part: Part, generated: AlignedBuffer, stored: AlignedBuffer) -> None:
-        try:
-            with reading(part.path):
-                if next(iter(self._storage.sizes([part.path]))) is None:
-                    message = "there is no such file"
-                else:
-                    message = self._difference(running_index, part, generated, stored)
-        except DatasetError as error:
-            message = str(error)
-        if message:
-            self.findings.append(Damage(part.path, message))
-
     def _difference(self, running_index: int, part: Part, generated: AlignedBuffer, stored: AlignedBuffer) -> str:
         """Generate the file again, into a writer that compares instead of writing; return how they differ, or ''."""
-        with contextlib.closing(self._storage.open(part.path)) as reader:
+        if next(iter(self.storage.sizes([part.path]))) is None:
+            return "there is no such file"
+        with contextlib.closing(self.storage.open(part.path)) as reader:
             comparison = _Comparison(reader, stored)
-            comparison.on_advance = self._tally.add
+            comparison.on_advance = self.tally.add
             try:
                 part.write(comparison, generated)
                 offset = min(reader.size_bytes, comparison.position)
                 if reader.size_bytes == comparison.position:
                     return ""
             except _DifferenceError as difference:
-                offset = difference.offset
+                (offset,) = difference.args
             message = self._explained(running_index, part, reader, offset)
-        if self._files.spec.compression != "none":
+        if self.files.spec.compression != "none":
             message += "; the version of the library that compresses decides on its bytes, too"
         return message
 
     def _explained(self, running_index: int, part: Part, reader: Reader, offset: int) -> str:
         """Return what is wrong with a file that first differs at `offset`."""
-        content = self._files.content
+        content = self.files.content
         if part.size_bytes in (None, reader.size_bytes):
             message = f"it differs from what was generated, at offset {offset}"
             if not part.is_side:
@@ -131,11 +125,7 @@ class _Checker:
 
 
 class _DifferenceError(Exception):
-    """The file differs, first at `offset`."""
-
-    def __init__(self, offset: int) -> None:
-        super().__init__(offset)
-        self.offset = offset
+    """The file differs, first at the offset that is the error's argument."""
 
 
 class _Comparison(NullWriter):

@@ -22,7 +22,7 @@ from dlemu.jobs.training.plan import TrainingJob
 from dlemu.jobs.training.result import Run, RunLog, make_run
 from dlemu.jobs.training.steplog import EVALUATION, STEP_DTYPE, TRAINING, StepRows
 from dlemu.machine.environment import HostFacts, StorageFacts
-from dlemu.plan.samples import hash_samples
+from dlemu.plan.samples import RankPlan, hash_samples
 from dlemu.results.kinds import kind_of
 from dlemu.results.measured import MeasuredRun, write_measured, write_summary
 from dlemu.telemetry import DeviceFacts, HostTelemetry, Series
@@ -217,7 +217,9 @@ def _stretch(
         row["started_ns"], row["finished_ns"] = row["ready_ns"] - 9 * MS, row["ready_ns"] - 200_000
         row["read_ns"], row["samples"], row["read_calls"] = 7 * MS, plan.batch_size, plan.batch_size
         row["app_bytes"] = plan.batch_size * (SAMPLE_BYTES + 500)
-        row["sample_hash"] = [hash_samples(plan.sample_ids(rank, epoch, first + index)) for rank in range(job.ranks)]
+        row["sample_hash"] = [
+            hash_samples(RankPlan(plan, rank).sample_ids(epoch, first + index)) for rank in range(job.ranks)
+        ]
         free_ns, asked_ns = int(end_ns.max()), row["met_ns"].copy()
     flat: StepRows = rows.reshape(-1)
     return flat, int(asked_ns.max()) + MS

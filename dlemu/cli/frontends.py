@@ -119,23 +119,21 @@ def allow(workload: Workload, making_bytes: int, ranks: int | None, *, yes: bool
     if making_bytes <= CONFIRM_ABOVE_BYTES or yes:
         return
     from datagen.generate import check_space, files_of
-    from dlemu.runner.datasets import free_bytes
 
-    folder = workload.dataset.data_folder
-    check_space(files_of(workload.dataset), open_storage(workload.storage_spec.buffered))
+    storage, folder = open_storage(workload.storage_spec.buffered), workload.dataset.data_folder
+    check_space(files_of(workload.dataset), storage)
     plan = f"{size(making_bytes)} will be made in {folder}"
     if ranks:
         plan += f" for {count(ranks, 'rank')}"
-    free = free_bytes(workload, folder)
-    if free is not None:
+    if (free := storage.free_bytes(folder)) is not None:
         plan += f" ({size(free)} are free there)"
     if sys.stdin.isatty() and sys.stderr.isatty():
         if click.confirm(f"{plan}. Continue?", err=True):
             return
         raise UserError("nothing was made")
-    can_scale = TRIAL_SCALE in workload.scales and not workload.scale
-    smaller = f"; to try it with less: scale={TRIAL_SCALE}" if can_scale else ""
-    raise UserError(f"{plan}: add --yes to make them{smaller}")
+    if TRIAL_SCALE in workload.scales and not workload.scale:
+        raise UserError(f"{plan}: add --yes to make them; to try it with less: scale={TRIAL_SCALE}")
+    raise UserError(f"{plan}: add --yes to make them")
 
 
 def make_here(workload: Workload, *, as_json: bool, yes: bool) -> None:

@@ -25,21 +25,18 @@ _NO_DATASET_GIB = 8 * 64 * 1024 / GIB
 
 
 @dataclass(frozen=True, kw_only=True)
-class DlioCheckpoints(DlioRun[ExportedCheckpoints]):
+class DlioCheckpoints(DlioRun):
     """A checkpoint run in DLIO's terms."""
+
+    run: ExportedCheckpoints
+    data_gib_per_host = _NO_DATASET_GIB
 
     @cached_property
     def size_gib(self) -> float:
         """Size of one checkpoint, all ranks of this run together: the bytes of its tensors only, as in DLIO."""
         return self.run.plan.tensor_bytes() / GIB
 
-    @property
-    def data_gib_per_host(self) -> float:
-        """Size of DLIO's default dataset, which is never read."""
-        return _NO_DATASET_GIB
-
     def counts(self) -> dict[str, int]:
-        """Return summary.json's numbers of files and epochs: those of DLIO's default dataset."""
         return dict(_NO_DATASET)
 
     def rows_of(self, rank: int) -> IoRows:
@@ -47,45 +44,35 @@ class DlioCheckpoints(DlioRun[ExportedCheckpoints]):
         rows: IoRows = self.run.rows[self.run.rows["rank"] == rank]
         return rows
 
-    def seconds(self, row: Any) -> float:
-        """Return how long a checkpoint took, computed from its time stamps."""
-        return (self.us(row["ended_ns"]) - self.us(row["began_ns"])) / 1e6
-
-    def rate(self, row: Any) -> float:
-        """Return GiB/s: all ranks' bytes divided by the time of the row's rank."""
-        seconds = self.seconds(row)
-        return self.size_gib / seconds if seconds else 0.0
+    def entry(self, row: Any) -> dict[str, Any]:
+        """Return a checkpoint's time on a rank by its stamps, and all ranks' bytes divided by that time."""
+        seconds = (self.us(row["ended_ns"]) - self.us(row["began_ns"])) / 1e6
+        return self.checkpoint(row["began_ns"], row["ended_ns"], seconds, self.size_gib)
 
     def metric(self) -> dict[str, Any]:
         """Return the figures of the phases that ran; DLIO of 2026 omits the others."""
         figures: dict[str, Any] = {}
         for phase, key in KEYS.items():
             rows = [row for row in self.rows_of(0) if row["phase"] == phase]
-            figures |= checkpoint_figures(key, list(map(self.rate, rows)), list(map(self.seconds, rows)))
+            figures |= checkpoint_figures(key, list(map(self.entry, rows)))
         return figures | {"checkpoint_size_GB": self.size_gib}
 
     def stats_of(self, rank: int) -> dict[str, Any]:
-        """Return each checkpoint's time on this rank, and all ranks' bytes divided by that time."""
         rows = self.rows_of(rank)
-        stats: dict[str, Any] = {"start": self.stamp(self.started_ns)}
+        stats: dict[str, Any] = {"start": self.stamp(self.run.journal.started_ns)}
         for row in rows:
-            stats[f"{KEYS[row['phase']]}_ckpt{row['checkpoint']}"] = {
-                "start": self.stamp(row["began_ns"]),
-                "end": self.stamp(row["ended_ns"]),
-                "duration": self.seconds(row),
-                "throughput": self.rate(row),
-            }
+            stats[f"{KEYS[row['phase']]}_ckpt{row['checkpoint']}"] = self.entry(row)
         ended_ns = max(rows["ended_ns"].tolist(), default=self.ended_ns)
         return {EPOCH: stats | {"end": self.stamp(ended_ns)}}
 
     def epochs_of(self, rank: int) -> dict[str, Any]:
-        """Return the single epoch, whose step lists are empty."""
         steps: dict[str, Any] = {name: {} for name in ("load", "proc", "throughput", "au", "compute")}
-        return {EPOCH: {"start": self.stamp(self.started_ns), **steps, "end": self.stamp(self.ended_ns)}}
+        return {EPOCH: {"start": self.stamp(self.run.journal.started_ns), **steps, "end": self.stamp(self.ended_ns)}}
 
     def lines(self) -> Iterator[str]:
         """Yield the sizes, then a line when each checkpoint starts and finishes."""
-        model, plan, began = self.workload.model, self.run.plan, self.stamp(self.started_ns)
+        model, plan = self.run.workload.model, self.run.plan
+        began = self.stamp(self.run.journal.started_ns)
         subset = " (subset)" if len(plan.ranks) < plan.grid.ranks else ""
         if subset:
             yield f"{began} Performing subset checkpointing: {len(plan.ranks)} of {plan.grid.ranks}"
@@ -95,8 +82,8 @@ class DlioCheckpoints(DlioRun[ExportedCheckpoints]):
             yield f"{began} Optimizer state size: {plan.tensor_bytes('optimizer') / GIB:.6f} GB {subset}"
         yield f"{began} Total checkpoint size: {self.size_gib:.6f} GB {subset}"
         for row in self.rows_of(0):
-            verb = "saving" if row["phase"] == WRITE else "loading"
+            verb, entry = "saving" if row["phase"] == WRITE else "loading", self.entry(row)
             action = f"{verb} checkpoint {row['checkpoint']} for epoch {EPOCH}"
-            speed = f"{self.seconds(row):.4f} s; Throughput: {self.rate(row):.4f} GB/s"
-            yield f"{self.stamp(row['began_ns'])} Starting {action}"
-            yield f"{self.stamp(row['ended_ns'])} Finished {action} in {speed}"
+            yield f"{entry['start']} Starting {action}"
+            speed = f"{entry['duration']:.4f} s; Throughput: {entry['throughput']:.4f} GB/s"
+            yield f"{entry['end']} Finished {action} in {speed}"

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from datetime import datetime
 
+from datagen import owned
 from datagen.errors import UserError
 from dlemu.config import load, workload_names
 from dlemu.config.loading import DEFAULT_WORKLOAD
@@ -39,8 +40,9 @@ def load_command(words: Sequence[str], config_dir: str | None) -> tuple[Workload
         config_folder=None if subfolder is None else os.path.join(hydra_folder, str(subfolder)),
         overrides=(f"workload={choice}", *overrides) if choice else tuple(overrides),
     )
-    output = replace(workload.output, folder=_unused(os.path.join(folder, OWN_FOLDER)))
-    return replace(workload, output=output), folders
+    own_folders = owned.numbered(os.path.join(folder, OWN_FOLDER))  # one without an earlier run
+    unused = next(own for own in own_folders if not os.path.exists(os.path.join(own, "summary.json")))
+    return replace(workload, output=replace(workload.output, folder=unused)), folders
 
 
 def _workload_overrides(choice: str, config_dir: str | None) -> list[str]:
@@ -59,9 +61,8 @@ def _workload_overrides(choice: str, config_dir: str | None) -> list[str]:
     if os.path.exists(shipped_path) and not is_users:
         return [override(("workload",), shipped_path)]
     base, _, accelerator = choice.rpartition("_")
-    if choice in workload_names(config_dir) or base not in workload_names():
-        return [f"workload={choice}"]
-    if accelerator not in load([f"workload={base}"]).accelerators:
+    is_own = choice in workload_names(config_dir) or base not in workload_names()
+    if is_own or accelerator not in load([f"workload={base}"]).accelerators:
         return [f"workload={choice}"]
     return [f"workload={base}", f"accelerator={accelerator}"]
 
@@ -73,13 +74,3 @@ def _with_time(folder: str) -> str:
     if "${" in folder:
         raise UserError(f"hydra.run.dir={folder}: only ${{now:FORMAT}} is filled in here; write the rest out")
     return folder
-
-
-def _unused(folder: str) -> str:
-    """Return the folder, with a number appended if it holds an earlier run: dlemu, dlemu-2, dlemu-3."""
-    unused = folder
-    number = 1
-    while os.path.exists(os.path.join(unused, "summary.json")):
-        number += 1
-        unused = f"{folder}-{number}"
-    return unused

@@ -11,6 +11,7 @@ import yaml
 from datagen.errors import UserError
 from dlemu.config.dump import published
 from dlemu.config.duration import Duration
+from dlemu.config.overrides import override
 from dlemu.config.schema import Checkpoint, Model, Workload
 from dlemu.config.translate import RENAMED_VALUES
 
@@ -22,25 +23,17 @@ _SECTIONS = ("workflow", "dataset", "reader", "train", "evaluation", "checkpoint
 _TRANSFORMER_KEYS = ("vocab_size", "hidden_size", "ffn_hidden_size", "num_attention_heads", "num_kv_heads")
 """Fields of `model.transformer` that DLIO knows."""
 _TRAINING_CHECKPOINT_KEYS = (
-    "checkpoint_folder",
-    "checkpoint_after_epoch",
-    "epochs_between_checkpoints",
-    "steps_between_checkpoints",
-    "type",
-    "fsync",
+    *("checkpoint_folder", "checkpoint_after_epoch", "epochs_between_checkpoints", "steps_between_checkpoints"),
+    *("type", "fsync"),
 )
 """Settings of `checkpoint` that DLIO reads when it trains."""
 _CHECKPOINT_RUN_KEYS = (
-    "checkpoint_folder",
-    "time_between_checkpoints",
-    "num_checkpoints_write",
-    "num_checkpoints_read",
-    "fsync",
+    *("checkpoint_folder", "time_between_checkpoints", "num_checkpoints_write", "num_checkpoints_read", "fsync"),
 )
 """Settings of `checkpoint` that every DLIO workload without training has."""
 _CHECKPOINT_RUN_OPTIONS = ("mode", "rank_sync", "recovery_rank_shift", "randomize_tensor")
 """Settings of `checkpoint` that a DLIO workload without training has only if they differ from the default."""
-_DLEMU_KEYS = {
+_DLEMU_KEYS: dict[str, tuple[str, ...]] = {
     "dataset": ("compressibility", "seed", "record_length_bytes_quantiles", "source"),
     "reader": (
         *("engine", "decode", "evict_page_cache", "page_cache_percent", "verify", "nice"),
@@ -50,14 +43,15 @@ _DLEMU_KEYS = {
     "metric": ("ceiling_seconds", "scaling_seconds", "cached", "verdict"),
 }
 """Section -> settings that DLIO does not have; only the config.yaml in dlemu's own folder has them."""
-_LOADERS = ("pytorch", "tensorflow", "dali")
-_FORMATS = (
-    *("tfrecord", "hdf5", "csv", "npz", "npy", "jpeg", "png"),
-    *("indexed_binary", "mmap_indexed_binary", "synthetic", "parquet"),
-)
-"""DLIO's formats (its enumeration `FormatType`); parquet is only in MLCommons' fork for v3.0."""
-_COMPRESSIONS = ("none", "gzip", "zip")
-"""Compressions that both DLIO (its enumeration `Compression`) and dlemu have."""
+_VALUES: dict[tuple[str, str], tuple[str, ...]] = {
+    ("reader", "data_loader"): ("pytorch", "tensorflow", "dali"),
+    ("dataset", "format"): (
+        *("tfrecord", "hdf5", "csv", "npz", "npy", "jpeg", "png"),
+        *("indexed_binary", "mmap_indexed_binary", "synthetic", "parquet"),
+    ),
+    ("dataset", "compression"): ("none", "gzip", "zip"),
+}
+"""Setting -> values that DLIO has, too (its enumerations); format parquet is only in MLCommons' fork for v3.0."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,7 +66,6 @@ class DlioFolders:
 
 
 def only_checkpoints(workload: Workload) -> bool:
-    """Return whether a workload saves and loads checkpoints and does nothing else."""
     return workload.workflow.checkpoint and not workload.workflow.train
 
 
@@ -83,7 +76,9 @@ def dlio_workload(workload: Workload) -> dict[str, Any]:
     if only_checkpoints(workload):
         generates = workload.workflow.generate_data
         tree["workflow"] = {"generate_data": generates, "train": False, "checkpoint": True}
-        tree["checkpoint"] = _checkpoint_run(workload.checkpoint)
+        settings, defaults = _to_plain(workload.checkpoint), _to_plain(Checkpoint())
+        changed = [key for key in _CHECKPOINT_RUN_OPTIONS if settings[key] != defaults[key]]
+        tree["checkpoint"] = {key: settings[key] for key in (*_CHECKPOINT_RUN_KEYS, *changed)}
         return tree
     for name in _SECTIONS:
         dlemu_keys = _DLEMU_KEYS.get(name, ())
@@ -118,12 +113,6 @@ def _model(model: Model) -> dict[str, Any]:
     return tree
 
 
-def _checkpoint_run(settings: Checkpoint) -> dict[str, Any]:
-    tree, defaults = _to_plain(settings), _to_plain(Checkpoint())
-    changed = [key for key in _CHECKPOINT_RUN_OPTIONS if tree[key] != defaults[key]]
-    return {key: tree[key] for key in (*_CHECKPOINT_RUN_KEYS, *changed)}
-
-
 def _to_plain(value: Any) -> Any:
     """Return a section as a mapping, and a setting's value as DLIO's YAML has it."""
     if isinstance(value, Duration):  # DLIO does not know `empirical`, and sleeps 0 s for an unknown type
@@ -145,16 +134,8 @@ def dlio_overrides(workload: Workload, base: Workload) -> list[str]:
         base_section = base_tree.get(section, {})
         for key, value in tree.get(section, {}).items():
             if value != base_section.get(key):
-                overrides.append(f"++workload.{section}.{key}={_override_text(value)}")
+                overrides.append(override(("++workload", section, key), value))
     return overrides
-
-
-def _override_text(value: Any) -> str:
-    if isinstance(value, dict):
-        return "{" + ",".join(f"{key}:{_override_text(item)}" for key, item in value.items()) + "}"
-    if isinstance(value, list):
-        return "[" + ",".join(_override_text(item) for item in value) + "]"
-    return str(value)
 
 
 def _name_in_dlio(workload: Workload) -> str:
@@ -176,16 +157,19 @@ def dlio_yaml(workload: Workload) -> str:
         # DLIO 2.x reads `model_size_bytes`, older versions `model_size`.
         tree["model"]["model_size_bytes"] = tree["model"]["model_size"]
     if not only_checkpoints(workload):
-        _check_dlio_has("reader.data_loader", workload.reader.data_loader, _LOADERS)
-        _check_dlio_has("dataset.format", workload.dataset.format, _FORMATS)
-        _check_dlio_has("dataset.compression", workload.dataset.compression, _COMPRESSIONS)
+        for (section, key), values in _VALUES.items():
+            value = getattr(getattr(workload, section), key)
+            if value not in values:
+                raise UserError(f"{section}.{key} is {value!r}, which DLIO does not have: wanted {', '.join(values)}")
         _adapt_training_sections(tree)
-    return _header(workload) + yaml.safe_dump(tree, sort_keys=False)
-
-
-def _check_dlio_has(key: str, value: str, choices: tuple[str, ...]) -> None:
-    if value not in choices:
-        raise UserError(f"{key} is {value!r}, which DLIO does not have: wanted one of {', '.join(choices)}")
+    name = _name_in_dlio(workload)
+    lines = [
+        f"written by dlemu; with this file at DIR/workload/{name}.yaml:",
+        f"  mpirun -np {workload.ranks} dlio_benchmark --config-dir DIR workload={name}",
+    ]
+    if changed := list(_settings_not_in_dlio(workload)):
+        lines.append("DLIO has no setting for these, which were not dlemu's defaults: " + ", ".join(changed))
+    return "".join(f"# {line}\n" for line in lines) + yaml.safe_dump(tree, sort_keys=False)
 
 
 def _adapt_training_sections(tree: dict[str, Any]) -> None:
@@ -204,38 +188,23 @@ def _adapt_training_sections(tree: dict[str, Any]) -> None:
     tree["output"] = {"metric": {key: metric.pop(key) for key in ("exclude_start_steps", "exclude_end_steps")}}
 
 
-def _header(workload: Workload) -> str:
-    name = _name_in_dlio(workload)
-    lines = [
-        f"written by dlemu; with this file at DIR/workload/{name}.yaml:",
-        f"  mpirun -np {workload.ranks} dlio_benchmark --config-dir DIR workload={name}",
-    ]
-    changed = [*_model_settings_not_in_dlio(workload.model), *_settings_not_in_dlio(workload)]
-    if changed:
-        lines.append("DLIO has no setting for these, which were not dlemu's defaults: " + ", ".join(changed))
-    return "".join(f"# {line}\n" for line in lines)
-
-
 def _settings_not_in_dlio(workload: Workload) -> Iterator[str]:
-    """Yield KEY=VALUE for each setting that DLIO does not have and that differs from its default."""
-    if only_checkpoints(workload):
-        dlio_keys = {*_TRAINING_CHECKPOINT_KEYS, *_CHECKPOINT_RUN_KEYS, *_CHECKPOINT_RUN_OPTIONS}
-        dlemu_keys = {"checkpoint": [field.name for field in fields(Checkpoint) if field.name not in dlio_keys]}
-    else:
-        dlemu_keys = {name: list(keys) for name, keys in _DLEMU_KEYS.items()}
-    for name, keys in dlemu_keys.items():
-        section, defaults = getattr(workload, name), getattr(Workload(), name)
-        for field in fields(section):
-            value = getattr(section, field.name)
-            if field.name in keys and value != getattr(defaults, field.name):
-                yield f"{name}.{field.name}={str(value).lower() if isinstance(value, bool) else value}"
+    """Yield KEY=VALUE for each setting that DLIO does not have and that differs from its default.
 
-
-def _model_settings_not_in_dlio(model: Model) -> Iterator[str]:
-    """Yield KEY=VALUE for each size that DLIO does not have: without it, DLIO would save a different, smaller model."""
-    for field in fields(model.transformer):
-        size = getattr(model.transformer, field.name)
-        if size and field.name not in _TRANSFORMER_KEYS:
-            yield f"model.transformer.{field.name}={size}"
+    Without the sizes of its model, DLIO would save a different, smaller one.
+    """
+    model = workload.model
+    for key, size in vars(model.transformer).items():
+        if size and key not in _TRANSFORMER_KEYS:
+            yield f"model.transformer.{key}={size}"
     if model.parallelism.expert > 1:
         yield f"model.parallelism.expert={model.parallelism.expert}"
+    keys = _DLEMU_KEYS
+    if only_checkpoints(workload):
+        dlio_keys = {*_TRAINING_CHECKPOINT_KEYS, *_CHECKPOINT_RUN_KEYS, *_CHECKPOINT_RUN_OPTIONS}
+        keys = {"checkpoint": tuple(key for key in vars(workload.checkpoint) if key not in dlio_keys)}
+    for name in keys:
+        section, defaults = getattr(workload, name), getattr(Workload(), name)
+        for key in keys[name]:
+            if getattr(section, key) != getattr(defaults, key):
+                yield override((name, key), getattr(section, key))

@@ -56,9 +56,9 @@ def export_run(folders: DlioFolders, run: Any) -> str:
     exported = kind_named(run.facts.kind).load_job().exported
     if exported is None:
         return ""
-    from dlemu.dlio.files import proc_facts
     from dlemu.dlio.results import write_results
     from dlemu.dlio.training import DlioTraining
+    from dlemu.machine.environment import proc_facts
     from dlemu.results.exported import ExportedCheckpoints, ExportedSteps
 
     host = {"cpuinfo": proc_facts("cpuinfo"), "meminfo": proc_facts("meminfo")}

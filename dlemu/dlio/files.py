@@ -16,6 +16,7 @@ from dlemu import __version__
 from dlemu.config import load, workload_names
 from dlemu.config.schema import Workload
 from dlemu.dlio.config import LOG, DlioFolders, dlio_overrides, dlio_workload
+from dlemu.results.wording import count
 
 GIB = 2**30
 _RESULT_FILE = re.compile(r"^(summary\.json|\d+_output\.json|\d+_per_epoch_stats\.json)$")
@@ -24,34 +25,30 @@ _RESULT_FILE = re.compile(r"^(summary\.json|\d+_output\.json|\d+_per_epoch_stats
 def begin_dlio_files(folders: DlioFolders, workload: Workload, ranks: int) -> str:
     """Write what hydra and DLIO write first, remove an earlier run's results, and return the log's first lines.
 
-    So a run that fails leaves its log and configuration, and no stale results of an earlier run. Raises SpaceError.
+    So a run that fails leaves its log and configuration, and no stale results of an earlier run. Raises SpaceError, and
+    UserError if the folder holds results that dlemu did not write.
     """
-    flow = workload.workflow
-    _remove_old_results(folders.folder)
-    if flow.train or flow.checkpoint:
-        os.makedirs(folders.folder, exist_ok=True)
-        rank_files = [f"{rank}_{name}.json" for rank in range(ranks) for name in ("output", "per_epoch_stats")]
-        owned.claim(folders.folder, "summary.json", *rank_files)
-    write_config(folders, workload)
-    phases = [name for name in ("generate_data", "train", "evaluation", "checkpoint") if getattr(flow, name)]
-    work = " and ".join(phases) or "nothing"
-    on_ranks = "on 1 rank" if ranks == 1 else f"on {ranks} ranks"
-    text = f"[OUTPUT] {_now()} dlemu {__version__} as a drop-in replacement for DLIO: {work} {on_ranks}\n"
-    text += "".join(f"[WARNING] {_now()} {note}\n" for note in workload.notes)
-    write_text(folders.folder, LOG, text)
-    return text
-
-
-def _remove_old_results(folder: str) -> None:
-    """Remove an earlier dlemu run's results; raises UserError if the folder holds results that dlemu did not write."""
+    flow, folder = workload.workflow, folders.folder
     results = {name for name in os.listdir(folder) if _RESULT_FILE.match(name)} if os.path.isdir(folder) else set()
-    foreign = sorted(results - owned.claimed(folder))
-    if foreign:
+    if foreign := sorted(results - owned.claimed(folder)):
         raise UserError(
             f"{folder} holds results that dlemu did not write ({', '.join(foreign[:3])}): set hydra.run.dir, or "
             "output.folder, to a folder without any"
         )
     owned.remove_files(folder, results)  # only the results: other commands of dlemu own the other claimed files
+    if flow.train or flow.checkpoint:
+        os.makedirs(folder, exist_ok=True)
+        rank_files = [f"{rank}_{name}.json" for rank in range(ranks) for name in ("output", "per_epoch_stats")]
+        owned.claim(folder, "summary.json", *rank_files)
+    write_config(folders, workload)
+    phases = [name for name in ("generate_data", "train", "evaluation", "checkpoint") if getattr(flow, name)]
+    work = " and ".join(phases) or "nothing"
+    text = (
+        f"[OUTPUT] {_now()} dlemu {__version__} as a drop-in replacement for DLIO: {work} on {count(ranks, 'rank')}\n"
+    )
+    text += "".join(f"[WARNING] {_now()} {note}\n" for note in workload.notes)
+    write_text(folder, LOG, text)
+    return text
 
 
 def log_generation(folders: DlioFolders) -> str:
@@ -87,31 +84,17 @@ def _shipped_workload(workload: Workload) -> Workload:
     """Return the shipped workload of the same name, with its accelerator if it has that; else all defaults."""
     if workload.model.name not in workload_names():
         return Workload()
-    override = f"workload={workload.model.name}"
-    shipped = load([override])
-    if workload.accelerator in shipped.accelerators:
-        return load([override, f"accelerator={workload.accelerator}"])
-    return shipped
+    words = [f"workload={workload.model.name}"]
+    if workload.accelerator in load(words).accelerators:
+        words.append(f"accelerator={workload.accelerator}")
+    return load(words)
 
 
 def stamp(microseconds: int) -> str:
     """Return DLIO's time stamp, local time: %Y-%m-%dT%H:%M:%S.%f."""
     moment = datetime.fromtimestamp(microseconds // 1_000_000).replace(microsecond=microseconds % 1_000_000)
-    return moment.strftime("%Y-%m-%dT%H:%M:%S.%f")
+    return moment.isoformat(timespec="microseconds")
 
 
 def _now() -> str:
-    return datetime.now().strftime("%Y-%m-%dT%H:%M:%S.%f")
-
-
-def proc_facts(name: str) -> dict[str, str]:
-    """Return the `KEY: VALUE` lines of /proc/NAME, {} without such a file.
-
-    /proc/cpuinfo repeats its keys for each processor: the last processor's values remain, without its number.
-    """
-    path = os.path.join("/proc", name)
-    if not os.path.exists(path):
-        return {}
-    with open(path) as lines:
-        pairs = [line.split(":", 1) for line in lines if ":" in line]
-    return {key.strip(): value.strip() for key, value in pairs if key.strip() != "processor"}
+    return datetime.now().isoformat(timespec="microseconds")

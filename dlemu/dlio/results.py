@@ -12,10 +12,9 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import fmean, pstdev
-from typing import Any, Generic, TypeVar
+from typing import Any
 
 from datagen.atomic import write_text
-from dlemu.config.schema import Workload
 from dlemu.dlio.config import LOG, DlioFolders
 from dlemu.dlio.files import GIB, stamp, write_config
 from dlemu.machine.environment import HostFacts
@@ -35,42 +34,33 @@ _LABELS = (
     ("Eval Throughput (MB/second)", "eval_io", "MB_per_second"),
 )
 """(label in the log, KEY, UNIT) of the figures that summary.json has as `KEY_mean_UNIT` and `KEY_stdev_UNIT`."""
-R = TypeVar("R", bound=ExportedRun)
 
 
 @dataclass(frozen=True, kw_only=True)
-class DlioRun(ABC, Generic[R]):
-    """A run in DLIO's terms."""
+class DlioRun(ABC):
+    """A run in DLIO's terms; `cpuinfo` (the last processor's) and `meminfo` are those of rank 0's host in /proc."""
 
-    run: R
+    run: ExportedRun
     cpuinfo: Mapping[str, str] = field(default_factory=dict)
-    """/proc/cpuinfo of rank 0's host, the entry of the last processor."""
     meminfo: Mapping[str, str] = field(default_factory=dict)
-    """/proc/meminfo of rank 0's host."""
-
-    @property
-    def workload(self) -> Workload:
-        """The settings of the run."""
-        return self.run.workload
-
-    @property
-    def started_ns(self) -> int:
-        """Start of the run on rank 0's monotonic clock."""
-        return self.run.journal.started_ns
 
     @property
     def ended_ns(self) -> int:
         """End of the run on rank 0's monotonic clock; equal to the start if the run did not end."""
-        ended_ns = self.run.journal.ended_ns
-        return self.started_ns if ended_ns is None else ended_ns
+        return self.run.journal.ended_ns or self.run.journal.started_ns
 
     def us(self, clock_ns: int) -> int:
-        """Convert a time of rank 0's monotonic clock to microseconds since 1970."""
         return (int(clock_ns) + self.run.journal.wall_clock_offset_ns) // 1000  # of a NumPy integer, too
 
     def stamp(self, clock_ns: int) -> str:
         """Return DLIO's time stamp for a time of rank 0's monotonic clock."""
         return stamp(self.us(clock_ns))
+
+    def checkpoint(self, started_ns: int, ended_ns: int, seconds: float, gib: float) -> dict[str, Any]:
+        """Return the entry of a checkpoint in R_per_epoch_stats.json."""
+        rate = gib / seconds if seconds else 0.0
+        start, end = self.stamp(started_ns), self.stamp(ended_ns)
+        return {"start": start, "end": end, "duration": seconds, "throughput": rate}
 
     @property
     @abstractmethod
@@ -99,15 +89,14 @@ class DlioRun(ABC, Generic[R]):
 
     def summary(self) -> dict[str, Any]:
         """Return summary.json. Lists about hosts have one value per host, in node order."""
-        hosts, counts = self.run.journal.hosts, self.counts()
-        epochs = counts.pop("epochs")
+        hosts = self.run.journal.hosts
         return {
-            "start": self.stamp(self.started_ns),
+            "start": self.stamp(self.run.journal.started_ns),
             "num_accelerators": self.run.ranks,
             "num_hosts": len(hosts),
             "hostname": hosts[0].host,
             "metric": self.metric(),
-            **counts,
+            **self.counts(),
             "host_cpu_count": [host.cpu_count for host in hosts],
             "host_processor_name": hosts[0].processor,
             "potential_caching": [self._may_cache(host) for host in hosts],
@@ -115,7 +104,6 @@ class DlioRun(ABC, Generic[R]):
             "host_meminfo": self.meminfo,
             "host_memory_GB": [host.memory_bytes / GIB for host in hosts],
             "data_size_per_host_GB": self.data_gib_per_host,
-            "epochs": epochs,
             "end": self.stamp(self.ended_ns),
         }
 
@@ -140,15 +128,19 @@ class DlioRun(ABC, Generic[R]):
         return int(self.data_gib_per_host < host.memory_bytes / GIB)
 
     def log(self) -> str:
-        """Return dlio.log."""
+        """Return dlio.log; scripts search it for the figures by DLIO's labels."""
         sizes = f"ranks: {self.run.ranks}, hosts: {len(self.run.journal.hosts)}"
-        output = [f"{self.stamp(self.started_ns)} a run of dlemu in DLIO's files, {sizes}", *self.lines()]
-        metric = [_RULE, f"Number of Simulated Accelerators: {self.run.ranks} ", *_labelled(self.metric()), _RULE]
-        lines = [*(f"[OUTPUT] {line}" for line in output), *(f"[METRIC] {line}" for line in metric)]
+        output = [f"{self.stamp(self.run.journal.started_ns)} a run of dlemu in DLIO's files, {sizes}", *self.lines()]
+        metric, labelled = self.metric(), [f"Number of Simulated Accelerators: {self.run.ranks} "]
+        for label, key, unit in _LABELS:
+            if f"{key}_mean_{unit}" in metric:
+                labelled.append(f"{label}: {metric[f'{key}_mean_{unit}']:.4f} ({metric[f'{key}_stdev_{unit}']:.4f})")
+        labelled += [f"{key}: {value}" for key, value in metric.items() if key.endswith("_au_meet_expectation")]
+        lines = [*(f"[OUTPUT] {line}" for line in output), *(f"[METRIC] {line}" for line in (_RULE, *labelled, _RULE))]
         return "".join(f"{line}\n" for line in lines)
 
 
-def write_results(folders: DlioFolders, run: DlioRun[Any]) -> str:
+def write_results(folders: DlioFolders, run: DlioRun) -> str:
     """Write summary.json, both files of each rank, dlio.log and the configuration; return the text of dlio.log.
 
     Raises SpaceError.
@@ -157,31 +149,21 @@ def write_results(folders: DlioFolders, run: DlioRun[Any]) -> str:
     for rank in range(run.run.ranks):
         write_text(folder, f"{rank}_output.json", json.dumps(run.output(rank)))
         write_text(folder, f"{rank}_per_epoch_stats.json", json.dumps(run.stats_of(rank), indent=4))
-    write_config(folders, run.workload)
+    write_config(folders, run.run.workload)
     log = run.log()
     write_text(folder, LOG, log)
     write_text(folder, "summary.json", json.dumps(run.summary(), indent=4))  # last: it marks a complete folder
     return log
 
 
-def _labelled(metric: Mapping[str, Any]) -> Iterator[str]:
-    """Yield the figures with DLIO's labels, for scripts that search the log for these lines."""
-    for label, key, unit in _LABELS:
-        if f"{key}_mean_{unit}" in metric:
-            mean, deviation = metric[f"{key}_mean_{unit}"], metric[f"{key}_stdev_{unit}"]
-            yield f"{label}: {mean:.4f} ({deviation:.4f})"
-    for key in ("train_au_meet_expectation", "eval_au_meet_expectation"):
-        if key in metric:
-            yield f"{key}: {metric[key]}"
-
-
-def checkpoint_figures(name: str, rates: Sequence[float], seconds: Sequence[float]) -> dict[str, float]:
+def checkpoint_figures(name: str, checkpoints: Sequence[Mapping[str, Any]]) -> dict[str, float]:
     """Return mean and deviation over checkpoints of their GiB/s and seconds; `name` is `save` or `load`."""
-    if not seconds:
+    if not checkpoints:
         return {}
-    return {
-        f"{name}_checkpoint_io_mean_GB_per_second": fmean(rates),
-        f"{name}_checkpoint_io_stdev_GB_per_second": pstdev(rates),
-        f"{name}_checkpoint_duration_mean_seconds": fmean(seconds),
-        f"{name}_checkpoint_duration_stdev_seconds": pstdev(seconds),
-    }
+    rates, seconds = ([entry[key] for entry in checkpoints] for key in ("throughput", "duration"))
+    rate = mean_and_deviation(f"{name}_checkpoint_io", "GB_per_second", rates)
+    return rate | mean_and_deviation(f"{name}_checkpoint_duration", "seconds", seconds)
+
+
+def mean_and_deviation(name: str, unit: str, values: Sequence[float]) -> dict[str, float]:
+    return {f"{name}_mean_{unit}": fmean(values), f"{name}_stdev_{unit}": pstdev(values)}

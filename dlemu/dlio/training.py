@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import groupby
+from operator import attrgetter
+from statistics import fmean
 from typing import Any
 
 import numpy as np
@@ -12,7 +15,7 @@ import numpy as np
 from dlemu.checkpoints.io_rows import SavedCheckpoint
 from dlemu.config.schema import Workload
 from dlemu.dlio.files import GIB, stamp
-from dlemu.dlio.results import DlioRun, checkpoint_figures
+from dlemu.dlio.results import DlioRun, checkpoint_figures, mean_and_deviation
 from dlemu.metrics.au import BlockTimes, Rated, over_blocks, over_ranks, rate_v1, rate_v2
 from dlemu.metrics.rows import StepTable
 from dlemu.results.exported import ExportedSteps
@@ -33,7 +36,6 @@ class Block:
 
     @property
     def key(self) -> str:
-        """DLIO's name of the block."""
         return "eval" if self.evaluation else f"block{self.number}"
 
 
@@ -62,8 +64,10 @@ def _block(rows: StepTable, evaluation: bool, workload: Workload, shift_ns: int)
 
 
 @dataclass(frozen=True, kw_only=True)
-class DlioTraining(DlioRun[ExportedSteps]):
+class DlioTraining(DlioRun):
     """A training run in DLIO's terms."""
+
+    run: ExportedSteps
 
     @cached_property
     def blocks(self) -> dict[int, list[Block]]:
@@ -79,7 +83,7 @@ class DlioTraining(DlioRun[ExportedSteps]):
                 start_ns = int(rows["free_ns"][0])
                 block_key = int(rows["epoch"][0]), int(rows["block"][0])
                 shift_ns = lowest_ranks_start_ns.setdefault(block_key, start_ns) - start_ns
-                block = _block(rows, evaluation, self.workload, shift_ns + self.run.journal.wall_clock_offset_ns)
+                block = _block(rows, evaluation, self.run.workload, shift_ns + self.run.journal.wall_clock_offset_ns)
                 ranks.setdefault(int(rows["rank"][0]), []).append(block)
         return {
             rank: sorted(blocks, key=lambda block: (block.epoch, block.evaluation, block.number))
@@ -90,16 +94,15 @@ class DlioTraining(DlioRun[ExportedSteps]):
     def data_gib_per_host(self) -> float:
         """GiB that the first host's ranks read in an epoch, by DLIO's formula (nominal)."""
         ranks_of_host = self.run.journal.rank_nodes.count(0)
-        data = self.workload.dataset
+        data = self.run.workload.dataset
         samples = ranks_of_host * data.num_samples_per_file * self.run.num_files_train // self.run.ranks
         return samples * data.record_length_bytes / GIB
 
     def counts(self) -> dict[str, int]:
-        """Return summary.json's numbers of files and epochs."""
         return {
             "num_files_train": self.run.num_files_train,
             "num_files_eval": self.run.num_files_eval,
-            "num_samples_per_file": self.workload.dataset.num_samples_per_file,
+            "num_samples_per_file": self.run.workload.dataset.num_samples_per_file,
             "epochs": len({block.epoch for block in self.blocks[0] if not block.evaluation}),
         }
 
@@ -118,12 +121,11 @@ class DlioTraining(DlioRun[ExportedSteps]):
         }
 
     def stats_of(self, rank: int) -> dict[str, Any]:
-        """Return when each epoch, block, checkpoint and evaluation began and ended."""
         return {str(epoch): self._epoch_stats(blocks) for epoch, blocks in _by_epoch(self.blocks[rank]).items()}
 
     def _epoch_stats(self, blocks: list[Block]) -> dict[str, Any]:
         training = [block for block in blocks if not block.evaluation]
-        checkpoints = {checkpoint.block: checkpoint for checkpoint in self._saved_in_epoch(blocks[0].epoch)}
+        checkpoints = {saved.block: saved for saved in self.run.saved if saved.epoch == blocks[0].epoch}
         stats: dict[str, Any] = {"start": stamp(blocks[0].start_us)}
         for block in training:
             stats[block.key] = _span(block.start_us, block.end_us)
@@ -135,59 +137,39 @@ class DlioTraining(DlioRun[ExportedSteps]):
         return stats | {block.key: _span(block.start_us, block.end_us) for block in blocks if block.evaluation}
 
     def _epoch_end_us(self, blocks: list[Block]) -> int:
-        saved_us = [self.us(checkpoint.ended_ns) for checkpoint in self._saved_in_epoch(blocks[0].epoch)]
+        saved_us = [self.us(saved.ended_ns) for saved in self.run.saved if saved.epoch == blocks[0].epoch]
         return max([*(block.end_us for block in blocks), *saved_us])
 
-    def _saved_in_epoch(self, epoch: int) -> list[SavedCheckpoint]:
-        return [checkpoint for checkpoint in self.run.saved if checkpoint.epoch == epoch]
-
     def _checkpoint(self, saved: SavedCheckpoint) -> dict[str, Any]:
-        return {
-            "start": self.stamp(saved.started_ns),
-            "end": self.stamp(saved.ended_ns),
-            "duration": saved.seconds,
-            "throughput": saved.bytes / GIB / saved.seconds if saved.seconds else 0.0,
-        }
+        return self.checkpoint(saved.started_ns, saved.ended_ns, saved.seconds, saved.bytes / GIB)
 
     def metric(self) -> dict[str, Any]:
         """Return each epoch's figures, and their mean and deviation over epochs."""
         figures = self._phase("train", evaluation=False) | self._phase("eval", evaluation=True)
-        checkpoints = [self._checkpoint(checkpoint) for checkpoint in self.run.saved]
-        if checkpoints:
-            rates = [checkpoint["throughput"] for checkpoint in checkpoints]
-            figures |= checkpoint_figures("save", rates, [checkpoint["duration"] for checkpoint in checkpoints])
+        if self.run.saved:
+            figures |= checkpoint_figures("save", list(map(self._checkpoint, self.run.saved)))
             figures["checkpoint_size_GB"] = self.run.saved[0].bytes / GIB
         return figures
 
     def _phase(self, name: str, *, evaluation: bool) -> dict[str, Any]:
-        epochs = self._rated_epochs(evaluation)
-        if not epochs:
-            return {}
-        au = np.array([100 * epoch.au for epoch in epochs])
-        rate = np.array([epoch.samples_per_second for epoch in epochs])
-        mib = self.workload.dataset.record_length_bytes / 2**20
-        passed = au.mean() >= 100 * self.workload.metric.au
-        return {
-            f"{name}_au_percentage": au.tolist(),
-            f"{name}_au_mean_percentage": float(au.mean()),
-            f"{name}_au_meet_expectation": "success" if passed else "fail",
-            f"{name}_au_stdev_percentage": float(au.std()),
-            f"{name}_throughput_samples_per_second": rate.tolist(),
-            f"{name}_throughput_mean_samples_per_second": float(rate.mean()),
-            f"{name}_throughput_stdev_samples_per_second": float(rate.std()),
-            f"{name}_io_mean_MB_per_second": float(rate.mean()) * mib,
-            f"{name}_io_stdev_MB_per_second": float(rate.std()) * mib,
-        }
-
-    def _rated_epochs(self, evaluation: bool) -> list[Rated]:
-        """Return for each epoch the AU and samples/s of its training, or of its evaluation, over all ranks."""
         ranks_of_epoch: dict[int, list[Rated]] = {}
         for all_blocks in self.blocks.values():
             for epoch, blocks in _by_epoch([block for block in all_blocks if block.evaluation == evaluation]).items():
-                steps = [block.seconds.steps for block in blocks]
-                rated = over_blocks([block.rated for block in blocks], steps)
+                rated = over_blocks([block.rated for block in blocks], [block.seconds.steps for block in blocks])
                 ranks_of_epoch.setdefault(epoch, []).append(rated)
-        return [over_ranks(ranks) for ranks in ranks_of_epoch.values()]
+        if not ranks_of_epoch:
+            return {}
+        epochs = list(map(over_ranks, ranks_of_epoch.values()))
+        au, rate = [epoch.au_percent for epoch in epochs], [epoch.samples_per_second for epoch in epochs]
+        mib = self.run.workload.dataset.record_length_bytes / 2**20
+        return {
+            f"{name}_au_percentage": au,
+            **mean_and_deviation(f"{name}_au", "percentage", au),
+            f"{name}_au_meet_expectation": "success" if fmean(au) >= 100 * self.run.workload.metric.au else "fail",
+            f"{name}_throughput_samples_per_second": rate,
+            **mean_and_deviation(f"{name}_throughput", "samples_per_second", rate),
+            **mean_and_deviation(f"{name}_io", "MB_per_second", [samples * mib for samples in rate]),
+        }
 
     def lines(self) -> Iterator[str]:
         """Yield a line for the start and end of each epoch and of its parts."""
@@ -200,10 +182,7 @@ class DlioTraining(DlioRun[ExportedSteps]):
 
 
 def _by_epoch(blocks: list[Block]) -> dict[int, list[Block]]:
-    epochs: dict[int, list[Block]] = {}
-    for block in blocks:
-        epochs.setdefault(block.epoch, []).append(block)
-    return epochs
+    return {epoch: list(group) for epoch, group in groupby(blocks, attrgetter("epoch"))}  # they are in order
 
 
 def _span(start_us: int, end_us: int) -> dict[str, Any]:

@@ -1,24 +1,22 @@
-"""Checks of a host before a run: those of every run here, those that only one kind of job needs in its folder.
-
-May import report, runner, results and the packages below them.
-"""
+"""Checks of a host before a run: those of every run here, those that only one kind of job needs in its folder."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
 
+from datagen.errors import DlemuError
 from dlemu.config.schema import Workload
-from dlemu.doctor.check_base import Check, Checks, Facts, failed
+from dlemu.doctor.check_base import Check, Checks, Facts
 from dlemu.results.kinds import kind_wanted
 
 
 def examine(workload: Workload) -> Iterator[Check]:
     """Yield the outcome of each check of what the workload needs on this host."""
-    from dlemu.doctor import host, software, storage
+    from dlemu.doctor import host, storage
 
     of_kind = kind_wanted(workload).load_job().host_checks()
-    return outcomes({**software.CHECKS, **host.CHECKS, **storage.CHECKS, **of_kind}, Facts(workload))
+    return outcomes({**host.CHECKS, **storage.CHECKS, **of_kind}, Facts(workload))
 
 
 def outcomes(checks: Checks, facts: Facts) -> Iterator[Check]:
@@ -26,7 +24,9 @@ def outcomes(checks: Checks, facts: Facts) -> Iterator[Check]:
     for name, run in checks.items():
         try:
             check = run(facts)
+        except DlemuError as error:
+            check = Check(level="fail", observed=str(error))
         except Exception as error:  # a broken library may raise anything
-            check = failed(error)
+            check = Check(level="fail", observed=f"{type(error).__name__}: {error}")
         if check is not None:
             yield replace(check, name=name)

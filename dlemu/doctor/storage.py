@@ -9,9 +9,11 @@ import tempfile
 
 from datagen.storage.storage_base import open_storage
 from dlemu.doctor.check_base import Check, Checks, Facts, Level, judged
+from dlemu.machine.cgroup_limits import host_memory
+from dlemu.machine.environment import describe_storage
 from dlemu.metrics.cache import IN_MEMORY, WANTED_RATIO
 from dlemu.report.units import size
-from dlemu.telemetry import DeviceFacts
+from dlemu.telemetry._devices import device_stack, mounts
 
 _LITTLE_KIB = 512  # Linux's default of 128 cuts a sample of 1 MiB into eight requests, few of them at a time
 _LARGE_SAMPLE_BYTES = 1 << 20  # smaller samples take few requests with any read-ahead
@@ -20,10 +22,7 @@ _BLOCK_BYTES = 4096  # a multiple of every drive's logical block, 512 or 4096
 
 def check_file_system(facts: Facts) -> Check:
     """The dataset's folder is on a drive or a server, not in memory."""
-    file_system = facts.file_system
-    if file_system is None:
-        observed = f"{facts.workload.dataset.data_folder} on {facts.storage.spec.type}, not a file system of this host"
-        return Check(observed=observed)
+    file_system = describe_storage(facts.workload.storage_spec, facts.workload.dataset.data_folder)
     kind = file_system.file_system or "an unknown file system"
     observed = f"{file_system.folder} on {kind} ({file_system.device or 'unknown device'})"
     advice = "fine for trying dlemu out; to measure a drive, set dataset.data_folder to a folder on it"
@@ -32,7 +31,8 @@ def check_file_system(facts: Facts) -> Check:
 
 def check_read_ahead(facts: Facts) -> Check | None:
     """The device's read-ahead is large enough: reads through the page cache are split into requests of that size."""
-    device = facts.device
+    devices = [] if facts.folder is None else device_stack(facts.folder, mounts())[0]
+    device = next((device for device in devices if device.counted), None)  # memory and networks have none
     if device is None:
         return None
     sample_bytes = facts.demand.sample_bytes
@@ -40,13 +40,9 @@ def check_read_ahead(facts: Facts) -> Check | None:
     observed = f"{device.name} reads {read_ahead_kib:,} KiB ahead"
     is_split = sample_bytes >= _LARGE_SAMPLE_BYTES and not facts.workload.storage_spec.direct
     wanted = f"{_LITTLE_KIB} KiB or more for samples of {sample_bytes / 1e6:.1f} MB through the page cache"
-    advice = f"reader.odirect=true, or as root: echo 4096 > {_queue(device)}/read_ahead_kb"
+    disk = device.below[0] if device.kind == "partition" else device.name
+    advice = f"reader.odirect=true, or as root: echo 4096 > /sys/block/{disk}/queue/read_ahead_kb"
     return judged(is_split and read_ahead_kib < _LITTLE_KIB, observed, wanted, advice)
-
-
-def _queue(device: DeviceFacts) -> str:
-    """Return the folder of a device's settings in /sys; a partition has those of its disk."""
-    return f"/sys/block/{device.below[0] if device.kind == 'partition' else device.name}/queue"
 
 
 def check_direct_reads(facts: Facts) -> Check | None:
@@ -96,7 +92,7 @@ def check_page_cache(facts: Facts) -> Check | None:
     dataset, workload = facts.usable_dataset, facts.workload
     if dataset is None or facts.folder is None:
         return None
-    memory_bytes = facts.memory.total_bytes
+    memory_bytes = host_memory().total_bytes
     ratio = dataset.total_bytes / memory_bytes
     observed = f"dataset {size(dataset.total_bytes)}, {ratio:.2g} times the memory of {size(memory_bytes)}"
     if workload.storage_spec.direct:

@@ -7,6 +7,7 @@ here are a few hundred bytes, far below a pipe's capacity, so putting does not b
 
 from __future__ import annotations
 
+import functools
 import math
 import multiprocessing
 import os
@@ -38,12 +39,11 @@ class DirectQueue:
         self._writing = context.Lock()
         self.until_ns: int | None = None
         """When `get` gives up, whatever its timeout (CLOCK_MONOTONIC). 0: take only what is ready; None: never."""
-        self._readable: select.poll | None = None
         self._ready = bytearray()
         """Bytes that were read from the pipe but not returned yet: part of an item, or several items."""
 
     def __getstate__(self) -> dict[str, Any]:
-        return self.__dict__ | {"_readable": None, "_ready": bytearray()}
+        return {name: value for name, value in self.__dict__.items() if name != "_readable"} | {"_ready": bytearray()}
 
     def put(self, item: Any) -> None:
         """Write the item; blocks while the pipe is full."""
@@ -65,7 +65,7 @@ class DirectQueue:
         while (data := self._take_ready()) is None:
             until = math.inf if self.until_ns is None else max(0.0, (self.until_ns - time.monotonic_ns()) / 1e9)
             seconds = min(until, math.inf if timeout is None else timeout)
-            if seconds < math.inf and not self._poll().poll(seconds * 1000):
+            if seconds < math.inf and not self._readable.poll(seconds * 1000):
                 raise NotInTime if until <= seconds else queue.Empty
             more = os.read(self._reader.fileno(), _READ_BYTES)
             if not more:
@@ -85,12 +85,12 @@ class DirectQueue:
         del ready[:end]
         return data
 
-    def _poll(self) -> select.poll:
-        """Return the poll object of the pipe; made only once, where `Connection.poll` makes one per item."""
-        if self._readable is None:
-            self._readable = select.poll()
-            self._readable.register(self._reader.fileno(), select.POLLIN)
-        return self._readable
+    @functools.cached_property
+    def _readable(self) -> select.poll:
+        """The poll object of the pipe; `Connection.poll` makes one per item."""
+        poll = select.poll()
+        poll.register(self._reader.fileno(), select.POLLIN)
+        return poll
 
     def cancel_join_thread(self) -> None:
         """There is no thread to wait for."""
@@ -106,8 +106,6 @@ def direct_context(start_method: str) -> BaseContext:
     context_type: type[BaseContext] = type(multiprocessing.get_context(start_method))
 
     class Context(context_type):  # type: ignore[misc, valid-type]  # the base is known only now
-        """The start method's own context, except for its queues."""
-
         def Queue(self, maxsize: int = 0) -> DirectQueue:
             return DirectQueue(self)
 

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-import itertools
+import contextlib
+import ctypes
+import os
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any, cast
 
@@ -17,12 +20,11 @@ from datagen.formats.format_base import damaged, own_damaged
 from datagen.formats.tfrecord import around_image
 from datagen.layout import NO_PLACES
 from dlemu.config.duration import is_zero
-from dlemu.loaders._process import call_niced, keep_freed_memory
-from dlemu.loaders.loader_base import Batch, BatchTrace, Interleave, LoaderSpec, Phase, Preprocessing
+from dlemu.loaders.loader_base import Batch, BatchTrace, LoaderSpec, Phase, Preprocessing
 from dlemu.loaders.loader_base import Loader as LoaderBase
 from dlemu.machine.thread_accounting import process_storage_bytes
 from dlemu.plan.samples import hash_samples
-from dlemu.plan.streams import StreamBatchPlan
+from dlemu.plan.streams import StreamPlan
 
 FRAMING_BYTES = 16  # bytes around each record: its length (8), the CRC of the length (4) and the CRC of the record (4)
 _FEATURES = {"image": tf.io.FixedLenFeature([], tf.string), "size": tf.io.FixedLenFeature([], tf.int64)}
@@ -30,7 +32,12 @@ _plain = tf.autograph.experimental.do_not_convert
 """Keeps TensorFlow from rewriting `if` and `for` in a function: it has none, and rewriting delays the first epoch."""
 _NUMBER, _NUMBERS = tf.TensorSpec([], tf.int64), tf.TensorSpec([None], tf.int64)
 _RECORD = (_NUMBER, tf.TensorSpec([], tf.string))  # type of a dataset's element: a sample's number and its record
-_PATHS_AT_A_TIME = 1024  # spreads the cost of a call from TensorFlow into Python
+# glibc's malloc.h
+_TRIM_THRESHOLD, _TOP_PAD, _MMAP_MAX, _ARENA_MAX = -1, -2, -4, -8
+_MAX_INT = (1 << 31) - 1  # mallopt(3) takes an int
+_GROW_BYTES = 64 << 20  # the step in which the heap grows: with small steps every large batch costs system calls
+_MAX_ARENAS = 4
+"""Number of malloc arenas. With one, threads wait for each other; each further one held 25 MB in a fast pipeline."""
 _STAMPS = 6
 """Numbers before the sample numbers in an element: four times in s, the bytes read, the CPU ns of preprocessing."""
 
@@ -48,7 +55,7 @@ class Records:
     def __init__(self, spec: LoaderSpec, phase: Phase) -> None:
         assert spec.interleave is not None  # with tfrecord files, the only ones it reads
         self._spec, self._phase, self._interleave = spec, phase, spec.interleave
-        self._plan = cast(StreamBatchPlan, phase.plan)
+        self._streams = partial(cast(StreamPlan, phase.plan.plan).streams, phase.plan.rank)
         self._in_memory = phase.fetch.reads_nothing
         self._traced: Any = None
 
@@ -56,10 +63,10 @@ class Records:
         """Build the pipeline's graph once for all epochs, as training scripts do: it takes as long as many batches."""
         if self._in_memory:
             return
-        shares = self._plan.streams(1, 1)
+        shares = self._streams(1, 1)
         self._traced = tf.function(
             partial(self._read, shares.first, shares.stride),
-            input_signature=[_NUMBERS, _NUMBERS, _NUMBER, _NUMBER],
+            input_signature=[tf.TensorSpec([None], tf.string), _NUMBERS, _NUMBERS, _NUMBER, _NUMBER],
             autograph=False,
         )
         self._traced.get_concrete_function()
@@ -68,13 +75,15 @@ class Records:
         """Return the pipeline of an epoch's first `steps` batches."""
         if self._in_memory:
             return self._batches(self._records_in_memory(steps), steps, self._spec.seed, 0)
-        streams = self._plan.streams(epoch, steps)
-        return self._traced(streams.files, streams.counts, np.int64(steps), np.int64(streams.seed))
+        streams = self._streams(epoch, steps)
+        paths = tf.constant([self._phase.fetch.layout.path(file) for file in streams.files.tolist()], tf.string)
+        return self._traced(paths, streams.files, streams.counts, np.int64(steps), np.int64(streams.seed))
 
-    def _read(self, first: int, stride: int, files: Any, counts: Any, steps: Any, seed: Any) -> Any:
+    def _read(self, first: int, stride: int, paths: Any, files: Any, counts: Any, steps: Any, seed: Any) -> Any:
         """Return the batches of `counts` records of each file: record `first` and every `stride`-th after it."""
         records = self._interleaved(
-            self._files(files, counts), lambda path, file, count: self._records(path, file, count, first, stride)
+            tf.data.Dataset.from_tensor_slices((paths, files, counts)),
+            lambda path, file, count: self._records(path, file, count, first, stride),
         )
         return self._batches(records, steps, seed, stride)
 
@@ -91,17 +100,37 @@ class Records:
             _plain(lambda begun, batch, assembled: self._parse(begun, batch, assembled, reads_per_record)),
             num_parallel_calls=spec.computation_calls,
         )
-        return parsed.prefetch(spec.prefetch_size) if spec.prefetch_size else parsed
+        return parsed.prefetch(spec.reader.prefetch_size) if spec.reader.prefetch_size else parsed
 
     def _interleaved(self, sources: Any, records: Callable[..., Any]) -> Any:
         """Read several sources at a time, a block of records of each in turn.
 
         With one source at a time (flat_map), the thread that assembles batches also reads. A second thread would hand
-        over each record, which costs as much as reading one of a few kB.
+        over each record, which costs as much as reading one of a few kB. For several, this is the operation that
+        `Dataset.interleave` calls, which has no parameter for the files to begin ahead: it always begins twice as many
+        as are read at a time.
         """
-        if self._interleave.files == 1:
+        turns = self._interleave
+        if turns.files == 1:
             return sources.flat_map(_plain(records))
-        return _interleave(sources, records, self._interleave)
+
+        def opened(*source: Any) -> Any:
+            return tf.data.experimental.to_variant(records(*source))
+
+        signature = tf.nest.flatten(sources.element_spec)
+        interleaved = tf.raw_ops.ParallelInterleaveDatasetV4(
+            input_dataset=tf.data.experimental.to_variant(sources),
+            other_arguments=[],
+            f=tf.function(opened, input_signature=signature, autograph=False).get_concrete_function(),
+            cycle_length=turns.files,
+            block_length=turns.block_length,
+            buffer_output_elements=2 * turns.block_length,  # tf.data's default
+            prefetch_input_elements=turns.files_ahead,
+            num_parallel_calls=turns.files,
+            output_types=[spec.dtype for spec in _RECORD],
+            output_shapes=[spec.shape for spec in _RECORD],
+        )
+        return tf.data.experimental.from_variant(interleaved, _RECORD)
 
     def _records_in_memory(self, steps: int) -> Any:
         """Return one Example in memory over and over: records for null storage, which has no files."""
@@ -116,22 +145,9 @@ class Records:
         )
         return records.take(total)
 
-    def _files(self, files: Any, counts: Any) -> Any:
-        """Return for each file its path, its number and how many records to keep."""
-        layout = self._phase.fetch.layout
-
-        def paths(files: NDArray[np.int64]) -> NDArray[np.object_]:
-            return np.array([layout.path(file).encode() for file in files.tolist()], object)
-
-        def with_paths(files: Any, counts: Any) -> tuple[Any, Any, Any]:
-            return tf.ensure_shape(tf.numpy_function(paths, [files], tf.string), [None]), files, counts
-
-        numbers = tf.data.Dataset.from_tensor_slices((files, counts)).batch(_PATHS_AT_A_TIME)
-        return numbers.map(_plain(with_paths)).unbatch()
-
     def _records(self, path: Any, file: Any, count: Any, first: int, stride: int) -> Any:
         """Return the records of one file that this rank keeps, each with the number of its sample."""
-        records = tf.data.TFRecordDataset(path, buffer_size=self._spec.transfer_bytes or None)
+        records = tf.data.TFRecordDataset(path, buffer_size=self._spec.reader.transfer_size or None)
         if stride > 1:
             records = records.shard(stride, first)
         begin = file * self._phase.fetch.layout.num_samples_per_file + first
@@ -146,10 +162,11 @@ class Records:
         with tf.control_dependencies([parsing]):
             images = tf.io.parse_example(records, _FEATURES)["image"]
         resize = self._phase.fetch.resize_bytes
-        if resize:
-            images = _crop(images, resize)
+        if resize:  # images that are all shorter are not copied once more
+            is_longer = tf.reduce_max(tf.strings.length(images)) > resize
+            images = tf.cond(is_longer, lambda: tf.strings.substr(images, 0, resize), lambda: images)
         burned_ns = tf.constant(0, tf.int64)
-        if self._phase.preprocesses and not is_zero(self._spec.preprocess_time):
+        if self._phase.preprocesses and not is_zero(self._spec.reader.preprocess_time):
             burned_ns = tf.numpy_function(self._preprocess, [samples], tf.int64)
             burned_ns = tf.ensure_shape(burned_ns, [])
         with tf.control_dependencies([images, burned_ns]):
@@ -162,8 +179,8 @@ class Records:
 
     def _preprocess(self, samples: NDArray[np.int64]) -> np.int64:
         random = np.random.default_rng([self._spec.seed, *samples[:1].tolist()])
-        preprocessing = Preprocessing(self._spec.preprocess_time, self._spec.preprocess, random)
-        return np.int64(preprocessing.spend(len(samples)).cpu_ns)
+        preprocessing = Preprocessing(self._spec.reader, random)
+        return np.int64(preprocessing.spend(len(samples))[1])
 
     def batches(self, epoch: int, elements: Iterator[list[Any]], steps: int) -> Iterator[Batch]:
         """Deliver `steps` batches out of the running pipeline, with their traces.
@@ -186,7 +203,7 @@ class Records:
 
     def _damaged(self, epoch: int, steps: int, step: int, reason: str) -> DatasetError:
         """Find the faulty file, which TensorFlow does not name, among those whose records are not all delivered yet."""
-        layout, streams = self._phase.fetch.layout, self._plan.streams(epoch, steps)
+        layout, streams = self._phase.fetch.layout, self._streams(epoch, steps)
         complete_files = np.searchsorted(np.cumsum(streams.counts), step * self._phase.batch_size)
         for file in streams.files[max(0, int(complete_files) - self._interleave.files) :].tolist():
             fault = _fault(layout.path(file), layout.num_samples_per_file)
@@ -197,12 +214,6 @@ class Records:
             f"TensorFlow could not read a file in {layout.folder} ({reason}), but now can read them all: "
             "the storage failed temporarily; see the kernel's log (dmesg) for why"
         )
-
-
-def _crop(images: Any, size: int) -> Any:
-    """Return the first `size` bytes of each image; images that are all shorter are not copied once more."""
-    is_longer = tf.reduce_max(tf.strings.length(images)) > size
-    return tf.cond(is_longer, lambda: tf.strings.substr(images, 0, size), lambda: images)
 
 
 def _batch(element: list[Any], wall_clock_ns: int, storage_bytes: int) -> Batch:
@@ -241,31 +252,6 @@ def _fault(path: str, samples: int) -> str:
     except tf.errors.OpError as error:
         return f"TensorFlow can't read record {records} ({str(error.message).splitlines()[0][-200:]})"
     return "" if records >= samples else f"it holds {records} records, not {samples} as in the settings"
-
-
-def _interleave(sources: Any, records: Callable[..., Any], interleave: Interleave) -> Any:
-    """Return the records of each source in turn, by the operation that `Dataset.interleave` calls.
-
-    `Dataset.interleave` has no parameter for the files to begin ahead: it begins twice as many as are read at a time.
-    """
-
-    def opened(*source: Any) -> Any:
-        return tf.data.experimental.to_variant(records(*source))
-
-    signature = tf.nest.flatten(sources.element_spec)
-    interleaved = tf.raw_ops.ParallelInterleaveDatasetV4(
-        input_dataset=tf.data.experimental.to_variant(sources),
-        other_arguments=[],
-        f=tf.function(opened, input_signature=signature, autograph=False).get_concrete_function(),
-        cycle_length=interleave.files,
-        block_length=interleave.block_length,
-        buffer_output_elements=interleave.ready_per_file,
-        prefetch_input_elements=interleave.files_ahead,
-        num_parallel_calls=interleave.files,
-        output_types=[spec.dtype for spec in _RECORD],
-        output_shapes=[spec.shape for spec in _RECORD],
-    )
-    return tf.data.experimental.from_variant(interleaved, _RECORD)
 
 
 def _clock(steps: Any) -> Any:
@@ -307,7 +293,7 @@ class Loader(LoaderBase):
         TensorFlow's graph optimizer is off: at the start of each epoch it would examine each function of the pipeline
         for tens of ms, in which nothing is read, and find nothing to improve.
         """
-        keep_freed_memory()  # before its threads begin
+        _keep_freed_memory()  # before its threads begin
         try:
             tf.config.threading.set_inter_op_parallelism_threads(1)
             tf.config.threading.set_intra_op_parallelism_threads(1)
@@ -324,7 +310,7 @@ class Loader(LoaderBase):
         if not steps:
             return iter(())
         records = self._records[phase]
-        running = _run(records.dataset(epoch, steps), self._spec.computation_threads, self._spec.nice)
+        running = _run(records.dataset(epoch, steps), self._spec.computation_threads, self._spec.reader.nice)
         return records.batches(epoch, running, steps)
 
 
@@ -333,30 +319,47 @@ def _run(dataset: Any, threads: int, nice: int) -> Iterator[list[Any]]:
 
     Autotuning is off: its thread can delay the end of a pipeline for seconds, and the workload sets the number of
     threads and buffers. Graph rewriting is off: it takes tens of ms per epoch and finds nothing to improve here.
+    The raw operations are those that `iter(dataset)` calls. That also examines the structure of each element: 0.2 to
+    0.4 ms of Python, while batches of small records are ready in less than 1 ms.
     """
     options = tf.data.Options()
     options.autotune.enabled = False
     options.experimental_optimization.apply_default_optimizations = False
     options.threading.private_threadpool_size = threads
     options.threading.max_intra_op_parallelism = 1
-    elements = _elements(dataset.with_options(options))
-    first = call_niced(lambda: list(itertools.islice(elements, 1)), nice)  # taking it starts the pipeline
-    yield from itertools.chain(first, elements)
-
-
-def _elements(dataset: Any) -> Iterator[list[Any]]:
-    """Iterate a dataset by the raw operations that Python's `iter(dataset)` calls.
-
-    `iter(dataset)` also examines the structure of each element: 0.2 to 0.4 ms of Python, while batches of small records
-    are ready in less than 1 ms.
-    """
     specs = tf.nest.flatten(dataset.element_spec)
     outputs = {"output_types": [spec.dtype for spec in specs], "output_shapes": [spec.shape for spec in specs]}
     iterator = tf.raw_ops.AnonymousIteratorV3(**outputs)
-    tf.raw_ops.MakeIterator(dataset=tf.data.experimental.to_variant(dataset), iterator=iterator)
-    while True:
-        try:
-            element = tf.raw_ops.IteratorGetNext(iterator=iterator, **outputs)
-        except tf.errors.OutOfRangeError:
-            return
-        yield element
+    take = partial(tf.raw_ops.IteratorGetNext, iterator=iterator, **outputs)
+
+    def start() -> Any:
+        pipeline = tf.data.experimental.to_variant(dataset.with_options(options))
+        tf.raw_ops.MakeIterator(dataset=pipeline, iterator=iterator)
+        return take()
+
+    with contextlib.suppress(tf.errors.OutOfRangeError):
+        yield _call_niced(start, nice)
+        while True:
+            yield take()
+
+
+def _call_niced(call: Callable[[], Any], nice: int) -> Any:
+    """Call in a thread whose niceness is raised by `nice`; threads that the call starts inherit it (Linux)."""
+    with ThreadPoolExecutor(1, "dlemu-starter", initializer=os.nice, initargs=(nice,)) as starter:
+        return starter.submit(call).result()
+
+
+def _keep_freed_memory() -> None:
+    """Have malloc keep the memory that this process frees, for its next requests.
+
+    By default glibc returns large blocks to the kernel as they are freed, and the kernel zeroes each page again at the
+    next touch: in a pipeline that allocates each batch anew this took more than half of all CPU time. The price is that
+    the heap stays at its peak size. Does nothing with other C libraries.
+    """
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
+    if mallopt is None:
+        return
+    mallopt(_MMAP_MAX, 0)
+    mallopt(_TRIM_THRESHOLD, _MAX_INT)
+    mallopt(_TOP_PAD, _GROW_BYTES)
+    mallopt(_ARENA_MAX, min(_MAX_ARENAS, len(os.sched_getaffinity(0))))

@@ -10,8 +10,9 @@ of each worker sends them, and the trainer maps them. This work is part of a rec
 
 from __future__ import annotations
 
+import gc
 import itertools
-import math
+import multiprocessing
 import os
 import signal
 import sys
@@ -27,11 +28,11 @@ from torch.utils.data import DataLoader, Dataset, Sampler, default_collate, get_
 
 from datagen.errors import DlemuError, SpaceError, UserError
 from dlemu.loaders._direct_queue import DirectQueue, NotInTime, direct_context
-from dlemu.loaders._process import init_worker
 from dlemu.loaders._slots import SharedSlots
 from dlemu.loaders.loader_base import Batch, BatchMaker, BatchTrace, LoaderSpec, Samples, TimedBatches
 from dlemu.loaders.loader_base import Loader as LoaderBase
 from dlemu.machine.cgroup_limits import out_of_memory_hint, shared_memory_problem
+from dlemu.ranks import die_with_parent
 from dlemu.ranks.failure import killed_by
 from dlemu.ranks.process_control import ignore
 
@@ -64,19 +65,23 @@ class _Batches(Dataset[Answer]):
     """Each item is the answer to a token, made in the worker that gets the token."""
 
     def __init__(self, spec: LoaderSpec, slots: SharedSlots) -> None:
-        self._spec, self._slots = spec, slots
+        self._spec, self._slots, tensors = spec, slots, spec.reader.tensors
         self._maker: BatchMaker | None = None
         self._worker = 0
-        self._sample: tuple[Any, ...] = (torch.zeros(spec.tensor_bytes, dtype=torch.uint8), *[0] * (spec.tensors - 1))
+        self._sample: tuple[Any, ...] = (torch.zeros(spec.reader.tensor_bytes, dtype=torch.uint8), *[0] * (tensors - 1))
 
     def __getitem__(self, token: Token) -> Answer:
         """Return the batch's packed trace or, as a value, the error: PyTorch would wrap a raised one in a traceback."""
         try:
-            maker = self._maker or self._open()
+            if self._maker is None:  # the worker's first item
+                info = get_worker_info()
+                self._worker = 0 if info is None else info.id
+                self._slots.take_pages(0, self._spec.slots)
+                self._maker = BatchMaker(self._spec, self._worker)
             if token[0] == _READY_CHECK:
                 return None
-            trace = maker.make(*token, self._slots.slot(token[-1]))
-            return self._collated(trace) if self._spec.tensors else trace.packed()
+            trace = self._maker.make(*token, self._slots.slot(token[-1]))
+            return self._collated(trace) if self._spec.reader.tensors else trace.packed()
         except DlemuError as error:
             return error
         except MemoryError:
@@ -99,14 +104,6 @@ class _Batches(Dataset[Answer]):
         )
         return trace.packed(), tensors
 
-    def _open(self) -> BatchMaker:
-        """Prepare this worker's process for its first batch: allocate the slots, open the format."""
-        info = get_worker_info()
-        self._worker = 0 if info is None else info.id
-        self._slots.take_pages(0, self._spec.slots)
-        self._maker = BatchMaker(self._spec, self._worker)
-        return self._maker
-
 
 def _identity(item: Any) -> Any:
     return item
@@ -117,22 +114,18 @@ def _tensor(slot: memoryview, start: int, size: int) -> torch.Tensor:
 
 
 def _init_worker(nice: int, rank_process: int, worker: int) -> None:
-    """Prepare a worker process; worker 0, which makes each epoch's first batch, gets a higher priority than the others.
+    """Lower this worker's priority, ignore Ctrl-C (the rank handles it), and die when the rank dies for any reason.
 
-    The rank waits for that batch, and at the start of an epoch all workers wake, often more than there are cores. In a
-    real job each rank has a core, so waiting for a core must not count as waiting for the storage.
+    A worker that a fork server started dies with the server, which ends with the rank. Worker 0, which makes each
+    epoch's first batch, gets a higher priority than the others: the rank waits for that batch, and at the start of an
+    epoch all workers wake, often more than there are cores. In a real job each rank has a core, so waiting for a core
+    must not count as waiting for the storage.
     """
-    init_worker(nice if worker else nice // 4, rank_process)
-
-
-def _drop_workers(error: BaseException) -> None:
-    """Drop PyTorch's half-started workers, without the traceback about missing attributes that it would print."""
-    hook = sys.unraisablehook
-    sys.unraisablehook = lambda _: None
-    try:
-        traceback.clear_frames(error.__traceback__)
-    finally:
-        sys.unraisablehook = hook
+    has_server = multiprocessing.get_start_method(allow_none=True) == "forkserver"
+    die_with_parent(os.getppid() if has_server else rank_process)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    os.nice(nice if worker else nice // 4)
+    gc.freeze()  # objects inherited from the rank stay on pages shared with it
 
 
 class _Epoch(TimedBatches):
@@ -142,9 +135,9 @@ class _Epoch(TimedBatches):
         self._loader, self._batch_of = loader, batch_of
         self._next: Callable[[], Answer] = self._begin
 
-    def take(self, timeout_seconds: float) -> Batch | None:
+    def take(self, timeout_seconds: float | None = None) -> Batch | None:
         results: DirectQueue = self._loader._iterator._data_queue  # type: ignore[union-attr]  # from `start` on
-        if timeout_seconds < math.inf:
+        if timeout_seconds is not None:
             results.until_ns = time.monotonic_ns() + round(timeout_seconds * 1e9)
         try:
             return self._batch_of(self._next())
@@ -154,7 +147,6 @@ class _Epoch(TimedBatches):
             results.until_ns = None
 
     def _begin(self) -> Answer:
-        """Have the workers begin; return the first answer."""
         iterator = iter(self._loader)
         self._next = iterator.__next__
         # PyTorch's own `__next__`, unless a recorder replaced it, spends a tenth of a small batch's CPU on a profiler
@@ -167,21 +159,20 @@ class Loader(LoaderBase):
     """The `pytorch` loader. Batches are uint8 tensors over the shared slots: one (B, resize), or `Samples`."""
 
     def __init__(self, spec: LoaderSpec) -> None:
-        self._spec = spec
+        self._spec, self._reader, reader = spec, spec.reader, spec.reader
         self._slots = SharedSlots(spec.slots, spec.slot_bytes)
-        self._tokens = _Tokens(max(1, spec.read_threads), spec.slots)
-        if spec.pin_memory and not torch.cuda.is_available():
+        self._tokens = _Tokens(max(1, reader.read_threads), spec.slots)
+        if reader.pin_memory and not torch.cuda.is_available():
             raise UserError("reader.pin_memory=true needs a CUDA device and PyTorch sees none; leave it out")
-        self._pin: Callable[[torch.Tensor], torch.Tensor] = torch.Tensor.pin_memory if spec.pin_memory else _identity
         workers: dict[str, Any] = {}
-        self._is_direct = spec.read_threads > 0 and not spec.tensors  # tensors' queues carry descriptors
-        if spec.read_threads > 0:
-            start_method = spec.multiprocessing_context
+        self._is_direct = reader.read_threads > 0 and not reader.tensors  # tensors' queues carry descriptors
+        if reader.read_threads > 0:
+            start_method = reader.multiprocessing_context
             workers = {
                 "prefetch_factor": spec.prefetch_per_worker,
                 "persistent_workers": True,
                 "multiprocessing_context": direct_context(start_method) if self._is_direct else start_method,
-                "worker_init_fn": partial(_init_worker, spec.nice, os.getpid()),
+                "worker_init_fn": partial(_init_worker, reader.nice, os.getpid()),
             }
         # PyTorch warns of more workers than cores, but they mostly wait for storage, and the workload sets their number
         warnings.filterwarnings("ignore", message="This DataLoader will create")
@@ -189,7 +180,7 @@ class Loader(LoaderBase):
             _Batches(spec, self._slots),
             batch_size=None,
             sampler=self._tokens,
-            num_workers=spec.read_threads,
+            num_workers=reader.read_threads,
             collate_fn=_identity,
             **workers,
         )
@@ -201,26 +192,25 @@ class Loader(LoaderBase):
             for answer in self._loader:
                 if isinstance(answer, DlemuError):
                     raise answer
-        except BaseException as error:
-            _drop_workers(error)
-            if not isinstance(error, OSError):
-                raise
+        except OSError as error:
+            # Drop PyTorch's half-started workers, without the traceback about missing attributes that it would print
+            hook, sys.unraisablehook = sys.unraisablehook, lambda _: None
+            traceback.clear_frames(error.__traceback__)
+            sys.unraisablehook = hook
             advice = "lower reader.read_threads or the number of ranks, or raise the limits (`ulimit -n`, `ulimit -u`)"
             if problem := shared_memory_problem():
                 advice = f"{problem}, or set reader.data_loader=threads, which needs no shared memory"
-            raise SpaceError(
-                f"rank {self._spec.rank} could not start {self._spec.read_threads} workers: {error.strerror}; {advice}"
-            ) from None
+            workers = f"rank {self._spec.rank} could not start {self._reader.read_threads} workers"
+            raise SpaceError(f"{workers}: {error.strerror}; {advice}") from None
 
     def batches(self, phase: str, epoch: int, steps: int) -> Iterator[Batch]:
         self._tokens.phase, self._tokens.epoch, self._tokens.steps = phase, epoch, steps
         batch_of = partial(self._batch_of, phase)
-        if self._is_direct and not self._spec.pin_memory:
+        if self._is_direct and not self._reader.pin_memory:
             return _Epoch(self._loader, batch_of)
         return map(batch_of, self._loader)  # pinning copies, which a thread beside the trainer's does
 
     def _batch_of(self, phase: str, answer: Answer) -> Batch:
-        """Return a worker's answer as a batch; raise the error that it sent."""
         if isinstance(answer, DlemuError):
             raise answer
         assert answer is not None  # only `start` uses tokens that request no batch
@@ -233,9 +223,10 @@ class Loader(LoaderBase):
         view, resize = self._slots.slot(trace.slot), self._spec.phases[phase].fetch.resize_bytes
         if resize:
             pixels = torch.frombuffer(view, dtype=torch.uint8, count=trace.samples * resize)
-            return self._pin(pixels.view(trace.samples, resize))
+            pixels = pixels.view(trace.samples, resize)
+            return pixels.pin_memory() if self._reader.pin_memory else pixels
         samples = Samples(view, trace.places, _tensor)
-        return [self._pin(sample) for sample in samples] if self._spec.pin_memory else samples
+        return [sample.pin_memory() for sample in samples] if self._reader.pin_memory else samples
 
     def explain(self, error: Exception) -> DlemuError | None:
         """PyTorch reports a dead worker as a RuntimeError whose text begins with `DataLoader worker`."""
@@ -251,7 +242,7 @@ class Loader(LoaderBase):
     def close(self) -> None:
         """Stop the workers and free the slots."""
         iterator = self._loader._iterator
-        if iterator is not None and self._spec.read_threads > 0:
+        if iterator is not None and self._reader.read_threads > 0:
             signal.signal(signal.SIGCHLD, ignore)  # from here on workers are expected to end
             iterator._shutdown_workers()  # type: ignore[attr-defined]  # PyTorch has no public way to end them
         self._slots.close()

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
+import os
 import struct
 import time
 from abc import abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol, TypeVar, overload
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,36 +17,31 @@ from numpy.typing import NDArray
 from datagen.errors import DlemuError
 from datagen.fetch import Fetcher, FetchSpec
 from datagen.layout import Places
-from dlemu.config.duration import Duration, draw_seconds, is_zero
+from dlemu.config.duration import draw_seconds, is_zero
+from dlemu.config.schema import Reader
 from dlemu.machine.clock import BurnerThreads
 from dlemu.machine.thread_accounting import ThreadAccounting
-from dlemu.plan.samples import BatchPlan, PlanAhead
+from dlemu.plan.samples import PlanAhead, RankPlan
 
 DRAWN_AT_ONCE = 1024  # samples whose times are drawn together: a batch has too few for an even spread of times
 _NUMBERS = struct.Struct("<14q")  # the numbers of a `BatchTrace`: `slot`, and all fields after `places`
 S = TypeVar("S")
 
 
-class Spent(NamedTuple):
-    """Wall time and CPU time of preprocessing, in ns."""
-
-    took_ns: int = 0
-    cpu_ns: int = 0
-
-
 class Preprocessing:
     """Emulates the preprocessing of one worker's samples: each takes a time drawn from `duration`."""
 
-    def __init__(self, duration: Duration, how: str, random: np.random.Generator, threads: int = 1) -> None:
-        """`threads`: how many threads share the samples of one batch; `how`: `burn` CPU time or `sleep`."""
-        self._duration, self._random, self._threads = duration, random, threads
-        self._burners = BurnerThreads(threads) if how == "burn" and not is_zero(duration) else None
+    def __init__(self, reader: Reader, random: np.random.Generator, threads: int = 1) -> None:
+        """`threads`: how many threads share the samples of one batch."""
+        self._duration, self._random, self._threads = reader.preprocess_time, random, threads
+        burns = reader.preprocess == "burn" and not is_zero(self._duration)
+        self._burners = BurnerThreads(threads) if burns else None
         self._drawn_seconds: NDArray[np.float64] = np.empty(0)
 
-    def spend(self, samples: int) -> Spent:
-        """Preprocess this number of samples."""
-        if is_zero(self._duration):
-            return Spent()
+    def spend(self, samples: int) -> tuple[int, int]:
+        """Preprocess this number of samples; return the wall time and the CPU time that it took, in ns."""
+        if is_zero(self._duration) or not samples:
+            return 0, 0
         if len(self._drawn_seconds) < samples:
             more = draw_seconds(self._duration, self._random, max(DRAWN_AT_ONCE, samples))
             self._drawn_seconds = np.concatenate([self._drawn_seconds, more])
@@ -56,7 +52,7 @@ class Preprocessing:
             time.sleep(seconds / self._threads)
         else:
             cpu_ns = self._burners.burn(seconds)
-        return Spent(time.monotonic_ns() - began_ns, cpu_ns)
+        return time.monotonic_ns() - began_ns, cpu_ns
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,18 +63,13 @@ class Interleave:
     block_length: int = 1  # records to take from a file before the next file's turn
     files_ahead: int = 0  # further files that are opened and read before their turn
 
-    @property
-    def ready_per_file(self) -> int:
-        """Maximum records of a file that wait for the file's turn: two blocks, tf.data's default."""
-        return 2 * self.block_length
-
 
 @dataclass(frozen=True)
 class Phase:
     """One stream of batches: training, evaluation, or the ceiling (the emulator's own limit, without storage)."""
 
     fetch: FetchSpec
-    plan: BatchPlan
+    plan: RankPlan
     batch_size: int
     preprocesses: bool = True  # whether samples are preprocessed; those of the ceiling are not
 
@@ -89,22 +80,23 @@ class LoaderSpec:
 
     rank: int
     phases: Mapping[str, Phase]
-    read_threads: int
-    prefetch_per_worker: int  # batches each worker may have ready or under way
-    prefetch_size: int  # batches ready ahead of the trainer, for a loader that counts those of all workers together
-    computation_threads: int  # threads that parse batches, if not the readers parse them; no more than cores
-    transfer_bytes: int  # bytes to request at a time where files are read as streams; 0 leaves it to the framework
+    reader: Reader
     interleave: Interleave | None  # how files read as streams take turns; None: samples are read by their position
-    shuffle_window: int  # samples in the window that shuffles streams; 0 when samples are not shuffled
-    preprocess_time: Duration
-    preprocess: str  # `burn` or `sleep`
     seed: int
-    nice: int
-    multiprocessing_context: str
-    pin_memory: bool
-    tensors: int = 0
-    """Tensors in which the trainer gets a batch, with `tensor_bytes` of each sample; 0: it gets the batch's buffer."""
-    tensor_bytes: int = 0
+
+    @property
+    def prefetch_per_worker(self) -> int:
+        return prefetch_per_worker(self.reader)
+
+    @property
+    def shuffle_window(self) -> int:
+        """Samples in the window that shuffles streams; 0 when samples are not shuffled."""
+        return self.reader.shuffle_size if self.reader.sample_shuffle != "off" else 0
+
+    @property
+    def computation_threads(self) -> int:
+        """Threads that parse batches, if not the readers parse them; no more than cores."""
+        return min(self.reader.computation_threads, len(os.sched_getaffinity(0)))
 
     @property
     def computation_calls(self) -> int:
@@ -118,12 +110,16 @@ class LoaderSpec:
         The trainer takes one batch ahead of the one in training. Batch k is in buffer k modulo `slots`, whichever
         worker makes it.
         """
-        return max(1, self.read_threads) * self.prefetch_per_worker + 2
+        return max(1, self.reader.read_threads) * self.prefetch_per_worker + 2
 
     @property
     def slot_bytes(self) -> int:
-        """Bytes of one batch buffer, large enough for every phase."""
         return max((phase.fetch.slot_bytes(phase.batch_size) for phase in self.phases.values()), default=0)
+
+
+def prefetch_per_worker(reader: Reader) -> int:
+    """Return the batches that each worker keeps ready: by DLIO's rule its share of `prefetch_size`, 2 without it."""
+    return max(1, math.ceil(reader.prefetch_size / max(1, reader.read_threads))) if reader.prefetch_size > 0 else 2
 
 
 class BatchTrace(NamedTuple):
@@ -153,7 +149,6 @@ class BatchTrace(NamedTuple):
 
     @classmethod
     def unpacked(cls, data: bytes) -> BatchTrace:
-        """Return the trace that was packed."""
         slot, *numbers = _NUMBERS.unpack_from(data)
         return cls(slot, np.frombuffer(data, np.int64, offset=_NUMBERS.size).reshape(-1, 2), *numbers)
 
@@ -170,15 +165,7 @@ class Samples(Sequence[S]):
     def __len__(self) -> int:
         return len(self._places)
 
-    @overload
-    def __getitem__(self, index: int) -> S: ...
-
-    @overload
-    def __getitem__(self, index: slice) -> list[S]: ...
-
-    def __getitem__(self, index: int | slice) -> S | list[S]:
-        if isinstance(index, slice):
-            return [self._cut(self._slot, int(start), int(size)) for start, size in self._places[index]]
+    def __getitem__(self, index: int) -> S:  # type: ignore[override]  # no slices
         start, size = self._places[index]
         return self._cut(self._slot, int(start), int(size))
 
@@ -194,7 +181,7 @@ class TimedBatches(Iterator[Batch]):
     """The batches of an epoch, in order, of a loader that tells whether the next one is ready."""
 
     @abstractmethod
-    def take(self, timeout_seconds: float) -> Batch | None:
+    def take(self, timeout_seconds: float | None = None) -> Batch | None:
         """Return the next batch; None if it is not ready within the time: it can then be requested again.
 
         The first batch, with which the workers begin the epoch, can be requested only once.
@@ -203,7 +190,7 @@ class TimedBatches(Iterator[Batch]):
         """
 
     def __next__(self) -> Batch:
-        batch = self.take(math.inf)
+        batch = self.take()
         assert batch is not None  # there is no time limit
         return batch
 
@@ -239,13 +226,12 @@ class BatchMaker:
     """Makes batches in one worker: fetches the planned samples into a buffer, and records times, bytes and CPU."""
 
     def __init__(self, spec: LoaderSpec, worker: int) -> None:
-        self._worker = worker
+        self._worker, self._phases = worker, spec.phases
         self._plans = {name: PlanAhead(phase.plan, phase.batch_size) for name, phase in spec.phases.items()}
         self._fetchers = {name: Fetcher(phase.fetch) for name, phase in spec.phases.items()}
         self._accounting = ThreadAccounting()
         random = np.random.default_rng([spec.seed, spec.rank, worker])
-        self._preprocessing = Preprocessing(spec.preprocess_time, spec.preprocess, random)
-        self._preprocessed = frozenset(name for name, phase in spec.phases.items() if phase.preprocesses)
+        self._preprocessing = Preprocessing(spec.reader, random)
 
     def make(self, phase: str, epoch: int, step: int, slot: int, out: memoryview) -> BatchTrace:
         """Fill `out` with the batch of `step` and return its trace."""
@@ -254,7 +240,7 @@ class BatchMaker:
         ids, sample_hash = self._plans[phase].batch(epoch, step)
         samples = len(ids)
         fetched = self._fetchers[phase].fetch(ids, out)
-        spent = self._preprocessing.spend(samples) if phase in self._preprocessed else Spent()
+        took_ns, preprocess_cpu_ns = self._preprocessing.spend(samples if self._phases[phase].preprocesses else 0)
         finished_ns = time.monotonic_ns()
         after = self._accounting.look()
         return BatchTrace(
@@ -263,7 +249,7 @@ class BatchMaker:
             started_ns=started_ns,
             finished_ns=finished_ns,
             read_ns=fetched.read_ns,
-            decode_ns=fetched.decode_ns + spent.took_ns,
+            decode_ns=fetched.decode_ns + took_ns,
             worker=self._worker,
             samples=samples,
             app_bytes=fetched.app_bytes,
@@ -272,5 +258,5 @@ class BatchMaker:
             cpu_ns=after.cpu_ns - before.cpu_ns,
             cpu_wait_ns=after.cpu_wait_ns - before.cpu_wait_ns,
             storage_bytes=after.storage_bytes - before.storage_bytes + fetched.remote_bytes,
-            preprocess_cpu_ns=spent.cpu_ns,
+            preprocess_cpu_ns=preprocess_cpu_ns,
         )

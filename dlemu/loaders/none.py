@@ -13,8 +13,6 @@ from dlemu.plan.samples import PlanAhead
 
 
 class Traits(LoaderTraits):
-    """The default traits, without pinning: batches carry no data."""
-
     pins = False
 
 
@@ -27,6 +25,5 @@ class Loader(LoaderBase):
     def batches(self, phase: str, epoch: int, steps: int) -> Iterator[Batch]:
         plan = PlanAhead(self._spec.phases[phase].plan, self._spec.phases[phase].batch_size)
         for step in range(1, steps + 1):
-            planned, now_ns = plan.batch(epoch, step), time.monotonic_ns()
-            samples = len(planned.samples)
-            yield Batch(None, BatchTrace(0, NO_PLACES, now_ns, now_ns, 0, 0, 0, samples, 0, 0, planned.sample_hash))
+            (samples, sample_hash), now_ns = plan.batch(epoch, step), time.monotonic_ns()
+            yield Batch(None, BatchTrace(0, NO_PLACES, now_ns, now_ns, 0, 0, 0, len(samples), 0, 0, sample_hash))

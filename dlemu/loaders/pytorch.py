@@ -5,13 +5,10 @@ Only the traits are here; the `Loader`, which imports PyTorch, is in `_torch_loa
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from datagen.registry import library
 from dlemu.loaders.traits_base import LoaderTraits
-
-if TYPE_CHECKING:
-    from dlemu.loaders._torch_loader import Loader as Loader
 
 
 class Traits(LoaderTraits):

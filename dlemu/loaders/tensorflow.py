@@ -8,18 +8,14 @@ from __future__ import annotations
 import os
 from collections.abc import Collection
 from math import ceil
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from datagen.layout import nominal_sample_bytes
 from datagen.registry import library
 from datagen.spec import DatasetSpec
 from dlemu.config.schema import Reader
-from dlemu.loaders.loader_base import Interleave
+from dlemu.loaders.loader_base import Interleave, LoaderSpec
 from dlemu.loaders.traits_base import LoaderTraits
-
-if TYPE_CHECKING:
-    from dlemu.loaders._tf_loader import Loader as Loader
-    from dlemu.loaders.loader_base import LoaderSpec
 
 _BUFFER_BYTES = 256 << 10  # the read size of tf.data.TFRecordDataset where `reader.transfer_size` is not set
 _TURN_BYTES = 2 << 20
@@ -61,42 +57,31 @@ class Traits(LoaderTraits):
         return ("reader.computation_threads", "reader.transfer_size", "reader.shuffle_size")
 
     def batches_ahead(self, spec: LoaderSpec) -> int:
-        waiting = ceil(_waiting_samples(spec) / spec.phases["train"].batch_size)
-        return spec.prefetch_size + spec.computation_calls + 1 + waiting
+        waiting = ceil(samples_ahead(spec) / spec.phases["train"].batch_size)
+        return spec.reader.prefetch_size + spec.computation_calls + 1 + waiting
 
     def rank_bytes(self, spec: LoaderSpec) -> int:
         """Return the bytes of a rank's stream: records read ahead, batches in the making, batches ready or in use."""
         fetch, batch = spec.phases["train"].fetch, spec.phases["train"].batch_size
         record = fetch.nominal_sample_bytes
         shipped = fetch.resize_bytes or record
-        being_made, ready = spec.computation_calls + 1, spec.prefetch_size + 2
+        being_made, ready = spec.computation_calls + 1, spec.reader.prefetch_size + 2
         batches_bytes = batch * (being_made * (record + shipped) + ready * shipped)
-        return _waiting_samples(spec) * record + batches_bytes + _RANK_BYTES
-
-    def notes(self, dataset_format: str) -> tuple[str, ...]:
-        return (
-            "the ceiling leaves out TensorFlow's record reader (docs/loaders.md): if AU is low, check whether the "
-            "cores were busy before blaming the storage",
-        )
+        return samples_ahead(spec) * record + batches_bytes + _RANK_BYTES
 
 
-def _waiting_samples(spec: LoaderSpec) -> int:
-    """Return how many samples have been read and are in no batch yet."""
-    return spec.shuffle_window + (samples_read_ahead(spec, spec.interleave) if spec.interleave else 0)
-
-
-def samples_read_ahead(spec: LoaderSpec, turns: Interleave) -> int:
-    """Return how many samples the interleave and its files' readers have read before they are requested.
+def samples_ahead(spec: LoaderSpec) -> int:
+    """Return how many samples have been read and are in no batch yet: those in the shuffle window, and read ahead.
 
     For each file begun these are the records that wait for its turn, one under way, and those in the reader's buffer.
     """
-    fetch = spec.phases["train"].fetch
+    fetch, turns = spec.phases["train"].fetch, spec.interleave or Interleave(files=1)
     samples_per_file = fetch.layout.num_samples_per_file
-    buffered = ceil((spec.transfer_bytes or _BUFFER_BYTES) / max(1, fetch.nominal_sample_bytes))
+    buffered = ceil((spec.reader.transfer_size or _BUFFER_BYTES) / max(1, fetch.nominal_sample_bytes))
     if turns.files == 1:  # flat_map, not interleave
-        return min(samples_per_file, buffered)
+        return spec.shuffle_window + min(samples_per_file, buffered)
     begun = turns.files + turns.files_ahead
-    return begun * min(samples_per_file, turns.ready_per_file + 1 + buffered)
+    return spec.shuffle_window + begun * min(samples_per_file, 2 * turns.block_length + 1 + buffered)
 
 
 def __getattr__(name: str) -> Any:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import math
 import os
 import threading
 import traceback
@@ -20,8 +19,6 @@ from dlemu.loaders.traits_base import LoaderTraits
 
 
 class Traits(LoaderTraits):
-    """Threads read by `BatchMaker`, as many batches ahead as PyTorch's worker processes would."""
-
     pins = False
 
 
@@ -38,12 +35,12 @@ class _Epoch(TimedBatches):
     slots: SharedSlots
     under_way: deque[Future[BatchTrace]] = field(default_factory=deque)
 
-    def take(self, timeout_seconds: float) -> Batch | None:
+    def take(self, timeout_seconds: float | None = None) -> Batch | None:
         self.under_way.extend(itertools.islice(self.batches, self.window - len(self.under_way)))
         if not self.under_way:
             raise StopIteration
         try:
-            self.under_way[0].exception(None if timeout_seconds == math.inf else timeout_seconds)
+            self.under_way[0].exception(timeout_seconds)
         except TimeoutError:
             return None
         trace = self.under_way.popleft().result()
@@ -55,7 +52,7 @@ class Loader(LoaderBase):
 
     def __init__(self, spec: LoaderSpec) -> None:
         self._spec = spec
-        self._threads = max(1, spec.read_threads)
+        self._threads = max(1, spec.reader.read_threads)
         self._window = self._threads * spec.prefetch_per_worker
         self._slots = SharedSlots(spec.slots, spec.slot_bytes)
         self._local = threading.local()
@@ -71,13 +68,12 @@ class Loader(LoaderBase):
     def _open(self, worker: int, barrier: threading.Barrier) -> None:
         """Prepare this thread, not as the pool's initializer: that would hide why it failed."""
         try:
-            os.nice(self._spec.nice)  # on Linux niceness is the thread's own
+            os.nice(self._spec.reader.nice)  # on Linux niceness is the thread's own
             self._local.maker = BatchMaker(self._spec, worker)
         finally:
             barrier.wait()  # else a thread that is ready early would run `_open` again, in place of an idle thread
 
     def batches(self, phase: str, epoch: int, steps: int) -> Iterator[Batch]:
-        """Deliver the planned batches in order, `read_threads` x `prefetch_per_worker` of them ready or under way."""
         futures = (self._pool.submit(self._make, phase, epoch, step) for step in range(1, steps + 1))
         return _Epoch(futures, self._window, self._slots)
 
@@ -92,6 +88,5 @@ class Loader(LoaderBase):
             raise DlemuError(f"a reader thread of rank {self._spec.rank} failed:\n{traceback.format_exc()}") from error
 
     def close(self) -> None:
-        """End the threads and free the slots."""
         self._pool.shutdown(cancel_futures=True)
         self._slots.close()

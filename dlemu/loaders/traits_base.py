@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import importlib.util
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator
 
 from datagen.errors import UserError
 from datagen.registry import companion
 from datagen.spec import DatasetSpec
-from datagen.storage.storage_base import open_storage
 from dlemu.config.schema import Reader, Workload
 from dlemu.loaders.loader_base import Interleave, LoaderSpec
 
@@ -23,11 +22,12 @@ class LoaderTraits:
     that depends on a loader's behaviour looks at its traits, never at its name.
     """
 
-    framework: str = ""  # name of the loader's framework, for messages; empty without one
+    framework: str = "the loader"  # what messages call it, such as PyTorch
     packages: tuple[str, ...] = ()  # distributions that have the framework, such as torch
     module: str = ""  # the framework's module; empty without a framework
     extra: str = ""  # the extra of dlemu (`pip install dlemu[...]`) that installs the framework
     formats: tuple[str, ...] = ()  # formats that the loader reads; empty for all
+    direct_formats: tuple[str, ...] = ()  # those of them that it can itself read past the page cache (O_DIRECT)
     pins: bool = True  # whether `reader.pin_memory` is supported
     collates: bool = False  # whether `reader.tensors` is supported
     in_turn: bool = False
@@ -55,69 +55,48 @@ class LoaderTraits:
         """Return which of the settings `reader.computation_threads`, `transfer_size`, `shuffle_size` have an effect."""
         return () if self.reads_files(dataset_format) else ("reader.transfer_size",)
 
-    def impossible(self, dataset_format: str) -> Mapping[str, str]:
-        """Return the boolean settings of `reader` that can't be true with a format, each with the reason."""
-        reasons = {} if self.pins else {"pin_memory": "its batches are not pinned"}
-        if self.reads_files(dataset_format):
-            reason = (
-                f"{self.framework or 'the loader'} itself reads {dataset_format} files, through the page cache and "
-                "without knowing their content"
-            )
-            reasons |= {"odirect": reason, "verify": reason}
-        return reasons
-
     def batches_ahead(self, spec: LoaderSpec) -> int:
         """Return the maximum number of batches that a rank's loader has ready or under way, beside the trainer's."""
-        return spec.read_threads * spec.prefetch_per_worker
-
-    def batch_buffers(self, spec: LoaderSpec) -> int:
-        """Return the number of batches that memory is reserved for, including the trainer's."""
-        return spec.slots
+        return spec.reader.read_threads * spec.prefetch_per_worker
 
     def rank_bytes(self, spec: LoaderSpec) -> int:
         """Return the memory that a rank and its workers will touch: processes, batch buffers, read buffers."""
-        workers = max(1, spec.read_threads)
+        workers = max(1, spec.reader.read_threads)
         reading = sum(phase.fetch.buffer_bytes for phase in spec.phases.values() if not phase.fetch.reads_nothing)
         samples = max((phase.batch_size for phase in spec.phases.values()), default=0)
-        batches = self.batch_buffers(spec) * (spec.slot_bytes + samples * spec.tensor_bytes)
+        batches = spec.slots * (spec.slot_bytes + samples * spec.reader.tensor_bytes)
         return batches + workers * reading + (workers + 1) * PROCESS_BYTES
 
     def notes(self, dataset_format: str) -> tuple[str, ...]:
         """Return sentences for the result: limits in what can be measured with this loader."""
-        return ()
+        if not self.reads_files(dataset_format):
+            return ()
+        return (
+            f"the ceiling leaves out the readers and decoders of {self.framework} (docs/loaders.md): if AU is low, "
+            "check whether the cores were busy before blaming the storage",
+        )
 
-    def problems(self, workload: Workload) -> list[str]:
-        """Return a message for each setting of the workload that this loader does not support."""
-        format_name, instead = workload.dataset.format, "reader.data_loader=pytorch"
-        if self.formats and format_name not in self.formats:
-            return [
-                f"dataset.format is {format_name!r}, for which {self.framework or 'the loader'} has no reader; wanted "
-                f"one of {', '.join(self.formats)}, or {instead}"
-            ]
-        problems = [
-            f"reader.{key} is true: {reason}; wanted reader.{key}=false, or {instead}"
-            for key, reason in self.impossible(format_name).items()
-            if getattr(workload.reader, key)
-        ]
+    def problems(self, workload: Workload) -> Iterator[str]:
+        """Yield a message for each setting of the workload that this loader does not support."""
+        name, instead = workload.dataset.format, "reader.data_loader=pytorch"
+        if self.formats and name not in self.formats:
+            wanted = f"one of {', '.join(self.formats)}, or {instead}"
+            yield f"dataset.format is {name!r}, for which {self.framework} has no reader; wanted {wanted}"
+            return
+        impossible = {} if self.pins else {"pin_memory": "its batches are not pinned"}
+        if self.reads_files(name):
+            impossible["verify"] = f"{self.framework} itself reads {name} files, and does not know their content"
+            if name not in self.direct_formats:
+                impossible["odirect"] = f"{self.framework} itself reads {name} files, through the page cache"
+        for key, reason in impossible.items():
+            if getattr(workload.reader, key):
+                yield f"reader.{key} is true: {reason}; wanted reader.{key}=false, or {instead}"
         if workload.reader.tensors and not self.collates:
-            problems.append(
-                f"reader.tensors is {workload.reader.tensors}: this loader collates no tensors; wanted 0, or {instead}"
-            )
-        if self.reads_files(format_name) and not _has_paths(workload):
-            problems.append(
-                f"storage.storage_type is {workload.storage.storage_type!r}: {self.framework or 'the loader'} itself "
-                f"opens {format_name} files by path, and files of this storage have none; wanted local_fs, or {instead}"
-            )
-        return problems
-
-
-def _has_paths(workload: Workload) -> bool:
-    """Return whether libraries on this host can open the dataset's files by a path."""
-    try:
-        storage = open_storage(workload.storage_spec.buffered)
-    except UserError:  # another check reports that there is no such storage
-        return True
-    return storage.local_path(workload.dataset.data_folder) is not None
+            tensors = workload.reader.tensors
+            yield f"reader.tensors is {tensors}: this loader collates no tensors; wanted 0, or {instead}"
+        if self.reads_files(name) and not workload.storage.has_paths:
+            opens = f"{self.framework} itself opens {name} files by path"
+            yield f"storage.storage_type is {workload.storage.storage_type!r}: {opens}; wanted local_fs, or {instead}"
 
 
 def check_installed(data_loader: str) -> None:

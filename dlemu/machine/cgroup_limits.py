@@ -33,37 +33,41 @@ class HostMemory:
 
 def cpu_limit(proc: str = "/proc") -> float | None:
     """Return how many cores' worth of CPU time this process's control group may use, or None without a limit."""
-    folders = _groups(proc, "cpu")
-    limits = [limit for folder in folders for limit in (_v2_cores(folder), _v1_cores(folder)) if limit]
-    return min(limits, default=None)
+    return min(filter(None, map(_cores, _groups(proc, "cpu"))), default=None)
 
 
 def limiting_groups(proc: str = "/proc") -> tuple[str, ...]:
     """Return the folders of the control groups that limit the CPU time of this process."""
-    return tuple(folder for folder in _groups(proc, "cpu") if _v2_cores(folder) or _v1_cores(folder))
+    return tuple(filter(_cores, _groups(proc, "cpu")))
+
+
+def _cores(folder: str) -> float | None:
+    words = " ".join(_lines(f"{folder}/cpu.max")).split()
+    words = words or [*_lines(f"{folder}/cpu.cfs_quota_us"), *_lines(f"{folder}/cpu.cfs_period_us")]
+    return int(words[0]) / int(words[1]) if len(words) == 2 and words[0] not in ("max", "-1") else None
 
 
 def memory_limit_bytes(proc: str = "/proc") -> int | None:
     """Return how many bytes of memory this process's control group may use, or None without a limit."""
-    names = ("memory.max", "memory.limit_in_bytes")
-    limits = [_number_in(os.path.join(folder, name)) for folder in _groups(proc, "memory") for name in names]
-    return min((limit for limit in limits if limit is not None), default=None)
+    return min((limit for limit, _ in _memory(proc)), default=None)
 
 
 def host_memory(proc: str = "/proc") -> HostMemory:
     """Return the memory that this process can use, within its groups' limits; inactive page cache is available."""
     memory = psutil.virtual_memory()
-    limit = memory_limit_bytes(proc)
-    if limit is None or limit >= memory.total:
+    limits = list(_memory(proc))
+    limit = min((limit for limit, _ in limits), default=memory.total)
+    if limit >= memory.total:
         return HostMemory(memory.total, memory.available, None)
-    room = min((_room_bytes(folder) for folder in _groups(proc, "memory")), default=limit)
-    return HostMemory(limit, max(0, min(memory.available, int(room))), limit)
+    room = min(room for _, room in limits)
+    return HostMemory(limit, max(0, min(memory.available, room)), limit)
 
 
 def out_of_memory_hint(proc: str = "/proc") -> str:
     """Return advice on a process that SIGKILL ended, by the kernel's count of out-of-memory kills in its groups."""
-    counts = [line.split()[1] for folder in _groups(proc, "memory") for line in _kill_lines(folder)]
-    kills = max(map(int, counts), default=0)
+    names = ("memory.events", "memory.oom_control")  # of v2 and v1
+    lines = [line for folder in _groups(proc, "memory") for name in names for line in _lines(f"{folder}/{name}")]
+    kills = max((int(line.split()[1]) for line in lines if line.startswith("oom_kill ")), default=0)
     limit = memory_limit_bytes(proc)
     if not kills or limit is None:
         return "if the machine ran out of memory, `dmesg` names the process"
@@ -74,21 +78,17 @@ def out_of_memory_hint(proc: str = "/proc") -> str:
     )
 
 
-def _kill_lines(folder: str) -> list[str]:
-    names = ("memory.events", "memory.oom_control")  # of v2 and v1
-    return [line for name in names for line in _lines(os.path.join(folder, name)) if line.startswith("oom_kill ")]
-
-
-def _room_bytes(folder: str) -> float:
-    for limit_name, used_name, cache_key in (
-        ("memory.max", "memory.current", "inactive_file"),
-        ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"),
-    ):
-        limit, used = (_number_in(os.path.join(folder, name)) for name in (limit_name, used_name))
-        if limit is not None:
-            stat = dict(line.split(maxsplit=1) for line in _lines(os.path.join(folder, "memory.stat")) if " " in line)
-            return limit - (used or 0) + int(stat.get(cache_key, "0"))
-    return float("inf")
+def _memory(proc: str) -> Iterator[tuple[int, int]]:
+    """Yield the limit on memory of each group that has one, and how many bytes of it can still be allocated."""
+    for folder in _groups(proc, "memory"):
+        for limit_name, used_name, cache_key in (
+            ("memory.max", "memory.current", "inactive_file"),
+            ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"),
+        ):
+            limit = _number_in(f"{folder}/{limit_name}")
+            if limit is not None:
+                stat = dict(line.split(maxsplit=1) for line in _lines(f"{folder}/memory.stat") if " " in line)
+                yield limit, limit - (_number_in(f"{folder}/{used_name}") or 0) + int(stat.get(cache_key, "0"))
 
 
 def _number_in(path: str) -> int | None:
@@ -102,18 +102,17 @@ def _groups(proc: str, controller: str) -> Iterator[str]:
 
     Of the group /batch/job7: /sys/fs/cgroup/batch/job7, /sys/fs/cgroup/batch, /sys/fs/cgroup.
     """
-    group_paths = _own_groups(proc)
+    own: dict[str, str] = {}  # the process's group for each v1 controller, and its v2 group under the name ''
+    for line in _lines(f"{proc}/self/cgroup"):
+        _, controllers, path = line.split(":", 2)  # 4:cpu,cpuacct:/batch/job7, or for v2 0::/batch/job7
+        own.update(dict.fromkeys(controllers.split(","), path))
     for line in _lines(f"{proc}/self/mountinfo"):
         mount_fields, _, file_system_fields = line.partition(" - ")
         root, mount = mount_fields.split()[3:5]
         file_system, _, options = file_system_fields.split()[:3]
-        if file_system == "cgroup2":
-            group = group_paths.get("")
-        elif file_system == "cgroup" and controller in options.split(","):
-            group = group_paths.get(controller)
-        else:
-            group = None
-        if group is None:
+        of_v2 = file_system == "cgroup2"
+        group = own.get("" if of_v2 else controller)
+        if group is None or not (of_v2 or (file_system == "cgroup" and controller in options.split(","))):
             continue
         # A container may see its own group as the root of the mount.
         inside = os.path.relpath(group, root) if os.path.commonpath([group, root]) == root else "."
@@ -121,26 +120,6 @@ def _groups(proc: str, controller: str) -> Iterator[str]:
             yield os.path.join(mount, inside)
             inside = os.path.dirname(inside)
         yield mount
-
-
-def _own_groups(proc: str) -> dict[str, str]:
-    """Return this process's group for each v1 controller, and its v2 group under the name ''."""
-    groups: dict[str, str] = {}
-    for line in _lines(f"{proc}/self/cgroup"):
-        _, controllers, path = line.split(":", 2)  # 4:cpu,cpuacct:/batch/job7, or for v2 0::/batch/job7
-        groups.update(dict.fromkeys(controllers.split(","), path))
-    return groups
-
-
-def _v2_cores(folder: str) -> float | None:
-    words = " ".join(_lines(os.path.join(folder, "cpu.max"))).split()
-    return int(words[0]) / int(words[1]) if len(words) == 2 and words[0] != "max" else None
-
-
-def _v1_cores(folder: str) -> float | None:
-    quota_us = _number_in(os.path.join(folder, "cpu.cfs_quota_us"))  # -1 without a limit, which is no decimal
-    period_us = _number_in(os.path.join(folder, "cpu.cfs_period_us"))
-    return quota_us / period_us if quota_us and period_us else None
 
 
 def _lines(path: str) -> list[str]:

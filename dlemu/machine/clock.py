@@ -36,9 +36,9 @@ class MonotonicClock:
 
     def sleep_until(self, deadline_ns: int) -> None:
         """Sleep in the kernel. The thread wakes a little late, which does not count as the accelerator's time."""
-        left_ns = deadline_ns - time.monotonic_ns()
-        if left_ns > 0:
-            time.sleep(left_ns / 1e9)
+        remaining_ns = deadline_ns - time.monotonic_ns()
+        if remaining_ns > 0:
+            time.sleep(remaining_ns / 1e9)
 
 
 class FakeClock:

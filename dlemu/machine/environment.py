@@ -52,7 +52,7 @@ class StorageFacts:
 def describe_host() -> HostFacts:
     return HostFacts(
         host=platform.node(),
-        processor=_processor(),
+        processor=proc_facts("cpuinfo").get("model name") or platform.machine(),
         cpu_count=os.cpu_count() or 1,
         cpu_usable=len(os.sched_getaffinity(0)),
         cpu_limit=cpu_limit(),
@@ -105,9 +105,14 @@ def installed_version(package: str) -> str:
         return ""
 
 
-def _processor() -> str:
-    try:
-        with open("/proc/cpuinfo") as lines:
-            return next(line.split(":", 1)[1].strip() for line in lines if line.startswith("model name"))
-    except (OSError, StopIteration):
-        return platform.machine()
+def proc_facts(name: str) -> dict[str, str]:
+    """Return the `KEY: VALUE` lines of /proc/NAME, {} without such a file.
+
+    /proc/cpuinfo repeats its keys for each processor: the last processor's values remain, without its number.
+    """
+    path = os.path.join("/proc", name)
+    if not os.path.exists(path):
+        return {}
+    with open(path) as lines:
+        pairs = [line.split(":", 1) for line in lines if ":" in line]
+    return {key.strip(): value.strip() for key, value in pairs if key.strip() != "processor"}

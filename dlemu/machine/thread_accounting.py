@@ -16,7 +16,7 @@ import time
 from collections.abc import Callable
 from typing import NamedTuple
 
-_MOST_BYTES = 512  # to read at most of schedstat or comm, which are shorter than 200 bytes
+_MOST_BYTES = 512  # to read at most of schedstat, which is shorter than 200 bytes
 _BLOCK_BYTES = 512  # unit of `ru_inblock`, whatever the device's block size (include/linux/task_io_accounting_ops.h)
 
 
@@ -41,8 +41,9 @@ class ThreadAccounting(threading.local):
 
     def scheduled(self) -> tuple[int, int]:
         """Return the calling thread's cpu_ns and cpu_wait_ns alone, in half the time that `look` takes."""
-        words = _read(self._schedule.descriptor).split()
-        if len(words) < 2:
+        try:
+            words = os.pread(self._schedule.descriptor, _MOST_BYTES, 0).split()
+        except OSError:
             return 0, 0
         # schedstat's first number, the CPU time, is only updated at a timer tick (4 ms) or when the thread sleeps: most
         # of the time of shorter batches would be missing. So the thread's clock is read instead.
@@ -53,12 +54,13 @@ class _Schedule:
     """A thread's own schedstat, open until the thread has ended."""
 
     def __init__(self) -> None:
-        self.descriptor = _open("/proc/thread-self/schedstat")
+        self.descriptor = -1  # where the kernel has none
+        with contextlib.suppress(OSError):
+            self.descriptor = os.open("/proc/thread-self/schedstat", os.O_RDONLY | os.O_CLOEXEC)
 
     def __del__(self) -> None:
-        if self.descriptor >= 0:
-            with contextlib.suppress(OSError):
-                os.close(self.descriptor)
+        with contextlib.suppress(OSError):
+            os.close(self.descriptor)
 
 
 def process_storage_bytes() -> int:
@@ -70,31 +72,10 @@ def thread_cpu_ns(chosen: Callable[[str], bool]) -> int:
     """Return the CPU time, in ns, of this process's threads whose names `chosen` accepts."""
     total = 0
     for thread in os.listdir("/proc/self/task"):
-        name = _read_once(_open(f"/proc/self/task/{thread}/comm")).decode(errors="replace").strip()
-        if chosen(name):
-            words = _read_once(_open(f"/proc/self/task/{thread}/schedstat")).split()
-            total += int(words[0]) if words else 0
+        with contextlib.suppress(OSError):  # the thread has ended
+            with open(f"/proc/self/task/{thread}/comm", errors="replace") as comm:
+                name = comm.read().strip()
+            if chosen(name):
+                with open(f"/proc/self/task/{thread}/schedstat") as schedule:
+                    total += int(schedule.read().split()[0])
     return total
-
-
-def _open(path: str) -> int:
-    try:
-        return os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    except OSError:
-        return -1
-
-
-def _read(descriptor: int) -> bytes:
-    if descriptor < 0:
-        return b""
-    try:
-        return os.pread(descriptor, _MOST_BYTES, 0)
-    except OSError:
-        return b""
-
-
-def _read_once(descriptor: int) -> bytes:
-    data = _read(descriptor)
-    if descriptor >= 0:
-        os.close(descriptor)
-    return data

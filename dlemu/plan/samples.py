@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -45,20 +44,6 @@ def _encrypt(values: NDArray[np.uint64], half: np.uint64, keys: NDArray[np.uint6
         mixed = (mixed ^ (mixed >> np.uint64(32))) * _MIX
         left, right = right, left ^ ((mixed >> np.uint64(29)) & mask)
     return (left << half) | right
-
-
-class BatchPlan(Protocol):
-    """The samples of one rank's batches; picklable, and the same in every process."""
-
-    def sample_ids(self, epoch: int, step: int) -> NDArray[np.int64]:
-        """Return the sample numbers of `step` (from 1) of `epoch` (from 1), shape (batch_size,)."""
-        return self.batches(epoch, np.array([step])).ravel()
-
-    def batches(self, epoch: int, steps: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return the sample numbers of several steps at once, shape (steps, batch_size)."""
-
-    def runs(self, epoch: int, steps: NDArray[np.int64]) -> list[Runs] | None:
-        """Return the same as runs of consecutive samples in a file, one item per step; None where there are no runs."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -103,10 +88,6 @@ class Plan:
                 f"{self.num_samples_per_file}); one step of {ranks} x batch {self.batch_size} needs "
                 f"{step_samples}: use {fewer}a smaller batch, or a dataset with dataset.{key}={files} or more"
             )
-
-    def sample_ids(self, rank: int, epoch: int, step: int) -> NDArray[np.int64]:
-        """Return the samples of a batch, shape (batch_size,); `epoch` and `step` count from 1."""
-        return self.batches(rank, epoch, np.array([step])).ravel()
 
     def batches(self, rank: int, epoch: int, steps: NDArray[np.int64]) -> NDArray[np.int64]:
         """Return the samples of some of a rank's batches, shape (steps, batch_size)."""
@@ -162,24 +143,27 @@ class Plan:
         if not self.file_shuffle:
             return positions
         files, within = np.divmod(positions, self.num_samples_per_file)
-        return self._shuffled_files(files, seed) * self.num_samples_per_file + within
-
-    def _shuffled_files(self, files: NDArray[np.int64], seed: int) -> NDArray[np.int64]:
-        """Return the shuffled numbers of files; for many samples in few files, each file is computed only once."""
-        if not files.size:
-            return files
-        first, last = int(files.min()), int(files.max())
-        if last - first + 1 >= files.size:
-            return permute(files, self.num_files, seed)
-        return np.asarray(permute(np.arange(first, last + 1), self.num_files, seed)[files - first])
+        first, after = (int(files.min()), int(files.max()) + 1) if files.size else (0, 0)
+        if after - first < files.size:  # many samples in few files: each file is computed only once
+            shuffled = permute(np.arange(first, after), self.num_files, seed)[files - first]
+        else:
+            shuffled = permute(files, self.num_files, seed)
+        return np.asarray(shuffled * self.num_samples_per_file + within)
 
 
 @dataclass(frozen=True)
-class RankPlan(BatchPlan):
-    """One rank's part of a plan, for its loader; steps beyond the last one repeat it."""
+class RankPlan:
+    """One rank's part of a plan, for its loader; picklable, and the same in every process."""
 
     plan: Plan
     rank: int
+    endless: bool = (
+        False  # steps beyond the last one begin again, to measure the emulator's ceiling; else they repeat it
+    )
+
+    def sample_ids(self, epoch: int, step: int) -> NDArray[np.int64]:
+        """Return the samples of a batch, shape (batch_size,); `epoch` and `step` count from 1."""
+        return self.batches(epoch, np.array([step])).ravel()
 
     def batches(self, epoch: int, steps: NDArray[np.int64]) -> NDArray[np.int64]:
         """Return the samples of some batches, shape (steps, batch_size)."""
@@ -190,24 +174,8 @@ class RankPlan(BatchPlan):
         return self.plan.runs(self.rank, epoch, self._existing(steps))
 
     def _existing(self, steps: NDArray[np.int64]) -> NDArray[np.int64]:
-        return np.minimum(steps, self.plan.steps_per_epoch)
-
-
-@dataclass(frozen=True)
-class EndlessPlan(RankPlan):
-    """One rank's part of a plan, repeated endlessly; for measuring the emulator's ceiling with any number of steps."""
-
-    def _existing(self, steps: NDArray[np.int64]) -> NDArray[np.int64]:
-        return (steps - 1) % self.plan.steps_per_epoch + 1
-
-
-class PlannedBatch(NamedTuple):
-    """The samples of one batch, with their hash."""
-
-    samples: NDArray[np.int64] | Runs
-    """Sample numbers in the order of the batch."""
-    sample_hash: int
-    """`hash_samples` of these."""
+        last = self.plan.steps_per_epoch
+        return (steps - 1) % last + 1 if self.endless else np.minimum(steps, last)
 
 
 class PlanAhead:
@@ -216,44 +184,36 @@ class PlanAhead:
     _SAMPLES_AHEAD = 4096
     _RUN_STEPS_AHEAD = 64  # at least, if batches are runs: the cost of these does not grow with their samples
 
-    def __init__(self, plan: BatchPlan, batch_size: int) -> None:
+    def __init__(self, plan: RankPlan, batch_size: int) -> None:
         self._plan, self._steps = plan, max(1, self._SAMPLES_AHEAD // batch_size)
         self._epoch, self._first = -1, 0
         self._batches: Sequence[NDArray[np.int64] | Runs] = ()
         self._hashes: list[int] = []
         """Hashes of `_batches`; empty where these are so large that hashing them one by one costs no more."""
 
-    def batch(self, epoch: int, step: int) -> PlannedBatch:
-        """Return the batch of a step, both counted from 1."""
+    def batch(self, epoch: int, step: int) -> tuple[NDArray[np.int64] | Runs, int]:
+        """Return the samples of a step's batch, in order, and their `hash_samples`; epoch and step count from 1."""
         if epoch != self._epoch or not 0 <= step - self._first < len(self._batches):
-            self._compute_from(epoch, step)
+            self._epoch, self._first = epoch, step
+            runs = self._plan.runs(epoch, np.arange(step, step + max(self._steps, self._RUN_STEPS_AHEAD)))
+            if runs is None:
+                ids = self._plan.batches(epoch, np.arange(step, step + self._steps))
+                self._batches, self._hashes = list(ids), _hash_rows(ids.astype(np.uint64))
+            else:
+                self._batches = runs
+                self._hashes = _hash_each(runs) if self._steps >= self._RUN_STEPS_AHEAD else []
         samples = self._batches[step - self._first]
-        if self._hashes:
-            return PlannedBatch(samples, self._hashes[step - self._first])
-        return PlannedBatch(samples, hash_runs(samples) if isinstance(samples, Runs) else hash_samples(samples))
-
-    def _compute_from(self, epoch: int, step: int) -> None:
-        self._epoch, self._first = epoch, step
-        runs = self._plan.runs(epoch, np.arange(step, step + max(self._steps, self._RUN_STEPS_AHEAD)))
-        if runs is None:
-            ids = self._plan.batches(epoch, np.arange(step, step + self._steps))
-            self._batches, self._hashes = list(ids), _hash_rows(ids.astype(np.uint64))
-        else:
-            self._batches = runs
-            self._hashes = _hash_each(runs) if self._steps >= self._RUN_STEPS_AHEAD else []
+        return samples, self._hashes[step - self._first] if self._hashes else hash_samples(samples)
 
 
-def hash_samples(sample_ids: NDArray[np.int64]) -> int:
-    """Return the sum of splitmix64 of each id modulo 2^64, as a signed int64: it does not depend on their order.
+def hash_samples(samples: NDArray[np.int64] | Runs) -> int:
+    """Return the sum of splitmix64 of each number modulo 2^64, as a signed int64: it does not depend on their order.
 
     Constants: Steele, Lea, Flood, "Fast splittable pseudorandom number generators" (OOPSLA 2014).
     """
-    return _hash_rows(sample_ids.astype(np.uint64).reshape(1, -1))[0]
-
-
-def hash_runs(runs: Runs) -> int:
-    """Return `hash_samples` of the samples of runs."""
-    return _hash_each([runs])[0]
+    if isinstance(samples, Runs):
+        return _hash_each([samples])[0]
+    return _hash_rows(samples.astype(np.uint64).reshape(1, -1))[0]
 
 
 def _hash_each(batches: Sequence[Runs]) -> list[int]:

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from datagen.errors import DatasetError
 from datagen.layout import Runs
-from dlemu.plan.samples import BatchPlan, Plan, RankPlan, permute
+from dlemu.plan.samples import Plan, permute
 
 
 @dataclass(frozen=True, eq=False)
@@ -26,13 +25,6 @@ class Streams:
     """More than 1 where ranks share files: the records in between are read, but used by the other ranks."""
     seed: int
     """Seed of the window that shuffles samples."""
-
-
-class StreamBatchPlan(BatchPlan, Protocol):
-    """The plan of a loader that reads files as streams."""
-
-    def streams(self, epoch: int, steps: int) -> Streams:
-        """Return what to read for the first `steps` steps of `epoch`."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,14 +53,13 @@ class StreamPlan(Plan):
         return self.num_files // self.ranks if self.by_file else self.num_files
 
     @property
-    def kept_per_file(self) -> int:
+    def used_per_file(self) -> int:
         """Number of records that a rank uses from each of its files."""
         return self.num_samples_per_file if self.by_file else self.num_samples_per_file // self.ranks
 
     @property
     def steps_per_epoch(self) -> int:
-        """Steps of an epoch, the same on every rank."""
-        return self.files_per_rank * self.kept_per_file // self.batch_size
+        return self.files_per_rank * self.used_per_file // self.batch_size
 
     def check(self, split: str) -> None:
         """Raise DatasetError when a rank's records do not fill one step."""
@@ -77,7 +68,7 @@ class StreamPlan(Plan):
         ranks, fewer = ("the one rank", "") if self.ranks == 1 else (f"each of {self.ranks} ranks", "fewer ranks, ")
         raise DatasetError(
             f"the {split} set has {self.num_files} files x {self.num_samples_per_file} samples; read as streams, "
-            f"{ranks} has {self.files_per_rank} files and keeps {self.kept_per_file} samples of each, "
+            f"{ranks} has {self.files_per_rank} files and uses {self.used_per_file} samples of each, "
             f"which do not fill a batch of {self.batch_size}: use {fewer}a smaller batch, more files, or "
             "reader.data_loader=pytorch, which picks samples one by one"
         )
@@ -85,11 +76,11 @@ class StreamPlan(Plan):
     def samples_at(self, epoch: int, positions: NDArray[np.int64]) -> NDArray[np.int64]:
         """Return the samples at `positions` of an epoch's order: those of rank 0 first, then those of rank 1."""
         ranks, of_rank = np.divmod(positions, max(1, self.steps_per_epoch * self.batch_size))
-        group, in_group = np.divmod(of_rank, self.cycle * self.kept_per_file)  # of files that are read in turn
+        group, in_group = np.divmod(of_rank, self.cycle * self.used_per_file)  # of files that are read in turn
         width = np.minimum(self.cycle, self.files_per_rank - group * self.cycle)
         turn, rest = np.divmod(in_group, width * self.block_length)
         before = turn * self.block_length
-        slot, record = np.divmod(rest, np.minimum(self.block_length, self.kept_per_file - before))
+        slot, record = np.divmod(rest, np.minimum(self.block_length, self.used_per_file - before))
         record += before
         files = self._files(epoch, group * self.cycle + slot, ranks)
         if self.by_file:
@@ -103,14 +94,14 @@ class StreamPlan(Plan):
     def streams(self, rank: int, epoch: int, steps: int) -> Streams:
         """Return what a rank reads for the first `steps` steps of an epoch: files in order, and records of each."""
         records = steps * self.batch_size
-        groups, rest = divmod(records, self.cycle * self.kept_per_file)
+        groups, rest = divmod(records, self.cycle * self.used_per_file)
         full_files = min(groups * self.cycle, self.files_per_rank)
         width = min(self.cycle, self.files_per_rank - full_files)  # files of the last group, which is read in part
         turns, rest = divmod(rest, max(1, width) * self.block_length)
         before = turns * self.block_length
-        length = min(self.block_length, self.kept_per_file - before)
+        length = min(self.block_length, self.used_per_file - before)
         in_last_group = before + np.clip(rest - np.arange(width) * length, 0, length)
-        counts = np.concatenate([np.full(full_files, self.kept_per_file), in_last_group[in_last_group > 0]])
+        counts = np.concatenate([np.full(full_files, self.used_per_file), in_last_group[in_last_group > 0]])
         return Streams(
             files=self._files(epoch, np.arange(len(counts)), np.int64(rank)),
             counts=counts.astype(np.int64),
@@ -123,14 +114,3 @@ class StreamPlan(Plan):
         """Return the files of a rank by their numbers in its order: 0, 1, ..."""
         positions = numbers * self.ranks + rank if self.by_file else numbers
         return permute(positions, self.num_files, self.epoch_seed(epoch)) if self.file_shuffle else positions
-
-
-@dataclass(frozen=True)
-class RankStreamPlan(RankPlan):
-    """One rank's part of a plan of streams. Its batches are those before the loader's window shuffles their samples."""
-
-    plan: StreamPlan
-
-    def streams(self, epoch: int, steps: int) -> Streams:
-        """Return what to read for the first `steps` steps of an epoch."""
-        return self.plan.streams(self.rank, epoch, steps)

@@ -15,7 +15,6 @@ from datagen.verify import verify
 from datagen.withheld import public_text
 from dlemu.config import check_data
 from dlemu.config.schema import Workload
-from dlemu.machine.environment import existing_folder
 from dlemu.ranks import Comm
 from dlemu.ranks.process_control import comes_into_sight
 from dlemu.results.live import Progress, seconds_left
@@ -47,13 +46,6 @@ def make(
     return with_ranks(request.words, on_event, body, on_look)
 
 
-def free_bytes(workload: Workload, folder: str) -> int | None:
-    """Return the free bytes on the storage of an existing or future folder; None if unknown."""
-    storage = open_storage(workload.storage_spec.buffered)
-    local = storage.local_path(folder)
-    return storage.free_bytes(existing_folder(local) if local is not None else folder)
-
-
 def make_on_this_host(workload: Workload, ranks: int, on_event: OnEvent) -> None:
     """Make and fsync the missing files of a dataset with `ranks` forked ranks; raises UserError, RunFailedError."""
     check_data(workload)
@@ -79,9 +71,10 @@ def _checked(request: JobRequest) -> Workload:
 def make_dataset(workload: Workload, comm: Comm, on_event: OnEvent, *, fsync: bool = False) -> DatasetMade | None:
     """Make this rank's share of the missing files; return a summary of all ranks on rank 0. Raises UserError."""
     spec, storage = workload.dataset, workload.storage_spec
+    rank_0s_manifest = None
     if comm.rank == 0:
         prepare_folder(spec, storage)
-    rank_0s_manifest = manifest.read(spec.data_folder, open_storage(storage.buffered)) if comm.rank == 0 else None
+        rank_0s_manifest = manifest.read(spec.data_folder, open_storage(storage.buffered))
     rank_0s_manifest = comm.broadcast(rank_0s_manifest)
     if comm.node > 0 and comm.local_rank == 0:
         _check_shared(workload, rank_0s_manifest)
@@ -109,12 +102,12 @@ def _check_shared(workload: Workload, rank_0s_manifest: manifest.Manifest | None
     """Raise UserError on a host that sees neither rank 0's dataset nor, in the same folder, a complete copy."""
     spec, storage = workload.dataset, open_storage(workload.storage_spec.buffered)
 
-    def is_seen() -> bool:
-        seen = manifest.read(spec.data_folder, storage)
-        is_copy = seen is not None and seen.complete and not manifest.differing_keys(seen.spec, spec)
-        return is_copy or seen == rank_0s_manifest
+    def is_shared() -> bool:
+        found = manifest.read(spec.data_folder, storage)
+        is_copy = found is not None and found.complete and not manifest.differing_keys(found.spec, spec)
+        return is_copy or found == rank_0s_manifest
 
-    if not comes_into_sight(is_seen):
+    if not comes_into_sight(is_shared):
         raise UserError(
             f"dataset.data_folder is {public_text(spec.data_folder)}, which this host does not share with rank 0: "
             "wanted a folder on storage that all hosts mount"

@@ -7,7 +7,6 @@ another process stops it: rank 0 notices it, and all ranks end after the current
 from __future__ import annotations
 
 import contextlib
-import itertools
 import os
 import time
 from collections.abc import Callable, Sequence
@@ -67,8 +66,7 @@ def new_folder(name: str, prefix: str = "") -> str:
     """Return results/NAME/PREFIXTIME-PID, with -2, -3, ... if that exists. Raises UserError for a wrong name."""
     check_model_name(name)
     first = os.path.join("results", name, f"{prefix}{datetime.now():%Y%m%d-%H%M%S}-{os.getpid()}")
-    folders = (f"{first}-{number}" if number > 1 else first for number in itertools.count(1))
-    return next(folder for folder in folders if not os.path.exists(folder))
+    return next(folder for folder in owned.numbered(first) if not os.path.exists(folder))
 
 
 def check_folder(folder: str) -> None:

@@ -200,11 +200,15 @@ QUANTILES = {"record_length_bytes": 150, "record_length_bytes_quantiles": (100.0
 IMPOSSIBLE: list[tuple[str, dict[str, Any], list[str]]] = [
     ("npy", {"compression": "gzip"}, ["compression is gzip: format npy supports only none"]),
     ("npy", {"record_dims": (4, 0)}, ["record_dims[1] is 0"]),
-    ("npy", {"record_dims": (4, 4), "record_length_bytes_stdev": 3}, ["both given"]),
+    (
+        "npy",
+        {"record_dims": (4, 4), "record_length_bytes_stdev": 3},
+        ["record_dims and dataset.record_length_bytes_stdev are given"],
+    ),
     ("npy", {"record_element_type": "str"}, ["such as uint8 or float32"]),
     ("npy", {"record_element_type": "no such,type"}, ["such as uint8 or float32"]),
     ("npy", QUANTILES | {"record_length_bytes": 5}, ["dataset.record_length_bytes is 5, outside of"]),
-    ("npy", QUANTILES | {"record_length_bytes_stdev": 7}, ["record_length_bytes_stdev are both given"]),
+    ("npy", QUANTILES | {"record_length_bytes_stdev": 7}, ["record_length_bytes_quantiles are given"]),
     ("npy", QUANTILES | {"record_length_bytes_quantiles": (200.0, 100.0)}, ["is not ascending"]),
     ("csv", {"record_element_type": "float32"}, ["format csv supports only uint8"]),
     ("jpeg", {"num_samples_per_file": 2}, ["is one sample"]),

@@ -90,7 +90,7 @@ def test_missing_files_are_named(small: MakeSpec) -> None:
     spec = make(small(num_files_train=10))
     for i in (2, 3, 5, 7):
         os.unlink(layouts(spec)[0].path(i))
-    message = fails(spec, "holds 6 npz files, 10 are requested: 4 missing")
+    message = fails(spec, "holds 6 npz files, 10 requested: 4 missing")
     assert "img_02_of_10.npz, img_03_of_10.npz, img_05_of_10.npz, ..." in message
     assert "dlemu datagen workload=w" in message
     assert inspect(replace(spec, num_files_train=2)).train.num_files == 2
@@ -101,7 +101,7 @@ def test_fewer_files_than_asked_for(small: MakeSpec, manifest: bool) -> None:
     spec = small()
     (make if manifest else as_if_by_dlio)(spec)
     more = replace(spec, num_files_train=7)
-    message = fails(more, "holds 6 npz files, 7 are requested, and a dataset is not extended")
+    message = fails(more, "holds 6 npz files, 7 requested, and a dataset is not extended")
     assert message.endswith(
         "set dataset.num_files_train=6 to use what is there, or dataset.data_folder to a new folder"
     )
@@ -122,7 +122,7 @@ def test_pictures_of_others_are_found_in_class_folders_and_without_them(
         path.write_bytes(b"a picture")
     found = inspect(spec).train
     assert sorted(found.path(i) for i in range(4)) == sorted(map(str, Path(spec.data_folder).rglob("*.*")))
-    fails(replace(spec, num_files_train=64), "holds 4 jpeg files, 64 are requested.* set dataset.num_files_train=4")
+    fails(replace(spec, num_files_train=64), "holds 4 jpeg files, 64 requested.* set dataset.num_files_train=4")
     fails(
         replace(spec, format="npz"), "none of .npz: set dataset.format=jpeg, or dataset.data_folder to another folder"
     )

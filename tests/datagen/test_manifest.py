@@ -35,7 +35,7 @@ def test_it_comes_back_as_it_was_written(tmp_path: Path) -> None:
         ("{}", "has schema_version None, wanted 1"),
         ('{"schema_version": 2}', "has schema_version 2, wanted 1: another version of dlemu made the dataset"),
         ('{"schema_version": 1, "spec": {}, "content_version": 2}', "has content_version 2, wanted 1: another version"),
-        ('{"schema_version": 1, "spec": {"fromat": "npz"}}', "is not a dataset's manifest"),
+        ('{"schema_version": 1, "content_version": 1, "spec": {"fromat": "npz"}}', "is not a dataset's manifest"),
     ],
 )
 def test_what_is_no_manifest_is_named_with_its_path(tmp_path: Path, text: str, named: str) -> None:

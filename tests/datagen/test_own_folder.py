@@ -211,22 +211,22 @@ def test_hdf5_with_many_samples_is_read_whole_and_its_note_says_how_to_cut_it(tm
 
 
 CHOICES = """
-%.png:99 labels.npz:900 |  | png 4: %.png | 1 of the files are of other kinds and not read: .npz .1.
+%.png:99 labels.npz:900 |  | png 4: %.png | files of other kinds, which are not read: .npz .1.
 %.jpg:99 %.csv |  | jpeg 4: %.jpg | .csv .4.
 %.jpg:99 %.txt a.md | format=raw | raw 4: %.jpg | .txt .4., .md .1.
 %.jpg:99 %.seg | format=raw | raw 8: %.jpg %.seg |
-%.bin:99 %.idx |  | raw 4: %.bin | 4 of the files are of other kinds and not read: .idx .4.
+%.bin:99 %.idx |  | raw 4: %.bin | not read: .idx .4.
 %.mp4:99 %.srt labels.csv:50 |  | raw 4: %.mp4 | .csv .1.
-%.h5 %.txt a/%.json |  | raw 4: %.h5 | 8 of the files are of other kinds
+%.h5 %.txt a/%.json |  | raw 4: %.h5 | not read: .txt .4., .json .4.
 %.flac:99 %.seg:50 |  | raw 8: %.flac %.seg | each .flac file is read whole, as one sample
 %.tfrecord:R %.tfrecord.idx |  | tfrecord 4x3: %.tfrecord | .idx
-part-0000%:R README _SUCCESS:0 | format=tfrecord | tfrecord 4x3: part-0000% | 1 of the files are empty
+part-0000%:R README _SUCCESS:0 | format=tfrecord | tfrecord 4x3: part-0000% | empty files, which are not read: 1
 %.json:R | format=tfrecord | tfrecord 4x3: %.json |
 %.json:600 | format=indexed_binary record_length_bytes=60 | indexed_binary 4x10: %.json |
 data.mdb:600 lock.mdb | format=mmap_indexed_binary record_length_bytes=60 | mmap_indexed_binary 1x10: data.mdb | .mdb
 %.tar.gz |  | raw 4: %.tar.gz | each .tar.gz file .* one sample: if it holds many, set dataset.format=mmap_indexed_bin
-a/train-%.bmp a/dev-%.bmp a/test-%.bmp |  | raw 4: a/train-%.bmp | 8 of the files are not of the training split
-train2017/%.bmp val2017/%.bmp a/%.json |  | raw 4: train2017/%.bmp | 4 of .*, such as val2017/0.bmp
+a/train-%.bmp a/dev-%.bmp a/test-%.bmp |  | raw 4: a/train-%.bmp | files of other splits, which are not read: 8
+train2017/%.bmp val2017/%.bmp a/%.json |  | raw 4: train2017/%.bmp | not read: 4, such as val2017/0.bmp
 train/%.bmp more/%.bmp |  | raw 8: more/%.bmp train/%.bmp | each .bmp file
 validation-%.bmp test-%.bmp |  | raw 8: test-%.bmp validation-%.bmp | each .bmp file
 train/car/%.bmp train/test/%.bmp |  | raw 8: train/car/%.bmp train/test/%.bmp | each .bmp file
@@ -391,6 +391,7 @@ def test_what_is_no_dataset(tmp_path: Path) -> None:
     spec = DatasetSpec(data_folder=str(tmp_path), source="folder", format="")
     with pytest.raises(DatasetError, match="holds no files"):
         inspect_own_folder(spec, FOLDERS)
+    put(tmp_path / "a.jpg", 10)
     (tmp_path / "loop").symlink_to(tmp_path)
     with pytest.raises(UserError, match="remove the link that leads back up"):
         inspect_own_folder(spec, FOLDERS)
@@ -434,7 +435,5 @@ def test_tokens_in_flat_files_are_cut_into_samples_of_the_length_asked_for(tmp_p
     assert got == [data[9 * 4099 : 10 * 4099], data[4099 : 2 * 4099]]
     assert fetched.app_bytes == 2 * 4099
     fetcher.close()
-    with pytest.raises(
-        DatasetError, match=r"no file has the 50000 bytes of a sample: set dataset\.record_length_bytes"
-    ):
+    with pytest.raises(DatasetError, match=r"holds no records of 50000 bytes \(dataset\.record_length_bytes\): move"):
         inspect_own_folder(replace(spec, record_length_bytes=50_000), FOLDERS)

@@ -199,7 +199,6 @@ def test_a_folder_with_files_of_others_is_refused_and_named(name: str, tmp_path:
     with pytest.raises(UserError, match=rf"output\.folder is .* did not make, such as .*{name}: set it to a new or"):
         owned.take_folder(str(tmp_path), "output.folder")
     assert not (tmp_path / MARKER).exists()
-    owned.check_usable(str(tmp_path), "output.folder", ours=(name,))
 
 
 def test_paths_that_lead_nowhere_are_errors_of_the_user(tmp_path: Path) -> None:

@@ -8,13 +8,13 @@ import pytest
 
 from datagen.errors import UserError
 from dlemu.config.schema import Workload
-from dlemu.doctor import host, outcomes, software, storage
+from dlemu.doctor import host, outcomes, storage
 from dlemu.doctor.check_base import Check, Facts
 from dlemu.jobs.training import host_checks
 from tests.datasets import make_dataset
 from tests.doctor.workloads import small
 
-MODULES = (software, host, storage, host_checks)
+MODULES = (host, storage, host_checks)
 CHECKS = [each for module in MODULES for each in module.CHECKS.items()]
 QUICK = ("train.computation_time=0.01", "reader.data_loader=threads", "metric.ceiling_seconds=0.1")
 

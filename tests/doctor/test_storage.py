@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -19,13 +20,6 @@ from dlemu.machine.environment import StorageFacts
 from dlemu.telemetry import DeviceFacts
 from tests.datasets import make_dataset
 from tests.doctor.workloads import small
-
-
-def facts_with(**facts: Any) -> Facts:
-    """Return facts of which some are given, not looked up."""
-    made = Facts(Workload())
-    vars(made).update(facts)
-    return made
 
 
 def test_a_dataset_that_is_not_there_yet_is_no_failure(tmp_path: Path) -> None:
@@ -58,7 +52,9 @@ def test_a_damaged_dataset_fails_and_a_good_one_passes(tmp_path: Path) -> None:
         check_dataset(damaged)
 
 
-def test_a_dataset_smaller_than_memory_is_warned_of_unless_the_cache_is_passed_by_or_emptied(tmp_path: Path) -> None:
+def test_a_dataset_smaller_than_memory_is_warned_of_unless_the_cache_is_passed_by_or_emptied(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     make_dataset(tmp_path)
 
     def check(*overrides: str) -> Check | None:
@@ -73,17 +69,17 @@ def test_a_dataset_smaller_than_memory_is_warned_of_unless_the_cache_is_passed_b
     for times, level in ((1 << 20, "ok"), (2, "warn")):
         facts = Facts(small(tmp_path))
         assert facts.usable_dataset is not None
-        memory = replace(facts.memory, total_bytes=facts.usable_dataset.total_bytes // times + 1)
-        vars(facts).update(memory=memory)
+        memory = SimpleNamespace(total_bytes=facts.usable_dataset.total_bytes // times + 1)
+        monkeypatch.setattr(storage, "host_memory", lambda memory=memory: memory)
         found = storage.check_page_cache(facts)
         assert found is not None
         assert (found.level, "part of the reads" in found.observed) == (level, level == "warn")
 
 
-def test_a_file_system_in_memory_is_no_drive() -> None:
-    memory = facts_with(file_system=StorageFacts(folder="/d", file_system="tmpfs", device="tmpfs"))
-    drive = facts_with(file_system=StorageFacts(folder="/d", file_system="xfs", device="/dev/x"))
-    assert [storage.check_file_system(facts).level for facts in (memory, drive)] == ["warn", "ok"]
+@pytest.mark.parametrize(("file_system", "level"), [("tmpfs", "warn"), ("xfs", "ok")])
+def test_a_file_system_in_memory_is_no_drive(file_system: str, level: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(storage, "describe_storage", lambda *_: StorageFacts(folder="/d", file_system=file_system))
+    assert storage.check_file_system(Facts(Workload())).level == level
 
 
 def test_no_o_direct_fails_only_who_asks_for_it(tmp_path: Path) -> None:
@@ -116,18 +112,19 @@ def device(**changes: Any) -> DeviceFacts:
     ],
 )
 def test_little_read_ahead_matters_to_large_samples_through_the_cache(
-    overrides: list[str], read_ahead_kib: int, level: str
+    overrides: list[str], read_ahead_kib: int, level: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    facts = Facts(load(overrides))
-    vars(facts).update(device=device(read_ahead_bytes=read_ahead_kib << 10))
-    check = storage.check_read_ahead(facts)
+    drive = device(read_ahead_bytes=read_ahead_kib << 10)
+    monkeypatch.setattr(storage, "device_stack", lambda *_: ([drive], []))
+    check = storage.check_read_ahead(Facts(load(overrides)))
     assert check is not None
     assert check.level == level
     assert not check.advice or "/sys/block/nvme0n1/queue/" in check.advice, "a partition's settings are its disk's"
 
 
-def test_a_folder_without_a_block_device_has_no_read_ahead() -> None:
-    assert storage.check_read_ahead(facts_with(device=None)) is None
+def test_a_folder_without_a_block_device_has_no_read_ahead(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(storage, "device_stack", lambda *_: ([], []))
+    assert storage.check_read_ahead(Facts(Workload())) is None
 
 
 def test_a_storage_without_local_folders_has_no_device_nor_page_cache_to_look_at(tmp_path: Path) -> None:
@@ -135,7 +132,7 @@ def test_a_storage_without_local_folders_has_no_device_nor_page_cache_to_look_at
     bucket = "storage.storage_type=tests.doctor.bucket"
     facts = Facts(small(tmp_path, bucket))
     assert facts.usable_dataset is not None
-    assert "tests.doctor.bucket, not a file system of this host" in storage.check_file_system(facts).observed
+    assert "on tests.doctor.bucket (unknown device)" in storage.check_file_system(facts).observed
     for check in (storage.check_read_ahead, storage.check_direct_reads, storage.check_page_cache):
         assert check(facts) is None
     with pytest.raises(UserError, match="no page cache to read past"):

@@ -14,7 +14,7 @@ from dlemu.config import check_runnable
 from dlemu.config.schema import Checkpoint, Evaluation, Reader, Train, Workflow, Workload
 from dlemu.jobs.training.plan import TrainingJob, make_schedule
 from dlemu.jobs.training.preflight import memory_needed
-from dlemu.plan.streams import RankStreamPlan, StreamPlan
+from dlemu.plan.streams import StreamPlan
 from tests.runs import make_job
 
 
@@ -33,7 +33,7 @@ def test_tfrecord_through_tensorflow_is_a_stream_of_files() -> None:
     job = streaming()
     assert isinstance(job.train_plan, StreamPlan)
     assert job.train_plan.cycle == 3
-    assert isinstance(job.loader_spec(1).phases["train"].plan, RankStreamPlan)
+    assert isinstance(job.loader_spec(1).phases["train"].plan.plan, StreamPlan)
     assert isinstance(streaming(read_threads=0).train_plan, StreamPlan)
     assert not isinstance(streaming(data_loader="pytorch").train_plan, StreamPlan)
 

@@ -38,8 +38,8 @@ class Released:
 
 
 class Timed(Released, TimedBatches):
-    def take(self, timeout_seconds: float) -> Batch | None:
-        return self.deliver(None if timeout_seconds > 1000 else timeout_seconds)
+    def take(self, timeout_seconds: float | None = None) -> Batch | None:
+        return self.deliver(timeout_seconds)
 
 
 class Plain(Released, Iterator[Batch]):

@@ -22,6 +22,7 @@ from dlemu.jobs.training.steplog import STEP_DTYPE, StepRows
 from dlemu.loaders.loader_base import Batch, BatchTrace, Loader
 from dlemu.loaders.traits_base import traits_of
 from dlemu.metrics.cache import each_sample_once
+from dlemu.plan.samples import RankPlan
 from tests.datasets import make_dataset
 from tests.loaders import skip_without_framework
 
@@ -57,7 +58,7 @@ def dataset(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
 def _can_read(name: str, dataset: DatasetSpec) -> None:
     """Skip what the loader has no framework or no reader for."""
     skip_without_framework(name)
-    if problems := traits_of(name).problems(Workload(dataset=dataset)):
+    if problems := list(traits_of(name).problems(Workload(dataset=dataset))):
         pytest.skip(problems[0])
 
 
@@ -78,7 +79,7 @@ def planned(job: TrainingJob, rank: int, epoch: int) -> Counter[bytes]:
     spec: FetchSpec = job.loader_spec(rank).phases["train"].fetch
     fetcher, out, found = Fetcher(spec), AlignedBuffer().view(spec.slot_bytes(1)), Counter[bytes]()
     for step in range(1, job.train_plan.steps_per_epoch + 1):
-        for sample in job.train_plan.sample_ids(rank, epoch, step).tolist():
+        for sample in RankPlan(job.train_plan, rank).sample_ids(epoch, step).tolist():
             ((start, length),) = fetcher.fetch([sample], out).places
             found[bytes(out[start : start + length])] += 1
     return found

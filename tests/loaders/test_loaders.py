@@ -35,10 +35,17 @@ def dataset(tmp_path_factory: pytest.TempPathFactory) -> DatasetSpec:
     return make_dataset(tmp_path_factory.mktemp("dataset"))
 
 
-def make_spec(dataset: DatasetSpec, *, resize: int = 0, verify: bool = False, **changes: Any) -> LoaderSpec:
-    reader = Reader(batch_size=BATCH, read_threads=2, prefetch_size=4, file_shuffle="seed", nice=0, verify=verify)
+def make_spec(dataset: DatasetSpec, *, resize: int = 0, **settings: Any) -> LoaderSpec:
+    common: dict[str, Any] = {
+        "batch_size": BATCH,
+        "read_threads": 2,
+        "prefetch_size": 4,
+        "file_shuffle": "seed",
+        "nice": 0,
+    }
+    reader = Reader(**(common | settings))
     workload = Workload(dataset=replace(dataset, record_length_bytes_resize=resize), reader=reader)
-    return replace(make_job(workload, 1, inspect(workload.dataset), folder="x").loader_spec(0), **changes)
+    return make_job(workload, 1, inspect(workload.dataset), folder="x").loader_spec(0)
 
 
 def started(name: str, spec: LoaderSpec) -> Iterator[Loader]:
@@ -103,7 +110,7 @@ def test_a_batch_holds_until_the_next_but_one_is_taken(name: str, read_threads: 
                 slots.add(batch.trace.slot)
                 time.sleep(0.01)  # readers go as far ahead as they may
                 assert [delivered(kept) for kept, _ in held] == [taken for _, taken in held]
-    assert len(slots) <= traits_of(name).batch_buffers(spec)
+    assert len(slots) <= spec.slots
 
 
 @pytest.mark.parametrize("name", ["pytorch", "threads"])

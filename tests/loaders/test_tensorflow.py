@@ -19,13 +19,13 @@ from datagen.fetch import FetchSpec
 from datagen.layout import layouts
 from datagen.spec import DatasetSpec
 from datagen.storage.storage_base import NULL_STORAGE
-from dlemu.config.schema import Duration
+from dlemu.config.schema import Duration, Reader
 from dlemu.jobs.training.plan import planned_dataset
 from dlemu.jobs.training.steplog import STEP_DTYPE
 from dlemu.loaders.loader_base import Batch, Interleave, LoaderSpec, Phase
 from dlemu.metrics.cache import each_sample_once
-from dlemu.plan.samples import EndlessPlan
-from dlemu.plan.streams import RankStreamPlan, StreamPlan
+from dlemu.plan.samples import RankPlan
+from dlemu.plan.streams import StreamPlan
 from tests.plan.plans import make_stream_plan
 
 pytestmark = [
@@ -84,30 +84,18 @@ make_plan = partial(make_stream_plan, num_files=FILES, num_samples_per_file=SAMP
 
 
 def make_spec(
-    dataset: DatasetSpec, plan: StreamPlan, rank: int = 0, resize: int = 0, files_ahead: int = 0, **changes: Any
+    dataset: DatasetSpec, plan: StreamPlan, rank: int = 0, resize: int = 0, files_ahead: int = 0, **settings: Any
 ) -> LoaderSpec:
     fetch = FetchSpec(planned_dataset(dataset), layouts(dataset)[0], resize_bytes=resize)
-    settings: dict[str, Any] = {
-        "rank": rank,
-        "phases": {
-            "train": Phase(fetch, RankStreamPlan(plan, rank), BATCH),
-            "ceiling": Phase(replace(fetch, storage=NULL_STORAGE), EndlessPlan(plan, rank), BATCH),
-        },
-        "read_threads": plan.cycle,
-        "prefetch_per_worker": 1,
-        "prefetch_size": 2,
-        "computation_threads": 2,
-        "transfer_bytes": 4096,
-        "interleave": Interleave(files=plan.cycle, block_length=plan.block_length, files_ahead=files_ahead),
-        "shuffle_window": 20,
-        "preprocess_time": Duration(),
-        "preprocess": "burn",
-        "seed": 3,
-        "nice": 0,
-        "multiprocessing_context": "fork",
-        "pin_memory": False,
-    }
-    return LoaderSpec(**(settings | changes))
+    ceiling = Phase(replace(fetch, storage=NULL_STORAGE), RankPlan(plan, rank, endless=True), BATCH)
+    common: dict[str, Any] = {"computation_threads": 2, "transfer_size": 4096, "shuffle_size": 20, "nice": 0}
+    return LoaderSpec(
+        rank=rank,
+        phases={"train": Phase(fetch, RankPlan(plan, rank), BATCH), "ceiling": ceiling},
+        reader=Reader(**({"sample_shuffle": "seed"} | common | settings), read_threads=plan.cycle),
+        interleave=Interleave(files=plan.cycle, block_length=plan.block_length, files_ahead=files_ahead),
+        seed=3,
+    )
 
 
 def batches(spec: LoaderSpec, steps: int, epoch: int = 1, phase: str = "train") -> Iterator[Batch]:
@@ -136,7 +124,7 @@ def test_each_rank_gets_exactly_its_planned_samples(ranks: int, cycle: int, data
             assert all(data.numpy() == image(sample_of(data)) for data in batch.data)
             found += [sample_of(data) for data in batch.data]
             rows.append((batch.trace.samples, batch.trace.sample_hash))
-        planned = [int(one) for step in range(1, steps + 1) for one in plan.sample_ids(rank, 1, step)]
+        planned = [int(one) for step in range(1, steps + 1) for one in RankPlan(plan, rank).sample_ids(1, step)]
         assert Counter(found) == Counter(planned)
         assert ranks > 1 or found != planned, "the window shuffles"
     assert each_sample_once(plan, 1, steps, logged(rows)) is True
@@ -155,9 +143,9 @@ def test_without_a_shuffle_the_order_is_the_planned_one(
 ) -> None:
     write(dataset)
     plan = make_plan(sample_shuffle=False, cycle=cycle, block_length=block_length)
-    spec = make_spec(dataset, plan, shuffle_window=0, files_ahead=files_ahead)
+    spec = make_spec(dataset, plan, sample_shuffle="off", files_ahead=files_ahead)
     for step, batch in enumerate(batches(spec, 15), 1):
-        assert [sample_of(data) for data in batch.data] == plan.sample_ids(0, 1, step).tolist()
+        assert [sample_of(data) for data in batch.data] == RankPlan(plan, 0).sample_ids(1, step).tolist()
 
 
 @pytest.mark.parametrize("ranks", [1, 9])
@@ -200,12 +188,14 @@ def test_null_storage_reads_nothing_and_parses_all_the_same(dataset: DatasetSpec
 
 def test_preprocessing_counts_as_decoding(dataset: DatasetSpec) -> None:
     write(dataset)
-    spec = make_spec(dataset, make_plan(), preprocess_time=Duration(mean=0.002))
+    time = Duration(mean=0.002)
+    spec = make_spec(dataset, make_plan(), preprocess_time=time)
     made = list(batches(spec, 4))
     assert all(batch.trace.decode_ns >= BATCH * 2_000_000 for batch in made)
     # A thread's clock counts what the hypervisor took from it: at most, then, what decoding took.
     assert all(BATCH * 2_000_000 <= batch.trace.preprocess_cpu_ns <= batch.trace.decode_ns for batch in made)
-    assert not next(batches(replace(spec, preprocess="sleep"), 1)).trace.preprocess_cpu_ns
+    sleeping = make_spec(dataset, make_plan(), preprocess_time=time, preprocess="sleep")
+    assert not next(batches(sleeping, 1)).trace.preprocess_cpu_ns
 
 
 def truncate(path: str) -> None:

@@ -21,7 +21,7 @@ from dlemu.metrics.cache import (
 )
 from dlemu.metrics.findings import Code, Finding
 from dlemu.metrics.rates import Mean
-from dlemu.plan.samples import hash_samples
+from dlemu.plan.samples import RankPlan, hash_samples
 from tests.metrics.test_loss import make_steps
 from tests.plan.plans import make_plan
 from tests.runs import make_job, make_log
@@ -231,7 +231,7 @@ def delivered(epoch: int, steps: int) -> StepRows:
     """What workers send that do as they are told."""
     rows = np.zeros(steps * PLAN.ranks, STEP_DTYPE)
     for at, (rank, step) in enumerate((rank, step) for rank in range(PLAN.ranks) for step in range(1, steps + 1)):
-        samples = PLAN.sample_ids(rank, epoch, step)
+        samples = RankPlan(PLAN, rank).sample_ids(epoch, step)
         rows[at]["rank"], rows[at]["epoch"], rows[at]["step"] = rank, epoch, step
         rows[at]["samples"], rows[at]["sample_hash"] = len(samples), hash_samples(samples)
     return rows

@@ -11,7 +11,7 @@ from hypothesis import given
 from dlemu.jobs.training.steplog import STEP_DTYPE, StepRows
 from dlemu.metrics.au import au_percent
 from dlemu.metrics.stragglers import find_slow_folders, find_stragglers
-from dlemu.plan.samples import hash_samples
+from dlemu.plan.samples import RankPlan, hash_samples
 from tests.metrics.test_loss import any_rows, make_steps
 from tests.plan.plans import make_plan
 
@@ -63,7 +63,7 @@ def read_from(ms_by_folder: list[float], noise: str = "uniform") -> StepRows:
     rows = np.zeros(2 * PLAN.ranks * PLAN.steps_per_epoch, STEP_DTYPE)
     places = np.indices((2, PLAN.ranks, PLAN.steps_per_epoch)).reshape(3, -1)
     for row, epoch, rank, step in zip(rows, *places, strict=True):
-        samples = PLAN.sample_ids(int(rank), int(epoch) + 1, int(step) + 1)
+        samples = RankPlan(PLAN, int(rank)).sample_ids(int(epoch) + 1, int(step) + 1)
         draws = random.uniform(0, 2, 4) if noise == "uniform" else np.minimum(random.pareto(1.5, 4) / 2, 25)
         took_ms = (np.array(ms_by_folder)[samples % len(ms_by_folder)] * draws).sum()
         row["epoch"], row["rank"], row["step"], row["block"] = epoch + 1, rank, step + 1, 1

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from datagen.errors import DatasetError
-from dlemu.plan.samples import EndlessPlan, Plan, PlanAhead, RankPlan, hash_runs, hash_samples, permute
+from dlemu.plan.samples import Plan, PlanAhead, RankPlan, hash_samples, permute
 from tests.plan.plans import make_plan as make
 
 plans = st.builds(
@@ -29,7 +29,7 @@ def epoch_samples(plan: Plan, epoch: int) -> list[int]:
         int(sample)
         for rank in range(plan.ranks)
         for step in range(1, plan.steps_per_epoch + 1)
-        for sample in plan.sample_ids(rank, epoch, step)
+        for sample in RankPlan(plan, rank).sample_ids(epoch, step)
     ]
 
 
@@ -44,7 +44,7 @@ def test_each_sample_is_read_once_but_for_the_dropped_ones(plan: Plan, epoch: in
 def test_without_shuffle_each_rank_reads_a_stretch_in_order() -> None:
     plan = make()
     assert epoch_samples(plan, 1) == list(range(200))
-    assert plan.sample_ids(1, 1, 1).tolist() == [50, 51, 52, 53, 54]
+    assert RankPlan(plan, 1).sample_ids(1, 1).tolist() == [50, 51, 52, 53, 54]
 
 
 def test_sample_shuffle_tears_files_apart() -> None:
@@ -60,8 +60,8 @@ def test_each_worker_reads_a_stretch_of_its_own(changes: dict[str, object]) -> N
     length = plan.steps_per_epoch // 3
     for rank in (0, 1):
         steps = [step for worker in range(3) for step in range(worker + 1, 3 * length + 1, 3)]
-        own = [plan.sample_ids(rank, 1, step).tolist() for step in steps]
-        assert own == [in_turn.sample_ids(rank, 1, step).tolist() for step in range(1, 3 * length + 1)]
+        own = [RankPlan(plan, rank).sample_ids(1, step).tolist() for step in steps]
+        assert own == [RankPlan(in_turn, rank).sample_ids(1, step).tolist() for step in range(1, 3 * length + 1)]
         known = plan.runs(rank, 1, np.array(steps))
         if known is not None:
             assert [[first + i for first, count in one.runs for i in range(count)] for one in known] == own
@@ -79,16 +79,16 @@ def test_epochs_differ_only_when_the_seed_changes() -> None:
 def test_a_plan_is_small_whatever_the_dataset() -> None:
     huge = make(num_files=1_000_000, num_samples_per_file=277_203_535, sample_shuffle=True)
     assert len(pickle.dumps(RankPlan(huge, 3))) < 500
-    ids = huge.sample_ids(3, 1, 12345)
+    ids = RankPlan(huge, 3).sample_ids(1, 12345)
     assert len(set(ids.tolist())) == 5
     assert ids.max() < huge.num_samples
 
 
 def test_the_endless_plan_begins_again() -> None:
     plan = make()
-    endless = EndlessPlan(plan, 2)
+    endless = RankPlan(plan, 2, endless=True)
     assert plan.steps_per_epoch == 10
-    assert np.array_equal(endless.sample_ids(0, 13), plan.sample_ids(2, 0, 3))
+    assert np.array_equal(endless.sample_ids(0, 13), RankPlan(plan, 2).sample_ids(0, 3))
 
 
 @given(plan=plans, rank=st.integers(0, 8), steps=st.lists(st.integers(1, 70), min_size=1, max_size=20))
@@ -98,8 +98,8 @@ def test_planning_ahead_gives_the_same_batches(plan: Plan, rank: int, steps: lis
     mine = RankPlan(plan, rank % plan.ranks)
     ahead = PlanAhead(mine, plan.batch_size)
     for step in sorted({min(step, plan.steps_per_epoch) for step in steps}):
-        assert ahead.batch(2, step).samples.tolist() == mine.sample_ids(2, step).tolist()
-        assert ahead.batch(2, step).sample_hash == hash_samples(mine.sample_ids(2, step))
+        assert ahead.batch(2, step)[0].tolist() == mine.sample_ids(2, step).tolist()
+        assert ahead.batch(2, step)[1] == hash_samples(mine.sample_ids(2, step))
 
 
 @given(plan=plans, epoch=st.integers(1, 3))
@@ -128,7 +128,9 @@ def test_runs_are_the_batches_in_order(plan: Plan, epoch: int, shuffled: bool) -
         runs = plan.runs(rank, epoch, steps)
         assert runs is not None
         assert [batch.tolist() for batch in runs] == plan.batches(rank, epoch, steps).tolist()
-        assert [hash_runs(batch) for batch in runs] == [hash_samples(ids) for ids in plan.batches(rank, epoch, steps)]
+        assert [hash_samples(batch) for batch in runs] == [
+            hash_samples(ids) for ids in plan.batches(rank, epoch, steps)
+        ]
 
 
 def test_hashes_are_those_of_splitmix64() -> None:

@@ -8,7 +8,8 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from datagen.errors import DatasetError
-from dlemu.plan.streams import RankStreamPlan, StreamPlan, Streams
+from dlemu.plan.samples import RankPlan
+from dlemu.plan.streams import StreamPlan, Streams
 from tests.plan.plans import make_stream_plan as make_plan
 
 
@@ -42,9 +43,9 @@ def test_ranks_read_exactly_what_is_planned_and_no_sample_twice(
     steps = data.draw(st.integers(1, plan.steps_per_epoch))
     seen: list[int] = []
     for rank in range(plan.ranks):
-        part = RankStreamPlan(plan, rank)
+        part = RankPlan(plan, rank)
         planned = np.concatenate([part.sample_ids(epoch, step) for step in range(1, steps + 1)])
-        assert sorted(samples_of(plan, part.streams(epoch, steps))) == sorted(planned.tolist())
+        assert sorted(samples_of(plan, plan.streams(rank, epoch, steps))) == sorted(planned.tolist())
         seen += planned.tolist()
     assert len(set(seen)) == len(seen) == steps * plan.batch_size * plan.ranks
     assert min(seen) >= 0
@@ -62,14 +63,14 @@ def test_ranks_share_no_file_when_there_are_enough(plan: StreamPlan) -> None:
 
 def test_the_order_is_tf_datas_interleave() -> None:
     plan = make_plan(ranks=1, num_files=3, num_samples_per_file=2, batch_size=6, cycle=2, file_shuffle=False)
-    assert plan.sample_ids(0, 1, 1).tolist() == [0, 2, 1, 3, 4, 5]
+    assert RankPlan(plan, 0).sample_ids(1, 1).tolist() == [0, 2, 1, 3, 4, 5]
 
 
 def test_blocks_of_records_take_turns_and_the_last_are_shorter() -> None:
     plan = make_plan(
         ranks=1, num_files=3, num_samples_per_file=3, batch_size=9, cycle=2, block_length=2, file_shuffle=False
     )
-    assert plan.sample_ids(0, 1, 1).tolist() == [0, 1, 3, 4, 2, 5, 6, 7, 8]
+    assert RankPlan(plan, 0).sample_ids(1, 1).tolist() == [0, 1, 3, 4, 2, 5, 6, 7, 8]
 
 
 def test_epochs_take_files_in_another_order() -> None:
@@ -86,12 +87,12 @@ def test_only_the_files_of_the_steps_asked_for_are_opened() -> None:
 
 
 def test_too_few_samples_are_told() -> None:
-    with pytest.raises(DatasetError, match=r"each of 8 ranks has 2 files and keeps 0 samples of each.*pytorch"):
+    with pytest.raises(DatasetError, match=r"each of 8 ranks has 2 files and uses 0 samples of each.*pytorch"):
         make_plan(num_files=2, num_samples_per_file=3, ranks=8).check("train")
 
 
 def test_batches_of_a_rank_are_its_steps_and_beyond_the_last_the_last() -> None:
-    part = RankStreamPlan(make_plan(), 1)
+    part = RankPlan(make_plan(), 1)
     last = part.plan.steps_per_epoch
     assert last == 7
     rows = part.batches(2, np.array([1, 3, last, last + 5]))

@@ -13,7 +13,7 @@ from dlemu.config.schema import Workload
 from dlemu.jobs.training.prediction.batches import batch_bytes
 from dlemu.jobs.training.prediction.calibration import CurvePoint, given_speed
 from dlemu.jobs.training.prediction.model_run import MIN_STEPS, Model
-from dlemu.plan.samples import Plan
+from dlemu.plan.samples import Plan, RankPlan
 from tests.prediction.test_calibration import workload
 from tests.prediction.test_make_prediction import DEMAND
 
@@ -30,7 +30,9 @@ def test_a_batch_has_the_bytes_of_the_files_that_the_plan_gives_it(changes: dict
     shuffles = {"file_shuffle": False, "sample_shuffle": False, "seed_change_epoch": True}
     plan = Plan(num_files=60, num_samples_per_file=2, batch_size=4, ranks=2, seed=7, **shuffles | changes)
     by_file = np.arange(60.0) ** 2
-    planned = [[by_file[plan.sample_ids(rank, 2, step) // 2].sum() for step in range(1, 11)] for rank in (0, 1)]
+    planned = [
+        [by_file[RankPlan(plan, rank).sample_ids(2, step) // 2].sum() for step in range(1, 11)] for rank in (0, 1)
+    ]
     assert batch_bytes(plan, by_file, 2, 10).tolist() == planned
 
 

@@ -224,7 +224,7 @@ def test_a_read_is_a_batch_or_as_many_samples_as_are_large_enough() -> None:
     assert spec.phases["train"].batch_size == samples
     assert set(spec.phases) == {"train"}
     decoding = make_job(ranks=1, reader=Reader(batch_size=4, preprocess_time=Duration(mean=1.0)))
-    assert reading_spec(decoding)[0].preprocess_time == Duration()
+    assert reading_spec(decoding)[0].reader.preprocess_time == Duration()
 
 
 def test_files_that_a_loader_reads_itself_are_read_by_dlemus_own_engine() -> None:

@@ -14,7 +14,7 @@ from datagen.errors import SpaceError, UserError
 from dlemu.config import load
 from dlemu.config.schema import Checkpoint, Reader, Workflow
 from dlemu.doctor.check_base import Facts
-from dlemu.doctor.software import check_configuration
+from dlemu.doctor.host import check_configuration
 from dlemu.jobs.training.preflight import check_before_making
 from dlemu.jobs.training.run import TRAINING
 from dlemu.runner.job import checked as check

@@ -7,4 +7,4 @@ from dlemu.extend import loader_base
 
 def depths(spec: loader_base.LoaderSpec) -> tuple[int, int]:
     """Return the queue depths in batches, of reader and pipeline: `prefetch_size` as in DLIO, or DALI's defaults."""
-    return (spec.prefetch_size, spec.prefetch_size) if spec.prefetch_size > 0 else (1, 2)
+    return (spec.reader.prefetch_size,) * 2 if spec.reader.prefetch_size > 0 else (1, 2)

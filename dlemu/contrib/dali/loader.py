@@ -24,12 +24,12 @@ class Loader(loader_base.Loader):
     """
 
     def __init__(self, spec: loader_base.LoaderSpec) -> None:
-        self._spec, self._threads = spec, max(1, spec.read_threads)
+        self._spec, self._threads = spec, max(1, spec.reader.read_threads)
         self._pipeline: Any = None
         self._feed: Feed | None = None
         random = np.random.default_rng([spec.seed, spec.rank])
         threads = min(self._threads, max((phase.batch_size for phase in spec.phases.values()), default=1))
-        self._preprocessing = loader_base.Preprocessing(spec.preprocess_time, spec.preprocess, random, threads)
+        self._preprocessing = loader_base.Preprocessing(spec.reader, random, threads)
 
     def start(self) -> None:
         """Run a pipeline without files: DALI loads its operators on first use, and no epoch is to wait for that."""
@@ -58,13 +58,13 @@ class Loader(loader_base.Loader):
         took_ns = time.monotonic_ns() - started_ns
         sample_hash, app_bytes = feed.account(step, read)
         decode_ns = min(took_ns, self._decode_cpu_ns(phase) - decode_cpu_ns)
-        spent = self._preprocessing.spend(phase.batch_size if phase.preprocesses else 0)
+        spent_ns, spent_cpu_ns = self._preprocessing.spend(phase.batch_size if phase.preprocesses else 0)
         trace = loader_base.BatchTrace(
             slot=0,
             places=dataset_layout.NO_PLACES,
             started_ns=started_ns,
             read_ns=took_ns - decode_ns,
-            decode_ns=decode_ns + spent.took_ns,
+            decode_ns=decode_ns + spent_ns,
             finished_ns=time.monotonic_ns(),
             worker=0,
             samples=phase.batch_size,
@@ -72,7 +72,7 @@ class Loader(loader_base.Loader):
             read_calls=0,
             sample_hash=sample_hash,
             storage_bytes=thread_accounting.process_storage_bytes() - storage_bytes,
-            preprocess_cpu_ns=spent.cpu_ns,
+            preprocess_cpu_ns=spent_cpu_ns,
         )
         data = np.asarray(shipped.as_tensor()) if phase.fetch.resize_bytes else list(map(np.asarray, shipped))
         return loader_base.Batch(data, trace)
@@ -91,7 +91,7 @@ class Loader(loader_base.Loader):
             if step > 1:
                 return call()
             # DALI starts its threads in the first call, and they inherit the niceness of the thread that calls.
-            with ThreadPoolExecutor(1, initializer=os.nice, initargs=(self._spec.nice,)) as niced_thread:
+            with ThreadPoolExecutor(1, initializer=os.nice, initargs=(self._spec.reader.nice,)) as niced_thread:
                 return niced_thread.submit(call).result()
         except RuntimeError as error:
             raise _fault(feed.phase.fetch, feed.suspects(step), str(error)) from None

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from dlemu.contrib.dali import depths
@@ -11,7 +10,6 @@ from dlemu.extend import LoaderTraits, loader_base
 if TYPE_CHECKING:
     from dlemu.contrib.dali.loader import Loader as Loader
 
-_DIRECT_FORMAT = "npy"  # its DALI reader supports O_DIRECT (`use_o_direct`)
 _RANK_BYTES = 32 << 20  # a rank's private memory besides its buffers: DALI 2.4 forked after import, three epochs
 _BATCHES_HELD = 6  # batches outside DALI's queues, two of which the trainer has; measured with npy
 
@@ -24,14 +22,11 @@ class Traits(LoaderTraits):
     module = "nvidia.dali"
     extra = "dali"
     formats = ("jpeg", "npy", "png")
+    direct_formats = ("npy",)  # `use_o_direct` of its reader
     pins = False
 
     def reads_files(self, dataset_format: str) -> bool:
         return True
-
-    def impossible(self, dataset_format: str) -> Mapping[str, str]:
-        reasons = super().impossible(dataset_format)
-        return {key: why for key, why in reasons.items() if key != "odirect" or dataset_format != _DIRECT_FORMAT}
 
     def batches_ahead(self, spec: loader_base.LoaderSpec) -> int:
         return sum(depths(spec))
@@ -44,12 +39,6 @@ class Traits(LoaderTraits):
         copy_bytes = phase.fetch.resize_bytes or (sample_bytes if phase.fetch.decode == "full" else 0)
         batches = sum(depths(spec)) + _BATCHES_HELD
         return batches * phase.batch_size * (sample_bytes + copy_bytes) + _RANK_BYTES
-
-    def notes(self, dataset_format: str) -> tuple[str, ...]:
-        return (
-            "the ceiling leaves out DALI's readers and decoders (docs/loaders.md): if AU is low, check whether the "
-            "cores were busy before blaming the storage",
-        )
 
 
 def __getattr__(name: str) -> Any:

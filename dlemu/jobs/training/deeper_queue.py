@@ -15,11 +15,11 @@ import numpy as np
 from datagen.registry import built_in
 from dlemu.config.translate import LOADERS
 from dlemu.jobs.training.measured import Facts, MeasuredTraining
-from dlemu.jobs.training.plan import prefetch_per_worker
 from dlemu.jobs.training.prediction.calibration import rates
 from dlemu.jobs.training.prediction.event_model import Scene, simulate
 from dlemu.jobs.training.prediction.from_reads import Batches, Reads
 from dlemu.jobs.training.scaling import preprocessing_sleeps
+from dlemu.loaders.loader_base import prefetch_per_worker
 from dlemu.loaders.traits_base import LoaderTraits
 from dlemu.metrics.au import au_percent
 from dlemu.metrics.changes import find_stalls
@@ -42,7 +42,7 @@ def find_deeper_queue(run: MeasuredTraining, wanted_mb_per_second: float) -> Fin
     """
     facts, reader, rows = run.facts, run.facts.workload.reader, _first_steps(run.training)
     threads = reader.read_threads
-    if not threads or facts.batches_ahead != threads * prefetch_per_worker(reader.prefetch_size, threads):
+    if not threads or facts.batches_ahead != threads * prefetch_per_worker(reader):
         return None  # the queue does not follow `reader.prefetch_size`
     if len(rows) < 2 * FEWEST or facts.batches_ahead >= rows["step"].max():
         return None

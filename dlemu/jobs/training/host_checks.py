@@ -29,8 +29,6 @@ def check_dataset(facts: Facts) -> Check:
         command = datagen_command(replace(workload, dataset=replace(data, num_files_train=files)))
         observed = f"{folder} does not exist yet"
         return Check(level="warn", observed=observed, wanted=f"a dataset of {files:,} files", advice=command)
-    if isinstance(dataset, DlemuError):
-        raise dataset
     observed = f"{dataset.train.num_files:,} training files, {size(dataset.total_bytes)} in {folder}"
     steps = steps_of(workload, workload.ranks, dataset.train.num_files)
     if not can_be_judged(workload, steps):

@@ -27,7 +27,7 @@ from dlemu.loaders.loader_base import BatchMaker, Loader, LoaderSpec
 from dlemu.machine.cgroup_limits import host_memory
 from dlemu.metrics.rates import Intervals
 from dlemu.metrics.t_interval import estimate
-from dlemu.plan.samples import EndlessPlan, Plan
+from dlemu.plan.samples import Plan, RankPlan
 from dlemu.ranks import Comm
 from dlemu.ranks.failure import Role
 from dlemu.ranks.launch import run_crew
@@ -173,7 +173,8 @@ def loader_costs(job: TrainingJob) -> HostCosts:
 def _loader_costs(_: Comm, job: TrainingJob) -> HostCosts:
     batch_size = job.workload.reader.batch_size
     pause = Duration(mean=0.02 / batch_size)
-    spec = replace(job.loader_spec(0), preprocess_time=pause, preprocess="sleep")
+    spec = job.loader_spec(0)
+    spec = replace(spec, reader=replace(spec.reader, preprocess_time=pause, preprocess="sleep"))
     unread = replace(spec.phases["ceiling"], preprocesses=True)
     loader: Loader = registry.find("dlemu.loaders", job.workload.reader.data_loader, "Loader")(
         replace(spec, phases={"train": unread, "ceiling": unread})
@@ -181,7 +182,7 @@ def _loader_costs(_: Comm, job: TrainingJob) -> HostCosts:
     loader.start()
     times = []
     request_ns = time.monotonic_ns()
-    for batch in loader.batches("ceiling", 1, 40 * spec.read_threads):
+    for batch in loader.batches("ceiling", 1, 40 * spec.reader.read_threads):
         times.append((batch.trace.started_ns, batch.trace.finished_ns, time.monotonic_ns(), batch.trace.worker))
     loader.close()
     started, finished, got, workers = np.array(times).T
@@ -204,8 +205,9 @@ def reading_spec(job: TrainingJob) -> tuple[LoaderSpec, int]:
         phase = replace(phase, fetch=replace(phase.fetch, engine="matched"))
     # All samples in the order in which one rank with one reader would read them; the readers share its steps.
     order = Plan(**{part.name: getattr(job.train_plan, part.name) for part in fields(Plan)})
-    phase = replace(phase, plan=EndlessPlan(replace(order, batch_size=samples, ranks=1, worker_streams=1), 0))
-    return replace(spec, phases={"train": phase}, preprocess_time=NO_TIME), samples
+    order = replace(order, batch_size=samples, ranks=1, worker_streams=1)
+    phase = replace(phase, plan=RankPlan(order, 0, endless=True))
+    return replace(spec, phases={"train": phase}, reader=replace(spec.reader, preprocess_time=NO_TIME)), samples
 
 
 def _level(job: TrainingJob, spec: LoaderSpec, readers: int, steps: int, seconds: float) -> Level:
@@ -251,7 +253,7 @@ def _read(
     comm: Comm, job: TrainingJob, spec: LoaderSpec, readers: int, steps: int, seconds: float
 ) -> tuple[int, ReadRows]:
     """Run as one reader: read its share of `steps` batches for `seconds`; return when all began, and a row for each."""
-    os.nice(spec.nice)
+    os.nice(spec.reader.nice)
     maker, buffer = BatchMaker(spec, comm.rank), AlignedBuffer(spec.slot_bytes)
     out = buffer.view(spec.slot_bytes)
     epoch, rows = len(job.schedule) + readers, []

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import secrets
 from dataclasses import dataclass, replace
 from math import ceil
@@ -22,8 +21,8 @@ from dlemu.config.schema import Train, Workload
 from dlemu.loaders.loader_base import Loader, LoaderSpec, Phase
 from dlemu.loaders.traits_base import LoaderTraits, traits_of
 from dlemu.metrics.demand import row_group_reads
-from dlemu.plan.samples import BatchPlan, EndlessPlan, Plan, RankPlan
-from dlemu.plan.streams import RankStreamPlan, StreamPlan
+from dlemu.plan.samples import Plan, RankPlan
+from dlemu.plan.streams import StreamPlan
 from dlemu.runner.run_folder import Job
 
 MIN_CEILING_STEPS, MAX_CEILING_STEPS = 4, 4000
@@ -147,21 +146,9 @@ class TrainingJob(Job):
         return LoaderSpec(
             rank=rank,
             phases=self._phases(rank),
-            read_threads=reader.read_threads,
-            prefetch_per_worker=prefetch_per_worker(reader.prefetch_size, reader.read_threads),
-            prefetch_size=reader.prefetch_size,
-            computation_threads=min(reader.computation_threads, len(os.sched_getaffinity(0))),
-            transfer_bytes=reader.transfer_size,
+            reader=reader,
             interleave=self.traits.interleave(reader, self.workload.dataset),
-            shuffle_window=reader.shuffle_size if reader.sample_shuffle != "off" else 0,
-            preprocess_time=reader.preprocess_time,
-            preprocess=reader.preprocess,
             seed=self.seed,
-            nice=reader.nice,
-            multiprocessing_context=reader.multiprocessing_context,
-            pin_memory=reader.pin_memory,
-            tensors=reader.tensors,
-            tensor_bytes=reader.tensor_bytes,
         )
 
     def _phases(self, rank: int) -> dict[str, Phase]:
@@ -169,17 +156,17 @@ class TrainingJob(Job):
         fetch = self._fetch_spec(self.found.train)
         unread = replace(fetch, storage=NULL_STORAGE, verify=False)
         phases = {
-            "train": Phase(fetch, _rank_plan(plan, rank), reader.batch_size),
-            "ceiling": Phase(unread, EndlessPlan(plan, rank), reader.batch_size, preprocesses=False),
+            "train": Phase(fetch, RankPlan(plan, rank), reader.batch_size),
+            "ceiling": Phase(unread, RankPlan(plan, rank, endless=True), reader.batch_size, preprocesses=False),
         }
         if self.valid_plan is not None and self.found.valid is not None:
             valid = self._fetch_spec(self.found.valid)
-            phases["valid"] = Phase(valid, _rank_plan(self.valid_plan, rank), reader.batch_size_eval)
+            phases["valid"] = Phase(valid, RankPlan(self.valid_plan, rank), reader.batch_size_eval)
         return phases
 
     def _fetch_spec(self, layout: Layout) -> FetchSpec:
         reader = self.workload.reader
-        spec = FetchSpec(
+        return FetchSpec(
             self.found,
             layout,
             storage=self.storage_spec,
@@ -189,11 +176,6 @@ class TrainingJob(Job):
             resize_bytes=self.workload.dataset.record_length_bytes_resize,
             verify=reader.verify,
         )
-        return spec.by_local_paths(f"reader.data_loader={reader.data_loader}") if self.read_by_loader else spec
-
-
-def _rank_plan(plan: Plan, rank: int) -> BatchPlan:
-    return RankStreamPlan(plan, rank) if isinstance(plan, StreamPlan) else RankPlan(plan, rank)
 
 
 def step_threads(train: Train) -> int:
@@ -202,13 +184,6 @@ def step_threads(train: Train) -> int:
     if seconds <= 0:
         return 1
     return max(1, ceil(cpu_seconds / seconds * (1 - 1e-6)))  # a rounding error needs no further thread
-
-
-def prefetch_per_worker(prefetch_size: int, read_threads: int) -> int:
-    """Return the batches that each worker keeps ready: by DLIO's rule its share of `prefetch_size`, 2 without it."""
-    if prefetch_size <= 0:
-        return 2
-    return max(1, ceil(prefetch_size / max(1, read_threads)))
 
 
 def accelerator_class(workload: Workload) -> type[Accelerator]:

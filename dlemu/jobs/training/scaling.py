@@ -131,7 +131,8 @@ def _rate(job: TrainingJob, comm: Comm, readers: int, epoch: int, waiting: Seque
 
 def _read(job: TrainingJob, rank: int, epoch: int, readers: int) -> tuple[int, float]:
     """Read batches in threads for `metric.scaling_seconds`; return bytes read and seconds taken, 0 if a read failed."""
-    spec: LoaderSpec = replace(job.loader_spec(rank), preprocess_time=NO_TIME)
+    spec: LoaderSpec = job.loader_spec(rank)
+    spec = replace(spec, reader=replace(spec.reader, preprocess_time=NO_TIME))
     steps, began = iter(range(1, job.train_plan.steps_per_epoch + 1)), time.monotonic()
 
     def work(number: int) -> int:

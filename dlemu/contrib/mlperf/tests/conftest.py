@@ -14,14 +14,14 @@ import pytest
 from dlemu.contrib.mlperf.audit import audited_run, tolerant
 from dlemu.contrib.mlperf.rules.known import SEVERITIES, Finding, known_rules
 from dlemu.contrib.mlperf.tests.golden import make_tree
-from dlemu.dlio import files
+from dlemu.machine import environment
 
 
 @pytest.fixture(autouse=True)
 def made_up_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let no file of a made-up host tell the memory of this one."""
-    proc_facts = files.proc_facts
-    monkeypatch.setattr(files, "proc_facts", lambda name: {} if name == "meminfo" else proc_facts(name))
+    proc_facts = environment.proc_facts
+    monkeypatch.setattr(environment, "proc_facts", lambda name: {} if name == "meminfo" else proc_facts(name))
 
 
 @pytest.fixture(autouse=True)
