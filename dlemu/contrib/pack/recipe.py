@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from dlemu.extend import format_base, pillow_image, registry
+from dlemu.extend import format_base, registry
 
 IMAGES = (".jpeg", ".jpg", ".png", ".tif", ".tiff")  # endings of files that can be decoded
 _JPEG_QUALITY = 90
@@ -67,6 +67,8 @@ def prepare(name: str, data: memoryview, recipe: Recipe) -> format_base.PackedSa
 
 def _resized(data: memoryview, sides: tuple[int, ...]) -> Any:
     """Return an image in 8 bits, RGB if resized, else grey or RGB; of 16-bit grey the upper half of each pixel."""
+    from dlemu.extend import pillow_image  # every run reads the settings, which name this module's recipe
+
     pillow = registry.library("PIL.Image", "image")
     image = pillow_image(data)
     width, height = image.size
