@@ -63,6 +63,9 @@ def find_files(
     names in order. Raises OSError, and DatasetError: there are fewer files than expected, or some are missing.
     """
     wanted, folder = expected.num_files, expected.folder
+    by_pattern = _count_by_pattern(expected, storage)
+    if by_pattern is not None:
+        return expected, _surplus_note(expected, by_pattern)
     listed = [path for path in files_below(folder, storage, 1) if not path.startswith("valid/")]
     suffixes = tuple(f".{ending}" for ending in endings)
     there = {path for path in listed if path.lower().endswith(suffixes)}
@@ -74,7 +77,7 @@ def find_files(
         layout = _layout_by_pattern(there, expected)
         missing = _missing(layout, there) if layout else []
     if layout and not missing:
-        return layout, [f"{folder} holds {found} files; the first {wanted} by name are used"] * (found > wanted)
+        return layout, _surplus_note(expected, found)
     holds = f"{folder} holds {found} {expected.extension} file{'s' if found != 1 else ''}, {wanted} requested"
     base_names = set(map(os.path.basename, there))
     lost = [name for name in missing if os.path.basename(name) not in base_names]  # from all sub-folders
@@ -92,6 +95,31 @@ def find_files(
     note = f"{folder}: {found} files, whose names or sub-folders follow no pattern, so they are taken in order of name"
     names = sorted(there, key=lambda path: (os.path.basename(path), path))
     return replace(expected, names=tuple(names[:wanted])), [note]
+
+
+def _count_by_pattern(layout: Layout, storage: StorageBase) -> int | None:
+    """Return how many files have the layout's names, or None if one of the files in use is missing.
+
+    It keeps one byte per file, so that a million files take about a second and a megabyte. Raises OSError.
+    """
+    if layout.named_files < layout.num_files:
+        return None
+    is_listed, folders = bytearray(layout.named_files), layout.folders()
+    digits = f"([0-9]{{{len(str(layout.named_files))}}})"
+    index_in = re.compile(f"{re.escape(layout.file_prefix)}_{digits}{re.escape(layout.pattern_suffix)}").fullmatch
+    for number, folder in enumerate(folders):
+        with contextlib.suppress(FileNotFoundError), storage.entries(folder) as entries:
+            for entry in entries:
+                match = index_in(entry.name)
+                file = int(match[1]) if match else -1
+                if 0 <= file < layout.named_files and file % len(folders) == number:
+                    is_listed[file] = 1
+    return sum(is_listed) if all(is_listed[: layout.num_files]) else None
+
+
+def _surplus_note(layout: Layout, found: int) -> list[str]:
+    wanted = layout.num_files
+    return [f"{layout.folder} holds {found} files; the first {wanted} by name are used"] if found > wanted else []
 
 
 def _missing(layout: Layout, there: Collection[str]) -> list[str]:

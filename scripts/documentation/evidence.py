@@ -16,7 +16,7 @@ HELP = {
         "and all that missed; a long table is in its file alone.",
         "../validation.md",
     ),
-    "benchmarks": ("Benchmarks, measured", "`scripts/bench --save` measures them.", "../benchmarks.md"),
+    "benchmarks": ("Benchmarks, measured", "`scripts/bench --save` measures them; those judged:", "../benchmarks.md"),
     "faults": ("Faults and what comes of them", "They name the test of each fault.", "../reliability.md"),
     "mutation": (
         "Mutants, measured",
@@ -41,8 +41,7 @@ _IN_FILES_ONLY = {
     "seen",
     "run",
 }
-_LONGEST = {"validation": 12}
-"""Folder -> the most rows of a table of single cases that its page shows."""
+_LONGEST = {"validation": 12}  # folder -> the most rows of a table of single cases that its page shows
 _SERIES = {"room", "campaign"}
 """First columns of tables in which samples of one package follow each other."""
 _MACHINE = re.compile(r"( \d\d:\d\d)?, \d+ cores, \d+ GB, [^;]*?( minutes| at the (start|end) [\d.]+)\.")
@@ -120,7 +119,8 @@ def _table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     if columns == _CHECKS:
         return _checks([Check(*row) for row in rows])
     if columns == _FIGURES:
-        return _markdown(["what", "dlemu", "beside it", "ratio", "wanted"], [_figure(row) for row in rows])
+        judged = [row for row in rows if row[5] != "-"] or rows
+        return _markdown(["what", "dlemu", "beside it", "ratio", "wanted"], [_figure(row) for row in judged])
     if columns[0] in _SERIES:
         rows = list({row[0].partition(",")[0]: row for row in rows}.values())
     shown = [number for number, column in enumerate(columns) if column not in _IN_FILES_ONLY]

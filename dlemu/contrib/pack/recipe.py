@@ -83,7 +83,7 @@ def _resized(data: memoryview, sides: tuple[int, ...]) -> Any:
         image = pillow.fromarray((np.asarray(image) >> 8).astype(np.uint8))
     elif image.mode in ("I", "F"):
         raise ValueError(f"pixels of mode {image.mode}, whose range is not known; wanted 8 or 16 bits")
-    if sides or image.mode not in ("L", "RGB"):
+    if image.mode != "RGB" and (sides or image.mode != "L"):  # converting RGB to RGB would copy it
         image = image.convert("RGB")
     if not sides:
         return image
