@@ -16,7 +16,7 @@ HELP = {
         "and all that missed; a long table is in its file alone.",
         "../validation.md",
     ),
-    "benchmarks": ("Benchmarks, measured", "`scripts/bench --save` measures them; those judged:", "../benchmarks.md"),
+    "benchmarks": ("Benchmarks", "`scripts/bench --save` measures them; here are those judged.", "../benchmarks.md"),
     "faults": ("Faults and what comes of them", "They name the test of each fault.", "../reliability.md"),
     "mutation": (
         "Mutants, measured",
