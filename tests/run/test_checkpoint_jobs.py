@@ -142,10 +142,20 @@ def test_training_goes_on_while_asynchronous_ones_drain(tmp_path: Path) -> None:
     assert behind.au_percent <= 100 * 0.2 / (0.2 + behind.snapshot_seconds)
 
 
-def test_a_damaged_checkpoint_ends_the_reading_and_is_named(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("damage", "message"),
+    [
+        (lambda paths: paths[1].unlink(), "is missing: the checkpoint is incomplete"),
+        (lambda paths: os.truncate(paths[1], 10), "is truncated: it has 10 bytes"),
+        (lambda paths: os.replace(paths[0], paths[2]), r"it holds bytes of another file|is missing"),
+    ],
+)
+def test_a_damaged_checkpoint_ends_the_reading_and_is_named(
+    damage: Callable[[list[Path]], None], message: str, tmp_path: Path
+) -> None:
     run(tmp_path, "wrote", num_checkpoints_read="0", num_checkpoints_write="1")
-    os.truncate(files_of(tmp_path, 1)[1], 10)
-    with pytest.raises(RunFailedError, match="is truncated: it has 10 bytes") as failed:
+    damage(files_of(tmp_path, 1))
+    with pytest.raises(RunFailedError, match=message) as failed:
         run(tmp_path, num_checkpoints_write="0", num_checkpoints_read="1")
     assert failed.value.exit_status == 2
 
