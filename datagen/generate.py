@@ -23,7 +23,7 @@ from datagen import manifest, thread_pool
 from datagen.buffers import AlignedBuffer
 from datagen.content import Content
 from datagen.errors import DatasetError, SpaceError, UserError, no_space
-from datagen.formats.format_base import FileJob, FormatBase, SideFile, format_named
+from datagen.formats.format_base import FileJob, FormatBase, SideFile, UnreadFormat, format_named
 from datagen.layout import Layout, layouts, record_shapes, stored_sample_bytes
 from datagen.manifest import Manifest
 from datagen.owned import check_usable
@@ -101,6 +101,8 @@ def files_of(spec: DatasetSpec) -> Files:
     file_format = format_named(spec.format)
     shapes = record_shapes(spec, 0, spec.num_files_train + spec.num_files_eval)
     sizes = file_format.file_bytes(spec, shapes)
+    if isinstance(file_format, UnreadFormat):
+        sizes = file_format.unread_bytes(len(shapes))
     mean_bytes = stored_sample_bytes(spec) * spec.num_samples_per_file
     estimates = np.full(len(shapes), mean_bytes, np.int64) if sizes is None else sizes
     content = Content(spec.seed, spec.compressibility)

@@ -243,10 +243,12 @@ class _Inspection:
             return False
         if self._manifest is not None:  # other tools may make no side files, as they are optional
             for side in self._format.sides:
-                wrong += scan.wrong_sizes(partial(side.path, layout), side.file_bytes(spec, shapes), self._storage)[1]
+                paths, bytes_of_sides = partial(side.path, layout), side.file_bytes(spec, shapes)
+                more, wrong_sides = scan.wrong_sizes(paths, bytes_of_sides, self._storage)
+                looked_up, wrong = looked_up + more, wrong + wrong_sides
         if wrong:
             raise DatasetError(
                 f"{'; '.join(wrong[: scan.SHOWN_NAMES])}: {len(wrong)} wrong of {looked_up} files looked up. Delete "
-                f"them and run the command again, which makes only what is missing. {self._advice()}"
+                f"those that exist and run the command again, which makes only what is missing. {self._advice()}"
             )
         return True

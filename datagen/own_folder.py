@@ -23,7 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from datagen import registry
-from datagen.errors import DatasetError, DlemuError, UserError
+from datagen.errors import DatasetError, DlemuError
 from datagen.formats import format_base as base
 from datagen.formats.tfrecord import Format as Tfrecord
 from datagen.formats.webdataset import Format as Webdataset
@@ -94,11 +94,9 @@ def _inspect(spec: DatasetSpec, storage: StorageBase) -> UserFolder:
     folder = spec.data_folder.rstrip("/") or "/"
     if not storage.is_folder(folder):
         raise DatasetError(f"{folder} is not a folder: set dataset.data_folder to the folder of your files")
-    listed = files_below(folder, storage, MAX_DEPTH)
+    listed = files_below(folder, storage, MAX_DEPTH, whole=True)
     if not listed:
         raise DatasetError(f"{folder} holds no files: set dataset.data_folder to the folder of your files")
-    if too_deep := next((path for path in listed if path.count("/") == MAX_DEPTH), ""):
-        raise UserError(f"{folder}/{too_deep} is {MAX_DEPTH} folders deep: remove the link that leads back up")
     format_name, paths, notes = _choose_files(spec, sorted(listed))
     if spec.format not in ("", format_name):
         raise DatasetError(
@@ -255,10 +253,13 @@ def _readable_files(
         read, total = samples * len(files), int(counts.sum())
         note = f"{read:,} of {total:,} samples are read: {samples} of each of {len(files)} files" * (read < total)
     if samples < 1:
-        fewest = int(counts.argmin())
-        empty = layout.path(fewest if is_cut else _opened_files(layout)[fewest])
-        wanted = f"records of {record_bytes} bytes (dataset.record_length_bytes)" if is_cut else "samples"
-        raise DatasetError(f"{empty} holds no {wanted}: move all such files away")
+        if is_cut:
+            raise DatasetError(
+                f"{layout.folder}: no file has the {record_bytes} bytes of a sample: set dataset.record_length_bytes "
+                "to those of one sample"
+            )
+        empty = layout.path(_opened_files(layout)[int(counts.argmin())])
+        raise DatasetError(f"{empty} holds no samples: move all such files away")
     layout = replace(_subset(layout, files), num_samples_per_file=samples)
     if not is_cut:
         return layout, sizes[files], note

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from datagen import registry
-from datagen.errors import DatasetError, no_such_file
+from datagen.errors import DatasetError, UserError, no_such_file
 from datagen.layout import Layout, endings_of
 from datagen.storage.storage_base import Listed, StorageBase
 
@@ -33,10 +33,13 @@ def format_of_ending(ending: str) -> str:
     return next((name for name in registry.names("datagen.formats") if ending in endings_of(name)), "")
 
 
-def files_below(folder: str, storage: StorageBase, levels: int, below: str = "") -> dict[str, int | None]:
+def files_below(
+    folder: str, storage: StorageBase, levels: int, below: str = "", *, whole: bool = False
+) -> dict[str, int | None]:
     """Return the path below a folder of each file at most `levels` folders down, and its size if the listing has it.
 
-    Hidden files and folders are skipped; a missing folder counts as empty. Raises OSError.
+    Hidden files and folders are skipped; a missing folder counts as empty. Raises OSError; with `whole`, UserError if
+    there are folders below those levels: a link may lead back up.
     """
     sizes: dict[str, int | None] = {}
     subfolders: list[str] = []
@@ -48,8 +51,11 @@ def files_below(folder: str, storage: StorageBase, levels: int, below: str = "")
                 subfolders.append(f"{below}{entry.name}/")
             else:
                 sizes[f"{below}{entry.name}"] = entry.size_bytes if isinstance(entry, Listed) else None
+    if whole and subfolders and not levels:
+        depth = below.count("/")
+        raise UserError(f"{folder}/{subfolders[0]} is {depth} folders deep: remove the link that leads back up")
     for subfolder in subfolders if levels else ():
-        sizes |= files_below(folder, storage, levels - 1, subfolder)
+        sizes |= files_below(folder, storage, levels - 1, subfolder, whole=whole)
     return sizes
 
 

@@ -1,7 +1,7 @@
 """What extensions of dlemu are written with: the optional parts in `dlemu.contrib`, and packages of your own.
 
 - Errors that end a command: `UserError` (status 2), `DatasetError`, `SpaceError`, `DlemuError` (3).
-- A kind of job: `rows_job`, whose `RowsKind` measures rows on each rank for a `Job` that tells its progress by `Notify`
+- A kind of job: `rows_job`, whose `JobKind` measures rows on each rank for a `Job` that tells its progress by `Notify`
   (`Doing`); `Metric` declares what it measures. `Comm` is between ranks, `thread_accounting`
   what the kernel counts of a process; `cache` tells what storage served.
 - A loader: `loader_base`, `LoaderTraits`; `fetch` reads samples, `hash_samples` tells which. A format: `format_base`;

@@ -322,6 +322,10 @@ class Packer(Protocol):
 class UnreadFormat(FormatBase):
     """A format whose files are never read: samples are made in memory."""
 
+    @abc.abstractmethod
+    def unread_bytes(self, files: int) -> Sizes:
+        """Return the size of each file, by running index."""
+
 
 def format_named(name: str) -> FormatBase:
     """Return the format of this name. Raises UserError."""

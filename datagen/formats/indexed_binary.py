@@ -56,7 +56,10 @@ class Format(base.RecordFormat):
         entries = []
         for suffix in SUFFIXES:
             with open(path + suffix, "rb") as side:
-                entries.append(int(np.frombuffer(side.read(), "<u8", samples)[index]))
+                table = np.frombuffer(side.read(), np.uint8)
+            if len(table) < samples * ENTRY_BYTES:
+                raise base.DamagedError(f"{suffix}: an index of {len(table) // ENTRY_BYTES} records, not {samples},")
+            entries.append(int(table[: samples * ENTRY_BYTES].view("<u8")[index]))
         offset, size = entries
         data = self.load_record(path, offset, size)
         if len(data) != size:

@@ -197,6 +197,7 @@ class Client:
                     moved = exchange.progress_bytes - checked_bytes
                     if moved < MIN_PROGRESS_BYTES or was_collecting:  # what is collected is short
                         what = f"no more than {MIN_PROGRESS_BYTES >> 10} KiB" if exchange.status else "no response"
+                        what = "not all of a short response" if was_collecting else what
                         text = f"{what} arrived within {self._options.timeout_seconds:g} s"
                         raise TimeoutError(errno.ETIMEDOUT, text)
                     checked_bytes, was_collecting = exchange.progress_bytes, exchange.is_collecting
@@ -257,7 +258,8 @@ class Client:
             kind = DatasetError if request.counter == "get" else ServerError
             raise kind(
                 f"{self.where(request)} failed {attempt} times, the last time because of: "
-                f"{error.strerror or error}. Check whether an S3 server is up there and how loaded it is; "
+                f"{error.strerror or error}. Check whether an S3 server is up there "
+                "(storage.storage_options.endpoint_url) and how loaded it is; "
                 "storage.storage_options.s3_max_attempts sets how many times to try, timeout_seconds how long to wait"
             ) from error
         retry_after = number_in(exchange.header("retry-after")) if exchange is not None else None
@@ -359,6 +361,9 @@ def _object_problem(request: Request, exchange: Exchange) -> str:
     is_requested = begin == request.begin and end == min(request.end or size, size) and end - begin == length
     if is_requested and request.size_bytes in (None, size):
         return ""
+    if not stated and exchange.status != 206 and request.end is not None:
+        wanted = f"bytes {request.begin}-{request.end - 1} was requested"
+        return f"all of the object arrived where {wanted}: the server does not support ranges"
     requested = "all of the object" if request.end is None else f"bytes {request.begin}-{request.end - 1}"
     of_size = "" if request.size_bytes is None else f" of {request.size_bytes}"
     return f"{stated[:60]!r} with {length} bytes arrived where {requested}{of_size} was requested"

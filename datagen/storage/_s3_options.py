@@ -111,4 +111,5 @@ def _address(url: str, secure: bool) -> SplitResult:
             f"storage.storage_options.endpoint_url is {re.sub('//[^/]*@', '//USER@', url)!r}: wanted the address of a "
             "server, such as http://10.0.0.1:9000; credentials belong in AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY"
         )
-    return parts
+    default = 443 if parts.scheme == "https" else 80  # proxies leave it out of the Host that was signed
+    return parts._replace(netloc=parts.netloc.lower().removesuffix(f":{default}"))

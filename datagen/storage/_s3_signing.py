@@ -102,7 +102,8 @@ class Signer:
             profile = self._profile or os.environ.get("AWS_PROFILE", "")
             of_profile = f" of profile {profile!r}" if profile else ""
             reason = f"{type(error).__name__}: {' '.join(str(error).split())[:ERROR_CHARACTERS]}"
-            raise ServerError(f"no credentials{of_profile} for S3 ({reason}). Wanted: {SOURCES}") from error
+            login = ": log in again (aws sso login)" if "sso" in reason.lower() else ""
+            raise ServerError(f"no credentials{of_profile} for S3 ({reason}){login}. Wanted: {SOURCES}") from error
         return frozen.access_key, frozen.secret_key, frozen.token or ""
 
     def _find_chain(self) -> Any:

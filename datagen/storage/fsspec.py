@@ -96,7 +96,7 @@ class Storage(StorageBase):
                 owned.remove_parts(local)
 
     def local_path(self, path: str) -> str | None:
-        return _bare(self._url(path)) if self._is_local else None
+        return str(self.files._strip_protocol(self._url(path))) if self._is_local else None  # it expands ~
 
     @contextlib.contextmanager
     def errors(self, path: str) -> Iterator[None]:

@@ -217,12 +217,14 @@ class FileWriter(Writer):
     def commit(self) -> None:
         self._close()
         os.rename(self._part, self._path)
+        self._part = ""
 
     def discard(self) -> None:
         if self._descriptor >= 0:
             self._close()
-        with contextlib.suppress(FileNotFoundError):
-            os.unlink(self._part)
+        if self._part:
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(self._part)
 
     def _close(self) -> None:
         descriptor, self._descriptor = self._descriptor, -1

@@ -11,6 +11,7 @@ import contextlib
 import hashlib
 import itertools
 import os
+import threading
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
@@ -28,7 +29,7 @@ SCHEME = "s3://"
 MAX_PAGES = 20_000  # maximum pages of a listing: a longer listing is taken for endless
 HEAD_BATCH = 256  # `sizes` sends HEADs in batches: large enough to keep all connections busy
 HEADS_IN_FLIGHT = 32  # one connection each: 3,200 objects/s at a latency of 10 ms
-PART_BYTES = 16 << 20  # S3 takes 10,000 parts, hence an object of at most 156 GiB
+PART_BYTES, MAX_PARTS = 16 << 20, 10_000  # hence an object of at most 156 GiB
 PARTS_IN_FLIGHT = 4  # parts stay in memory until they are sent: 64 MiB per object
 MARK = "x-amz-meta-dlemu-upload"  # metadata header of an object: a random ID of the upload that wrote it
 
@@ -215,25 +216,32 @@ class ObjectWriter(Writer):
         self._etags: dict[int, str] = {}
         self._upload = ""
         self._size_bytes = 0
+        self._lock = threading.Lock()
 
     def write_at(self, data: Bytes, offset: int) -> None:
         view = memoryview(data).cast("B")
-        self._size_bytes = max(self._size_bytes, offset + len(view))
-        while view:
-            number, within = divmod(offset, PART_BYTES)
-            if number in self._etags:
-                raise UserError(
-                    f"{self._name}: bytes at offset {offset} belong to a part that is uploaded already, which S3 can't "
-                    "change: write this format to a folder"
-                )
-            piece = view[: PART_BYTES - within]
-            self._part(number, within)[within : within + len(piece)] = piece
-            self._written[number] += len(piece)
-            offset += len(piece)
-            view = view[len(piece) :]
-            full = [part for part in self._parts if self._written[part] >= PART_BYTES]
-            if len(full) >= PARTS_IN_FLIGHT:
-                self._send(full)
+        with self._lock:  # a checkpoint's writers share it
+            self._size_bytes = max(self._size_bytes, offset + len(view))
+            while view:
+                number, within = divmod(offset, PART_BYTES)
+                if number >= MAX_PARTS:
+                    raise UserError(
+                        f"{self._name} exceeds {MAX_PARTS * PART_BYTES} bytes, the most that an upload in parts can "
+                        "have: wanted smaller files, or a folder"
+                    )
+                if number in self._etags:
+                    raise UserError(
+                        f"{self._name}: bytes at offset {offset} belong to a part that is uploaded already, which S3 "
+                        "can't change: write this format to a folder"
+                    )
+                piece = view[: PART_BYTES - within]
+                self._part(number, within)[within : within + len(piece)] = piece
+                self._written[number] += len(piece)
+                offset += len(piece)
+                view = view[len(piece) :]
+                full = [part for part in self._parts if self._written[part] >= PART_BYTES]
+                if len(full) >= PARTS_IN_FLIGHT:
+                    self._send(full)
 
     def commit(self) -> None:
         if not self._upload and self._size_bytes <= PART_BYTES:
@@ -291,6 +299,9 @@ class ObjectWriter(Writer):
         for number, request in zip(numbers, requests, strict=True):
             assert request.response is not None
             self._etags[number] = request.response.header("etag")
+            if not self._etags[number]:
+                where = self._client.where(request)
+                raise UserError(f"{where}: the response has no ETag of the part, which completing the upload needs")
             del self._parts[number]
 
     def _put(self, method: str, body: Bytes, **settings: Any) -> Request:

@@ -371,16 +371,16 @@ def write_whole(storage: StorageBase, path: str, data: Bytes, *, sync: bool) -> 
         writer.discard()
 
 
-def local_folder(storage: StorageBase, folder: str, needed_by: str, remedy: str = "leave it out") -> str:
+def local_folder(storage: StorageBase, folder: str, needed_by: str) -> str:
     """Return the path by which libraries on this host open a folder's files, as the setting `needed_by` needs.
 
-    Raises UserError that ends in `remedy`: the storage has no paths.
+    Raises UserError: the storage has no paths.
     """
     local = storage.local_path(folder)
     if local is None:
         raise UserError(
-            f"{needed_by} opens files by path, which storage {storage.spec.type} does not have: {remedy}, or put the "
-            "dataset in a folder"
+            f"{needed_by} opens files by path, which storage {storage.spec.type} does not have: leave it out, or put "
+            "the dataset in a folder"
         )
     return local
 

@@ -57,9 +57,11 @@ def explained(error: OSError, path: str, size_bytes: int = 0) -> UserError:
             f"{no_space(error)}: checkpoint {path} {needs}; free some space or set checkpoint.checkpoint_folder to "
             "another disk"
         )
+    is_refused = error.errno in (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR)
+    look = "" if is_refused else "see `dmesg` and what else uses the folder, or "
     return UserError(
-        f"{path} can't be written, removed or accessed: {error.strerror or error}; see `dmesg` and what else uses the "
-        "folder, or set checkpoint.checkpoint_folder to another one"
+        f"{path} can't be written, removed or accessed: {error.strerror or error}; {look}set "
+        "checkpoint.checkpoint_folder to another one"
     )
 
 

@@ -157,9 +157,12 @@ def points(words: Sequence[str]) -> list[Point]:
         # Hydra escapes the colon of s3://
         axes.append([(key, str(value).replace("s3\\:", "s3:")) for value in parsed.sweep_string_iterator()])
     runs = []
+    has_buckets = any(value.startswith("s3://") for axis in axes for _, value in axis)
     for pairs in product(*axes):
-        words = [*fixed, *(f"{key}={value}" for key, value in pairs)]
-        if any(value.startswith("s3://") for _, value in pairs):
+        is_bucket = any(value.startswith("s3://") for _, value in pairs)
+        kept = [word for word in fixed if is_bucket or not has_buckets or not word.lstrip("+").startswith("storage.")]
+        words = [*kept, *(f"{key}={value}" for key, value in pairs)]
+        if is_bucket:
             words.append("storage.storage_type=s3")
         runs.append(Point(dict(pairs), tuple(words)))
     return runs

@@ -129,7 +129,7 @@ def _training_problems(workload: Workload) -> Iterator[str]:
     if bool(reader.tensors) != bool(reader.tensor_bytes):
         yield f"reader.tensors is {reader.tensors}, reader.tensor_bytes {reader.tensor_bytes}: wanted both, or neither"
     if reader.engine == "library" and reader.odirect:
-        yield "reader.engine=library reads files through the page cache: wanted reader.odirect=false"
+        yield "reader.engine=library reads files through the page cache: leave it out, or set reader.odirect=false"
     if reader.engine == "library" and data.source == "folder":
         from datagen.own_folder import FLAT
 

@@ -63,7 +63,8 @@ def workload_file(choice: str, config_dir: str | None) -> str:
     if os.sep in choice or choice.endswith((SUFFIX, ".yml")):
         if choice.endswith(SUFFIX) and os.path.exists(choice):
             return choice
-        raise UserError(f"workload={choice}: there is no such file NAME{SUFFIX}; wanted one, or a name: {names}")
+        problem = "there is no such file" if choice.endswith(SUFFIX) else f"it does not end in {SUFFIX}"
+        raise UserError(f"workload={choice}: {problem}; wanted a file NAME{SUFFIX}, or a name: {names}")
     if choice not in paths:
         raise UserError(f"there is no workload {choice!r}: {nearest(choice, paths)}known: {names}")
     return paths[choice]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -60,20 +59,27 @@ class Facts:
         return None if local is None else existing_folder(local)
 
     @cached_property
+    def _inspected(self) -> Dataset | DlemuError | None:
+        workload = self.workload
+        try:
+            if not self.storage.is_folder(workload.dataset.data_folder):
+                return None
+            storage = workload.storage_spec.buffered
+            return inspect(workload.dataset, command_hint=lambda: datagen_command(workload), storage=storage)
+        except DlemuError as error:
+            return error
+
+    @property
     def dataset(self) -> Dataset | None:
         """The dataset, None when there is none yet; raises DlemuError if it can't be used."""
-        workload = self.workload
-        if not self.storage.is_folder(workload.dataset.data_folder):
-            return None
-        storage = workload.storage_spec.buffered
-        return inspect(workload.dataset, command_hint=lambda: datagen_command(workload), storage=storage)
+        if isinstance(self._inspected, DlemuError):
+            raise self._inspected
+        return self._inspected
 
-    @cached_property
+    @property
     def usable_dataset(self) -> Dataset | None:
         """The dataset if a run could read it, else None."""
-        with contextlib.suppress(DlemuError):
-            return self.dataset
-        return None
+        return None if isinstance(self._inspected, DlemuError) else self._inspected
 
 
 Checks = Mapping[str, Callable[[Facts], Check | None]]

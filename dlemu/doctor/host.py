@@ -10,6 +10,7 @@ import textwrap
 
 import psutil
 
+from datagen.errors import DlemuError
 from datagen.registry import find
 from dlemu.checkpoints.checkpoint_plan import plan_checkpoint
 from dlemu.doctor.check_base import Check, Checks, Facts, judged
@@ -41,7 +42,14 @@ def check_configuration(facts: Facts) -> Check:
 def check_loader(facts: Facts) -> Check:
     """The loader's framework can be imported."""
     name = facts.workload.reader.data_loader
-    find("dlemu.loaders", name, "Loader")
+    try:
+        find("dlemu.loaders", name, "Loader")
+    except DlemuError:
+        raise
+    except Exception as error:  # a broken framework may raise anything
+        observed = f"{name}: {type(error).__name__}: {error}"
+        advice = f"reinstall its framework, or set a reader.data_loader other than {name}"
+        return Check(level="fail", observed=observed, wanted="importable", advice=advice)
     packages = traits_of(name).packages
     installed = [f"{package} {installed_version(package)}" for package in packages if installed_version(package)]
     return Check(observed=", ".join([name, *installed]))

@@ -192,11 +192,15 @@ class Loader(LoaderBase):
             for answer in self._loader:
                 if isinstance(answer, DlemuError):
                     raise answer
-        except OSError as error:
+        except BaseException as error:
             # Drop PyTorch's half-started workers, without the traceback about missing attributes that it would print
             hook, sys.unraisablehook = sys.unraisablehook, lambda _: None
-            traceback.clear_frames(error.__traceback__)
-            sys.unraisablehook = hook
+            try:
+                traceback.clear_frames(error.__traceback__)
+            finally:
+                sys.unraisablehook = hook
+            if not isinstance(error, OSError):
+                raise
             advice = "lower reader.read_threads or the number of ranks, or raise the limits (`ulimit -n`, `ulimit -u`)"
             if problem := shared_memory_problem():
                 advice = f"{problem}, or set reader.data_loader=threads, which needs no shared memory"

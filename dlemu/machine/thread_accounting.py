@@ -73,9 +73,15 @@ def thread_cpu_ns(chosen: Callable[[str], bool]) -> int:
     total = 0
     for thread in os.listdir("/proc/self/task"):
         with contextlib.suppress(OSError):  # the thread has ended
-            with open(f"/proc/self/task/{thread}/comm", errors="replace") as comm:
-                name = comm.read().strip()
-            if chosen(name):
-                with open(f"/proc/self/task/{thread}/schedstat") as schedule:
-                    total += int(schedule.read().split()[0])
+            if chosen(_read(f"/proc/self/task/{thread}/comm").decode(errors="replace").strip()):
+                total += int(_read(f"/proc/self/task/{thread}/schedstat").split()[0])
     return total
+
+
+def _read(path: str) -> bytes:
+    """Read a file of /proc in half the time of a text file: a loader asks for each thread, twice a batch."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        return os.read(descriptor, _MOST_BYTES)
+    finally:
+        os.close(descriptor)

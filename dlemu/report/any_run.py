@@ -28,6 +28,8 @@ def show(kind: Kind, answer: Any, folder: str, console: Console, *, details: boo
     parts, tables = kind.load(), list(sections_of(kind, answer, folder))
     if isinstance(parts, JobParts) and parts.sections is None:
         tables += keys_of(kind.answer, answer, {*_IN_WORDS, *(metric.name for metric in parts.catalogue)})
+    elif (question := getattr(answer, "question", None)) is not None:
+        tables += keys_of("The question", question, ["settings_digest"])
     for table in tables:
         print_table(table, console)
 

@@ -64,6 +64,9 @@ def salvaged(folder: str, salvage: Callable[[str], T]) -> T:
     live = os.path.join(folder, LIVE)
     try:
         statuses = [os.stat(os.path.join(live, name)) for name in os.listdir(live)]
+    except OSError as error:
+        raise UserError(f"{live} can't be read: {error.strerror}; copy the folder again") from error
+    try:
         if not all(stat.S_ISREG(status.st_mode) for status in statuses):
             raise UserError(f"{live} holds something that is not a file, and not dlemu's: remove it")
         needed = 2 * sum(status.st_size for status in statuses)  # the logs, and a copy of them in one table

@@ -157,7 +157,7 @@ class LogWriter:
         """Write the readings of one probe at one moment, without NaN and infinity, which JSON lacks."""
         finite = [reading for reading in readings if math.isfinite(reading.value)]
         keys = [Series(probe, reading.source, reading.metric) for reading in finite]
-        new_series = tuple(series for series in keys if series not in self._numbers)
+        new_series = tuple(dict.fromkeys(series for series in keys if series not in self._numbers))
         for series in new_series:
             self._numbers[series] = len(self._numbers)
         if finite:

@@ -126,7 +126,7 @@ class Rates:
     def per_second(self, source: str, now_ns: int, counters: Mapping[str, float]) -> dict[str, float]:
         """Return each counter's growth per second since the source's last reading, by the counter's name.
 
-        Empty for the first reading, or if a counter decreased because its device was removed and added again.
+        Empty for the first reading, or if a counter decreased: its device was removed and added again, or it wrapped.
         """
         last_ns, last = self._last.get(source, (now_ns, {}))
         self._last[source] = now_ns, dict(counters)

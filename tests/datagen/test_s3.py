@@ -7,7 +7,9 @@ import random
 import socket
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -376,6 +378,17 @@ def test_what_is_written_has_its_checksum_unless_the_option_says_otherwise(serve
     (request,) = server.requests
     wanted = hashlib.sha256(DATA).hexdigest() if checksums else "UNSIGNED-PAYLOAD"
     assert request.headers["x-amz-content-sha256"] == wanted
+
+
+def test_threads_write_one_object(server: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As a checkpoint's writers do: each part is sent once, in one upload."""
+    monkeypatch.setattr("datagen.storage.s3.PART_BYTES", 20_000)
+    writer = storage_of(server).create("a")
+    with ThreadPoolExecutor(4) as threads:
+        list(threads.map(lambda at: writer.write_at(DATA[at : at + 5_000], at), range(0, len(DATA), 5_000)))
+    writer.commit()
+    assert server.objects == {"a": DATA}
+    assert Counter(request.method for request in server.requests) == {"POST": 2, "PUT": -(-len(DATA) // 20_000)}
 
 
 def test_uploads_under_way_are_counted_and_ended_for_the_named_files_alone(

@@ -148,7 +148,8 @@ def written(path: Path) -> bytes:
         )
     )
     log.add("x", 2_000_000_000, [Reading("sda", "depth", 1.5), Reading("sdb", "depth", 2)])
-    log.add("x", 3_000_000_000, [Reading("sdb", "depth", 3), Reading("sdc", "depth", 4)])
+    twice = [Reading("twice", "depth", 1), Reading("twice", "depth", 1)]  # as of two sensors with one name
+    log.add("x", 3_000_000_000, [*twice, Reading("sdb", "depth", 3), Reading("sdc", "depth", 4)])
     log.write(LogLine(note="second"))
     log.write(LogLine(cpu_seconds=0.25))
     os.close(descriptor)
@@ -160,7 +161,8 @@ def test_a_log_is_parsed_as_it_was_written(tmp_path: Path) -> None:
     assert telemetry is not None
     assert telemetry.notes == ("first", "second")
     assert telemetry.devices == (DISK,)
-    assert telemetry.sources("x") == ["sda", "sdb", "sdc"]
+    assert telemetry.sources("x") == ["sda", "sdb", "sdc", "twice"]
+    assert telemetry.readings("x", "sdc", "depth")[1].tolist() == [4]
     times, values = telemetry.readings("x", "sdb", "depth")
     assert times.tolist() == [2_000_000_000, 3_000_000_000]
     assert values.tolist() == [2, 3]
@@ -174,7 +176,7 @@ def test_a_log_may_be_truncated_anywhere(tmp_path: Path) -> None:
         telemetry: HostTelemetry | None = parse_log(whole[:end])
         counts.append(-1 if telemetry is None else len(telemetry.value))
     assert counts == sorted(counts), "more of the log never says less"
-    assert (counts[0], counts[-1]) == (-1, 4)
+    assert (counts[0], counts[-1]) == (-1, 6)
 
 
 def test_nothing_is_written_after_a_line_truncated_by_a_full_disk(

@@ -53,8 +53,8 @@ class Archive:
     def __init__(self, state_pickle: bytes, tensors: tuple[Tensor, ...]) -> None:
         self._before: list[bytes] = []  # the bytes before each tensor
         self._tail = b""  # the bytes after the last one
-        self._size = self._records = 0
-        self._entries = b""  # of the directory at the end
+        self._size = 0
+        self._entries: list[bytes] = []  # of the directory at the end
         self._add("data.pkl", state_pickle)
         self._add(".format_version", b"1")
         self._add(".storage_alignment", str(ALIGNMENT).encode())
@@ -65,6 +65,7 @@ class Archive:
     def pieces(self, tensors: tuple[Tensor, ...], name: str) -> Iterator[bytes | Tensor]:
         """Yield the archive with these tensors, and a serialization id made from `name`, unlike any other."""
         archive = copy.copy(self)
+        archive._entries = self._entries.copy()
         archive._add("version", b"3\n")
         digits = int.from_bytes(hashlib.sha256(name.encode()).digest()) % 10**40
         archive._add(".data/serialization_id", f"{digits:040}".encode())
@@ -95,15 +96,15 @@ class Archive:
         extra, size_field = _zip64(size, size, offset), min(size, _LARGE)
         head = struct.pack("<4sHHHHHHIII", b"PK\1\2", 0, 0, _FLAGS, 0, 0, 0, checksum, size_field, size_field)
         lengths = struct.pack("<HHHHHII", len(path), len(extra), 0, 0, 0, 0, min(offset, _LARGE))
-        self._entries += head + lengths + path + extra
-        self._records += 1
+        self._entries.append(head + lengths + path + extra)
 
     def _directory(self) -> bytes:
         """Return the central directory, and the end records that point to it."""
-        start, size, count = self._size, len(self._entries), self._records
+        entries, count, start = b"".join(self._entries), len(self._entries), self._size
+        size = len(entries)
         count16, size32, start32 = min(count, 0xFFFF), min(size, _LARGE), min(start, _LARGE)
         return (
-            self._entries
+            entries
             + struct.pack("<4sQHHIIQQQQ", b"PK\6\6", 44, 0x031E, 45, 0, 0, count, count, size, start)
             + struct.pack("<4sIQI", b"PK\6\7", 0, start + size, 1)
             + struct.pack("<4sHHHHIIH", b"PK\5\6", 0, 0, count16, count16, size32, start32, 0)

@@ -60,7 +60,7 @@ def prepare(name: str, data: memoryview, recipe: Recipe) -> format_base.PackedSa
         encoded = io.BytesIO()
         image.save(encoded, "jpeg", quality=_JPEG_QUALITY)
     except (OSError, ValueError, SyntaxError, RuntimeError, EOFError, TypeError, LookupError) as error:
-        reason = str(error).partition(" <_io.")[0]  # cuts off the BytesIO object that Pillow's messages end with
+        reason = str(error).partition(" <")[0]  # cuts off the file object that Pillow's messages end with
         raise DamagedError(reason or type(error).__name__) from error
     return format_base.PackedSample(name, encoded.getbuffer(), "jpg")
 

@@ -183,5 +183,5 @@ def check_steps(path: str, rows: Rows, ranks: int, epochs: int) -> None:
     for name, (least, most) in bounds.items() if len(rows) else ():
         lowest, highest = int(rows[name].min()), int(rows[name].max())
         if lowest < least or highest > most:
-            wanted = f"wanted {least} to {most}"
+            wanted = f"wanted {least} or more" if lowest < least and most == _MAX_VALUE else f"wanted {least} to {most}"
             raise UserError(f"{path} is damaged: its column {name} ranges from {lowest} to {highest}, {wanted}")

@@ -56,7 +56,7 @@ def run_rank(
     workers still run: they end with this process, so the caller must end it.
     """
     layouts = [layout for layout in (job.found.train, job.found.valid) if layout is not None]
-    folders = [folder for layout in layouts for folder in layout.folders()[:_MAX_FOLDERS]]
+    folders = (folder for layout in layouts for folder in layout.folders()[:_MAX_FOLDERS])
     record.start(lambda: open_storage(job.workload.storage_spec.buffered).device_folders(folders))
     loader = make_loader(job.loader_spec(comm.rank))
     try:
