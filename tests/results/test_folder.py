@@ -249,7 +249,7 @@ def set_column(folder: Path, name: str, value: int, first_rows: int) -> None:
     [
         ("rank", 2, 48, "ranges from 2 to 2, wanted 0 to 1"),
         ("epoch", 3, 48, "ranges from 3 to 3, wanted 1 to 2"),
-        ("step", 0, 1, "ranges from 0 to 12, wanted 1 to "),
+        ("step", 0, 1, "ranges from 0 to 12, wanted 1 or more"),
         ("free_ns", -1, 1, "ranges from -1 to "),
         ("wait_ns", (1 << 60) + 1, 1, "to 1152921504606846977, wanted 0 to 1152921504606846976"),
     ],
