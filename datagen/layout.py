@@ -205,6 +205,11 @@ def runs_of(samples: Samples, samples_per_file: int) -> list[Run]:
         return samples.within(samples_per_file)
     if not len(samples):
         return []
+    if len(samples) > 256:  # NumPy's calls cost more for shorter ones
+        array = np.asarray(samples, np.int64)
+        begins = np.flatnonzero((array[1:] != array[:-1] + 1) | (array[1:] % samples_per_file == 0)) + 1
+        begins = np.concatenate([[0], begins])
+        return list(zip(array[begins].tolist(), np.diff(begins, append=len(array)).tolist(), strict=True))
     numbers, batch_runs = numbers_of(samples), []
     first = end = numbers[0]
     for sample in numbers:
