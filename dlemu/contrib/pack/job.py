@@ -104,7 +104,7 @@ class PackKind(rows_job.JobKind):
             split="train",
             num_files=files,
             num_samples_per_file=packed.images_per_file,
-            extension=format_part(settings, "Packer").ending,  # type: ignore[attr-defined]
+            extension=format_part(settings, "Packer").ending,
             named_files=files,
         )
         job = super().plan(workload, ranks, wants_verdict=wants_verdict)
@@ -122,7 +122,7 @@ class PackKind(rows_job.JobKind):
         target = job.settings.target
         owned.take_folder(target, "pack.target")
         file_names = {job.layout.folder: list(map(job.layout.name, range(job.layout.num_files)))}
-        for side in format_part(job.settings, "Format").sides:  # type: ignore[attr-defined]
+        for side in format_part(job.settings, "Format").sides:
             paths = [side.path(job.layout, number) for number in range(job.layout.num_files)]
             file_names[os.path.dirname(paths[0])] = [os.path.basename(path) for path in paths]
         is_new = not os.path.lexists(os.path.join(target, PACKED_NAME))

@@ -12,6 +12,7 @@ import contextlib
 import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 from dlemu.contrib.pack.recipe import DamagedError, prepare
 from dlemu.contrib.pack.settings import PackSettings
@@ -21,10 +22,9 @@ from dlemu.extend import layout as dataset_layout
 _GOES_ON = "and run the same command again: it continues after the finished files"
 
 
-def format_part(settings: PackSettings, part: str) -> type:
+def format_part(settings: PackSettings, part: str) -> Any:
     """Return a class of the format's module: `Packer` or `Format`."""
-    found: type = registry.find("datagen.formats", settings.format, part)
-    return found
+    return registry.find("datagen.formats", settings.format, part)
 
 
 class FilePacker:
@@ -62,7 +62,7 @@ class FilePacker:
             with self._writing(path):
                 side_content = packer.finish()
                 if side_content:
-                    side = format_part(self._settings, "Format").sides[0]  # type: ignore[attr-defined]
+                    side = format_part(self._settings, "Format").sides[0]
                     storage_base.write_whole(self._storage, side.path(self._layout, number), side_content, sync=False)
                 writer.sync()
                 writer.commit()  # From now on, its name says that all of the file is on the device.
