@@ -14,7 +14,7 @@ import numpy as np
 from datagen import owned
 from datagen.buffers import address_of
 from datagen.errors import UserError
-from datagen.regular import check_local, check_regular, open_regular
+from datagen.regular import check_local, check_regular, open_regular, opened
 from datagen.storage.memory import MemoryReader
 from datagen.storage.storage_base import FOLDERS, Bytes, Reader, StorageBase, StorageSpec, Writer
 
@@ -79,7 +79,7 @@ class Storage(StorageBase):
         owned.remove_parts(folder)
 
     def sync(self, folder: str) -> None:
-        with _opened(folder, os.O_RDONLY | os.O_DIRECTORY) as descriptor:
+        with opened(folder, os.O_DIRECTORY) as descriptor:
             try:
                 os.fsync(descriptor)
             except OSError as error:
@@ -94,7 +94,7 @@ class Storage(StorageBase):
         return state.f_bavail * state.f_frsize if state.f_blocks else None  # some remote file systems report size 0
 
     def evict(self, path: str, *, write_first: bool) -> None:
-        with _opened(path, os.O_RDONLY | os.O_NONBLOCK) as descriptor:
+        with opened(path, os.O_NONBLOCK) as descriptor:
             if write_first:
                 os.fdatasync(descriptor)
             os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)  # pages that are clean, and mapped by nobody
@@ -167,7 +167,7 @@ class MappedReader(MemoryReader):
     """One mapped file, as long as it was when opened; it must not shrink while open (SIGBUS)."""
 
     def __init__(self, path: str) -> None:
-        with _opened(path, os.O_RDONLY) as descriptor:
+        with opened(path) as descriptor:
             # An empty file can't be mapped
             size_bytes = os.fstat(descriptor).st_size
             self._map = mmap.mmap(descriptor, 0, prot=mmap.PROT_READ) if size_bytes else None
@@ -251,18 +251,8 @@ class DirectWriter(FileWriter):
         with _o_direct(self._path, WRITE_REMEDY):
             _write_all(self._descriptor, view[:aligned], offset)
         if aligned < len(view):
-            with _opened(self._part, os.O_WRONLY) as buffered:
+            with opened(self._part, os.O_WRONLY) as buffered:
                 _write_all(buffered, view[aligned:], offset + aligned)
-
-
-@contextlib.contextmanager
-def _opened(path: str, flags: int) -> Iterator[int]:
-    """Open a file or folder, and close its descriptor on exit."""
-    descriptor = os.open(path, flags | os.O_CLOEXEC)
-    try:
-        yield descriptor
-    finally:
-        os.close(descriptor)
 
 
 def _write_all(descriptor: int, view: memoryview, offset: int) -> None:
@@ -291,7 +281,7 @@ def cache_restored(paths: Sequence[str]) -> Iterator[None]:
 def _in_memory(path: str) -> bool:
     """Return whether the page in the middle of a file is cached (mincore(2)); True for a file that can't be mapped."""
     try:
-        with _opened(path, os.O_RDONLY | os.O_NONBLOCK) as descriptor:
+        with opened(path, os.O_NONBLOCK) as descriptor:
             middle = os.fstat(descriptor).st_size // 2 // mmap.PAGESIZE * mmap.PAGESIZE
             with mmap.mmap(descriptor, mmap.PAGESIZE, prot=mmap.PROT_READ, offset=middle) as mapped:
                 address, is_cached = np.frombuffer(mapped, np.uint8).ctypes.data, ctypes.c_ubyte(1)
