@@ -28,7 +28,7 @@ from datagen.layout import Layout, layouts, record_shapes, stored_sample_bytes
 from datagen.manifest import Manifest
 from datagen.owned import check_usable
 from datagen.scan import SHOWN_NAMES
-from datagen.spec import DatasetSpec, joined_problems
+from datagen.spec import DatasetSpec, refuse
 from datagen.storage import storage_base
 from datagen.storage.storage_base import FOLDERS, StorageBase, StorageSpec, Writer, open_storage
 from datagen.thread_pool import Progress, Tally
@@ -95,9 +95,7 @@ class Files:
 
 def files_of(spec: DatasetSpec) -> Files:
     """Return the files of a dataset. Raises UserError: impossible settings, or settings the format does not support."""
-    problems = spec.check()
-    if problems:
-        raise UserError(joined_problems(problems))
+    refuse(spec.check())
     file_format = format_named(spec.format)
     shapes = record_shapes(spec, 0, spec.num_files_train + spec.num_files_eval)
     sizes = file_format.file_bytes(spec, shapes)

@@ -83,6 +83,14 @@ def check_regular(path: str, mode: int) -> None:
         raise OSError(errno.ENODEV, f"it is {kind}, wanted a regular file", path)
 
 
+def existing_folder(folder: str) -> str:
+    """Return the folder, or the nearest of its parents, that exists."""
+    path = os.path.abspath(folder)
+    while not os.path.isdir(path):
+        path = os.path.dirname(path)
+    return path
+
+
 def open_standard_streams() -> None:
     """Open /dev/null for closed standard streams: otherwise a file of the run gets the number, and the output."""
     for descriptor in range(3):

@@ -137,18 +137,18 @@ class _Comparison(NullWriter):
 
     def write_at(self, data: Bytes, offset: int) -> None:
         view = self._buffer.view(len(data))
-        got = self._reader.read_into(view, offset)
-        stored, generated = np.frombuffer(view[:got], np.uint8), np.frombuffer(data, np.uint8)
-        differs = stored != generated[:got]
+        filled = self._reader.read_into(view, offset)
+        stored, generated = np.frombuffer(view[:filled], np.uint8), np.frombuffer(data, np.uint8)
+        differs = stored != generated[:filled]
         if differs.any():
             raise _DifferenceError(offset + int(differs.argmax()))
-        if got < len(data):
-            raise _DifferenceError(offset + got)
+        if filled < len(data):
+            raise _DifferenceError(offset + filled)
 
 
 def _around(reader: Reader, offset: int) -> tuple[memoryview, int]:
     """Return bytes of a file around an offset, with the stamp of the block there, and the offset's index in them."""
     start = max(0, offset - BLOCK_BYTES)
     view = memoryview(bytearray(2 * BLOCK_BYTES))
-    got = reader.read_into(view, start)
-    return view[:got], offset - start
+    filled = reader.read_into(view, start)
+    return view[:filled], offset - start

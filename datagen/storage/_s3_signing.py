@@ -96,7 +96,11 @@ class Signer:
             return access, secret, token
         try:
             with self._lock:
-                self._chain = self._chain or self._find_chain()
+                if self._chain is None:
+                    session = library("botocore.session", "s3", "a profile or a role as credentials")
+                    self._chain = session.Session(profile=self._profile or None).get_credentials()
+            if self._chain is None:
+                raise LookupError("its chain of credentials is empty")
             frozen = self._chain.get_frozen_credentials()  # fetches new ones if they have expired
         except Exception as error:  # no botocore, no such profile, a role that can't be taken, ...
             profile = self._profile or os.environ.get("AWS_PROFILE", "")
@@ -105,13 +109,6 @@ class Signer:
             login = ": log in again (aws sso login)" if "sso" in reason.lower() else ""
             raise ServerError(f"no credentials{of_profile} for S3 ({reason}){login}. Wanted: {SOURCES}") from error
         return frozen.access_key, frozen.secret_key, frozen.token or ""
-
-    def _find_chain(self) -> Any:
-        botocore = library("botocore.session", "s3", "a profile or a role as credentials")
-        credentials = botocore.Session(profile=self._profile or None).get_credentials()
-        if credentials is None:
-            raise LookupError("its chain of credentials is empty")
-        return credentials
 
 
 def query_text(query: Sequence[tuple[str, str]]) -> str:

@@ -14,7 +14,7 @@ import numpy as np
 from datagen import owned
 from datagen.buffers import address_of
 from datagen.errors import UserError
-from datagen.regular import check_local, check_regular, open_regular, opened
+from datagen.regular import check_local, check_regular, existing_folder, open_regular, opened
 from datagen.storage.memory import MemoryReader
 from datagen.storage.storage_base import FOLDERS, Bytes, Reader, StorageBase, StorageSpec, Writer
 
@@ -87,10 +87,7 @@ class Storage(StorageBase):
                     raise
 
     def free_bytes(self, folder: str) -> int | None:
-        existing = os.path.abspath(folder)
-        while not os.path.exists(existing):  # the folder is made later: ask its nearest existing parent
-            existing = os.path.dirname(existing)
-        state = os.statvfs(existing)
+        state = os.statvfs(existing_folder(folder))
         return state.f_bavail * state.f_frsize if state.f_blocks else None  # some remote file systems report size 0
 
     def evict(self, path: str, *, write_first: bool) -> None:
@@ -121,16 +118,16 @@ class FileReader(Reader):
         self._alignment = alignment
 
     def read_into(self, buffer: memoryview, offset: int) -> int:
-        got = 0
-        while got < len(buffer):
+        filled = 0
+        while filled < len(buffer):
             # Linux moves at most 2 GiB - 4 KiB per call, and a signal may cut a call short
-            count = os.preadv(self.descriptor, [buffer[got:] if got else buffer], offset + got)
+            count = os.preadv(self.descriptor, [buffer[filled:] if filled else buffer], offset + filled)
             self.read_calls += 1
-            got += count
-            if count == 0 or count % self._alignment or offset + got >= self.size_bytes:
+            filled += count
+            if count == 0 or count % self._alignment or offset + filled >= self.size_bytes:
                 break
-        self.app_bytes += got
-        return got
+        self.app_bytes += filled
+        return filled
 
     def will_need(self, ranges: Sequence[tuple[int, int]]) -> None:
         if self._alignment > 1:
@@ -144,20 +141,20 @@ class FileReader(Reader):
         if self._alignment > 1:
             return super().read_stretches(ranges, out)
         descriptor, preadv = self.descriptor, os.preadv
-        got = read_calls = 0
+        filled = read_calls = 0
         for offset, size in ranges:
-            count = preadv(descriptor, (out[got : got + size],), offset)
+            count = preadv(descriptor, (out[filled : filled + size],), offset)
             read_calls += 1
-            got += count
+            filled += count
             if count != size:  # a signal cut the call short, or the file ends here
-                more = self.read_into(out[got : got + size - count], offset + count) if count else 0
+                more = self.read_into(out[filled : filled + size - count], offset + count) if count else 0
                 self.app_bytes -= more  # counted below
-                got += more
+                filled += more
                 if count + more < size:
                     break
         self.read_calls += read_calls
-        self.app_bytes += got
-        return got
+        self.app_bytes += filled
+        return filled
 
     def close(self) -> None:
         os.close(self.descriptor)
@@ -257,13 +254,13 @@ class DirectWriter(FileWriter):
 
 def _write_all(descriptor: int, view: memoryview, offset: int) -> None:
     """Write every byte, by as many calls as that takes."""
-    done = 0
-    while done < len(view):
+    written = 0
+    while written < len(view):
         # Linux moves at most 2 GiB - 4 KiB per call, and a signal may cut a call short
-        count = os.pwrite(descriptor, view[done:], offset + done)
+        count = os.pwrite(descriptor, view[written:], offset + written)
         if count == 0:  # no error in POSIX, but retrying would never end
             raise OSError(errno.EIO, "the file system accepted no byte of a write, and reported no error")
-        done += count
+        written += count
 
 
 @contextlib.contextmanager

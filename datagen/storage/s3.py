@@ -71,9 +71,9 @@ class Storage(StorageBase):
         for get, (_, memory) in zip(first_gets, files, strict=True):
             response = get.response
             assert response is not None
-            got = response.body_bytes
-            size = number_in(response.header("content-range").rpartition("/")[2]) or got
-            rest = ObjectReader(self, get, size, response.header("etag")).requests(memory[got:size], got)
+            filled = response.body_bytes
+            size = number_in(response.header("content-range").rpartition("/")[2]) or filled
+            rest = ObjectReader(self, get, size, response.header("etag")).requests(memory[filled:size], filled)
             more_gets += rest
             results.append((size, min(size, len(memory)), 1 + len(rest)))
         self.client.request_all(more_gets, self.spec.io_depth)

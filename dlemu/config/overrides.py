@@ -12,7 +12,7 @@ from itertools import product
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from datagen.errors import UserError
-from datagen.spec import joined_problems
+from datagen.spec import refuse
 from datagen.withheld import check_letters as check_letters
 from datagen.withheld import given_options, scrubbed
 from datagen.withheld import without_secrets as without_secrets
@@ -48,8 +48,7 @@ def parse(overrides: Sequence[str]) -> tuple[str, list[Setting]]:
             settings.append(_parse_one(text))
         except UserError as error:
             problems.append(scrubbed(str(error), given_options([text])))
-    if problems:
-        raise UserError(joined_problems(problems))
+    refuse(problems)
     workloads = [setting.value for setting in settings if setting.path == WORKLOAD]
     return (workloads[-1] if workloads else ""), [setting for setting in settings if setting.path != WORKLOAD]
 

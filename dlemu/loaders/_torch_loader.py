@@ -76,7 +76,7 @@ class _Batches(Dataset[Answer]):
             if self._maker is None:  # the worker's first item
                 info = get_worker_info()
                 self._worker = 0 if info is None else info.id
-                self._slots.take_pages(0, self._spec.slots)
+                self._slots.take_pages()
                 self._maker = BatchMaker(self._spec, self._worker)
             if token[0] == _READY_CHECK:
                 return None

@@ -60,7 +60,7 @@ class Loader(LoaderBase):
 
     def start(self) -> None:
         """Allocate the batches' memory and start every thread."""
-        self._slots.take_pages(0, self._spec.slots)
+        self._slots.take_pages()
         barrier = threading.Barrier(self._threads)
         for future in [self._pool.submit(self._open, worker, barrier) for worker in range(self._threads)]:
             future.result()
