@@ -146,7 +146,7 @@ def _resolved(choice: str, file: Layer, given: Layer) -> dict[str, Any]:
     given_paths = {path for path, _ in given}
     entry = _table_entry(choice, tree, "accelerator", "accelerators")
     pair: Layer = [(path, entry[path[-1]]) for path in PAIR if path[-1] in entry]
-    layers = [
+    layers: list[Layer] = [
         [(NAME, _stem(choice))],
         *([file, pair] if ACCELERATOR in given_paths else [pair, file]),
         _scale_entries(choice, tree) if SCALE in given_paths else [],

@@ -169,7 +169,7 @@ class Loader(LoaderBase):
         if reader.read_threads > 0:
             start_method = reader.multiprocessing_context
             workers = {
-                "prefetch_factor": spec.prefetch_per_worker,
+                "prefetch_factor": reader.prefetch_per_worker,
                 "persistent_workers": True,
                 "multiprocessing_context": direct_context(start_method) if self._is_direct else start_method,
                 "worker_init_fn": partial(_init_worker, reader.nice, os.getpid()),
