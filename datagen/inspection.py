@@ -60,9 +60,8 @@ def inspect(
     `command_hint` returns the command that makes the dataset, for messages. If there are more files than requested, the
     first files in name order are used, as DLIO does.
 
-    Raises:
-        DatasetError: the dataset is missing, incomplete or damaged, or has another format or other settings.
-        UserError: there is no such storage.
+    Raises DatasetError: the dataset is missing, incomplete or damaged, or has another format or other settings;
+    UserError: there is no such storage.
     """
     opened = open_storage(storage.buffered)
 

@@ -65,7 +65,7 @@ def check_usable(folder: str, setting: str) -> None:
     try:
         if not stat.S_ISDIR(os.stat(folder).st_mode):
             raise UserError(f"{setting} is {folder}, which is not a folder: set it to a new or empty folder")
-        foreign = None if os.path.lexists(os.path.join(folder, MARKER)) else _first_foreign(folder)
+        foreign = "" if os.path.lexists(os.path.join(folder, MARKER)) else next(_foreign_files(folder), "")
     except (FileNotFoundError, NotADirectoryError):
         if os.path.lexists(folder):
             problem = f"{setting} is {folder}, a broken link, or a folder whose files come and go"
@@ -75,24 +75,21 @@ def check_usable(folder: str, setting: str) -> None:
         raise UserError(
             f"{setting} is {folder}, which can't be used: {error.strerror}; set it to a folder you may read and write"
         ) from error
-    if foreign is not None:
+    if foreign:
         raise UserError(
             f"{setting} is {folder}, which holds files that dlemu did not make, such as {foreign}: set it to a new or "
             f"empty folder, such as {os.path.join(folder, 'dlemu')}"
         )
 
 
-def _first_foreign(folder: str) -> str | None:
-    """Return the first file below a folder that is not the file system's own, None if there is none."""
+def _foreign_files(folder: str) -> Iterator[str]:
+    """Yield the files below a folder that are not the file system's own, in order of name."""
     with os.scandir(folder) as entries:
         listed = sorted(entries, key=lambda entry: entry.name)
     for entry in listed:
         if not _SYSTEM_NAMES.fullmatch(entry.name):
             is_folder = entry.is_dir(follow_symlinks=False)
-            foreign = _first_foreign(entry.path) if is_folder else entry.path
-            if foreign is not None:
-                return foreign
-    return None
+            yield from _foreign_files(entry.path) if is_folder else (entry.path,)
 
 
 def take_folder(folder: str, setting: str) -> OwnFolder:

@@ -58,7 +58,7 @@ def verify(
         )
     files = files_of(replace(existing.spec, data_folder=spec.data_folder))
     share = range(rank, len(files), ranks)
-    tally = Tally(len(share), files.total_bytes(rank, ranks), exact=files.sizes is not None)
+    tally = Tally(len(share), files.total_bytes(rank, ranks), exact=files.exact)
     checker = _Checker(files, opened, tally)
     thread_pool.run(checker.worker, share, tally, threads, progress)
     return sorted(checker.findings, key=lambda finding: finding.path)
@@ -110,7 +110,7 @@ class _Checker:
     def _explained(self, running_index: int, part: Part, reader: Reader, offset: int) -> str:
         """Return what is wrong with a file that first differs at `offset`."""
         content = self.files.content
-        if part.size_bytes in (None, reader.size_bytes):
+        if not part.exact or part.size_bytes == reader.size_bytes:
             message = f"it differs from what was generated, at offset {offset}"
             if not part.is_side:
                 words = explain(*_around(reader, offset), content, running_index)

@@ -7,7 +7,7 @@ import os
 import re
 import shlex
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, fields, is_dataclass
+from dataclasses import fields, is_dataclass
 from itertools import product
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -126,8 +126,7 @@ def take_word(words: Sequence[str], key: str) -> tuple[str, list[str]]:
     return os.path.expanduser(text), [word for word in words if word not in taken]
 
 
-@dataclass(frozen=True)
-class Point:
+class Point(NamedTuple):
     """One run of a sweep."""
 
     settings: dict[str, str]
