@@ -28,7 +28,7 @@ from datagen.layout import Layout, layouts, record_shapes, stored_sample_bytes
 from datagen.manifest import Manifest
 from datagen.owned import check_usable
 from datagen.scan import SHOWN_NAMES
-from datagen.spec import DatasetSpec, joined_problems
+from datagen.spec import DatasetSpec, refuse
 from datagen.storage import storage_base
 from datagen.storage.storage_base import FOLDERS, StorageBase, StorageSpec, Writer, open_storage
 from datagen.thread_pool import Progress, Tally
@@ -41,7 +41,8 @@ class Part:
     """A data file or a side file (such as an index)."""
 
     path: str
-    size_bytes: int | None  # exact size; None if it depends on the contents
+    size_bytes: int
+    exact: bool  # else the size depends on the contents, and `size_bytes` is an estimate
     write: Callable[[Writer, AlignedBuffer], None]  # writes the file sequentially
     is_side: bool
 
@@ -49,7 +50,7 @@ class Part:
         """Return whether a file of this size is complete; None: the file does not exist."""
         if size_bytes is None:
             return False
-        return size_bytes > 0 if self.size_bytes is None else size_bytes == self.size_bytes
+        return size_bytes == self.size_bytes if self.exact else size_bytes > 0
 
 
 @dataclass(frozen=True)
@@ -62,8 +63,8 @@ class Files:
     train: Layout
     valid: Layout
     shapes: NDArray[np.int64]
-    sizes: NDArray[np.int64] | None  # exact bytes of each file; None if they depend on the contents
-    estimates: NDArray[np.int64]  # `sizes`, or the mean bytes of the samples in a file
+    sizes: NDArray[np.int64]  # bytes of each file; unless `exact`, the mean bytes of the samples in a file
+    exact: bool  # else the sizes depend on the contents
     sides: tuple[tuple[SideFile, NDArray[np.int64]], ...] = ()
     """Each kind of side file, and the bytes of that side file for each data file."""
 
@@ -75,10 +76,10 @@ class Files:
         if running_index >= layout.num_files:
             layout, file = self.valid, running_index - layout.num_files
         job = FileJob(self.spec, self.content, running_index, tuple(self.shapes[running_index].tolist()))
-        size = None if self.sizes is None else int(self.sizes[running_index])
-        parts = [Part(layout.path(file), size, partial(self.format.write, job), False)]
+        size = int(self.sizes[running_index])
+        parts = [Part(layout.path(file), size, self.exact, partial(self.format.write, job), False)]
         for side, sizes in self.sides:
-            parts.append(Part(side.path(layout, file), int(sizes[running_index]), partial(side.write, job), True))
+            parts.append(Part(side.path(layout, file), int(sizes[running_index]), True, partial(side.write, job), True))
         return parts
 
     def folders(self) -> list[str]:
@@ -89,25 +90,24 @@ class Files:
 
     def total_bytes(self, rank: int = 0, ranks: int = 1) -> int:
         """Return the bytes of a rank's share: the files i with i % ranks == rank, side files included."""
-        arrays = (self.estimates, *(sizes for _, sizes in self.sides))
+        arrays = (self.sizes, *(sizes for _, sizes in self.sides))
         return sum(int(sizes[rank::ranks].sum()) for sizes in arrays)
 
 
 def files_of(spec: DatasetSpec) -> Files:
     """Return the files of a dataset. Raises UserError: impossible settings, or settings the format does not support."""
-    problems = spec.check()
-    if problems:
-        raise UserError(joined_problems(problems))
+    refuse(spec.check())
     file_format = format_named(spec.format)
     shapes = record_shapes(spec, 0, spec.num_files_train + spec.num_files_eval)
     sizes = file_format.file_bytes(spec, shapes)
     if isinstance(file_format, UnreadFormat):
         sizes = file_format.unread_bytes(len(shapes))
-    mean_bytes = stored_sample_bytes(spec) * spec.num_samples_per_file
-    estimates = np.full(len(shapes), mean_bytes, np.int64) if sizes is None else sizes
+    exact = sizes is not None
+    if sizes is None:
+        sizes = np.full(len(shapes), stored_sample_bytes(spec) * spec.num_samples_per_file, np.int64)
     content = Content(spec.seed, spec.compressibility)
     sides = tuple((side, side.file_bytes(spec, shapes)) for side in file_format.sides)
-    return Files(spec, file_format, content, *layouts(spec), shapes, sizes, estimates, sides)
+    return Files(spec, file_format, content, *layouts(spec), shapes, sizes, exact, sides)
 
 
 @dataclass(frozen=True)
@@ -123,9 +123,8 @@ class Made:
 def prepare(spec: DatasetSpec, storage: StorageSpec = FOLDERS) -> None:
     """Create the folders and the manifest, and remove unfinished files of an interrupted run. For one rank.
 
-    Raises:
-        UserError: the settings are impossible, the folder can't be written, or it holds another dataset.
-        SpaceError: the dataset won't fit.
+    Raises UserError: the settings are impossible, the folder can't be written, or it holds another dataset; SpaceError:
+    the dataset won't fit.
     """
     refuse_own_files(spec)
     files, opened = files_of(spec), open_storage(storage.buffered)
@@ -163,22 +162,20 @@ def generate(
     Files are written through the page cache; with `fsync` each is synced to the device before it is renamed to its
     final name. `progress` is called in the caller's thread, about four times a second.
 
-    Raises:
-        SpaceError: the disk is full; no incomplete file has a final name, and calling again resumes.
-        UserError: the settings are impossible, or the folder can't be written.
+    Raises SpaceError: the disk is full; no incomplete file has a final name, and calling again resumes. UserError: the
+    settings are impossible, or the folder can't be written.
     """
     files, opened = files_of(spec), open_storage(storage.buffered)
     started = time.monotonic()
     share = range(rank, len(files), ranks)
-    tally = Tally(len(share), files.total_bytes(rank, ranks), exact=files.sizes is not None)
+    tally = Tally(len(share), files.total_bytes(rank, ranks), exact=files.exact)
     written: list[int] = []  # for each file of which something was written: bytes, side files included
 
     def worker() -> Callable[[int], None]:
         buffer = AlignedBuffer()  # one for each thread
 
         def write_missing(running_index: int) -> None:
-            estimated = int(files.estimates[running_index])
-            sizes = [_write(part, estimated, opened, buffer, tally, fsync) for part in files.parts(running_index)]
+            sizes = [_write(part, opened, buffer, tally, fsync) for part in files.parts(running_index)]
             tally.add(files=1)
             if any(size is not None for size in sizes):
                 written.append(sum(size or 0 for size in sizes))
@@ -192,9 +189,8 @@ def generate(
 def finish(spec: DatasetSpec, storage: StorageSpec = FOLDERS) -> Manifest:
     """Check that every file exists and mark the manifest complete. For one rank, after all have called `generate`.
 
-    Raises:
-        DatasetError: files are missing or have the wrong size; the manifest stays incomplete.
-        UserError: the folder can't be written.
+    Raises DatasetError: files are missing or have the wrong size; the manifest stays incomplete. UserError: the folder
+    can't be written.
     """
     files, opened = files_of(spec), open_storage(storage.buffered)
     with _writing(spec.data_folder, opened):
@@ -206,24 +202,18 @@ def finish(spec: DatasetSpec, storage: StorageSpec = FOLDERS) -> Manifest:
         for folder in files.folders():
             opened.sync(folder)
         total_bytes = files.total_bytes()
-        if files.sizes is None:
+        if not files.exact:
             total_bytes = sum(size or 0 for _, _, size in _stored(files, opened))
         complete = Manifest(spec=spec, complete=True, files=len(files), bytes=total_bytes, made_at=manifest.now())
         manifest.write(spec.data_folder, complete, opened)
     return complete
 
 
-def _write(
-    part: Part, estimated_bytes: int, storage: StorageBase, buffer: AlignedBuffer, tally: Tally, fsync: bool
-) -> int | None:
-    """Write one file unless it exists; return the bytes written, None if it existed.
-
-    `estimated_bytes` is used for a file whose exact size depends on its contents.
-    """
-    size_bytes = estimated_bytes if part.size_bytes is None else part.size_bytes
-    with _writing(part.path, storage, size_bytes):
+def _write(part: Part, storage: StorageBase, buffer: AlignedBuffer, tally: Tally, fsync: bool) -> int | None:
+    """Write one file unless it exists; return the bytes written, None if it existed."""
+    with _writing(part.path, storage, part.size_bytes):
         if part.has(next(iter(storage.sizes([part.path])))):
-            tally.add(size_bytes)
+            tally.add(part.size_bytes)
             return None
         writer = storage.create(part.path)
         writer.on_advance = tally.add
@@ -285,9 +275,9 @@ def check_space(files: Files, storage: StorageBase) -> None:
     """Raise SpaceError when the missing files exceed the free space; it names the largest number of files that fit."""
     folder = files.spec.data_folder
     free = storage.free_bytes(folder)
-    if free is None or files.sizes is None:  # compressed sizes are unknown
+    if free is None or not files.exact:  # compressed sizes are unknown
         return
-    complete_bytes = sum(part.size_bytes or 0 for _, part, size in _stored(files, storage) if part.has(size))
+    complete_bytes = sum(part.size_bytes for _, part, size in _stored(files, storage) if part.has(size))
     missing_bytes = files.total_bytes() - complete_bytes
     if missing_bytes <= free:
         return

@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -60,9 +60,8 @@ def inspect(
     `command_hint` returns the command that makes the dataset, for messages. If there are more files than requested, the
     first files in name order are used, as DLIO does.
 
-    Raises:
-        DatasetError: the dataset is missing, incomplete or damaged, or has another format or other settings.
-        UserError: there is no such storage.
+    Raises DatasetError: the dataset is missing, incomplete or damaged, or has another format or other settings;
+    UserError: there is no such storage.
     """
     opened = open_storage(storage.buffered)
 
@@ -117,16 +116,6 @@ def _with_parquet_defaults(requested: DatasetSpec, existing: DatasetSpec) -> Dat
     return replace(requested, parquet=replace(requested.parquet, **omitted))
 
 
-class _Sizes(NamedTuple):
-    """The sizes in one split, in bytes."""
-
-    files: NDArray[np.int64]  # of each file in use
-    max_sample: int  # 0: unknown
-    plain_samples: bool  # files hold samples as plain bytes
-    max_group: GroupBytes
-    max_record: int
-
-
 class _Inspection:
     def __init__(self, spec: DatasetSpec, manifest: Manifest | None, advice: scan.Advice, storage: StorageBase) -> None:
         self._requested = spec
@@ -137,6 +126,10 @@ class _Inspection:
         self._notes: list[str] = []
         self._packed = False  # whether `dlemu pack` made the files: samples that it did not resize are of any size
         self._offsets: dict[str, Offsets] = {}
+        # Of all splits, in bytes:
+        self._max_file = self._max_sample = self._max_record = self._total = 0
+        self._max_group = NO_GROUPS
+        self._plain_samples = True
 
     def dataset(self) -> Dataset:
         """Return the dataset that the settings describe, as dlemu or another tool made it."""
@@ -150,28 +143,30 @@ class _Inspection:
         first_valid = train.named_files if train.names is None else self._requested.num_files_train
         valid = self._find_files(replace(valid, first_running_index=first_valid))
         spec = self._spec_on_disk(train, valid)
-        sizes = [self._sizes(spec, layout) for layout in (train, valid) if layout.num_files]
-        return self._described(spec, train, valid if valid.num_files else None, sizes)
+        for layout in (train, valid):
+            if layout.num_files:
+                self._measure(spec, layout)
+        return self._described(spec, train, valid if valid.num_files else None)
 
     def own_dataset(self, own: UserFolder) -> Dataset:
         """Return the dataset that consists of a folder of a user's own files."""
         paths = [self._storage.local_path(own.layout.path(file)) for file in range(own.layout.num_files)]
         with cache_restored([path for path in paths if path is not None]):
-            sizes = self._sizes(own.spec, own.layout, own.sizes)
-        return self._described(own.spec, own.layout, None, [sizes])
+            self._measure(own.spec, own.layout, own.sizes)
+        return self._described(own.spec, own.layout, None)
 
-    def _described(self, spec: DatasetSpec, train: Layout, valid: Layout | None, splits: list[_Sizes]) -> Dataset:
+    def _described(self, spec: DatasetSpec, train: Layout, valid: Layout | None) -> Dataset:
         return Dataset(
             spec=spec,
             train=train,
             valid=valid,
             manifest=self._manifest,
-            max_file_bytes=max((int(split.files.max()) for split in splits), default=0),
-            max_sample_bytes=max((split.max_sample for split in splits), default=0),
-            plain_samples=all(split.plain_samples for split in splits),
-            max_group_bytes=GroupBytes.maximum(split.max_group for split in splits),
-            max_record_bytes=max((split.max_record for split in splits), default=0),
-            total_bytes=sum(int(split.files.sum()) for split in splits),
+            max_file_bytes=self._max_file,
+            max_sample_bytes=self._max_sample,
+            plain_samples=self._plain_samples,
+            max_group_bytes=self._max_group,
+            max_record_bytes=self._max_record,
+            total_bytes=self._total,
             offsets=self._offsets,
             notes=tuple(self._notes),
         )
@@ -203,33 +198,35 @@ class _Inspection:
             num_files_eval=valid.named_files if valid.names is None else valid.num_files,
         )
 
-    def _sizes(self, spec: DatasetSpec, layout: Layout, sizes: NDArray[np.int64] | None = None) -> _Sizes:
-        """Return the sizes in a split by its settings or, where these do not give them, by its files.
+    def _measure(self, spec: DatasetSpec, layout: Layout, sizes: NDArray[np.int64] | None = None) -> None:
+        """Add the sizes in a split, by its settings or, where these do not give them, by its files.
 
         `sizes` are those of the files, if the caller knows them.
         """
         shapes: NDArray[np.int64] | None = None  # of the records, where the settings give them
         computed: NDArray[np.int64] | None = None
-        max_sample, max_record, max_group = 0, 0, NO_GROUPS
         if layout.names is None:
             shapes = record_shapes(spec, layout.first_running_index, layout.running_index(layout.num_files))
             computed = self._format.file_bytes(spec, shapes)
             if computed is not None and not self._has_sizes(spec, layout, shapes, computed):
                 shapes = computed = None
         if shapes is not None:
-            max_sample = int(shapes.prod(axis=1).max()) * spec.element_bytes
+            self._max_sample = max(self._max_sample, int(shapes.prod(axis=1).max()) * spec.element_bytes)
         if isinstance(self._format, RecordFormat):
             if shapes is not None:
                 max_record = int(self._format.record_bytes(spec, shapes).max())
             else:
                 max_record, offsets = located_records(self._format, layout, self._storage)
                 self._offsets |= offsets
+            self._max_record = max(self._max_record, max_record)
         if isinstance(self._format, GroupFormat):
             files = range(layout.num_files) if computed is None else (int(computed.argmax()),)
-            max_group = largest_group_bytes(self._format, layout, files, spec, self._storage)
+            largest = largest_group_bytes(self._format, layout, files, spec, self._storage)
+            self._max_group = GroupBytes.maximum((self._max_group, largest))
         if sizes is None:
             sizes = scan.sizes_on_disk(layout, self._storage) if computed is None else computed
-        return _Sizes(sizes, max_sample, computed is not None, max_group, max_record)
+        self._plain_samples &= computed is not None
+        self._max_file, self._total = max(self._max_file, int(sizes.max())), self._total + int(sizes.sum())
 
     def _has_sizes(
         self, spec: DatasetSpec, layout: Layout, shapes: NDArray[np.int64], sizes: NDArray[np.int64]

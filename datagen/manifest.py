@@ -14,7 +14,7 @@ from typing import Any
 
 from datagen.content import CONTENT_VERSION
 from datagen.errors import DatasetError, ServerError, UserError
-from datagen.spec import DatasetSpec, build, joined_problems
+from datagen.spec import DatasetSpec, build, refuse
 from datagen.storage.storage_base import StorageBase, read_whole, write_whole
 
 MANIFEST_NAME = "dlemu.json"
@@ -53,8 +53,7 @@ def read(data_folder: str, storage: StorageBase) -> Manifest | None:
                     "dataset; make it again in an empty folder"
                 )
         manifest = build(Manifest, values)
-        if problems := manifest.spec.check():  # such as names outside the dataset's folder, or impossible sizes
-            raise ValueError(joined_problems(problems))
+        refuse(manifest.spec.check())  # such as names outside the dataset's folder, or impossible sizes
     except FileNotFoundError:
         return None
     except NotADirectoryError as error:

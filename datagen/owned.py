@@ -21,7 +21,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from datagen.errors import SpaceError, UserError
-from datagen.regular import check_local
+from datagen.regular import check_local, opened
 
 MARKER = ".dlemu-owned"
 _HEAD = {"dlemu": "names in this folder that dlemu made, and may remove", "version": 1}
@@ -31,6 +31,7 @@ _SYSTEM_NAMES = re.compile(
     r"System Volume Information"
 )
 """Names that file systems and file managers create by themselves; a folder with only these counts as empty."""
+_NO_LINK = os.O_DIRECTORY | os.O_NOFOLLOW  # opens a folder, but no link to one
 _NOT_OURS = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.ENXIO, errno.ENOTEMPTY, errno.EEXIST, errno.ENAMETOOLONG)
 """Errors of removing a listed name that is gone, or that something else has now; all other errors are failures."""
 
@@ -64,7 +65,7 @@ def check_usable(folder: str, setting: str) -> None:
     try:
         if not stat.S_ISDIR(os.stat(folder).st_mode):
             raise UserError(f"{setting} is {folder}, which is not a folder: set it to a new or empty folder")
-        foreign = None if os.path.lexists(os.path.join(folder, MARKER)) else _first_foreign(folder)
+        foreign = "" if os.path.lexists(os.path.join(folder, MARKER)) else next(_foreign_files(folder), "")
     except (FileNotFoundError, NotADirectoryError):
         if os.path.lexists(folder):
             problem = f"{setting} is {folder}, a broken link, or a folder whose files come and go"
@@ -74,24 +75,21 @@ def check_usable(folder: str, setting: str) -> None:
         raise UserError(
             f"{setting} is {folder}, which can't be used: {error.strerror}; set it to a folder you may read and write"
         ) from error
-    if foreign is not None:
+    if foreign:
         raise UserError(
             f"{setting} is {folder}, which holds files that dlemu did not make, such as {foreign}: set it to a new or "
             f"empty folder, such as {os.path.join(folder, 'dlemu')}"
         )
 
 
-def _first_foreign(folder: str) -> str | None:
-    """Return the first file below a folder that is not the file system's own, None if there is none."""
+def _foreign_files(folder: str) -> Iterator[str]:
+    """Yield the files below a folder that are not the file system's own, in order of name."""
     with os.scandir(folder) as entries:
         listed = sorted(entries, key=lambda entry: entry.name)
     for entry in listed:
         if not _SYSTEM_NAMES.fullmatch(entry.name):
             is_folder = entry.is_dir(follow_symlinks=False)
-            foreign = _first_foreign(entry.path) if is_folder else entry.path
-            if foreign is not None:
-                return foreign
-    return None
+            yield from _foreign_files(entry.path) if is_folder else (entry.path,)
 
 
 def take_folder(folder: str, setting: str) -> OwnFolder:
@@ -147,9 +145,7 @@ def claim(folder: str, *names: str) -> None:
     """
     names = tuple(name for name in names if not os.path.lexists(os.path.join(folder, name.rstrip("/"))))
     path = os.path.join(folder, MARKER)
-    flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
-    descriptor = os.open(path, flags, 0o644)
-    try:
+    with opened(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK) as descriptor:
         if not stat.S_ISREG(os.fstat(descriptor).st_mode):
             raise OSError(errno.ENODEV, "it is a pipe, a device or a folder, not a file", path)
         lines = [json.dumps(_HEAD)] if os.fstat(descriptor).st_size == 0 else []
@@ -157,24 +153,11 @@ def claim(folder: str, *names: str) -> None:
         data = "".join(f"{line}\n" for line in lines).encode()
         if data and os.write(descriptor, data) < len(data):  # by one call: several processes may append
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), path)
-    finally:
-        os.close(descriptor)
-
-
-@contextlib.contextmanager
-def _opened(folder: str, *, inside: int | None = None, follow: bool = False) -> Iterator[int]:
-    """Open a folder, by default no link to one, in the current one or `inside` an open one. Raises OSError."""
-    flags = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC | (0 if follow else os.O_NOFOLLOW)
-    descriptor = os.open(folder, flags, dir_fd=inside)
-    try:
-        yield descriptor
-    finally:
-        os.close(descriptor)
 
 
 def claimed(folder: str) -> set[str]:
     """Return the names that the marker of a folder lists, `NAME/` for folders; empty without a readable marker."""
-    with contextlib.suppress(OSError), _opened(folder, follow=True) as descriptor:
+    with contextlib.suppress(OSError), opened(folder, os.O_DIRECTORY) as descriptor:
         return _listed_in(descriptor)
     return set()
 
@@ -210,7 +193,7 @@ def remove_claimed(folder: str, *, keep_folder: bool = False) -> None:
     fails (EIO, a file system that turned read-only), the marker stays, too: a later call then removes the rest.
     """
     with contextlib.suppress(OSError):
-        with _opened(folder) as descriptor:
+        with opened(folder, _NO_LINK) as descriptor:
             marked = _remove_in(descriptor)
         parent, name = os.path.split(folder.rstrip("/"))
         if not keep_folder and (marked or f"{name}/" in claimed(parent or ".")):
@@ -226,7 +209,7 @@ def unmark(folder: str, name: str) -> None:
 
 def remove_files(folder: str, names: Iterable[str]) -> None:
     """Remove the regular files among `names` that the marker of a folder lists."""
-    with contextlib.suppress(OSError), _opened(folder, follow=True) as descriptor:
+    with contextlib.suppress(OSError), opened(folder, os.O_DIRECTORY) as descriptor:
         for name in _listed_in(descriptor).intersection(names):
             with contextlib.suppress(OSError):
                 _remove_file(descriptor, name)
@@ -246,7 +229,7 @@ def _remove_in(folder: int) -> bool:
     for name in _listed_in(folder):
         try:
             if name.endswith("/"):
-                with _opened(name[:-1], inside=folder) as child:
+                with opened(name[:-1], _NO_LINK, inside=folder) as child:
                     _remove_in(child)
                 os.rmdir(name[:-1], dir_fd=folder)
             else:
@@ -325,9 +308,7 @@ def held(path: str) -> Iterator[None]:
     """
     with contextlib.ExitStack() as stack:
         with contextlib.suppress(OSError):
-            descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644)
-            stack.callback(os.close, descriptor)
-            lock(descriptor)
+            lock(stack.enter_context(opened(path, os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW)))
         yield
 
 
@@ -340,15 +321,8 @@ def lock(descriptor: int) -> None:
 def is_held(path: str) -> bool:
     """Return whether a process that locked the file still runs, as far as this host can tell."""
     try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
-    except PermissionError:  # another user's file, whose lock can't be tested
-        return True
-    except OSError:
-        return False
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)  # over NFS one that only reads can't ask for more
-    except OSError as error:
-        return isinstance(error, BlockingIOError)
-    finally:
-        os.close(descriptor)
+        with opened(path, os.O_NOFOLLOW | os.O_NONBLOCK) as descriptor:
+            fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)  # over NFS one that only reads can't ask for more
+    except OSError as error:  # a lock is held, or it is another user's file, whose lock can't be tested
+        return isinstance(error, (BlockingIOError, PermissionError))
     return False

@@ -1,4 +1,4 @@
-"""Opening untrusted files: only regular files are opened, and files read whole have a maximum size.
+"""Opening files, untrusted ones too: only regular ones are then opened, and those read whole have a maximum size.
 
 Opening a pipe would wait for a writer, and reading a device might never end. Errors are OSError with a message of ours,
 to which callers add what they wanted to read.
@@ -6,11 +6,13 @@ to which callers add what they wanted to read.
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import fcntl
 import os
 import re
 import stat
+from collections.abc import Iterator
 
 from datagen.errors import UserError
 
@@ -30,6 +32,16 @@ def check_local(path: str, setting: str, *, other: str = "") -> None:
     """Raise UserError for a URL, such as s3://b, file:/d or HOST:/d, where a local path is wanted, or `other`."""
     if _URL.match(path):
         raise UserError(f"{setting} is {path!r}, a URL: wanted {other}a path of a mounted file system")
+
+
+@contextlib.contextmanager
+def opened(path: str, flags: int = os.O_RDONLY, *, inside: int | None = None) -> Iterator[int]:
+    """Open any file or folder, in the current folder or `inside` an open one, until the exit. Raises OSError."""
+    descriptor = os.open(path, flags | os.O_CLOEXEC, 0o644, dir_fd=inside)
+    try:
+        yield descriptor
+    finally:
+        os.close(descriptor)
 
 
 def open_regular(path: str) -> int:
@@ -69,6 +81,14 @@ def check_regular(path: str, mode: int) -> None:
     if not stat.S_ISREG(mode):
         kind = _KINDS.get(stat.S_IFMT(mode), "not a file")
         raise OSError(errno.ENODEV, f"it is {kind}, wanted a regular file", path)
+
+
+def existing_folder(folder: str) -> str:
+    """Return the folder, or the nearest of its parents, that exists."""
+    path = os.path.abspath(folder)
+    while not os.path.isdir(path):
+        path = os.path.dirname(path)
+    return path
 
 
 def open_standard_streams() -> None:

@@ -68,39 +68,36 @@ def find_files(
     the folder is the dataset's). If names follow the pattern, for any N, the layout computes them; else it lists the
     names in order. Raises OSError, and DatasetError: there are fewer files than expected, or some are missing.
     """
-    wanted, folder = expected.num_files, expected.folder
+    requested, folder = expected.num_files, expected.folder
     by_pattern = _count_by_pattern(expected, storage)
     if by_pattern is not None:
         return expected, _surplus_note(expected, by_pattern)
     listed = [path for path in files_below(folder, storage, 1) if not path.startswith("valid/")]
     suffixes = tuple(f".{ending}" for ending in endings)
-    there = {path for path in listed if path.lower().endswith(suffixes)}
-    if listed and not there:
+    paths = {path for path in listed if path.lower().endswith(suffixes)}
+    if listed and not paths:
         raise DatasetError(_wrong_files_message(expected, listed))
-    found, missing = len(there), _missing(expected, there)
-    layout: Layout | None = expected
-    if missing:
-        layout = _layout_by_pattern(there, expected)
-        missing = _missing(layout, there) if layout else []
+    count, layout = len(paths), _layout_by_pattern(paths, expected)
+    missing = [name for name in map(layout.name, range(requested)) if name not in paths] if layout else []
     if layout and not missing:
-        return layout, _surplus_note(expected, found)
-    holds = f"{folder} holds {found} {expected.extension} file{'s' if found != 1 else ''}, {wanted} requested"
-    base_names = set(map(os.path.basename, there))
+        return layout, _surplus_note(expected, count)
+    holds = f"{folder} holds {count} {expected.extension} file{'s' if count != 1 else ''}, {requested} requested"
+    base_names = set(map(os.path.basename, paths))
     lost = [name for name in missing if os.path.basename(name) not in base_names]  # from all sub-folders
     if lost:
         shown = ", ".join(lost[:SHOWN_NAMES]) + (", ..." if len(lost) > SHOWN_NAMES else "")
         raise DatasetError(f"{holds}: {len(lost)} missing ({shown}). {advice()}")
-    if not found:
+    if not count:
         raise DatasetError(f"{holds}. {advice()}")
-    if found < wanted:
+    if count < requested:
         setting = f"dataset.num_files_{'train' if expected.split == 'train' else 'eval'}"
         raise DatasetError(
-            f"{holds}, and a dataset is not extended: set {setting}={found} to use what is there, or "
+            f"{holds}, and a dataset is not extended: set {setting}={count} to use what is there, or "
             "dataset.data_folder to a new folder"
         )
-    note = f"{folder}: {found} files, whose names or sub-folders follow no pattern, so they are taken in order of name"
-    names = sorted(there, key=lambda path: (os.path.basename(path), path))
-    return replace(expected, names=tuple(names[:wanted])), [note]
+    note = f"{folder}: {count} files, whose names or sub-folders follow no pattern, so they are taken in order of name"
+    names = sorted(paths, key=lambda path: (os.path.basename(path), path))
+    return replace(expected, names=tuple(names[:requested])), [note]
 
 
 def _count_by_pattern(layout: Layout, storage: StorageBase) -> int | None:
@@ -123,19 +120,15 @@ def _count_by_pattern(layout: Layout, storage: StorageBase) -> int | None:
     return sum(is_listed) if all(is_listed[: layout.num_files]) else None
 
 
-def _surplus_note(layout: Layout, found: int) -> list[str]:
-    wanted = layout.num_files
-    return [f"{layout.folder} holds {found} files; the first {wanted} by name are used"] if found > wanted else []
+def _surplus_note(layout: Layout, files: int) -> list[str]:
+    used = layout.num_files
+    return [f"{layout.folder} holds {files} files; the first {used} by name are used"] if files > used else []
 
 
-def _missing(layout: Layout, there: Collection[str]) -> list[str]:
-    return [name for name in map(layout.name, range(layout.num_files)) if name not in there]
-
-
-def _layout_by_pattern(there: Collection[str], expected: Layout) -> Layout | None:
+def _layout_by_pattern(paths: Collection[str], expected: Layout) -> Layout | None:
     """Return the layout whose pattern the names follow: the prefix and N expected, or the only prefix and N found."""
     pattern = re.compile(rf"(?:.*/)?(.+)_\d+_of_(\d+)\.{re.escape(expected.extension)}")
-    found = {(match[1], int(match[2])) for match in map(pattern.fullmatch, there) if match}
+    found = {(match[1], int(match[2])) for match in map(pattern.fullmatch, paths) if match}
     prefix, named_files = expected.file_prefix, expected.named_files
     if (prefix, named_files) not in found:
         if len(found) != 1:
@@ -143,7 +136,7 @@ def _layout_by_pattern(there: Collection[str], expected: Layout) -> Layout | Non
         prefix, named_files = found.pop()
     if named_files < expected.num_files:
         return None
-    folders = {os.path.dirname(path) for path in there} - {""}
+    folders = {os.path.dirname(path) for path in paths} - {""}
     return replace(expected, file_prefix=prefix, named_files=named_files, num_subfolders=len(folders))
 
 

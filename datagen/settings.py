@@ -48,8 +48,7 @@ def build(cls: type[T], mapping: Mapping[str, object], where: str = "") -> T:
     """
     builder = _Builder(cls, where)
     result = builder.value(cls, mapping, where)
-    if builder.problems:
-        raise UserError(joined_problems(builder.problems))
+    refuse(builder.problems)
     return cast(T, result)
 
 
@@ -63,10 +62,13 @@ def problems(value: Any, where: str = "") -> Iterator[str]:
     yield from builder.problems
 
 
-def joined_problems(problems: list[str]) -> str:
-    if len(problems) == 1:
-        return problems[0]
-    return f"{len(problems)} problems:" + "".join(f"\n  - {problem}" for problem in problems)
+def refuse(problems: Iterable[str]) -> None:
+    """Raise UserError that lists all problems, if there are any."""
+    listed = list(problems)
+    if len(listed) > 1:
+        raise UserError(f"{len(listed)} problems:" + "".join(f"\n  - {problem}" for problem in listed))
+    if listed:
+        raise UserError(listed[0])
 
 
 class _Builder:

@@ -14,9 +14,9 @@ from typing import Annotated, Literal
 from msgspec import Meta
 
 from datagen import quantiles
-from datagen.settings import BYTES, at_least, build, joined_problems, problems
+from datagen.settings import BYTES, at_least, build, problems, refuse
 
-__all__ = ["BLOCK_BYTES", "Compression", "DatasetSpec", "Decode", "Hdf5", "Split", "build", "joined_problems"]
+__all__ = ["BLOCK_BYTES", "Compression", "DatasetSpec", "Decode", "Hdf5", "Split", "build", "refuse"]
 
 Split = Literal["train", "valid"]
 Compression = Literal["none", "gzip", "zip", "snappy", "zstd"]

@@ -58,7 +58,7 @@ def verify(
         )
     files = files_of(replace(existing.spec, data_folder=spec.data_folder))
     share = range(rank, len(files), ranks)
-    tally = Tally(len(share), files.total_bytes(rank, ranks), exact=files.sizes is not None)
+    tally = Tally(len(share), files.total_bytes(rank, ranks), exact=files.exact)
     checker = _Checker(files, opened, tally)
     thread_pool.run(checker.worker, share, tally, threads, progress)
     return sorted(checker.findings, key=lambda finding: finding.path)
@@ -110,7 +110,7 @@ class _Checker:
     def _explained(self, running_index: int, part: Part, reader: Reader, offset: int) -> str:
         """Return what is wrong with a file that first differs at `offset`."""
         content = self.files.content
-        if part.size_bytes in (None, reader.size_bytes):
+        if not part.exact or part.size_bytes == reader.size_bytes:
             message = f"it differs from what was generated, at offset {offset}"
             if not part.is_side:
                 words = explain(*_around(reader, offset), content, running_index)
@@ -137,18 +137,18 @@ class _Comparison(NullWriter):
 
     def write_at(self, data: Bytes, offset: int) -> None:
         view = self._buffer.view(len(data))
-        got = self._reader.read_into(view, offset)
-        stored, generated = np.frombuffer(view[:got], np.uint8), np.frombuffer(data, np.uint8)
-        differs = stored != generated[:got]
+        filled = self._reader.read_into(view, offset)
+        stored, generated = np.frombuffer(view[:filled], np.uint8), np.frombuffer(data, np.uint8)
+        differs = stored != generated[:filled]
         if differs.any():
             raise _DifferenceError(offset + int(differs.argmax()))
-        if got < len(data):
-            raise _DifferenceError(offset + got)
+        if filled < len(data):
+            raise _DifferenceError(offset + filled)
 
 
 def _around(reader: Reader, offset: int) -> tuple[memoryview, int]:
     """Return bytes of a file around an offset, with the stamp of the block there, and the offset's index in them."""
     start = max(0, offset - BLOCK_BYTES)
     view = memoryview(bytearray(2 * BLOCK_BYTES))
-    got = reader.read_into(view, start)
-    return view[:got], offset - start
+    filled = reader.read_into(view, start)
+    return view[:filled], offset - start

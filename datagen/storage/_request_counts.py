@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from datagen.errors import UserError
 from datagen.quantiles import Percentiles
+from datagen.regular import opened
 
 COUNTERS = (
     *("get", "head", "list", "put", "delete", "received_bytes", "sent_bytes", "failed", "retried", "slow_down"),
@@ -54,12 +55,9 @@ class RequestCounts:
         try:
             with contextlib.suppress(FileExistsError):
                 os.mkdir(folder)
-            descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o644)
-            try:
+            with opened(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW) as descriptor:
                 os.ftruncate(descriptor, 8 * _SIZE)
                 memory = mmap.mmap(descriptor, 8 * _SIZE)
-            finally:
-                os.close(descriptor)
         except OSError:
             return cls()
         return cls(np.frombuffer(memory, np.int64))

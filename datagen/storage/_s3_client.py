@@ -18,15 +18,14 @@ import ssl
 import time
 from collections import deque
 from collections.abc import Callable, Generator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
 from datagen.errors import DatasetError, ServerError, SpaceError, no_such_file
 from datagen.storage._http_exchange import BrokenResponseError, Connection, Exchange, number_in
 from datagen.storage._request_counts import RequestCounts
-from datagen.storage._s3_options import Options
-from datagen.storage._s3_signing import EMPTY_SHA256, SOURCES, Headers, Signer, query_text, quoted_path
+from datagen.storage._s3_access import EMPTY_SHA256, SOURCES, Headers, Options, Signer, query_text, quoted_path
 from datagen.storage._s3_xml import error_in
 from datagen.storage.storage_base import Bytes
 
@@ -87,7 +86,7 @@ class Request:
     parse: Callable[[bytes], Any] | None = None  # makes `content` of a successful body, or raises BrokenResponseError
     content: Any = None
     accepted: tuple[int, ...] = ()  # error statuses that are not retried but returned, as the caller handles them
-    response: Exchange | None = None  # the final response; None until then
+    response: Exchange = field(init=False)  # the final one, once the client has completed the request
 
     @property
     def counter(self) -> str:
@@ -113,7 +112,6 @@ class Client:
     def request(self, request: Request) -> Exchange:
         """Return the response of a request. Raises as `request_all`."""
         self.request_all([request])
-        assert request.response is not None
         return request.response
 
     def request_all(self, requests: Sequence[Request], depth: int = 1) -> None:

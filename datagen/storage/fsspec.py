@@ -64,7 +64,8 @@ class Storage(StorageBase):
         self.files.invalidate_cache()
         with self.errors(folder):
             listed = self.files.ls(url, detail=True)
-        below = [entry for entry in listed if entry["name"].rstrip("/") != _bare(url)]
+        own_name = url.partition("://")[2].rstrip("/")  # fsspec lists names without the scheme
+        below = [entry for entry in listed if entry["name"].rstrip("/") != own_name]
         if not below and not self.files.isdir(url):
             raise no_such_file(folder)
         yield (
@@ -162,8 +163,3 @@ class FsspecWriter(MemoryWriter):
         with self._storage.errors(self._path):
             self._storage.files.pipe_file(self._path, bytes(self._data))
         self._data.clear()
-
-
-def _bare(url: str) -> str:
-    """Return a URL without its scheme, as fsspec lists it."""
-    return url.partition("://")[2].rstrip("/")

@@ -14,7 +14,7 @@ import numpy as np
 from datagen import owned
 from datagen.buffers import address_of
 from datagen.errors import UserError
-from datagen.regular import check_local, check_regular, open_regular
+from datagen.regular import check_local, check_regular, existing_folder, open_regular, opened
 from datagen.storage.memory import MemoryReader
 from datagen.storage.storage_base import FOLDERS, Bytes, Reader, StorageBase, StorageSpec, Writer
 
@@ -79,7 +79,7 @@ class Storage(StorageBase):
         owned.remove_parts(folder)
 
     def sync(self, folder: str) -> None:
-        with _opened(folder, os.O_RDONLY | os.O_DIRECTORY) as descriptor:
+        with opened(folder, os.O_DIRECTORY) as descriptor:
             try:
                 os.fsync(descriptor)
             except OSError as error:
@@ -87,14 +87,11 @@ class Storage(StorageBase):
                     raise
 
     def free_bytes(self, folder: str) -> int | None:
-        existing = os.path.abspath(folder)
-        while not os.path.exists(existing):  # the folder is made later: ask its nearest existing parent
-            existing = os.path.dirname(existing)
-        state = os.statvfs(existing)
+        state = os.statvfs(existing_folder(folder))
         return state.f_bavail * state.f_frsize if state.f_blocks else None  # some remote file systems report size 0
 
     def evict(self, path: str, *, write_first: bool) -> None:
-        with _opened(path, os.O_RDONLY | os.O_NONBLOCK) as descriptor:
+        with opened(path, os.O_NONBLOCK) as descriptor:
             if write_first:
                 os.fdatasync(descriptor)
             os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)  # pages that are clean, and mapped by nobody
@@ -121,16 +118,16 @@ class FileReader(Reader):
         self._alignment = alignment
 
     def read_into(self, buffer: memoryview, offset: int) -> int:
-        got = 0
-        while got < len(buffer):
+        filled = 0
+        while filled < len(buffer):
             # Linux moves at most 2 GiB - 4 KiB per call, and a signal may cut a call short
-            count = os.preadv(self.descriptor, [buffer[got:] if got else buffer], offset + got)
+            count = os.preadv(self.descriptor, [buffer[filled:] if filled else buffer], offset + filled)
             self.read_calls += 1
-            got += count
-            if count == 0 or count % self._alignment or offset + got >= self.size_bytes:
+            filled += count
+            if count == 0 or count % self._alignment or offset + filled >= self.size_bytes:
                 break
-        self.app_bytes += got
-        return got
+        self.app_bytes += filled
+        return filled
 
     def will_need(self, ranges: Sequence[tuple[int, int]]) -> None:
         if self._alignment > 1:
@@ -144,20 +141,20 @@ class FileReader(Reader):
         if self._alignment > 1:
             return super().read_stretches(ranges, out)
         descriptor, preadv = self.descriptor, os.preadv
-        got = read_calls = 0
+        filled = read_calls = 0
         for offset, size in ranges:
-            count = preadv(descriptor, (out[got : got + size],), offset)
+            count = preadv(descriptor, (out[filled : filled + size],), offset)
             read_calls += 1
-            got += count
+            filled += count
             if count != size:  # a signal cut the call short, or the file ends here
-                more = self.read_into(out[got : got + size - count], offset + count) if count else 0
+                more = self.read_into(out[filled : filled + size - count], offset + count) if count else 0
                 self.app_bytes -= more  # counted below
-                got += more
+                filled += more
                 if count + more < size:
                     break
         self.read_calls += read_calls
-        self.app_bytes += got
-        return got
+        self.app_bytes += filled
+        return filled
 
     def close(self) -> None:
         os.close(self.descriptor)
@@ -167,7 +164,7 @@ class MappedReader(MemoryReader):
     """One mapped file, as long as it was when opened; it must not shrink while open (SIGBUS)."""
 
     def __init__(self, path: str) -> None:
-        with _opened(path, os.O_RDONLY) as descriptor:
+        with opened(path) as descriptor:
             # An empty file can't be mapped
             size_bytes = os.fstat(descriptor).st_size
             self._map = mmap.mmap(descriptor, 0, prot=mmap.PROT_READ) if size_bytes else None
@@ -251,29 +248,19 @@ class DirectWriter(FileWriter):
         with _o_direct(self._path, WRITE_REMEDY):
             _write_all(self._descriptor, view[:aligned], offset)
         if aligned < len(view):
-            with _opened(self._part, os.O_WRONLY) as buffered:
+            with opened(self._part, os.O_WRONLY) as buffered:
                 _write_all(buffered, view[aligned:], offset + aligned)
-
-
-@contextlib.contextmanager
-def _opened(path: str, flags: int) -> Iterator[int]:
-    """Open a file or folder, and close its descriptor on exit."""
-    descriptor = os.open(path, flags | os.O_CLOEXEC)
-    try:
-        yield descriptor
-    finally:
-        os.close(descriptor)
 
 
 def _write_all(descriptor: int, view: memoryview, offset: int) -> None:
     """Write every byte, by as many calls as that takes."""
-    done = 0
-    while done < len(view):
+    written = 0
+    while written < len(view):
         # Linux moves at most 2 GiB - 4 KiB per call, and a signal may cut a call short
-        count = os.pwrite(descriptor, view[done:], offset + done)
+        count = os.pwrite(descriptor, view[written:], offset + written)
         if count == 0:  # no error in POSIX, but retrying would never end
             raise OSError(errno.EIO, "the file system accepted no byte of a write, and reported no error")
-        done += count
+        written += count
 
 
 @contextlib.contextmanager
@@ -291,7 +278,7 @@ def cache_restored(paths: Sequence[str]) -> Iterator[None]:
 def _in_memory(path: str) -> bool:
     """Return whether the page in the middle of a file is cached (mincore(2)); True for a file that can't be mapped."""
     try:
-        with _opened(path, os.O_RDONLY | os.O_NONBLOCK) as descriptor:
+        with opened(path, os.O_NONBLOCK) as descriptor:
             middle = os.fstat(descriptor).st_size // 2 // mmap.PAGESIZE * mmap.PAGESIZE
             with mmap.mmap(descriptor, mmap.PAGESIZE, prot=mmap.PROT_READ, offset=middle) as mapped:
                 address, is_cached = np.frombuffer(mapped, np.uint8).ctypes.data, ctypes.c_ubyte(1)

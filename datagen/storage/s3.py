@@ -20,8 +20,8 @@ from typing import Any
 from datagen.errors import UserError, no_such_file
 from datagen.storage._http_exchange import Exchange, number_in
 from datagen.storage._request_counts import RequestCounts
+from datagen.storage._s3_access import read_options
 from datagen.storage._s3_client import Client, Request
-from datagen.storage._s3_options import read_options
 from datagen.storage._s3_xml import PAGE_KEYS, check_completed, page_in, upload_id_in, uploads_in
 from datagen.storage.storage_base import Bytes, Entry, FileReads, Fill, Listed, Reader, StorageBase, StorageSpec, Writer
 
@@ -70,10 +70,9 @@ class Storage(StorageBase):
         results, more_gets = [], list[Request]()
         for get, (_, memory) in zip(first_gets, files, strict=True):
             response = get.response
-            assert response is not None
-            got = response.body_bytes
-            size = number_in(response.header("content-range").rpartition("/")[2]) or got
-            rest = ObjectReader(self, get, size, response.header("etag")).requests(memory[got:size], got)
+            filled = response.body_bytes
+            size = number_in(response.header("content-range").rpartition("/")[2]) or filled
+            rest = ObjectReader(self, get, size, response.header("etag")).requests(memory[filled:size], filled)
             more_gets += rest
             results.append((size, min(size, len(memory)), 1 + len(rest)))
         self.client.request_all(more_gets, self.spec.io_depth)
@@ -110,9 +109,7 @@ class Storage(StorageBase):
         while batch := list(itertools.islice(waiting, HEAD_BATCH)):
             heads = [self._request("HEAD", path, accepted=(404,)) for path in batch]
             self.client.request_all(heads, HEADS_IN_FLIGHT)
-            for head in heads:
-                response = head.response
-                yield _size_in(response) if response is not None and response.succeeded else None
+            yield from (_size_in(head.response) if head.response.succeeded else None for head in heads)
 
     def remove(self, path: str) -> None:
         self.size_bytes(path)  # DELETE of a missing object is no error in S3
@@ -297,7 +294,6 @@ class ObjectWriter(Writer):
             requests.append(self._put("PUT", memoryview(part), query=query))
         self._client.request_all(requests, PARTS_IN_FLIGHT)
         for number, request in zip(numbers, requests, strict=True):
-            assert request.response is not None
             self._etags[number] = request.response.header("etag")
             if not self._etags[number]:
                 where = self._client.where(request)

@@ -122,13 +122,13 @@ class Reader(abc.ABC):
 
         Return the bytes read. Offsets and memory meet the storage's `alignment`. Raises OSError.
         """
-        got = 0
+        filled = 0
         for offset, size in ranges:
-            count = self.read_into(out[got : got + size], offset)
-            got += count
+            count = self.read_into(out[filled : filled + size], offset)
+            filled += count
             if count < size:
                 break
-        return got
+        return filled
 
     def will_need(self, ranges: Sequence[tuple[int, int]]) -> None:
         """Have the kernel prefetch byte ranges (offset, bytes), where it caches the file. Raises OSError."""
@@ -146,14 +146,14 @@ def read_in_transfers(reader: Reader, buffer: memoryview, offset: int, transfer_
     """Fill `buffer` as `Reader.read_into` does, with calls of at most `transfer_bytes` (aligned); 0: a single call."""
     if not 0 < transfer_bytes < len(buffer):
         return reader.read_into(buffer, offset)
-    got = 0
-    while got < len(buffer) and offset + got < reader.size_bytes:
-        piece = buffer[got : got + transfer_bytes]
-        count = reader.read_into(piece, offset + got)
-        got += count
+    filled = 0
+    while filled < len(buffer) and offset + filled < reader.size_bytes:
+        piece = buffer[filled : filled + transfer_bytes]
+        count = reader.read_into(piece, offset + filled)
+        filled += count
         if count < len(piece):
             break
-    return got
+    return filled
 
 
 class Writer(abc.ABC):
@@ -255,8 +255,8 @@ class StorageBase(abc.ABC):
             try:
                 with contextlib.closing(self.open(path)) as reader:
                     aligned_bytes = -(-reader.size_bytes // self.alignment) * self.alignment
-                    got = read_in_transfers(reader, memory[:aligned_bytes], 0, transfer_bytes)
-                read.append((reader.size_bytes, got, reader.read_calls))
+                    filled = read_in_transfers(reader, memory[:aligned_bytes], 0, transfer_bytes)
+                read.append((reader.size_bytes, filled, reader.read_calls))
             except OSError as error:
                 error.filename = error.filename or path
                 raise
@@ -337,15 +337,13 @@ class StorageBase(abc.ABC):
         """Return the path by which libraries on this host can open a file or folder; None if there is none."""
         return None
 
-    def device_folders(self, folders: Iterable[str]) -> Iterator[str]:
-        """Yield one local folder for each block device below `folders`, for telemetry; skips missing folders."""
-        devices = set()
+    def device_folders(self, folders: Iterable[str]) -> Iterable[str]:
+        """Return one local folder for each block device below `folders`, for telemetry; skips missing folders."""
+        devices: dict[int, str] = {}
         for local in filter(None, map(self.local_path, folders)):
             with contextlib.suppress(OSError):
-                device = os.stat(local).st_dev
-                if device not in devices:
-                    devices.add(device)
-                    yield local
+                devices.setdefault(os.stat(local).st_dev, local)
+        return devices.values()
 
 
 def read_whole(storage: StorageBase, path: str, most_bytes: int = MOST_NOTE_BYTES) -> memoryview:

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from datagen.errors import UserError
-from datagen.spec import joined_problems
+from datagen.spec import refuse
 from dlemu.config.schema import Checkpoint, Model
 
 
@@ -63,8 +62,7 @@ def grid_of(model: Model, settings: Checkpoint, ranks: int) -> Grid:
         zero_stage=degrees.zero_stage,
         all_ranks=settings.type == "all_ranks" and not model.has_layers,
     )
-    if problems := list(_problems(model, settings, grid, ranks)):
-        raise UserError(joined_problems(problems))
+    refuse(_problems(model, settings, grid, ranks))
     return grid
 
 

@@ -31,25 +31,22 @@ def to_yaml(workload: Workload) -> str:
     return OmegaConf.to_yaml(_escaped(as_in_yaml(published(workload))))
 
 
-def published(workload: Workload) -> Workload:
-    """Return the workload without credentials: options that may be some, and users in URLs, are withheld."""
-    public: Workload = _public(workload)
-    return public
+def published(value: Any, name: str = "") -> Any:
+    """Return a workload, or a part of it, without credentials: options that may be some, and users in URLs.
 
-
-def _public(value: Any, name: str = "") -> Any:
-    """Return a tree of settings without credentials; `name` is its key, which in a scale's entries may have dots."""
+    `name` is the part's key, which in a scale's entries may have dots.
+    """
     above, _, option = name.rpartition(".")
     if above.endswith("storage_options"):
         return public_option(option, value)
     if is_dataclass(value) and not isinstance(value, type):
-        return replace(value, **{part.name: _public(getattr(value, part.name), part.name) for part in fields(value)})
+        return replace(value, **{part.name: published(getattr(value, part.name), part.name) for part in fields(value)})
     if isinstance(value, Mapping):
         if name.endswith("storage_options"):
             return public_options(value)
-        return {key: _public(item, key) for key, item in value.items()}
+        return {key: published(item, key) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
-        return type(value)(map(_public, value))
+        return type(value)(map(published, value))
     return public_text(value) if isinstance(value, str) else value
 
 

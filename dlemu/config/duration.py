@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from datagen import quantiles
 from datagen.errors import UserError
 from datagen.registry import nearest
-from datagen.settings import at_least, build, joined_problems
+from datagen.settings import at_least, build, refuse
 
 if TYPE_CHECKING:
     import numpy as np
@@ -71,8 +71,7 @@ class Duration:
         if kind == "fixed":
             given.pop("stdev", None)  # in DLIO, `stdev: 0` with a mean is a fixed time
         duration = cls(type=kind, **vars(build(_SHAPES[kind], given, where)))
-        if wrong := [*duration.problems(where)]:
-            raise UserError(joined_problems(wrong))
+        refuse(duration.problems(where))
         return duration
 
     def to_value(self) -> float | dict[str, Any]:

@@ -41,7 +41,7 @@ def load_received(path: str) -> Workload:
 
     A section that no installed kind of job declares is kept, as its kind may be installed elsewhere.
     """
-    tree = resolve(merged(_layers(path, layer((), read_plain(path)), [])))
+    tree = _resolved(path, layer((), read_plain(path)), [])
     sections = translated(tree, received=True)
     installed = settings_tree().__dataclass_fields__
     foreign = {name: value for name, value in sections.items() if isinstance(value, Mapping) and name not in installed}
@@ -71,9 +71,12 @@ def load(overrides: Sequence[str], config_dir: str | None = None, *, base: Workl
     if base is not None and (not selected or dict(file).get(NAME, _stem(choice)) == base.model.name):
         # The base has the values of its accelerator and scale: naming these again would overwrite what it changed.
         given = [entry for entry in given if entry not in ((ACCELERATOR, base.accelerator), (SCALE, base.scale))]
-        file += _settings_of(base, {path for path, _ in given})
+        names_of_base = [name for name in OF_BASE if name != "dataset" or SCALE not in dict(given)]
+        for path, value in layer((), {name: plain(getattr(base, name)) for name in names_of_base}):
+            if path not in MODULES or is_built_in(MODULES[path], value):  # no other module is imported
+                file.append((path, value))
     file_values, given_values = dict(file), dict(given)
-    tree = resolve(merged(_layers(choice, file, given)))
+    tree = _resolved(choice, file, given)
     if SCALE not in given_values:
         _check_recorded_scale(choice, tree)
     keeps_files_loader = LOADER not in given_values
@@ -82,7 +85,7 @@ def load(overrides: Sequence[str], config_dir: str | None = None, *, base: Workl
         built = build(settings_tree(), translated(tree))
         # If a file names a scale itself, its values may be those of that scale, and those of full size are unknown.
         if built.scale and SCALE in given_values and not file_values.get(SCALE):
-            unscaled = resolve(merged(_layers(choice, file, [entry for entry in given if entry[0] != SCALE])))
+            unscaled = _resolved(choice, file, [entry for entry in given if entry[0] != SCALE])
             put(unscaled, LOADER, built.reader.data_loader)
             full = build(settings_tree(), translated(unscaled))
             # Samples of the user's own files have the size that they have, whatever the scale.
@@ -116,13 +119,6 @@ def _replace_tensorflow(tree: dict[str, Any]) -> str:
     return f"{reason}: reader.data_loader={loader} reads the same files"
 
 
-def _settings_of(base: Workload, given: set[KeyPath]) -> Layer:
-    """Return a workload's settings of what a run reads and writes, but for modules that are not built in."""
-    names = [name for name in OF_BASE if name != "dataset" or SCALE not in given]
-    settings = layer((), {name: plain(getattr(base, name)) for name in names})
-    return [(path, value) for path, value in settings if path not in MODULES or is_built_in(MODULES[path], value)]
-
-
 def _with_own_data(workload: Workload, given: dict[KeyPath, Any], file: dict[KeyPath, Any]) -> Workload:
     """Return the workload with what is found in the user's own folder; `file` is empty for a workload of dlemu's."""
     data = workload.dataset
@@ -140,8 +136,8 @@ def _with_own_data(workload: Workload, given: dict[KeyPath, Any], file: dict[Key
     return replace(workload, dataset=own.spec, notes=tuple(dict.fromkeys((*workload.notes, *own.notes))))
 
 
-def _layers(choice: str, file: Layer, given: Layer) -> list[Layer]:
-    """Return all layers, weakest first: the batch size and time of an accelerator, right below what names it.
+def _resolved(choice: str, file: Layer, given: Layer) -> dict[str, Any]:
+    """Merge all layers, weakest first: the batch size and time of an accelerator, right below what names it.
 
     accelerator=h100 as an override: the file, h100's pair, entries of the scale, overrides.
     `accelerator: h100` in the file: h100's pair, the file, entries of the scale, overrides.
@@ -150,12 +146,13 @@ def _layers(choice: str, file: Layer, given: Layer) -> list[Layer]:
     given_paths = {path for path, _ in given}
     entry = _table_entry(choice, tree, "accelerator", "accelerators")
     pair: Layer = [(path, entry[path[-1]]) for path in PAIR if path[-1] in entry]
-    return [
+    layers: list[Layer] = [
         [(NAME, _stem(choice))],
         *([file, pair] if ACCELERATOR in given_paths else [pair, file]),
         _scale_entries(choice, tree) if SCALE in given_paths else [],
         given,
     ]
+    return resolve(merged(layers))
 
 
 def _stem(choice: str) -> str:

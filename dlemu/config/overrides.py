@@ -7,12 +7,12 @@ import os
 import re
 import shlex
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, fields, is_dataclass
+from dataclasses import fields, is_dataclass
 from itertools import product
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from datagen.errors import UserError
-from datagen.spec import joined_problems
+from datagen.spec import refuse
 from datagen.withheld import check_letters as check_letters
 from datagen.withheld import given_options, scrubbed
 from datagen.withheld import without_secrets as without_secrets
@@ -48,8 +48,7 @@ def parse(overrides: Sequence[str]) -> tuple[str, list[Setting]]:
             settings.append(_parse_one(text))
         except UserError as error:
             problems.append(scrubbed(str(error), given_options([text])))
-    if problems:
-        raise UserError(joined_problems(problems))
+    refuse(problems)
     workloads = [setting.value for setting in settings if setting.path == WORKLOAD]
     return (workloads[-1] if workloads else ""), [setting for setting in settings if setting.path != WORKLOAD]
 
@@ -127,8 +126,7 @@ def take_word(words: Sequence[str], key: str) -> tuple[str, list[str]]:
     return os.path.expanduser(text), [word for word in words if word not in taken]
 
 
-@dataclass(frozen=True)
-class Point:
+class Point(NamedTuple):
     """One run of a sweep."""
 
     settings: dict[str, str]

@@ -6,6 +6,7 @@ A `Workload` is frozen and holds plain values only, so it crosses processes and 
 
 from __future__ import annotations
 
+import math
 import os
 import sys
 from collections.abc import Mapping
@@ -217,6 +218,11 @@ class Reader:
     """How Python starts the worker processes."""
     nice: Annotated[int, Meta(ge=0, le=19)] = 10
     """Niceness of the workers, so that a trainer never waits long for a core."""
+
+    @property
+    def prefetch_per_worker(self) -> int:
+        """Batches that each worker keeps ready: by DLIO's rule its share of `prefetch_size`, 2 if that is 0."""
+        return math.ceil(self.prefetch_size / max(1, self.read_threads)) or 2
 
 
 @dataclass(frozen=True, kw_only=True)

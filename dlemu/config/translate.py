@@ -247,7 +247,9 @@ def translated(tree: Mapping[str, Any], *, received: bool = False) -> dict[str, 
         if _SECRET.fullmatch(key):
             dlio_key = key
         if not dlio_key:
-            if value is not None or not _may_be_null(path):
+            default = _default(path)
+            is_word = isinstance(default, str) and default  # else null is the default, but for unknown keys
+            if value is not None or default is None or is_word:
                 put(settings, path, value)
             continue
         if value in (None, _DEFAULTS[key]) if key in _DEFAULTS else value in _INERT:
@@ -287,12 +289,6 @@ def _without_effect(tree: Mapping[str, Any], *, received: bool) -> dict[str, str
             effective -= {"reader.transfer_size"}
     unused = {key: reason for key, reason in OF_SOME_LOADERS.items() if key not in effective}
     return unused | (NO_EFFECT_ON_FOLDERS if storage_type in FOLDER_TYPES else NO_EFFECT_ON_OBJECTS)
-
-
-def _may_be_null(path: KeyPath) -> bool:
-    """Whether the schema has this key and its value is not a word; other nulls are left to the strict builder."""
-    default = _default(path)
-    return default is not None and not (isinstance(default, str) and default)
 
 
 def _default(path: KeyPath) -> Any:

@@ -13,7 +13,7 @@ from datagen.errors import UserError
 from datagen.registry import companion, names
 from datagen.regular import check_local
 from datagen.settings import problems
-from datagen.spec import build, joined_problems
+from datagen.spec import build, refuse
 from datagen.storage.storage_base import local_folder, open_storage
 from dlemu.config.duration import is_zero
 from dlemu.config.schema import Model, Workload, sections
@@ -26,7 +26,7 @@ def check(workload: Workload) -> None:
     for name, values in workload.kinds.items():
         if name in sections():
             messages += problems(build(sections()[name], values, name), name)
-    _refuse(messages)
+    refuse(messages)
 
 
 def check_folder(workload: Workload, key: str, folder: str) -> None:
@@ -44,13 +44,13 @@ def check_model_name(name: str) -> None:
 
 def check_data(workload: Workload) -> None:
     """Raise UserError for a dataset that can't be made."""
-    _refuse(list(_data_problems(workload)))
+    refuse(_data_problems(workload))
 
 
 def check_runnable(workload: Workload) -> None:
     """Raise UserError for a workload that can't train."""
     messages = [*_data_problems(workload), *_training_problems(workload), *_name_problems(workload, "train", "compute")]
-    _refuse([*messages, *_loader_problems(workload), *workload.unsupported])
+    refuse([*messages, *_loader_problems(workload), *workload.unsupported])
 
 
 def check_checkpoints(workload: Workload) -> None:
@@ -58,12 +58,7 @@ def check_checkpoints(workload: Workload) -> None:
     folder = workload.checkpoint.checkpoint_folder
     messages = [*_storage_problems(workload), *_folder_problems(workload, "checkpoint.checkpoint_folder", folder)]
     messages += [*_name_problems(workload, "checkpoint", "format"), *_checkpoint_problems(workload)]
-    _refuse([*messages, *workload.unsupported])
-
-
-def _refuse(messages: list[str]) -> None:
-    if messages:
-        raise UserError(joined_problems(messages))
+    refuse([*messages, *workload.unsupported])
 
 
 def _data_problems(workload: Workload) -> Iterator[str]:
@@ -122,7 +117,8 @@ def _training_problems(workload: Workload) -> Iterator[str]:
         yield from _folder_problems(workload, "checkpoint.checkpoint_folder", folder)
         if keep_last:
             yield f"checkpoint.keep_last is {keep_last}: training keeps all its checkpoints, as DLIO does; wanted 0"
-        if data.source == "folder" and _is_inside(folder, data.data_folder):
+        inner, outer = (each if "://" in each else os.path.realpath(each) for each in (folder, data.data_folder))
+        if data.source == "folder" and PurePath(inner).is_relative_to(outer):
             yield f"checkpoint.checkpoint_folder {folder}: dlemu writes nothing among files of your own; set another"
     if not is_zero(train.step_cpu_time) and is_zero(train.computation_time):
         yield "train.step_cpu_time is part of train.computation_time, which is 0: wanted the time of a whole step"
@@ -144,11 +140,6 @@ def _training_problems(workload: Workload) -> Iterator[str]:
         yield f"reader.page_cache_percent is {percent:g}, but these reads bypass the page cache; wanted 0"
     if reader.evict_page_cache == "epochs" and data.format == "mmap_indexed_binary":
         yield "reader.evict_page_cache is 'epochs', but mmap_indexed_binary's pages stay mapped: wanted 'start'"
-
-
-def _is_inside(path: str, folder: str) -> bool:
-    inner, outer = (each if "://" in each else os.path.realpath(each) for each in (path, folder))
-    return PurePath(inner).is_relative_to(outer)
 
 
 def _loader_problems(workload: Workload) -> Iterator[str]:

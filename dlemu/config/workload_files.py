@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Iterator
 from functools import cache
 from importlib import resources
-from itertools import chain
+from itertools import chain, islice
 from typing import Any
 
 import yaml
@@ -112,45 +113,39 @@ def resolve(tree: dict[str, Any]) -> dict[str, Any]:
 
 def read_plain(path: str) -> dict[str, Any]:
     """Return the values in a YAML file of unknown source; raises UserError, also for references to this host."""
-    tree = _read(path)
-    if _has_references(tree):
-        raise UserError(f"{path} has references (${{...}}): wanted the plain values that dlemu writes")
-    return tree
+    return _read(path, refuses_references=True)
 
 
-def _has_references(value: Any) -> bool:
-    if isinstance(value, dict):
-        return any(_has_references(item) for pair in value.items() for item in pair)
-    if isinstance(value, list):
-        return any(map(_has_references, value))
-    return isinstance(value, str) and _REFERENCE.search(value) is not None
-
-
-def _read(path: str) -> dict[str, Any]:
+def _read(path: str, *, refuses_references: bool = False) -> dict[str, Any]:
     """Return the values in a YAML file, references unresolved; raises UserError, also for more than real files have."""
     from omegaconf.errors import OmegaConfBaseException
 
     try:
         content = read_regular(path, MOST_YAML_BYTES)
-        if _has_more_values(yaml.compose(content, YAML_LOADER), MOST_YAML_VALUES):
+        nodes = list(islice(_nodes(yaml.compose(content, YAML_LOADER)), MOST_YAML_VALUES + 1))
+        if len(nodes) > MOST_YAML_VALUES:
             raise ValueError(f"it has too many keys and values (aliases expanded): wanted at most {MOST_YAML_VALUES}")
-        return _to_dict(content.decode())
+        tree = _to_dict(content.decode())
     except RecursionError:
         problem = "its values refer to themselves, or nest too deep"
     except OSError as error:
         problem = f"{error.strerror}; wanted a file of YAML"
     except (yaml.YAMLError, OmegaConfBaseException, ValueError) as error:
         problem = str(error)
+    else:
+        texts = (node.value for node in nodes if isinstance(node, yaml.ScalarNode))
+        if refuses_references and any(map(_REFERENCE.search, texts)):
+            raise UserError(f"{path} has references (${{...}}): wanted the plain values that dlemu writes")
+        return tree
     raise UserError(f"{path} can't be read: {problem}")
 
 
-def _has_more_values(root: Any, most: int) -> bool:
-    """Return whether a node of YAML has more values than this, aliases expanded."""
-    waiting, count = [root], 0
-    while waiting and count <= most:
-        node, count = waiting.pop(), count + 1
+def _nodes(root: Any) -> Iterator[Any]:
+    """Yield a node of YAML and all keys and values in it, aliases expanded: without end if it contains itself."""
+    waiting = [root]
+    while waiting:
+        yield (node := waiting.pop())
         if isinstance(node, yaml.MappingNode):
             waiting += chain(*node.value)
         elif isinstance(node, yaml.SequenceNode):
             waiting += node.value
-    return count > most

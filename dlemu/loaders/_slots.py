@@ -22,7 +22,6 @@ class SharedSlots:
 
     def __init__(self, slots: int, slot_bytes: int) -> None:
         self._slot_bytes = -(-slot_bytes // mmap.PAGESIZE) * mmap.PAGESIZE
-        self._slots = slots
         try:
             self._fd = os.memfd_create("dlemu-batches")
             os.ftruncate(self._fd, max(mmap.PAGESIZE, slots * self._slot_bytes))
@@ -43,10 +42,9 @@ class SharedSlots:
         """Return the writable bytes of one slot; its address is page-aligned."""
         return self._view[index * self._slot_bytes : (index + 1) * self._slot_bytes]
 
-    def take_pages(self, first: int, slots: int) -> None:
-        """Allocate the memory of `slots` slots from `first` on now, and map it into this process; raises SpaceError."""
-        if slots and self._slot_bytes:
-            take_pages(self._memory, first * self._slot_bytes, slots * self._slot_bytes)
+    def take_pages(self) -> None:
+        """Allocate the memory of all slots now, and map it into this process; raises SpaceError."""
+        take_pages(self._memory, 0, len(self._memory))
 
     def close(self) -> None:
         """Release the memory. Views that a trainer still holds keep the mapping alive, but not the file."""
@@ -56,9 +54,8 @@ class SharedSlots:
             self._memory.close()
 
     def __getstate__(self) -> dict[str, Any]:
-        return {"fd": DupFd(self._fd), "slot_bytes": self._slot_bytes, "slots": self._slots}
+        return {"fd": DupFd(self._fd), "slot_bytes": self._slot_bytes}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        self._fd = state["fd"].detach()
-        self._slot_bytes, self._slots = state["slot_bytes"], state["slots"]
+        self._fd, self._slot_bytes = state["fd"].detach(), state["slot_bytes"]
         self._map()

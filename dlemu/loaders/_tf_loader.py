@@ -338,15 +338,12 @@ def _run(dataset: Any, threads: int, nice: int) -> Iterator[list[Any]]:
         return take()
 
     with contextlib.suppress(tf.errors.OutOfRangeError):
-        yield _call_niced(start, nice)
+        # Threads that TensorFlow starts inherit the niceness of the thread that calls it (Linux)
+        with ThreadPoolExecutor(1, "dlemu-starter", initializer=os.nice, initargs=(nice,)) as starter:
+            first = starter.submit(start).result()
+        yield first
         while True:
             yield take()
-
-
-def _call_niced(call: Callable[[], Any], nice: int) -> Any:
-    """Call in a thread whose niceness is raised by `nice`; threads that the call starts inherit it (Linux)."""
-    with ThreadPoolExecutor(1, "dlemu-starter", initializer=os.nice, initargs=(nice,)) as starter:
-        return starter.submit(call).result()
 
 
 def _keep_freed_memory() -> None:

@@ -76,7 +76,7 @@ class _Batches(Dataset[Answer]):
             if self._maker is None:  # the worker's first item
                 info = get_worker_info()
                 self._worker = 0 if info is None else info.id
-                self._slots.take_pages(0, self._spec.slots)
+                self._slots.take_pages()
                 self._maker = BatchMaker(self._spec, self._worker)
             if token[0] == _READY_CHECK:
                 return None
@@ -169,7 +169,7 @@ class Loader(LoaderBase):
         if reader.read_threads > 0:
             start_method = reader.multiprocessing_context
             workers = {
-                "prefetch_factor": spec.prefetch_per_worker,
+                "prefetch_factor": reader.prefetch_per_worker,
                 "persistent_workers": True,
                 "multiprocessing_context": direct_context(start_method) if self._is_direct else start_method,
                 "worker_init_fn": partial(_init_worker, reader.nice, os.getpid()),

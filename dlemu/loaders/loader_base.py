@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import os
 import struct
 import time
@@ -85,10 +84,6 @@ class LoaderSpec:
     seed: int
 
     @property
-    def prefetch_per_worker(self) -> int:
-        return prefetch_per_worker(self.reader)
-
-    @property
     def shuffle_window(self) -> int:
         """Samples in the window that shuffles streams; 0 when samples are not shuffled."""
         return self.reader.shuffle_size if self.reader.sample_shuffle != "off" else 0
@@ -110,16 +105,11 @@ class LoaderSpec:
         The trainer takes one batch ahead of the one in training. Batch k is in buffer k modulo `slots`, whichever
         worker makes it.
         """
-        return max(1, self.reader.read_threads) * self.prefetch_per_worker + 2
+        return max(1, self.reader.read_threads) * self.reader.prefetch_per_worker + 2
 
     @property
     def slot_bytes(self) -> int:
         return max((phase.fetch.slot_bytes(phase.batch_size) for phase in self.phases.values()), default=0)
-
-
-def prefetch_per_worker(reader: Reader) -> int:
-    """Return the batches that each worker keeps ready: by DLIO's rule its share of `prefetch_size`, 2 without it."""
-    return max(1, math.ceil(reader.prefetch_size / max(1, reader.read_threads))) if reader.prefetch_size > 0 else 2
 
 
 class BatchTrace(NamedTuple):

@@ -22,10 +22,6 @@ class Traits(LoaderTraits):
     pins = False
 
 
-def _view(slot: memoryview, start: int, size: int) -> memoryview:
-    return slot[start : start + size]
-
-
 @dataclass
 class _Epoch(TimedBatches):
     """An epoch's batches; `window` of them are ready or under way."""
@@ -44,7 +40,8 @@ class _Epoch(TimedBatches):
         except TimeoutError:
             return None
         trace = self.under_way.popleft().result()
-        return Batch(Samples(self.slots.slot(trace.slot), trace.places, _view), trace)
+        slot = self.slots.slot(trace.slot)
+        return Batch(Samples(slot, trace.places, lambda slot, start, size: slot[start : start + size]), trace)
 
 
 class Loader(LoaderBase):
@@ -53,14 +50,14 @@ class Loader(LoaderBase):
     def __init__(self, spec: LoaderSpec) -> None:
         self._spec = spec
         self._threads = max(1, spec.reader.read_threads)
-        self._window = self._threads * spec.prefetch_per_worker
+        self._window = self._threads * spec.reader.prefetch_per_worker
         self._slots = SharedSlots(spec.slots, spec.slot_bytes)
         self._local = threading.local()
         self._pool = ThreadPoolExecutor(self._threads, "dlemu-reader")
 
     def start(self) -> None:
         """Allocate the batches' memory and start every thread."""
-        self._slots.take_pages(0, self._spec.slots)
+        self._slots.take_pages()
         barrier = threading.Barrier(self._threads)
         for future in [self._pool.submit(self._open, worker, barrier) for worker in range(self._threads)]:
             future.result()

@@ -57,7 +57,7 @@ class LoaderTraits:
 
     def batches_ahead(self, spec: LoaderSpec) -> int:
         """Return the maximum number of batches that a rank's loader has ready or under way, beside the trainer's."""
-        return spec.reader.read_threads * spec.prefetch_per_worker
+        return spec.reader.read_threads * spec.reader.prefetch_per_worker
 
     def rank_bytes(self, spec: LoaderSpec) -> int:
         """Return the memory that a rank and its workers will touch: processes, batch buffers, read buffers."""

@@ -10,6 +10,7 @@ from pathlib import PurePath
 
 import psutil
 
+from datagen.regular import existing_folder as existing_folder
 from datagen.storage.storage_base import StorageSpec, open_storage
 from datagen.withheld import printable, public_text
 from dlemu import __version__
@@ -89,13 +90,6 @@ def describe_folder(folder: str) -> StorageFacts:
         total_bytes=usage.total,
         free_bytes=usage.free,
     )
-
-
-def existing_folder(folder: str) -> str:
-    path = os.path.abspath(folder)
-    while not os.path.isdir(path):
-        path = os.path.dirname(path)
-    return path
 
 
 def installed_version(package: str) -> str:

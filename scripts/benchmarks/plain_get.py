@@ -19,7 +19,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-from datagen.storage._s3_signing import EMPTY_SHA256, Signer
+from datagen.storage._s3_access import EMPTY_SHA256, Signer
 
 PIECE_BYTES = 1 << 16
 BUFFER_BYTES = 1 << 28

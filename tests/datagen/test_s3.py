@@ -26,7 +26,7 @@ from datagen.registry import library
 from datagen.scan import sizes_on_disk
 from datagen.spec import DatasetSpec
 from datagen.storage import _http_exchange, _request_counts, _s3_client
-from datagen.storage._s3_signing import EMPTY_SHA256, Signer, query_text
+from datagen.storage._s3_access import EMPTY_SHA256, Signer, query_text
 from datagen.storage.storage_base import StorageBase, StorageSpec, open_storage, read_whole
 from tests.datasets import make_files
 from tests.object_server import ObjectServer
@@ -422,7 +422,7 @@ def test_the_signature_is_botocores(monkeypatch: pytest.MonkeyPatch) -> None:
     except UserError as error:
         pytest.skip(str(error))
     now = [1_800_000_000.9]
-    monkeypatch.setattr("datagen.storage._s3_signing.time.time", lambda: now[0])
+    monkeypatch.setattr("datagen.storage._s3_access.time.time", lambda: now[0])
     query = [("prefix", "a b/ü&="), ("list-type", "2"), ("uploads", "")]
     for token in ("token/+=", ""):
         monkeypatch.setenv("AWS_SESSION_TOKEN", token)

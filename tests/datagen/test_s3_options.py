@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from datagen.errors import UserError
-from datagen.storage._s3_options import Options, read_options
+from datagen.storage._s3_access import Options, read_options
 
 pytestmark = pytest.mark.usefixtures("keys")
 HERE = "http://host:9000"

@@ -19,7 +19,6 @@ from dlemu.jobs.training.prediction.calibration import rates
 from dlemu.jobs.training.prediction.event_model import Scene, simulate
 from dlemu.jobs.training.prediction.from_reads import Batches, Reads
 from dlemu.jobs.training.scaling import preprocessing_sleeps
-from dlemu.loaders.loader_base import prefetch_per_worker
 from dlemu.loaders.traits_base import LoaderTraits
 from dlemu.metrics.au import au_percent
 from dlemu.metrics.changes import find_stalls
@@ -42,7 +41,7 @@ def find_deeper_queue(run: MeasuredTraining, wanted_mb_per_second: float) -> Fin
     """
     facts, reader, rows = run.facts, run.facts.workload.reader, _first_steps(run.training)
     threads = reader.read_threads
-    if not threads or facts.batches_ahead != threads * prefetch_per_worker(reader):
+    if not threads or facts.batches_ahead != threads * reader.prefetch_per_worker:
         return None  # the queue does not follow `reader.prefetch_size`
     if len(rows) < 2 * FEWEST or facts.batches_ahead >= rows["step"].max():
         return None

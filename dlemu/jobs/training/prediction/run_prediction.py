@@ -11,9 +11,8 @@ from operator import attrgetter
 import psutil
 
 from datagen.atomic import write_text
-from datagen.errors import UserError
 from datagen.inspection import inspect
-from datagen.spec import joined_problems
+from datagen.spec import refuse
 from dlemu.config import check_runnable, datagen_command, load, load_received, to_yaml
 from dlemu.config.schema import Workload
 from dlemu.jobs.training.evict import treatment_of
@@ -59,8 +58,7 @@ def run_prediction(source: Sequence[str] | Workload, request: PredictionRequest)
         ranks = workload.ranks if any(word.lstrip("+").startswith("ranks=") for word in words) else None
         names_files = any("dataset.num_files_train=" in word for word in words)
     check_runnable(workload)
-    if problems := list(_not_modelled(workload, request, known)):
-        raise UserError(joined_problems(problems))
+    refuse(_not_modelled(workload, request, known))
     folder = workload.output.folder or new_folder(workload.results_name, "predict-")
     check_new(folder)
     has_files = names_files or workload.dataset.source == "folder"
