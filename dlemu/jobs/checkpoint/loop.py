@@ -7,7 +7,6 @@ With `checkpoint.asynchronous`, files are written during the computation before 
 from __future__ import annotations
 
 import contextlib
-import os
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -16,7 +15,7 @@ from itertools import chain
 
 from datagen.content import BulkContent
 from datagen.storage.storage_base import open_storage
-from dlemu.checkpoints.io_rows import IO_COLUMNS, IO_DTYPE, READ, WHOLE, WRITE, count_finished, finished_path, rows_path
+from dlemu.checkpoints.io_rows import IO_COLUMNS, IO_DTYPE, READ, WHOLE, WRITE, count_finished, finished_name
 from dlemu.checkpoints.movers import Columns, make_buffers
 from dlemu.checkpoints.read_files import CheckpointReader, check_is_file, read_pattern
 from dlemu.checkpoints.save import Saving
@@ -27,7 +26,7 @@ from dlemu.jobs.checkpoint.plan import CheckpointJob
 from dlemu.machine.clock import MonotonicClock
 from dlemu.machine.environment import describe_storage, existing_folder
 from dlemu.ranks import Comm, within
-from dlemu.ranks.row_log import RowLog
+from dlemu.ranks.row_log import RowLog, row_log_name
 from dlemu.results.measured import MeasuredLog
 from dlemu.runner.recording import RankRecord
 
@@ -47,7 +46,7 @@ class CheckpointRank:
         self._job, self._comm, self._watch, self._record = job, comm, watch, record
         self._storage = open_storage(job.storage_spec)
         self._clock = MonotonicClock()
-        self._log = RowLog(IO_DTYPE, job.live_path(rows_path("", comm.rank)))
+        self._log = RowLog(IO_DTYPE, job.live_path(row_log_name(comm.rank)))
 
     def run(self) -> MeasuredLog[CheckpointJournal] | None:
         """Write, then read; return the log of all ranks on rank 0. Raises DlemuError."""
@@ -129,13 +128,12 @@ class CheckpointRank:
     def _write_files(self, writer: CheckpointWriter, whole: Columns, began_ns: int) -> None:
         whole["began_ns"] = began_ns  # after the snapshot, if asynchronous: the storage has no part in a snapshot
         writer.write(partial(self._add_file, whole))
-        checkpoint, live_folder = whole["checkpoint"], self._job.live_folder
         if not self._job.settings.fsync:
             return
-        if os.path.isdir(live_folder):  # hosts that don't see that folder can't count: each rank syncs
-            finished = count_finished(finished_path(live_folder, self._comm.node))
-            if finished < checkpoint * self._comm.local_size:
-                return  # the host's last rank syncs the checkpoint's folder, as file systems serialise such calls
+        checkpoint, finished_path = whole["checkpoint"], self._job.live_path(finished_name(self._comm.node))
+        # Hosts that don't see the live folder can't count, so that each rank syncs.
+        if finished_path and count_finished(finished_path) < checkpoint * self._comm.local_size:
+            return  # the host's last rank syncs the checkpoint's folder, as file systems serialise such calls
         before_ns, folder = time.monotonic_ns(), self._job.folder_of(checkpoint)
         within(self._job.timeout_seconds, lambda: self._storage.sync(folder), f"fsync of the folder {folder}")
         whole["folder_sync_ns"] = time.monotonic_ns() - before_ns

@@ -15,7 +15,7 @@ from datagen.errors import DlemuError, UserError
 from datagen.storage.storage_base import open_storage
 from datagen.withheld import public_text
 from dlemu.checkpoints.checkpoint_plan import plan_checkpoint
-from dlemu.checkpoints.io_rows import IO_COLUMNS, WHOLE, WRITE, IoRows, finished_path, read_logs, rows_path
+from dlemu.checkpoints.io_rows import IO_COLUMNS, IO_DTYPE, WHOLE, WRITE, IoRows, finished_name
 from dlemu.checkpoints.stored import explained, files_in, folder_of, read_note, remove_checkpoint, stored_checkpoints
 from dlemu.config import check_checkpoints
 from dlemu.config.overrides import override
@@ -25,6 +25,7 @@ from dlemu.jobs.checkpoint.loop import CheckpointRank
 from dlemu.jobs.checkpoint.measured import ROWS, CheckpointJournal, CheckpointRunFacts
 from dlemu.jobs.checkpoint.plan import CheckpointJob, check_checkpoint_host, plan_checkpoints, with_checkpoints
 from dlemu.ranks import Comm
+from dlemu.ranks.row_log import read_row_logs
 from dlemu.report.units import size
 from dlemu.results import FACTS, LIVE
 from dlemu.results.live import Follower, Progress, seconds_left
@@ -44,9 +45,6 @@ class Checkpoints(JobKind):
 
     name, prefix, row_noun = "checkpoint", "checkpoint-", "file"
     facts_type, journal_type, columns, table = CheckpointRunFacts, CheckpointJournal, IO_COLUMNS, ROWS
-
-    def live_rows(self, live_folder: str) -> IoRows:
-        return read_logs(live_folder)
 
     def run_of(self, folder: str, facts: CheckpointRunFacts, rows: IoRows, telemetry: Telemetry) -> CheckpointRun:
         return CheckpointRun(folder, facts, rows, telemetry)
@@ -76,7 +74,7 @@ class Checkpoints(JobKind):
         return plan_checkpoints(workload, ranks)
 
     def live_names(self, rank: int) -> Iterable[str]:
-        return rows_path("", rank), finished_path("", rank)  # hosts <= ranks
+        return *super().live_names(rank), finished_name(rank)  # hosts <= ranks
 
     def made_folder(self, job: CheckpointJob) -> str | None:
         """Return the checkpoint folder if this run writes to it and it is a local path."""
@@ -153,7 +151,7 @@ read_checkpoint_run = CHECKPOINTS.read
 
 def _progress(facts: CheckpointRunFacts, live_folder: str) -> Progress | None:
     """Return how far a run is by the rows of the files that its ranks have written or read; None before the first."""
-    rows, settings = read_logs(live_folder), facts.workload.checkpoint
+    rows, settings = read_row_logs(live_folder, IO_DTYPE), facts.workload.checkpoint
     if not len(rows):
         return None
     writes, reads = max(0, settings.num_checkpoints_write), max(0, settings.num_checkpoints_read)
