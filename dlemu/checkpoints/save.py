@@ -12,9 +12,9 @@ from __future__ import annotations
 import contextlib
 import math
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 from datagen.storage.storage_base import StorageBase
@@ -81,8 +81,12 @@ class TrainingSaver:
     """Seed of the content."""
     sync_seconds: float = math.inf
     """Timeout of an fsync; for large checkpoints at least the time that their bytes take at 10 MB/s."""
-    _in_progress: SavedCheckpoint | None = field(default=None, init=False)
-    """The asynchronous checkpoint that is being written; its `ended_ns` is not known yet."""
+
+    def __post_init__(self) -> None:
+        self._layouts = self._layouts_of_rank(self.comm.rank)
+        self._total_bytes = sum(_bytes_of(self._layouts_of_rank(rank)) for rank in range(self.comm.size))
+        self._saving = Saving(self.settings, self.comm, self.clock, _bytes_of(self._layouts))
+        self._in_progress: SavedCheckpoint | None = None  # its `ended_ns` is not known yet
 
     def save(self, epoch: int, block: int) -> tuple[int, list[SavedCheckpoint]]:
         """Save the checkpoint after a block of steps; return the ns at which training goes on, and what was completed.
@@ -97,7 +101,7 @@ class TrainingSaver:
         self._in_progress = SavedCheckpoint(
             epoch=epoch,
             block=block,
-            bytes=self.total_bytes,
+            bytes=self._total_bytes,
             started_ns=started_ns,
             ended_ns=0,
             released_ns=released_ns if self.settings.asynchronous else None,
@@ -113,19 +117,6 @@ class TrainingSaver:
         if saved is None:
             return []
         return [replace(saved, ended_ns=self.comm.all_reduce_max(self._saving.wait()))]
-
-    @cached_property
-    def _saving(self) -> Saving:
-        return Saving(self.settings, self.comm, self.clock, sum(layout.size_bytes for layout in self._layouts))
-
-    @cached_property
-    def total_bytes(self) -> int:
-        """Bytes of one checkpoint over all ranks."""
-        return sum(layout.size_bytes for rank in range(self.comm.size) for layout in self._layouts_of_rank(rank))
-
-    @cached_property
-    def _layouts(self) -> tuple[FileLayout, ...]:
-        return self._layouts_of_rank(self.comm.rank)
 
     @cached_property
     def _buffers(self) -> list[memoryview]:
@@ -155,6 +146,10 @@ class TrainingSaver:
                     self.storage.remove(file.path)  # an earlier run's file: there may be no space for both
         except OSError as error:
             raise explained(error, folder) from error
-        sync_seconds = max(self.sync_seconds, sum(file.size_bytes for file in files) / 10e6)  # slower: it hangs
+        sync_seconds = max(self.sync_seconds, _bytes_of(self._layouts) / 10e6)  # slower: it hangs
         writer = CheckpointWriter(self.storage, files, self._buffers, settings, sync_seconds)
         writer.write(lambda _number, _moved: None)
+
+
+def _bytes_of(layouts: Sequence[FileLayout]) -> int:
+    return sum(layout.size_bytes for layout in layouts)
