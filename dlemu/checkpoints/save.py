@@ -43,11 +43,11 @@ class Saving:
 
         With `asynchronous`, training goes on after a snapshot, when a thread calls `write`.
         """
-        done = self._done = Future[int]()
+        written = self._written = Future[int]()
         if not self._settings.asynchronous:
             write(self._clock.now_ns())
-            done.set_result(self._clock.now_ns())
-            return done.result()
+            written.set_result(self._clock.now_ns())
+            return written.result()
         # GB/s are bytes per ns
         copied_ns = self._clock.now_ns() + round(self._own_bytes / self._settings.snapshot_gb_per_second)
         self._clock.sleep_until(copied_ns)
@@ -56,16 +56,16 @@ class Saving:
         def drain() -> None:
             try:
                 write(released_ns)
-                done.set_result(self._clock.now_ns())
+                written.set_result(self._clock.now_ns())
             except BaseException as error:
-                done.set_exception(error)
+                written.set_exception(error)
 
         start_thread(threading.Thread(target=drain, name="checkpoint-drain", daemon=True))
         return released_ns
 
     def wait(self) -> int:
         """Wait until this rank has written its part; return when that was, or raise the error of writing it."""
-        return self._done.result()
+        return self._written.result()
 
 
 @dataclass

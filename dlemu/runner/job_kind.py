@@ -114,9 +114,9 @@ class JobKind:
 
     def follow(self, facts: Any, live_folder: str) -> Follower:
         """Return what tells how far a run is, given its facts from before its first row, and its live folder."""
-        return partial(self._progress, facts, live_folder)
+        return partial(self.progress, facts, live_folder)
 
-    def _progress(self, facts: RunFacts, live_folder: str) -> Progress | None:
+    def progress(self, facts: Any, live_folder: str) -> Progress | None:
         """Return how far a run is, with those metrics of its rows so far that sweeps show."""
         log = self.salvage(live_folder)
         if log is None:

@@ -260,7 +260,7 @@ def judge(
     """
     device_full = (device_busy_percent or 0.0) >= BUSY_PERCENT
     what: Cause = "storage"
-    found = None
+    finding = None
     if phase.from_storage_percent is not None and phase.from_storage_percent < FROM_MEMORY_PERCENT:
         what, is_certain = "page cache", True
     elif phase.starved_percent >= STARVED_PERCENT:
@@ -268,17 +268,17 @@ def judge(
     elif phase.cpu_wait_percent >= WAIT_PERCENT and not device_full:
         what, is_certain = "host CPU", phase.cpu_wait_percent >= 2 * WAIT_PERCENT
         if throttled_percent is not None and throttled_percent >= HELD_BACK_PERCENT:
-            found = Finding.of(Code.CPU_QUOTA, "caution", throttled_percent=throttled_percent)
+            finding = Finding.of(Code.CPU_QUOTA, "caution", throttled_percent=throttled_percent)
     elif link_percent is not None and link_percent >= BUSY_PERCENT:
-        is_certain, found = True, Finding.of(Code.NETWORK_FULL, "caution", link_percent=link_percent)
+        is_certain, finding = True, Finding.of(Code.NETWORK_FULL, "caution", link_percent=link_percent)
     elif phase.cpu_percent >= THREAD_PERCENT and not device_full:
         what, is_certain = "host CPU", False
         setting = "checkpoint.writers" if name == "write" else "checkpoint.readers"
-        found = Finding.of(Caveat.TOO_FEW_THREADS, "caution", setting=setting, threads=threads)
+        finding = Finding.of(Caveat.TOO_FEW_THREADS, "caution", setting=setting, threads=threads)
     else:
         is_certain = device_full or (
             device_busy_percent is not None
             and phase.call_percent + phase.fsync_percent >= 90
             and (host_busy_percent or 0.0) < BUSY_PERCENT  # what carries the calls out needs cores, too
         )
-    return LimitedBy(what=what, confidence="high" if is_certain else "medium"), (found,) if found else ()
+    return LimitedBy(what=what, confidence="high" if is_certain else "medium"), (finding,) if finding else ()

@@ -6,7 +6,6 @@ import contextlib
 import os
 import secrets
 from collections.abc import Iterable, Iterator, Sequence
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -15,7 +14,7 @@ from datagen.errors import DlemuError, UserError
 from datagen.storage.storage_base import open_storage
 from datagen.withheld import public_text
 from dlemu.checkpoints.checkpoint_plan import plan_checkpoint
-from dlemu.checkpoints.io_rows import IO_COLUMNS, IO_DTYPE, WHOLE, WRITE, IoRows, finished_name
+from dlemu.checkpoints.io_rows import IO_COLUMNS, WHOLE, WRITE, IoRows, finished_name
 from dlemu.checkpoints.stored import explained, files_in, folder_of, read_note, remove_checkpoint, stored_checkpoints
 from dlemu.config import check_checkpoints
 from dlemu.config.overrides import override
@@ -25,10 +24,9 @@ from dlemu.jobs.checkpoint.loop import CheckpointRank
 from dlemu.jobs.checkpoint.measured import ROWS, CheckpointJournal, CheckpointRunFacts
 from dlemu.jobs.checkpoint.plan import CheckpointJob, check_checkpoint_host, plan_checkpoints, with_checkpoints
 from dlemu.ranks import Comm
-from dlemu.ranks.row_log import read_row_logs
 from dlemu.report.units import size
 from dlemu.results import FACTS, LIVE
-from dlemu.results.live import Follower, Progress, seconds_left
+from dlemu.results.live import Progress, seconds_left
 from dlemu.results.measured import MeasuredLog, read_facts
 from dlemu.results.wording import count
 from dlemu.runner.job_kind import JobKind, Look, Notify
@@ -49,8 +47,28 @@ class Checkpoints(JobKind):
     def run_of(self, folder: str, facts: CheckpointRunFacts, rows: IoRows, telemetry: Telemetry) -> CheckpointRun:
         return CheckpointRun(folder, facts, rows, telemetry)
 
-    def follow(self, facts: CheckpointRunFacts, live_folder: str) -> Follower:
-        return partial(_progress, facts, live_folder)
+    def progress(self, facts: CheckpointRunFacts, live_folder: str) -> Progress | None:
+        """Return how far a run is by the files that its ranks have written or read; None before the first."""
+        rows, settings = self.live_rows(live_folder), facts.workload.checkpoint
+        if not len(rows):
+            return None
+        writes, reads = max(0, settings.num_checkpoints_write), max(0, settings.num_checkpoints_read)
+        done = int(np.bincount(rows["rank"][rows["file"] == WHOLE], minlength=facts.ranks).min())
+        last = rows[np.argmax(rows["ended_ns"])]
+        verb, planned = ("written", writes) if last["phase"] == WRITE else ("read", reads)
+        own = (rows["phase"] == last["phase"]) & (rows["checkpoint"] == last["checkpoint"])
+        files = rows[own & (rows["file"] != WHOLE)]
+        mb_per_second = None
+        if len(files):
+            seconds = max(1, int(files["ended_ns"].max() - files["started_ns"].min())) / 1e9
+            mb_per_second = float(files["bytes"].sum() / 1e6 / seconds)
+        return Progress(
+            at=f"checkpoint {last['checkpoint']}/{planned} {verb}",
+            done=done,
+            total=writes + reads,
+            mb_per_second=mb_per_second,
+            seconds_left=seconds_left((rows["ended_ns"].max() - rows["began_ns"].min()) / 1e9, done, writes + reads),
+        )
 
     def own_facts(self, job: CheckpointJob) -> dict[str, Any]:
         return {"notes": tuple(map(public_text, job.notes)), "written": job.plan.sizes}
@@ -147,30 +165,6 @@ class Checkpoints(JobKind):
 
 CHECKPOINTS = Checkpoints()
 read_checkpoint_run = CHECKPOINTS.read
-
-
-def _progress(facts: CheckpointRunFacts, live_folder: str) -> Progress | None:
-    """Return how far a run is by the rows of the files that its ranks have written or read; None before the first."""
-    rows, settings = read_row_logs(live_folder, IO_DTYPE), facts.workload.checkpoint
-    if not len(rows):
-        return None
-    writes, reads = max(0, settings.num_checkpoints_write), max(0, settings.num_checkpoints_read)
-    done = int(np.bincount(rows["rank"][rows["file"] == WHOLE], minlength=facts.ranks).min())
-    last = rows[np.argmax(rows["ended_ns"])]
-    verb, planned = ("written", writes) if last["phase"] == WRITE else ("read", reads)
-    own = (rows["phase"] == last["phase"]) & (rows["checkpoint"] == last["checkpoint"])
-    files = rows[own & (rows["file"] != WHOLE)]
-    mb_per_second = None
-    if len(files):
-        seconds = max(1, int(files["ended_ns"].max() - files["started_ns"].min())) / 1e9
-        mb_per_second = float(files["bytes"].sum() / 1e6 / seconds)
-    return Progress(
-        at=f"checkpoint {last['checkpoint']}/{planned} {verb}",
-        done=done,
-        total=writes + reads,
-        mb_per_second=mb_per_second,
-        seconds_left=seconds_left((rows["ended_ns"].max() - rows["began_ns"].min()) / 1e9, done, writes + reads),
-    )
 
 
 def _unfinished(run: CheckpointJob | CheckpointRunFacts) -> Unfinished | None:
