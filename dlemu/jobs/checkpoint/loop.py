@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Callable
+from concurrent.futures import Future
 from dataclasses import replace
 from functools import partial
 from itertools import chain
@@ -18,7 +19,7 @@ from datagen.storage.storage_base import open_storage
 from dlemu.checkpoints.io_rows import IO_COLUMNS, IO_DTYPE, READ, WHOLE, WRITE, count_finished, finished_name
 from dlemu.checkpoints.movers import Columns, make_buffers
 from dlemu.checkpoints.read_files import CheckpointReader, check_is_file, read_pattern
-from dlemu.checkpoints.save import Saving
+from dlemu.checkpoints.save import begin_saving
 from dlemu.checkpoints.stored import explained, remove_checkpoint, write_note
 from dlemu.checkpoints.write_files import CheckpointWriter, PieceRing
 from dlemu.jobs.checkpoint.measured import CheckpointJournal, UnderWay
@@ -104,11 +105,10 @@ class CheckpointRank:
         sizes = [file.size_bytes for file in job.files(rank, 1)]
         buffers = make_buffers(settings.writers, settings.transfer_size, max(sizes, default=0))
         self._record.note(ceiling_gb_per_second=self._measure_ceiling(buffers))
-        saving = Saving(settings, self._comm, self._clock, sum(sizes))
-        draining: Columns | None = None
+        draining: tuple[Columns, Future[int]] | None = None
         for checkpoint in range(1, job.writes + 1):
             self._compute()
-            waited_ns = self._end_write(saving, draining) if draining is not None else 0
+            waited_ns = self._end_write(*draining) if draining is not None else 0
             self._record.note(under_way=UnderWay(phase="write", checkpoint=checkpoint))
             if rank == 0:
                 self._storage.make_folder(job.folder_of(checkpoint))
@@ -116,14 +116,15 @@ class CheckpointRank:
             files = job.files(rank, checkpoint)
             writer = CheckpointWriter(self._storage, files, buffers, settings, job.timeout_seconds)
             whole = self._begin(WRITE, checkpoint, waited_ns)
-            whole["released_ns"] = saving.begin(partial(self._write_files, writer, whole))
+            write = partial(self._write_files, writer, whole)
+            whole["released_ns"], written = begin_saving(settings, self._comm, self._clock, sum(sizes), write)
             if settings.asynchronous:
-                draining = whole
+                draining = whole, written
             else:
-                self._end_write(saving, whole)
+                self._end_write(whole, written)
         if draining is not None:
             self._compute()
-            self._end_write(saving, draining)
+            self._end_write(*draining)
 
     def _write_files(self, writer: CheckpointWriter, whole: Columns, began_ns: int) -> None:
         whole["began_ns"] = began_ns  # after the snapshot, if asynchronous: the storage has no part in a snapshot
@@ -139,14 +140,14 @@ class CheckpointRank:
         whole["folder_sync_ns"] = time.monotonic_ns() - before_ns
         whole["fsync_ns"] += whole["folder_sync_ns"]
 
-    def _end_write(self, saving: Saving, whole: Columns) -> int:
+    def _end_write(self, whole: Columns, written: Future[int]) -> int:
         """Wait until every rank has written its part, mark the checkpoint complete and remove one beyond `keep_last`.
 
         Return for how many ns training waited for it, if it was asynchronous.
         """
         job, checkpoint = self._job, whole["checkpoint"]
         due_ns = self._barrier()
-        ended_ns = saving.wait()
+        ended_ns = written.result()
         if job.settings.asynchronous:
             whole |= {"waited_ns": self._barrier() - due_ns, "ended_ns": ended_ns}
             self._add_checkpoint(whole)
