@@ -1,7 +1,4 @@
-"""How ranks and other worker processes end, and which of several failures is the cause to show to the user.
-
-`Ending` decides when the others are ended after one has failed.
-"""
+"""How ranks and other workers end, which of several failures is the cause to show, and when it ends the others."""
 
 from __future__ import annotations
 
@@ -11,7 +8,7 @@ import time
 import traceback
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, ClassVar
 
 from datagen.errors import DlemuError, UserError, host_failure
 from dlemu.machine.cgroup_limits import out_of_memory_hint
@@ -34,7 +31,6 @@ RANK = Role("rank", "use fewer ranks, workers or prefetches")
 _KILLED = 128 + signal.SIGKILL  # exit status
 _NOTICE_SHARE = 0.2  # share of the grace in which ranks may notice the failure by themselves; then they get SIGTERM
 _GIVE_UP = 0  # the step after SIGKILL, beside the numbers of signals in `Ending`
-GIVE_UP_SECONDS = 5.0  # freeing a killed rank's memory takes the kernel a while; one that storage blocks never ends
 _NO_RANK = -1  # whose failure is a signal to the process that started the ranks
 
 
@@ -80,8 +76,7 @@ def describe(rank: int, error: BaseException, role: Role = RANK) -> Failure:
     elif failed := host_failure(error):
         message, status = f"{who}: {failed}", UserError.exit_status
     elif isinstance(error, Interrupted):
-        message = f"{who} was interrupted by {signal.Signals(error.signal_number).name}"
-        status = error.exit_status
+        message, status = f"{who} was {error}", error.exit_status
     elif isinstance(error, SystemExit) and isinstance(error.code, int):
         message, status = f"{who} ended with exit status {error.code}", error.code
     else:
@@ -133,6 +128,7 @@ class Ending:
     A rank that is stopped (SIGSTOP) for `timeout_seconds`, or still runs after `most_seconds`, has failed.
     """
 
+    give_up_seconds: ClassVar[float] = 5.0  # freeing a killed rank's memory takes the kernel a while
     grace_seconds: float
     timeout_seconds: float = math.inf
     most_seconds: float = math.inf
@@ -199,7 +195,7 @@ class Ending:
             else:
                 self._signalled |= {(process, number) for process in self.running if send(process, number)}
             if number == signal.SIGKILL:
-                self._due[_GIVE_UP] = now_ns + GIVE_UP_SECONDS * 1e9
+                self._due[_GIVE_UP] = now_ns + self.give_up_seconds * 1e9
 
     def _give_up(self, now_ns: int) -> None:
         for process, rank in self.running.items():

@@ -1,7 +1,6 @@
 """Fork ranks or workers from this process, and stay until all of them and all they started have ended.
 
-The parent waits without polling, and ends all of them when one fails. No process may outlive a run: those that ended
-ranks left behind are found and ended too.
+The parent waits without polling, and ends all of them when one fails, also what ended ranks left behind.
 """
 
 from __future__ import annotations
@@ -26,23 +25,12 @@ import psutil
 from datagen.errors import DlemuError, SpaceError, UserError
 from dlemu.ranks import process_control
 from dlemu.ranks.comm import Comm, Connection, HostRanks, PeerLostError, connected
-from dlemu.ranks.failure import (
-    GIVE_UP_SECONDS,
-    INTERRUPTED,
-    RANK,
-    Ending,
-    Failure,
-    RankEnd,
-    Role,
-    describe,
-    first_failure,
-)
+from dlemu.ranks.failure import INTERRUPTED, RANK, Ending, Failure, RankEnd, Role, describe, first_failure
 from dlemu.ranks.launched import LedRanks
 from dlemu.ranks.process_control import Interrupted, die_with_parent
 
 _LOOK_AGAIN_SECONDS = 0.02  # no signal says when this process adopts a grandchild, whose parent has ended
 _STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-_CREW_GRACE_SECONDS = 2.0  # workers have nothing to save
 LOOK_SECONDS = 0.5  # between two calls of `on_look`: often enough for a progress line
 
 Order = TypeVar("Order")
@@ -117,7 +105,7 @@ def run_crew(
         run,
         role=role,
         timeout_seconds=timeout_seconds,
-        grace_seconds=_CREW_GRACE_SECONDS,
+        grace_seconds=2.0,  # workers have nothing to save
         most_seconds=most_seconds,
     )
     failure = first_failure(ends)
@@ -329,7 +317,7 @@ def end_adopted(earlier_children: frozenset[int], grace_seconds: float) -> None:
 
     A process that ignores SIGTERM (multiprocessing's resource tracker) has the grace to end by itself.
     """
-    for number, seconds in ((signal.SIGTERM, grace_seconds), (signal.SIGKILL, GIVE_UP_SECONDS)):
+    for number, seconds in ((signal.SIGTERM, grace_seconds), (signal.SIGKILL, Ending.give_up_seconds)):
         signalled: set[int] = set()
         deadline_seconds = time.monotonic() + seconds
         while (adopted := _children() - earlier_children) and time.monotonic() < deadline_seconds:
