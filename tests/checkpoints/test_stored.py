@@ -108,6 +108,7 @@ def test_a_note_is_read_as_it_was_written(tmp_path: Path) -> None:
     [
         (b"{", r"is damaged \(.*write the checkpoint again"),
         (b"\xff", r"is damaged \(.*write the checkpoint again"),
+        (b'{"odd":' * 100_000, r"is damaged \(.*write the checkpoint again"),
         (b'{"seed": 1}', r"is damaged \(.*write the checkpoint again"),
         ("version", "was written by another version of dlemu: write the checkpoint again"),
         ("bulk_version", "was written by another version of dlemu: write the checkpoint again"),
