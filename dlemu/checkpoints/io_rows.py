@@ -12,8 +12,6 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from dlemu.ranks.row_log import read_row_logs
-
 WRITE, READ = 0, 1
 WHOLE = -1  # file number of the row for a rank's whole checkpoint
 
@@ -46,14 +44,9 @@ IO_DTYPE = np.dtype([(name, np.int64) for name in IO_COLUMNS])
 IoRows = NDArray[np.void]  # rows of IO_DTYPE, shape (rows,)
 
 
-def rows_path(folder: str, rank: int) -> str:
-    """Return the path of a rank's rows in a run's live folder."""
-    return os.path.join(folder, f"checkpoint_{rank:05d}.rows")
-
-
-def finished_path(folder: str, node: int) -> str:
-    """Return the path of the file, in a run's live folder, in which a host's ranks count the checkpoints they wrote."""
-    return os.path.join(folder, f"checkpoint_{node:05d}.finished")
+def finished_name(node: int) -> str:
+    """Return the name of the file, in a run's live folder, in which a host's ranks count the checkpoints they wrote."""
+    return f"finished_{node:05d}"
 
 
 def count_finished(path: str) -> int:
@@ -64,12 +57,6 @@ def count_finished(path: str) -> int:
         return os.lseek(descriptor, 0, os.SEEK_CUR)  # the end of our own byte, even if others append now
     finally:
         os.close(descriptor)
-
-
-def read_logs(folder: str) -> IoRows:
-    """Return the rows of all ranks from a run's live folder."""
-    names = [name for name in os.listdir(folder) if name.startswith("checkpoint_") and name.endswith(".rows")]
-    return read_row_logs(folder, names, IO_DTYPE)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -102,16 +102,16 @@ class CheckpointReader:
                         return
                     buffer = self._buffers[thread][: -(-size_bytes // alignment) * alignment]
                     began_ns = time.monotonic_ns()
-                    got = min(reader.read_into(buffer, offset), size_bytes)
+                    read_bytes = min(reader.read_into(buffer, offset), size_bytes)
                     share["call_ns"] += time.monotonic_ns() - began_ns
-                    share["bytes"] += got
-                    if got < size_bytes:
+                    share["bytes"] += read_bytes
+                    if read_bytes < size_bytes:
                         raise UserError(
-                            f"{file.path} ended at byte {offset + got} while it was read, wanted {file.size_bytes}: it "
-                            "was truncated meanwhile; write the checkpoint again"
+                            f"{file.path} ended at byte {offset + read_bytes} while it was read, wanted "
+                            f"{file.size_bytes}: it was truncated meanwhile; write the checkpoint again"
                         )
                     if content_known:
-                        self._check(file, buffer[:got], offset, thread)
+                        self._check(file, buffer[:read_bytes], offset, thread)
 
             if reader.size_bytes != file.size_bytes:
                 is_short = reader.size_bytes < file.size_bytes

@@ -1,4 +1,4 @@
-"""Saving checkpoints, synchronously or behind training (`Saving`), and those of a training run (`TrainingSaver`).
+"""Saving checkpoints, synchronously or behind training (`begin_saving`), and those of a training run (`TrainingSaver`).
 
 With `checkpoint.asynchronous` the emulated accelerators stall only for a snapshot into host memory (a sleep). A thread
 then writes the snapshot while training goes on; the next checkpoint waits until the one before is written:
@@ -11,10 +11,9 @@ from __future__ import annotations
 
 import contextlib
 import math
-import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 from datagen.storage.storage_base import StorageBase
@@ -28,44 +27,29 @@ from dlemu.checkpoints.write_files import CheckpointWriter
 from dlemu.config.schema import Checkpoint, Model
 from dlemu.machine.clock import Clock
 from dlemu.ranks import Comm
-from dlemu.ranks.process_control import start_thread
+from dlemu.ranks.process_control import in_thread
 
 
-class Saving:
-    """One rank's checkpoints, one after another: all ranks call `begin`, then `wait`."""
+def begin_saving(
+    settings: Checkpoint, comm: Comm, clock: Clock, own_bytes: int, write: Callable[[int], None]
+) -> tuple[int, Future[int]]:
+    """Call `write` with the time at which writing begins; return when training goes on, and when it was written, in ns.
 
-    def __init__(self, settings: Checkpoint, comm: Comm, clock: Clock, own_bytes: int) -> None:
-        """`own_bytes` are this rank's bytes of one checkpoint, which a snapshot copies."""
-        self._settings, self._comm, self._clock, self._own_bytes = settings, comm, clock, own_bytes
+    With `asynchronous`, training goes on after a snapshot of the rank's `own_bytes`; then a thread calls `write`, whose
+    error the future raises. Collective.
+    """
 
-    def begin(self, write: Callable[[int], None]) -> int:
-        """Call `write` with the time at which writing begins; return when training goes on.
+    def write_from(begin_ns: int) -> int:
+        write(begin_ns)
+        return clock.now_ns()
 
-        With `asynchronous`, training goes on after a snapshot, when a thread calls `write`.
-        """
-        done = self._done = Future[int]()
-        if not self._settings.asynchronous:
-            write(self._clock.now_ns())
-            done.set_result(self._clock.now_ns())
-            return done.result()
-        # GB/s are bytes per ns
-        copied_ns = self._clock.now_ns() + round(self._own_bytes / self._settings.snapshot_gb_per_second)
-        self._clock.sleep_until(copied_ns)
-        released_ns = self._comm.all_reduce_max(self._clock.now_ns())
-
-        def drain() -> None:
-            try:
-                write(released_ns)
-                done.set_result(self._clock.now_ns())
-            except BaseException as error:
-                done.set_exception(error)
-
-        start_thread(threading.Thread(target=drain, name="checkpoint-drain", daemon=True))
-        return released_ns
-
-    def wait(self) -> int:
-        """Wait until this rank has written its part; return when that was, or raise the error of writing it."""
-        return self._done.result()
+    if not settings.asynchronous:
+        written = Future[int]()
+        written.set_result(write_from(clock.now_ns()))
+        return written.result(), written
+    clock.sleep_until(clock.now_ns() + round(own_bytes / settings.snapshot_gb_per_second))  # GB/s are bytes per ns
+    released_ns = comm.all_reduce_max(clock.now_ns())
+    return released_ns, in_thread(lambda: write_from(released_ns), "checkpoint-drain")
 
 
 @dataclass
@@ -81,8 +65,11 @@ class TrainingSaver:
     """Seed of the content."""
     sync_seconds: float = math.inf
     """Timeout of an fsync; for large checkpoints at least the time that their bytes take at 10 MB/s."""
-    _in_progress: SavedCheckpoint | None = field(default=None, init=False)
-    """The asynchronous checkpoint that is being written; its `ended_ns` is not known yet."""
+
+    def __post_init__(self) -> None:
+        self._layouts = self._layouts_of_rank(self.comm.rank)
+        self._total_bytes = sum(_bytes_of(self._layouts_of_rank(rank)) for rank in range(self.comm.size))
+        self._in_progress: tuple[SavedCheckpoint, Future[int]] | None = None  # and when it will be written
 
     def save(self, epoch: int, block: int) -> tuple[int, list[SavedCheckpoint]]:
         """Save the checkpoint after a block of steps; return the ns at which training goes on, and what was completed.
@@ -93,15 +80,19 @@ class TrainingSaver:
         """
         started_ns = self.comm.all_reduce_max(self.clock.now_ns())
         complete = self.finish()
-        released_ns = self._saving.begin(lambda _: self._write(epoch, block))
-        self._in_progress = SavedCheckpoint(
+        own_bytes = _bytes_of(self._layouts)
+        released_ns, written = begin_saving(
+            self.settings, self.comm, self.clock, own_bytes, lambda _: self._write(epoch, block)
+        )
+        saved = SavedCheckpoint(
             epoch=epoch,
             block=block,
-            bytes=self.total_bytes,
+            bytes=self._total_bytes,
             started_ns=started_ns,
             ended_ns=0,
             released_ns=released_ns if self.settings.asynchronous else None,
         )
+        self._in_progress = saved, written
         if not self.settings.asynchronous:
             complete = self.finish()
             released_ns = complete[0].ended_ns
@@ -109,23 +100,10 @@ class TrainingSaver:
 
     def finish(self) -> list[SavedCheckpoint]:
         """Wait for the checkpoint in progress; return it, or []. Raises as `save` does."""
-        saved, self._in_progress = self._in_progress, None
-        if saved is None:
+        if self._in_progress is None:
             return []
-        return [replace(saved, ended_ns=self.comm.all_reduce_max(self._saving.wait()))]
-
-    @cached_property
-    def _saving(self) -> Saving:
-        return Saving(self.settings, self.comm, self.clock, sum(layout.size_bytes for layout in self._layouts))
-
-    @cached_property
-    def total_bytes(self) -> int:
-        """Bytes of one checkpoint over all ranks."""
-        return sum(layout.size_bytes for rank in range(self.comm.size) for layout in self._layouts_of_rank(rank))
-
-    @cached_property
-    def _layouts(self) -> tuple[FileLayout, ...]:
-        return self._layouts_of_rank(self.comm.rank)
+        (saved, written), self._in_progress = self._in_progress, None
+        return [replace(saved, ended_ns=self.comm.all_reduce_max(written.result()))]
 
     @cached_property
     def _buffers(self) -> list[memoryview]:
@@ -155,6 +133,10 @@ class TrainingSaver:
                     self.storage.remove(file.path)  # an earlier run's file: there may be no space for both
         except OSError as error:
             raise explained(error, folder) from error
-        sync_seconds = max(self.sync_seconds, sum(file.size_bytes for file in files) / 10e6)  # slower: it hangs
+        sync_seconds = max(self.sync_seconds, _bytes_of(self._layouts) / 10e6)  # slower: it hangs
         writer = CheckpointWriter(self.storage, files, self._buffers, settings, sync_seconds)
         writer.write(lambda _number, _moved: None)
+
+
+def _bytes_of(layouts: Sequence[FileLayout]) -> int:
+    return sum(layout.size_bytes for layout in layouts)

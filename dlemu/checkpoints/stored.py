@@ -101,7 +101,7 @@ def read_note(storage: StorageBase, folder: str) -> StoredNote | None:
         raise explained(error, path) from error
     try:
         note = msgspec.json.decode(data, type=StoredNote)
-    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+    except (ValueError, RecursionError) as error:  # errors of msgspec and of UTF-8
         raise UserError(f"{path} is damaged ({error}): write the checkpoint again") from error
     if (note.version, note.bulk_version) != (NOTE_VERSION, BULK_VERSION):
         raise UserError(f"{path} was written by another version of dlemu: write the checkpoint again")
@@ -153,7 +153,7 @@ def claim_blocks(storage: StorageBase, checkpoint_folder: str, names: Collection
     """
     folder, recorded = checkpoint_folder.rstrip("/"), set[str]()
     path_of_list = f"{folder}/{BLOCKS}"
-    with contextlib.suppress(FileNotFoundError, NotADirectoryError, msgspec.MsgspecError, ValueError, RecursionError):
+    with contextlib.suppress(FileNotFoundError, NotADirectoryError, ValueError, RecursionError):
         storage.size_bytes(path_of_list)  # refuses pipes and devices before one is opened
         recorded.update(msgspec.json.decode(bytes(read_whole(storage, path_of_list)), type=list[str]))
     for name in sorted(_names_in(storage, folder).intersection(names)):

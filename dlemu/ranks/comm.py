@@ -206,7 +206,7 @@ class Comm:
 
     def close(self) -> None:
         """Close this rank's connections; neighbours that still wait for this rank notice at once."""
-        for connection in self._connections():
+        for connection in filter(None, [self.above, *self.children]):
             connection.close()
 
     def _spread(self, frame: Frame, payload: bytes | bytearray) -> bytes | bytearray:
@@ -218,9 +218,6 @@ class Comm:
         for child in self.children:
             child.send(frame, payload)
         return payload
-
-    def _connections(self) -> list[Connection]:
-        return self.children if self.above is None else [self.above, *self.children]
 
 
 def connected(ranks: HostRanks, timeout_seconds: float) -> tuple[list[Comm], Connection | None]:

@@ -1,13 +1,14 @@
-"""How ranks and other worker processes end, and which of several failures is the cause to show to the user."""
+"""How ranks and other workers end, which of several failures is the cause to show, and when it ends the others."""
 
 from __future__ import annotations
 
+import math
 import signal
 import time
 import traceback
-from collections.abc import Iterable
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, ClassVar
 
 from datagen.errors import DlemuError, UserError, host_failure
 from dlemu.machine.cgroup_limits import out_of_memory_hint
@@ -27,6 +28,10 @@ class Role:
 LATE = "Late"  # `Failure.kind` of a process that still runs after the time it was given
 INTERRUPTED = Interrupted.__name__  # `Failure.kind` of a process that a signal has asked to stop
 RANK = Role("rank", "use fewer ranks, workers or prefetches")
+_KILLED = 128 + signal.SIGKILL  # exit status
+_NOTICE_SHARE = 0.2  # share of the grace in which ranks may notice the failure by themselves; then they get SIGTERM
+_GIVE_UP = 0  # the step after SIGKILL, beside the numbers of signals in `Ending`
+_NO_RANK = -1  # whose failure is a signal to the process that started the ranks
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,8 +76,7 @@ def describe(rank: int, error: BaseException, role: Role = RANK) -> Failure:
     elif failed := host_failure(error):
         message, status = f"{who}: {failed}", UserError.exit_status
     elif isinstance(error, Interrupted):
-        message = f"{who} was interrupted by {signal.Signals(error.signal_number).name}"
-        status = error.exit_status
+        message, status = f"{who} was {error}", error.exit_status
     elif isinstance(error, SystemExit) and isinstance(error.code, int):
         message, status = f"{who} ended with exit status {error.code}", error.code
     else:
@@ -110,3 +114,136 @@ def overdue(who: str, pid: int, seconds: float, *, stopped: bool = False) -> str
         f"{who} (process {pid}) did not end within {seconds:g} s: check the storage (`dmesg`, mount state), and "
         "what else runs on this host (`top`)"
     )
+
+
+@dataclass(kw_only=True)
+class Ending:
+    """Decides when a run's ranks get SIGTERM and SIGKILL, and notes how each ended. IO and time are passed in.
+
+    With a grace of 5 s, after the first failure:
+    0 s: the ranks may notice it by themselves; after an interruption, they get SIGTERM
+    1 s: SIGTERM to those that still run
+    5 s: SIGKILL to those that still run
+    10 s: those that still run, blocked in the kernel, are given up
+    A rank that is stopped (SIGSTOP) for `timeout_seconds`, or still runs after `most_seconds`, has failed.
+    """
+
+    give_up_seconds: ClassVar[float] = 5.0  # freeing a killed rank's memory takes the kernel a while
+    grace_seconds: float
+    timeout_seconds: float = math.inf
+    most_seconds: float = math.inf
+    begin_ns: int = field(default_factory=time.monotonic_ns)
+    role: Role = RANK
+    done: Sequence[int] = ()  # of processes that become other programs: the exit statuses that mean success
+    running: dict[int, int] = field(default_factory=dict)  # process id -> rank
+    ends: dict[int, RankEnd] = field(default_factory=dict)  # rank -> how it ended
+    failures: dict[int, Failure] = field(default_factory=dict)  # by rank; after the first, all ranks are being ended
+    _stopped: dict[int, float] = field(default_factory=dict)  # id of a stopped process -> by when it must continue, ns
+    _due: dict[int, float] = field(default_factory=dict)  # signal to send, or _GIVE_UP -> when, ns
+    _signalled: set[tuple[int, int]] = field(default_factory=set)  # process id, signal that it got
+
+    @property
+    def due_ns(self) -> float:
+        """When to call `step` next, in ns; infinite while nothing is due."""
+        return min(self.begin_ns + self.most_seconds * 1e9, *self._due.values(), *self._stopped.values(), math.inf)
+
+    def reported(self, failure: Failure, now_ns: int) -> None:
+        """Note a rank's failure; only the first one of each rank counts, as later ones follow from it."""
+        if not self.failures:
+            self._due[signal.SIGTERM] = now_ns + _NOTICE_SHARE * self.grace_seconds * 1e9
+            self._due[signal.SIGKILL] = now_ns + self.grace_seconds * 1e9
+        self.failures.setdefault(failure.rank, failure)
+
+    def interrupted(self, signal_number: int, now_ns: int) -> None:
+        """Note a signal that requests the end of the run; a second one makes SIGKILL due at once."""
+        if _NO_RANK not in self.failures:
+            self.reported(_interrupted(_NO_RANK, signal_number, now_ns, echo=bool(self.failures)), now_ns)
+            self._due[signal.SIGTERM] = now_ns
+        elif signal.SIGKILL in self._due:
+            self._due[signal.SIGKILL] = now_ns
+
+    def stopped(self, process: int, now_ns: int) -> None:
+        self._stopped.setdefault(process, now_ns + self.timeout_seconds * 1e9)
+
+    def continued(self, process: int) -> None:
+        self._stopped.pop(process, None)
+
+    def ended(self, process: int, code: int, now_ns: int) -> None:
+        """Note how a process ended; `code` is its exit status, or minus the signal that ended it."""
+        self._stopped.pop(process, None)
+        failure = self._explain(process, code, now_ns)
+        rank = self.running.pop(process)
+        if failure is not None:
+            self.reported(failure, now_ns)
+        self.ends[rank] = RankEnd(rank=rank, status=0 if failure is None else failure.status, failure=failure)
+
+    def step(self, now_ns: int, send: Callable[[int, int], bool]) -> None:
+        """Do what is due; `send(process, signal)` returns whether the process still existed."""
+        for process in [process for process, due_ns in self._stopped.items() if now_ns >= due_ns]:
+            del self._stopped[process]
+            message = overdue(self._name(process), process, self.timeout_seconds, stopped=True)
+            self.reported(self._failure(process, "Stopped", message, now_ns), now_ns)
+        if now_ns >= self.begin_ns + self.most_seconds * 1e9:
+            for process in self.running:
+                message = overdue(self._name(process), process, self.most_seconds)
+                self.reported(self._failure(process, LATE, message, now_ns), now_ns)
+            self.most_seconds = math.inf
+        for number in [number for number, due_ns in self._due.items() if now_ns >= due_ns]:
+            del self._due[number]
+            if number == _GIVE_UP:
+                self._give_up(now_ns)
+            else:
+                self._signalled |= {(process, number) for process in self.running if send(process, number)}
+            if number == signal.SIGKILL:
+                self._due[_GIVE_UP] = now_ns + self.give_up_seconds * 1e9
+
+    def _give_up(self, now_ns: int) -> None:
+        for process, rank in self.running.items():
+            message = (
+                f"{self._name(process)} (process {process}) was killed but does not end: it is blocked in the kernel, "
+                "as in a read from hung storage; see `dmesg` and the state of the file system"
+            )
+            failure = self.failures.get(rank) or self._failure(process, "Stuck", message, now_ns, _KILLED)
+            self.ends[rank] = RankEnd(rank=rank, status=failure.status, failure=failure)
+        self.running.clear()
+
+    def _explain(self, process: int, code: int, now_ns: int) -> Failure | None:
+        """Return why a process failed, or None; an echo if it only obeyed the signal that ends the others."""
+        rank, name = self.running[process], self._name(process)
+        report = self.failures.get(rank)
+        is_requested = report.echo or report.kind == INTERRUPTED if report else code in (0, -signal.SIGTERM)
+        killed = (process, signal.SIGKILL) in self._signalled
+        if (interruption := self.failures.get(_NO_RANK)) is not None:
+            caught_signal = self.done and code >= 0  # another program then ends by a status of its own
+            if is_requested or caught_signal or killed:
+                return replace(interruption, rank=rank)
+        obeyed = is_requested and (process, signal.SIGTERM) in self._signalled
+        if report is not None:
+            return replace(report, echo=report.echo or obeyed)
+        if killed:
+            message = f"{name} (process {process}) did not stop within {self.grace_seconds:g} s and was killed"
+            return self._failure(process, "Stuck", message, now_ns, _KILLED)
+        if code < 0:
+            if obeyed:
+                return _interrupted(rank, signal.SIGTERM, now_ns, echo=True)
+            message = killed_by(name, process, -code, self.role.remedy)
+            return self._failure(process, "Signal", message, now_ns, 128 - code)
+        if code in (self.done or (0,)):
+            return None
+        return self._failure(process, "Exit", f"{name} ended with exit status {code}", now_ns, code)
+
+    def _name(self, process: int) -> str:
+        return f"{self.role.name} {self.running[process]}"
+
+    def _failure(
+        self, process: int, kind: str, message: str, now_ns: int, status: int = DlemuError.exit_status
+    ) -> Failure:
+        """Return the failure of a process that can't report itself; "Stuck" follows from another rank's failure."""
+        rank = self.running[process]
+        return Failure(rank=rank, kind=kind, message=message, status=status, at_ns=now_ns, echo=kind == "Stuck")
+
+
+def _interrupted(rank: int, signal_number: int, at_ns: int, *, echo: bool) -> Failure:
+    name = "Ctrl-C (SIGINT)" if signal_number == signal.SIGINT else signal.Signals(signal_number).name
+    message = f"interrupted by {name}"
+    return Failure(rank=rank, kind=INTERRUPTED, message=message, status=128 + signal_number, at_ns=at_ns, echo=echo)

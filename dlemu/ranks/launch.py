@@ -1,7 +1,6 @@
 """Fork ranks or workers from this process, and stay until all of them and all they started have ended.
 
-The parent waits without polling, and ends all of them when one fails. No process may outlive a run: those that ended
-ranks left behind are found and ended too.
+The parent waits without polling, and ends all of them when one fails, also what ended ranks left behind.
 """
 
 from __future__ import annotations
@@ -24,160 +23,18 @@ from typing import Any, TypeVar
 import psutil
 
 from datagen.errors import DlemuError, SpaceError, UserError
-from dlemu.ranks import failure as failures
 from dlemu.ranks import process_control
 from dlemu.ranks.comm import Comm, Connection, HostRanks, PeerLostError, connected
-from dlemu.ranks.failure import INTERRUPTED, LATE, RANK, Failure, RankEnd, Role, first_failure
+from dlemu.ranks.failure import INTERRUPTED, RANK, Ending, Failure, RankEnd, Role, describe, first_failure
 from dlemu.ranks.launched import LedRanks
 from dlemu.ranks.process_control import Interrupted, die_with_parent
 
-_KILLED = 128 + signal.SIGKILL  # exit status
-_NOTICE_SHARE = 0.2  # share of the grace in which ranks may notice the failure by themselves; then they get SIGTERM
-_GIVE_UP_SECONDS = 5.0  # freeing a killed rank's memory takes the kernel a while; one that storage blocks never ends
 _LOOK_AGAIN_SECONDS = 0.02  # no signal says when this process adopts a grandchild, whose parent has ended
 _STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-_CREW_GRACE_SECONDS = 2.0  # workers have nothing to save
-_GIVE_UP = 0  # the step after SIGKILL, beside the numbers of signals in `Ending`
 LOOK_SECONDS = 0.5  # between two calls of `on_look`: often enough for a progress line
 
 Order = TypeVar("Order")
 Result = TypeVar("Result")
-
-
-@dataclass(kw_only=True)
-class Ending:
-    """Decides when a run's ranks get SIGTERM and SIGKILL, and notes how each ended. IO and time are passed in.
-
-    With a grace of 5 s, after the first failure:
-    0 s: the ranks may notice it by themselves; after an interruption, they get SIGTERM
-    1 s: SIGTERM to those that still run
-    5 s: SIGKILL to those that still run
-    10 s: those that still run, blocked in the kernel, are given up
-    A rank that is stopped (SIGSTOP) for `timeout_seconds`, or still runs after `most_seconds`, has failed.
-    """
-
-    grace_seconds: float
-    timeout_seconds: float = math.inf
-    most_seconds: float = math.inf
-    begin_ns: int = field(default_factory=time.monotonic_ns)
-    role: Role = RANK
-    done: Sequence[int] | None = None  # for processes that become other programs: the exit statuses that mean success
-    running: dict[int, int] = field(default_factory=dict)  # process id -> rank
-    ends: dict[int, RankEnd] = field(default_factory=dict)  # rank -> how it ended
-    _stopped: dict[int, float] = field(default_factory=dict)  # id of a stopped process -> by when it must continue, ns
-    _failures: dict[int, Failure] = field(default_factory=dict)
-    _interruption: Failure | None = None
-    _due: dict[int, float] = field(default_factory=dict)  # signal to send, or _GIVE_UP -> when, ns
-    _signalled: set[tuple[int, int]] = field(default_factory=set)  # process id, signal that it got
-    began: bool = False  # whether the ranks are being ended
-
-    @property
-    def due_ns(self) -> float:
-        """When to call `step` next, in ns; infinite while nothing is due."""
-        return min(self.begin_ns + self.most_seconds * 1e9, *self._due.values(), *self._stopped.values(), math.inf)
-
-    def reported(self, failure: Failure, now_ns: int) -> None:
-        """Note a rank's failure; only the first one of each rank counts, as later ones follow from it."""
-        self._failures.setdefault(failure.rank, failure)
-        if not self.began:
-            self.began = True
-            self._due[signal.SIGTERM] = now_ns + _NOTICE_SHARE * self.grace_seconds * 1e9
-            self._due[signal.SIGKILL] = now_ns + self.grace_seconds * 1e9
-
-    def interrupted(self, signal_number: int, now_ns: int) -> None:
-        """Note a signal that requests the end of the run; a second one makes SIGKILL due at once."""
-        if self._interruption is None:
-            self._interruption = _interrupted(-1, signal_number, now_ns, echo=self.began)  # `_explain` sets the rank
-            self.reported(self._interruption, now_ns)
-            self._due[signal.SIGTERM] = now_ns
-        elif signal.SIGKILL in self._due:
-            self._due[signal.SIGKILL] = now_ns
-
-    def stopped(self, process: int, now_ns: int) -> None:
-        self._stopped.setdefault(process, now_ns + self.timeout_seconds * 1e9)
-
-    def continued(self, process: int) -> None:
-        self._stopped.pop(process, None)
-
-    def ended(self, process: int, code: int, now_ns: int) -> None:
-        """Note how a process ended; `code` is its exit status, or minus the signal that ended it."""
-        self._stopped.pop(process, None)
-        failure = self._explain(process, code, now_ns)
-        rank = self.running.pop(process)
-        if failure is not None:
-            self.reported(failure, now_ns)
-        self.ends[rank] = RankEnd(rank=rank, status=0 if failure is None else failure.status, failure=failure)
-
-    def step(self, now_ns: int, send: Callable[[int, int], bool]) -> None:
-        """Do what is due; `send(process, signal)` returns whether the process still existed."""
-        for process in [process for process, due_ns in self._stopped.items() if now_ns >= due_ns]:
-            del self._stopped[process]
-            message = failures.overdue(self._name(process), process, self.timeout_seconds, stopped=True)
-            self.reported(self._failure(process, "Stopped", message, now_ns), now_ns)
-        if now_ns >= self.begin_ns + self.most_seconds * 1e9:
-            for process in self.running:
-                message = failures.overdue(self._name(process), process, self.most_seconds)
-                self.reported(self._failure(process, LATE, message, now_ns), now_ns)
-            self.most_seconds = math.inf
-        for number in [number for number, due_ns in self._due.items() if now_ns >= due_ns]:
-            del self._due[number]
-            if number == _GIVE_UP:
-                self._give_up(now_ns)
-            else:
-                self._signalled |= {(process, number) for process in self.running if send(process, number)}
-            if number == signal.SIGKILL:
-                self._due[_GIVE_UP] = now_ns + _GIVE_UP_SECONDS * 1e9
-
-    def _give_up(self, now_ns: int) -> None:
-        for process, rank in self.running.items():
-            message = (
-                f"{self._name(process)} (process {process}) was killed but does not end: it is blocked in the kernel, "
-                "as in a read from hung storage; see `dmesg` and the state of the file system"
-            )
-            failure = self._failures.get(rank) or self._failure(process, "Stuck", message, now_ns, _KILLED)
-            self.ends[rank] = RankEnd(rank=rank, status=failure.status, failure=failure)
-        self.running.clear()
-
-    def _explain(self, process: int, code: int, now_ns: int) -> Failure | None:
-        """Return why a process failed, or None; an echo if it only obeyed the signal that ends the others."""
-        rank, name = self.running[process], self._name(process)
-        report = self._failures.get(rank)
-        is_requested = report.echo or report.kind == INTERRUPTED if report else code in (0, -signal.SIGTERM)
-        killed = (process, signal.SIGKILL) in self._signalled
-        if self._interruption is not None:
-            caught_signal = self.done is not None and code >= 0  # another program then ends by a status of its own
-            if is_requested or caught_signal or killed:
-                return replace(self._interruption, rank=rank)
-        obeyed = is_requested and (process, signal.SIGTERM) in self._signalled
-        if report is not None:
-            return replace(report, echo=report.echo or obeyed)
-        if killed:
-            message = f"{name} (process {process}) did not stop within {self.grace_seconds:g} s and was killed"
-            return self._failure(process, "Stuck", message, now_ns, _KILLED)
-        if code < 0:
-            if obeyed:
-                return _interrupted(rank, signal.SIGTERM, now_ns, echo=True)
-            message = failures.killed_by(name, process, -code, self.role.remedy)
-            return self._failure(process, "Signal", message, now_ns, 128 - code)
-        if code in (self.done or (0,)):
-            return None
-        return self._failure(process, "Exit", f"{name} ended with exit status {code}", now_ns, code)
-
-    def _name(self, process: int) -> str:
-        return f"{self.role.name} {self.running[process]}"
-
-    def _failure(
-        self, process: int, kind: str, message: str, now_ns: int, status: int = DlemuError.exit_status
-    ) -> Failure:
-        """Return the failure of a process that can't report itself; "Stuck" follows from another rank's failure."""
-        rank = self.running[process]
-        return Failure(rank=rank, kind=kind, message=message, status=status, at_ns=now_ns, echo=kind == "Stuck")
-
-
-def _interrupted(rank: int, signal_number: int, at_ns: int, *, echo: bool) -> Failure:
-    name = "Ctrl-C (SIGINT)" if signal_number == signal.SIGINT else signal.Signals(signal_number).name
-    message = f"interrupted by {name}"
-    return Failure(rank=rank, kind=INTERRUPTED, message=message, status=128 + signal_number, at_ns=at_ns, echo=echo)
 
 
 def run_ranks(
@@ -188,7 +45,7 @@ def run_ranks(
     timeout_seconds: float,
     grace_seconds: float = 5.0,  # after a failure, for the other ranks to notice it and clean up, before SIGKILL
     most_seconds: float = math.inf,
-    done: Sequence[int] | None = None,
+    done: Sequence[int] = (),
     on_look: Callable[[], object] = lambda: None,
 ) -> list[RankEnd]:
     """Run `main(comm)` in `ranks` forked processes and return how each of them ended, in rank order.
@@ -248,7 +105,7 @@ def run_crew(
         run,
         role=role,
         timeout_seconds=timeout_seconds,
-        grace_seconds=_CREW_GRACE_SECONDS,
+        grace_seconds=2.0,  # workers have nothing to save
         most_seconds=most_seconds,
     )
     failure = first_failure(ends)
@@ -322,7 +179,7 @@ class _Supervisor:
         """Sleep, and handle what happened meanwhile. Raises PeerLostError when the ranks are being ended."""
         time.sleep(seconds)
         self._handle()
-        if self.ending.began or not self.ending.running:
+        if self.ending.failures or not self.ending.running:
             raise PeerLostError("the ranks of this host are being ended")
 
     def end(self) -> None:
@@ -347,7 +204,7 @@ class _Supervisor:
                 self.link = None
             self.leader.look()
         except PeerLostError as error:
-            self.ending.reported(failures.describe(self.ranks.members[0], error), time.monotonic_ns())
+            self.ending.reported(describe(self.ranks.members[0], error), time.monotonic_ns())
             self.link = None
 
     def _handle(self) -> None:
@@ -410,7 +267,7 @@ class _Supervisor:
             signal.signal(signal.SIGTERM, signal.SIG_IGN)
             if isinstance(error, SystemExit) and not error.code:
                 return 0
-            failure = failures.describe(rank, error, self.ending.role)
+            failure = describe(rank, error, self.ending.role)
             with contextlib.suppress(OSError):
                 self._report(failure)
             return failure.status
@@ -460,7 +317,7 @@ def end_adopted(earlier_children: frozenset[int], grace_seconds: float) -> None:
 
     A process that ignores SIGTERM (multiprocessing's resource tracker) has the grace to end by itself.
     """
-    for number, seconds in ((signal.SIGTERM, grace_seconds), (signal.SIGKILL, _GIVE_UP_SECONDS)):
+    for number, seconds in ((signal.SIGTERM, grace_seconds), (signal.SIGKILL, Ending.give_up_seconds)):
         signalled: set[int] = set()
         deadline_seconds = time.monotonic() + seconds
         while (adopted := _children() - earlier_children) and time.monotonic() < deadline_seconds:

@@ -183,27 +183,27 @@ def start_within(seconds: float) -> Iterator[None]:
     MPI_Init spins forever for ranks that never come, and holds the interpreter: so a forked child keeps the time.
     """
     process = os.getpid()
-    child = fork_process(lambda: _keep_time(process, seconds))
+
+    def keep_time() -> int:
+        die_with_parent(process)
+        name_process("dlemu-start")
+        time.sleep(seconds + _TURN_SECONDS * (process % _TURNS))
+        print(
+            f"dlemu: MPI did not start within {seconds:g} s (timeout_seconds): a rank that the launcher started hangs "
+            "before that, or MPI can't reach it; check the other hosts, or raise timeout_seconds",
+            file=sys.stderr,
+        )
+        flush_output()
+        remove_shared_memory(process)
+        os.kill(process, signal.SIGTERM)
+        return 0
+
+    child = fork_process(keep_time)
     try:
         yield
     finally:
         os.kill(child, signal.SIGKILL)
         os.waitpid(child, 0)
-
-
-def _keep_time(process: int, seconds: float) -> int:
-    die_with_parent(process)
-    name_process("dlemu-start")
-    time.sleep(seconds + _TURN_SECONDS * (process % _TURNS))
-    print(
-        f"dlemu: MPI did not start within {seconds:g} s (timeout_seconds): a rank that the launcher started hangs "
-        "before that, or MPI can't reach it; check the other hosts, or raise timeout_seconds",
-        file=sys.stderr,
-    )
-    flush_output()
-    remove_shared_memory(process)
-    os.kill(process, signal.SIGTERM)
-    return 0
 
 
 def remove_shared_memory(process: int | str = "self", names: tuple[str, ...] = _MPI_MEMORY) -> None:

@@ -14,7 +14,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
-from concurrent.futures import Future
+from concurrent.futures import Future, wait
 from types import FrameType
 from typing import TypeVar
 
@@ -168,19 +168,9 @@ def _prctl(option: int, argument: int) -> None:
         raise OSError(error, os.strerror(error))
 
 
-class PatienceError(DlemuError):
-    """A call took too long: its file system probably hangs, and would block the next call to it as well."""
-
-
-def within(seconds: float, call: Callable[[], T], what: str) -> T:
-    """Return what `call` returns, or raise what it raises; PatienceError when that takes longer.
-
-    A call that blocks in the kernel, such as a `stat` of a hung file system, goes on in a daemon thread. Use this from
-    the main thread: it only waits, so Ctrl-C is handled. A SIGTERM after more than half of the wait most likely comes
-    from a supervisor that missed this process because of the call: PatienceError then names `what`, too.
-    """
-    began_seconds = time.monotonic()
-    outcome: Future[T] = Future()
+def in_thread(call: Callable[[], T], name: str) -> Future[T]:
+    """Call in a daemon thread, which does not keep the process from ending; return what it returns, or raises."""
+    outcome = Future[T]()
 
     def run() -> None:
         try:
@@ -188,11 +178,26 @@ def within(seconds: float, call: Callable[[], T], what: str) -> T:
         except BaseException as error:
             outcome.set_exception(error)
 
-    thread = threading.Thread(target=run, name="dlemu-patience", daemon=True)
-    start_thread(thread)
+    start_thread(threading.Thread(target=run, name=name, daemon=True))
+    return outcome
+
+
+class PatienceError(DlemuError):
+    """A call took too long: its file system probably hangs, and would block the next call to it as well."""
+
+
+def within(seconds: float, call: Callable[[], T], what: str) -> T:
+    """Return what `call` returns, or raise what it raises; PatienceError when that takes longer.
+
+    A call that blocks in the kernel, such as a `stat` of a hung file system, goes on in its thread. Use this from the
+    main thread: it only waits, so Ctrl-C is handled. A SIGTERM after more than half of the wait most likely comes from
+    a supervisor that missed this process because of the call: PatienceError then names `what`, too.
+    """
+    began_seconds = time.monotonic()
+    outcome = in_thread(call, "dlemu-patience")
     interruption: BaseException | None = None
     try:
-        thread.join(min(seconds, threading.TIMEOUT_MAX))
+        wait([outcome], min(seconds, threading.TIMEOUT_MAX))
     except Interrupted as caught:
         interruption = caught
         if outcome.done() or caught.signal_number != signal.SIGTERM or time.monotonic() - began_seconds < seconds / 2:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Iterable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,6 +12,7 @@ from datagen.errors import SpaceError
 from datagen.owned import create_new
 
 Rows = NDArray[np.void]
+_PREFIX = "rows_"  # of the logs' names
 
 
 class RowLog:
@@ -25,13 +25,11 @@ class RowLog:
     def add(self, **columns: int) -> None:
         """Add a row; columns that are not given are 0. Raises SpaceError."""
         assert self._dtype.names is not None  # a structured type
-        self.extend(np.array([tuple(columns.get(name, 0) for name in self._dtype.names)], self._dtype))
-
-    def extend(self, rows: Rows) -> None:
-        self._parts.append(rows)
+        row = np.array([tuple(columns.get(name, 0) for name in self._dtype.names)], self._dtype)
+        self._parts.append(row)
         if self._out < 0:
             return
-        data = rows.tobytes()
+        data = row.tobytes()
         try:
             if os.write(self._out, data) < len(data):
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
@@ -52,7 +50,12 @@ class RowLog:
             self._out = -1
 
 
-def read_row_logs(folder: str, names: Iterable[str], dtype: np.dtype[np.void]) -> Rows:
-    """Return the rows in these files of a run's live folder, without a half-written last row of a rank."""
-    logs = (np.fromfile(os.path.join(folder, name), dtype) for name in sorted(names))
-    return np.concatenate([np.empty(0, dtype), *logs])
+def row_log_name(rank: int) -> str:
+    """Return the name of a rank's log in a run's live folder."""
+    return f"{_PREFIX}{rank:05d}"
+
+
+def read_row_logs(folder: str, dtype: np.dtype[np.void]) -> Rows:
+    """Return the rows of all ranks in a run's live folder, without a half-written last row of a rank."""
+    names = sorted(name for name in os.listdir(folder) if name.startswith(_PREFIX))
+    return np.concatenate([np.empty(0, dtype), *(np.fromfile(os.path.join(folder, name), dtype) for name in names)])

@@ -48,11 +48,11 @@ class TorchrunProcess(Launched):
             if not 0 <= local_rank < local_size or not 0 <= first <= size - local_size:
                 raise ValueError("they contradict each other")
         except (KeyError, ValueError) as error:
-            given = ", ".join(f"{name}={environment[name]}" for name in _VARIABLES if name in environment)
+            variables = ", ".join(f"{name}={environment[name]}" for name in _VARIABLES if name in environment)
             raise UserError(
                 f"this process was started by torchrun, or what sets its variables, but these make no sense ({error}): "
-                f"{given}; wanted RANK below WORLD_SIZE, LOCAL_RANK below LOCAL_WORLD_SIZE (how many processes this "
-                "host has), and the ranks of a host one after the other"
+                f"{variables}; wanted RANK below WORLD_SIZE, LOCAL_RANK below LOCAL_WORLD_SIZE (how many processes "
+                "this host has), and the ranks of a host one after the other"
             ) from error
         self._keeps_store = rank == 0 and environment.get("TORCHELASTIC_USE_AGENT_STORE") != "True"
         self._start = ".".join(environment.get(f"TORCHELASTIC_{name}", "") for name in ("RUN_ID", "RESTART_COUNT"))

@@ -103,9 +103,9 @@ def _check_shared(workload: Workload, rank_0s_manifest: manifest.Manifest | None
     spec, storage = workload.dataset, open_storage(workload.storage_spec.buffered)
 
     def is_shared() -> bool:
-        found = manifest.read(spec.data_folder, storage)
-        is_copy = found is not None and found.complete and not manifest.differing_keys(found.spec, spec)
-        return is_copy or found == rank_0s_manifest
+        own = manifest.read(spec.data_folder, storage)
+        is_copy = own is not None and own.complete and not manifest.differing_keys(own.spec, spec)
+        return is_copy or own == rank_0s_manifest
 
     if not comes_into_sight(is_shared):
         raise UserError(
@@ -118,10 +118,10 @@ def verify_dataset(workload: Workload, comm: Comm, on_event: OnEvent) -> None:
     """Compare this rank's share of the bytes; rank 0 reports all findings. Raises DatasetError if there are any."""
     spec = workload.dataset
     progress = _progress(comm, "verified", on_event)
-    found = verify(
+    own_findings = verify(
         spec, workload.storage_spec, rank=comm.rank, ranks=comm.size, threads=_threads(comm), progress=progress
     )
-    shares = comm.gather(found)
+    shares = comm.gather(own_findings)
     if shares is None:
         return
     findings = tuple(finding for share in shares for finding in share)

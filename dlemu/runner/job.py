@@ -15,9 +15,10 @@ from typing import Any
 
 from datagen.errors import SpaceError, UserError
 from datagen.owned import OwnFolder
+from datagen.withheld import scrubbed
 from dlemu.config.schema import Workload
 from dlemu.ranks import Comm, within
-from dlemu.results import ADVICE, KILLED
+from dlemu.results import ADVICE
 from dlemu.results.kinds import kind_wanted
 from dlemu.results.live import write_live_facts
 from dlemu.results.measured import MeasuredLog, write_measured, write_summary
@@ -73,14 +74,9 @@ def run_alone(
     return with_ranks(request.words, on_event, lambda ranks: _run(ranks, request, on_event, kind), on_look)
 
 
-def _kind_for(workload: Workload) -> JobKind:
-    kind: JobKind = kind_wanted(workload).load_job().job
-    return kind
-
-
 def checked(workload: Workload, kind: JobKind | None = None) -> Workload:
     """Return the workload with the kind's own defaults filled in. Raises UserError for impossible settings."""
-    kind = kind or _kind_for(workload)
+    kind = kind or kind_wanted(workload).load_job().job
     workload = kind.complete(workload)
     if workload.workflow.train or not workload.workflow.generate_data:  # a job that only generates data has no result
         check_folder(workload.output.folder or new_folder(workload.results_name, kind.prefix))
@@ -89,7 +85,7 @@ def checked(workload: Workload, kind: JobKind | None = None) -> Workload:
 
 def _run(ranks: Ranks, request: JobRequest, on_event: OnEvent, chosen: JobKind | None) -> JobResult | None:
     workload = ranks.configure(lambda: checked(request.load(), chosen))
-    kind = chosen or _kind_for(workload)
+    kind: JobKind = chosen or kind_wanted(workload).load_job().job
     if (allow_making := request.allow_making) is not None:
 
         def with_missing_data() -> Workload:
@@ -129,7 +125,7 @@ def prepare(kind: JobKind, workload: Workload, ranks: int, *, wants_verdict: boo
     own_folder = make_folder(folder, ranks, names, also=kind.made_folder(job))
     try:
         kind.begin(job)
-        write_live_facts(folder, kind.facts(job, kind.new_journal(), KILLED), advice=ADVICE)
+        write_live_facts(folder, kind.facts(job), advice=ADVICE)
     except (UserError, OSError):
         drop_folder(own_folder)
         raise
@@ -160,11 +156,11 @@ def save_failed(kind: JobKind, job: Job, folder: OwnFolder, on_event: OnEvent, f
     """Save what the ranks of a failed run left in its live folder; if that is nothing, remove the run's folder."""
     removed = kind.clean_up(job)
     log = kind.salvage(job.live_folder)
-    if log is None or not len(log):
+    if log is None:
         drop_folder(folder)
         if removed:
             on_event(Doing(removed))
         return None
-    save(kind, job, log, on_event, failure)
+    save(kind, job, log, on_event, scrubbed(failure, job.workload.storage.storage_options))
     kept = f"kept, marked incomplete, in {job.folder}: {count(len(log), kind.row_noun)} measured before that"
     return Kept(job.folder, "; ".join(filter(None, (kept, removed))))

@@ -21,13 +21,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from datagen.errors import UserError
-from datagen.withheld import scrubbed
 from dlemu.config.dump import published
 from dlemu.config.schema import Workload
 from dlemu.machine.environment import describe_folder, existing_folder
 from dlemu.metrics.rows import Rows
 from dlemu.ranks import Comm, within
-from dlemu.ranks.row_log import RowLog, read_row_logs
+from dlemu.ranks.row_log import RowLog, read_row_logs, row_log_name
 from dlemu.results import FACTS, KILLED, LIVE
 from dlemu.results.kinds import kind_named
 from dlemu.results.live import Figure, Follower, Progress, RunJournal, read_journal, salvaged
@@ -92,8 +91,7 @@ class JobKind:
 
     def live_rows(self, live_folder: str) -> Any:
         """Return the rows that the ranks of a run have written so far into its live folder."""
-        names = [name for name in os.listdir(live_folder) if name.startswith("rows_")]
-        return read_row_logs(live_folder, names, self.dtype)
+        return read_row_logs(live_folder, self.dtype)
 
     def saved_rows(self, folder: str) -> Rows:
         """Return the rows of a saved run; raises UserError where they are missing or damaged."""
@@ -116,14 +114,14 @@ class JobKind:
 
     def follow(self, facts: Any, live_folder: str) -> Follower:
         """Return what tells how far a run is, given its facts from before its first row, and its live folder."""
-        return partial(self._progress, facts, live_folder)
+        return partial(self.progress, facts, live_folder)
 
-    def _progress(self, facts: RunFacts, live_folder: str) -> Progress | None:
+    def progress(self, facts: Any, live_folder: str) -> Progress | None:
         """Return how far a run is, with those metrics of its rows so far that sweeps show."""
         log = self.salvage(live_folder)
-        if log is None or not len(log):
+        if log is None:
             return None
-        run = self.run_of("", replace(facts, journal=log.journal), log.rows, log.telemetry)
+        run = self.measured("", facts, log, KILLED)
         parts = kind_named(self.name).load_job()
         figures: tuple[Figure, ...] = ()
         with contextlib.suppress(UserError):  # rows that are not complete yet
@@ -136,32 +134,35 @@ class JobKind:
         now_ns = time.monotonic_ns()
         return self.journal_type(wall_clock_offset_ns=time.time_ns() - now_ns, started_ns=now_ns)
 
-    def facts(self, job: Any, journal: Any, failure: str | None, telemetry: Telemetry = ()) -> Any:
-        """Return the facts of a job; `failure` says why the run is incomplete, None if it is complete."""
+    def facts(self, job: Any) -> Any:
+        """Return what is known of a run before its first row; `measured` adds what its ranks logged."""
         return self.facts_type(
             kind=self.name,
             workload=published(job.workload),
             ranks=job.ranks,
             seed=job.seed,
             started_at=job.started_at,
-            journal=journal,
-            recorders=tuple(host.head for host in telemetry),
-            failure=None if failure is None else scrubbed(failure, job.workload.storage.storage_options),
+            journal=self.new_journal(),
+            failure=KILLED,
             **self.own_facts(job),
         )
 
     def salvage(self, live_folder: str) -> MeasuredLog[Any] | None:
         """Return the log of a failed run from the files that its ranks left; None if nothing was measured."""
         journal = read_journal(live_folder, self.journal_type)
-        if journal is None:
+        if journal is None or not len(rows := self.live_rows(live_folder)):
             return None
-        journal = journal.noting(requests=requests_so_far(live_folder))
-        return MeasuredLog(self.live_rows(live_folder), journal, read_logs(live_folder))
+        return MeasuredLog(rows, journal.noting(requests=requests_so_far(live_folder)), read_logs(live_folder))
 
     def result(self, job: Any, log: MeasuredLog[Any], failure: str | None = None) -> Any:
-        """Return the measured run; `failure` says why it is incomplete, None if it is complete."""
-        facts = self.facts(job, log.journal, failure, log.telemetry)
-        return self.run_of(job.folder, facts, log.rows, log.telemetry)
+        """Return the run of a job; `failure` says why it is incomplete, None if it is complete."""
+        return self.measured(job.folder, self.facts(job), log, failure)
+
+    def measured(self, folder: str, facts: Any, log: MeasuredLog[Any], failure: str | None) -> Any:
+        """Return the run whose `facts` from before its first row this log of its ranks completes."""
+        heads = tuple(host.head for host in log.telemetry)
+        facts = replace(facts, journal=log.journal, recorders=heads, failure=failure)
+        return self.run_of(folder, facts, log.rows, log.telemetry)
 
     def read(self, folder: str) -> Any:
         """Read a run's folder, or what a killed one left in live/, and compute all metrics anew; raises UserError."""
@@ -170,15 +171,12 @@ class JobKind:
             facts = read_facts(path, self.facts_type)
             run = self.run_of(folder, facts, self.saved_rows(folder), read_readings(folder, facts))
         else:
-            facts = read_facts(live_path, self.facts_type)
-            log = salvaged(folder, self.salvage)
-            if log is None or not len(log):
+            facts, log = read_facts(live_path, self.facts_type), salvaged(folder, self.salvage)
+            if log is None:
                 raise UserError(
                     f"{folder} holds a run that was killed before its first {self.row_noun} was measured: run it again"
                 )
-            heads = tuple(host.head for host in log.telemetry)
-            facts = replace(facts, journal=log.journal, recorders=heads, failure=KILLED)
-            run = self.run_of(folder, facts, log.rows, log.telemetry)
+            run = self.measured(folder, facts, log, KILLED)
         self.check(run)
         check_hosts(run)
         try:
@@ -217,7 +215,7 @@ class JobKind:
 
     def live_names(self, rank: int) -> Iterable[str]:
         """Return the names of the files that a rank writes into the run's live folder."""
-        return (f"rows_{rank:05d}",)
+        return (row_log_name(rank),)
 
     def made_folder(self, job: Any) -> str | None:
         """Return a folder that the run creates if it is missing, and that is removed again if nothing was measured."""
@@ -242,8 +240,7 @@ class JobKind:
         record.start(lambda: self.watched_folders(job))
         folder = next(iter(self.watched_folders(job)), None)
         record.describe(lambda: None if folder is None else describe_folder(existing_folder(folder)))
-        (log_name,) = self.live_names(comm.rank)
-        log = RowLog(self.dtype, job.live_path(log_name))
+        log = RowLog(self.dtype, job.live_path(row_log_name(comm.rank)))
         comm.all_reduce_max(0)  # a barrier: all ranks begin together
         self.measure(job, comm, log, notify)
         log.close()
@@ -256,7 +253,7 @@ class JobKind:
 
     def reporter(self, job: Any, notify: Notify) -> Reporter:
         """Return what rank 0 calls at every row, so that the progress of all ranks is reported."""
-        return Reporter(self.follow(self.facts(job, self.new_journal(), None), job.live_folder), notify)
+        return Reporter(self.follow(self.facts(job), job.live_folder), notify)
 
     def clean_up(self, job: Any) -> str:
         """Remove unfinished files of a failed run; return a phrase for what was removed or left, empty for nothing."""

@@ -31,5 +31,5 @@ def run_as_placeholder(overrides: Sequence[str]) -> bool:
 
 def start_seconds(overrides: Sequence[str]) -> float:
     """Return how long ranks may wait for each other until rank 0 has read the workload: as the command line says."""
-    given = [match[1] for match in map(_TIMEOUT.fullmatch, overrides) if match]
-    return float(given[-1] if given else 0) or Workload.timeout_seconds
+    seconds = [match[1] for match in map(_TIMEOUT.fullmatch, overrides) if match]
+    return float(seconds[-1] if seconds else 0) or Workload.timeout_seconds

@@ -45,11 +45,10 @@ class RunUserError(RunFailedError, UserError):
     """A `RunFailedError` that the user can fix: a damaged file, a full disk."""
 
 
-def failed_run(failure: Failure, kept: Kept | None = None, saving_error: str = "") -> RunFailedError:
-    """Return the error of a failed run; `kept` is what was saved of it, `saving_error` why nothing could be."""
+def failed_run(failure: Failure, kept: Kept | None = None) -> RunFailedError:
+    """Return the error of a failed run; `kept` is what was saved of it."""
     error_type = RunUserError if failure.status == UserError.exit_status else RunFailedError
-    sentences = (failure.message, saving_error, kept.sentence if kept else "")
-    error = error_type("\n".join(filter(None, sentences)))
+    error = error_type(f"{failure.message}\n{kept.sentence}" if kept else failure.message)
     error.failure, error.kept, error.exit_status = failure, kept, failure.status
     if failure.traceback:
         error.add_note(failure.traceback.rstrip())
@@ -176,9 +175,8 @@ def _saved(failure: Failure, folder: str, save_failed: SaveFailed) -> RunFailedE
     except DlemuError as error:
         # The run and its saving may fail for the same full disk: then the second message alone, which says what to do.
         is_same_disk = type(error).__name__ == failure.kind == SpaceError.__name__ and folder in failure.message
-        if is_same_disk or str(error) == failure.message:
-            return failed_run(replace(failure, message=str(error)))
-        return failed_run(failure, saving_error=str(error))
+        is_one = is_same_disk or str(error) == failure.message
+        return failed_run(replace(failure, message=str(error) if is_one else f"{failure.message}\n{error}"))
 
 
 def with_ranks(

@@ -80,7 +80,7 @@ def check_folder(folder: str) -> None:
             problem = "belongs to another run, which is still active"
         elif read_journal(live, RunJournal) is not None:
             problem = f"holds what a run measured before it was killed: `{report_command(folder)}` shows it"
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise SpaceError(f"{live} can't be read ({error}); set output.folder to a new folder") from error
     if problem:
         raise SpaceError(f"{folder} {problem}; set output.folder to a new folder")

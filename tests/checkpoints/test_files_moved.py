@@ -18,7 +18,7 @@ from datagen.errors import UserError
 from datagen.storage import memory, posix
 from datagen.storage.storage_base import FOLDERS, StorageBase, StorageSpec, open_storage
 from dlemu.checkpoints.file_content import FileContent, files_of
-from dlemu.checkpoints.io_rows import IO_COLUMNS, IO_DTYPE, read_logs, rows_path
+from dlemu.checkpoints.io_rows import IO_COLUMNS, IO_DTYPE
 from dlemu.checkpoints.movers import RING_BYTES, make_buffers
 from dlemu.checkpoints.read_files import CheckpointReader, read_pattern
 from dlemu.checkpoints.shards import FileLayout, Tensor
@@ -33,7 +33,7 @@ from dlemu.checkpoints.stored import (
 )
 from dlemu.checkpoints.write_files import CheckpointWriter, PieceRing
 from dlemu.config.schema import Checkpoint, Datatype, Model
-from dlemu.ranks.row_log import RowLog
+from dlemu.ranks.row_log import RowLog, read_row_logs, row_log_name
 
 HEAD, TAIL = b"head of the file", b"end"
 DEFAULT = Checkpoint()
@@ -237,12 +237,12 @@ def test_a_checkpoint_that_is_half_removed_is_no_whole_one(tmp_path: Path) -> No
 
 
 def test_rows_outlive_the_rank_that_wrote_them(tmp_path: Path) -> None:
-    log = RowLog(IO_DTYPE, rows_path(str(tmp_path), 3))
+    log = RowLog(IO_DTYPE, f"{tmp_path}/{row_log_name(3)}")
     log.add(rank=3, phase=1, checkpoint=2, bytes=77)
     log.close()
-    with open(tmp_path / "checkpoint_00003.rows", "ab") as out:
+    with open(tmp_path / row_log_name(3), "ab") as out:
         out.write(b"half a row")
-    rows = read_logs(str(tmp_path))
+    rows = read_row_logs(str(tmp_path), IO_DTYPE)
     assert rows.dtype.names == tuple(IO_COLUMNS)
     assert rows[["rank", "checkpoint", "bytes"]].tolist() == [(3, 2, 77)]
     assert FOLDERS.direct_writes is False

@@ -13,7 +13,7 @@ import pytest
 
 from datagen.errors import SpaceError, UserError
 from datagen.storage import posix
-from dlemu.checkpoints.io_rows import IO_DTYPE, rows_path
+from dlemu.checkpoints.io_rows import IO_DTYPE
 from dlemu.checkpoints.stored import (
     BLOCKS,
     NOTE,
@@ -27,7 +27,7 @@ from dlemu.checkpoints.stored import (
     write_note,
 )
 from dlemu.config.schema import Checkpoint, Model
-from dlemu.ranks.row_log import RowLog
+from dlemu.ranks.row_log import RowLog, row_log_name
 
 STORAGE = posix.Storage()
 BLOCK = block_name(1, 2)
@@ -108,6 +108,7 @@ def test_a_note_is_read_as_it_was_written(tmp_path: Path) -> None:
     [
         (b"{", r"is damaged \(.*write the checkpoint again"),
         (b"\xff", r"is damaged \(.*write the checkpoint again"),
+        (b'{"odd":' * 100_000, r"is damaged \(.*write the checkpoint again"),
         (b'{"seed": 1}', r"is damaged \(.*write the checkpoint again"),
         ("version", "was written by another version of dlemu: write the checkpoint again"),
         ("bulk_version", "was written by another version of dlemu: write the checkpoint again"),
@@ -177,9 +178,9 @@ def test_a_disk_without_room_for_a_row_is_named(full: str, tmp_path: Path, monke
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         return len(data) - 1
 
-    log = RowLog(IO_DTYPE, rows_path(str(tmp_path), 3))
+    log = RowLog(IO_DTYPE, f"{tmp_path}/{row_log_name(3)}")
     monkeypatch.setattr(os, "write", write)
-    words = "checkpoint_00003.rows could not be written: No space left on device; free some space, or set output.folder"
+    words = "rows_00003 could not be written: No space left on device; free some space, or set output.folder"
     with pytest.raises(SpaceError, match=words):
         log.add(rank=3)
     monkeypatch.undo()

@@ -16,12 +16,12 @@ from dlemu.cli.predict import command
 from dlemu.config import load
 from dlemu.jobs.checkpoint.analyse import CheckpointRun, snapshot_seconds
 from dlemu.jobs.checkpoint.prediction import (
+    PREDICTION,
     WATCHDOG,
     CheckpointPrediction,
     KnownStorage,
     PredictedPhase,
     predict,
-    read_prediction,
     run_prediction,
     speed_of,
 )
@@ -29,6 +29,7 @@ from dlemu.jobs.checkpoint.run import read_checkpoint_run
 from dlemu.jobs.checkpoint.summary import PhaseSummary, TrainingCost
 from dlemu.metrics.checkpoint_rates import GIB, cost_percent
 from dlemu.report.page import write_page
+from dlemu.results.answer_files import read_answer
 from dlemu.results.drive import OUTSIDE
 from dlemu.runner.prediction_request import PredictionRequest
 from tests.results.handmade import CHECKPOINT_RUNS
@@ -206,7 +207,7 @@ def test_the_command_answers_by_the_kind_of_the_workload(tmp_path: Path) -> None
     words = [*WORDS, f"output.folder={folder}", "output.report=false", "--mb-per-second", "5000"]
     shown = CliRunner().invoke(command, words)
     assert shown.exit_code == 0, shown.output
-    answer = read_prediction(str(folder))
+    answer = read_answer(str(folder), PREDICTION, CheckpointPrediction)
     assert answer is not None
     assert answer.write is not None
     assert f"{answer.write.seconds:.3g} s a checkpoint" in shown.stdout

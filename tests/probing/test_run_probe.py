@@ -22,10 +22,11 @@ from dlemu.jobs.probe import requests
 from dlemu.jobs.probe import run as run_probe
 from dlemu.jobs.probe.probe_file import probe_file
 from dlemu.jobs.probe.requests import _cell_of_requests, choose_engine, measure_cell
-from dlemu.jobs.probe.result import CellSpec, Latency, ProbeAnswer, ProbeCell, Requests
-from dlemu.jobs.probe.run import probe_target, read_probe
+from dlemu.jobs.probe.result import PROBE, CellSpec, Latency, ProbeAnswer, ProbeCell, Requests
+from dlemu.jobs.probe.run import probe_target
 from dlemu.jobs.training.evict import treatment_of
 from dlemu.machine.environment import describe_folder
+from dlemu.results.answer_files import read_answer
 from dlemu.runner.events import Doing
 from tests.shown import details
 
@@ -204,7 +205,7 @@ def test_every_cell_of_the_grid_is_measured_and_kept_at_once(measured: list[Any]
     kept: list[Any] = []
 
     def look(event: Any) -> None:
-        kept.append((event.part, read_probe(str(tmp_path / "results"))))
+        kept.append((event.part, read_answer(str(tmp_path / "results"), PROBE, ProbeAnswer)))
 
     answer = probed(tmp_path, tmp_path / "place", "results", **grid, seconds=0.7, file_bytes=3 * MIB, on_event=look)
     assert [(one.access, one.size_bytes, one.depth) for one in answer.cells] == [
@@ -214,7 +215,7 @@ def test_every_cell_of_the_grid_is_measured_and_kept_at_once(measured: list[Any]
     assert [len(told.cells) for _, told in kept] == list(range(1, 9))
     assert not any(told.complete for _, told in kept)
     assert tuple(one for one, _ in kept) == answer.cells
-    assert read_probe(str(tmp_path / "results")) == answer
+    assert read_answer(str(tmp_path / "results"), PROBE, ProbeAnswer) == answer
     assert answer.complete
     assert (answer.target, answer.engine) == (str(tmp_path / "place"), "threads")
     assert answer.storage.folder == str((tmp_path / "place").resolve())

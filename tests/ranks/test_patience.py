@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 import threading
+from concurrent.futures import Future, wait
 from types import FrameType
 
 import pytest
@@ -62,12 +63,10 @@ def test_who_is_ended_after_half_of_the_wait_says_what_it_waited_for(
 
 
 def test_an_interruption_as_the_call_returns_is_not_lost(monkeypatch: pytest.MonkeyPatch) -> None:
-    join = threading.Thread.join
-
-    def join_and_interrupt(thread: threading.Thread, _: float) -> None:
-        join(thread)
+    def wait_and_interrupt(outcomes: list[Future[int]], _: float) -> None:
+        wait(outcomes)
         raise Interrupted(signal.SIGTERM)
 
-    monkeypatch.setattr(threading.Thread, "join", join_and_interrupt)
+    monkeypatch.setattr("dlemu.ranks.process_control.wait", wait_and_interrupt)
     with pytest.raises(Interrupted):
         within(1e-9, lambda: 7, "counting")

@@ -13,8 +13,7 @@ from hypothesis import strategies as st
 
 from datagen.errors import DlemuError, UserError
 from dlemu.ranks import Failure, Interrupted, PeerLostError, first_failure
-from dlemu.ranks.failure import RankEnd, describe
-from dlemu.ranks.launch import Ending
+from dlemu.ranks.failure import Ending, RankEnd, describe
 
 SECOND_NS = 1_000_000_000
 GRACE_SECONDS = 10.0

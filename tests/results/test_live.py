@@ -33,7 +33,7 @@ def killed(folder: Path, steps: int = 7) -> RunLog:
     job = make_job(ranks=3, folder=str(folder))
     log = make_log(job)
     journal = log.journal.noting(ended_ns=None, cpu_seconds=())
-    write_live_facts(str(folder), TRAINING.facts(job, TRAINING.new_journal(), KILLED), advice="")
+    write_live_facts(str(folder), TRAINING.facts(job), advice="")
     journal.save(job.live_folder)
     done = log.rows[(log.rows["epoch"] == 1) & (log.rows["step"] <= steps)]
     for rank in range(job.ranks):
@@ -113,7 +113,7 @@ DAMAGE: dict[str, Callable[[Path], object]] = {
     "steps of nobody": lambda live: (live / "rank_00000.steps").write_bytes(b"\x01" * 2240),
     "facts that are null": lambda live: (live / "facts.json").write_text("null"),
     "checkpoints: a journal that is text": lambda live: (live / "journal.json").write_text("hello"),
-    "checkpoints: rows of nobody": lambda live: (live / "checkpoint_00001.rows").write_bytes(b"\x01" * 8 * 1000),
+    "checkpoints: rows of nobody": lambda live: (live / "rows_00001").write_bytes(b"\x01" * 8 * 1000),
 }
 
 
@@ -177,7 +177,7 @@ def killed_checkpoints(folder: Path, *, files: int = 3) -> CheckpointRun:
     journal.save(str(folder / LIVE))
     for rank in range(made.facts.ranks):
         own = made.rows[made.rows["rank"] == rank]
-        own[: files * 5].tofile(folder / LIVE / f"checkpoint_{rank:05d}.rows")
+        own[: files * 5].tofile(folder / LIVE / f"rows_{rank:05d}")
     return CheckpointRun(str(folder), replace(made.facts, journal=journal, failure=KILLED), made.rows)
 
 

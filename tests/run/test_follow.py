@@ -17,7 +17,7 @@ from dlemu.jobs.training.plan import TrainingJob
 from dlemu.jobs.training.run import TRAINING
 from dlemu.jobs.training.steplog import StepRows, log_name
 from dlemu.metrics.au import au_percent, kept_rows
-from dlemu.results import FACTS, KILLED, LIVE, SUMMARY
+from dlemu.results import FACTS, LIVE, SUMMARY
 from dlemu.results.live import Follower, Progress, going_on, write_live_facts
 from dlemu.results.measured import read_facts
 from dlemu.runner.events import Event, Reporter
@@ -29,7 +29,7 @@ def begun(folder: Path, **settings: Any) -> tuple[TrainingJob, StepRows]:
     """A run's folder as it is before the first step, and the rows that its ranks are going to write."""
     job = make_job(folder=str(folder), ranks=2, epochs=2, steps=12, **settings)
     (folder / LIVE).mkdir(parents=True)
-    write_live_facts(str(folder), TRAINING.facts(job, TRAINING.new_journal(), KILLED), advice="")
+    write_live_facts(str(folder), TRAINING.facts(job), advice="")
     return job, make_log(job).rows
 
 

@@ -13,9 +13,9 @@ from typing import Any
 
 import numpy as np
 
-from dlemu.checkpoints.io_rows import WRITE, IoRows
+from dlemu.checkpoints.io_rows import IO_COLUMNS, WHOLE, WRITE, IoRows
 from dlemu.config.schema import Checkpoint
-from dlemu.jobs.checkpoint.measured import PHASES, CheckpointRunFacts, MeasuredCheckpoints
+from dlemu.jobs.checkpoint.measured import PHASES, ROWS, CheckpointRunFacts
 from dlemu.jobs.checkpoint.summary import (
     Asynchronous,
     Cause,
@@ -40,24 +40,69 @@ from dlemu.metrics.limit import HELD_BACK_PERCENT
 from dlemu.metrics.rates import known
 from dlemu.metrics.t_interval import WINDOW, is_steady
 from dlemu.results.host_activity import HostActivity, highest
-from dlemu.results.measured import common_fields
+from dlemu.results.measured import MeasuredRun, common_fields
 from dlemu.results.parts import requests_of
+from dlemu.results.tables import rows_table, write_table
+from dlemu.telemetry import Telemetry
 
+_TIME_COLUMNS = ("began_ns", "started_ns", "moved_ns", "synced_ns", "ended_ns", "asked_ns", "released_ns")
 # Above this share of the rate at which hosts generate content, the storage might take more than was measured
 _NEAR_CEILING = 0.7
 
 
 @dataclass(frozen=True, eq=False)
-class CheckpointRun(MeasuredCheckpoints):
+class CheckpointRun(MeasuredRun):
     """Measurements and summary of one checkpoint run."""
+
+    facts: CheckpointRunFacts
+    rows: IoRows
+    """Rows of all ranks, one per file and one per whole checkpoint, with times by each host's own clock."""
+    telemetry: Telemetry = ()
 
     @cached_property
     def summary(self) -> CheckpointSummary:
         """Every published number; of a failed run, of what it measured until then, marked incomplete."""
         return _summary(self)
 
+    def write_rows(self) -> None:
+        """Write the parquet file of the rows; raises SpaceError."""
+        write_table(self.folder, ROWS, rows_table(self.rows, IO_COLUMNS))
 
-def _summary(run: MeasuredCheckpoints) -> CheckpointSummary:
+    @cached_property
+    def whole(self) -> IoRows:
+        """The rows of whole checkpoints, one per rank and checkpoint, with times by the first host's clock."""
+        return self._by_first_clock(self.rows[self.rows["file"] == WHOLE])
+
+    @cached_property
+    def files(self) -> IoRows:
+        """The rows of single files, by the same clock."""
+        return self._by_first_clock(self.rows[self.rows["file"] != WHOLE])
+
+    @property
+    def partial_files(self) -> IoRows:
+        """The rows of the files that were complete of the checkpoint under way when the run ended early, if any."""
+        under_way, rows = self.facts.journal.under_way, self.rows
+        if under_way is None or self.facts.failure is None:
+            return rows[:0]
+        is_own = (rows["phase"] == PHASES[under_way.phase]) & (rows["checkpoint"] == under_way.checkpoint)
+        files: IoRows = rows[is_own & (rows["file"] != WHOLE)]
+        return files
+
+    def _by_first_clock(self, rows: IoRows) -> IoRows:
+        nodes = self.facts.journal.rank_nodes
+        offsets = np.array([self.offset_ns(node) for node in nodes] or [0], np.int64)[rows["rank"]]
+        moved = rows.copy()
+        for name in _TIME_COLUMNS:
+            moved[name] += np.where(rows[name] > 0, offsets, 0)
+        return moved
+
+    def offset_ns(self, node: int) -> int:
+        """Return the first host's clock minus that of host `node`."""
+        offsets = self.facts.journal.clock_offsets_ns
+        return offsets[node] if node < len(offsets) else 0
+
+
+def _summary(run: CheckpointRun) -> CheckpointSummary:
     facts, journal, settings = run.facts, run.facts.journal, run.facts.workload.checkpoint
     write, write_findings = _phase(run, "write")
     read, read_findings = _phase(run, "read")
@@ -74,7 +119,7 @@ def _summary(run: MeasuredCheckpoints) -> CheckpointSummary:
         training = training_cost(settings, sizes.ranks_of_job, stall, recovery, drain)
     return CheckpointSummary(
         **common_fields(facts),
-        verdict=verdict_line(write, read) if facts.failure is None else incomplete_line(run, kept),
+        verdict=verdict_line(write, read) if facts.failure is None else incomplete_line(facts, run.partial_files, kept),
         scale=facts.workload.scale or None,
         files=sizes.files,
         bytes=sizes.bytes,
@@ -92,7 +137,7 @@ def _summary(run: MeasuredCheckpoints) -> CheckpointSummary:
     )
 
 
-def _phase(run: MeasuredCheckpoints, name: Phase) -> tuple[PhaseSummary | None, tuple[Finding, ...]]:
+def _phase(run: CheckpointRun, name: Phase) -> tuple[PhaseSummary | None, tuple[Finding, ...]]:
     """Return the summary and findings of the checkpoints that every rank wrote (or read); no summary without one."""
     of_phase = run.whole[run.whole["phase"] == PHASES[name]]
     by_checkpoint = [of_phase[of_phase["checkpoint"] == number] for number in set(of_phase["checkpoint"].tolist())]
@@ -199,7 +244,7 @@ def snapshot_seconds(settings: Checkpoint, largest_rank_bytes: int) -> float:
     return largest_rank_bytes / 1e9 / settings.snapshot_gb_per_second
 
 
-def _asynchronous(run: MeasuredCheckpoints, write: PhaseSummary, drain_seconds: float) -> Asynchronous:
+def _asynchronous(run: CheckpointRun, write: PhaseSummary, drain_seconds: float) -> Asynchronous:
     workload, rows = run.facts.workload, run.whole[run.whole["phase"] == WRITE]
     snapshot = snapshot_seconds(workload.checkpoint, run.facts.written.largest_rank_bytes)
     waits_ns = [rows["waited_ns"][rows["checkpoint"] == times.checkpoint].max() for times in write.checkpoints]
@@ -260,7 +305,7 @@ def judge(
     """
     device_full = (device_busy_percent or 0.0) >= BUSY_PERCENT
     what: Cause = "storage"
-    found = None
+    finding = None
     if phase.from_storage_percent is not None and phase.from_storage_percent < FROM_MEMORY_PERCENT:
         what, is_certain = "page cache", True
     elif phase.starved_percent >= STARVED_PERCENT:
@@ -268,17 +313,17 @@ def judge(
     elif phase.cpu_wait_percent >= WAIT_PERCENT and not device_full:
         what, is_certain = "host CPU", phase.cpu_wait_percent >= 2 * WAIT_PERCENT
         if throttled_percent is not None and throttled_percent >= HELD_BACK_PERCENT:
-            found = Finding.of(Code.CPU_QUOTA, "caution", throttled_percent=throttled_percent)
+            finding = Finding.of(Code.CPU_QUOTA, "caution", throttled_percent=throttled_percent)
     elif link_percent is not None and link_percent >= BUSY_PERCENT:
-        is_certain, found = True, Finding.of(Code.NETWORK_FULL, "caution", link_percent=link_percent)
+        is_certain, finding = True, Finding.of(Code.NETWORK_FULL, "caution", link_percent=link_percent)
     elif phase.cpu_percent >= THREAD_PERCENT and not device_full:
         what, is_certain = "host CPU", False
         setting = "checkpoint.writers" if name == "write" else "checkpoint.readers"
-        found = Finding.of(Caveat.TOO_FEW_THREADS, "caution", setting=setting, threads=threads)
+        finding = Finding.of(Caveat.TOO_FEW_THREADS, "caution", setting=setting, threads=threads)
     else:
         is_certain = device_full or (
             device_busy_percent is not None
             and phase.call_percent + phase.fsync_percent >= 90
             and (host_busy_percent or 0.0) < BUSY_PERCENT  # what carries the calls out needs cores, too
         )
-    return LimitedBy(what=what, confidence="high" if is_certain else "medium"), (found,) if found else ()
+    return LimitedBy(what=what, confidence="high" if is_certain else "medium"), (finding,) if finding else ()

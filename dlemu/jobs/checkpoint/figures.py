@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import altair as alt
 import numpy as np
-from numpy.typing import NDArray
 
-from dlemu.checkpoints.io_rows import READ, WRITE, IoRows
+from dlemu.checkpoints.io_rows import READ, WRITE
 from dlemu.jobs.checkpoint.analyse import CheckpointRun
+from dlemu.metrics.rates import Intervals
 from dlemu.report.figure_base import AMBER, BLUE, Figure, lines
 
-Floats = NDArray[np.float64]
 _BINS = 160
 
 
@@ -25,7 +24,9 @@ def checkpoint_throughput(run: CheckpointRun) -> Figure | None:
         of_phase = checkpoints[checkpoints["phase"] == phase]
         if not len(of_phase):
             continue
-        rates = _rate(run.files[run.files["phase"] == phase], edges)
+        files = run.files[run.files["phase"] == phase]
+        starts, ends = files["started_ns"], np.maximum(files["moved_ns"], files["started_ns"] + 1)
+        rates = Intervals(starts, ends, edges).rates(files["bytes"])  # bytes per ns, which are GB/s
         in_phase = (edges[1:] > of_phase["began_ns"].min()) & (edges[:-1] < of_phase["ended_ns"].max())
         points += [
             {"line": name, "at": round((edge - start) / 1e9, 3), "value": float(f"{gb:.4g}")}
@@ -40,17 +41,6 @@ def checkpoint_throughput(run: CheckpointRun) -> Figure | None:
         title = f"{faster} was {max(ratio, 1 / ratio):.1f} times as fast as {slower}"
     caption = "All ranks together. Where a line falls to zero within a checkpoint, the ranks wait for fsync."
     return Figure(title, caption, alt.layer(lines(points, x, "GB/s", chosen=(BLUE, AMBER))))
-
-
-def _rate(files: IoRows, edges: Floats) -> Floats:
-    """Return the GB/s in each interval, spreading each file's bytes evenly over the time of its transfer."""
-    each = files["bytes"] / np.maximum(files["moved_ns"] - files["started_ns"], 1)  # bytes/ns
-    times = np.concatenate([files["started_ns"], files["moved_ns"]])
-    order = np.argsort(times)
-    rates = np.cumsum(np.concatenate([each, -each])[order])  # from each of these times on
-    totals = np.concatenate([[0.0], np.cumsum(rates[:-1] * np.diff(times[order]))])
-    rate: Floats = np.diff(np.interp(edges, times[order], totals)) / (edges[1] - edges[0])
-    return rate
 
 
 FIGURES = (checkpoint_throughput,)

@@ -7,19 +7,19 @@ With `checkpoint.asynchronous`, files are written during the computation before 
 from __future__ import annotations
 
 import contextlib
-import os
 import time
 from collections.abc import Callable
+from concurrent.futures import Future
 from dataclasses import replace
 from functools import partial
 from itertools import chain
 
 from datagen.content import BulkContent
 from datagen.storage.storage_base import open_storage
-from dlemu.checkpoints.io_rows import IO_COLUMNS, IO_DTYPE, READ, WHOLE, WRITE, count_finished, finished_path, rows_path
+from dlemu.checkpoints.io_rows import IO_COLUMNS, IO_DTYPE, READ, WHOLE, WRITE, count_finished, finished_name
 from dlemu.checkpoints.movers import Columns, make_buffers
 from dlemu.checkpoints.read_files import CheckpointReader, check_is_file, read_pattern
-from dlemu.checkpoints.save import Saving
+from dlemu.checkpoints.save import begin_saving
 from dlemu.checkpoints.stored import explained, remove_checkpoint, write_note
 from dlemu.checkpoints.write_files import CheckpointWriter, PieceRing
 from dlemu.jobs.checkpoint.measured import CheckpointJournal, UnderWay
@@ -27,7 +27,7 @@ from dlemu.jobs.checkpoint.plan import CheckpointJob
 from dlemu.machine.clock import MonotonicClock
 from dlemu.machine.environment import describe_storage, existing_folder
 from dlemu.ranks import Comm, within
-from dlemu.ranks.row_log import RowLog
+from dlemu.ranks.row_log import RowLog, row_log_name
 from dlemu.results.measured import MeasuredLog
 from dlemu.runner.recording import RankRecord
 
@@ -47,7 +47,7 @@ class CheckpointRank:
         self._job, self._comm, self._watch, self._record = job, comm, watch, record
         self._storage = open_storage(job.storage_spec)
         self._clock = MonotonicClock()
-        self._log = RowLog(IO_DTYPE, job.live_path(rows_path("", comm.rank)))
+        self._log = RowLog(IO_DTYPE, job.live_path(row_log_name(comm.rank)))
 
     def run(self) -> MeasuredLog[CheckpointJournal] | None:
         """Write, then read; return the log of all ranks on rank 0. Raises DlemuError."""
@@ -105,11 +105,10 @@ class CheckpointRank:
         sizes = [file.size_bytes for file in job.files(rank, 1)]
         buffers = make_buffers(settings.writers, settings.transfer_size, max(sizes, default=0))
         self._record.note(ceiling_gb_per_second=self._measure_ceiling(buffers))
-        saving = Saving(settings, self._comm, self._clock, sum(sizes))
-        draining: Columns | None = None
+        draining: tuple[Columns, Future[int]] | None = None
         for checkpoint in range(1, job.writes + 1):
             self._compute()
-            waited_ns = self._end_write(saving, draining) if draining is not None else 0
+            waited_ns = self._end_write(*draining) if draining is not None else 0
             self._record.note(under_way=UnderWay(phase="write", checkpoint=checkpoint))
             if rank == 0:
                 self._storage.make_folder(job.folder_of(checkpoint))
@@ -117,38 +116,38 @@ class CheckpointRank:
             files = job.files(rank, checkpoint)
             writer = CheckpointWriter(self._storage, files, buffers, settings, job.timeout_seconds)
             whole = self._begin(WRITE, checkpoint, waited_ns)
-            whole["released_ns"] = saving.begin(partial(self._write_files, writer, whole))
+            write = partial(self._write_files, writer, whole)
+            whole["released_ns"], written = begin_saving(settings, self._comm, self._clock, sum(sizes), write)
             if settings.asynchronous:
-                draining = whole
+                draining = whole, written
             else:
-                self._end_write(saving, whole)
+                self._end_write(whole, written)
         if draining is not None:
             self._compute()
-            self._end_write(saving, draining)
+            self._end_write(*draining)
 
     def _write_files(self, writer: CheckpointWriter, whole: Columns, began_ns: int) -> None:
         whole["began_ns"] = began_ns  # after the snapshot, if asynchronous: the storage has no part in a snapshot
         writer.write(partial(self._add_file, whole))
-        checkpoint, live_folder = whole["checkpoint"], self._job.live_folder
         if not self._job.settings.fsync:
             return
-        if os.path.isdir(live_folder):  # hosts that don't see that folder can't count: each rank syncs
-            finished = count_finished(finished_path(live_folder, self._comm.node))
-            if finished < checkpoint * self._comm.local_size:
-                return  # the host's last rank syncs the checkpoint's folder, as file systems serialise such calls
+        checkpoint, finished_path = whole["checkpoint"], self._job.live_path(finished_name(self._comm.node))
+        # Hosts that don't see the live folder can't count, so that each rank syncs.
+        if finished_path and count_finished(finished_path) < checkpoint * self._comm.local_size:
+            return  # the host's last rank syncs the checkpoint's folder, as file systems serialise such calls
         before_ns, folder = time.monotonic_ns(), self._job.folder_of(checkpoint)
         within(self._job.timeout_seconds, lambda: self._storage.sync(folder), f"fsync of the folder {folder}")
         whole["folder_sync_ns"] = time.monotonic_ns() - before_ns
         whole["fsync_ns"] += whole["folder_sync_ns"]
 
-    def _end_write(self, saving: Saving, whole: Columns) -> int:
+    def _end_write(self, whole: Columns, written: Future[int]) -> int:
         """Wait until every rank has written its part, mark the checkpoint complete and remove one beyond `keep_last`.
 
         Return for how many ns training waited for it, if it was asynchronous.
         """
         job, checkpoint = self._job, whole["checkpoint"]
         due_ns = self._barrier()
-        ended_ns = saving.wait()
+        ended_ns = written.result()
         if job.settings.asynchronous:
             whole |= {"waited_ns": self._barrier() - due_ns, "ended_ns": ended_ns}
             self._add_checkpoint(whole)

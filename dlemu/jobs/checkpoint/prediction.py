@@ -29,7 +29,7 @@ from dlemu.metrics.verdict import Outcome
 from dlemu.report.screen import Said, Screen, rate
 from dlemu.report.units import size
 from dlemu.results import CONFIG
-from dlemu.results.answer_files import Answer, read_answer, save_answer
+from dlemu.results.answer_files import Answer, save_answer
 from dlemu.results.drive import (
     OUTSIDE,
     READ_AHEAD_BYTES,
@@ -240,11 +240,6 @@ def _measured_storage(measured: CheckpointSummary, plan: CheckpointPlan) -> Know
     return KnownStorage(source, writes, reads, tuple(findings))
 
 
-def read_prediction(folder: str) -> CheckpointPrediction | None:
-    """Read the prediction in a folder; None if there is none. Raises UserError if it is damaged."""
-    return read_answer(folder, PREDICTION, CheckpointPrediction)
-
-
 def _screen(answer: CheckpointPrediction, folder: str) -> Screen:
     title = f"{answer.workload}: predicted, checkpoints of {size(answer.bytes)} by {count(answer.ranks, 'rank')}"
     lines = []
@@ -270,4 +265,4 @@ def _seconds(seconds: float) -> str:
     return f"{float(f'{seconds:.3g}'):,g}"
 
 
-PARTS = Parts(read=read_prediction, answer_type=CheckpointPrediction, screen=_screen)
+PARTS = Parts(answer_type=CheckpointPrediction, screen=_screen)

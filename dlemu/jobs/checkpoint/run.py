@@ -6,7 +6,6 @@ import contextlib
 import os
 import secrets
 from collections.abc import Iterable, Iterator, Sequence
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -15,7 +14,7 @@ from datagen.errors import DlemuError, UserError
 from datagen.storage.storage_base import open_storage
 from datagen.withheld import public_text
 from dlemu.checkpoints.checkpoint_plan import plan_checkpoint
-from dlemu.checkpoints.io_rows import IO_COLUMNS, WHOLE, WRITE, IoRows, finished_path, read_logs, rows_path
+from dlemu.checkpoints.io_rows import IO_COLUMNS, WHOLE, WRITE, IoRows, finished_name
 from dlemu.checkpoints.stored import explained, files_in, folder_of, read_note, remove_checkpoint, stored_checkpoints
 from dlemu.config import check_checkpoints
 from dlemu.config.overrides import override
@@ -27,7 +26,7 @@ from dlemu.jobs.checkpoint.plan import CheckpointJob, check_checkpoint_host, pla
 from dlemu.ranks import Comm
 from dlemu.report.units import size
 from dlemu.results import FACTS, LIVE
-from dlemu.results.live import Follower, Progress, seconds_left
+from dlemu.results.live import Progress, seconds_left
 from dlemu.results.measured import MeasuredLog, read_facts
 from dlemu.results.wording import count
 from dlemu.runner.job_kind import JobKind, Look, Notify
@@ -45,14 +44,31 @@ class Checkpoints(JobKind):
     name, prefix, row_noun = "checkpoint", "checkpoint-", "file"
     facts_type, journal_type, columns, table = CheckpointRunFacts, CheckpointJournal, IO_COLUMNS, ROWS
 
-    def live_rows(self, live_folder: str) -> IoRows:
-        return read_logs(live_folder)
-
     def run_of(self, folder: str, facts: CheckpointRunFacts, rows: IoRows, telemetry: Telemetry) -> CheckpointRun:
         return CheckpointRun(folder, facts, rows, telemetry)
 
-    def follow(self, facts: CheckpointRunFacts, live_folder: str) -> Follower:
-        return partial(_progress, facts, live_folder)
+    def progress(self, facts: CheckpointRunFacts, live_folder: str) -> Progress | None:
+        """Return how far a run is by the files that its ranks have written or read; None before the first."""
+        rows, settings = self.live_rows(live_folder), facts.workload.checkpoint
+        if not len(rows):
+            return None
+        writes, reads = max(0, settings.num_checkpoints_write), max(0, settings.num_checkpoints_read)
+        done = int(np.bincount(rows["rank"][rows["file"] == WHOLE], minlength=facts.ranks).min())
+        last = rows[np.argmax(rows["ended_ns"])]
+        verb, planned = ("written", writes) if last["phase"] == WRITE else ("read", reads)
+        own = (rows["phase"] == last["phase"]) & (rows["checkpoint"] == last["checkpoint"])
+        files = rows[own & (rows["file"] != WHOLE)]
+        mb_per_second = None
+        if len(files):
+            seconds = max(1, int(files["ended_ns"].max() - files["started_ns"].min())) / 1e9
+            mb_per_second = float(files["bytes"].sum() / 1e6 / seconds)
+        return Progress(
+            at=f"checkpoint {last['checkpoint']}/{planned} {verb}",
+            done=done,
+            total=writes + reads,
+            mb_per_second=mb_per_second,
+            seconds_left=seconds_left((rows["ended_ns"].max() - rows["began_ns"].min()) / 1e9, done, writes + reads),
+        )
 
     def own_facts(self, job: CheckpointJob) -> dict[str, Any]:
         return {"notes": tuple(map(public_text, job.notes)), "written": job.plan.sizes}
@@ -76,7 +92,7 @@ class Checkpoints(JobKind):
         return plan_checkpoints(workload, ranks)
 
     def live_names(self, rank: int) -> Iterable[str]:
-        return rows_path("", rank), finished_path("", rank)  # hosts <= ranks
+        return *super().live_names(rank), finished_name(rank)  # hosts <= ranks
 
     def made_folder(self, job: CheckpointJob) -> str | None:
         """Return the checkpoint folder if this run writes to it and it is a local path."""
@@ -149,30 +165,6 @@ class Checkpoints(JobKind):
 
 CHECKPOINTS = Checkpoints()
 read_checkpoint_run = CHECKPOINTS.read
-
-
-def _progress(facts: CheckpointRunFacts, live_folder: str) -> Progress | None:
-    """Return how far a run is by the rows of the files that its ranks have written or read; None before the first."""
-    rows, settings = read_logs(live_folder), facts.workload.checkpoint
-    if not len(rows):
-        return None
-    writes, reads = max(0, settings.num_checkpoints_write), max(0, settings.num_checkpoints_read)
-    done = int(np.bincount(rows["rank"][rows["file"] == WHOLE], minlength=facts.ranks).min())
-    last = rows[np.argmax(rows["ended_ns"])]
-    verb, planned = ("written", writes) if last["phase"] == WRITE else ("read", reads)
-    own = (rows["phase"] == last["phase"]) & (rows["checkpoint"] == last["checkpoint"])
-    files = rows[own & (rows["file"] != WHOLE)]
-    mb_per_second = None
-    if len(files):
-        seconds = max(1, int(files["ended_ns"].max() - files["started_ns"].min())) / 1e9
-        mb_per_second = float(files["bytes"].sum() / 1e6 / seconds)
-    return Progress(
-        at=f"checkpoint {last['checkpoint']}/{planned} {verb}",
-        done=done,
-        total=writes + reads,
-        mb_per_second=mb_per_second,
-        seconds_left=seconds_left((rows["ended_ns"].max() - rows["began_ns"].min()) / 1e9, done, writes + reads),
-    )
 
 
 def _unfinished(run: CheckpointJob | CheckpointRunFacts) -> Unfinished | None:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import shlex
 from collections.abc import Iterable, Iterator, Sequence
 
+from dlemu.checkpoints.io_rows import IoRows
 from dlemu.checkpoints.stored import folder_name, folder_of
-from dlemu.jobs.checkpoint.measured import MeasuredCheckpoints
+from dlemu.jobs.checkpoint.measured import CheckpointRunFacts
 from dlemu.jobs.checkpoint.summary import Cause, Caveat, CheckpointSummary, PhaseSummary, TrainingCost
 from dlemu.metrics.findings import Code, Finding
 from dlemu.report.screen import Said, Screen, rate
@@ -66,9 +67,12 @@ def verdict_line(write: PhaseSummary | None, read: PhaseSummary | None) -> str:
     return "; ".join(lines) or "NOTHING: no checkpoint was requested"
 
 
-def incomplete_line(run: MeasuredCheckpoints, kept: Sequence[int]) -> str:
-    """Return why a run is incomplete, which checkpoints it kept, if it writes any, and which was in progress."""
-    facts, settings, under_way = run.facts, run.facts.workload.checkpoint, run.facts.journal.under_way
+def incomplete_line(facts: CheckpointRunFacts, files: IoRows, kept: Sequence[int]) -> str:
+    """Return why a run is incomplete, which checkpoints it kept, if it writes any, and which was in progress.
+
+    `files` are the rows of the files that were complete of the latter.
+    """
+    settings, under_way = facts.workload.checkpoint, facts.journal.under_way
     clauses = [f"INCOMPLETE: {facts.failure}"]
     if kept:
         noun = "checkpoint" if len(kept) == 1 else "checkpoints"
@@ -76,7 +80,7 @@ def incomplete_line(run: MeasuredCheckpoints, kept: Sequence[int]) -> str:
     elif settings.num_checkpoints_write > 0:
         clauses.append("no checkpoint is complete")
     if under_way is not None:
-        verb, files = "written" if under_way.phase == "write" else "read", run.partial_files
+        verb = "written" if under_way.phase == "write" else "read"
         gib = int(files["bytes"].sum()) / 2**30
         complete = f"{len(files)} of {facts.written.files} files, {gib:.3f} GiB, were complete"
         clauses.append(f"checkpoint {under_way.checkpoint} was being {verb}: {complete}")

@@ -9,7 +9,7 @@ from operator import attrgetter
 from typing import TYPE_CHECKING
 
 from dlemu.jobs.probe.result import ProbeAnswer, ProbeCell, size_name
-from dlemu.jobs.probe.run import read_probe, read_rates
+from dlemu.jobs.probe.run import read_rates
 from dlemu.report.screen import Said, Screen, rate
 from dlemu.report.table import Table, columns
 from dlemu.report.units import number
@@ -60,7 +60,6 @@ def _charts(answer: ProbeAnswer, folder: str) -> Iterator[tuple[str, Figure]]:
 
 
 PARTS = Parts(
-    read=read_probe,
     answer_type=ProbeAnswer,
     screen=_screen,
     sections=_sections,

@@ -52,8 +52,8 @@ def _remove(path: str, failure: BaseException | None) -> None:
         if failure is not None and not isinstance(failure, DlemuError):
             return  # Ctrl-C: the next probe there removes the file
         kind = UserError if failure is None or isinstance(failure, UserError) else DlemuError
-        left = f"{path} can't be removed: {error.strerror}; it is left, and the next probe of this folder removes it"
-        raise kind(f"{failure}\n{left}" if failure else left) from failure
+        problem = f"{path} can't be removed: {error.strerror}; it is left, and the next probe of this folder removes it"
+        raise kind(f"{failure}\n{problem}" if failure else problem) from failure
 
 
 def _fill(descriptor: int, size_bytes: int) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import itertools
 import json
 import mmap
@@ -10,6 +11,7 @@ import shutil
 import threading
 import time
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any
 
@@ -132,53 +134,41 @@ def open_target(path: str, *, writes: bool, flags: int = os.O_DIRECT) -> int:
 
 def run_threads(cell: CellSpec, path: str, part: range, seconds: float) -> Requests:
     """Keep `depth` requests in flight in a `part` of a file for `seconds`; raises UserError if one fails."""
-    size_bytes = cell.size_bytes
+    size_bytes, numbers, failed = cell.size_bytes, itertools.count(), threading.Event()
     slots = len(part) // size_bytes
     descriptor = open_target(path, writes=cell.writes)
-    cpu_before = time.process_time()
-    lock = threading.Lock()
-    end_ns: list[int] = []
-    latencies_ns: list[int] = []
-    failures: list[UserError] = []
-    numbers = itertools.count()
-    deadline = time.monotonic_ns() + round(seconds * 1e9)
+    cpu_before, deadline_ns = time.process_time(), time.monotonic_ns() + round(seconds * 1e9)
 
-    def work() -> None:
-        random = np.random.default_rng()
+    def send() -> list[tuple[int, int]]:
+        """Send one request after another; return when each ended, and its latency."""
+        random, call = np.random.default_rng(), os.pwritev if cell.writes else os.preadv
         buffer = mmap.mmap(-1, size_bytes)
         if cell.writes:
             buffer[:] = random.bytes(size_bytes)
-        call = os.pwritev if cell.writes else os.preadv
-        while not failures:
-            with lock:
-                number = next(numbers)
-            slot = int(random.integers(slots)) if cell.random else number % slots
-            started = time.monotonic_ns()
-            try:
+        ended: list[tuple[int, int]] = []
+        try:
+            while True:
+                slot = int(random.integers(slots)) if cell.random else next(numbers) % slots
+                began_ns = time.monotonic_ns()
                 moved_bytes = call(descriptor, [buffer], part.start + slot * size_bytes)
-            except OSError as error:
-                failures.append(UserError(f"{path}: {error.strerror}"))
-                return
-            now = time.monotonic_ns()
-            if moved_bytes != size_bytes:
-                failures.append(UserError(f"{path}: a call moved {moved_bytes} of {size_bytes} bytes"))
-            with lock:
-                end_ns.append(now)
-                latencies_ns.append(now - started)
-            if now >= deadline:
-                return
+                ended_ns = time.monotonic_ns()
+                if moved_bytes != size_bytes:
+                    raise OSError(errno.EIO, f"a call moved {moved_bytes} of {size_bytes} bytes")
+                ended.append((ended_ns, ended_ns - began_ns))
+                if ended_ns >= deadline_ns or failed.is_set():
+                    return ended
+        except OSError as error:
+            failed.set()
+            raise UserError(f"{path}: {error.strerror}") from error
 
-    threads = [threading.Thread(target=work) for _ in range(cell.depth)]
     try:
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
+        with ThreadPoolExecutor(cell.depth) as threads:
+            sent = [threads.submit(send) for _ in range(cell.depth)]
     finally:
         os.close(descriptor)
-    if failures:
-        raise failures[0]
-    return Requests(np.array(end_ns, np.int64), np.array(latencies_ns, np.int64), time.process_time() - cpu_before)
+    cpu_seconds = time.process_time() - cpu_before
+    end_ns, latency_ns = np.array([request for thread in sent for request in thread.result()], np.int64).T
+    return Requests(end_ns, latency_ns, cpu_seconds)
 
 
 def _cell_of_requests(cell_spec: CellSpec, began_ns: int, requests: list[Requests], seconds: float) -> ProbeCell:

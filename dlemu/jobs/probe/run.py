@@ -168,14 +168,9 @@ def _check_direct(path: str) -> None:
         ) from None
 
 
-def read_probe(folder: str) -> ProbeAnswer | None:
-    """Return the probe in a folder, None if there is none; raises UserError for a damaged one."""
-    return read_answer(folder, PROBE, ProbeAnswer)
-
-
 def read_rates(folder: str) -> Rates:
     """Return the rates of a probe: random reads as of training, sequential writes as of checkpoints, are preferred."""
-    probe = read_probe(folder)
+    probe = read_answer(folder, PROBE, ProbeAnswer)
     assert probe is not None  # the folder is known by its file
 
     rates: dict[str, list[Rate]] = {}
