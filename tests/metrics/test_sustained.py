@@ -19,6 +19,7 @@ from dlemu.metrics.sustained import (
 )
 from dlemu.metrics.t_interval import percent_interval
 from dlemu.metrics.verdict import Evidence, judge
+from tests.validation.virtual_drives import Training, link, train
 
 C = 100_000_000
 
@@ -28,58 +29,14 @@ def only_supply_of(rows: StepRows) -> Supply:
     return supply
 
 
-def simulate(
-    *, steps: int, ratio: float, ahead: int, workers: int = 1, epochs: int = 1, ranks: int = 1, skew_ns: int = 0
-) -> StepRows:
-    """Epochs on a drive that gives `ratio` of what one accelerator asks for; ranks do the same at the same moments.
-
-    Worker w makes batches w, w + workers, ... one at a time, no more than `ahead` beyond what the trainer took; the
-    drive serves those under way at once, each at its share of the rate.
-    """
-    rows = np.zeros(epochs * steps * ranks, STEP_DTYPE)
-    now, row = 1_000 * C, 0
-    for epoch in range(1, epochs + 1):
-        started, finished, begins = share_drive(steps, C / ratio, workers, ahead)
-        free = 0.0
-        for step in range(steps):
-            for rank in range(ranks):
-                for name, value in (("free_ns", free), ("started_ns", started[step]), ("finished_ns", finished[step])):
-                    rows[row][name] = now + round(value) + rank * skew_ns
-                rows[row]["rank"], rows[row]["epoch"], rows[row]["block"], rows[row]["step"] = rank, epoch, 1, step + 1
-                rows[row]["wait_ns"], rows[row]["compute_ns"] = round(begins[step] - free), C
-                row += 1
-            free = begins[step] + C
-        now += round(free) + 7 * C
-    return rows
-
-
-def share_drive(steps: int, alone: float, workers: int, ahead: int) -> tuple[list[float], list[float], list[float]]:
-    """When each batch was begun, finished and taken; `alone` is how long the drive takes for one with no other."""
-    started, finished, begins = [0.0] * steps, [float("inf")] * steps, [float("inf")] * steps
-    left: dict[int, float] = {}
-    following, now = list(range(workers)), 0.0  # each worker's next batch
-
-    def room(batch: int) -> float:
-        return begins[batch - ahead] if batch >= ahead else 0.0
-
-    while min(following) < steps or left:
-        for batch in following:
-            if batch < steps and batch not in left and room(batch) <= now:
-                started[batch], left[batch] = now, alone
-        waiting = [room(batch) for batch in following if batch < steps and batch not in left]
-        done = now + min(left.values()) * len(left) if left else float("inf")
-        moment = min([done, *(time for time in waiting if time > now)])
-        for batch in left:
-            left[batch] -= (moment - now) / len(left)
-        now = moment
-        for batch in [batch for batch, work in left.items() if work <= 1]:
-            finished[batch] = now
-            following[batch % workers] += workers
-            del left[batch]
-        for step in range(steps):
-            free = begins[step - 1] + C if step else 0.0
-            begins[step] = max(free, finished[step])
-    return started, finished, begins
+def simulate(*, steps: int, ratio: float, ahead: int, workers: int = 1, epochs: int = 1, ranks: int = 1) -> StepRows:
+    """Epochs on a drive that gives `ratio` of what the accelerators ask for, to all workers in turn."""
+    drive = link(lambda _: 10 * ratio * ranks, spread=0.0)
+    asked = Training(
+        ranks=ranks, workers=workers, ahead=ahead, steps=steps, epochs=epochs, step_seconds=0.1, batch_bytes=1e6,
+        requests=32,
+    )  # fmt: skip
+    return train(drive, asked)
 
 
 def figures(rows: StepRows) -> tuple[float, float, float]:
@@ -92,7 +49,7 @@ def figures(rows: StepRows) -> tuple[float, float, float]:
 
 
 @pytest.mark.parametrize("ratio", [0.5, 0.8, 0.885])
-@pytest.mark.parametrize(("steps", "workers", "ahead"), [(25, 4, 8), (12, 4, 4), (100, 8, 16), (30, 1, 2)])
+@pytest.mark.parametrize(("steps", "workers", "ahead"), [(25, 4, 2), (12, 4, 1), (100, 8, 2), (30, 1, 2)])
 def test_a_short_epoch_says_what_the_drive_sustains(ratio: float, steps: int, workers: int, ahead: int) -> None:
     headline, sustained, credit = figures(simulate(steps=steps, ratio=ratio, workers=workers, ahead=ahead, epochs=3))
     assert sustained == pytest.approx(100 * ratio, abs=1.5)
@@ -104,18 +61,20 @@ def test_a_short_epoch_says_what_the_drive_sustains(ratio: float, steps: int, wo
 
 @pytest.mark.parametrize("ratio", [1.05, 2.0, 20.0])
 def test_a_drive_that_gives_more_than_is_asked_for_sustains_everything(ratio: float) -> None:
-    headline, sustained, _ = figures(simulate(steps=40, ratio=ratio, workers=4, ahead=8, epochs=2))
+    headline, sustained, _ = figures(simulate(steps=40, ratio=ratio, workers=4, ahead=2, epochs=2))
     assert headline == sustained == 100
 
 
 def test_clocks_of_hosts_need_not_agree() -> None:
-    settings = {"steps": 25, "ratio": 0.8, "workers": 4, "ahead": 8, "ranks": 3}
-    alike, apart = simulate(**settings), simulate(**settings, skew_ns=10**15)  # type: ignore[arg-type]  # by name
+    alike = simulate(steps=25, ratio=0.8, workers=4, ahead=2, ranks=3)
+    apart = alike.copy()
+    for name in ("free_ns", "started_ns", "finished_ns"):
+        apart[name] += 10**15 * apart["rank"]
     assert figures(alike) == figures(apart)
 
 
 def test_what_holds_the_accelerators_back_besides_the_supply_counts() -> None:
-    rows = simulate(steps=40, ratio=5.0, workers=4, ahead=8)
+    rows = simulate(steps=40, ratio=5.0, workers=4, ahead=2)
     rows["sync_ns"] = C // 3
     rows["free_ns"] += np.arange(len(rows)) * (C // 3)
     headline, sustained, _ = figures(rows)
@@ -124,45 +83,28 @@ def test_what_holds_the_accelerators_back_besides_the_supply_counts() -> None:
 
 
 @given(
-    steps=st.integers(3, 60),
-    ratio=st.floats(0.2, 3.0),
-    workers=st.integers(1, 6),
-    ahead=st.integers(1, 12),
-    epochs=st.integers(1, 3),
-)
-def test_it_never_says_more_than_the_headline_or_the_drive(
-    steps: int, ratio: float, workers: int, ahead: int, epochs: int
-) -> None:
-    headline, sustained, credit = figures(
-        simulate(steps=steps, ratio=ratio, workers=workers, ahead=max(ahead, workers), epochs=epochs)
-    )
-    assert sustained <= headline + 1e-9
-    assert 0 <= credit <= 100
-
-
-@given(
     steps=st.integers(2, 40),
-    ratio=st.floats(0.1, 0.87),
+    ratio=st.floats(0.1, 0.87) | st.floats(0.87, 3.0),
     workers=st.integers(1, 6),
-    ahead=st.integers(1, 12),
+    ahead=st.integers(1, 4),
     epochs=st.integers(1, 3),
     ranks=st.integers(1, 2),
 )
-def test_no_run_passes_on_a_drive_that_does_not_sustain_it(
+def test_it_is_no_more_than_the_headline_and_no_run_passes_on_a_drive_that_does_not_sustain_it(
     steps: int, ratio: float, workers: int, ahead: int, epochs: int, ranks: int
 ) -> None:
     """However short its epochs: a part of them is left open, none is called a pass."""
-    ahead = max(ahead, workers)
     rows = simulate(steps=steps, ratio=ratio, workers=workers, ahead=ahead, epochs=epochs, ranks=ranks)
-    kept, uncertainty = kept_rows(rows, 1, 0), uncertainty_of(rows, kept_rows(rows, 1, 0))
-    sustained = sustained_au(rows, kept).mean
-    assert sustained is not None
+    headline, sustained, credit = figures(rows)
+    assert sustained <= headline + 1e-9
+    assert 0 <= credit <= 100
+    uncertainty = uncertainty_of(rows, kept_rows(rows, 1, 0))
     verdict = judge(
         Evidence(
             complete=True,
             threshold_percent=90.0,
             by="sustained",
-            au=au_percent(kept),
+            au=headline,
             au_sustained=sustained,
             au_whole=au_percent(rows),
             uncertainty_percent=uncertainty.expanded_percent if uncertainty else None,
@@ -171,11 +113,11 @@ def test_no_run_passes_on_a_drive_that_does_not_sustain_it(
             from_storage_percent=100.0,
             cached=False,
             kept_steps=steps - 1,
-            prefetched_steps=ahead + 1,
+            prefetched_steps=workers * ahead + 1,
             supply_known=is_supply_known(rows),
         )
     )
-    assert verdict.passed is not True
+    assert ratio > 0.87 or verdict.passed is not True
     if uncertainty is not None:
         low, high = percent_interval(sustained, uncertainty.expanded_percent)
         assert 0 <= low <= sustained <= high <= 100

@@ -10,28 +10,16 @@ import pytest
 from dlemu.jobs.training.steplog import STEP_DTYPE, StepRows
 from dlemu.studies.size import trials
 from dlemu.studies.size.trials import steady_series
+from tests.validation.virtual_drives import Drive, Training, train
 
 MS = 1_000_000
-COMPUTE = 100 * MS
 
 
-def run(read_ms: list[float], *, rank: int = 0, queue: int = 3, compute_ns: int = COMPUTE) -> StepRows:
+def run(read_ms: list[float], queue: int = 3) -> StepRows:
     """One rank whose reader takes so long for each batch, one after the other, at most `queue` batches ahead."""
-    rows = np.zeros(len(read_ms), STEP_DTYPE)
-    finished = begin = end = np.zeros(len(read_ms), np.int64)
-    finished, begin, end = finished.copy(), begin.copy(), end.copy()
-    for step, milliseconds in enumerate(read_ms):
-        slot_free = begin[step - queue - 1] if step > queue else 0
-        started = max(finished[step - 1] if step else 0, slot_free)
-        finished[step] = started + round(milliseconds * MS)
-        free = end[step - 1] if step else 0
-        begin[step] = max(free, finished[step])
-        end[step] = begin[step] + compute_ns
-        rows[step]["started_ns"], rows[step]["finished_ns"] = started, finished[step]
-        rows[step]["free_ns"], rows[step]["wait_ns"] = free, begin[step] - free
-    rows["rank"], rows["epoch"], rows["block"], rows["step"] = rank, 1, 1, np.arange(1, len(rows) + 1)
-    rows["compute_ns"] = compute_ns
-    return rows
+    times = iter(read_ms)
+    drive = Drive(channels=1, serve=lambda *_: next(times) / 1e3)
+    return train(drive, Training(workers=1, ahead=queue + 1, steps=len(read_ms), step_seconds=0.1, batch_bytes=1.0))
 
 
 @pytest.mark.parametrize(("read_ms", "busy", "windows"), [(60.0, 100, 19), (125.0, 80, 24)])
