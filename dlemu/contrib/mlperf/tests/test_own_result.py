@@ -80,7 +80,6 @@ def test_a_trial_that_ended_by_design_has_no_warning_and_one_that_lacks_steps_ha
     assert "steps.count" in {finding.rule for finding in audited(tmp_path).findings}
 
 
-@pytest.mark.parametrize("drop_in", [False, True])
 @pytest.mark.parametrize(
     ("key", "value", "printed"),
     [
@@ -102,10 +101,10 @@ def test_a_trial_that_ended_by_design_has_no_warning_and_one_that_lacks_steps_ha
     ],
 )
 def test_an_edited_number_or_verdict_is_named_with_what_the_steps_give(
-    tmp_path: Path, key: str, value: object, printed: str, drop_in: bool
+    tmp_path: Path, key: str, value: object, printed: str
 ) -> None:
-    leave_run(tmp_path, drop_in=drop_in)
-    edit(tmp_path / "dlemu" if drop_in else tmp_path, set_key(key, value))
+    leave_run(tmp_path)
+    edit(tmp_path, set_key(key, value))
     (finding,) = errors(audited(tmp_path))
     assert finding.rule == "summary.differs"
     shown = key.replace(".0", "[0]").replace(".1", "[1]")
@@ -139,20 +138,16 @@ def test_an_edited_column_of_steps_is_found(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["summary.json", "steps.parquet", "telemetry.parquet", "facts.json"])
-def test_a_truncated_file_is_an_error(tmp_path: Path, name: str) -> None:
+def test_a_truncated_file_or_one_without_its_steps_is_an_error(tmp_path: Path, name: str) -> None:
     leave_run(tmp_path)
     path = tmp_path / name
     path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
     broken = {"file.broken"} if name == "summary.json" else {"result.broken"}
     assert broken <= {finding.rule for finding in errors(audited(tmp_path))}
-
-
-def test_a_complete_run_without_its_steps_is_an_error(tmp_path: Path) -> None:
-    leave_run(tmp_path)
-    (tmp_path / "steps.parquet").unlink()
-    (finding,) = errors(audited(tmp_path))
-    assert finding.rule == "result.broken"
-    assert "steps.parquet" in finding.seen
+    if name == "steps.parquet":
+        path.unlink()
+        (finding,) = errors(audited(tmp_path))
+        assert (finding.rule, "steps.parquet" in finding.seen) == ("result.broken", True)
 
 
 def test_without_dlios_files_the_run_is_audited_where_it_is(tmp_path: Path) -> None:
