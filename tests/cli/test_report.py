@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -28,13 +26,6 @@ def test_it_says_where_the_page_and_the_pictures_are(tmp_path: Path) -> None:
     assert {path.suffix for path in told} == {".html", ".png", ".svg"}
     assert all(path.parent in (folder, folder / "figures") and path.stat().st_size > 2000 for path in told)
     assert (folder / "figures" / "step_split.png").read_bytes().startswith(b"\x89PNG")
-
-
-def test_a_folder_without_a_result_is_the_users_mistake(tmp_path: Path) -> None:
-    ended = subprocess.run([sys.executable, "-m", "dlemu", "report", str(tmp_path)], capture_output=True, text=True)
-    assert ended.returncode == 2
-    assert "name the folder of a result" in ended.stderr
-    assert "Traceback" not in ended.stderr
 
 
 def test_where_the_page_or_its_pictures_can_not_be_written_it_names_the_option(tmp_path: Path) -> None:

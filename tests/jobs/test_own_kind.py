@@ -1,4 +1,4 @@
-"""A kind of job of another distribution is one folder: dlemu does with it what it does with its own kinds."""
+"""A kind of job of another distribution is one folder; without the folder of a kind or a part the rest is whole."""
 
 from __future__ import annotations
 
@@ -14,8 +14,9 @@ from pathlib import Path
 
 import pytest
 
-import dlemu
+import dlemu.contrib
 from datagen.errors import UserError
+from dlemu.cli import commands
 
 EXAMPLE = Path(__file__).parents[2] / "docs" / "examples" / "dlemu_stat"
 
@@ -152,3 +153,56 @@ def test_its_result_is_not_read_where_it_is_not_installed(
     assert shown.returncode == 2
     assert "install the package that has it" in shown.stderr
     assert "dlemu_stat" not in sys.modules
+
+
+ROOT = Path(__file__).parents[2]
+NEEDS_IT = {
+    "jobs/training": {f"dlemu.studies.{name}" for name in ("first_look", "predict", "size.find_size", "size.trials")},
+    "jobs/probe": {"dlemu.studies.first_look"},
+}
+"""Folder -> modules that can't be imported without it: what is asked of that kind alone. Parts may need any of the
+core's kinds."""
+COMMANDS = {"jobs/training": {"train", "predict"}, "contrib/mlperf": {"mlperf", "audit"}, "contrib/dali": set[str]()}
+"""Folder -> its commands, where they have another name."""
+PARTS = [f"contrib/{path.parent.name}" for path in Path(dlemu.contrib.__path__[0]).glob("*/__init__.py")]
+PROGRAM = """
+import importlib, json, pkgutil
+import datagen, dlemu
+from dlemu.cli import commands
+
+failed = []
+for package in (datagen, dlemu):
+    for module in pkgutil.walk_packages(package.__path__, package.__name__ + ".", onerror=failed.append):
+        framework = any(name in module.name for name in ("tensorflow", "_tf_", "_torch", "dali", ".tests"))
+        if framework or module.name == "dlemu.__main__":
+            continue
+        try:
+            importlib.import_module(module.name)
+        except ImportError:
+            failed.append(module.name)
+print(json.dumps({"failed": sorted(set(failed)), "from": dlemu.__path__[0], "commands": list(commands())}))
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("gone", ["jobs/training", "jobs/checkpoint", "jobs/probe", *sorted(PARTS)])
+def test_the_rest_is_whole(gone: str, tmp_path: Path) -> None:
+    site = tmp_path / "site"
+    for package in ("datagen", "dlemu"):
+        shutil.copytree(ROOT / package, site / package)  # with what is compiled already: it is as old as its source
+    shutil.copytree(ROOT / "configs", site / "dlemu" / "configs", dirs_exist_ok=True)
+    shutil.rmtree(site / "dlemu" / gone)
+    ran = subprocess.run(
+        [sys.executable, "-c", PROGRAM],
+        env={**os.environ, "PYTHONPATH": str(site)},
+        cwd=site,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+    told = json.loads(ran.stdout)
+    failed = {name for name in told["failed"] if gone in PARTS or not name.startswith("dlemu.contrib.")}
+    assert failed == NEEDS_IT.get(gone, set())
+    assert told["from"] == str(site / "dlemu")
+    assert set(commands()) - set(told["commands"]) == COMMANDS.get(gone, {Path(gone).name})

@@ -127,33 +127,32 @@ def test_what_is_not_known_is_no_number() -> None:
     assert result.finding.numbers["pattern"] == "not_known"
 
 
-def served(accounted: list[float | None], device: list[float | None]) -> float | None:
-    """What the storage served of epochs of 1000 bytes, by these shares in percent."""
+@pytest.mark.parametrize(
+    ("accounted", "device", "expected"),
+    [
+        # the smaller of accounting and devices counts
+        ([100, 100], [100, 100], 100),
+        ([1.2, 1.2], [1.2, 1.2], 1.2),  # holes: neither counts them
+        ([100, 100], [40, 60], 50),  # a cache below the file system
+        ([50, 50], [165, 165], 50),  # neighbours add to what the devices gave
+        # what was read ahead makes up for nothing
+        ([188, 0], [], 50),
+        ([120, 104], [], 100),
+        # one of the two is enough, none says nothing
+        ([None, None], [30, 165], 65),
+        ([80, None], [None, 60], 70),
+        ([90, 90], [None, None], 90),
+        ([None, 90], [None, None], 90),  # of an epoch that nobody watched nothing is known
+        ([None, None], [], None),
+    ],
+)
+def test_what_the_storage_served_is_the_least_that_is_known_of_each_epoch(
+    accounted: list[float | None], device: list[float | None], expected: float | None
+) -> None:
     rows = make_steps([[0.0]] * max(len(accounted), len(device)))
     rows["epoch"], rows["step"], rows["app_bytes"] = rows["step"], 1, 1000
-    return served_by_storage(
-        rows, Mean(mean=None, per_epoch=tuple(accounted)), Mean(mean=None, per_epoch=tuple(device))
-    )
-
-
-def test_the_smaller_of_accounting_and_devices_counts() -> None:
-    assert served([100, 100], [100, 100]) == 100
-    assert served([1.2, 1.2], [1.2, 1.2]) == pytest.approx(1.2), "holes: neither counts them"
-    assert served([100, 100], [40, 60]) == pytest.approx(50), "a cache below the file system"
-    assert served([50, 50], [165, 165]) == pytest.approx(50), "neighbours add to what the devices gave"
-
-
-def test_what_was_read_ahead_makes_up_for_nothing() -> None:
-    assert served([188, 0], []) == pytest.approx(50)
-    assert served([120, 104], []) == 100
-
-
-def test_one_of_the_two_is_enough_and_none_says_nothing() -> None:
-    assert served([None, None], [30, 165]) == pytest.approx(65)
-    assert served([80, None], [None, 60]) == pytest.approx(70)
-    assert served([90, 90], [None, None]) == pytest.approx(90)
-    assert served([None, 90], [None, None]) == pytest.approx(90), "of an epoch that nobody watched nothing is known"
-    assert served([None, None], []) is None
+    parts = (Mean(mean=None, per_epoch=tuple(percents)) for percents in (accounted, device))
+    assert served_by_storage(rows, *parts) == pytest.approx(expected)
 
 
 @pytest.mark.parametrize("odirect", [True, False])
@@ -245,20 +244,10 @@ def test_what_was_planned_was_delivered_in_whatever_order(steps: int, samples: i
     assert each_sample_once(PLAN, epoch, steps, rows[::-1]) is True
 
 
-def test_another_epochs_samples_or_one_of_them_twice_is_not_each_once() -> None:
-    assert each_sample_once(PLAN, 1, 4, delivered(2, 4)) is False
-    twice = delivered(1, 5)
+def test_what_was_not_delivered_as_planned_is_told_and_of_an_epoch_that_was_cut_short_nothing() -> None:
+    assert each_sample_once(PLAN, 1, 4, delivered(2, 4)) is False, "another epoch's"
+    twice, fewer = delivered(1, 5), delivered(1, 5)
     twice[3]["sample_hash"] = twice[2]["sample_hash"]
-    assert each_sample_once(PLAN, 1, 5, twice) is False
-
-
-def test_samples_that_are_not_counted_were_not_read() -> None:
-    fewer = delivered(1, 5)
     fewer[0]["samples"] = 2
-    assert each_sample_once(PLAN, 1, 5, fewer) is False
-
-
-def test_of_an_epoch_that_was_cut_short_nothing_is_said() -> None:
-    rows = delivered(1, 5)
-    assert each_sample_once(PLAN, 1, 5, rows[:-1]) is None
-    assert each_sample_once(PLAN, 1, 5, rows[:0]) is None
+    assert [each_sample_once(PLAN, 1, 5, rows) for rows in (twice, fewer)] == [False, False]
+    assert [each_sample_once(PLAN, 1, 5, twice[:count]) for count in (-1, 0)] == [None, None]

@@ -99,15 +99,6 @@ def test_epochs_that_begin_with_a_burst_are_no_changes(demand: float) -> None:
     assert find_stalls(rows) == ()
 
 
-def test_a_drive_that_stands_still_is_told_with_its_time() -> None:
-    stands = Drive(channels=1, serve=lambda one, _: 1 / 150 + (5 - one.at_seconds) * (3 <= one.at_seconds < 5))
-    rows = steps_of(stands, demand=100)
-    (stall,) = find_stalls(rows)
-    assert stall.at_seconds == pytest.approx(3, abs=0.1)
-    assert stall.seconds == pytest.approx(2, abs=0.1)
-    assert find_speed_changes(rows) == ()
-
-
 def test_reads_that_became_faster_cost_nothing_where_only_a_stall_made_accelerators_wait() -> None:
     """While the queue is filled, a throttled drive is slower to read than later, when it could give more."""
 

@@ -1,14 +1,25 @@
-"""Formulas of checkpoints against numbers worked out by hand."""
+"""Formulas of checkpoints against numbers worked out by hand, and what limits them."""
 
 from __future__ import annotations
 
 import math
+from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from dlemu.jobs.checkpoint.analyse import (
+    BUSY_PERCENT,
+    FROM_MEMORY_PERCENT,
+    STARVED_PERCENT,
+    THREAD_PERCENT,
+    WAIT_PERCENT,
+    judge,
+)
+from dlemu.jobs.checkpoint.summary import Caveat
 from dlemu.metrics.checkpoint_rates import (
     GIB,
     asynchronous_au_percent,
@@ -19,6 +30,8 @@ from dlemu.metrics.checkpoint_rates import (
     wasted_percent,
     young_seconds,
 )
+from dlemu.metrics.findings import Code
+from tests.results.handmade import checkpoint_run
 
 S = 1_000_000_000
 STAMPS = ("began_ns", "ended_ns", "asked_ns", "released_ns")
@@ -84,3 +97,50 @@ def test_the_shortest_interval_of_asynchronous_ones_has_that_au(snapshot: float,
 
 def test_no_interval_leaves_training_as_fast_as_without_checkpoints() -> None:
     assert shortest_interval_seconds(1.0, 2.0, au=1.0) == math.inf
+
+
+_OF_HOSTS = {"host_busy_percent", "device_busy_percent", "link_percent", "throttled_percent"}
+FULL = {"device_busy_percent": BUSY_PERCENT}
+READ = {"name": "read", "fsync_percent": 0.0}
+
+
+@pytest.mark.parametrize(
+    ("changes", "what", "confidence", "found"),
+    [
+        ({}, "storage", "medium", None),
+        (READ, "storage", "medium", None),
+        (FULL, "storage", "high", None),
+        ({"device_busy_percent": 10.0, "call_percent": 90.0, "fsync_percent": 0.0}, "storage", "high", None),
+        (
+            {"device_busy_percent": 10.0, "call_percent": 99.0, "fsync_percent": 0.0, "host_busy_percent": 90.0},
+            "storage",
+            "medium",
+            None,
+        ),
+        (READ | {"from_storage_percent": FROM_MEMORY_PERCENT}, "storage", "medium", None),
+        (READ | {"from_storage_percent": 3.0}, "page cache", "high", None),
+        ({"starved_percent": STARVED_PERCENT}, "emulator", "medium", None),
+        ({"starved_percent": 30.1} | FULL, "emulator", "high", None),
+        ({"cpu_wait_percent": WAIT_PERCENT}, "host CPU", "medium", None),
+        ({"cpu_wait_percent": 2 * WAIT_PERCENT, "throttled_percent": 9.0}, "host CPU", "high", None),
+        ({"cpu_wait_percent": 2 * WAIT_PERCENT, "throttled_percent": 10.0}, "host CPU", "high", Code.CPU_QUOTA),
+        ({"cpu_wait_percent": 99.0} | FULL, "storage", "high", None),
+        ({"link_percent": BUSY_PERCENT}, "storage", "high", Code.NETWORK_FULL),
+        ({"cpu_percent": THREAD_PERCENT}, "host CPU", "medium", Caveat.TOO_FEW_THREADS),
+        ({"cpu_percent": 99.0} | FULL, "storage", "high", None),
+    ],
+)
+def test_what_limits_is_named_with_its_certainty(
+    changes: dict[str, Any], what: str, confidence: str, found: str | None
+) -> None:
+    known: dict[str, Any] = {"call_percent": 60.0, "fsync_percent": 25.0, "starved_percent": 1.0, "name": "write"}
+    known |= {"cpu_percent": 20.0, "cpu_wait_percent": 2.0} | changes
+    name = known.pop("name")
+    host = {use: known.pop(use) for use in _OF_HOSTS & known.keys()}
+    phase = checkpoint_run().summary.write
+    assert phase is not None
+    limit, findings = judge(name, replace(phase, **known), **host, threads=7)
+    assert (limit.what, limit.confidence) == (what, confidence)
+    assert [finding.code for finding in findings] == ([] if found is None else [found])
+    if found == Caveat.TOO_FEW_THREADS:
+        assert findings[0].numbers == {"setting": "checkpoint.writers", "threads": 7}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from dataclasses import replace
 from html.parser import HTMLParser
@@ -123,16 +122,6 @@ def test_a_pass_from_memory_is_no_pass_of_the_storage(
         assert "MEASURED" not in shown
     assert "PASS" not in said
     assert run.summary.verdict == "PASS: AU", "the file says what was judged, as metric.cached=true asks"
-
-
-def test_an_edited_summary_is_computed_again(tmp_path: Path) -> None:
-    folder = write_run(tmp_path, telemetry=False)
-    measured = read_page(Path(write_page(str(folder)))).words
-    summary = json.loads((folder / "summary.json").read_text())
-    summary["metrics"]["au_percent"]["mean"], summary["verdict"], summary["outcome"] = 99.9, "PASS: forged", "pass"
-    (folder / "summary.json").write_text(json.dumps(summary))
-    page = read_page(Path(write_page(str(folder))))
-    assert page.words == measured
 
 
 def test_it_is_one_small_file_that_loads_nothing(page: Path) -> None:

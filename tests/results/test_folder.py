@@ -18,13 +18,16 @@ import pyarrow.parquet as pq
 import pytest
 
 from datagen.errors import SpaceError, UserError
+from dlemu.checkpoints.io_rows import IO_COLUMNS
 from dlemu.jobs.checkpoint.analyse import CheckpointRun
+from dlemu.jobs.checkpoint.measured import ROWS as CHECKPOINT_ROWS
+from dlemu.jobs.checkpoint.run import read_checkpoint_run
 from dlemu.jobs.training.plan import TrainingJob
 from dlemu.jobs.training.result import Run, make_run, read_run
 from dlemu.jobs.training.steplog import STEP_COLUMNS
 from dlemu.jobs.training.summary import Summary
 from dlemu.plan.streams import StreamPlan
-from dlemu.results import ADVICE
+from dlemu.results import ADVICE, FACTS
 from dlemu.results.answer_files import decode_versioned
 from dlemu.results.measured import write_measured, write_summary
 from tests.results.handmade import CHECKPOINT_RUNS
@@ -154,11 +157,6 @@ def replace_column(folder: Path, name: str, column: pa.Array) -> None:
     pq.write_table(table.set_column(table.column_names.index(name), name, column), folder / "steps.parquet")
 
 
-def set_rank(folder: Path, rank: int) -> None:
-    rows = pq.read_table(folder / "steps.parquet").num_rows
-    replace_column(folder, "rank", pa.array([rank] * rows, pa.int64()))
-
-
 def replaced(path: Path, make: Callable[[Path], None]) -> None:
     path.unlink()
     make(path)
@@ -171,8 +169,6 @@ DAMAGE: dict[str, Callable[[Path], object]] = {
     "steps with text": lambda folder: replace_column(
         folder, "wait_ns", pa.array(["x"] * pq.read_table(folder / "steps.parquet").num_rows)
     ),
-    "a rank that can't be": lambda folder: set_rank(folder, 10**12),
-    "a negative rank": lambda folder: set_rank(folder, -7),
     "steps cut short": lambda folder: os.truncate(folder / "steps.parquet", 1000),
     "no steps of a complete run": lambda folder: (folder / "steps.parquet").unlink(),
     "telemetry cut short": lambda folder: os.truncate(folder / "telemetry.parquet", 100),
@@ -248,6 +244,8 @@ def set_column(folder: Path, name: str, value: int, first_rows: int) -> None:
     ("name", "value", "first_rows", "said"),
     [
         ("rank", 2, 48, "ranges from 2 to 2, wanted 0 to 1"),
+        ("rank", 10**12, 48, "ranges from 1000000000000 to 1000000000000"),
+        ("rank", -7, 48, "ranges from -7 to -7"),
         ("epoch", 3, 48, "ranges from 3 to 3, wanted 1 to 2"),
         ("step", 0, 1, "ranges from 0 to 12, wanted 1 or more"),
         ("free_ns", -1, 1, "ranges from -1 to "),
@@ -342,3 +340,42 @@ def test_moments_are_seconds_since_training_began() -> None:
     assert rates[-1] == pytest.approx(0, abs=1e-6)
     rows["app_bytes"] = 0
     assert make_run(job, log).read_mb_per_second is None
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> CheckpointRun:
+    made = CHECKPOINT_RUNS["checkpoints_watched"]()
+    run = CheckpointRun(str(tmp_path), made.facts, made.rows, made.telemetry)
+    write_measured(run)
+    return run
+
+
+LARGE = {"workload": {"model": {"num_layers": 10**4, "transformer": {"num_experts": 10**5}}}}
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [({"ranks": 3}, "rows of ranks that the run does not have"), (LARGE, "layers and experts, than a model")],
+)
+def test_facts_that_no_run_could_have_are_named(run: CheckpointRun, changes: dict[str, Any], said: str) -> None:
+    path = Path(run.folder, FACTS)
+    path.write_text(json.dumps(merged(json.loads(path.read_text()), changes)))
+    with pytest.raises(UserError, match=f"^{run.folder} is damaged: .*{said}"):
+        read_checkpoint_run(run.folder)
+
+
+def test_every_column_is_written_with_its_meaning_and_wanted_again(run: CheckpointRun) -> None:
+    path = Path(run.folder, CHECKPOINT_ROWS)
+    whole = pq.read_table(path)
+    assert {field.name: field.metadata[b"meaning"].decode() for field in whole.schema} == IO_COLUMNS
+    assert {(field.type, field.nullable) for field in whole.schema} == {(pa.int64(), False)}
+    assert read_checkpoint_run(run.folder).rows.tolist() == run.rows.tolist()
+    at = whole.column_names.index("call_ns")
+    holed = pa.array([None, *[1] * (len(run.rows) - 1)], pa.int64())
+    for table in (whole.drop_columns(["call_ns"]), whole.set_column(at, "call_ns", holed)):
+        pq.write_table(table, path)
+        with pytest.raises(UserError, match="is damaged: wanted a column call_ns of whole numbers"):
+            read_checkpoint_run(run.folder)
+    path.unlink()
+    with pytest.raises(UserError, match="is missing: the run's metrics can't be computed"):
+        read_checkpoint_run(run.folder)
