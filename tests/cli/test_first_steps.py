@@ -21,6 +21,7 @@ from dlemu.jobs.training import preflight
 from dlemu.results.kinds import kinds
 from dlemu.runner import datasets
 from tests.parts import of_parts
+from tests.runs import present
 
 
 def ended(words: list[str], monkeypatch: pytest.MonkeyPatch) -> object:
@@ -171,8 +172,7 @@ def test_help_names_eight_commands_with_an_example_each_and_all_where_asked(caps
 
 @pytest.mark.parametrize("name", sorted({kind.command for kind in kinds() if kind.command}))
 def test_every_command_that_leaves_a_result_prints_it_for_programs(name: str) -> None:
-    command = cli.get_command(click.Context(cli), name)
-    assert command is not None
+    command = present(cli.get_command(click.Context(cli), name))
     assert "--json" in {option for parameter in command.params for option in parameter.opts}
 
 

@@ -32,7 +32,7 @@ from dlemu.report.page import write_page
 from dlemu.results.drive import OUTSIDE
 from dlemu.runner.prediction_request import PredictionRequest
 from tests.results.handmade import CHECKPOINT_RUNS
-from tests.runs import write_run
+from tests.runs import present, write_run
 
 WORDS = ("workload=llama3_8b", "ranks=8")
 WORKLOAD = load([*WORDS, "checkpoint.gpu_mtbf_hours=80"])
@@ -55,9 +55,6 @@ def predicted(folder: Path, *words: str, **storage: object) -> CheckpointPredict
 
 def known(answer: CheckpointPrediction) -> tuple[PredictedPhase, PredictedPhase, TrainingCost]:
     """All parts of an answer that lacks none."""
-    assert answer.write is not None
-    assert answer.read is not None
-    assert answer.training is not None
     return answer.write, answer.read, answer.training
 
 
@@ -138,8 +135,7 @@ def test_a_sheet_s_writes_are_at_the_depth_of_the_writers(tmp_path: Path) -> Non
 
     def gb_per_second(*words: str) -> float:
         answer = predicted(tmp_path, *words, drive=str(sheet))
-        assert answer.write is not None
-        return answer.bytes / answer.write.seconds / 1e9
+        return answer.bytes / present(answer.write).seconds / 1e9
 
     direct = ("checkpoint.odirect=true", "checkpoint.transfer_size=1048576")
     assert gb_per_second(*direct, "ranks=1", "model.parallelism.data=-1") == pytest.approx(1.048576, rel=1e-3)
@@ -152,11 +148,9 @@ def test_what_a_sheet_does_not_say_is_not_predicted(tmp_path: Path) -> None:
     sheet.write_text(SHEET.partition("writes:")[0])
     answer = predicted(tmp_path, drive=str(sheet))
     assert (answer.write, answer.training) == (None, None)
-    assert answer.read is not None
     sheet.write_text("name: x\nwrites:" + SHEET.partition("writes:")[2])
     answer = predicted(tmp_path, drive=str(sheet))
     assert answer.read is None
-    assert answer.training is not None
 
 
 def kept_run(folder: Path, name: str = "checkpoints") -> CheckpointRun:
@@ -206,10 +200,8 @@ def test_the_command_answers_by_the_kind_of_the_workload(tmp_path: Path) -> None
     words = [*WORDS, f"output.folder={folder}", "output.report=false", "--mb-per-second", "5000"]
     shown = CliRunner().invoke(command, words)
     assert shown.exit_code == 0, shown.output
-    answer = read_prediction(str(folder))
-    assert answer is not None
-    assert answer.write is not None
-    assert f"{answer.write.seconds:.3g} s a checkpoint" in shown.stdout
+    answer = present(read_prediction(str(folder)))
+    assert f"{present(answer.write).seconds:.3g} s a checkpoint" in shown.stdout
     printed = CliRunner().invoke(command, [*WORDS, f"output.folder={tmp_path / 'q'}", "--drive", "none.yaml"])
     assert "none.yaml does not exist: wanted a data sheet" in str(printed.exception)
     assert "s a checkpoint" in Path(write_page(str(folder))).read_text()

@@ -24,7 +24,7 @@ from dlemu.metrics.rates import Mean
 from dlemu.plan.samples import RankPlan, hash_samples
 from tests.metrics.test_loss import make_steps
 from tests.plan.plans import make_plan
-from tests.runs import make_job, make_log
+from tests.runs import make_job, make_log, present
 
 
 def proof(shares: list[float], **changes: Any) -> CacheProof:
@@ -104,8 +104,7 @@ def test_the_epoch_with_least_from_storage_decides(shares: list[float], expected
 def test_where_nothing_is_known_a_dataset_of_five_times_the_memory_is_trusted() -> None:
     unknown: dict[str, Any] = {"file_system": "fuse.thing", "memory_bytes": 100}
     assert code_of([0.0], dataset_bytes=500, **unknown) is None
-    small = proof([0.0], dataset_bytes=499, **unknown).finding
-    assert small is not None
+    small = present(proof([0.0], dataset_bytes=499, **unknown).finding)
     assert (small.code, small.severity) == UNKNOWN
     assert small.numbers["dataset_to_memory_ratio"] == 4.99
     assert small.numbers["wanted_ratio"] == WANTED_RATIO == 5
@@ -115,16 +114,14 @@ def test_where_nothing_is_known_a_dataset_of_five_times_the_memory_is_trusted() 
 
 def test_what_is_not_known_is_no_number() -> None:
     lost = proof([0.1], memory_bytes=0)
-    assert lost.finding is not None
-    assert "dataset_to_memory_ratio" not in lost.finding.numbers
+    assert "dataset_to_memory_ratio" not in present(lost.finding).numbers
     nothing = make_steps([[0.0]])
     assert not nothing["app_bytes"].any()
     facts = {"file_system": "ext4", "odirect": False, "evicted": False, "dataset_bytes": 10, "memory_bytes": 40}
     assert prove(nothing, **facts).finding == Finding(Code.NO_DATA_FROM_STORAGE, "loud")  # type: ignore[arg-type]
     result = proof([0.0], file_system="fuse.thing")
     assert result.from_storage_percent == Mean(mean=None, per_epoch=(None,))
-    assert result.finding is not None
-    assert result.finding.numbers["pattern"] == "not_known"
+    assert present(result.finding).numbers["pattern"] == "not_known"
 
 
 @pytest.mark.parametrize(
@@ -158,8 +155,7 @@ def test_what_the_storage_served_is_the_least_that_is_known_of_each_epoch(
 @pytest.mark.parametrize("odirect", [True, False])
 @pytest.mark.parametrize("evicted", [True, False])
 def test_nobody_is_advised_to_set_what_the_run_had_set(odirect: bool, evicted: bool) -> None:
-    found = proof([0.0, 0.0], odirect=odirect, evicted=evicted).finding
-    assert found is not None
+    found = present(proof([0.0, 0.0], odirect=odirect, evicted=evicted).finding)
     settings = str(found.numbers.get("would_help"))
     assert ("reader.odirect" in settings) == (not odirect)
     assert ("reader.evict_page_cache" in settings) == (not odirect and not evicted)

@@ -32,6 +32,7 @@ from dlemu.metrics.checkpoint_rates import (
 )
 from dlemu.metrics.findings import Code
 from tests.results.handmade import checkpoint_run
+from tests.runs import present
 
 S = 1_000_000_000
 STAMPS = ("began_ns", "ended_ns", "asked_ns", "released_ns")
@@ -137,8 +138,7 @@ def test_what_limits_is_named_with_its_certainty(
     known |= {"cpu_percent": 20.0, "cpu_wait_percent": 2.0} | changes
     name = known.pop("name")
     host = {use: known.pop(use) for use in _OF_HOSTS & known.keys()}
-    phase = checkpoint_run().summary.write
-    assert phase is not None
+    phase = present(checkpoint_run().summary.write)
     limit, findings = judge(name, replace(phase, **known), **host, threads=7)
     assert (limit.what, limit.confidence) == (what, confidence)
     assert [finding.code for finding in findings] == ([] if found is None else [found])

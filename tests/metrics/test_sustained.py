@@ -20,6 +20,7 @@ from dlemu.metrics.sustained import (
 )
 from dlemu.metrics.t_interval import estimate, percent_interval
 from dlemu.metrics.verdict import Evidence, judge
+from tests.runs import present
 from tests.validation.virtual_drives import Drive, Training, link, train
 
 C = 100_000_000
@@ -284,8 +285,7 @@ def even(computed_s: list[float]) -> StepRows:
 
 def test_a_budget_by_hand() -> None:
     rows = even([4.0, 6.0] * 4)
-    uncertainty = uncertainty_of(rows, rows)
-    assert uncertainty is not None
+    uncertainty = present(uncertainty_of(rows, rows))
     spread, edge, stamps = uncertainty.budget.values()
     assert [*uncertainty.budget] == [
         "spread between windows of time",
@@ -304,8 +304,7 @@ def test_a_supply_is_uncertain_by_what_was_under_way_at_its_end() -> None:
     # Two workers in turn take 24 s for a batch, one of them begun every 12 s: 75 % of 12 s are 9.
     rows["started_ns"] = 12 * S * np.arange(8)
     rows["finished_ns"] = rows["started_ns"] + 24 * S
-    uncertainty = uncertainty_of(rows, rows)
-    assert uncertainty is not None
+    uncertainty = present(uncertainty_of(rows, rows))
     # When the last batch is begun one is being read; what was read is judged in the 80 s of training.
     _, edge, stamps = uncertainty.budget.values()
     assert edge == pytest.approx(100 * 9 / 12**0.5 / 80)

@@ -19,7 +19,7 @@ from dlemu.jobs.training.prediction.from_times import ForeignRun, calibrate_from
 from dlemu.jobs.training.prediction.make_prediction import predict
 from dlemu.jobs.training.prediction.model_run import Model
 from dlemu.jobs.training.result import Run, make_run
-from tests.runs import make_job, make_log
+from tests.runs import make_job, make_log, present
 
 
 def simulated_run(workload: Workload, calibration: Calibration, ranks: int) -> Run:
@@ -184,8 +184,7 @@ def slowed(times: float, step_seconds: float = 0.0005) -> Calibration:
 def test_a_storage_that_does_not_limit_is_found_by_the_first_step_and_the_rest_is_a_share_of_the_step() -> None:
     found = calibrate_from_times(timed(slowed(2, 0.01)))
     assert found.source == "the times of 3 epochs of x (2 accelerators)"
-    first = found.first_step
-    assert first is not None
+    first = present(found.first_step)
     assert first.mb_per_second == pytest.approx(2 * DEMAND, rel=0.05)
     assert first.step_share == pytest.approx(0.01 / 0.05, rel=0.1)
 

@@ -35,7 +35,7 @@ from dlemu.runner.prediction_request import PredictionRequest
 from dlemu.studies.predict import known_workload
 from tests.goldens.render import RESULTS
 from tests.prediction.test_calibration import simulated_run
-from tests.runs import write_run
+from tests.runs import present, write_run
 
 WORDS = ["workload=unet3d", "accelerator=h100", "dataset.num_files_train=700", "train.epochs=1"]
 
@@ -56,8 +56,7 @@ def test_one_count_of_a_storage_whose_speed_is_given(tmp_path: Path) -> None:
     assert told["limited_by"]["what"] == "storage"
     assert told["null_max_accelerators"] == 2
     assert {"au_percent", "au_whole_percent", "au_dlio_v1_percent"} <= count.keys()
-    saved = read_prediction(str(tmp_path / "p"))
-    assert saved is not None
+    saved = present(read_prediction(str(tmp_path / "p")))
     assert saved.shown.au_percent == count["au_percent"]
 
 

@@ -19,6 +19,7 @@ from dlemu.report.figure_base import VARIABLES
 from dlemu.report.page import Page, render, write_page
 from dlemu.report.units import explained
 from tests.report.folders import hand_made_run, with_summary, write_run
+from tests.runs import present
 from tests.shown import details
 
 pytest.importorskip("altair", reason="the extra `report` is not installed")
@@ -63,10 +64,9 @@ def _not_read(would_help: str, severity: Severity = "loud") -> Finding:
 
 def from_memory(finding: Finding, served: float | None = 0.0, **changes: Any) -> Run:
     run = hand_made_run()
-    assert run.summary.page_cache is not None
     assert run.summary.metrics.app_mb_per_second is not None
     warning = "MEASURED MEMORY, NOT STORAGE: the page cache served 100 %"
-    share = replace(run.summary.page_cache.from_storage_percent, mean=served)
+    share = replace(present(run.summary.page_cache).from_storage_percent, mean=served)
     cache = replace(run.summary.page_cache, warning=warning, served_percent=served, from_storage_percent=share)
     rate = replace(run.summary.metrics.app_mb_per_second, mean=207.0)
     metrics = replace(run.summary.metrics, app_mb_per_second=rate)

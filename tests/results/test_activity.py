@@ -18,7 +18,7 @@ from dlemu.metrics.findings import Code, Number
 from dlemu.metrics.limit import Context
 from dlemu.telemetry import DeviceFacts, HostTelemetry, Series
 from tests.results import handmade
-from tests.runs import MS, make_job, make_log, with_telemetry
+from tests.runs import MS, make_job, make_log, present, with_telemetry
 
 
 def host(log: RunLog, node: int, values: dict[tuple[str, str, str], float], **changes: Any) -> HostTelemetry:
@@ -210,14 +210,12 @@ def test_a_recorder_that_was_killed_or_stopped_is_an_issue_and_its_devices_are_n
     log = with_telemetry(make_log(job))
     whole = make_run(job, log).summary
     assert incomplete(whole) == []
-    assert whole.metrics.device_mb_per_second is not None
-    assert None not in whole.metrics.device_mb_per_second.per_epoch
+    assert None not in present(whole.metrics.device_mb_per_second).per_epoch
     cut = kept_readings(log, lambda seconds: seconds < 3)
     killed = make_run(job, replace(cut, journal=cut.journal.noting(lost_recorders=(0,)))).summary
     assert incomplete(killed) == [{"pattern": "telemetry", "host": "node0"}]
     assert any("telemetry of node0 is not complete" in issue for issue in killed.issues)
-    assert killed.metrics.device_mb_per_second is not None
-    assert killed.metrics.device_mb_per_second.per_epoch == (None, None)
+    assert present(killed.metrics.device_mb_per_second).per_epoch == (None, None)
 
 
 def incomplete(summary: Summary) -> list[dict[str, Number]]:

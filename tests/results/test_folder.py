@@ -31,7 +31,17 @@ from dlemu.results import ADVICE, FACTS
 from dlemu.results.answer_files import decode_versioned
 from dlemu.results.measured import write_measured, write_summary
 from tests.results.handmade import CHECKPOINT_RUNS
-from tests.runs import kind_held, make_job, make_log, whole_run, with_blocks, with_evaluation, with_telemetry, write_run
+from tests.runs import (
+    kind_held,
+    make_job,
+    make_log,
+    present,
+    whole_run,
+    with_blocks,
+    with_evaluation,
+    with_telemetry,
+    write_run,
+)
 
 DATASET = make_job().workload.dataset
 
@@ -103,8 +113,7 @@ def test_the_summary_is_computed_again_and_not_believed(tmp_path: Path) -> None:
     (tmp_path / "summary.json").write_text(json.dumps(values))
     assert read_run(str(tmp_path)).summary == run.summary
     forged = decode_versioned(str(tmp_path / "summary.json"), Summary)
-    assert forged.au is not None
-    assert forged.au.mean == 99.9
+    assert present(forged.au).mean == 99.9
     (tmp_path / "summary.json").unlink()
     assert (kind_held(tmp_path), read_run(str(tmp_path)).summary) == ("training", run.summary)
 
@@ -334,8 +343,7 @@ def test_moments_are_seconds_since_training_began() -> None:
     run = make_run(job, log)
     assert run.span_seconds == (0, 9)
     assert (run.rank_start_ns, run.host_start_ns) == ({0: 7 * 10**9}, {"node0": 7 * 10**9})
-    rates = run.read_mb_per_second
-    assert rates is not None
+    rates = present(run.read_mb_per_second)
     assert rates.sum() * 9 / len(rates) == pytest.approx(rows["app_bytes"].sum() / 1e6)
     assert rates[-1] == pytest.approx(0, abs=1e-6)
     rows["app_bytes"] = 0

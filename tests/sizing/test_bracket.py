@@ -31,6 +31,7 @@ from dlemu.studies.prerequisites import Child
 from dlemu.studies.sweep import run as run_sweep
 from dlemu.studies.sweep.run import CLOSE, BracketSearch, next_value
 from tests.run.test_checkpoint_jobs import SMALL, run
+from tests.runs import present
 
 
 @given(most=st.floats(0.001, 1000), first=st.floats(0.01, 10))
@@ -71,8 +72,7 @@ def test_a_search_keeps_its_runs_and_goes_on(tmp_path: object) -> None:
     runs = Tried(str(tmp_path), question, (), ignore)
     found = search(runs)
     assert found <= 5 < found * CLOSE
-    answer = read_answer(str(tmp_path), SWEEP, SweepAnswer)
-    assert answer is not None
+    answer = present(read_answer(str(tmp_path), SWEEP, SweepAnswer))
     assert answer.complete
     runs.save(complete=False)
     again = Tried(str(tmp_path), question, (), ignore)

@@ -32,7 +32,7 @@ from dlemu.telemetry import DeviceFacts, Series
 from tests.goldens.render import RESULTS
 from tests.report.folders import write_run
 from tests.results import handmade
-from tests.runs import make_job, make_log, whole_run, with_blocks
+from tests.runs import make_job, make_log, present, whole_run, with_blocks
 
 OUTCOMES = {True: "pass", False: "fail", None: "no verdict"}
 
@@ -55,11 +55,10 @@ def test_kioxias_published_figures_come_out() -> None:
     """KIOXIA CM7 white paper on DLIO: 5 epochs of unet3d on 18 V100, 2552 s against 2906 s."""
     pair = compare_runs(figures(2552), figures(2906))
     assert pair.metrics["total_seconds"].difference_percent == pytest.approx(-12.2, abs=0.05)
-    assert pair.plan is not None
-    assert pair.plan.days_saved_per_year == pytest.approx(44, abs=0.5)
-    assert pair.plan.hours_per_model == pytest.approx((14.2, 16.1), abs=0.05)
+    assert present(pair.plan).days_saved_per_year == pytest.approx(44, abs=0.5)
+    assert present(pair.plan).hours_per_model == pytest.approx((14.2, 16.1), abs=0.05)
     # the paper rounds hours first: 625 and 547
-    assert pair.plan.models_per_year == pytest.approx((618, 543), abs=0.5)
+    assert present(pair.plan).models_per_year == pytest.approx((618, 543), abs=0.5)
 
 
 def test_an_uncertainty_is_that_of_both() -> None:
@@ -173,8 +172,7 @@ def test_checkpoints_that_one_side_read_from_memory_are_compared_by_their_writin
     verdict = compare(cold, warm).verdict
     assert verdict.startswith("writing: A and B take the same time")
     assert verdict.endswith("; reading: not comparable: B's data came from memory")
-    table = screen(compare(cold, warm), "").table
-    assert table is not None
+    table = present(screen(compare(cold, warm), "").table)
     assert [row[0] for row in table.rows] == ["written, one checkpoint, s"], "and none read"
     assert "; memory served both, not storage: reading: A and B" in compare(warm, warm).verdict
 

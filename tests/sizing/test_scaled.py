@@ -26,6 +26,7 @@ from dlemu.studies.compare.sides import side_of_runs
 from dlemu.studies.size.find_size import _full_mb_per_accelerator
 from dlemu.studies.size.size_verdict import at_full_size, build_answer, sentence
 from tests.goldens.render import RESULTS
+from tests.runs import present
 from tests.shown import details
 from tests.sizing.fakes import known, make_trial, question
 
@@ -55,8 +56,7 @@ def test_a_scaled_workload_knows_itself_at_full_size(name: str, tmp_path: Path) 
     path.write_text(to_yaml(small))
     words = [f"workload={path}"]
     for workload in (small, load_received(str(path)), load(words), load([*words, "ranks=2"])):
-        found = full_size(workload)
-        assert found is not None
+        found = present(full_size(workload))
         for section in ("model", "dataset", "train", "checkpoint"):
             assert getattr(found, section) == getattr(full, section)
     assert full_size(full) == full
@@ -81,8 +81,7 @@ def test_what_one_accelerator_needs_at_full_size(words: list[str], divisor: floa
     workload = load([f"workload={own}" if word == "own" else word for word in words])
     assert sample_divisor(workload) == pytest.approx(divisor, rel=0.002)
     assert _full_mb_per_accelerator(workload) == pytest.approx(wanted_mb, rel=1e-3)
-    full = full_size(workload)
-    assert full is not None
+    full = present(full_size(workload))
     assert demand("x", full).accelerator == workload.accelerator
 
 

@@ -29,6 +29,7 @@ from dlemu.studies.size.search import REPEATS
 from dlemu.studies.size.size_verdict import build_answer
 from dlemu.studies.size.trials import steady_series
 from tests.prediction.test_calibration import workload
+from tests.runs import present
 from tests.sizing.fakes import DEMAND, FakeRunner, known, question
 from tests.validation.virtual_drives import Drive, Training, train
 
@@ -54,8 +55,7 @@ def test_the_edge_is_found_from_any_estimate(feeds: int, part: float, first: int
     runner = FakeRunner((feeds + part) * 0.9 * DEMAND, noise=0.001)
     answer = find(runner, first=first)
     assert answer.max_accelerators == feeds
-    assert answer.failing is not None
-    assert answer.failing.accelerators == feeds + 1
+    assert present(answer.failing).accelerators == feeds + 1
     assert len(set(runner.tried)) <= 20
     edges = [count for count in answer.counts if count.accelerators in (feeds, feeds + 1)]
     assert all(count.trials >= REPEATS for count in edges)

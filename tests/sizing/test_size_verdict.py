@@ -35,7 +35,7 @@ from tests.datasets import make_dataset
 from tests.prediction.test_calibration import workload
 from tests.results.test_activity import cores
 from tests.results.test_activity import host as watched
-from tests.runs import MS, make_job, make_log, write_run
+from tests.runs import MS, make_job, make_log, present, write_run
 from tests.sizing.fakes import DEMAND, FakeRunner, known, make_trial, question
 
 # pooling trials
@@ -163,8 +163,7 @@ def test_busy_programs_are_the_same_cause_to_every_command(tmp_path: Path, monke
     assert (doctor.level, doctor.advice.split(":")[0]) == ("warn", "stop other programs (top)")
 
     run = run_beside(OTHERS_PERCENT, folder=str(tmp_path / "run"))
-    limit = run.summary.limited_by
-    assert limit is not None
+    limit = present(run.summary.limited_by)
     assert (limit.what, run.summary.outcome) == ("host NO_CORE", "no verdict")
     assert [found.code for found in limit.findings] == [Code.OTHER_PROGRAM_ON_CORES]
 
@@ -225,8 +224,7 @@ def test_a_search_says_before_it_starts_who_else_uses_the_cores(
 def test_a_run_beside_busy_programs_blames_reads_that_cost_far_more_alone(
     others_percent: tuple[float, ...], changes: dict[str, Any], what: str, confidence: str
 ) -> None:
-    limit = run_beside(*others_percent, **changes).summary.limited_by
-    assert limit is not None
+    limit = present(run_beside(*others_percent, **changes).summary.limited_by)
     assert (limit.what, limit.confidence) == (what, confidence)
 
 

@@ -16,6 +16,7 @@ import pytest
 
 from datagen.errors import UserError
 from dlemu.telemetry import HostTelemetry, Scope, start_recorder
+from tests.runs import present
 
 MB = 1_000_000
 FILE_BYTES = 32 << 20
@@ -56,9 +57,8 @@ def _sectors_read(device: str) -> int:
 @pytest.mark.parametrize("end", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
 def test_nothing_of_it_outlives_its_maker(drives: Any, end: signal.Signals) -> None:
     with subprocess.Popen([sys.executable, "-c", MAKER], stdout=subprocess.PIPE, stderr=subprocess.PIPE) as maker:
-        assert maker.stdout is not None
         try:
-            folder, device, reader = maker.stdout.readline().decode().split()
+            folder, device, reader = present(maker.stdout).readline().decode().split()
             assert os.path.ismount(folder)
             maker.send_signal(end)
             assert maker.wait(60) != 0
@@ -84,8 +84,7 @@ def test_a_process_that_is_being_started_does_not_escape(
 
         def start(_: object) -> None:
             """Let it go when the group's processes have been killed."""
-            assert late.stdin is not None
-            late.stdin.close()
+            present(late.stdin).close()
             deadline = time.monotonic() + 60
             while late.poll() is None and not (entered.exists() and str(late.pid) in entered.read_text()):
                 assert time.monotonic() < deadline
@@ -157,8 +156,7 @@ def recorded(drive: Any, logs: Path) -> HostTelemetry:
     read_directly(path)
     recorder.mark()
     read_directly(path)
-    telemetry = recorder.stop()
-    assert telemetry is not None
+    telemetry = present(recorder.stop())
     return telemetry
 
 

@@ -20,7 +20,7 @@ from dlemu.contrib.mlperf.tests.foreign_runs import write_run as write_foreign_r
 from dlemu.contrib.mlperf.tests.golden import edit
 from dlemu.dlio.export import export_run
 from dlemu.jobs.training.result import make_run
-from tests.runs import dlio_place, make_job, make_log, write_run
+from tests.runs import dlio_place, make_job, make_log, present, write_run
 
 
 def test_a_run_has_the_numbers_of_the_audit(tmp_path: Path) -> None:
@@ -67,10 +67,8 @@ def test_a_run_of_dlemu_has_the_same_rate_by_its_dlio_files(tmp_path: Path) -> N
     export_run(dlio_place(tmp_path / "dlio"), run)
     (figures,) = foreign_side(str(tmp_path / "dlio"))[0].values()
     metrics = run.summary.metrics
-    assert metrics.samples_per_second is not None
-    assert figures.mean("samples_per_second") == pytest.approx(metrics.samples_per_second.mean, rel=0.02)
-    assert metrics.au_dlio_percent is not None
-    assert figures.mean("au_percent") == pytest.approx(metrics.au_dlio_percent.mean, abs=0.01)
+    assert figures.mean("samples_per_second") == pytest.approx(present(metrics.samples_per_second).mean, rel=0.02)
+    assert figures.mean("au_percent") == pytest.approx(present(metrics.au_dlio_percent).mean, abs=0.01)
 
 
 def test_runs_of_two_trees_are_compared_by_their_names(tmp_path: Path) -> None:
@@ -114,16 +112,14 @@ def test_dlios_results_are_what_a_prediction_is_made_of(tmp_path: Path) -> None:
         ["workload=unet3d", "accelerator=h100", "dataset.num_files_train=350", f"output.folder={tmp_path / 'p'}"],
         from_folder=run,
     )
-    known = foreign_run(str(run))
-    assert known is not None
+    known = present(foreign_run(str(run)))
     assert known.epoch_seconds == pytest.approx([rank.end - rank.start for (rank,) in epochs], abs=1e-5)
     assert known.first_seconds == pytest.approx([rank.proc[0] - C for (rank,) in epochs], abs=1e-4)
     rate = summary["metric"]["train_throughput_mean_samples_per_second"]
     assert answer.shown.samples_per_second == pytest.approx(rate, rel=0.03)
     assert "3 epochs" in answer.source
     edit(run / "summary.json", put("metric/train_au_percentage/1", 0.0))
-    without = foreign_run(str(run))
-    assert without is not None
+    without = present(foreign_run(str(run)))
     assert without.first_seconds == ()
 
 

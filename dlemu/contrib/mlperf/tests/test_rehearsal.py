@@ -41,7 +41,7 @@ from dlemu.runner.job import save as save_run
 from tests.datasets import make_dataset
 from tests.dlio import published_checkpoints as published
 from tests.dlio.test_dlio_checkpoints import published_run
-from tests.runs import make_log
+from tests.runs import make_log, present
 
 LAPTOP = {"dataset.size", "dataset.made", "dataset.phases", "settings.changed", "overrides.unknown", "hosts.few"}
 LAPTOP |= {"runs.overlap", "workload.differs", "dataset.filesystem", "au.low"}
@@ -196,8 +196,7 @@ def test_mistakes_are_refused_before_anything_is_made(tmp_path: Path) -> None:
 def test_the_librarys_cores_are_measured_where_there_are_files(tmp_path: Path) -> None:
     workload = make_plan(tmp_path).workload
     assert library_cores(workload) is None
-    cores = library_cores(replace(workload, dataset=make_dataset(tmp_path / "small")))
-    assert cores is not None
+    cores = present(library_cores(replace(workload, dataset=make_dataset(tmp_path / "small"))))
     assert 0 < cores < 1
 
 
