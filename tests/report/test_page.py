@@ -64,11 +64,11 @@ def _not_read(would_help: str, severity: Severity = "loud") -> Finding:
 
 def from_memory(finding: Finding, served: float | None = 0.0, **changes: Any) -> Run:
     run = hand_made_run()
-    assert run.summary.metrics.app_mb_per_second is not None
     warning = "MEASURED MEMORY, NOT STORAGE: the page cache served 100 %"
-    share = replace(present(run.summary.page_cache).from_storage_percent, mean=served)
-    cache = replace(run.summary.page_cache, warning=warning, served_percent=served, from_storage_percent=share)
-    rate = replace(run.summary.metrics.app_mb_per_second, mean=207.0)
+    page_cache = present(run.summary.page_cache)
+    share = replace(page_cache.from_storage_percent, mean=served)
+    cache = replace(page_cache, warning=warning, served_percent=served, from_storage_percent=share)
+    rate = replace(present(run.summary.metrics.app_mb_per_second), mean=207.0)
     metrics = replace(run.summary.metrics, app_mb_per_second=rate)
     return with_summary(run, page_cache=cache, findings=(finding,), limited_by=None, metrics=metrics, **changes)
 

@@ -15,7 +15,7 @@ from typing import Any
 
 import yaml
 
-from dlemu.contrib.mlperf.tests import checkpoint_leaves, golden
+from dlemu.contrib.mlperf.tests import golden
 from dlemu.contrib.mlperf.tests.foreign_runs import RECORD_BYTES, metric_of, workload_of, write
 from tests.dlio import published_checkpoints as published
 
@@ -40,7 +40,7 @@ LEFT_OUT, RESULTS = "PRUNED BY STAFF\n", "/var/log/run/results"
 
 def make_published(root: Path) -> Path:
     """Write the tree; returns its root."""
-    checkpoint_leaves.make_result(root, system=SYSTEM)
+    golden.make_result(root, system=SYSTEM)
     org = (root / "closed/acme").rename(root / "closed" / ORG)
     (root / "acme").rename(root / ORG)
     (root / ORG / ".mlps-image-pool").write_text("")

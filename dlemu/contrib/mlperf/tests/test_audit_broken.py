@@ -22,9 +22,8 @@ from dlemu.contrib.mlperf.audit.foreign_times import foreign_run
 from dlemu.contrib.mlperf.check.judge import check_folder
 from dlemu.contrib.mlperf.tests import foreign_runs
 from dlemu.contrib.mlperf.tests.changes import Change, Edit, gone, put
-from dlemu.contrib.mlperf.tests.checkpoint_leaves import make_result
 from dlemu.contrib.mlperf.tests.foreign_runs import write_run
-from dlemu.contrib.mlperf.tests.golden import edit, make_tree
+from dlemu.contrib.mlperf.tests.golden import edit, make_result, make_tree
 from tests.cli.test_odd_files import KINDS, ended
 from tests.results.test_received_names import PLANTED, imported, read_every_way, read_planted
 

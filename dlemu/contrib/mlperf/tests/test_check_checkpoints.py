@@ -20,8 +20,7 @@ from dlemu.contrib.mlperf.check.judge import Checked, check_folder, result_rows
 from dlemu.contrib.mlperf.command import command
 from dlemu.contrib.mlperf.rules.core_config import core_config_hash
 from dlemu.contrib.mlperf.tests.changes import edited, end, ended_at, gone, processes, put, scale, setting
-from dlemu.contrib.mlperf.tests.checkpoint_leaves import describe, leaves, make_result
-from dlemu.contrib.mlperf.tests.golden import CODE, edit
+from dlemu.contrib.mlperf.tests.golden import CODE, describe_checkpoints, edit, leaves, make_result
 from dlemu.contrib.mlperf.tests.published_tree import make_kv, make_published
 from dlemu.contrib.mlperf.tests.test_check import well_formed
 from tests.dlio import published_checkpoints as published
@@ -62,7 +61,7 @@ def test_calls_on_two_hosts_differ_unless_another_host_may_read(
     multi_host: bool | None, differ: bool, tmp_path: Path
 ) -> None:
     folder = make_result(tmp_path)
-    describe(folder, multi_host=multi_host)
+    describe_checkpoints(folder, multi_host=multi_host)
     edited("summary.json", lambda tree: tree.update(hostname="other"), 1)(folder)
     found = [one for one in check_folder(str(tmp_path)).findings if one.rule == "runs.differ"]
     assert [(one.path, one.seen) for one in found] == (
@@ -125,9 +124,9 @@ def test_a_gap_of_half_a_minute_is_allowed_and_the_read_call_may_tell_its_own_be
 def test_half_of_the_time_for_remapping_must_lie_between_the_calls(tmp_path: Path) -> None:
     folder = make_result(tmp_path)
     end(at_the_read_call(seconds=10))(folder)
-    describe(folder, simultaneous_read=False, remap_time_in_seconds=20)
+    describe_checkpoints(folder, simultaneous_read=False, remap_time_in_seconds=20)
     assert "checkpoint.remap" not in rules(tmp_path)
-    describe(folder, simultaneous_read=False, remap_time_in_seconds=21)
+    describe_checkpoints(folder, simultaneous_read=False, remap_time_in_seconds=21)
     assert "checkpoint.remap" in rules(tmp_path)
 
 
