@@ -164,7 +164,7 @@ def test_busy_programs_are_the_same_cause_to_every_command(tmp_path: Path, monke
 
     run = run_beside(OTHERS_PERCENT, folder=str(tmp_path / "run"))
     limit = present(run.summary.limited_by)
-    assert (limit.what, run.summary.outcome) == ("host NO_CORE", "no verdict")
+    assert (limit.what, run.summary.outcome) == ("host CPU", "no verdict")
     assert [found.code for found in limit.findings] == [Code.OTHER_PROGRAM_ON_CORES]
 
     fails = [trial(5, au, limited_by=limit) for au in (84, 86)]
@@ -213,12 +213,12 @@ def test_a_search_says_before_it_starts_who_else_uses_the_cores(
 @pytest.mark.parametrize(
     ("others_percent", "changes", "what", "confidence"),
     [
-        ((OTHERS_PERCENT,), {}, "host NO_CORE", "low"),
-        ((OTHERS_PERCENT, 10.0), {}, "host NO_CORE", "low"),
-        ((10.0, OTHERS_PERCENT), {}, "host NO_CORE", "low"),
+        ((OTHERS_PERCENT,), {}, "host CPU", "low"),
+        ((OTHERS_PERCENT, 10.0), {}, "host CPU", "low"),
+        ((10.0, OTHERS_PERCENT), {}, "host CPU", "low"),
         ((10.0, 10.0), {"starved_ms": 20}, "storage", "high"),
         ((OTHERS_PERCENT,), {"starved_ms": 20}, "storage", "high"),  # a slow storage is slow beside others, too
-        ((10.0,), {"read_ms": 120, "starved_ms": 279}, "host NO_CORE", "medium"),
+        ((10.0,), {"read_ms": 120, "starved_ms": 279}, "host CPU", "medium"),
     ],
 )
 def test_a_run_beside_busy_programs_blames_reads_that_cost_far_more_alone(
@@ -228,7 +228,7 @@ def test_a_run_beside_busy_programs_blames_reads_that_cost_far_more_alone(
     assert (limit.what, limit.confidence) == (what, confidence)
 
 
-@pytest.mark.parametrize(("busy_percent", "what"), [(20, "storage"), (40, "nothing"), (60, "host NO_CORE")])
+@pytest.mark.parametrize(("busy_percent", "what"), [(20, "storage"), (40, "nothing"), (60, "host CPU")])
 def test_a_probe_beside_busy_programs_does_not_know_the_storages_limit(busy_percent: float, what: str) -> None:
     answer = predicted(busy_percent)
     assert answer.limited_by.what == what
@@ -239,15 +239,15 @@ def named(what: Any, confidence: Any) -> Limit:
     return Limit(what=what, confidence=confidence, evidence=(f"{what} it was",))
 
 
-NO_CORE, EMULATOR = named("host NO_CORE", "high"), named("emulator", "medium")
+NO_CORE, EMULATOR = named("host CPU", "high"), named("emulator", "medium")
 UNSURE = named("storage", "low")
 
 
 @pytest.mark.parametrize(
     ("passed", "failed", "what", "confidence"),
     [
-        ((None, NO_CORE), (UNSURE, UNSURE), "host NO_CORE", "low"),  # who passes decides with them
-        ((None, None), (NO_CORE, EMULATOR, UNSURE, UNSURE, UNSURE, UNSURE), "host NO_CORE", "low"),
+        ((None, NO_CORE), (UNSURE, UNSURE), "host CPU", "low"),  # who passes decides with them
+        ((None, None), (NO_CORE, EMULATOR, UNSURE, UNSURE, UNSURE, UNSURE), "host CPU", "low"),
         ((None, None), (EMULATOR, EMULATOR), "emulator", "medium"),
         ((None, None), (EMULATOR, UNSURE), "emulator", "low"),
         ((None, None), (NO_CORE, STORAGE, STORAGE), "storage", "medium"),
@@ -276,7 +276,7 @@ def test_the_trials_at_the_edge_decide_by_their_confidence(
 def test_a_count_left_open_above_the_one_that_passes_decides_too() -> None:
     """With none that fails it would be said that no more were tried."""
     answer = answer_of(trial(4, 95), trial(5, 90.2, 2.0, limited_by=NO_CORE), max_accelerators=5)
-    assert (answer.max_accelerators, answer.failing, answer.limited_by.what) == (4, None, "host NO_CORE")
+    assert (answer.max_accelerators, answer.failing, answer.limited_by.what) == (4, None, "host CPU")
     assert (
         answer_of(trial(4, 95), trial(5, 90.2, 2.0, limited_by=STORAGE), max_accelerators=5).limited_by.what == "count"
     )
@@ -285,7 +285,7 @@ def test_a_count_left_open_above_the_one_that_passes_decides_too() -> None:
 def test_a_count_that_fails_by_the_trials_that_the_host_slowed_alone_is_not_the_storages() -> None:
     above = [trial(5, 91, limited_by=STORAGE)] * 3
     slowed = answer_of(trial(4, 95), *above, *[trial(5, 80, limited_by=NO_CORE)] * 2)
-    assert (slowed.limited_by.what, slowed.verdict.split()[:3]) == ("host NO_CORE", ["at", "least", "4"])
+    assert (slowed.limited_by.what, slowed.verdict.split()[:3]) == ("host CPU", ["at", "least", "4"])
 
 
 def test_a_ceiling_that_the_trials_exceed_is_not_the_hosts() -> None:
