@@ -97,45 +97,28 @@ def test_it_is_swept_and_compared_and_a_sweep_goes_on(installed: dict[str, str],
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("everything", [False, True])
-def test_what_a_killed_rank_had_measured_is_kept(
-    everything: bool, installed: dict[str, str], files: Path, tmp_path: Path
+def test_what_its_ranks_had_measured_outlives_a_kill_of_all(
+    installed: dict[str, str], files: Path, tmp_path: Path
 ) -> None:
-    """`everything`: nobody is left to save it, and it is read from live/."""
+    """Nobody is left to save it: it is read from live/."""
     folder = tmp_path / "result"
     words = [f"stat.folder={files}", "stat.rounds=1000000", "ranks=2", f"output.folder={folder}", "output.report=false"]
-    process = subprocess.Popen(
-        [sys.executable, "-m", "dlemu", "stat", *words],
-        env=installed,
-        stderr=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-    )
+    process = subprocess.Popen([sys.executable, "-m", "dlemu", "stat", *words], env=installed, start_new_session=True)
     logs = [folder / "live" / f"rows_{rank:05d}" for rank in range(2)]
     until = time.monotonic() + 120
     while not all(log.exists() and log.stat().st_size > 1000 for log in logs):
         assert time.monotonic() < until, "the ranks measured nothing"
-        assert process.poll() is None, process.stderr.read() if process.stderr else ""
+        assert process.poll() is None
         time.sleep(0.05)
     look = f"from dlemu.runner.follow import follow_run; print(*next(follow_run({str(folder)!r})).progress.figures)"
     assert re.search(r"one call [0-9.]+ us", run(installed, "timeit", "-n1", "-r1", look).stdout)
-    if everything:
-        os.killpg(process.pid, signal.SIGKILL)
-    else:
-        children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
-        os.kill(int(children[-1]), signal.SIGKILL)
-    _, said = process.communicate(timeout=120)
-    if everything:
-        assert (folder / "live").is_dir()
-    else:
-        assert process.returncode == 128 + signal.SIGKILL
-        assert "SIGKILL" in said
-        assert re.search(r"marked incomplete, in .*result", said)
+    os.killpg(process.pid, signal.SIGKILL)
+    process.wait(120)
     text = loaded(
         installed, folder, "assert run.summary.calls > 0 and not run.summary.complete; print(run.summary.failure)"
     )
     assert "killed" in text or "SIGKILL" in text
-    assert "calls" in run(installed, "dlemu", "report", str(folder)).stdout or (folder / "report.html").exists()
+    assert "calls" in run(installed, "dlemu", "report", str(folder)).stdout
 
 
 @pytest.mark.slow

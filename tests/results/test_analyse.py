@@ -259,25 +259,19 @@ def test_asynchronous_checkpoints_are_not_advised_more_often_than_they_drain() -
 
 
 def test_writing_that_slows_down_is_not_steady() -> None:
-    order = [(WRITE, number) for number in range(1, 8)]
-    run = checkpoint_run(order=order)
+    run = checkpoint_run(order=[(WRITE, number) for number in range(1, 8)])
 
-    def as_if(*seconds: float) -> CheckpointSummary:
+    def as_if(*seconds: float) -> tuple[bool | None, dict[str, Number] | None]:
         rows = run.rows.copy()
         for number, took in enumerate(seconds, 1):
             part = rows["checkpoint"] == number
             rows["ended_ns"][part] = rows["began_ns"][part] + round(took * 1e9)
-        return replace(run, rows=rows).summary
+        summary = replace(run, rows=rows).summary
+        return present(summary.write).steady, numbers_of(summary, Code.STORAGE_NOT_STEADY)
 
-    for seconds, steady in (((1, 1, 2, 2, 2, 2, 2), True), ((1, 1, 1, 1, 1.2, 1.5, 1.9), False)):
-        summary = as_if(*seconds)
-        assert present(summary.write).steady is steady
-        numbers = numbers_of(summary, Code.STORAGE_NOT_STEADY)
-        assert (numbers is None) is steady
-    assert numbers is not None
-    first, last = numbers["first_gib_per_second"], numbers["last_gib_per_second"]
-    assert isinstance(first, float)
-    assert isinstance(last, float)
-    assert first == pytest.approx(1.9 * last, rel=0.01)
+    assert as_if(1, 1, 2, 2, 2, 2, 2) == (True, None)
+    steady, numbers = as_if(1, 1, 1, 1, 1.2, 1.5, 1.9)
+    first, last = (float(present(numbers)[f"{which}_gib_per_second"] or 0) for which in ("first", "last"))
+    assert (steady, first) == (False, pytest.approx(1.9 * last, rel=0.01))
     few = checkpoint_run().summary
     assert (present(few.write).steady, present(few.read).steady) == (None, None)

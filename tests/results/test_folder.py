@@ -211,6 +211,9 @@ def merged(values: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:
     }
 
 
+EACH_STEP = {"workflow": {"checkpoint": True}, "checkpoint": {"steps_between_checkpoints": 1}}
+
+
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
@@ -219,13 +222,7 @@ def merged(values: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:
         ({"plan": {"num_files": 0}}, "its plan has no samples"),
         ({"ranks": 10**9, "plan": {"ranks": 10**9}}, "its facts.json plans more steps or samples than any run"),
         (
-            {
-                "workload": {
-                    "workflow": {"checkpoint": True},
-                    "checkpoint": {"steps_between_checkpoints": 1},
-                    "train": {"epochs": 100_000},
-                }
-            },
+            {"workload": {**EACH_STEP, "train": {"epochs": 100_000}}},
             "its facts.json plans 1200000 checkpoints",
         ),
         ({"workload": {"reader": {"batch_size": 0}}}, r"is damaged.*reader\.batch_size"),
