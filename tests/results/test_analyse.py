@@ -215,6 +215,7 @@ def test_what_is_not_accounted_for_is_not_known_and_an_object_store_serves_all()
     objects = noted(run, requests=tuple(counts.values.tolist())).summary
     assert present(objects.read).from_storage_percent == 100
     assert present(objects.write).from_storage_percent is None
+    assert objects.requests is not None
     more = served(checkpoint_run(), 1.7).summary
     assert present(more.read).from_storage_percent == 100, "what was read ahead is no more than all"
 

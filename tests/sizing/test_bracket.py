@@ -1,18 +1,21 @@
-"""A sweep is every combination; a search for the most finds it between what passes and what fails, in few runs."""
+"""A sweep is every combination, a search for the most few runs; a run of another process ends as a result or not."""
 
 from __future__ import annotations
 
 import math
 import os
+import signal
+import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 import dlemu
-from datagen.errors import UserError
+from datagen.errors import DlemuError, UserError
 from dlemu.checkpoints.stored import folder_name
 from dlemu.config import load
 from dlemu.config.overrides import DATA_FOLDER, check_points, points
@@ -20,9 +23,12 @@ from dlemu.config.schema import Workload
 from dlemu.jobs.checkpoint.parts import figures as figures_of
 from dlemu.jobs.checkpoint.run import CHECKPOINTS, read_checkpoint_run
 from dlemu.metrics.verdict import Outcome
+from dlemu.ranks import Interrupted, interrupt_on
 from dlemu.results.answer_files import read_answer
 from dlemu.results.figures import JobFigures
 from dlemu.results.kinds import kind_named
+from dlemu.runner import child_run
+from dlemu.runner.child_run import LOG, job, run_attached, run_train
 from dlemu.runner.events import ignore
 from dlemu.runner.job import JobRequest, run_alone
 from dlemu.runner.run_list import Planned
@@ -171,3 +177,72 @@ def test_what_no_point_could_do_is_told_before_the_first(
     with pytest.raises(UserError, match="some points are a run of checkpoints and some a training run"):
         dlemu.sweep(words(tmp_path, "workflow={train: true},{train: false, checkpoint: true}"))
     assert not saved
+
+
+def child(folder: Path, script: str) -> None:
+    """Run a shell script in the place of `dlemu train`."""
+    run_train([], str(folder), lambda: None, launcher=["sh", "-c", script, sys.executable])
+
+
+def test_a_run_that_leaves_its_summary_has_completed(tmp_path: Path) -> None:
+    child(tmp_path, f"echo all is well; touch {tmp_path}/summary.json; exit 1")
+    assert (tmp_path / LOG).read_text() == "all is well\n"
+
+
+def test_a_mistake_is_told_in_its_own_words(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"^no such dataset$"):
+        child(tmp_path, "echo 'dlemu: no such dataset' >&2; exit 2")
+
+
+def test_the_cause_is_told_and_not_only_the_last_word(tmp_path: Path) -> None:
+    script = "echo 'dlemu: rank 3 was killed' >&2; echo 'dlemu: 450 steps are kept' >&2; exit 3"
+    with pytest.raises(DlemuError, match=r"status 3; it printed:\nrank 3 was killed\ndlemu: 450 steps are kept"):
+        child(tmp_path, script)
+
+
+@pytest.mark.parametrize("folder", ["/a=b, c", "/it's", "/x[1]{2}", "/\u00e4(1),/b", "12", "null", "-x y"])
+def test_a_run_gets_its_folder_whatever_its_name(folder: str) -> None:
+    assert load([job([], folder).words[-1]]).output.folder == folder
+
+
+@pytest.mark.parametrize(
+    ("script", "ended"),
+    [
+        ("echo Traceback; exit 1", "left no summary.json; it printed:\nTraceback"),
+        ("echo begun; kill -9 $$", "was killed by SIGKILL; .*; it printed:\nbegun"),
+        ("kill -9 $$", "was killed by SIGKILL; .*; it had printed nothing"),
+    ],
+)
+def test_an_end_without_a_result_is_a_failure(tmp_path: Path, script: str, ended: str) -> None:
+    with pytest.raises(DlemuError, match=ended):
+        child(tmp_path, script)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGINT])
+def test_being_told_to_stop_lets_the_run_save_and_then_stops(number: signal.Signals, tmp_path: Path) -> None:
+    before = {each: signal.getsignal(each) for each in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT)}
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)  # a `nohup` before the tests may have handed down another
+    interrupt_on(signal.SIGTERM, signal.SIGINT)
+    script = f"trap 'touch {tmp_path}/saved; exit 143' TERM; kill -{number.name[3:]} $PPID; sleep 60 & wait"
+    try:
+        with pytest.raises(Interrupted) as stopped:
+            child(tmp_path, script)
+    finally:
+        for each, handler in before.items():
+            signal.signal(each, handler)
+    assert stopped.value.signal_number == number
+    assert (tmp_path / "saved").exists()
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_that_comes_while_a_users_command_starts_reaches_it(
+    number: signal.Signals, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    start = child_run._start
+
+    def signalled(command: list[str], **options: Any) -> Any:
+        signal.raise_signal(number)
+        return start(command, **options)
+
+    monkeypatch.setattr(child_run, "_start", signalled)
+    assert run_attached(["sleep", "20"], {}) == -number
