@@ -87,7 +87,6 @@ PACKAGES = {
         (
             "dlemu/contrib/mlperf/tests/test_check.py",
             "dlemu/contrib/mlperf/tests/test_check_checkpoints.py",
-            "dlemu/contrib/mlperf/tests/test_check_copies.py",
             "dlemu/contrib/mlperf/tests/forging/test_forging.py",
         ),
     ),
