@@ -26,9 +26,9 @@ from dlemu.metrics.cache import (
 )
 from dlemu.metrics.findings import Code, Finding
 from dlemu.metrics.rates import Intervals, Mean, mean_within
-from dlemu.metrics.rows import in_order, is_any, steps_of
+from dlemu.metrics.rows import in_order, steps_of
 from dlemu.plan.samples import RankPlan, hash_samples
-from tests.metrics.test_loss import any_rows, make_steps
+from tests.metrics.test_loss import make_steps
 from tests.plan.plans import make_plan
 from tests.runs import make_job, make_log, present
 
@@ -335,51 +335,6 @@ def test_rates_over_all_time_give_the_amounts(intervals: list[tuple[float, float
     edges = np.linspace(-1, 200, bins + 1)
     rates = Intervals(starts, ends, edges).rates(amounts)
     assert float((rates * np.diff(edges)).sum()) == pytest.approx(amounts.sum(), rel=1e-6, abs=1e-6)
-
-
-def plain(rows: StepRows) -> StepRows:
-    """The rows in the order of a table."""
-    return rows[np.lexsort([rows[name] for name in ("step", "block", "phase", "epoch", "rank")])]
-
-
-@given(rows=any_rows(), data=st.data())
-def test_a_table_has_the_rows_that_an_array_has(rows: StepRows, data: st.DataObject) -> None:
-    table, ordered = in_order(rows), plain(rows)
-    assert np.array_equal(np.asarray(table), ordered)
-    mask = np.random.default_rng(data.draw(st.integers(0, 99))).random(len(rows)) < data.draw(st.floats(0, 1))
-    start, stop = (data.draw(st.integers(0, len(rows))) for _ in range(2))
-    step = data.draw(st.integers(1, 3))
-    for chosen, expected in ((table[mask], ordered[mask]), (table[start:stop:step], ordered[start:stop:step])):
-        assert np.array_equal(np.asarray(chosen), expected)
-        assert chosen.values("rank") == np.unique(expected["rank"]).tolist()
-        for name, parts in (("rank", chosen.by_rank), ("epoch", chosen.by_epoch)):
-            groups = [expected[expected[name] == value] for value in np.unique(expected[name])]
-            assert all(np.array_equal(np.asarray(part), group) for part, group in zip(parts, groups, strict=True))
-        places = np.random.default_rng(0).permutation(len(expected))[::2]
-        for name in STEP_DTYPE.names or ():
-            assert np.array_equal(chosen[places][name], expected[name][places])
-            assert is_any(chosen, name) == is_any(expected, name) == expected[name].any()
-        first, last = chosen.ends
-        for name in STEP_DTYPE.names or ():
-            blocks = [block for block in np.split(expected[name], _block_starts(expected)) if len(block)]
-            assert first[name].tolist() == [int(block[0]) for block in blocks]
-            assert last[name].tolist() == [int(block[-1]) for block in blocks]
-
-
-@given(rows=any_rows(), first=st.integers(0, 3), last=st.integers(0, 3), share=st.floats(0.3, 1))
-def test_the_ends_of_blocks_are_left_out(rows: StepRows, first: int, last: int, share: float) -> None:
-    some = plain(rows)[np.random.default_rng(1).random(len(rows)) < share]
-    holes = np.arange(len(some)) % 3 > 0
-    for chosen, table in ((some, in_order(some)), (some[holes], in_order(some)[holes])):
-        blocks = np.split(chosen, _block_starts(chosen))
-        expected = [block[first : max(first, len(block) - last)] for block in blocks]
-        assert np.array_equal(np.asarray(table.trimmed(first, last)), np.concatenate(expected))
-
-
-def _block_starts(rows: StepRows) -> list[int]:
-    keys = np.stack([rows[name] for name in ("rank", "epoch", "block")])
-    found: list[int] = (np.flatnonzero((keys[:, 1:] != keys[:, :-1]).any(axis=0)) + 1).tolist()
-    return found
 
 
 def test_ranks_that_were_cut_short_share_the_steps_they_have() -> None:
