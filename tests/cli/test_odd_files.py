@@ -17,13 +17,11 @@ import pytest
 import dlemu
 from dlemu.checkpoints.stored import NOTE
 from dlemu.cli import main
-from dlemu.jobs.checkpoint.analyse import CheckpointRun
 from dlemu.jobs.training.result import make_run
 from dlemu.report import page
-from dlemu.results.measured import write_measured, write_summary
 from tests.datasets import make_dataset
 from tests.parts import of_parts
-from tests.results.handmade import CHECKPOINT_RUNS
+from tests.results.handmade import saved_checkpoints
 from tests.results.test_received_names import write_answers
 from tests.run.test_checkpoint_jobs import run as run_checkpoints
 from tests.runs import make_job, make_log, with_telemetry, write_run
@@ -134,10 +132,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
         job = make_job(folder=str(place / "run"), steps=12)
         write_run(make_run(job, with_telemetry(make_log(job))))
         shutil.copytree(place / "run", place / "other")
-        made = CHECKPOINT_RUNS["checkpoints_watched"]()
-        saves = CheckpointRun(str(place / "saves"), made.facts, made.rows, made.telemetry)
-        write_measured(saves)
-        write_summary(saves)
+        saved_checkpoints(place / "saves")
         write_answers(place)
         few = {"record_length_bytes": 1000, "record_length_bytes_stdev": 0}
         make_dataset(Path("data"), num_files_train=4, num_samples_per_file=128, **few)

@@ -14,7 +14,7 @@ from datagen.errors import UserError
 from dlemu.checkpoints.checkpoint_plan import plan_checkpoint
 from dlemu.cli.predict import command
 from dlemu.config import load
-from dlemu.jobs.checkpoint.analyse import CheckpointRun, snapshot_seconds
+from dlemu.jobs.checkpoint.analyse import snapshot_seconds
 from dlemu.jobs.checkpoint.prediction import (
     WATCHDOG,
     CheckpointPrediction,
@@ -25,14 +25,13 @@ from dlemu.jobs.checkpoint.prediction import (
     run_prediction,
     speed_of,
 )
-from dlemu.jobs.checkpoint.run import read_checkpoint_run
 from dlemu.jobs.checkpoint.summary import PhaseSummary, TrainingCost
 from dlemu.metrics.checkpoint_rates import GIB, cost_percent
 from dlemu.report.page import write_page
 from dlemu.results.drive import OUTSIDE
 from dlemu.runner.prediction_request import PredictionRequest
-from tests.results.handmade import CHECKPOINT_RUNS
-from tests.runs import present, write_run
+from tests.results.handmade import saved_checkpoints
+from tests.runs import present
 
 WORDS = ("workload=llama3_8b", "ranks=8")
 WORKLOAD = load([*WORDS, "checkpoint.gpu_mtbf_hours=80"])
@@ -154,15 +153,6 @@ def test_what_a_sheet_does_not_say_is_not_predicted(tmp_path: Path) -> None:
     assert answer.training is not None
 
 
-def kept_run(folder: Path, name: str = "checkpoints") -> CheckpointRun:
-    """A run of checkpoints made by hand, in a folder."""
-    made = CHECKPOINT_RUNS[name]()
-    folder.mkdir()
-    write_run(CheckpointRun(str(folder), made.facts, made.rows))
-    run: CheckpointRun = read_checkpoint_run(str(folder))
-    return run
-
-
 def as_long(measured: PhaseSummary) -> float:
     """The rate of a checkpoint that takes as long as the mean of those measured."""
     rates = [each.slowest_gib_per_second for each in measured.checkpoints]
@@ -170,7 +160,7 @@ def as_long(measured: PhaseSummary) -> float:
 
 
 def test_a_run_predicts_itself(tmp_path: Path) -> None:
-    run = kept_run(tmp_path / "run")
+    run = saved_checkpoints(tmp_path / "run", "checkpoints")
     answer, _, workload = run_prediction(
         [f"output.folder={tmp_path / 'p'}"], PredictionRequest(from_folder=str(tmp_path / "run"))
     )
@@ -203,7 +193,7 @@ def test_the_command_answers_by_the_kind_of_the_workload(tmp_path: Path) -> None
     printed = CliRunner().invoke(command, [*WORDS, f"output.folder={tmp_path / 'q'}", "--drive", "none.yaml"])
     assert "none.yaml does not exist: wanted a data sheet" in str(printed.exception)
     assert "s a checkpoint" in Path(write_page(str(folder))).read_text()
-    kept_run(tmp_path / "run")
+    kept = saved_checkpoints(tmp_path / "run", "checkpoints")
     again = ["--from", str(tmp_path / "run"), f"output.folder={tmp_path / 'r'}", "--json"]
     told = json.loads(CliRunner().invoke(command, again).stdout)
-    assert told["workload"] == read_checkpoint_run(str(tmp_path / "run")).summary.workload
+    assert told["workload"] == kept.summary.workload

@@ -30,7 +30,7 @@ from dlemu.plan.streams import StreamPlan
 from dlemu.results import ADVICE, FACTS
 from dlemu.results.answer_files import decode_versioned
 from dlemu.results.measured import write_measured, write_summary
-from tests.results.handmade import CHECKPOINT_RUNS
+from tests.results.handmade import CHECKPOINT_RUNS, saved_checkpoints
 from tests.runs import (
     kind_held,
     make_job,
@@ -90,8 +90,7 @@ def in_the_way(path: Path) -> Iterator[None]:
 
 def test_what_can_not_be_written_is_told_with_what_to_do(tmp_path: Path) -> None:
     run = written(tmp_path / "run")
-    made = CHECKPOINT_RUNS["checkpoints"]()
-    saved = CheckpointRun(run.folder, made.facts, made.rows)
+    saved = replace(CHECKPOINT_RUNS["checkpoints"](), folder=run.folder)
 
     def told(name: str) -> contextlib.AbstractContextManager[object]:
         return pytest.raises(SpaceError, match=rf"{run.folder}/{name} could not be written: .*; {re.escape(ADVICE)}$")
@@ -302,9 +301,7 @@ def test_readings_that_are_no_numbers_are_damage(tmp_path: Path) -> None:
 def test_which_folder_holds_what(tmp_path: Path) -> None:
     run, saved, nothing = (tmp_path / name for name in ("run", "saved", "nothing"))
     written(run)
-    made = CHECKPOINT_RUNS["checkpoints"]()
-    checkpoints = CheckpointRun(str(saved), made.facts, made.rows)
-    saved.mkdir()
+    checkpoints = replace(CHECKPOINT_RUNS["checkpoints"](), folder=str(saved))
     write_measured(checkpoints)
     assert [kind_held(folder) for folder in (run, saved, nothing)] == ["training", "checkpoint", ""]
     write_summary(checkpoints)
@@ -349,10 +346,7 @@ def test_moments_are_seconds_since_training_began() -> None:
 
 @pytest.fixture
 def run(tmp_path: Path) -> CheckpointRun:
-    made = CHECKPOINT_RUNS["checkpoints_watched"]()
-    run = CheckpointRun(str(tmp_path), made.facts, made.rows, made.telemetry)
-    write_measured(run)
-    return run
+    return saved_checkpoints(tmp_path)
 
 
 LARGE = {"workload": {"model": {"num_layers": 10**4, "transformer": {"num_experts": 10**5}}}}
