@@ -1,4 +1,4 @@
-"""`dlemu doctor`: what it prints, and how it ends."""
+"""`dlemu doctor` and `dlemu workloads`: what they print, and how they end."""
 
 from __future__ import annotations
 
@@ -49,8 +49,16 @@ def test_the_doctor_looks_at_everything_and_raises_nothing(tmp_path: Path) -> No
         assert name in result.stdout
 
 
-def test_every_shipped_pair_is_listed_once() -> None:
-    listed = json.loads(CliRunner().invoke(command, ["--json"]).stdout)
+# `dlemu workloads`
+
+
+def test_every_shipped_pair_is_listed_once_and_a_folder_of_ones_own_too(tmp_path: Path) -> None:
+    (tmp_path / "workload").mkdir()
+    (tmp_path / "workload" / "mine.yaml").write_text("train: {computation_time: 0}\n")
+    listed = json.loads(CliRunner().invoke(command, ["--json", "--config-dir", str(tmp_path)]).stdout)
+    (mine,) = [one for one in listed if one["workload"] == "mine"]
+    assert mine["mb_per_second"] is None, "no limit"
+    listed.remove(mine)
     pairs = [(one["workload"], one["accelerator"]) for one in listed if "accelerator" in one]
     workloads = {name: load([f"workload={name}"]) for name in workload_names()}
     trained = {name: each for name, each in workloads.items() if each.workflow.train}
@@ -74,10 +82,3 @@ def test_a_file_of_ones_own_is_shown_with_its_demand(tmp_path: Path) -> None:
     shown = re.sub(r"\s+", " ", CliRunner().invoke(command, [str(tmp_path / "my.yaml")]).output)
     for words in ("num files 10", "5,500 bytes", "400 samples/s", "mb per second 2.2", "cores 0.4"):
         assert words in shown
-
-
-def test_a_folder_of_ones_own_is_listed_too(tmp_path: Path) -> None:
-    (tmp_path / "workload").mkdir()
-    (tmp_path / "workload" / "mine.yaml").write_text("train: {computation_time: 0}\n")
-    told = CliRunner().invoke(command, ["--config-dir", str(tmp_path)]).stdout
-    assert "no limit" in next(line for line in told.splitlines() if "mine" in line and "limit" in line)

@@ -151,6 +151,9 @@ def test_work_of_one_batch() -> None:
     assert not find_causes(rows[:0], preprocesses=False, workers=2).total
 
 
+# what accelerators ask for
+
+
 def test_samples_share_files_and_times_may_be_drawn() -> None:
     words = ["dataset.num_files_train=10", "dataset.num_samples_per_file=30", "dataset.record_length_bytes=10000"]
     words += ["reader.batch_size=5", "train.computation_time={type:uniform,min:0.1,max:0.3}"]
@@ -187,6 +190,9 @@ def test_each_worker_in_turn_reads_a_row_group_of_which_its_batches_have_rows(
     assert demand("own", workload).sample_bytes == pytest.approx(1000 * times, abs=50 * times), "records are square"
     for in_order in ("reader.worker_streams=true", "reader.read_threads=1"):
         assert row_group_reads(load([*words, "reader.read_threads=4", in_order])) == 1
+
+
+# checkpoints
 
 
 S = 1_000_000_000
@@ -253,6 +259,9 @@ def test_the_shortest_interval_of_asynchronous_ones_has_that_au(snapshot: float,
 
 def test_no_interval_leaves_training_as_fast_as_without_checkpoints() -> None:
     assert shortest_interval_seconds(1.0, 2.0, au=1.0) == math.inf
+
+
+# what limits checkpoints
 
 
 _OF_HOSTS = {"host_busy_percent", "device_busy_percent", "link_percent", "throttled_percent"}

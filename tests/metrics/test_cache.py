@@ -255,6 +255,9 @@ def test_what_was_not_delivered_as_planned_is_told_and_of_an_epoch_that_was_cut_
     assert [each_sample_once(PLAN, 1, 5, twice[:count]) for count in (-1, 0)] == [None, None]
 
 
+# rates over time
+
+
 TIMES = np.array([0, 10, 20, 40], np.int64)
 RATES = np.array([777.0, 1.0, 3.0, 5.0])
 """1 from 0 to 10, 3 from 10 to 20, 5 from 20 to 40; what came before the first reading is not known."""

@@ -107,6 +107,9 @@ def test_nothing_measured_has_no_shares() -> None:
     assert loss_percent(nothing, nothing) == Loss()
 
 
+# stragglers
+
+
 def test_one_slow_rank_is_named_with_its_steps_and_its_loss() -> None:
     rows = make_steps([[0.0, 0.0, 30.0, 0.0]] * 3 + [[0.0] * 4] + [[0.0, 10.0, 30.0, 0.0]])
     (found,) = find_stragglers(rows, (0,) * 4, ("here",))

@@ -206,6 +206,9 @@ def test_a_credit_by_hand() -> None:
     assert prefetch_credit_percent(rows, rows) == pytest.approx(100 * (4 / 5) / 4), "0, 0, at 14 s 4 of 5 s, 0"
 
 
+# the uncertainty
+
+
 def jittery(seed: int, *, ratio: float, steps: int, epochs: int, spread: float) -> StepRows:
     """A drive that serves one batch after the other in drawn times, slower than asked for; queues never fill."""
     drive = Drive(channels=1, serve=lambda _, random: float(0.1 / ratio * random.gamma(1 / spread**2, spread**2)))

@@ -133,6 +133,9 @@ def test_while_the_host_is_the_limit_nothing_is_said_of_the_storage(by: str, lim
         assert judge(evidence(by=by, **LOW), other).passed is False
 
 
+# intervals
+
+
 @pytest.mark.parametrize(
     ("share", "degrees", "expected", "within"),
     [

@@ -143,6 +143,9 @@ def test_published_times_of_one_count_predict_another() -> None:
     assert faster[8] == pytest.approx(PUBLISHED_FASTER[8], abs=1.5)
 
 
+# from the times of epochs
+
+
 DEMAND = 2 * 4 / 0.05
 """MB/s of the two accelerators of `workload`."""
 

@@ -253,6 +253,9 @@ def test_results_of_fio_are_direct_if_all_its_jobs_are(direct_jobs: int, tmp_pat
     assert ("made without direct=1" in found.source) == (direct_jobs < 3)
 
 
+# what jobs need
+
+
 def asked(folder: Path, *words: str, status: int = 0) -> str:
     result = CliRunner().invoke(command, [*words, f"output.folder={folder}"])
     assert result.exit_code == status, result.output

@@ -173,6 +173,9 @@ def test_a_search_stops_at_the_most_that_may_be_tried() -> None:
     assert open_end.max_accelerators == 5
 
 
+# never above what the supply sustains
+
+
 def check_intervals(count: PredictedCount) -> None:
     for middle, (low, high) in (
         (count.au_percent, count.au_interval_percent),

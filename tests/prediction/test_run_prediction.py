@@ -177,6 +177,9 @@ def test_a_dataset_is_probed_and_predicted(tmp_path: Path) -> None:
     assert 0 < answer.shown.au_percent <= 100
 
 
+# every setting
+
+
 MODELLED = """
     ranks accelerator scale accelerators scales workflow.checkpoint reader.data_loader reader.batch_size
     reader.read_threads reader.prefetch_size reader.file_shuffle reader.sample_shuffle reader.worker_streams

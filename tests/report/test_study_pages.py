@@ -136,6 +136,9 @@ def test_no_days_are_saved_by_a_difference_that_is_not_shown(studies: dict[str, 
         assert ("what B trains in a year" in said) == (distinct is not False)
 
 
+# runs of checkpoints
+
+
 _DURATIONS = ("ended_ns", "released_ns", "moved_ns", "synced_ns", "started_ns")
 
 

@@ -60,6 +60,9 @@ def test_an_incomplete_run_shows_what_was_measured_and_why_it_ended(rows: int) -
     assert screen(summary, "").lines[0].label == "INCOMPLETE"
 
 
+# any table
+
+
 NASTY = "[bold]<img src=x onerror=alert(1)>[/nothing]"
 
 
@@ -103,6 +106,9 @@ def test_a_percentage_has_the_digits_of_its_interval_and_never_looks_like_a_thre
     assert with_uncertainty(percent, half_width, 90.0) == text
 
 
+# progress
+
+
 class Time:
     seconds = 1000.0
 
@@ -134,6 +140,9 @@ def test_on_a_terminal_it_is_redrawn_in_place() -> None:
     drawn = progress_text(Console(file=io.StringIO(), width=100, force_terminal=True))
     assert drawn.count("\x1b[1F\x1b[J") == 200 - 2, "neither at first, nor over a message"
     assert max(len(line) for line in drawn.replace("\x1b[1F\x1b[J", "").splitlines()) < 100, "wrapped ones would stay"
+
+
+# a sentence for every code
 
 
 CHECKPOINT_CODES = [

@@ -106,6 +106,9 @@ def test_a_file_that_somebody_sent_is_read_to_its_most_bytes_and_nothing_else_is
             open_untrusted(f"{tmp_path}/{name}", 1 << 20)
 
 
+# schemas
+
+
 GOLDENS = Path(__file__).parents[1] / "goldens" / "results"
 RESULTS = [*sorted(GOLDENS.iterdir()), *of_parts("RESULTS").values()]
 

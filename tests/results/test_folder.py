@@ -268,17 +268,14 @@ def test_values_that_no_step_can_have_are_told_with_what_was_wanted(
     assert str(tmp_path / "steps.parquet") in str(caught.value)
 
 
-def with_memory(monkeypatch: pytest.MonkeyPatch, available_bytes: int) -> None:
-    monkeypatch.setattr("dlemu.results.tables.host_memory", lambda: SimpleNamespace(available_bytes=available_bytes))
-
-
 def test_a_result_that_wants_more_memory_than_there_is_is_not_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write_run(whole_run(folder=str(tmp_path)))
-    with_memory(monkeypatch, 48 * 16 * len(STEP_COLUMNS))
+    memory = SimpleNamespace(available_bytes=48 * 16 * len(STEP_COLUMNS))
+    monkeypatch.setattr("dlemu.results.tables.host_memory", lambda: memory)
     assert len(read_run(str(tmp_path)).rows) == 48
-    with_memory(monkeypatch, 48 * 16 * len(STEP_COLUMNS) - 1)
+    memory.available_bytes -= 1
     with pytest.raises(UserError, match=r"steps\.parquet has 48 rows, which need 0\.0 GiB of memory"):
         read_run(str(tmp_path))
 

@@ -136,6 +136,9 @@ def test_what_came_of_a_wanted_count(
     assert outcome_of(answer, wanted) == outcome
 
 
+# beside busy programs
+
+
 OTHERS_PERCENT = 97.0
 """What other programs use of the cores."""
 

@@ -159,6 +159,9 @@ def test_reads_that_nobody_waited_for_are_no_change_of_the_storage() -> None:
     assert [find_speed_changes(drives.train(grown, ahead, seed)) for seed in range(4)] == [()] * 4
 
 
+# the proof of scripts/validation
+
+
 @pytest.mark.parametrize(
     ("measured", "how", "holds"),
     [

@@ -248,6 +248,9 @@ def test_checkpoints_that_the_rules_do_not_know_are_told(words: list[str], statu
     assert told in asked.output + str(asked.exception)
 
 
+# a submission in the shape of one that v3.0 published
+
+
 BOTH = {"checkpoint.memory", "checkpoint.simultaneous", "checkpoint.slowest", "hosts.few", "kv.device", "kv.window"}
 """What the reviewers' list of the round names of this submission, and what only recomputing shows."""
 

@@ -89,6 +89,9 @@ def test_check_prints_findings_writes_them_and_says_by_its_status_whether_one_is
     assert (plain["valid"], plain["errors"]) == (False, len(errors))
 
 
+# `dlemu audit`
+
+
 DOCS = Path(__file__).parents[4] / "dlemu" / "contrib" / "mlperf" / "docs" / "audit.md"
 
 

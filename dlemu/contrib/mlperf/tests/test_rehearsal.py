@@ -200,6 +200,9 @@ def test_the_librarys_cores_are_measured_where_there_are_files(tmp_path: Path) -
     assert 0 < cores < 1
 
 
+# checkpoints
+
+
 Words = list[Sequence[str]]
 
 
