@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,6 +28,7 @@ from dlemu.results.measured import MeasuredRun, write_measured, write_summary
 from dlemu.telemetry import DeviceFacts, HostTelemetry, Series
 
 Floats = NDArray[np.float64]
+T = TypeVar("T")
 
 MS = 1_000_000
 COMPUTE_NS = 50 * MS
@@ -44,6 +45,12 @@ HOST = HostFacts(
     dlemu="0",
     packages={"python": "3.11.2", "numpy": "2"},
 )
+
+
+def present(value: T | None) -> T:
+    """A value that is there."""
+    assert value is not None
+    return value
 
 
 def make_job(

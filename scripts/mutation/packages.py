@@ -43,7 +43,6 @@ PACKAGES = {
         (
             "tests/sizing/test_search.py",
             "tests/sizing/test_size_verdict.py",
-            "tests/sizing/test_steady.py",
             "tests/sizing/test_compare_sides.py",
         ),
     ),
@@ -88,8 +87,6 @@ PACKAGES = {
         (
             "dlemu/contrib/mlperf/tests/test_check.py",
             "dlemu/contrib/mlperf/tests/test_check_checkpoints.py",
-            "dlemu/contrib/mlperf/tests/test_check_copies.py",
-            "dlemu/contrib/mlperf/tests/test_check_published.py",
             "dlemu/contrib/mlperf/tests/forging/test_forging.py",
         ),
     ),

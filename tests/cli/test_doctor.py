@@ -1,8 +1,9 @@
-"""`dlemu doctor`: what it prints, and how it ends."""
+"""`dlemu doctor` and `dlemu workloads`: what they print, and how they end."""
 
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,8 @@ import pytest
 from click.testing import CliRunner
 
 from dlemu.cli import doctor
+from dlemu.cli.workloads import command
+from dlemu.config import load, workload_names
 from dlemu.doctor.check_base import Check
 from tests.datasets import make_dataset
 
@@ -44,3 +47,38 @@ def test_the_doctor_looks_at_everything_and_raises_nothing(tmp_path: Path) -> No
     assert result.exception is None or isinstance(result.exception, SystemExit)
     for name in ("configuration", "MPI", "cores", "O_DIRECT", "dataset", "ranks fit"):
         assert name in result.stdout
+
+
+# `dlemu workloads`
+
+
+def test_every_shipped_pair_is_listed_once_and_a_folder_of_ones_own_too(tmp_path: Path) -> None:
+    (tmp_path / "workload").mkdir()
+    (tmp_path / "workload" / "mine.yaml").write_text("train: {computation_time: 0}\n")
+    listed = json.loads(CliRunner().invoke(command, ["--json", "--config-dir", str(tmp_path)]).stdout)
+    (mine,) = [one for one in listed if one["workload"] == "mine"]
+    assert mine["mb_per_second"] is None, "no limit"
+    listed.remove(mine)
+    pairs = [(one["workload"], one["accelerator"]) for one in listed if "accelerator" in one]
+    workloads = {name: load([f"workload={name}"]) for name in workload_names()}
+    trained = {name: each for name, each in workloads.items() if each.workflow.train}
+    assert pairs == [(name, kind) for name, each in trained.items() for kind in each.accelerators or [""]]
+    sizes = {one["workload"]: one for one in listed if "accelerator" not in one}
+    assert set(sizes) == set(workloads) - set(trained)
+    assert (sizes["llama3_405b"]["files"], sizes["llama3_405b"]["ranks"]) == (1544, 512)
+    assert sizes["llama3_8b"]["tensor_bytes"] / 2**30 == 104.70452117919922
+    h100 = next(one for one in listed if (one["workload"], one["accelerator"]) == ("unet3d", "h100"))
+    assert h100["mb_per_second"] == pytest.approx(3177, rel=1e-3)
+
+
+def test_a_file_of_ones_own_is_shown_with_its_demand(tmp_path: Path) -> None:
+    (tmp_path / "images" / "cat").mkdir(parents=True)
+    for number in range(10):
+        (tmp_path / "images" / "cat" / f"{number}.jpg").write_bytes(bytes(1000 * (number + 1)))
+    (tmp_path / "my.yaml").write_text(
+        f"dataset: {{source: folder, data_folder: {tmp_path}/images}}\n"
+        "reader: {batch_size: 8, read_threads: 2, preprocess_time: 0.001}\ntrain: {computation_time: 0.02}\n"
+    )
+    shown = re.sub(r"\s+", " ", CliRunner().invoke(command, [str(tmp_path / "my.yaml")]).output)
+    for words in ("num files 10", "5,500 bytes", "400 samples/s", "mb per second 2.2", "cores 0.4"):
+        assert words in shown

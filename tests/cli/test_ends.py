@@ -1,10 +1,12 @@
-"""How a command ends: one message, and a status that says which kind of end it was."""
+"""What a command costs before it does anything, and how it ends: one message, a status for each kind of end."""
 
 from __future__ import annotations
 
 import errno
 import os
 import signal
+import subprocess
+import sys
 from collections.abc import Callable
 
 import click
@@ -12,7 +14,7 @@ import pytest
 
 from datagen.errors import DlemuError, SpaceError, UserError
 from dlemu.__main__ import main
-from dlemu.cli import guarded
+from dlemu.cli import commands, guarded
 from dlemu.ranks import Failure, Interrupted
 from dlemu.runner.ranks import failed_run
 from dlemu.runner.run_list import RunsPlanned
@@ -92,3 +94,42 @@ def test_a_sweep_that_runs_out_of_space_says_how_to_go_on(
     assert ended.value.code == 2
     again = "repeat the command with output.folder=results/s"
     assert f"the disk is full; finished runs are kept: once there is space, {again}" in capfd.readouterr().err
+
+
+HEAVY = {"hydra", "msgspec", "numpy", "omegaconf", "psutil", "pyarrow", "rich", "torch", "yaml"}
+SETTINGS = "dlemu.config.schema"
+"""A quarter of what the list of commands would cost."""
+
+
+def test_numpy_starts_no_threads_in_a_rank() -> None:
+    code = "import os, dlemu.cli, numpy; print(len(os.listdir('/proc/self/task')))"
+    own = {name: value for name, value in os.environ.items() if name != "OPENBLAS_NUM_THREADS"}
+    ran = subprocess.run([sys.executable, "-c", code], env=own, capture_output=True, text=True, check=True)
+    assert int(ran.stdout) == 1
+
+
+def test_help_imports_nothing_heavy() -> None:
+    """Of dlemu, then of each command, in one process."""
+    code = (
+        "import sys\nfrom dlemu.cli import cli, commands\n"
+        "def imported(*words):\n"
+        "    cli.main([*words, '--help'], standalone_mode=False)\n"
+        "    print(*words, '->', *{name.partition('.')[0] for name in sys.modules}, *sys.modules, file=sys.stderr)\n"
+        "imported()\nfor name in commands(): imported(name)"
+    )
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    first, *others = [line.partition("->")[2].split() for line in ran.stderr.splitlines()]
+    assert len(others) == len(commands())
+    assert set(first) & (HEAVY | {SETTINGS}) == set()
+    assert set(others[-1]) & HEAVY == set()
+
+
+def test_shells_are_offered_commands_and_options() -> None:
+    def offered(words: str) -> list[str]:
+        at = {"COMP_WORDS": words, "COMP_CWORD": str(words.count(" ")), "_DLEMU_COMPLETE": "zsh_complete"}
+        code = "import sys; sys.argv = ['dlemu']; from dlemu.cli import main; main()"
+        ran = subprocess.run([sys.executable, "-c", code], env=os.environ | at, capture_output=True, text=True)
+        return ran.stdout.splitlines()[1::3]
+
+    assert offered("dlemu tr") == ["try", "train"]
+    assert "--json" in offered("dlemu train --")

@@ -4,17 +4,25 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
+from collections.abc import Callable
 from pathlib import Path
 
 import click
 import pytest
+from click.testing import CliRunner
 
+from datagen.errors import SpaceError, UserError
 from dlemu.cli import FIRST, cli, commands, guarded
-from dlemu.cli.frontends import make_here
+from dlemu.cli.frontends import allow, make_here
 from dlemu.cli.options import Number
 from dlemu.config import load
+from dlemu.config.schema import Workload
+from dlemu.jobs.training import preflight
 from dlemu.results.kinds import kinds
+from dlemu.runner import datasets
 from tests.parts import of_parts
+from tests.runs import present
 
 
 def ended(words: list[str], monkeypatch: pytest.MonkeyPatch) -> object:
@@ -22,6 +30,29 @@ def ended(words: list[str], monkeypatch: pytest.MonkeyPatch) -> object:
     with pytest.raises(SystemExit) as end:
         guarded(cli, "dlemu")
     return end.value.code
+
+
+FREE = "datagen.storage.posix.Storage.free_bytes"
+
+
+@pytest.fixture(autouse=True)
+def in_an_empty_folder_of_a_large_disk(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(FREE, lambda *_: 10**15)
+
+
+@pytest.fixture
+def refused(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Callable[[list[str]], str]:
+    """Run a command line that ends with status 2; returns what it says."""
+
+    def run(words: list[str]) -> str:
+        assert ended(words, monkeypatch) == 2
+        return capsys.readouterr().err
+
+    return run
+
+
+Refused = Callable[[list[str]], str]
 
 
 @pytest.mark.parametrize(
@@ -45,25 +76,20 @@ def ended(words: list[str], monkeypatch: pytest.MonkeyPatch) -> object:
         (["train", "unet3d"], "'unet3d' is not a setting: did you mean workload=unet3d? wanted KEY=VALUE"),
     ],
 )
-def test_a_typo_gets_the_word_that_was_meant(
-    words: list[str], said: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert ended(words, monkeypatch) == 2
-    assert said in capsys.readouterr().err
+def test_a_typo_gets_the_word_that_was_meant(words: list[str], said: str, refused: Refused) -> None:
+    assert said in refused(words)
 
 
 @pytest.mark.parametrize(
     ("command", "place"), [("train", "file"), ("size", "file/below"), ("datagen", "file"), ("datagen verify", "file")]
 )
 def test_a_file_in_place_of_a_dataset_is_named_as_one(
-    command: str, place: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    command: str, place: str, tmp_path: Path, refused: Refused
 ) -> None:
     """No command is proposed that would make a dataset in it."""
     (tmp_path / "file").touch()
-    monkeypatch.chdir(tmp_path)
     words = [*command.split(), "workload=unet3d", f"dataset.data_folder={tmp_path / place}", "accelerator=h100"]
-    assert ended(words, monkeypatch) == 2
-    said = capsys.readouterr().err
+    said = refused(words)
     assert (
         f"{tmp_path / place} is a file, not a folder, or is below a file: set dataset.data_folder to the folder" in said
     )
@@ -83,24 +109,17 @@ def test_a_file_in_place_of_a_dataset_is_named_as_one(
         *of_parts("NO_TEXT").values(),
     ],
 )
-def test_a_name_that_is_no_text_is_refused(
-    words: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_name_that_is_no_text_is_refused(words: list[str], tmp_path: Path, refused: Refused) -> None:
     """As results could not name it: no run is lost to that at its end, and nothing is made."""
-    monkeypatch.chdir(tmp_path)
     (tmp_path / "\udce4").mkdir()
-    assert ended(words, monkeypatch) == 2
-    said = capsys.readouterr().err
+    said = refused(words)
     assert "has bytes that are not valid utf-8, so results could not name it: rename it" in said
     assert len(said.splitlines()) == 1
     assert [os.listdir(tmp_path), os.listdir(tmp_path / "\udce4")] == [["\udce4"], []]
 
 
-def test_what_cannot_be_decoded_keeps_its_secret(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert ended(["train", "storage.storage_options.secret=keepthistoyourself\udce4"], monkeypatch) == 2
-    said = capsys.readouterr().err
+def test_what_cannot_be_decoded_keeps_its_secret(refused: Refused) -> None:
+    said = refused(["train", "storage.storage_options.secret=keepthistoyourself\udce4"])
     assert "has bytes that are not valid" in said
     assert "keepthis" not in said
 
@@ -123,12 +142,8 @@ def test_what_cannot_be_decoded_keeps_its_secret(
         ["probe", "nowhere"],
     ],
 )
-def test_a_command_that_is_refused_leaves_nothing(
-    words: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    assert ended(words, monkeypatch) == 2
-    assert capsys.readouterr().err
+def test_a_command_that_is_refused_leaves_nothing(words: list[str], tmp_path: Path, refused: Refused) -> None:
+    assert refused(words)
     assert not list(tmp_path.iterdir())
 
 
@@ -165,8 +180,7 @@ def test_help_names_eight_commands_with_an_example_each_and_all_where_asked(caps
 
 @pytest.mark.parametrize("name", sorted({kind.command for kind in kinds() if kind.command}))
 def test_every_command_that_leaves_a_result_prints_it_for_programs(name: str) -> None:
-    command = cli.get_command(click.Context(cli), name)
-    assert command is not None
+    command = present(cli.get_command(click.Context(cli), name))
     assert "--json" in {option for parameter in command.params for option in parameter.opts}
 
 
@@ -177,3 +191,66 @@ def test_what_is_made_first_is_not_said_where_json_is_wanted(tmp_path: Path, cap
         said = capfd.readouterr()
         assert ("made 2 files" in said.out) is not as_json
         assert ("made 2 files" in said.err) is as_json
+
+
+def no_verdict(overrides: list[str], ranks: int, files_there: int) -> str:
+    return str(preflight.no_verdict("Too few.", load(overrides), ranks, files_there))
+
+
+def words_to_add(text: str) -> list[list[str]]:
+    return [shlex.split(line) for line in text.splitlines() if line.startswith("    ")]
+
+
+@pytest.mark.parametrize(("free", "words"), [(5e10, []), (5e10, ["dataset.num_files_train=168000"]), (1.9e10, [])])
+def test_nobody_is_told_to_agree_to_what_does_not_fit(
+    free: float, words: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(FREE, lambda *_: int(free))
+    words = ["workload=unet3d", f"dataset.data_folder={tmp_path}/none", *words]
+    assert "--yes" not in no_verdict(words, 18, 0)
+    with pytest.raises(SpaceError, match=r"num_files_train=\d+, the most that fit") as full:
+        CliRunner().invoke(cli, ["train", *words, "ranks=18", "--make"], catch_exceptions=False)
+    (fits,) = re.findall(r"num_files_train=\d+", str(full.value))
+    allow(load([*words, f"dataset.{fits}"]), 1, 18, yes=False)
+
+
+def test_the_first_words_take_it_whole_and_the_second_try_it_and_words_that_can_not_stay_are_replaced() -> None:
+    text = no_verdict(["workload=unet3d"], 18, 0)
+    full, small = words_to_add(text)
+    assert full[:2] == ["--make", "dataset.num_files_train=2520"]
+    assert {"scale=laptop", "--make", "dataset.data_folder=data/unet3d-laptop"} <= set(small)
+    assert "Wanted 2,520 files (369.4 GB) for 18 ranks x batch 7" in text
+    (only,) = words_to_add(no_verdict(["workload=unet3d", "dataset.num_files_train=168", "scale=laptop"], 18, 168))
+    assert {"dataset.num_files_train=2520", "dataset.data_folder=data/unet3d-2520"} <= set(only)
+    judged = no_verdict(["workload=unet3d", "dataset.num_files_train=100"], 4, 0)
+    assert ("Wanted 100 files (14.7 GB)" in judged, "dataset.num_files_train" in judged) == (True, False)
+
+
+def test_nothing_large_is_made_unless_somebody_agrees(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(FREE, lambda *_: 10**13)
+    workload = load(["workload=unet3d"])
+    allow(workload, 10**10, 18, yes=False)
+    allow(workload, 10**12, 18, yes=True)
+    with pytest.raises(UserError, match=r"1,000\.0 GB will be made in data/unet3d for 18 .*add --yes.*scale=laptop"):
+        allow(workload, 10**12, 18, yes=False)
+
+
+@pytest.mark.parametrize("command", ["size", "predict", *of_parts("MADE_FIRST")])
+def test_a_large_dataset_is_made_by_no_command_unless_somebody_agrees(
+    command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made: list[str] = []
+
+    def record(workload: Workload, *_: object, **__: object) -> None:
+        made.append(workload.dataset.data_folder)
+        raise UserError("stopped here")
+
+    monkeypatch.setattr(datasets, "make_on_this_host", record)
+    words = ["workload=unet3d", "accelerator=h100", "dataset.num_files_train=500", "dataset.data_folder=data"]
+    words = of_parts("MADE_FIRST").get(command, words)
+    with pytest.raises(UserError, match=r"GB will be made in \S+ \(.* are free there\): add --yes to make them"):
+        CliRunner().invoke(cli, [command, *words, "--make"], catch_exceptions=False)
+    assert made == []
+    with pytest.raises(UserError, match="stopped here"):
+        CliRunner().invoke(cli, [command, *words, "--make", "--yes"], catch_exceptions=False)
+    assert len(made) == 1

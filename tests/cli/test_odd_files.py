@@ -7,22 +7,21 @@ import shutil
 import signal
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import chdir, contextmanager
 from pathlib import Path
 from types import FrameType
+from unittest.mock import patch
 
 import pytest
 
 import dlemu
 from dlemu.checkpoints.stored import NOTE
 from dlemu.cli import main
-from dlemu.jobs.checkpoint.analyse import CheckpointRun
 from dlemu.jobs.training.result import make_run
 from dlemu.report import page
-from dlemu.results.measured import write_measured, write_summary
 from tests.datasets import make_dataset
 from tests.parts import of_parts
-from tests.results.handmade import CHECKPOINT_RUNS
+from tests.results.handmade import saved_checkpoints
 from tests.results.test_received_names import write_answers
 from tests.run.test_checkpoint_jobs import run as run_checkpoints
 from tests.runs import make_job, make_log, with_telemetry, write_run
@@ -133,10 +132,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
         job = make_job(folder=str(place / "run"), steps=12)
         write_run(make_run(job, with_telemetry(make_log(job))))
         shutil.copytree(place / "run", place / "other")
-        made = CHECKPOINT_RUNS["checkpoints_watched"]()
-        saves = CheckpointRun(str(place / "saves"), made.facts, made.rows, made.telemetry)
-        write_measured(saves)
-        write_summary(saves)
+        saved_checkpoints(place / "saves")
         write_answers(place)
         few = {"record_length_bytes": 1000, "record_length_bytes_stdev": 0}
         make_dataset(Path("data"), num_files_train=4, num_samples_per_file=128, **few)
@@ -170,12 +166,11 @@ def in_time() -> Iterator[None]:
         signal.signal(signal.SIGALRM, before)
 
 
-def ended(command: tuple[str, ...], capfd: pytest.CaptureFixture[str], patched: pytest.MonkeyPatch) -> tuple[int, str]:
-    """Run a command line in this process; return its status and what it said."""
-    patched.setattr(sys, "argv", ["dlemu", *command])
+def ended(command: tuple[str, ...], capfd: pytest.CaptureFixture[str], at: Path = Path()) -> tuple[int, str]:
+    """Run a command line in this process, in a folder; return its status and what it said."""
     kept = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
-        with in_time(), pytest.raises(SystemExit) as end:
+        with chdir(at), patch.object(sys, "argv", ["dlemu", *command]), in_time(), pytest.raises(SystemExit) as end:
             main()
     finally:
         for number, handler in kept.items():
@@ -209,9 +204,7 @@ def test_what_is_no_file_or_no_folder_is_named(
             path.unlink(missing_ok=True)
         path.parent.mkdir(parents=True, exist_ok=True)
         kind(path)
-        with pytest.MonkeyPatch.context() as patched:
-            patched.chdir(place)
-            status, said = ended(command, capfd, patched)
+        status, said = ended(command, capfd, place)
         named = path.name in said or f"'{path.stem}'" in said  # another refusal has status 2 too
         if status != 2 or not named or "Traceback" in said:
             wrong.append(f"{kind.__name__}: status {status}: {said[-1500:]}")
@@ -236,10 +229,8 @@ def test_what_is_no_file_is_not_written_over(
     for kind in (pipe, device, loop, folder):
         kind(path)
         before = path.lstat()
-        with pytest.MonkeyPatch.context() as patched:
-            patched.chdir(place)
-            patched.setattr(page, "figures", lambda _: [])  # two seconds each; the page is whole without
-            status, said = ended(command, capfd, patched)
+        with patch.object(page, "figures", lambda _: []):  # two seconds each; the page is whole without
+            status, said = ended(command, capfd, place)
         assert (status, path.name in said, "Traceback" in said) == (2, True, False), (kind, said)
         after = path.lstat()
         assert (after.st_ino, after.st_mode) == (before.st_ino, before.st_mode)
@@ -253,16 +244,14 @@ def test_a_workload_of_very_many_keys_is_refused_at_once(tmp_path: Path, capfd: 
     lines += [f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 9)}]" for n in range(1, 12)]
     bomb.write_text("\n".join(lines))
     for path in (many, bomb):
-        with pytest.MonkeyPatch.context() as patched:
-            status, said = ended(("train", f"workload={path}"), capfd, patched)
+        status, said = ended(("train", f"workload={path}"), capfd)
         assert status == 2
         assert "keys and values (aliases expanded): wanted at most 10000" in said
 
 
 @pytest.mark.parametrize("name", ["/tmp/elsewhere", "../up", "..", "a/b"])
 def test_a_models_name_is_no_path(name: str, capfd: pytest.CaptureFixture[str]) -> None:
-    with pytest.MonkeyPatch.context() as patched:
-        status, said = ended(("train", f"model.name={name}"), capfd, patched)
+    status, said = ended(("train", f"model.name={name}"), capfd)
     assert status == 2
     assert "wanted a name without /" in said
     assert not os.path.exists("/tmp/elsewhere")
@@ -277,7 +266,6 @@ def test_a_manifest_names_no_file_outside_its_dataset(
     manifest.write_text(manifest.read_text().replace('"file_prefix": "img"', f'"file_prefix": "{prefix}"'))
     given = [*SMALL, f"dataset.data_folder={tmp_path / 'data'}", "dataset.num_files_train=2"]
     for command in (("train", *given), ("datagen", "verify", *given)):
-        with pytest.MonkeyPatch.context() as patched:
-            status, said = ended(command, capfd, patched)
+        status, said = ended(command, capfd)
         assert status == 2
         assert f"file_prefix is '{prefix}'" in said

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -11,7 +9,7 @@ from click.testing import CliRunner
 
 from datagen.errors import UserError
 from dlemu.cli.options import report_result
-from dlemu.cli.report import command
+from dlemu.cli.report import command as report
 from tests.report.folders import write_run
 
 for package in ("altair", "vl_convert"):
@@ -20,7 +18,7 @@ for package in ("altair", "vl_convert"):
 
 def test_it_says_where_the_page_and_the_pictures_are(tmp_path: Path) -> None:
     folder = write_run(tmp_path / "run", telemetry=False)
-    ended = CliRunner().invoke(command, [str(folder), "--png", "--svg"], catch_exceptions=False)
+    ended = CliRunner().invoke(report, [str(folder), "--png", "--svg"], catch_exceptions=False)
     screen, _, written = ended.output.partition("\nreport: ")
     assert f"dlemu report {folder} --details" in screen
     told = [Path(line.rpartition(": ")[2]) for line in written.splitlines()]
@@ -30,30 +28,23 @@ def test_it_says_where_the_page_and_the_pictures_are(tmp_path: Path) -> None:
     assert (folder / "figures" / "step_split.png").read_bytes().startswith(b"\x89PNG")
 
 
-def test_a_folder_without_a_result_is_the_users_mistake(tmp_path: Path) -> None:
-    ended = subprocess.run([sys.executable, "-m", "dlemu", "report", str(tmp_path)], capture_output=True, text=True)
-    assert ended.returncode == 2
-    assert "name the folder of a result" in ended.stderr
-    assert "Traceback" not in ended.stderr
-
-
 def test_where_the_page_or_its_pictures_can_not_be_written_it_names_the_option(tmp_path: Path) -> None:
     folder = write_run(tmp_path / "run", telemetry=False)
     (folder / "figures").write_text("a file where the folder would be")
     with pytest.raises(UserError, match=r"figures could not be written: .*; write the report elsewhere with --output"):
-        CliRunner().invoke(command, [str(folder), "--png"], catch_exceptions=False)
+        CliRunner().invoke(report, [str(folder), "--png"], catch_exceptions=False)
     (folder / "report.html").unlink()
     (folder / "report.html").mkdir()
     with pytest.raises(UserError, match=rf"; `dlemu report {folder} --output FILE` writes elsewhere"):
-        CliRunner().invoke(command, [str(folder)], catch_exceptions=False)
+        CliRunner().invoke(report, [str(folder)], catch_exceptions=False)
 
 
 def test_several_folders_get_a_page_each(tmp_path: Path) -> None:
     folders = [str(write_run(tmp_path / name, telemetry=False, ranks=ranks)) for name, ranks in (("a", 1), ("b", 2))]
-    apart = CliRunner().invoke(command, folders, catch_exceptions=False)
+    apart = CliRunner().invoke(report, folders, catch_exceptions=False)
     pages = [line for line in apart.output.splitlines() if line.startswith("report: ")]
     assert pages == [f"report: {folder}/report.html" for folder in folders]
-    refused = CliRunner().invoke(command, [*folders, "--output", str(tmp_path / "both.html")])
+    refused = CliRunner().invoke(report, [*folders, "--output", str(tmp_path / "both.html")])
     assert (refused.exit_code, "`dlemu compare` shows two of them side by side" in refused.output) == (2, True)
 
 

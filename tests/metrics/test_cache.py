@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from dlemu.jobs.training.steplog import STEP_DTYPE, StepRows
 from dlemu.jobs.training.wording import memory_warning
@@ -13,18 +16,21 @@ from dlemu.metrics.cache import (
     WANTED_RATIO,
     CacheProof,
     Delivered,
+    delivered_between,
     device_metrics,
     device_request_kib,
     each_sample_once,
+    mean_between,
     prove,
     served_by_storage,
 )
 from dlemu.metrics.findings import Code, Finding
-from dlemu.metrics.rates import Mean
+from dlemu.metrics.rates import Intervals, Mean, mean_within
+from dlemu.metrics.rows import in_order, steps_of
 from dlemu.plan.samples import RankPlan, hash_samples
 from tests.metrics.test_loss import make_steps
 from tests.plan.plans import make_plan
-from tests.runs import make_job, make_log
+from tests.runs import make_job, make_log, present
 
 
 def proof(shares: list[float], **changes: Any) -> CacheProof:
@@ -104,8 +110,7 @@ def test_the_epoch_with_least_from_storage_decides(shares: list[float], expected
 def test_where_nothing_is_known_a_dataset_of_five_times_the_memory_is_trusted() -> None:
     unknown: dict[str, Any] = {"file_system": "fuse.thing", "memory_bytes": 100}
     assert code_of([0.0], dataset_bytes=500, **unknown) is None
-    small = proof([0.0], dataset_bytes=499, **unknown).finding
-    assert small is not None
+    small = present(proof([0.0], dataset_bytes=499, **unknown).finding)
     assert (small.code, small.severity) == UNKNOWN
     assert small.numbers["dataset_to_memory_ratio"] == 4.99
     assert small.numbers["wanted_ratio"] == WANTED_RATIO == 5
@@ -115,52 +120,48 @@ def test_where_nothing_is_known_a_dataset_of_five_times_the_memory_is_trusted() 
 
 def test_what_is_not_known_is_no_number() -> None:
     lost = proof([0.1], memory_bytes=0)
-    assert lost.finding is not None
-    assert "dataset_to_memory_ratio" not in lost.finding.numbers
+    assert "dataset_to_memory_ratio" not in present(lost.finding).numbers
     nothing = make_steps([[0.0]])
     assert not nothing["app_bytes"].any()
     facts = {"file_system": "ext4", "odirect": False, "evicted": False, "dataset_bytes": 10, "memory_bytes": 40}
     assert prove(nothing, **facts).finding == Finding(Code.NO_DATA_FROM_STORAGE, "loud")  # type: ignore[arg-type]
     result = proof([0.0], file_system="fuse.thing")
     assert result.from_storage_percent == Mean(mean=None, per_epoch=(None,))
-    assert result.finding is not None
-    assert result.finding.numbers["pattern"] == "not_known"
+    assert present(result.finding).numbers["pattern"] == "not_known"
 
 
-def served(accounted: list[float | None], device: list[float | None]) -> float | None:
-    """What the storage served of epochs of 1000 bytes, by these shares in percent."""
+@pytest.mark.parametrize(
+    ("accounted", "device", "expected"),
+    [
+        # the smaller of accounting and devices counts
+        ([100, 100], [100, 100], 100),
+        ([1.2, 1.2], [1.2, 1.2], 1.2),  # holes: neither counts them
+        ([100, 100], [40, 60], 50),  # a cache below the file system
+        ([50, 50], [165, 165], 50),  # neighbours add to what the devices gave
+        # what was read ahead makes up for nothing
+        ([188, 0], [], 50),
+        ([120, 104], [], 100),
+        # one of the two is enough, none says nothing
+        ([None, None], [30, 165], 65),
+        ([80, None], [None, 60], 70),
+        ([90, 90], [None, None], 90),
+        ([None, 90], [None, None], 90),  # of an epoch that nobody watched nothing is known
+        ([None, None], [], None),
+    ],
+)
+def test_what_the_storage_served_is_the_least_that_is_known_of_each_epoch(
+    accounted: list[float | None], device: list[float | None], expected: float | None
+) -> None:
     rows = make_steps([[0.0]] * max(len(accounted), len(device)))
     rows["epoch"], rows["step"], rows["app_bytes"] = rows["step"], 1, 1000
-    return served_by_storage(
-        rows, Mean(mean=None, per_epoch=tuple(accounted)), Mean(mean=None, per_epoch=tuple(device))
-    )
-
-
-def test_the_smaller_of_accounting_and_devices_counts() -> None:
-    assert served([100, 100], [100, 100]) == 100
-    assert served([1.2, 1.2], [1.2, 1.2]) == pytest.approx(1.2), "holes: neither counts them"
-    assert served([100, 100], [40, 60]) == pytest.approx(50), "a cache below the file system"
-    assert served([50, 50], [165, 165]) == pytest.approx(50), "neighbours add to what the devices gave"
-
-
-def test_what_was_read_ahead_makes_up_for_nothing() -> None:
-    assert served([188, 0], []) == pytest.approx(50)
-    assert served([120, 104], []) == 100
-
-
-def test_one_of_the_two_is_enough_and_none_says_nothing() -> None:
-    assert served([None, None], [30, 165]) == pytest.approx(65)
-    assert served([80, None], [None, 60]) == pytest.approx(70)
-    assert served([90, 90], [None, None]) == pytest.approx(90)
-    assert served([None, 90], [None, None]) == pytest.approx(90), "of an epoch that nobody watched nothing is known"
-    assert served([None, None], []) is None
+    parts = (Mean(mean=None, per_epoch=tuple(percents)) for percents in (accounted, device))
+    assert served_by_storage(rows, *parts) == pytest.approx(expected)
 
 
 @pytest.mark.parametrize("odirect", [True, False])
 @pytest.mark.parametrize("evicted", [True, False])
 def test_nobody_is_advised_to_set_what_the_run_had_set(odirect: bool, evicted: bool) -> None:
-    found = proof([0.0, 0.0], odirect=odirect, evicted=evicted).finding
-    assert found is not None
+    found = present(proof([0.0, 0.0], odirect=odirect, evicted=evicted).finding)
     settings = str(found.numbers.get("would_help"))
     assert ("reader.odirect" in settings) == (not odirect)
     assert ("reader.evict_page_cache" in settings) == (not odirect and not evicted)
@@ -245,20 +246,106 @@ def test_what_was_planned_was_delivered_in_whatever_order(steps: int, samples: i
     assert each_sample_once(PLAN, epoch, steps, rows[::-1]) is True
 
 
-def test_another_epochs_samples_or_one_of_them_twice_is_not_each_once() -> None:
-    assert each_sample_once(PLAN, 1, 4, delivered(2, 4)) is False
-    twice = delivered(1, 5)
+def test_what_was_not_delivered_as_planned_is_told_and_of_an_epoch_that_was_cut_short_nothing() -> None:
+    assert each_sample_once(PLAN, 1, 4, delivered(2, 4)) is False, "another epoch's"
+    twice, fewer = delivered(1, 5), delivered(1, 5)
     twice[3]["sample_hash"] = twice[2]["sample_hash"]
-    assert each_sample_once(PLAN, 1, 5, twice) is False
-
-
-def test_samples_that_are_not_counted_were_not_read() -> None:
-    fewer = delivered(1, 5)
     fewer[0]["samples"] = 2
-    assert each_sample_once(PLAN, 1, 5, fewer) is False
+    assert [each_sample_once(PLAN, 1, 5, rows) for rows in (twice, fewer)] == [False, False]
+    assert [each_sample_once(PLAN, 1, 5, twice[:count]) for count in (-1, 0)] == [None, None]
 
 
-def test_of_an_epoch_that_was_cut_short_nothing_is_said() -> None:
-    rows = delivered(1, 5)
-    assert each_sample_once(PLAN, 1, 5, rows[:-1]) is None
-    assert each_sample_once(PLAN, 1, 5, rows[:0]) is None
+# rates over time
+
+
+TIMES = np.array([0, 10, 20, 40], np.int64)
+RATES = np.array([777.0, 1.0, 3.0, 5.0])
+"""1 from 0 to 10, 3 from 10 to 20, 5 from 20 to 40; what came before the first reading is not known."""
+
+
+@pytest.mark.parametrize(
+    ("windows", "mean"),
+    [
+        ([(0, 10)], 1.0),
+        ([(0, 40)], (10 * 1 + 10 * 3 + 20 * 5) / 40),
+        ([(5, 15)], (5 * 1 + 5 * 3) / 10),
+        ([(12, 14)], 3.0),
+        ([(0, 5), (30, 40)], (5 * 1 + 10 * 5) / 15),
+        ([(-100, 10)], 1.0),
+        ([(20, 1000)], 5.0),
+        ([(-100, 1000)], (10 * 1 + 10 * 3 + 20 * 5) / 40),
+    ],
+)
+def test_the_mean_over_windows_is_weighed_by_time(windows: list[tuple[int, int]], mean: float) -> None:
+    assert mean_within(TIMES, RATES, windows) == pytest.approx(mean)
+
+
+@pytest.mark.parametrize("windows", [[], [(50, 60)], [(-20, -10)], [(7, 7)]])
+def test_without_readings_in_a_window_there_is_no_mean(windows: list[tuple[int, int]]) -> None:
+    assert math.isnan(mean_within(TIMES, RATES, windows))
+
+
+@pytest.mark.parametrize("count", [0, 1])
+def test_one_reading_is_no_interval(count: int) -> None:
+    assert math.isnan(mean_within(TIMES[:count], RATES[:count], [(0, 40)]))
+    assert math.isnan(mean_between(TIMES[:count], RATES[:count], 0, 40))
+    assert mean_within(TIMES[:2], RATES[:2], [(0, 40)]) == 1.0
+
+
+S = 1_000_000_000
+
+
+@pytest.mark.parametrize(
+    ("begin_s", "end_s", "megabytes"),
+    [
+        (0, 40, 10 * 1 + 10 * 3 + 20 * 5),
+        (0, 10, 10.0),
+        (5, 10, 10.0),  # from the last reading before the begin
+        (5, 15, 10 * 1 + 10 * 3),  # to the first after the end
+        (10, 20, 30.0),
+        (11, 40, 10 * 3 + 20 * 5),
+        (-2, 40, 140.0),  # 2 of 42 s are missed, less than a twentieth
+        (-3, 40, math.nan),
+        (0, 42, 140.0),
+        (0, 43, math.nan),
+        (41, 80, math.nan),
+        (-40, -1, math.nan),
+    ],
+)
+def test_what_was_delivered_is_counted_from_reading_to_reading(begin_s: int, end_s: int, megabytes: float) -> None:
+    seen = delivered_between(TIMES * S, RATES, begin_s * S, end_s * S)
+    assert seen == pytest.approx(megabytes, nan_ok=True)
+
+
+INTERVALS = st.lists(
+    st.tuples(st.floats(0, 100), st.floats(0.01, 50), st.floats(0, 1e6)).map(
+        lambda part: (part[0], sum(part[:2]), part[2])
+    ),
+    min_size=1,
+    max_size=20,
+)
+
+
+def test_amounts_are_spread_evenly_over_their_time_and_add_up() -> None:
+    spread = Intervals(np.array([0.0, 1.0]), np.array([2.0, 2.0]), np.array([0.0, 1.0, 2.0, 4.0]))
+    rates = spread.rates(np.array([4.0, 3.0]))
+    assert rates.tolist() == [2.0, 5.0, 0.0]
+
+
+@given(INTERVALS, st.integers(1, 30))
+def test_rates_over_all_time_give_the_amounts(intervals: list[tuple[float, float, float]], bins: int) -> None:
+    starts, ends, amounts = (np.array(column) for column in zip(*intervals, strict=True))
+    edges = np.linspace(-1, 200, bins + 1)
+    rates = Intervals(starts, ends, edges).rates(amounts)
+    assert float((rates * np.diff(edges)).sum()) == pytest.approx(amounts.sum(), rel=1e-6, abs=1e-6)
+
+
+def test_ranks_that_were_cut_short_share_the_steps_they_have() -> None:
+    rows = make_steps([[0.0, 5.0, 1.0]] * 4)
+    table = in_order(rows[(rows["rank"] != 1) | (rows["step"] < 3)])
+    steps = steps_of(table)
+    assert steps.count == 4
+    assert steps.sum(1).tolist() == [3, 3, 2, 2]
+    assert steps.maximum(table["wait_ns"]).tolist() == [5e6, 5e6, 1e6, 1e6]
+    assert table["rank"][steps.first(-table["wait_ns"])].tolist() == [1, 1, 2, 2]
+    assert table["rank"][steps.first()].tolist() == [0] * 4

@@ -43,11 +43,11 @@ def noises(random: np.random.Generator, count: int) -> dict[str, Floats]:
 @pytest.mark.parametrize("demand", [np.inf, 95.0])
 def test_a_steady_storage_has_no_change(kind: str, demand: float) -> None:
     wrong = 0
-    for seed in range(200):
+    for seed in range(100):
         random = np.random.default_rng(seed)
         values = 100 * noises(random, int(random.integers(20, 400)))[kind]
         wrong += bool(changes_of(supply(values, demand)))
-    assert wrong <= 2
+    assert wrong <= 1
 
 
 @given(
@@ -97,15 +97,6 @@ def test_epochs_that_begin_with_a_burst_are_no_changes(demand: float) -> None:
     rows = steps_on(lambda second: 100, demand=demand, steps=300, epochs=4)
     assert find_speed_changes(rows) == ()
     assert find_stalls(rows) == ()
-
-
-def test_a_drive_that_stands_still_is_told_with_its_time() -> None:
-    stands = Drive(channels=1, serve=lambda one, _: 1 / 150 + (5 - one.at_seconds) * (3 <= one.at_seconds < 5))
-    rows = steps_of(stands, demand=100)
-    (stall,) = find_stalls(rows)
-    assert stall.at_seconds == pytest.approx(3, abs=0.1)
-    assert stall.seconds == pytest.approx(2, abs=0.1)
-    assert find_speed_changes(rows) == ()
 
 
 def test_reads_that_became_faster_cost_nothing_where_only_a_stall_made_accelerators_wait() -> None:

@@ -1,27 +1,31 @@
-"""What is predicted from a probe is what a run gives, on storages that are no shared link; all in virtual time.
-
-Their requests wait for a channel of the drive: that is not the shared link that the model makes of them.
-"""
+"""The model keeps to what arithmetic says, breaks no rule of a loader, and predicts from a probe what a run gives."""
 
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from datagen.spec import DatasetSpec
+from dlemu.config.duration import Duration
 from dlemu.config.schema import Workload
 from dlemu.jobs.training import pattern
 from dlemu.jobs.training.pattern import READ_DTYPE, Level, fewest_at_full_speed, judge_level, repeat_seconds
 from dlemu.jobs.training.plan import TrainingJob
-from dlemu.jobs.training.prediction.batches import planned_job
-from dlemu.jobs.training.prediction.event_model import HostCosts
+from dlemu.jobs.training.prediction.batches import batch_bytes, planned_job
+from dlemu.jobs.training.prediction.calibration import CurvePoint, flat, given_speed, rates
+from dlemu.jobs.training.prediction.event_model import HostCosts, Scene, simulate
 from dlemu.jobs.training.prediction.from_reads import calibrate_from_levels
 from dlemu.jobs.training.prediction.make_prediction import predict
-from dlemu.jobs.training.prediction.model_run import ModelRun
+from dlemu.jobs.training.prediction.model_run import MIN_STEPS, Model, ModelRun
 from dlemu.jobs.training.prediction.prediction import Prediction
+from dlemu.plan.samples import Plan, RankPlan
 from tests.prediction.test_calibration import workload
+from tests.prediction.test_make_prediction import DEMAND
 from tests.validation.virtual_drives import START_SECONDS, Drive, Training, link, train
 
 
@@ -171,3 +175,172 @@ def test_one_pass_of_a_hundred_times_the_speed_is_no_storage_that_stands_still()
     moved = calibrate_from_levels(job, [*passes, passes[-1], fast], HostCosts(), cores=2)
     low, high = predict(made, moved, ranks=2).shown.au_interval_percent
     assert 0 < low < high <= 100
+
+
+FREE = HostCosts(hand_over_seconds=0.0, epoch_start_seconds=0.0, step_seconds=0.0)
+MB = 1e6
+
+
+def scene(ranks: int = 2, steps: int = 100, **changes: Any) -> Scene:
+    shape = (ranks, steps)
+    settings: dict[str, Any] = {
+        "work_bytes": np.full(shape, MB),
+        "after_seconds": np.zeros(shape),
+        "compute_seconds": np.full(shape, 0.02),
+        "rate": rates(flat(100.0), 64),
+        "workers": 2,
+        "window": 4,
+        "in_turn": True,
+        "synchronous": False,
+        "cores": 4.0,
+        "costs": FREE,
+    }
+    return Scene(**(settings | changes))
+
+
+def au(scene: Scene) -> float:
+    times = simulate(scene)
+    return float(scene.compute_seconds.mean(axis=0).sum() / times.free[-1])
+
+
+TAKES_5_MS = HostCosts(hand_over_seconds=0.0, take_seconds=0.005, epoch_start_seconds=0.0, step_seconds=0.0)
+FAR = rates((CurvePoint(readers=1, mb_per_second=50.0), CurvePoint(readers=64, mb_per_second=3200.0)), 64)
+FAST = rates(flat(1e6), 64)
+
+
+def each(seconds: float, ranks: int = 2) -> Any:
+    return np.full((ranks, 400), seconds)
+
+
+@pytest.mark.parametrize(
+    ("ranks", "changes", "wanted"),
+    [
+        # 100 MB/s feed two accelerators of 50 MB/s; first steps are the difference to 1
+        *[(ranks, {}, share) for ranks, share in ((1, 1.0), (2, 1.0), (4, 0.5), (8, 0.25))],
+        # 20 ms a read whoever reads beside: two readers make 100 batches/s, the accelerator takes 200
+        (1, {"rate": FAR, "compute_seconds": each(0.005, 1)}, 0.5),
+        (1, {"rate": FAR, "compute_seconds": each(0.005, 1), "workers": 4}, 1.0),
+        # no readers: the trainer reads 10 ms, then computes 20 ms
+        (1, {"workers": 0, "window": 0}, 2 / 3),
+        # receiving a batch that is ready delays a host that asks after the step
+        (1, {"costs": TAKES_5_MS, "synchronous": True}, 20 / 25),
+        (1, {"costs": TAKES_5_MS}, 1.0),
+        # four workers want a core 40 ms a batch, two cores: 50 batches/s, asked for 100
+        (2, {"rate": FAST, "after_seconds": each(0.04), "cores": 2.0}, 0.5),
+        # four workers decode for 0.1 ms and sleep for 39 ms a batch: 100 batches/s on one core, as many as asked for
+        (2, {"rate": FAST, "after_seconds": each(0.0001), "asleep_seconds": each(0.039), "cores": 1.0}, 1.0),
+    ],
+)
+def test_it_is_what_arithmetic_says(ranks: int, changes: dict[str, Any], wanted: float) -> None:
+    assert au(scene(ranks, 400, **changes)) == pytest.approx(wanted, rel=0.02)
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    ranks=st.integers(1, 5),
+    steps=st.integers(1, 30),
+    workers=st.integers(0, 4),
+    factor=st.integers(1, 3),
+    drawn=st.fixed_dictionaries({"in_turn": st.booleans(), "synchronous": st.booleans()}),
+    decodes=st.booleans(),
+    sleeps=st.booleans(),
+    late=st.sampled_from([0.0, 0.003]),
+    seed=st.integers(0, 1000),
+)
+def test_no_rule_of_a_loader_is_broken(
+    ranks: int, steps: int, workers: int, factor: int, drawn: Any, decodes: bool, sleeps: bool, late: float, seed: int
+) -> None:
+    random = np.random.default_rng(seed)
+    shape = (ranks, steps)
+    window = max(1, workers) * factor
+    made = scene(
+        ranks,
+        steps,
+        work_bytes=random.exponential(MB, shape),
+        after_seconds=random.exponential(0.005, shape) * decodes,
+        asleep_seconds=random.exponential(0.005, shape) if sleeps else None,
+        compute_seconds=random.uniform(0, 0.03, shape),
+        workers=workers,
+        window=window,
+        costs=HostCosts(hand_over_seconds=0.001, epoch_start_seconds=0.002, step_seconds=late),
+        **drawn,
+    )
+    times, near = simulate(made), 1e-9
+    assert (times.read >= times.started).all()
+    assert (times.finished >= times.read - near).all()
+    assert (times.ready >= times.finished + made.costs.hand_over_seconds - near).all()
+    assert (np.diff(times.ready, axis=1) >= -near).all(), "batches come in order"
+    begin = np.maximum(times.ready, times.free[:-1])
+    ends = (begin + made.compute_seconds).max(axis=0)
+    assert times.free[1:] == pytest.approx(ends), "a step is over when the slowest is"
+    if made.workers and times.ready.shape[1] > window:
+        later = times.started[:, window:] - times.ready[:, : -window or None]
+        assert (later >= -near).all(), "no more batches ahead than the window"
+    busy = (times.read - times.started).sum()
+    assert made.work_bytes.sum() <= 100 * MB * busy + 1, "the storage gives no more than it has"
+    span = times.read.max() - times.started.min()
+    assert made.work_bytes.sum() <= 100 * MB * span * (1 + near) + 1
+
+
+AT_ONCE = given_speed(10_000.0, cores=2)
+
+
+def epochs(count: int, *, ranks: int = 2, steps: int = 10) -> Workload:
+    asked = workload(ranks=ranks, steps=steps)
+    return replace(asked, train=replace(asked.train, epochs=count))
+
+
+@pytest.mark.parametrize("changes", [{}, {"worker_streams": 3}, {"worker_streams": 3, "file_shuffle": True}])
+def test_a_batch_has_the_bytes_of_the_files_that_the_plan_gives_it(changes: dict[str, Any]) -> None:
+    shuffles = {"file_shuffle": False, "sample_shuffle": False, "seed_change_epoch": True}
+    plan = Plan(num_files=60, num_samples_per_file=2, batch_size=4, ranks=2, seed=7, **shuffles | changes)
+    by_file = np.arange(60.0) ** 2
+    planned = [
+        [by_file[RankPlan(plan, rank).sample_ids(2, step) // 2].sum() for step in range(1, 11)] for rank in (0, 1)
+    ]
+    assert batch_bytes(plan, by_file, 2, 10).tolist() == planned
+
+
+@pytest.mark.parametrize(("preprocess", "took_ms"), [("sleep", 20), ("burn", 40)])
+def test_only_preprocessing_that_burns_shares_the_cores_with_decoding(preprocess: Any, took_ms: float) -> None:
+    """Two ranks of a worker each, one core: 4 x 5 ms a batch asleep, or on a core that both want."""
+    asked = workload(steps=30, step_seconds=0.001, read_threads=1, preprocess=preprocess)
+    asked = replace(asked, reader=replace(asked.reader, preprocess_time=Duration(mean=0.005)))
+    decodes = replace(given_speed(10_000.0, cores=1), decode_seconds_per_sample=1e-6)
+    rows = Model(asked, decodes).run(2, lengthens=False).rows
+    assert np.median(rows["finished_ns"] - rows["started_ns"]) / 1e6 == pytest.approx(took_ms, rel=0.05)
+
+
+def test_a_part_of_the_accelerators_has_its_part_of_files_storage_and_hosts() -> None:
+    """20 of 40, each of which decodes as long as 0.8 of its part of a core allows."""
+    asked = workload(ranks=40, steps=200)
+    curve = (
+        CurvePoint(readers=8, mb_per_second=0.4 * 40 * DEMAND),
+        CurvePoint(readers=60, mb_per_second=0.7 * 40 * DEMAND),
+    )
+    known = replace(AT_ONCE, curve=curve)
+    whole, part = (Model(asked, known).run(40, most_rows=640, shrinks=one, lengthens=False) for one in (False, True))
+    assert (whole.ranks, part.ranks) == (40, 20)
+    assert part.planned_steps == whole.planned_steps == 200
+    assert part.simulated_steps == MIN_STEPS + 2
+    assert part.outcome.au_whole_percent == pytest.approx(whole.outcome.au_whole_percent, abs=3)
+    assert 2 * part.outcome.samples_per_second == pytest.approx(whole.outcome.samples_per_second, rel=0.03)
+    decoding = replace(known, decode_seconds_per_sample=0.01, cores=24.0)
+    both = [Model(asked, decoding).run(40, most_rows=640, shrinks=one, lengthens=False) for one in (False, True)]
+    assert both[1].outcome.au_whole_percent == pytest.approx(both[0].outcome.au_whole_percent, abs=3)
+    assert Model(asked, known).run(40, most_rows=641, shrinks=True, lengthens=False).ranks == 40
+
+
+@pytest.mark.parametrize(("decode_ms", "au"), [(10.0, 62.5), (1.0, 100.0), (40.0, 25.0)])
+def test_a_trainer_that_waits_leaves_its_core_to_the_readers(decode_ms: float, au: float) -> None:
+    """One core: 40 ms of each step for the trainer, and as much for each of the batch's 4 samples as a reader decodes.
+
+    So a step takes the sum of both, or the 50 ms of its computation; beside a trainer that never waits, readers have
+    a fifth of the core.
+    """
+    asked = workload(ranks=1, steps=400, read_threads=4)
+    asked = replace(asked, train=replace(asked.train, step_cpu_time=Duration(mean=0.040)))
+    decoding = replace(AT_ONCE, decode_seconds_per_sample=decode_ms / 1000, cores=1.0)
+    found = Model(asked, decoding).run(1, lengthens=False).outcome.au_whole_percent
+    assert found == pytest.approx(min(100.0, 100 * 0.050 / (0.040 + 4 * decode_ms / 1000)), abs=3)
+    assert found == pytest.approx(au, abs=3)

@@ -17,7 +17,8 @@ from dlemu.results.figures import JobFigures, Value
 from dlemu.studies.answers import SIZE, SWEEP, SweepAnswer, SweepPoint, SweepQuestion
 from dlemu.studies.size.size_verdict import build_answer, sentence
 from dlemu.telemetry import DeviceFacts, HostTelemetry
-from tests.runs import host_readings, make_job, make_log
+from tests.results import handmade
+from tests.runs import make_job, make_log
 from tests.sizing.fakes import known, make_trial, question
 
 HOST = "node0"
@@ -45,43 +46,27 @@ def write_run(folder: Path, **run: Any) -> Path:
     return folder
 
 
-def telemetry_of(log: RunLog, interval_ns: int = 100_000_000) -> tuple[HostTelemetry, ...]:
+def telemetry_of(log: RunLog) -> tuple[HostTelemetry, ...]:
     """Readings of every probe that a figure looks at, over the whole run, on each host by its own clock."""
-    random = np.random.default_rng(1)
     hosts = []
-    for node, host in enumerate(log.journal.hosts):
+    for node, each in enumerate(log.journal.hosts):
         ranks = np.flatnonzero(np.array(log.journal.rank_nodes) == node)
         stamps = log.rows["free_ns"][np.isin(log.rows["rank"], ranks)]
-        times = np.arange(stamps.min() - interval_ns, stamps.max() + interval_ns, interval_ns)
-        least, most = (np.array([reading[place] for reading in _READINGS], np.float64) for place in (3, 4))
-        values = (1 + node / 4) * random.uniform(least, most, (len(times), len(_READINGS)))
-        columns = dict(zip((reading[:3] for reading in _READINGS), values.T, strict=True))
-        hosts.append(
-            host_readings(node, times, columns, host=host.host, devices=(DISK,), interval_seconds=interval_ns / 1e9)
-        )
+        hosts.append(handmade.host(stamps.min(), stamps.max(), node, _READINGS, devices=(DISK,), host=each.host))
     return tuple(hosts)
 
 
-_READINGS = (
-    ("block", "nvme0n1", "read_mb_per_second", 0, 90),
-    ("block", "nvme0n1", "mean_queue_depth", 0, 30),
-    ("block", "nvme0n1", "in_flight", 0, 30),
-    ("block", "nvme0n1", "reads_per_second", 500, 500),
-    ("block", "nvme0n1", "mean_read_latency_ms", 8, 8),
-    ("block", "nvme0n1", "writes_per_second", 0, 0),
-    ("block", "nvme0n1", "mean_write_latency_ms", 0, 0),
-    ("cpu", "", "user_percent", 10, 40),
-    ("cpu", "", "system_percent", 5, 20),
-    ("cpu", "", "iowait_percent", 0, 30),
-    ("cpu", "", "steal_percent", 0, 2),
-    ("pressure", "", "cpu_some_percent", 0, 10),
-    ("pressure", "", "io_some_percent", 20, 60),
-    ("pressure", "", "memory_some_percent", 0, 1),
-    ("memory", "", "used_mb", 8000, 9000),
-    ("memory", "", "page_cache_mb", 20000, 30000),
-    ("power", "package-0", "watts", 90, 130),
-    ("power", "nvme0", "watts", 8, 12),
-)
+_OF_DISK = {"read_mb_per_second": 45.0, "mean_queue_depth": 15.0, "in_flight": 15.0, "reads_per_second": 500.0}
+_OF_DISK |= {"mean_read_latency_ms": 8.0, "writes_per_second": 0.0, "mean_write_latency_ms": 0.0}
+_OF_PROBES: dict[tuple[str, str], dict[str, float]] = {
+    ("block", "nvme0n1"): _OF_DISK,
+    ("cpu", ""): {"user_percent": 25.0, "system_percent": 12.0, "iowait_percent": 15.0, "steal_percent": 1.0},
+    ("pressure", ""): {"cpu_some_percent": 5.0, "io_some_percent": 40.0, "memory_some_percent": 0.5},
+    ("memory", ""): {"used_mb": 8500.0, "page_cache_mb": 25000.0},
+    ("power", "package-0"): {"watts": 110.0},
+    ("power", "nvme0"): {"watts": 10.0},
+}
+_READINGS = {(*of, name): value for of, values in _OF_PROBES.items() for name, value in values.items()}
 
 
 def write_size(folder: Path) -> Path:

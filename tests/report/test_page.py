@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from dataclasses import replace
 from html.parser import HTMLParser
@@ -20,6 +19,7 @@ from dlemu.report.figure_base import VARIABLES
 from dlemu.report.page import Page, render, write_page
 from dlemu.report.units import explained
 from tests.report.folders import hand_made_run, with_summary, write_run
+from tests.runs import present
 from tests.shown import details
 
 pytest.importorskip("altair", reason="the extra `report` is not installed")
@@ -64,12 +64,11 @@ def _not_read(would_help: str, severity: Severity = "loud") -> Finding:
 
 def from_memory(finding: Finding, served: float | None = 0.0, **changes: Any) -> Run:
     run = hand_made_run()
-    assert run.summary.page_cache is not None
-    assert run.summary.metrics.app_mb_per_second is not None
     warning = "MEASURED MEMORY, NOT STORAGE: the page cache served 100 %"
-    share = replace(run.summary.page_cache.from_storage_percent, mean=served)
-    cache = replace(run.summary.page_cache, warning=warning, served_percent=served, from_storage_percent=share)
-    rate = replace(run.summary.metrics.app_mb_per_second, mean=207.0)
+    page_cache = present(run.summary.page_cache)
+    share = replace(page_cache.from_storage_percent, mean=served)
+    cache = replace(page_cache, warning=warning, served_percent=served, from_storage_percent=share)
+    rate = replace(present(run.summary.metrics.app_mb_per_second), mean=207.0)
     metrics = replace(run.summary.metrics, app_mb_per_second=rate)
     return with_summary(run, page_cache=cache, findings=(finding,), limited_by=None, metrics=metrics, **changes)
 
@@ -97,42 +96,25 @@ def test_a_verdict_on_memory_says_so_once_with_the_command_that_reads_the_storag
 
 
 @pytest.mark.parametrize(
-    ("ranks", "served", "finding", "wanted"),
+    ("ranks", "served", "finding", "share"),
     [
-        (18, 0.0, _not_read("reader.odirect=true"), "all 18 accelerators were busy. They read 207.0 MB/s, "
-         "all of it from memory: this is no result of your drive. Next: measure the drive with reader"),
-        (1, 30.0, _not_read("reader.odirect=true"),
-         "its accelerator was busy. It read 207.0 MB/s, 70 % of it from memory: "
-         "this is no result of your drive. Next: measure the drive with reader.odirect=true (metric.cached=true "),
-        (4, 80.0, _not_read("a larger dataset", "caution"),
-         "They read 207.0 MB/s, 20 % of it from memory: this is no result"),
-        (2, None, Finding.of(Code.NO_DATA_FROM_STORAGE, "loud", file_system="tmpfs"),
-         "drive with a dataset on it"),
+        (18, 0.0, _not_read("reader.odirect=true"), "all of it from memory: this is no result of your drive"),
+        (1, 30.0, _not_read("reader.odirect=true"), "70 % of it from memory: this is no result of your drive"),
+        (4, 80.0, _not_read("a larger dataset", "caution"), "20 % of it from memory: this is no result"),
+        (2, None, Finding.of(Code.NO_DATA_FROM_STORAGE, "loud", file_system="tmpfs"), "drive with a dataset on it"),
     ],
-)  # fmt: skip
+)
 def test_a_pass_from_memory_is_no_pass_of_the_storage(
-    ranks: int, served: float | None, finding: Finding, wanted: str
+    ranks: int, served: float | None, finding: Finding, share: str
 ) -> None:
     run = from_memory(finding, served, outcome="pass", verdict="PASS: AU", ranks=ranks)
     text, said = html(run), printed(run)
     assert re.findall(r'<header class="(\w+)">', text) == ["neutral"]
     for shown in (" ".join(_Read(text).words), said):
-        shown = " ".join(shown.split())
-        assert "dlemu works here" in shown
-        assert wanted in shown
+        assert share in " ".join(shown.split())
         assert "MEASURED" not in shown
     assert "PASS" not in said
     assert run.summary.verdict == "PASS: AU", "the file says what was judged, as metric.cached=true asks"
-
-
-def test_an_edited_summary_is_computed_again(tmp_path: Path) -> None:
-    folder = write_run(tmp_path, telemetry=False)
-    measured = read_page(Path(write_page(str(folder)))).words
-    summary = json.loads((folder / "summary.json").read_text())
-    summary["metrics"]["au_percent"]["mean"], summary["verdict"], summary["outcome"] = 99.9, "PASS: forged", "pass"
-    (folder / "summary.json").write_text(json.dumps(summary))
-    page = read_page(Path(write_page(str(folder))))
-    assert page.words == measured
 
 
 def test_it_is_one_small_file_that_loads_nothing(page: Path) -> None:

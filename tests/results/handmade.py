@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -17,7 +18,7 @@ from dlemu.jobs.training.plan import TrainingJob
 from dlemu.machine.environment import StorageFacts
 from dlemu.telemetry import DeviceFacts, HostTelemetry, RecorderHead
 from tests.checkpoints.models import SMALL_WORDS
-from tests.runs import HOST, MS, host_readings
+from tests.runs import HOST, MS, host_readings, write_run
 
 S = 1_000_000_000
 
@@ -184,3 +185,10 @@ CHECKPOINT_RUNS: dict[str, Callable[[], CheckpointRun]] = {
         order=[], failure="no space", journal_changes={"under_way": UnderWay(phase="write", checkpoint=1)}
     ),
 }
+
+
+def saved_checkpoints(folder: Path, name: str = "checkpoints_watched") -> CheckpointRun:
+    """Write the folder of one of these runs."""
+    run = replace(CHECKPOINT_RUNS[name](), folder=str(folder))
+    write_run(run)
+    return run

@@ -10,17 +10,23 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dlemu.checkpoints.io_rows import SavedCheckpoint
+from datagen.storage._request_counts import COUNTERS, RequestCounts
+from dlemu.checkpoints.io_rows import READ, WHOLE, WRITE, SavedCheckpoint
 from dlemu.config.schema import Metric
+from dlemu.jobs.checkpoint.analyse import CheckpointRun
+from dlemu.jobs.checkpoint.measured import UnderWay
+from dlemu.jobs.checkpoint.summary import CheckpointSummary
 from dlemu.jobs.training import analyse as analyse_module
 from dlemu.jobs.training.plan import TrainingJob
 from dlemu.jobs.training.result import RunLog, make_run
 from dlemu.jobs.training.summary import AsynchronousCheckpoints, Summary
 from dlemu.metrics.changes import not_steady
-from dlemu.metrics.findings import Code, Finding
+from dlemu.metrics.findings import Code, Finding, Number
 from dlemu.metrics.limit import Limit
 from dlemu.metrics.verdict import VerdictCode
-from tests.runs import MS, make_job, make_log, whole_run, with_blocks
+from dlemu.results import KILLED
+from tests.results.handmade import checkpoint_run
+from tests.runs import MS, make_job, make_log, present, with_blocks
 from tests.shown import details
 
 S = 1_000_000_000
@@ -34,8 +40,7 @@ def summary_of(job: TrainingJob, log: RunLog) -> Summary:
 def test_the_end_is_a_moment_with_its_zone_to_the_millisecond() -> None:
     log = make_log(make_job())
     assert log.journal.ended_ns is not None
-    ended_at = log.journal.ended_at
-    assert ended_at is not None
+    ended_at = present(log.journal.ended_at)
     assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}[+-]\d\d:\d\d", ended_at)
     seconds = (log.journal.ended_ns + log.journal.wall_clock_offset_ns) / 1e9
     assert datetime.fromisoformat(ended_at).timestamp() == pytest.approx(seconds, abs=0.0011)
@@ -94,8 +99,7 @@ def test_without_telemetry_the_limits_of_all_hosts_together_count(
     log.rows["read_ns"], log.rows["cpu_ns"] = 40 * MS, 1
     hosts = tuple(replace(host, cpu_limit=limit) for host, limit in zip(log.journal.hosts, limits, strict=True))
     journal = log.journal.noting(hosts=hosts, cpu_seconds=(0.2 * seconds, 0.195 * seconds))
-    limit = summary_of(job, replace(log, journal=journal)).limited_by
-    assert limit is not None
+    limit = present(summary_of(job, replace(log, journal=journal)).limited_by)
     assert (limit.what == "host CPU") == is_cpu
     if is_cpu:
         (used,) = limit.findings
@@ -133,7 +137,146 @@ def near(value: float, apart: float | None = None) -> Any:
     return pytest.approx(value, abs=apart)
 
 
-def test_the_cpu_time_is_that_of_all_ranks_per_byte_read() -> None:
-    metrics = whole_run(ranks=2).summary.metrics
-    assert metrics.app_bytes is not None
-    assert metrics.cpu_seconds_per_gb == pytest.approx(3.0 / (metrics.app_bytes / 1e9))
+# runs of checkpoints
+
+
+def numbers_of(summary: CheckpointSummary, code: str) -> dict[str, Number] | None:
+    """The numbers of the one finding with this code, None without."""
+    found = [finding.numbers for finding in summary.findings if finding.code == code]
+    assert len(found) < 2
+    return found[0] if found else None
+
+
+def noted(run: CheckpointRun, **changes: Any) -> CheckpointRun:
+    """The run with something else in its journal."""
+    facts = replace(run.facts, journal=run.facts.journal.noting(**changes))
+    return CheckpointRun(run.folder, facts, run.rows, run.telemetry)
+
+
+def served(run: CheckpointRun, share: float) -> CheckpointRun:
+    """The run with such a share of what was read from the storage."""
+    rows = run.rows.copy()
+    rows["storage_bytes"] = np.where(rows["phase"] == READ, share * rows["bytes"], 0)
+    return CheckpointRun(run.folder, run.facts, rows, run.telemetry)
+
+
+def test_the_verdict_says_what_was_done_by_its_name() -> None:
+    both = checkpoint_run().summary
+    assert both.verdict.startswith("WRITE: ")
+    assert f"{present(both.write).slowest_seconds:.2f} s per checkpoint, limited by: " in both.verdict
+    assert both.verdict.count("; READ: ") == 1
+    only_read = checkpoint_run(order=[(READ, 3), (READ, 2)]).summary
+    assert (only_read.write, only_read.verdict.partition(":")[0]) == (None, "READ")
+    assert "READ" not in checkpoint_run(order=[(WRITE, 1)]).summary.verdict
+    assert checkpoint_run(order=[]).summary.verdict.startswith("NOTHING")
+
+
+@pytest.mark.parametrize(("phase", "files"), [("write", "was being written: 0 of"), ("read", "was being read: 4 of")])
+def test_what_was_under_way_is_told_with_what_is_left(phase: Any, files: str) -> None:
+    under_way = UnderWay(phase=phase, checkpoint=2 if phase == "read" else 4)
+    summary = noted(checkpoint_run(failure="no space"), under_way=under_way, removed=(1, 3)).summary
+    assert not summary.complete
+    assert "; complete and kept: checkpoint 2; " in summary.verdict
+    assert f"checkpoint {under_way.checkpoint} {files}" in summary.verdict
+    assert summary.kept == (2,)
+    nothing = checkpoint_run(order=[], failure="no space").summary
+    assert nothing.verdict == "INCOMPLETE: no space; no checkpoint is complete"
+    only_read = checkpoint_run(order=[], failure="it is truncated", num_checkpoints_write="0").summary
+    assert only_read.verdict == "INCOMPLETE: it is truncated"
+    assert "was being" not in noted(checkpoint_run(), under_way=under_way).summary.verdict, "this run is complete"
+
+
+@pytest.mark.parametrize(
+    ("failure", "phase", "told"), [(KILLED, "write", True), (KILLED, "read", False), ("no space", "write", False)]
+)
+def test_what_a_killed_run_left_half_written_is_named(failure: str, phase: Any, told: bool) -> None:
+    run = noted(checkpoint_run(failure=failure), under_way=UnderWay(phase=phase, checkpoint=4))
+    assert ("/mnt/drive/saved/global_epoch1_step4 holds it: delete it" in run.summary.verdict) == told
+    assert "holds it" not in checkpoint_run(failure=KILLED).summary.verdict, "nothing was under way"
+
+
+@pytest.mark.parametrize(("share", "told"), [(0.49, 51.0), (0.51, None), (0.0, 100.0)])
+def test_that_memory_served_more_than_half_is_said_loudly(share: float, told: float | None) -> None:
+    summary = served(checkpoint_run(), share).summary
+    assert present(summary.read).from_storage_percent == pytest.approx(100 * share, abs=0.01)
+    numbers = numbers_of(summary, Code.PAGE_CACHE)
+    assert (numbers["from_storage_percent"] if numbers else None) == (told and pytest.approx(100 - told, abs=0.01))
+    assert summary.issues[0].startswith("MEASURED MEMORY") == (told is not None)
+    assert [finding.severity == "loud" for finding in summary.findings if finding.code == Code.PAGE_CACHE] == [True] * (
+        told is not None
+    )
+
+
+def test_what_is_not_accounted_for_is_not_known_and_an_object_store_serves_all() -> None:
+    run = served(checkpoint_run(), 0.0)
+    storage = present(run.facts.journal.storage)
+    unknown = noted(run, storage=replace(storage, file_system="fuse")).summary
+    assert present(unknown.read).from_storage_percent is None
+    assert numbers_of(unknown, Code.PAGE_CACHE) is None
+    counts = RequestCounts()
+    counts.values[: len(COUNTERS)] = 3
+    objects = noted(run, requests=tuple(counts.values.tolist())).summary
+    assert present(objects.read).from_storage_percent == 100
+    assert present(objects.write).from_storage_percent is None
+    assert objects.requests is not None
+    more = served(checkpoint_run(), 1.7).summary
+    assert present(more.read).from_storage_percent == 100, "what was read ahead is no more than all"
+
+
+def test_a_checkpoint_that_not_all_ranks_wrote_does_not_count() -> None:
+    run = checkpoint_run(ranks=4, order=[(WRITE, 1), (WRITE, 2)])
+    cut = run.rows[~((run.rows["rank"] == 3) & (run.rows["checkpoint"] == 2) & (run.rows["file"] == WHOLE))]
+    summary = CheckpointRun(run.folder, run.facts, cut).summary
+    assert [part.checkpoint for part in present(summary.write).checkpoints] == [1]
+
+
+def test_hosts_clocks_are_brought_to_the_first_ones() -> None:
+    run = checkpoint_run()
+    ahead = noted(run, clock_offsets_ns=(0, -5_000_000_000))
+    second = run.whole["rank"] == 1
+    assert (ahead.whole["began_ns"][second] - run.whole["began_ns"][second]).tolist() == [-5_002_000_000] * 5
+    assert np.array_equal(ahead.whole[~second], run.whole[~second])
+    assert [ahead.offset_ns(node) for node in (0, 1, 2)] == [0, -5_000_000_000, 0]
+    one_clock = noted(run, clock_offsets_ns=())
+    assert np.array_equal(one_clock.whole, run.rows[run.rows["file"] == WHOLE])
+
+
+def test_asynchronous_checkpoints_cost_training_the_time_until_it_goes_on() -> None:
+    run = checkpoint_run(
+        asynchronous="true", time_between_checkpoints="2", snapshot_gb_per_second="0.001", interval_seconds="60"
+    )
+    summary = run.summary
+    bytes_of_rank = max(sum(file.size_bytes for file in run.facts.plan.files(rank)) for rank in run.facts.plan.ranks)
+    snapshot = bytes_of_rank / 1e9 / 0.001
+    assert present(summary.asynchronous).snapshot_seconds == pytest.approx(snapshot)
+    assert present(summary.training).percent == pytest.approx(100 * snapshot / (60 + snapshot))
+    assert checkpoint_run().summary.asynchronous is None
+
+
+def test_asynchronous_checkpoints_are_not_advised_more_often_than_they_drain() -> None:
+    summary = checkpoint_run(
+        asynchronous="true", snapshot_gb_per_second="1000", gpu_mtbf_hours="0.002", interval_seconds="0.001"
+    ).summary
+    drains = [part.drain_seconds for part in present(summary.write).checkpoints]
+    assert present(summary.training).best_interval_seconds == pytest.approx(sum(drains) / len(drains))
+    assert present(summary.training).percent > 90, "most of the time training waits for the checkpoint before"
+
+
+def test_writing_that_slows_down_is_not_steady() -> None:
+    run = checkpoint_run(order=[(WRITE, number) for number in range(1, 8)])
+
+    def as_if(*seconds: float) -> tuple[bool | None, dict[str, Number] | None]:
+        rows = run.rows.copy()
+        for number, took in enumerate(seconds, 1):
+            part = rows["checkpoint"] == number
+            rows["ended_ns"][part] = rows["began_ns"][part] + round(took * 1e9)
+        summary = replace(run, rows=rows).summary
+        return present(summary.write).steady, numbers_of(summary, Code.STORAGE_NOT_STEADY)
+
+    assert as_if(1, 1, 2, 2, 2, 2, 2) == (True, None)
+    steady, numbers = as_if(1, 1, 1, 1, 1.2, 1.5, 1.9)
+    first, last = (float(present(numbers)[f"{which}_gib_per_second"] or 0) for which in ("first", "last"))
+    assert steady is False
+    assert first == pytest.approx(1.9 * last, rel=0.01)
+    few = checkpoint_run().summary
+    assert (present(few.write).steady, present(few.read).steady) == (None, None)

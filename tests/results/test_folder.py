@@ -18,17 +18,30 @@ import pyarrow.parquet as pq
 import pytest
 
 from datagen.errors import SpaceError, UserError
+from dlemu.checkpoints.io_rows import IO_COLUMNS
 from dlemu.jobs.checkpoint.analyse import CheckpointRun
+from dlemu.jobs.checkpoint.measured import ROWS as CHECKPOINT_ROWS
+from dlemu.jobs.checkpoint.run import read_checkpoint_run
 from dlemu.jobs.training.plan import TrainingJob
 from dlemu.jobs.training.result import Run, make_run, read_run
 from dlemu.jobs.training.steplog import STEP_COLUMNS
 from dlemu.jobs.training.summary import Summary
 from dlemu.plan.streams import StreamPlan
-from dlemu.results import ADVICE
+from dlemu.results import ADVICE, FACTS
 from dlemu.results.answer_files import decode_versioned
 from dlemu.results.measured import write_measured, write_summary
-from tests.results.handmade import CHECKPOINT_RUNS
-from tests.runs import kind_held, make_job, make_log, whole_run, with_blocks, with_evaluation, with_telemetry, write_run
+from tests.results.handmade import CHECKPOINT_RUNS, saved_checkpoints
+from tests.runs import (
+    kind_held,
+    make_job,
+    make_log,
+    present,
+    whole_run,
+    with_blocks,
+    with_evaluation,
+    with_telemetry,
+    write_run,
+)
 
 DATASET = make_job().workload.dataset
 
@@ -77,8 +90,7 @@ def in_the_way(path: Path) -> Iterator[None]:
 
 def test_what_can_not_be_written_is_told_with_what_to_do(tmp_path: Path) -> None:
     run = written(tmp_path / "run")
-    made = CHECKPOINT_RUNS["checkpoints"]()
-    saved = CheckpointRun(run.folder, made.facts, made.rows)
+    saved = replace(CHECKPOINT_RUNS["checkpoints"](), folder=run.folder)
 
     def told(name: str) -> contextlib.AbstractContextManager[object]:
         return pytest.raises(SpaceError, match=rf"{run.folder}/{name} could not be written: .*; {re.escape(ADVICE)}$")
@@ -100,8 +112,7 @@ def test_the_summary_is_computed_again_and_not_believed(tmp_path: Path) -> None:
     (tmp_path / "summary.json").write_text(json.dumps(values))
     assert read_run(str(tmp_path)).summary == run.summary
     forged = decode_versioned(str(tmp_path / "summary.json"), Summary)
-    assert forged.au is not None
-    assert forged.au.mean == 99.9
+    assert present(forged.au).mean == 99.9
     (tmp_path / "summary.json").unlink()
     assert (kind_held(tmp_path), read_run(str(tmp_path)).summary) == ("training", run.summary)
 
@@ -154,11 +165,6 @@ def replace_column(folder: Path, name: str, column: pa.Array) -> None:
     pq.write_table(table.set_column(table.column_names.index(name), name, column), folder / "steps.parquet")
 
 
-def set_rank(folder: Path, rank: int) -> None:
-    rows = pq.read_table(folder / "steps.parquet").num_rows
-    replace_column(folder, "rank", pa.array([rank] * rows, pa.int64()))
-
-
 def replaced(path: Path, make: Callable[[Path], None]) -> None:
     path.unlink()
     make(path)
@@ -171,8 +177,6 @@ DAMAGE: dict[str, Callable[[Path], object]] = {
     "steps with text": lambda folder: replace_column(
         folder, "wait_ns", pa.array(["x"] * pq.read_table(folder / "steps.parquet").num_rows)
     ),
-    "a rank that can't be": lambda folder: set_rank(folder, 10**12),
-    "a negative rank": lambda folder: set_rank(folder, -7),
     "steps cut short": lambda folder: os.truncate(folder / "steps.parquet", 1000),
     "no steps of a complete run": lambda folder: (folder / "steps.parquet").unlink(),
     "telemetry cut short": lambda folder: os.truncate(folder / "telemetry.parquet", 100),
@@ -206,6 +210,9 @@ def merged(values: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:
     }
 
 
+EACH_STEP = {"workflow": {"checkpoint": True}, "checkpoint": {"steps_between_checkpoints": 1}}
+
+
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
@@ -214,13 +221,7 @@ def merged(values: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:
         ({"plan": {"num_files": 0}}, "its plan has no samples"),
         ({"ranks": 10**9, "plan": {"ranks": 10**9}}, "its facts.json plans more steps or samples than any run"),
         (
-            {
-                "workload": {
-                    "workflow": {"checkpoint": True},
-                    "checkpoint": {"steps_between_checkpoints": 1},
-                    "train": {"epochs": 100_000},
-                }
-            },
+            {"workload": {**EACH_STEP, "train": {"epochs": 100_000}}},
             "its facts.json plans 1200000 checkpoints",
         ),
         ({"workload": {"reader": {"batch_size": 0}}}, r"is damaged.*reader\.batch_size"),
@@ -248,6 +249,8 @@ def set_column(folder: Path, name: str, value: int, first_rows: int) -> None:
     ("name", "value", "first_rows", "said"),
     [
         ("rank", 2, 48, "ranges from 2 to 2, wanted 0 to 1"),
+        ("rank", 10**12, 48, "ranges from 1000000000000 to 1000000000000"),
+        ("rank", -7, 48, "ranges from -7 to -7"),
         ("epoch", 3, 48, "ranges from 3 to 3, wanted 1 to 2"),
         ("step", 0, 1, "ranges from 0 to 12, wanted 1 or more"),
         ("free_ns", -1, 1, "ranges from -1 to "),
@@ -265,17 +268,14 @@ def test_values_that_no_step_can_have_are_told_with_what_was_wanted(
     assert str(tmp_path / "steps.parquet") in str(caught.value)
 
 
-def with_memory(monkeypatch: pytest.MonkeyPatch, available_bytes: int) -> None:
-    monkeypatch.setattr("dlemu.results.tables.host_memory", lambda: SimpleNamespace(available_bytes=available_bytes))
-
-
 def test_a_result_that_wants_more_memory_than_there_is_is_not_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write_run(whole_run(folder=str(tmp_path)))
-    with_memory(monkeypatch, 48 * 16 * len(STEP_COLUMNS))
+    memory = SimpleNamespace(available_bytes=48 * 16 * len(STEP_COLUMNS))
+    monkeypatch.setattr("dlemu.results.tables.host_memory", lambda: memory)
     assert len(read_run(str(tmp_path)).rows) == 48
-    with_memory(monkeypatch, 48 * 16 * len(STEP_COLUMNS) - 1)
+    memory.available_bytes -= 1
     with pytest.raises(UserError, match=r"steps\.parquet has 48 rows, which need 0\.0 GiB of memory"):
         read_run(str(tmp_path))
 
@@ -298,9 +298,7 @@ def test_readings_that_are_no_numbers_are_damage(tmp_path: Path) -> None:
 def test_which_folder_holds_what(tmp_path: Path) -> None:
     run, saved, nothing = (tmp_path / name for name in ("run", "saved", "nothing"))
     written(run)
-    made = CHECKPOINT_RUNS["checkpoints"]()
-    checkpoints = CheckpointRun(str(saved), made.facts, made.rows)
-    saved.mkdir()
+    checkpoints = replace(CHECKPOINT_RUNS["checkpoints"](), folder=str(saved))
     write_measured(checkpoints)
     assert [kind_held(folder) for folder in (run, saved, nothing)] == ["training", "checkpoint", ""]
     write_summary(checkpoints)
@@ -336,9 +334,44 @@ def test_moments_are_seconds_since_training_began() -> None:
     run = make_run(job, log)
     assert run.span_seconds == (0, 9)
     assert (run.rank_start_ns, run.host_start_ns) == ({0: 7 * 10**9}, {"node0": 7 * 10**9})
-    rates = run.read_mb_per_second
-    assert rates is not None
+    rates = present(run.read_mb_per_second)
     assert rates.sum() * 9 / len(rates) == pytest.approx(rows["app_bytes"].sum() / 1e6)
     assert rates[-1] == pytest.approx(0, abs=1e-6)
     rows["app_bytes"] = 0
     assert make_run(job, log).read_mb_per_second is None
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> CheckpointRun:
+    return saved_checkpoints(tmp_path)
+
+
+LARGE = {"workload": {"model": {"num_layers": 10**4, "transformer": {"num_experts": 10**5}}}}
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [({"ranks": 3}, "rows of ranks that the run does not have"), (LARGE, "layers and experts, than a model")],
+)
+def test_facts_that_no_run_could_have_are_named(run: CheckpointRun, changes: dict[str, Any], said: str) -> None:
+    path = Path(run.folder, FACTS)
+    path.write_text(json.dumps(merged(json.loads(path.read_text()), changes)))
+    with pytest.raises(UserError, match=f"^{run.folder} is damaged: .*{said}"):
+        read_checkpoint_run(run.folder)
+
+
+def test_every_column_is_written_with_its_meaning_and_wanted_again(run: CheckpointRun) -> None:
+    path = Path(run.folder, CHECKPOINT_ROWS)
+    whole = pq.read_table(path)
+    assert {field.name: field.metadata[b"meaning"].decode() for field in whole.schema} == IO_COLUMNS
+    assert {(field.type, field.nullable) for field in whole.schema} == {(pa.int64(), False)}
+    assert read_checkpoint_run(run.folder).rows.tolist() == run.rows.tolist()
+    at = whole.column_names.index("call_ns")
+    holed = pa.array([None, *[1] * (len(run.rows) - 1)], pa.int64())
+    for table in (whole.drop_columns(["call_ns"]), whole.set_column(at, "call_ns", holed)):
+        pq.write_table(table, path)
+        with pytest.raises(UserError, match="is damaged: wanted a column call_ns of whole numbers"):
+            read_checkpoint_run(run.folder)
+    path.unlink()
+    with pytest.raises(UserError, match="is missing: the run's metrics can't be computed"):
+        read_checkpoint_run(run.folder)

@@ -79,7 +79,7 @@ def test_a_result_that_was_half_written_gives_way_to_the_live_part(tmp_path: Pat
     assert len(read_run(str(tmp_path)).rows) == len(log.rows)
 
 
-def test_a_run_that_goes_on_is_no_result_and_its_folder_is_taken(tmp_path: Path) -> None:
+def test_a_run_that_goes_on_is_no_result_and_what_was_measured_is_not_written_over(tmp_path: Path) -> None:
     killed(tmp_path)
     with going_on(str(tmp_path)):
         with pytest.raises(UserError, match="is still running"):
@@ -87,18 +87,20 @@ def test_a_run_that_goes_on_is_no_result_and_its_folder_is_taken(tmp_path: Path)
         with pytest.raises(SpaceError, match="is still active"):
             check_folder(str(tmp_path))
     read_run(str(tmp_path))
-
-
-def test_a_new_run_does_not_write_over_what_was_measured(tmp_path: Path) -> None:
-    killed(tmp_path)
     with pytest.raises(SpaceError, match=r"`dlemu report .*` shows it; set output\.folder"):
         check_folder(str(tmp_path))
 
 
-def test_a_run_that_was_killed_before_its_first_step_is_named(tmp_path: Path) -> None:
-    killed(tmp_path, steps=0)
+def test_what_was_killed_before_anything_was_measured_is_named(tmp_path: Path) -> None:
+    run, saves = tmp_path / "run", tmp_path / "saves"
+    killed(run, steps=0)
     with pytest.raises(UserError, match="killed before its first step"):
-        read_run(str(tmp_path))
+        read_run(str(run))
+    killed_checkpoints(saves, files=0)
+    with pytest.raises(UserError, match="killed before its first file was measured: run it again"):
+        read_checkpoint_run(str(saves))
+    with going_on(str(saves)), pytest.raises(UserError, match="is still running: wait for it to end"):
+        read_checkpoint_run(str(saves))
 
 
 DAMAGE: dict[str, Callable[[Path], object]] = {
@@ -193,11 +195,3 @@ def test_checkpoints_that_were_measured_before_a_kill_are_a_result(tmp_path: Pat
     assert summary.write == left.summary.write
     write_measured(left)
     assert read_checkpoint_run(str(tmp_path)).summary == summary, "what was saved after all counts"
-
-
-def test_checkpoints_that_were_killed_before_the_first_file_are_named(tmp_path: Path) -> None:
-    killed_checkpoints(tmp_path, files=0)
-    with pytest.raises(UserError, match="killed before its first file was measured: run it again"):
-        read_checkpoint_run(str(tmp_path))
-    with going_on(str(tmp_path)), pytest.raises(UserError, match="is still running: wait for it to end"):
-        read_checkpoint_run(str(tmp_path))

@@ -26,21 +26,19 @@ from datagen.spec import DatasetSpec
 from datagen.verify import verify
 from dlemu.checkpoints.stored import NOTE
 from dlemu.config import load_received
-from dlemu.jobs.checkpoint.analyse import CheckpointRun
 from dlemu.jobs.checkpoint.run import CHECKPOINTS
 from dlemu.jobs.probe.result import PROBE
 from dlemu.jobs.training.prediction.prediction import PREDICT
 from dlemu.jobs.training.result import make_run, read_run
 from dlemu.results.answer_files import save_answer
 from dlemu.results.live import write_live_facts
-from dlemu.results.measured import write_measured, write_summary
 from dlemu.runner.job import prepare as prepare_job
 from dlemu.studies.answers import COMPARE, SIZE, SWEEP
 from tests.datasets import make_dataset
 from tests.goldens.render import RESULTS
 from tests.parts import of_parts
 from tests.report.folders import write_size, write_sweep
-from tests.results.handmade import CHECKPOINT_RUNS
+from tests.results.handmade import saved_checkpoints
 from tests.run.test_checkpoint_jobs import SmallJob, run
 from tests.runs import make_job, make_log, with_telemetry, write_run
 
@@ -166,10 +164,7 @@ def test_the_live_part_of_a_run_that_was_killed(tmp_path: Path) -> None:
 
 def test_the_folder_of_a_run_of_checkpoints(tmp_path: Path) -> None:
     folder = tmp_path / "run"
-    made = CHECKPOINT_RUNS["checkpoints_watched"]()
-    run = CheckpointRun(str(folder), made.facts, made.rows, made.telemetry)
-    write_measured(run)
-    write_summary(run)
+    saved_checkpoints(folder)
     assert read_planted(folder / "facts.json", lambda number: read_every_way(folder, number)) > 10
     for read in of_parts("READERS").values():
         assert read_planted(folder / "summary.json", lambda _, read=read: read(str(folder))) > 10  # type: ignore[misc]

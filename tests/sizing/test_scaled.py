@@ -26,6 +26,7 @@ from dlemu.studies.compare.sides import side_of_runs
 from dlemu.studies.size.find_size import _full_mb_per_accelerator
 from dlemu.studies.size.size_verdict import at_full_size, build_answer, sentence
 from tests.goldens.render import RESULTS
+from tests.runs import present
 from tests.shown import details
 from tests.sizing.fakes import known, make_trial, question
 
@@ -55,8 +56,7 @@ def test_a_scaled_workload_knows_itself_at_full_size(name: str, tmp_path: Path) 
     path.write_text(to_yaml(small))
     words = [f"workload={path}"]
     for workload in (small, load_received(str(path)), load(words), load([*words, "ranks=2"])):
-        found = full_size(workload)
-        assert found is not None
+        found = present(full_size(workload))
         for section in ("model", "dataset", "train", "checkpoint"):
             assert getattr(found, section) == getattr(full, section)
     assert full_size(full) == full
@@ -81,9 +81,11 @@ def test_what_one_accelerator_needs_at_full_size(words: list[str], divisor: floa
     workload = load([f"workload={own}" if word == "own" else word for word in words])
     assert sample_divisor(workload) == pytest.approx(divisor, rel=0.002)
     assert _full_mb_per_accelerator(workload) == pytest.approx(wanted_mb, rel=1e-3)
-    full = full_size(workload)
-    assert full is not None
+    full = present(full_size(workload))
     assert demand("x", full).accelerator == workload.accelerator
+    need = demand("w", workload)
+    doctor = judge_ceiling(need, 8, 99.0).observed
+    assert f" x {need.accelerator or 'accelerator'}{scaled(sample_divisor(workload))} on this host" in doctor
 
 
 @pytest.mark.parametrize(
@@ -118,20 +120,6 @@ def test_size_says_what_the_storage_feeds_at_full_size(
 
 
 @pytest.mark.parametrize(
-    ("divisor", "accelerator", "said"),
-    [
-        (256.4, "h100", "2 x h100 with samples 1/256 of real size"),
-        (16.0, None, "2 ranks with samples 1/16 of real size"),
-        (1.0, "a100", "2 x a100 on"),
-        (None, "a100", "2 x a100 on"),
-    ],
-)
-def test_a_run_is_of_accelerators_with_smaller_samples(divisor: Any, accelerator: Any, said: str) -> None:
-    measured = read_run(str(RESULTS / "train")).summary
-    assert said in screen(replace(measured, sample_divisor=divisor, accelerator=accelerator), "x").title
-
-
-@pytest.mark.parametrize(
     ("a", "b", "said"),
     [
         (256.0, 256.0, " with samples 1/256 of real size"),
@@ -151,21 +139,8 @@ def test_comparisons_sweeps_and_pages_name_the_size_of_samples(a: Any, b: Any, s
     points = tuple(SweepPoint(settings={"ranks": "4"}, folder="", figures=run) for run in runs)
     swept = SweepAnswer(complete=True, question=SweepQuestion(settings_digest=""), points=points)
     save_answer(str(tmp_path), SWEEP, swept)
-    shown = details("sweep", swept, str(tmp_path))
+    shown, measured = details("sweep", swept, str(tmp_path)), read_run(str(RESULTS / "train")).summary
     for divisor, run in zip((a, b), runs, strict=True):
         assert scaled(divisor) in shown
+        assert f" x h100{scaled(divisor)} on" in screen(replace(measured, sample_divisor=divisor), "x").title
         assert run.title == f"w h100{scaled(divisor)}"
-
-
-@pytest.mark.parametrize(
-    ("words", "small"),
-    [
-        (["workload=unet3d", "scale=laptop"], " with samples 1/256 of real size"),
-        (["workload=retinanet", "scale=laptop"], " with samples 1/16 of real size"),
-        (["own", "scale=large"], " with samples 2 x real size"),
-        (["workload=unet3d"], ""),
-    ],
-)
-def test_doctor_names_the_size_of_samples(words: list[str], small: str, own: str) -> None:
-    need = demand("w", load([f"workload={own}" if word == "own" else word for word in words]))
-    assert f" x {need.accelerator or 'accelerator'}{small} on this host" in judge_ceiling(need, 8, 99.0).observed

@@ -9,21 +9,29 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from datagen.errors import UserError
+from dlemu.config.overrides import take_word
+from dlemu.config.schema import Workload
 from dlemu.jobs.training.prediction.calibration import given_speed
+from dlemu.jobs.training.steplog import STEP_DTYPE, StepRows
 from dlemu.results.answer_files import save_answer, to_json
 from dlemu.runner.run_list import Planned
 from dlemu.studies.answers import SIZE, SizeAnswer, Trial
-from dlemu.studies.size import find_size
-from dlemu.studies.size.find_size import Search, expected_count
+from dlemu.studies.prerequisites import check_launcher
+from dlemu.studies.size import find_size, trials
+from dlemu.studies.size.find_size import Search, expected_count, size
 from dlemu.studies.size.search import REPEATS
 from dlemu.studies.size.size_verdict import build_answer
+from dlemu.studies.size.trials import steady_series
 from tests.prediction.test_calibration import workload
+from tests.runs import present
 from tests.sizing.fakes import DEMAND, FakeRunner, known, question
+from tests.validation.virtual_drives import Drive, Training, train
 
 
 class Unsaved(Search):
@@ -47,23 +55,20 @@ def test_the_edge_is_found_from_any_estimate(feeds: int, part: float, first: int
     runner = FakeRunner((feeds + part) * 0.9 * DEMAND, noise=0.001)
     answer = find(runner, first=first)
     assert answer.max_accelerators == feeds
-    assert answer.failing is not None
-    assert answer.failing.accelerators == feeds + 1
+    assert present(answer.failing).accelerators == feeds + 1
     assert len(set(runner.tried)) <= 20
     edges = [count for count in answer.counts if count.accelerators in (feeds, feeds + 1)]
     assert all(count.trials >= REPEATS for count in edges)
 
 
-def test_a_good_estimate_costs_two_counts_and_their_repeats() -> None:
+@pytest.mark.parametrize(("first", "tried"), [(16, [16, 17, 16, 17]), (100, [100, 16])])
+def test_a_good_estimate_costs_two_counts_and_their_repeats_and_a_failed_trial_tells_the_next(
+    first: int, tried: list[int]
+) -> None:
     runner = FakeRunner(16.4 * 0.9 * DEMAND)
-    find(runner, first=16)
-    assert sorted(runner.tried) == [16, 16, 17, 17]
-
-
-def test_a_failed_trial_tells_where_the_edge_is() -> None:
-    runner = FakeRunner(16.4 * 0.9 * DEMAND)
-    find(runner, first=100)
-    assert runner.tried[:2] == [100, 16]
+    find(runner, first=first)
+    assert sorted(runner.tried[: len(tried)]) == sorted(tried)
+    assert len(runner.tried) == 4 or first == 100
 
 
 def test_what_is_too_close_to_tell_is_tried_again_and_not_called_a_pass() -> None:
@@ -73,13 +78,6 @@ def test_what_is_too_close_to_tell_is_tried_again_and_not_called_a_pass() -> Non
     assert [count.accelerators for count in answer.too_close_to_tell] == [16]
     assert answer.max_accelerators == 15
     assert "too close to call" in answer.verdict
-
-
-def test_the_range_ends_where_the_host_holds_no_more() -> None:
-    answer = find(FakeRunner(100 * DEMAND, holds=11), first=20)
-    assert answer.max_accelerators == 11
-    assert answer.limited_by.what == "host"
-    assert "12 ranks want more memory" in answer.verdict
 
 
 class Fickle(FakeRunner):
@@ -96,20 +94,24 @@ def test_a_count_that_ran_and_can_not_be_repeated_ends_the_search_with_its_reaso
         find(Fickle(8.5 * 0.9 * DEMAND))
 
 
-def test_a_count_that_may_not_be_passed_ends_the_search() -> None:
-    answer = find(FakeRunner(1000 * DEMAND), first=500, most=8)
-    assert answer.max_accelerators == 8
-    assert answer.failing is None
-    assert "no more were tried" in answer.verdict
-
-
-def test_an_emulator_that_gives_out_first_is_not_called_storage() -> None:
-    runner = FakeRunner(100 * DEMAND, ceiling=dict.fromkeys(range(5, 50), 80.0))
-    answer = find(runner, first=10)
-    assert answer.max_accelerators == 4
-    assert answer.limited_by.what == "emulator"
-    assert answer.storage_could_feed == 11  # 1000 MB/s of the probe / 90 MB/s
-    assert runner.tried.count(5) == 1, "a host that can't is not measured again"
+@pytest.mark.parametrize(
+    ("runner", "first", "most", "found", "what", "said"),
+    [
+        (FakeRunner(100 * DEMAND, holds=11), 20, 4096, 11, "host", "12 ranks want more memory"),
+        (FakeRunner(1000 * DEMAND), 500, 8, 8, "count", "no more were tried"),
+        (FakeRunner(100 * DEMAND, ceiling=dict.fromkeys(range(5, 50), 80.0)), 10, 4096, 4, "emulator", "emulator"),
+    ],
+    ids=["no more fit", "no more may be tried", "the emulator gives out"],
+)
+def test_what_ends_a_search_before_the_storage_does_is_not_called_storage(
+    runner: FakeRunner, first: int, most: int, found: int, what: str, said: str
+) -> None:
+    answer = find(runner, first=first, most=most)
+    assert (answer.max_accelerators, answer.limited_by.what) == (found, what)
+    assert said in answer.verdict
+    if what == "emulator":
+        assert answer.storage_could_feed == 11  # 1000 MB/s of the probe / 90 MB/s
+        assert runner.tried.count(5) == 1, "a host that can't is not measured again"
 
 
 @pytest.mark.parametrize(
@@ -136,3 +138,117 @@ def test_it_begins_where_the_model_sees_the_edge(probe: float, count: int, monke
     job: Any = SimpleNamespace(workload=workload(ranks=12, steps=100))  # of 4 samples in 50 ms: 80 MB/s each
     read = known(probe_mb_per_second=probe, mb_per_accelerator=80.0, max_accelerators=12)
     assert expected_count(job, (), read) == count
+
+
+MS = 1_000_000
+
+
+def run(read_ms: list[float], queue: int = 3) -> StepRows:
+    """One rank whose reader takes so long for each batch, one after the other, at most `queue` batches ahead."""
+    times = iter(read_ms)
+    drive = Drive(channels=1, serve=lambda *_: next(times) / 1e3)
+    return train(drive, Training(workers=1, ahead=queue + 1, steps=len(read_ms), step_seconds=0.1, batch_bytes=1.0))
+
+
+@pytest.mark.parametrize(("read_ms", "busy", "windows"), [(60.0, 100, 19), (125.0, 80, 24)])
+def test_a_storage_that_keeps_up_or_is_too_slow(read_ms: float, busy: float, windows: int) -> None:
+    series = steady_series(run([read_ms] * 200), ahead=4, window_seconds=1.0)
+    assert len(series.busy) == windows
+    assert series.busy.mean() == pytest.approx(busy, abs=0.5)
+    assert series.sustained.mean() == pytest.approx(busy, abs=1)
+
+
+def test_a_queue_that_runs_dry_counts_what_is_read() -> None:
+    """What was read before the window lasts for all of it, though reading is too slow."""
+    series = steady_series(run([1.0] * 11 + [110.0] * 89, queue=10), ahead=11, window_seconds=0.5)
+    assert series.busy.mean() == pytest.approx(100)
+    assert series.sustained.mean() == pytest.approx(100 / 1.1, abs=1)
+
+
+def test_the_end_of_an_epoch_counts_no_leftovers() -> None:
+    """At its end an epoch lives on its queue, with nothing more to read."""
+    rows = run([100.0] * 50, queue=10)
+    series = steady_series(rows, ahead=11, window_seconds=0.5)
+    assert len(series.busy) == 2 * (50 - 1 - 11 - 1) // 10
+    assert series.fed.mean() == pytest.approx(100, abs=1)
+
+
+def test_of_many_ranks_few_logs_are_watched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for rank in range(100):
+        (tmp_path / f"rank_{rank}.steps").touch()
+    monkeypatch.setattr(trials, "read_log", lambda path: np.zeros(1, STEP_DTYPE))
+    monkeypatch.setattr(trials, "TRAINING", 0)
+    assert len(trials._live_rows(str(tmp_path))) == 50
+
+
+def test_windows_by_hand() -> None:
+    """From the end of the first step, at 13 s, to the begin of the fifth, at 49 s, in windows of 9 s.
+
+    Steps of 10 s but for waits of 0, 2, 4 and 6 s before them, each batch read in the 5 s before it came.
+    """
+    rows = np.zeros(6, STEP_DTYPE)
+    rows["rank"], rows["epoch"], rows["block"], rows["step"] = 0, 1, 1, np.arange(1, 7)
+    rows["wait_ns"], rows["compute_ns"] = np.array([3, 0, 2, 4, 6, 8]) * 1000 * MS, 10_000 * MS
+    rows["free_ns"] = np.array([0, 13, 23, 35, 49, 65]) * 1000 * MS
+    rows["finished_ns"] = rows["free_ns"] + rows["wait_ns"]
+    rows["started_ns"] = rows["finished_ns"] - 5000 * MS
+    series = steady_series(rows, ahead=1, window_seconds=9)
+    # It computes from 13 to 23, 25 to 35, 39 to 49 s.
+    assert series.busy == pytest.approx([100 * part / 9 for part in (9, 1 + 6, 4 + 1, 9)])
+    # Batches, of 10 s computation each, are read from 20 to 25, 34 to 39 and 50 to 55 s.
+    assert series.fed == pytest.approx([100 * 10 * part / 5 / 9 for part in (2, 3, 5, 0)])
+    assert series.sustained is series.fed, "20 s of 36 are less than 29"
+
+
+# what is checked before the first trial
+
+
+@pytest.fixture
+def recipe(tmp_path: Path) -> list[str]:
+    """Words that choose a workload of 20 samples; an accelerator needs 165 batches of two."""
+    text = "dataset: {num_files_train: 20}\nreader: {batch_size: 2, read_threads: 1}\ntrain: {computation_time: 0.05}"
+    (tmp_path / "job.yaml").write_text(text)
+    return [f"workload={tmp_path / 'job.yaml'}", f"dataset.data_folder={tmp_path / 'data'}"]
+
+
+@pytest.mark.parametrize(("most", "at_least", "suffices_for"), [(4096, None, 8), (4096, 11, 12), (3, None, 3)])
+def test_a_dataset_that_is_made_suffices_for_some(
+    most: int, at_least: int | None, suffices_for: int, recipe: list[str]
+) -> None:
+    made: list[int] = []
+
+    def make(workload: Workload) -> None:
+        made.append(workload.dataset.num_files_train)
+        raise UserError("enough seen")
+
+    with pytest.raises(UserError, match="enough seen"):
+        size(recipe, most=most, at_least=at_least, make=make)
+    assert made == [suffices_for * 2 * 165]
+
+
+def test_a_dataset_for_none_says_how_large_it_must_be(recipe: list[str]) -> None:
+    with pytest.raises(UserError, match=r"20 samples: wanted at least 330 .*165 steps of 2 .* dataset of 330 files"):
+        size([*recipe, "dataset.num_files_train=20"], make=lambda workload: None)
+
+
+@pytest.mark.parametrize("word", ["train.computation_time=0", "dataset.format=synthetic", "reader.data_loader=none"])
+def test_what_every_count_would_pass_is_refused(word: str, recipe: list[str]) -> None:
+    with pytest.raises(UserError, match=f"^{word.replace('=', ' is ')}: without .*, every count passes"):
+        size([*recipe, word])
+
+
+def test_the_launcher_is_a_word_of_its_own() -> None:
+    assert take_word(["a=1", 'launcher="mpirun -np {ranks}"'], "launcher") == ("mpirun -np {ranks}", ["a=1"])
+    assert take_word(["a=1"], "launcher") == ("", ["a=1"])
+    with pytest.raises(UserError, match="does not say where the count goes"):
+        check_launcher("size", "mpirun -np 4")
+    for wrong in ("mpirun 'a -np {ranks}", "mpirun -np {ranks} --host {host}", "mpirun -np {ranks} {}"):
+        with pytest.raises(UserError, match="is no command"):
+            check_launcher("size", wrong)
+
+
+def test_under_a_launcher_it_does_not_start(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PMI_RANK", "0")
+    monkeypatch.setenv("PMI_SIZE", "2")
+    with pytest.raises(UserError, match="start it once"):
+        check_launcher("size", "")

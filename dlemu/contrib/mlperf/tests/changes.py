@@ -8,8 +8,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
-from dlemu.contrib.mlperf.tests.checkpoint_leaves import leaves
-from dlemu.contrib.mlperf.tests.golden import config_folder, edit
+from dlemu.contrib.mlperf.tests.golden import config_folder, edit, leaves
 
 Change = Callable[[Path], object]
 Edit = Callable[[Any], object]

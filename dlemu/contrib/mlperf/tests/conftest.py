@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from functools import lru_cache
+from functools import cache, lru_cache
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import yaml
 
+from dlemu.checkpoints import checkpoint_plan
+from dlemu.checkpoints.shards import shards_of_rank
+from dlemu.config import load
 from dlemu.contrib.mlperf.audit import audited_run, tolerant
+from dlemu.contrib.mlperf.rules import checkpoints
 from dlemu.contrib.mlperf.rules.known import SEVERITIES, Finding, known_rules
 from dlemu.contrib.mlperf.tests.golden import make_tree
 from dlemu.machine import environment
@@ -50,9 +55,14 @@ def golden(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(autouse=True, scope="package")
 def parsed_once() -> Iterator[None]:
-    """Parse what is the same in all these tests once: the shipped workloads, and files of trees that are copied."""
+    """Parse and plan what is the same in all these tests once: shipped workloads, copied files, models' checkpoints."""
     with pytest.MonkeyPatch.context() as patched:
         pairs = audited_run.shipped_pairs()
         patched.setattr(audited_run, "shipped_pairs", lambda: pairs)
         patched.setattr(tolerant, "json", SimpleNamespace(loads=lru_cache(maxsize=256)(json.loads)))
+        parse = lru_cache(maxsize=256)(yaml.load)
+        patched.setattr(tolerant, "yaml", SimpleNamespace(load=parse, YAMLError=yaml.YAMLError))
+        loaded = cache(lambda *words: load(words))
+        patched.setattr(checkpoints, "load", lambda words: loaded(*words))
+        patched.setattr(checkpoint_plan, "shards_of_rank", lru_cache(maxsize=256)(shards_of_rank))
         yield

@@ -15,7 +15,7 @@ from typing import Any
 
 import yaml
 
-from dlemu.contrib.mlperf.tests import checkpoint_leaves, golden
+from dlemu.contrib.mlperf.tests import golden
 from dlemu.contrib.mlperf.tests.foreign_runs import RECORD_BYTES, metric_of, workload_of, write
 from tests.dlio import published_checkpoints as published
 
@@ -35,12 +35,12 @@ OWN = {
     "dataset.listing_validation_interval": "10",
     "dataset.data_folder": "/mnt/drive/unet3d",
 }
-LEFT_OUT = "PRUNED BY STAFF\n"
+LEFT_OUT, RESULTS = "PRUNED BY STAFF\n", "/var/log/run/results"
 
 
 def make_published(root: Path) -> Path:
     """Write the tree; returns its root."""
-    checkpoint_leaves.make_result(root, system=SYSTEM)
+    golden.make_result(root, system=SYSTEM)
     org = (root / "closed/acme").rename(root / "closed" / ORG)
     (root / "acme").rename(root / ORG)
     (root / ORG / ".mlps-image-pool").write_text("")
@@ -114,7 +114,8 @@ def _leaf(
         words += [f"++workload.{key}={value}" for key, value in overrides.items()]
         parsed = {key: _parsed(value) for key, value in workload.items()}
         golden.configured(leaf, f"training_{phase}", parsed, words)
-        write(leaf / "fs_separation.json", _separation(leaf, "/mnt/drive"))
+        places = {"data_or_chkpt_path": "/mnt/drive", "data_or_chkpt_realpath": "/mnt/drive"}
+        write(leaf / "fs_separation.json", {**places, "results_path": RESULTS, "same_filesystem": False})
     _as_published(leaf, "training", phase, 1)
 
 
@@ -128,14 +129,6 @@ def _parsed(value: Any) -> Any:
     return yaml.safe_load(value) if value in ("True", "False", "4", "10", str(FILES)) else value
 
 
-def _separation(leaf: Path, target: str) -> dict[str, Any]:
-    results = "/var/log/run/results"
-    places: dict[str, Any] = {"data_or_chkpt_path": target, "results_path": results, "same_filesystem": False}
-    places |= {"data_or_chkpt_realpath": target, "results_realpath": results}
-    probed = {"probed_at": _utc(leaf, 3), "probed_by_rank": 0, "probed_by_host": published.HOST}
-    return {"version": 1, "method": "link_exdev", **places, **probed}
-
-
 def _utc(leaf: Path, seconds: int) -> str:
     """The moment so long after a call began, whose host's clock is 8 hours ahead."""
     moment = datetime.strptime(leaf.name, golden.STAMP) - timedelta(hours=8) + timedelta(seconds=seconds)
@@ -145,27 +138,24 @@ def _utc(leaf: Path, seconds: int) -> str:
 def _as_published(leaf: Path, benchmark: str, phase: str, ranks: int) -> None:
     """Give a leaf what the tool of the round keeps of the hosts."""
     began = datetime.strptime(leaf.name, golden.STAMP)
-    result = f"/var/log/run/results/closed/{TYPED_AS}/{'/'.join(leaf.parts[-4:])}"
+    result = f"{RESULTS}/closed/{TYPED_AS}/{'/'.join(leaf.parts[-4:])}"
     runner = "dlio_benchmark" if phase != "datasize" else ""
     command = f"mpirun -n {ranks} -host 127.0.0.1:{ranks} --bind-to none --allow-run-as-root /opt/{runner}"
     kept = leaf / "dlio_config/overrides.yaml"
     command = " ".join([command, *(yaml.safe_load(kept.read_text()) if kept.exists() else ())])
-    utc = {"collection_timestamp": _utc(leaf, 2)}
-    disks = [{"device_name": "loop0", "sectors_read": 34, "sectors_written": 0, "time_doing_ios_ms": 3}]
-    host = {"hostname": published.HOST, "memory": {"total": MEM_KB * 1024}, "disks": disks}
-    seen: dict[str, Any] = {"total_memory_bytes": MEM_KB * 1024, "total_cores": 192, "num_hosts": 1}
-    seen |= {"collection_method": "mpi", **utc, "hosts": [host]}
+    host = {"hostname": published.HOST, "memory": {"total": MEM_KB * 1024}, "disks": []}
+    seen: dict[str, Any] = {"total_memory_bytes": MEM_KB * 1024, "num_hosts": 1, "hosts": [host]}
+    seen |= {"collection_timestamp": _utc(leaf, 2)}
 
     def told(metadata: Any) -> None:
         args: dict[str, Any] = {"mode": "closed", "benchmark": benchmark, "command": phase, "num_processes": ranks}
         args |= {"hosts": ["127.0.0.1"], "client_host_memory_in_gb": 377.0, "num_client_hosts": 1}
-        args |= {"results_dir": "/var/log/run/results", "data_access_protocol": "file"}
+        args |= {"results_dir": RESULTS, "data_access_protocol": "file"}
         metadata["args"] |= {**args, "systemname": SYSTEM, "orgname": TYPED_AS}
         metadata |= {
             "result_dir": result,
             "system_info": seen,
-            "cluster_snapshots": {"start": seen, "end": seen, "collection_method": "mpi"},
-            "timeseries_data": {"file": f"{benchmark}_{leaf.name}_timeseries.json", "num_samples": 168},
+            "cluster_snapshots": {"start": seen, "end": seen},
             "runtime": 1670.9677176475525 if phase == "run" and benchmark == "training" else 397.6347727775574,
             "invocation_start_time": golden.moment(began + timedelta(seconds=0.195328)),
             "verification": "CLOSED" if phase != "datasize" else None,
@@ -178,10 +168,8 @@ def _as_published(leaf: Path, benchmark: str, phase: str, ranks: int) -> None:
 
     golden.edit(leaf / f"{benchmark}_{leaf.name}_metadata.json", told)
     (leaf / "collector-staging").mkdir()
-    meminfo = {"MemTotal": MEM_KB, "MemFree": 373_444_480}
-    staged = {"hostname": published.HOST, **utc, "meminfo": meminfo, "cpuinfo": [{"processor": 0}]}
+    staged = {"hostname": published.HOST, "meminfo": {"MemTotal": MEM_KB}}
     write(leaf / "collector-staging/cluster_info.json", {published.HOST: staged})
-    write(leaf / f"{benchmark}_{leaf.name}_timeseries.json", {"samples": []})
 
 
 def _measured(leaf: Path, number: int) -> None:
@@ -250,7 +238,7 @@ def make_kv(run: Path, ranks: int = 1) -> Path:
                 parts.append((trial, told["summary"]))
                 for way, name in enumerate(("read", "written")):
                     moved[way] += told["summary"]["cache_stats"][f"tier_storage_kv_bytes_{name}_gb"]
-            base = f"/var/log/run/results/option_{option}/trial_{trial}"
+            base = f"{RESULTS}/option_{option}/trial_{trial}"
             words = f"--model {model} --num-users {users} --duration 300 --gpu-mem-gb 0 --cpu-mem-gb {memory}"
             words += f" --max-concurrent-allocs {allocations} --generation-mode none"
             start = (

@@ -1,22 +1,31 @@
-"""Whatever stands in a result folder, the audit reports it and goes on."""
+"""Whatever stands in what was received, it is reported, and nothing of it is imported, loaded or opened."""
 
 from __future__ import annotations
 
+import contextlib
 import json
+import shutil
 import tempfile
 from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from datagen.errors import DlemuError, UserError
 from dlemu.contrib.mlperf.audit.audit_answer import AuditRow, audit_row, run_report
 from dlemu.contrib.mlperf.audit.audited_run import audit_run, audit_trees, shipped_pairs
+from dlemu.contrib.mlperf.audit.foreign_times import foreign_run
+from dlemu.contrib.mlperf.check.judge import check_folder
+from dlemu.contrib.mlperf.tests import foreign_runs
 from dlemu.contrib.mlperf.tests.changes import Change, Edit, gone, put
 from dlemu.contrib.mlperf.tests.foreign_runs import write_run
-from dlemu.contrib.mlperf.tests.golden import edit
+from dlemu.contrib.mlperf.tests.golden import edit, make_result, make_tree
+from tests.cli.test_odd_files import KINDS, ended
+from tests.results.test_received_names import PLANTED, imported, read_every_way, read_planted
 
 SHIPPED = shipped_pairs()
 COLUMNS = [column.name for column in fields(AuditRow)]
@@ -151,3 +160,56 @@ def harm(data: st.DataObject, path: Path) -> None:
     except ValueError:
         return  # cut before
     path.write_text(json.dumps(replaced(content, data.draw(st.sampled_from(places(content))), data.draw(ANYTHING))))
+
+
+imported = imported
+
+
+def test_results_of_dlio_and_of_mlperf(tmp_path: Path) -> None:
+    tree = tmp_path / "tree"
+    foreign_runs.write_run(tmp_path / "run", steps=12)
+    make_tree(tree, "2.0")
+    result = make_result(tmp_path / "checkpoints")
+
+    def read_foreign(number: int | None) -> None:
+        with contextlib.suppress(DlemuError):
+            foreign_run(str(tmp_path / "run"))
+        read_every_way(tmp_path / "run", number)
+
+    counts = [read_planted(file, read_foreign) for file in sorted(tmp_path.glob("run/**/*.yaml"))]
+    counts += [read_planted(tmp_path / "run" / "summary.json", read_foreign)]
+    for folder in (tree, result):
+        for name in ("config.yaml", "*_metadata.json"):
+            file = next(iter(sorted(folder.rglob(name))))
+            counts.append(read_planted(file, lambda _, folder=folder: check_folder(str(folder))))  # type: ignore[misc]
+    assert sum(counts) > 40, counts
+
+
+def test_a_foreign_run_names_no_file_to_load(tmp_path: Path) -> None:
+    evil = tmp_path / "evil.yaml"
+    evil.write_text(f"hydra:\n  searchpath: [pkg://{PLANTED}]\n")
+    foreign_runs.write_run(tmp_path / "run", steps=12)
+    for config in (tmp_path / "run").rglob("config.yaml"):
+        tree = yaml.safe_load(config.read_text())
+        tree["workload"]["model"] = {"name": str(evil)}
+        config.write_text(yaml.safe_dump(tree))
+    with pytest.raises(UserError, match=r"evil.yaml'|lacks"):
+        foreign_run(str(tmp_path / "run"))
+
+
+@pytest.mark.slow
+def test_audits_and_checks_name_what_is_no_file(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """These judge whatever they find: what can't be read is a finding."""
+    foreign_runs.write_run(tmp_path / "run", steps=12)
+    tree = make_result(tmp_path / "tree")
+    config = next(iter(sorted(tree.rglob("config.yaml"))))
+    for kind in KINDS:
+        for path, command in (
+            (tmp_path / "run" / "summary.json", ("audit", str(tmp_path / "run"))),
+            (config, ("mlperf", "check", str(tmp_path / "tree"))),
+        ):
+            shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink()
+            kind(path)
+            status, said = ended(command, capfd)
+            assert status in (0, 1, 2), (kind, command, said)
+            assert "Traceback" not in said

@@ -11,9 +11,8 @@ from pathlib import Path
 from dlemu.contrib.mlperf.audit.audited_run import audit_trees
 from dlemu.contrib.mlperf.check.judge import Checked, check_folder
 from dlemu.contrib.mlperf.tests.changes import Inapplicable
-from dlemu.contrib.mlperf.tests.checkpoint_leaves import make_result
 from dlemu.contrib.mlperf.tests.forging.kinds import KINDS, Forgery, single_facts
-from dlemu.contrib.mlperf.tests.golden import make_tree
+from dlemu.contrib.mlperf.tests.golden import make_result, make_tree
 from dlemu.contrib.mlperf.tests.published_tree import make_published
 
 BASES = ("2.0", "3.0", "checkpoints", "both", "published")

@@ -53,8 +53,8 @@ from dlemu.contrib.mlperf.tests.changes import (
     text,
     together,
 )
-from dlemu.contrib.mlperf.tests.checkpoint_leaves import leaves as calls
 from dlemu.contrib.mlperf.tests.golden import CODE, STAMP, client, config_folder, edit, moved
+from dlemu.contrib.mlperf.tests.golden import leaves as calls
 
 CALLS = f"checkpointing/*/2*/{META}"
 
