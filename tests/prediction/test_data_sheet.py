@@ -19,8 +19,14 @@ from dlemu.cli.predict import command
 from dlemu.config import load
 from dlemu.config.schema import Workload
 from dlemu.jobs.probe.result import PROBE, Access, Latency, ProbeAnswer, ProbeCell
-from dlemu.jobs.training.prediction.calibration import most_mb_per_second, rates
-from dlemu.jobs.training.prediction.data_sheet import calibrate_from_drive, curve_of, requests_of, with_rates
+from dlemu.jobs.training.prediction.calibration import (
+    calibrate_from_drive,
+    curve_of,
+    most_mb_per_second,
+    rates,
+    requests_of,
+    with_rates,
+)
 from dlemu.machine.environment import StorageFacts, describe_host
 from dlemu.results.answer_files import to_json
 from dlemu.results.drive import Rate, Rates

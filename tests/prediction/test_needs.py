@@ -13,7 +13,7 @@ import dlemu
 from datagen.errors import UserError
 from dlemu.cli.predict import command
 from dlemu.config import load
-from dlemu.jobs.training.prediction.data_sheet import requests_of
+from dlemu.jobs.training.prediction.calibration import requests_of
 from dlemu.jobs.training.prediction.needs import Needs, _nvidia_class, ports
 from dlemu.metrics.demand import demand
 from dlemu.results.kinds import read_result

@@ -15,11 +15,9 @@ import psutil
 from datagen.storage.storage_base import open_storage
 from dlemu.accelerators.accelerator_base import Accelerator, Phase, draw_ns
 from dlemu.config.duration import is_zero
-from dlemu.jobs.training.loop import StepLoop, StepRange, Watcher
+from dlemu.jobs.training.loop import BatchQueue, PrefetchQueue, StepLoop, StepRange, Watcher
 from dlemu.jobs.training.measured import Journal
 from dlemu.jobs.training.plan import Block, TrainingJob, accelerator_class, step_threads
-from dlemu.jobs.training.prefetch import BatchQueue, PrefetchQueue
-from dlemu.jobs.training.result import RunLog
 from dlemu.jobs.training.scaling import try_other_readers
 from dlemu.jobs.training.steplog import EVALUATION, TRAINING, StepLog, log_name
 from dlemu.loaders.loader_base import Loader, LoaderSpec
@@ -28,6 +26,7 @@ from dlemu.machine.environment import describe_storage
 from dlemu.metrics.au import kept_rows
 from dlemu.metrics.loss import emulated_percent
 from dlemu.ranks import Comm
+from dlemu.results.measured import MeasuredLog
 from dlemu.results.wording import count
 from dlemu.runner.recording import RankRecord
 from dlemu.runner.run_folder import StopFile
@@ -49,7 +48,7 @@ def run_rank(
     make_loader: Callable[[LoaderSpec], Loader],
     watch: Watcher | None = None,
     on_activity: Callable[[str], None] = lambda activity: None,
-) -> RunLog | None:
+) -> MeasuredLog[Journal] | None:
     """Run this rank to its end; return the log of all ranks on rank 0, None elsewhere. Raises DlemuError.
 
     `on_activity` gets a phrase for what happens before the first step and after the last. After an error the loader's

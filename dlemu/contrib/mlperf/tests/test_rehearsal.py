@@ -29,7 +29,7 @@ from dlemu.contrib.mlperf.rules.editions import RUN_FOLDERS
 from dlemu.contrib.mlperf.rules.known import by_rule
 from dlemu.dlio.export import export_beside
 from dlemu.jobs.training.plan import TrainingJob
-from dlemu.jobs.training.run import TRAINING
+from dlemu.jobs.training.result import TRAINING
 from dlemu.runner.job import save as save_run
 from tests.datasets import make_dataset
 from tests.runs import make_log

@@ -17,7 +17,7 @@ from dlemu.config import load
 from dlemu.config.overrides import take_word
 from dlemu.config.schema import Storage, Workload
 from dlemu.config.workload_files import read_plain
-from dlemu.jobs.training.prediction.data_sheet import requests_of
+from dlemu.jobs.training.prediction.calibration import requests_of
 from dlemu.metrics.demand import demand
 from dlemu.metrics.verdict import Outcome
 from dlemu.report.screen import Said, Screen

@@ -19,8 +19,12 @@ from dlemu.config.schema import Workload
 from dlemu.jobs.training.evict import treatment_of
 from dlemu.jobs.training.pattern import MAX_SECONDS, loader_costs, measure_levels
 from dlemu.jobs.training.plan import make_job
-from dlemu.jobs.training.prediction.calibration import Calibration, given_speed, most_mb_per_second
-from dlemu.jobs.training.prediction.data_sheet import calibrate_from_drive
+from dlemu.jobs.training.prediction.calibration import (
+    Calibration,
+    calibrate_from_drive,
+    given_speed,
+    most_mb_per_second,
+)
 from dlemu.jobs.training.prediction.from_reads import calibrate_from_levels, calibrate_from_run
 from dlemu.jobs.training.prediction.from_times import ForeignRun, calibrate_from_times
 from dlemu.jobs.training.prediction.make_prediction import MOST, predict
