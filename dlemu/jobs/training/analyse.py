@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterator
 from dataclasses import replace
 
+import msgspec
 import numpy as np
 
 from datagen.layout import subfolder_name
@@ -81,16 +82,7 @@ def analyse(run: MeasuredTraining) -> Summary:
         page_cache=PageCache(proof.from_storage_percent, served, memory_warning(proof.finding)) if len(rows) else None,
         requests=requests_of(journal.requests) if journal.requests else None,
         evaluation=evaluation if len(evaluated) else None,
-        checkpoints=tuple(
-            CheckpointTiming(
-                epoch=saved.epoch,
-                block=saved.block,
-                bytes=saved.bytes,
-                seconds=saved.seconds,
-                stall_seconds=saved.stall_seconds,
-            )
-            for saved in journal.checkpoints
-        ),
+        checkpoints=msgspec.convert(journal.checkpoints, tuple[CheckpointTiming, ...], from_attributes=True),
         asynchronous_checkpoints=_asynchronous(run),
         each_sample_once=tuple(
             cache.each_sample_once(facts.train_plan, epoch.number, epoch.steps, rows.of("epoch", (epoch.number,)))

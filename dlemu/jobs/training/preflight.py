@@ -11,7 +11,6 @@ import psutil
 
 from datagen import manifest
 from datagen.errors import DatasetError, SpaceError, UserError
-from datagen.inspection import Dataset
 from datagen.layout import stored_sample_bytes
 from datagen.spec import DatasetSpec
 from datagen.storage.storage_base import open_storage
@@ -40,7 +39,10 @@ _SAVING_BYTES = 256 << 20
 def check_before_making(workload: Workload, ranks: int, *, wants_verdict: bool = False) -> None:
     """Raise UserError where the run would fail on the finished dataset: too few samples, no framework, bad settings."""
     check_model(workload, ranks)
-    job_on(planned_dataset(workload.dataset), workload, ranks, files_there=0, wants_verdict=wants_verdict)
+    planned = planned_dataset(workload.dataset)
+    if wants_verdict:
+        refuse_unjudged(workload, ranks, planned.train.num_files, files_there=0)
+    make_job(workload, ranks, planned)
     loader_class(workload)
 
 
@@ -50,13 +52,6 @@ def check_model(workload: Workload, ranks: int) -> None:
         from dlemu.checkpoints.checkpoint_plan import plan_checkpoint  # most runs save no checkpoints
 
         plan_checkpoint(workload.model, workload.checkpoint, ranks)
-
-
-def job_on(found: Dataset, workload: Workload, ranks: int, *, files_there: int, wants_verdict: bool) -> TrainingJob:
-    """Return the job on a dataset; raises UserError if it would fail or, with `wants_verdict`, get no verdict."""
-    if wants_verdict:
-        refuse_unjudged(workload, ranks, found.train.num_files, files_there=files_there)
-    return make_job(workload, ranks, found)
 
 
 def check_host(job: TrainingJob, local_ranks: int) -> None:

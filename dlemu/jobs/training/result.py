@@ -21,10 +21,10 @@ from datagen.withheld import public_text
 from dlemu.config import check_data, check_runnable, datagen_command
 from dlemu.config.schema import Workload
 from dlemu.config.validate import check as check_settings
+from dlemu.jobs.training import preflight
 from dlemu.jobs.training.analyse import analyse
 from dlemu.jobs.training.measured import Facts, Journal, LiveTraining, MeasuredTraining, Series
-from dlemu.jobs.training.plan import TrainingJob, loader_class
-from dlemu.jobs.training.preflight import check_before_making, check_host, check_model, job_on, no_verdict, to_make
+from dlemu.jobs.training.plan import TrainingJob, loader_class, make_job
 from dlemu.jobs.training.steplog import STEP_DTYPE, STEPS, StepRows, check_steps, log_name, read_log, read_steps
 from dlemu.jobs.training.summary import Summary
 from dlemu.jobs.training.trainer import run_rank
@@ -86,7 +86,7 @@ class Training(JobKind):
         return workload
 
     def making(self, workload: Workload, ranks: int, *, given: bool) -> tuple[Workload, int]:
-        return to_make(workload, ranks, given=given)
+        return preflight.to_make(workload, ranks, given=given)
 
     def looks_at(self, workload: Workload) -> str:
         return f"the dataset in {workload.dataset.data_folder}"
@@ -97,7 +97,7 @@ class Training(JobKind):
             return True
         trains = workload.workflow.train
         if trains:
-            check = partial(check_before_making, workload, ranks.count, wants_verdict=wants_verdict)
+            check = partial(preflight.check_before_making, workload, ranks.count, wants_verdict=wants_verdict)
             ranks.agree(partial(self.in_time, workload, check))
         from dlemu.runner.datasets import make_dataset  # most runs make none
 
@@ -108,15 +108,17 @@ class Training(JobKind):
 
     def plan(self, workload: Workload, ranks: int, *, wants_verdict: bool) -> TrainingJob:
         """Inspect the dataset; with `wants_verdict`, refuse one that is too small for a verdict."""
-        check_model(workload, ranks)
+        preflight.check_model(workload, ranks)
         data, storage = workload.dataset, open_storage(workload.storage_spec.buffered)
         makes = wants_verdict and data.source != "folder"
         if makes and manifest.read(data.data_folder, storage) is None:  # refuses a file: nothing can be made there
             problem = no_dataset(data.data_folder, storage)
             if problem:
-                raise no_verdict(problem, workload, ranks, 0)
+                raise preflight.no_verdict(problem, workload, ranks, 0)
         found = inspect(data, command_hint=lambda: datagen_command(workload), storage=workload.storage_spec)
-        return job_on(found, workload, ranks, files_there=found.spec.num_files_train, wants_verdict=wants_verdict)
+        if wants_verdict:
+            preflight.refuse_unjudged(workload, ranks, found.train.num_files, files_there=found.spec.num_files_train)
+        return make_job(workload, ranks, found)
 
     def look_at_points(self) -> Look:
         """Inspect each dataset once, however many runs of the sweep read it."""
@@ -151,7 +153,7 @@ class Training(JobKind):
             ) from error
 
     def check_host(self, job: TrainingJob, local_ranks: int) -> None:
-        check_host(job, local_ranks)
+        preflight.check_host(job, local_ranks)
         if job.workload.checkpoint.type == "all_ranks" or job.workload.model.has_layers:
             self.begin(job)  # again: hosts other than rank 0's write, too, and may not share the folder
 

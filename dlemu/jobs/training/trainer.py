@@ -14,10 +14,10 @@ import psutil
 
 from datagen.storage.storage_base import open_storage
 from dlemu.accelerators.accelerator_base import Accelerator, Phase, draw_ns
-from dlemu.config.duration import is_zero
+from dlemu.config.duration import is_zero, mean_seconds
 from dlemu.jobs.training.loop import BatchQueue, PrefetchQueue, StepLoop, StepRange, Watcher
 from dlemu.jobs.training.measured import Journal
-from dlemu.jobs.training.plan import Block, TrainingJob, accelerator_class, step_threads
+from dlemu.jobs.training.plan import Block, TrainingJob, accelerator_class
 from dlemu.jobs.training.scaling import try_other_readers
 from dlemu.jobs.training.steplog import EVALUATION, TRAINING, StepLog, log_name
 from dlemu.loaders.loader_base import Loader, LoaderSpec
@@ -163,7 +163,10 @@ class _Trainer:
 
     @cached_property
     def _burners(self) -> BurnerThreads:
-        return BurnerThreads(step_threads(self._job.workload.train))
+        """As many threads as use up `step_cpu_time` within `computation_time`, both by mean."""
+        train = self._job.workload.train
+        cores = mean_seconds(train.step_cpu_time) / (mean_seconds(train.computation_time) or math.inf)
+        return BurnerThreads(max(1, math.ceil(cores * (1 - 1e-6))))  # a rounding error needs no further thread
 
     def _note_saved(self, complete: list[SavedCheckpoint]) -> None:
         self._record.note(checkpoints=(*self._record.journal.checkpoints, *complete))
