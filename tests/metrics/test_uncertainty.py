@@ -8,8 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dlemu.jobs.training.steplog import STEP_DTYPE, StepRows
-from dlemu.metrics.au import kept_rows
-from dlemu.metrics.sustained import Uncertainty, sustained_au, uncertainty_of
+from dlemu.metrics.au import Uncertainty, kept_rows, sustained_au, uncertainty_of
 from dlemu.metrics.t_interval import estimate
 
 C = 100_000_000

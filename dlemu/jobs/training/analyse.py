@@ -24,7 +24,15 @@ from dlemu.jobs.training.summary import (
 )
 from dlemu.jobs.training.wording import in_words, issue_lines, memory_warning, recording_notes, verdict_line
 from dlemu.metrics import cache, rates
-from dlemu.metrics.au import au_dlio_percents, au_percent, kept_rows
+from dlemu.metrics.au import (
+    au_dlio_percents,
+    au_percent,
+    is_supply_known,
+    kept_rows,
+    prefetch_credit_percent,
+    sustained_au,
+    uncertainty_of,
+)
 from dlemu.metrics.changes import find_unsteadiness
 from dlemu.metrics.demand import sample_divisor
 from dlemu.metrics.findings import Code, Finding
@@ -32,7 +40,6 @@ from dlemu.metrics.limit import MIN_LOSS_PERCENT, Limit, Scaling, judge_limit
 from dlemu.metrics.loss import loss_percent
 from dlemu.metrics.rows import Rows, StepTable, is_any, sum_of
 from dlemu.metrics.stragglers import find_slow_folders, find_stragglers
-from dlemu.metrics.sustained import is_supply_known, prefetch_credit_percent, sustained_au, uncertainty_of
 from dlemu.metrics.verdict import HOST_LIMITS, Evidence, is_biased, judge
 from dlemu.ranks import name_ranks
 from dlemu.results.measured import common_fields

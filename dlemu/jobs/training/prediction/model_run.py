@@ -28,10 +28,9 @@ from dlemu.jobs.training.prediction.calibration import Calibration, CurvePoint, 
 from dlemu.jobs.training.prediction.event_model import EpochTimes, Scene, simulate
 from dlemu.jobs.training.prediction.prediction import EndedBy, SimulatedFigures
 from dlemu.jobs.training.steplog import STEP_DTYPE, TRAINING, StepRows
-from dlemu.metrics.au import au_dlio_percents, au_percent, kept_rows
+from dlemu.metrics.au import au_dlio_percents, au_percent, kept_rows, sustained_au
 from dlemu.metrics.rates import Floats, first_batch_seconds, over_epochs, per_second, training_ns
 from dlemu.metrics.rows import StepTable, in_order
-from dlemu.metrics.sustained import sustained_au
 from dlemu.results.wording import count
 
 MOST_ROWS = 300_000
