@@ -305,8 +305,7 @@ class _Predictor:
         model, ranks = self._model.with_files_for(count.accelerators), count.accelerators
 
         def au_of(changed: Model, speed: float = 1.0, by: str = "rules") -> float:
-            lengthens = by == "sustained"
-            return changed.run(ranks, speed=speed, most_rows=SEARCH_ROWS, shrinks=True, lengthens=lengthens).au(by)
+            return changed.run(ranks, speed=speed, most_rows=SEARCH_ROWS, shrinks=True).au(by)
 
         now = au_of(model)
         by_storage = max(0.0, au_of(model, FASTER) - now)

@@ -7,9 +7,9 @@ Of a run of more than `most_rows` rank-steps the first epochs are simulated, or 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 
 import numpy as np
 
@@ -41,7 +41,7 @@ MIN_STEPS = 30
 
 @dataclass(frozen=True, eq=False)
 class ModelRun:
-    """A simulated run. Its figures are computed when they are first used: most runs are simulated for a single AU."""
+    """A simulated run. What follows from it is computed when it is first used: most are simulated for a single AU."""
 
     ranks: int
     rows: StepRows
@@ -53,8 +53,8 @@ class ModelRun:
     """All batches of counted steps may have been read during the wait of the first step, which does not count."""
     storage_percent: float
     """The AU that the fastest rate of this many readers sustains: an upper bound of the sustained AU."""
-    longer: ModelRun | None = None
-    """A run of longer epochs, for the sustained AU, where this run's epochs are too short; else None."""
+    lengthen: Callable[[], ModelRun] | None
+    """Simulates longer epochs, where this run's are so short that read-ahead hides what the storage sustains."""
 
     @cached_property
     def outcome(self) -> SimulatedFigures:
@@ -69,6 +69,10 @@ class ModelRun:
             samples_per_second=self.samples_per_second,
             app_mb_per_second=per_second(float(rows["app_bytes"].sum()) / 1e6, rows),
         )
+
+    @cached_property
+    def longer(self) -> ModelRun | None:
+        return None if self.lengthen is None else replace(self.lengthen(), lengthen=None)
 
     @property
     def training_seconds(self) -> float:
@@ -146,12 +150,8 @@ class Model:
         most_rows: int = MOST_ROWS,
         shrinks: bool = False,
         seed: int = 0,
-        lengthens: bool = True,
     ) -> ModelRun:
-        """Simulate a run on a storage that is `speed` times as fast as calibrated; raises UserError if no step counts.
-
-        `lengthens`: where epochs are too short to show the sustained AU, simulate longer ones for it.
-        """
+        """Simulate a run on a storage `speed` times as fast as calibrated; raises UserError if no step counts."""
         job = planned_job(self.workload, ranks)
         window = job.batches_ahead
         if not self.assumes_files:
@@ -159,22 +159,20 @@ class Model:
         divisor = max(1, ranks * (MIN_STEPS + window) // most_rows) if shrinks else 1
         if divisor > 1 or self.assumes_files:
             model = self._shrunk(divisor) if divisor > 1 else self.with_files_for(ranks)
-            fewer = max(1, ranks // divisor)
-            return model.run(fewer, speed=speed, most_rows=most_rows, seed=seed, lengthens=lengthens)
+            return model.run(max(1, ranks // divisor), speed=speed, most_rows=most_rows, seed=seed)
         reader, calibration = self.workload.reader, self.calibration
         epochs = _cut(job.schedule, ranks, most_rows, MIN_STEPS + window)
         # Other jobs first take the throughput that these readers can't use because of latency.
         alone = speed * rates(calibration.curve, ranks * max(1, reader.read_threads))
         rate = np.minimum(alone, 1e6 * calibration.left_mb_per_second(speed))
         rows = self._balanced_rows(job, epochs, rate, seed)
-        longer, times = None, math.ceil((MIN_STEPS + window) / job.schedule[0].steps)
-        if lengthens and times > 1:  # in so short an epoch read-ahead hides what the storage sustains
+        lengthen, times = None, math.ceil((MIN_STEPS + window) / job.schedule[0].steps)
+        if times > 1:
             files = replace(self.workload.dataset, num_files_train=times * self.workload.dataset.num_files_train)
             one_epoch = replace(self.workload.train, epochs=1, total_training_steps=-1)
             model = replace(self, workload=replace(self.workload, dataset=files, train=one_epoch))
-            longer = model.run(
-                ranks, speed=speed, most_rows=min(most_rows, 30_000), shrinks=True, seed=seed, lengthens=False
-            )
+            most_rows = min(most_rows, 30_000)
+            lengthen = partial(model.run, ranks, speed=speed, most_rows=most_rows, shrinks=True, seed=seed)
         metric, synchronous = self.workload.metric, self.workload.train.synchronous
         counted = min(block.steps for epoch in job.schedule for block in epoch.blocks)
         counted -= metric.exclude_start_steps + metric.exclude_end_steps
@@ -188,7 +186,7 @@ class Model:
             planned_steps=sum(epoch.steps for epoch in job.schedule),
             read_ahead=counted <= (window + 1 if window and not synchronous else window),
             storage_percent=100.0 * float(rate.max()) / demand,
-            longer=longer,
+            lengthen=lengthen,
         )
 
     def _refuse_too_short(self, job: TrainingJob) -> None:
