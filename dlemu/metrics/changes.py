@@ -405,8 +405,8 @@ def _best_split(values: Floats, fewest: int) -> int | None:
 
     Each part has at least `fewest` values; None if there are too few. Without the weights it is biased to the middle.
     """
-    left = np.arange(fewest, len(values) - fewest + 1)
-    if not len(left):
+    splits = np.arange(fewest, len(values) - fewest + 1)
+    if not len(splits):
         return None
-    sums = np.cumsum(values - values.mean())[left - 1]
-    return int(left[(np.abs(sums) / np.sqrt(left * (len(values) - left))).argmax()])
+    sums = np.cumsum(values - values.mean())[splits - 1]
+    return int(splits[(np.abs(sums) / np.sqrt(splits * (len(values) - splits))).argmax()])

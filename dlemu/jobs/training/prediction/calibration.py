@@ -25,13 +25,6 @@ from dlemu.results.answer_files import read_untrusted
 from dlemu.results.drive import READ_AHEAD_BYTES, READ_AHEAD_REQUESTS, Rate, Rates, per_second, read_drive
 from dlemu.runner.prediction_request import PredictionRequest
 
-WAITING_SHARE = 0.02
-"""The storage gave all it could if accelerators waited for data at least this share of the time, or if readers waited
-less than this share for room in their queues."""
-MIN_DECODE_SHARE = 0.05
-"""Share of a worker's time below which its work after reading is counted as reading."""
-CONFIDENCE, MAX_HALF_WIDTH_PERCENT = 0.95, 50.0  # a storage slower by 100 %, at an interval's end, would stand still
-
 
 @dataclass(frozen=True)
 class CurvePoint:

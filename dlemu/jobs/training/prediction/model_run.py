@@ -17,13 +17,7 @@ from datagen.errors import UserError
 from dlemu.config.duration import mean_seconds
 from dlemu.config.schema import Workload
 from dlemu.jobs.training.plan import Block, Epoch, TrainingJob
-from dlemu.jobs.training.prediction.batches import (
-    batch_bytes,
-    bytes_by_file,
-    computation_seconds,
-    planned_job,
-    preprocessing_seconds,
-)
+from dlemu.jobs.training.prediction import batches
 from dlemu.jobs.training.prediction.calibration import Calibration, CurvePoint, rates
 from dlemu.jobs.training.prediction.event_model import EpochTimes, Scene, simulate
 from dlemu.jobs.training.prediction.prediction import EndedBy, SimulatedFigures
@@ -53,7 +47,7 @@ class ModelRun:
     """All batches of counted steps may have been read during the wait of the first step, which does not count."""
     storage_percent: float
     """The AU that the fastest rate of this many readers sustains: an upper bound of the sustained AU."""
-    lengthen: Callable[[], ModelRun] | None
+    lengthen: Callable[[], ModelRun] | None = None
     """Simulates longer epochs, where this run's are so short that read-ahead hides what the storage sustains."""
 
     @cached_property
@@ -116,7 +110,7 @@ class Model:
 
     @cached_property
     def _by_file(self) -> Floats:
-        return bytes_by_file(self.workload.dataset)
+        return batches.bytes_by_file(self.workload.dataset)
 
     @property
     def least_steps(self) -> int:
@@ -137,7 +131,7 @@ class Model:
         if not self.assumes_files:
             return self
         data, batch_size = self.workload.dataset, self.workload.reader.batch_size
-        steps = max(self.least_steps, MIN_STEPS + planned_job(self.workload, ranks).batches_ahead)
+        steps = max(self.least_steps, MIN_STEPS + batches.planned_job(self.workload, ranks).batches_ahead)
         files = max(data.num_files_train, math.ceil(ranks * batch_size * steps / data.num_samples_per_file))
         enough = replace(self.workload, dataset=replace(data, num_files_train=files))
         return replace(self, workload=enough, assumes_files=False)
@@ -152,7 +146,7 @@ class Model:
         seed: int = 0,
     ) -> ModelRun:
         """Simulate a run on a storage `speed` times as fast as calibrated; raises UserError if no step counts."""
-        job = planned_job(self.workload, ranks)
+        job = batches.planned_job(self.workload, ranks)
         window = job.batches_ahead
         if not self.assumes_files:
             self._refuse_too_short(job)
@@ -237,17 +231,17 @@ class Model:
         random = np.random.default_rng([seed, job.ranks])
         parts, start, costs = [], 0.0, calibration.costs
         for epoch in epochs:
-            app_bytes = calibration.bytes_factor * batch_bytes(plan, self._by_file, epoch.number, epoch.steps)
+            app_bytes = calibration.bytes_factor * batches.batch_bytes(plan, self._by_file, epoch.number, epoch.steps)
             work = _draw_work(calibration, plan.batch_size, app_bytes.shape, random)
             decode = plan.batch_size * calibration.decode_seconds_per_sample
-            preprocessing = preprocessing_seconds(self.workload, app_bytes.shape, random)
+            preprocessing = batches.preprocessing_seconds(self.workload, app_bytes.shape, random)
             sleeps = reader.preprocess == "sleep"
             on_core = decode + (np.zeros_like(preprocessing) if sleeps else preprocessing)
             scene = Scene(
                 work_bytes=app_bytes * work,
                 after_seconds=on_core + costs.between_seconds,
                 asleep_seconds=preprocessing if sleeps else None,
-                compute_seconds=computation_seconds(job, epoch.number, epoch.steps),
+                compute_seconds=batches.computation_seconds(job, epoch.number, epoch.steps),
                 rate=rate,
                 workers=reader.read_threads,
                 window=job.batches_ahead,
