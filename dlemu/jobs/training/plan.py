@@ -137,9 +137,20 @@ class TrainingJob(Job):
             )
         return StreamPlan(**settings, cycle=turns.files, block_length=turns.block_length)
 
+    @property
+    def accelerator_class(self) -> type[Accelerator]:
+        """The class of the emulated accelerators; raises UserError for an unknown name."""
+        found: type[Accelerator] = registry.find("dlemu.accelerators", self.workload.train.compute, "Accelerator")
+        return found
+
     def accelerator_spec(self, rank: int) -> AcceleratorSpec:
         seconds, eval_seconds = self.workload.train.computation_time, self.workload.evaluation.eval_time
         return AcceleratorSpec(rank=rank, seed=self.seed, computation_time=seconds, eval_time=eval_seconds)
+
+    def loader_class(self) -> type[Loader]:
+        """Return the loader's class, importing its framework; raises UserError for an unknown name or no framework."""
+        found: type[Loader] = registry.find("dlemu.loaders", self.workload.reader.data_loader, "Loader")
+        return found
 
     def loader_spec(self, rank: int) -> LoaderSpec:
         plan, reader, fetch = self.train_plan, self.workload.reader, self._fetch_spec(self.found.train)
@@ -166,18 +177,6 @@ class TrainingJob(Job):
             resize_bytes=self.workload.dataset.record_length_bytes_resize,
             verify=reader.verify,
         )
-
-
-def accelerator_class(workload: Workload) -> type[Accelerator]:
-    """Return the accelerator's class; raises UserError for an unknown name."""
-    accelerator: type[Accelerator] = registry.find("dlemu.accelerators", workload.train.compute, "Accelerator")
-    return accelerator
-
-
-def loader_class(workload: Workload) -> type[Loader]:
-    """Return the loader's class, importing its framework; raises UserError for an unknown name or no framework."""
-    loader: type[Loader] = registry.find("dlemu.loaders", workload.reader.data_loader, "Loader")
-    return loader
 
 
 def planned_dataset(spec: DatasetSpec) -> Dataset:

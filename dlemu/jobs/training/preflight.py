@@ -17,14 +17,7 @@ from datagen.storage.storage_base import open_storage
 from dlemu.config.duration import mean_seconds
 from dlemu.config.overrides import override
 from dlemu.config.schema import Workload
-from dlemu.jobs.training.plan import (
-    TrainingJob,
-    accelerator_class,
-    loader_class,
-    make_job,
-    make_schedule,
-    planned_dataset,
-)
+from dlemu.jobs.training.plan import TrainingJob, make_job, make_schedule, planned_dataset
 from dlemu.machine.cgroup_limits import host_memory
 from dlemu.machine.environment import existing_folder
 from dlemu.metrics.cache import WANTED_RATIO
@@ -42,8 +35,7 @@ def check_before_making(workload: Workload, ranks: int, *, wants_verdict: bool =
     planned = planned_dataset(workload.dataset)
     if wants_verdict:
         refuse_unjudged(workload, ranks, planned.train.num_files, files_there=0)
-    make_job(workload, ranks, planned)
-    loader_class(workload)
+    make_job(workload, ranks, planned).loader_class()
 
 
 def check_model(workload: Workload, ranks: int) -> None:
@@ -63,7 +55,7 @@ def check_host(job: TrainingJob, local_ranks: int) -> None:
             f"reader.evict_page_cache is {when!r}, but {folder} is on {memory_kind}, whose files are always in memory: "
             "put the dataset on a drive, or set reader.evict_page_cache=never"
         )
-    accelerator_class(job.workload).check_host(job.accelerator_spec(0))
+    job.accelerator_class.check_host(job.accelerator_spec(0))
     _check_files(job)
     _check_memory(job, local_ranks)
 

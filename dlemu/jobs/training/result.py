@@ -24,7 +24,7 @@ from dlemu.config.validate import check as check_settings
 from dlemu.jobs.training import preflight
 from dlemu.jobs.training.analyse import analyse
 from dlemu.jobs.training.measured import Facts, Journal, LiveTraining, MeasuredTraining, Series
-from dlemu.jobs.training.plan import TrainingJob, loader_class, make_job
+from dlemu.jobs.training.plan import TrainingJob, make_job
 from dlemu.jobs.training.steplog import STEP_DTYPE, STEPS, StepRows, check_steps, log_name, read_log, read_steps
 from dlemu.jobs.training.summary import Summary
 from dlemu.jobs.training.trainer import run_rank
@@ -159,22 +159,21 @@ class Training(JobKind):
 
     def load(self, job: TrainingJob) -> None:
         """Import the loader's framework, and the code that saves checkpoints where the run has any."""
-        loader_class(job.workload)
+        job.loader_class()
         if job.saves:
             import_by_name("dlemu.checkpoints.save")
 
     def run_rank(self, job: TrainingJob, comm: Comm, notify: Notify | None) -> RunLog | None:
-        loader = loader_class(job.workload)
         record = RankRecord(job, comm, self.new_journal(), job.workload.dataset.data_folder)
         if notify is None:
-            return run_rank(job, comm, record, loader)
+            return run_rank(job, comm, record)
         reporter = self.reporter(job, notify)
 
         def on_activity(activity: str) -> None:
             reporter.look()  # what follows a run's last step follows its last progress
             notify(Doing(activity))
 
-        log = run_rank(job, comm, record, loader, reporter, on_activity)
+        log = run_rank(job, comm, record, reporter, on_activity)
         if log is not None:
             on_activity(f"computing the result of {count(len(log.rows), 'step')}")
         return log
