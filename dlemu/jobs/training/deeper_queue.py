@@ -90,11 +90,10 @@ def _epochs_of(rows: StepTable, facts: Facts) -> list[Scene]:
     batches, reader = Batches(rows, facts.batches_ahead), facts.workload.reader
     storage = worker_time(rows, preprocessing_sleeps(facts.workload, rows)).storage / 1e9
     reads = Reads(batches.begin, batches.begin + storage, rows["app_bytes"], rows["worker"])
-    curve, between = reads.curve(), batches.between_seconds
-    costs = replace(batches.costs, hand_over_seconds=max(0.0, batches.costs.hand_over_seconds - between))
+    curve, costs = reads.curve(), batches.costs
     # Built-in ones only: the run may have come from another host.
     traits: LoaderTraits = built_in(LOADERS, reader.data_loader, "Traits", LoaderTraits)()
-    after = np.maximum(batches.end - batches.begin - storage, 0.0) + between
+    after = np.maximum(batches.end - batches.begin - storage, 0.0)
     columns = np.stack([reads.work_bytes(curve), after, rows["compute_ns"] / 1e9])
     epochs = []
     for epoch in rows.values("epoch"):

@@ -239,7 +239,7 @@ class Model:
             on_core = decode + (np.zeros_like(preprocessing) if sleeps else preprocessing)
             scene = Scene(
                 work_bytes=app_bytes * work,
-                after_seconds=on_core + costs.between_seconds,
+                after_seconds=on_core,
                 asleep_seconds=preprocessing if sleeps else None,
                 compute_seconds=batches.computation_seconds(job, epoch.number, epoch.steps),
                 rate=rate,
@@ -252,7 +252,6 @@ class Model:
                     costs,
                     step_seconds=costs.step_seconds
                     + calibration.step_share * mean_seconds(self.workload.train.computation_time),
-                    hand_over_seconds=max(0.0, costs.hand_over_seconds - costs.between_seconds),
                     take_seconds=self.workload.recorded.hand_over_seconds if reader.tensors else 0.0,
                 ),
             )
