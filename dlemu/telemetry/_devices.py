@@ -41,14 +41,14 @@ def mounts(proc: str = "/proc") -> list[Mount]:
 
     They are lines such as `36 35 98:0 / /mnt/data rw,noatime - ext4 /dev/sda1 rw,errors=continue`.
     """
-    found = []
+    table = []
     with open(f"{proc}/self/mountinfo", errors="surrogateescape") as lines:
         for line in lines:
             left, _, right = line.rstrip("\n").partition(" - ")
             _, _, device_number, _, point, *_ = left.split()
             file_system, source, _ = (_unescaped(field) for field in right.split(" ", 2))
-            found.append(Mount(point=_unescaped(point), file_system=file_system, source=source, number=device_number))
-    return found
+            table.append(Mount(point=_unescaped(point), file_system=file_system, source=source, number=device_number))
+    return table
 
 
 def mount_of(path: str, table: list[Mount]) -> Mount | None:

@@ -157,7 +157,7 @@ class MeasuredTraining(MeasuredRun):
 
     def series(self, probe: str, *metrics: str) -> list[Series]:
         """Return the telemetry of a probe's metrics (of all without names), sorted by host, source and metric."""
-        found = []
+        selected = []
         for host in self.telemetry:
             start_ns = self.host_start_ns.get(host.host)
             for key in host.series:
@@ -165,8 +165,8 @@ class MeasuredTraining(MeasuredRun):
                     times, values = host.readings(*key)
                     order = np.argsort(times, kind="stable")
                     seconds = (times[order] - start_ns) / 1e9
-                    found.append(Series(host.host, probe, key.source, key.metric, seconds, values[order]))
-        return sorted(found, key=lambda series: (series.host, series.source, series.metric))
+                    selected.append(Series(host.host, probe, key.source, key.metric, seconds, values[order]))
+        return sorted(selected, key=lambda series: (series.host, series.source, series.metric))
 
 
 def exported(run: MeasuredTraining) -> ExportedSteps:

@@ -140,8 +140,8 @@ class TrainingJob(Job):
     @property
     def accelerator_class(self) -> type[Accelerator]:
         """The class of the emulated accelerators; raises UserError for an unknown name."""
-        found: type[Accelerator] = registry.find("dlemu.accelerators", self.workload.train.compute, "Accelerator")
-        return found
+        accelerator: type[Accelerator] = registry.find("dlemu.accelerators", self.workload.train.compute, "Accelerator")
+        return accelerator
 
     def accelerator_spec(self, rank: int) -> AcceleratorSpec:
         seconds, eval_seconds = self.workload.train.computation_time, self.workload.evaluation.eval_time
@@ -149,8 +149,8 @@ class TrainingJob(Job):
 
     def loader_class(self) -> type[Loader]:
         """Return the loader's class, importing its framework; raises UserError for an unknown name or no framework."""
-        found: type[Loader] = registry.find("dlemu.loaders", self.workload.reader.data_loader, "Loader")
-        return found
+        loader: type[Loader] = registry.find("dlemu.loaders", self.workload.reader.data_loader, "Loader")
+        return loader
 
     def loader_spec(self, rank: int) -> LoaderSpec:
         plan, reader, fetch = self.train_plan, self.workload.reader, self._fetch_spec(self.found.train)

@@ -77,9 +77,9 @@ class Training(JobKind):
         # Without training, DLIO (2.x, main.py) can only generate data or save checkpoints; an evaluation always trains.
         flow = workload.workflow
         if flow.evaluation or not flow.generate_data:
-            what = "evaluation, which is part of training, as in DLIO" if flow.evaluation else "nothing else"
+            included = "evaluation, which is part of training, as in DLIO" if flow.evaluation else "nothing else"
             raise UserError(
-                f"workflow.train is false, and the workload includes {what}; set workflow.train=True, or only "
+                f"workflow.train is false, and the workload includes {included}; set workflow.train=True, or only "
                 "workflow.generate_data=True to generate the dataset"
             )
         check_data(workload)
@@ -115,10 +115,11 @@ class Training(JobKind):
             problem = no_dataset(data.data_folder, storage)
             if problem:
                 raise preflight.no_verdict(problem, workload, ranks, 0)
-        found = inspect(data, command_hint=lambda: datagen_command(workload), storage=workload.storage_spec)
+        dataset = inspect(data, command_hint=lambda: datagen_command(workload), storage=workload.storage_spec)
         if wants_verdict:
-            preflight.refuse_unjudged(workload, ranks, found.train.num_files, files_there=found.spec.num_files_train)
-        return make_job(workload, ranks, found)
+            there = dataset.spec.num_files_train
+            preflight.refuse_unjudged(workload, ranks, dataset.train.num_files, files_there=there)
+        return make_job(workload, ranks, dataset)
 
     def look_at_points(self) -> Look:
         """Inspect each dataset once, however many runs of the sweep read it."""
