@@ -19,14 +19,8 @@ from dlemu.cli.predict import command
 from dlemu.config import load
 from dlemu.config.schema import Workload
 from dlemu.jobs.probe.result import PROBE, Access, Latency, ProbeAnswer, ProbeCell
-from dlemu.jobs.training.prediction.calibration import (
-    calibrate_from_drive,
-    curve_of,
-    most_mb_per_second,
-    rates,
-    requests_of,
-    with_rates,
-)
+from dlemu.jobs.training.prediction import calibration
+from dlemu.jobs.training.prediction.calibration import calibrate_from_drive, most_mb_per_second, rates, requests_of
 from dlemu.machine.environment import StorageFacts, describe_host
 from dlemu.results.answer_files import to_json
 from dlemu.results.drive import Rate, Rates
@@ -45,7 +39,7 @@ reads:
 
 def given_to(readers: int, *known: Rate, size_bytes: int = 128 * KIB, in_flight: int = 1) -> float:
     """MB/s of so many readers."""
-    return float(rates(curve_of(known, size_bytes, in_flight), readers)[readers]) / 1e6
+    return float(rates(calibration.curve_of(known, size_bytes, in_flight), readers)[readers]) / 1e6
 
 
 def rate(size_bytes: int, depth: int, per_second: float) -> Rate:
@@ -77,7 +71,7 @@ def test_a_sheet_of_large_requests_alone_tells_the_rate_of_128_kib() -> None:
 )
 def test_no_drive_gives_nothing_or_more_than_its_best(known: list[Rate], size_bytes: int, in_flight: int) -> None:
     best = max(one.per_second * max(one.size_bytes, size_bytes) for one in known) / 1e6
-    found = curve_of(known, size_bytes, in_flight)
+    found = calibration.curve_of(known, size_bytes, in_flight)
     assert min(point.mb_per_second for point in found) > 0
     assert most_mb_per_second(found) <= best * (1 + 1e-9)
 
@@ -236,9 +230,9 @@ def test_what_fio_and_elbencho_wrote_is_taken_as_it_is(text: str, reads: Any, wr
     request = PredictionRequest(drive=str(tmp_path / "output"))
     if reads is None:
         with pytest.raises(UserError, match="looks like the output of fio or elbencho"):
-            with_rates(request)
+            calibration.with_rates(request)
         return
-    found = with_rates(request).drive
+    found = calibration.with_rates(request).drive
     assert isinstance(found, Rates)
     for known, wanted in ((found.rates, reads), (found.writes, writes)):
         assert [(rate.size_bytes, rate.depth, rate.per_second) for rate in known] == wanted
@@ -249,6 +243,6 @@ def test_results_of_fio_are_direct_if_all_its_jobs_are(direct_jobs: int, tmp_pat
     direct = {"job options": {"direct": "1"}}
     jobs = [*(job | direct for job in FIO["jobs"][:direct_jobs]), *FIO["jobs"][direct_jobs:]]
     (tmp_path / "output").write_text(json.dumps(FIO | {"jobs": jobs}))
-    found = with_rates(PredictionRequest(drive=str(tmp_path / "output"))).drive
+    found = calibration.with_rates(PredictionRequest(drive=str(tmp_path / "output"))).drive
     assert isinstance(found, Rates)
     assert ("made without direct=1" in found.source) == (direct_jobs < 3)
