@@ -18,6 +18,12 @@ Sources: statscounter of dlio_benchmark as in MLPerf Storage v1.0 and of 2026-06
 https://github.com/argonne-lcf/dlio_benchmark). Published runs of v3.0 fit only with the last step dropped
 (https://github.com/mlcommons/storage_results_v3.0). `dlio_fork` is `compute_metrics_train` of the fork that v3.0 pins,
 as of 2026-07 (https://github.com/mlcommons/DLIO_local_changes): samples/s count the steps that AU counts.
+
+The sustained AU is what the storage would give in an endless epoch, estimated from short ones: AU over counted steps
+includes steps whose batches the uncounted first step read. The supply, the rate of reading while all readers are busy,
+can go on for ever (docs/metrics.md, section 2). Its uncertainty has components (docs/uncertainty.md). As in the GUM
+(JCGM 100:2008), the standard uncertainties of independent components are added in squares; the expanded uncertainty U
+is k = 2 times the result, a confidence of about 95 %.
 """
 
 from __future__ import annotations
@@ -29,7 +35,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from dlemu.metrics.rows import Rows, StepTable, in_order, sum_of
+from dlemu.metrics.rates import Floats, Intervals, Mean, Moments, time_within
+from dlemu.metrics.rows import Rows, StepTable, cached, in_order, over_ns, sum_of
+from dlemu.metrics.t_interval import Values, estimate
 
 
 def kept_rows(rows: Rows, exclude_start: int, exclude_end: int) -> StepTable:
@@ -162,3 +170,191 @@ def over_ranks(ranks: Sequence[Rated]) -> Rated:
     """Combine the ranks of an epoch: the mean of their AU, the sum of their samples/s."""
     au, rate = np.mean([rank.au for rank in ranks]), np.sum([rank.samples_per_second for rank in ranks])
     return Rated(float(au), float(rate))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Supply:
+    """The batches of an epoch read while its readers were busy, summed over the accelerators."""
+
+    read_ns: float
+    """Computation time of the batches read; of a batch half read, half of it."""
+    time_ns: float
+    """Time in which they were read, summed over the accelerators."""
+    edge_ns: float = 0.0
+    """Standard uncertainty of `read_ns`: how much was read of the batches under way at the end is unknown."""
+    at_least: bool = False
+    """All batches of the epoch were under way at once, so readers might have read more: this is a lower bound."""
+
+    @property
+    def percent(self) -> float:
+        """Share of the time that the supply keeps accelerators busy; above 100 where it is faster than they are."""
+        return 100.0 * self.read_ns / self.time_ns if self.time_ns > 0 else math.nan
+
+
+class _Batches:
+    """One rank's batches of an epoch, each taken to be read (or computed, if `computed`) at a constant rate.
+
+    `begins` and `ends` are ns since the epoch's start. The clock of the training time stands between blocks of steps,
+    where checkpoints and evaluations are.
+    """
+
+    def __init__(self, own: StepTable, *, computed: bool = False) -> None:
+        first, last = own.ends
+        start = first["free_ns"][0]
+        self._spans = first["free_ns"] - start, over_ns(last) - start
+        self._compute = own["compute_ns"]
+        self.begins, self.ends = own["started_ns"] - start, own["finished_ns"] - start
+        if computed:
+            self.begins = own["free_ns"] + own["wait_ns"] - start
+            self.ends = self.begins + self._compute
+
+    def trained(self, moments: Moments) -> Floats:
+        """Return the moments, ns since the epoch's start, on the clock of the training time."""
+        return time_within(*self._spans, moments)
+
+    def done_between(self, edges: Floats) -> Floats:
+        """Return the computation time read, or computed, between each two edges on the clock of the training time."""
+        until = np.maximum(self.ends, self.begins + 1)
+        begins, ends = self.trained(self.begins), self.trained(until)
+        amounts = self._compute * (ends - begins) / (until - self.begins)
+        return np.diff(Intervals(begins, np.maximum(ends, begins + 1.0), edges).cumulative(amounts))
+
+    def square_under_way(self, moment: int) -> float:
+        """Return the sum of the squared computation times of the batches that are being read at a moment."""
+        is_read = (self.begins < moment) & (self.ends > moment)
+        return float((self._compute[is_read].astype(float) ** 2).sum())
+
+
+@cached
+def supplies_of(table: StepTable) -> list[Supply]:
+    """Return the supply of each epoch, from the training rows of all ranks.
+
+    It is measured from the start of the first batch until a rank starts its last one, without the time between blocks.
+    In an epoch in which no batch is complete by then, it is measured until the first rank has all of them (`at_least`).
+    """
+    supplies = []
+    for epoch in table.by_epoch:
+        ranks = [_Batches(own) for own in epoch.by_rank]
+        begin, end = min(own.begins.min() for own in ranks), min(own.begins.max() for own in ranks)
+        at_least = all(own.ends.min() > end for own in ranks)
+        if at_least:
+            end = min(own.ends.max() for own in ranks)
+        windows = [own.trained(np.array([begin, end])) for own in ranks]
+        reads = [own.done_between(window) for own, window in zip(ranks, windows, strict=True)]
+        # A share of which only the range 0 to 1 is known has a standard uncertainty of 1 / sqrt(12) (GUM, 4.3.7).
+        edge_ns = math.sqrt(sum(own.square_under_way(end) for own in ranks) / 12)
+        read_ns, time_ns = float(np.sum(reads)), float(np.ptp(windows, axis=1).sum())
+        supplies.append(Supply(read_ns=read_ns, time_ns=time_ns, edge_ns=edge_ns, at_least=at_least))
+    return supplies
+
+
+def _together(supplies: list[Supply]) -> Supply:
+    """Return the supply of all epochs."""
+    return Supply(
+        read_ns=sum(supply.read_ns for supply in supplies),
+        time_ns=sum(supply.time_ns for supply in supplies),
+        edge_ns=math.hypot(*(supply.edge_ns for supply in supplies)),
+    )
+
+
+def sustained_au(rows: Rows, kept: Rows) -> Mean:
+    """Return the sustained AU, of all rows and of each epoch: the smaller of supply and AU of the kept steps."""
+    kept, supplies = in_order(kept), supplies_of(rows)
+    kept_by_epoch = [kept.of("epoch", epoch.values("epoch")) for epoch in in_order(rows).by_epoch]
+    return Mean(
+        mean=_smaller(_together(supplies).percent, au_percent(kept)),
+        per_epoch=tuple(
+            _smaller(supply.percent, au_percent(part)) for supply, part in zip(supplies, kept_by_epoch, strict=True)
+        ),
+    )
+
+
+def is_supply_known(rows: Rows) -> bool:
+    """Return whether the sustained AU of these rows is a measured value, not only a lower bound."""
+    return not any(supply.at_least for supply in supplies_of(rows))
+
+
+def prefetch_credit_percent(rows: Rows, kept: Rows) -> float | None:
+    """Return the % of the kept steps' batches, by computation time, that was read before a block's first kept step."""
+    total, ahead = sum_of(kept, "compute_ns"), 0.0
+    for block in in_order(kept).by_block:
+        started = block["started_ns"]
+        shares = (block["free_ns"][0] - started) / np.maximum(block["finished_ns"] - started, 1)
+        ahead += float(block["compute_ns"] @ np.clip(shares, 0, 1))
+    return 100.0 * ahead / total if total else None
+
+
+def _smaller(*percents: float) -> float | None:
+    """Return the smallest of the percents that are not NaN, at most 100; None if all are."""
+    numbers = [percent for percent in percents if not math.isnan(percent)]
+    return min(100.0, *numbers) if numbers else None
+
+
+COVERAGE = 2.0
+"""k, the factor from the combined standard uncertainty to U."""
+_CONFIDENCE = 0.9545
+"""Confidence of an interval of +- 2 standard deviations of a normal distribution."""
+_WINDOW_SECONDS, _WINDOW_STEPS = 1.0, 2
+"""Least length of a window of time in which the AU is computed, and in steps: long compared with a step, and with the
+time slices in which drives, caches and throttles work."""
+_MIN_WINDOWS = 6
+"""Number of windows into which a run of less than _MIN_WINDOWS x _WINDOW_SECONDS is divided."""
+_MIN_VALUES = 3
+"""Fewest values (windows or epochs) for an interval: with two, Student's t is 14, and the interval of no use."""
+_CLOCK_NS = 1_000
+"""Assumed error of a stamp: a system call and a thread switch come between the event and its stamp."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Uncertainty:
+    """Uncertainty of AU of a run."""
+
+    expanded_percent: float
+    """U (k = 2), in points: the true value is within +- U in about 95 of 100 runs."""
+    budget: dict[str, float]
+    """Source -> the standard uncertainty of AU that it causes, in points. The spread between windows of time is of type
+    A (GUM), from measured values; the others are of type B, from knowledge of the method."""
+
+
+def uncertainty_of(rows: Rows, kept: Rows) -> Uncertainty | None:
+    """Return the uncertainty of the sustained AU of the same rows; None when too little was measured."""
+    rows, kept, supplies = in_order(rows), in_order(kept), supplies_of(rows)
+    whole = _together(supplies)
+    by_supply = whole.percent < au_percent(kept)
+    values = _windows(rows, by_supply=True) if by_supply else _windows(kept, by_supply=False)
+    if len(values) < _MIN_VALUES:
+        epochs = [supply.percent for supply in supplies] if by_supply else map(au_percent, kept.by_epoch)
+        values = np.array(list(epochs))
+    if len(values) < _MIN_VALUES:
+        return None
+    all_ns = max(whole.time_ns if by_supply else total_ns(kept), 1.0)
+    budget = {
+        "spread between windows of time": estimate(values, _CONFIDENCE).half_width_percent / COVERAGE,
+        "batches half read where an epoch's window ends": 100 * whole.edge_ns / all_ns if by_supply else 0.0,
+        "clock and stamps": 100 * _CLOCK_NS * math.sqrt(len(rows)) / all_ns,
+    }
+    return Uncertainty(expanded_percent=COVERAGE * math.hypot(*budget.values()), budget=budget)
+
+
+def _windows(rows: StepTable, *, by_supply: bool) -> Values:
+    """Return the supply of each window of time, epoch by epoch, or its AU if not `by_supply`, in percent."""
+    epochs = [[_Batches(own, computed=not by_supply) for own in epoch.by_rank] for epoch in rows.by_epoch]
+    spans = [_span(ranks, by_supply=by_supply) for ranks in epochs]
+    step_ns = sum_of(rows, "compute_ns") / max(1, len(rows))
+    window_ns = min(_WINDOW_SECONDS * 1e9, sum(high - low for low, high in spans) / _MIN_WINDOWS)
+    window_ns = max(window_ns, _WINDOW_STEPS * step_ns)
+    values = [np.empty(0)]
+    for ranks, (low, high) in zip(epochs, spans, strict=True):
+        windows = int((high - low + 1.0) / window_ns)  # a little longer: else the end of each epoch would be left out
+        if windows:
+            edges = np.linspace(low, high, windows + 1)
+            done_ns = np.sum([own.done_between(edges) for own in ranks], axis=0)
+            values.append(100 * done_ns / np.diff(edges) / len(rows.by_rank))
+    return np.concatenate(values) if by_supply else np.minimum(np.concatenate(values), 100.0)
+
+
+def _span(ranks: list[_Batches], *, by_supply: bool) -> tuple[float, float]:
+    """Return begin and end of an epoch's time to divide into windows, on the clock of the training time."""
+    moments = [own.trained(np.array([own.begins.min(), own.begins.max(), own.ends.max()])) for own in ranks]
+    first, last, end = np.transpose(moments)
+    return (first.min(), last.min()) if by_supply else (0.0, np.maximum(end, last + 1.0).max())

@@ -122,9 +122,8 @@ def find_unsteadiness(rows: Rows, *, preprocesses: bool) -> Iterator[Finding]:
         yield not_steady("speed_changed", **numbers)
     for stall in find_stalls(table):
         yield not_steady("stalled", **asdict(stall))
-    gb_by_epoch = [sum_of(epoch, storage_column(table)) / 1e9 for epoch in table.by_epoch]
     yield from find_ran_out(changes)
-    yield from _find_first_touch(changes, gb_by_epoch)
+    yield from _find_first_touch(changes, table)
 
 
 def not_steady(pattern: str, **numbers: Number) -> Finding:
@@ -307,14 +306,14 @@ def _factor(before: float, after: float) -> float:
     return max(before, after) / smaller if smaller > 0 else math.inf
 
 
-def _find_first_touch(changes: Sequence[SpeedChange], gb_by_epoch: Sequence[float]) -> Iterator[Finding]:
+def _find_first_touch(changes: Sequence[SpeedChange], table: StepTable) -> Iterator[Finding]:
     """Yield how slow the first epoch was, if the only change is a rise of speed at its end.
 
     A volume that loads each block at its first read, as one restored from a snapshot, is slow until then.
     """
-    if len(gb_by_epoch) < 2 or len(changes) != 1 or changes[0].percent < 100:
+    if len(table.by_epoch) < 2 or len(changes) != 1 or changes[0].percent < 100:
         return
-    gb, change = gb_by_epoch[0], changes[0]
+    gb, change = sum_of(table.by_epoch[0], storage_column(table)) / 1e9, changes[0]
     if abs(change.gb_before - gb) <= 0.1 * gb:  # it may be off by a window, or a few batches
         first, later = change.mb_per_second_before, change.mb_per_second_after
         yield not_steady("first_touch", gb=gb, mb_per_second_first=first, mb_per_second_after=later)
@@ -405,8 +404,8 @@ def _best_split(values: Floats, fewest: int) -> int | None:
 
     Each part has at least `fewest` values; None if there are too few. Without the weights it is biased to the middle.
     """
-    left = np.arange(fewest, len(values) - fewest + 1)
-    if not len(left):
+    splits = np.arange(fewest, len(values) - fewest + 1)
+    if not len(splits):
         return None
-    sums = np.cumsum(values - values.mean())[left - 1]
-    return int(left[(np.abs(sums) / np.sqrt(left * (len(values) - left))).argmax()])
+    sums = np.cumsum(values - values.mean())[splits - 1]
+    return int(splits[(np.abs(sums) / np.sqrt(splits * (len(values) - splits))).argmax()])

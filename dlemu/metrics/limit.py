@@ -146,7 +146,7 @@ def judge_limit(au: float, causes: Causes, work: Work, context: Context) -> Limi
         "loader": causes.queueing + causes.pause,
         "emulator": causes.hand_over,
     }
-    largest = max(lost, key=lambda what: lost[what])
+    largest = max(lost, key=lambda cause: lost[cause])
     ceiling = context.ceiling_au
     # The share of the loss without storage; a ceiling below the run's AU, measured at a worse moment, explains nothing.
     without_storage = (100 - ceiling) / (100 - au) if au <= ceiling else 0.0
@@ -157,14 +157,14 @@ def judge_limit(au: float, causes: Causes, work: Work, context: Context) -> Limi
         reached = Finding.of(Code.EMULATOR_CEILING, ceiling_au_percent=ceiling, au_percent=au)
         limit = _emulator("high" if without_storage >= 0.8 else "medium", context, reached)
         largest = limit.what
-        lost = {what: (1 - without_storage) * percent for what, percent in lost.items()}
+        lost = {cause: (1 - without_storage) * percent for cause, percent in lost.items()}
         lost[largest] += without_storage * causes.total
     else:
         limit = _explain(largest, lost[largest] / causes.total, causes, work, context)
     if limit.what != largest:
         lost[limit.what] += lost[largest]
         lost[largest] = 0.0
-    shares = {what.lower().replace(" ", "_"): 100 * percent / causes.total for what, percent in lost.items()}
+    shares = {cause.lower().replace(" ", "_"): 100 * percent / causes.total for cause, percent in lost.items()}
     return replace(limit, shares=Shares(**shares), numbers=numbers)
 
 

@@ -9,7 +9,7 @@ from typing import Any
 from datagen.errors import UserError
 from dlemu.config import load, load_received
 from dlemu.config.schema import Workload
-from dlemu.jobs.training.prediction.data_sheet import with_rates
+from dlemu.jobs.training.prediction.calibration import with_rates
 from dlemu.jobs.training.prediction.needs import needs
 from dlemu.results import CONFIG
 from dlemu.results.kinds import Kind, kind_of, kind_requested, read_figures

@@ -16,6 +16,13 @@ from datagen.withheld import printable
 from dlemu.telemetry.probe_base import DeviceFacts, read_text
 
 _SECTOR_BYTES = 512  # unit of sizes in sysfs, whatever the device's own sector size
+_NO_COUNTERS = "there are no device counters, only the bytes that the application read"
+_WHY_NO_DEVICE = {
+    **dict.fromkeys(("tmpfs", "ramfs"), f"memory; {_NO_COUNTERS}"),
+    **dict.fromkeys(("nfs", "nfs4"), "the counters of its client are used in place of a device's"),
+    "lustre": "its client counts requests, cache hits included, so it is not known what the servers delivered",
+}
+"""File system -> why no device of it is known."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,14 +41,14 @@ def mounts(proc: str = "/proc") -> list[Mount]:
 
     They are lines such as `36 35 98:0 / /mnt/data rw,noatime - ext4 /dev/sda1 rw,errors=continue`.
     """
-    found = []
+    table = []
     with open(f"{proc}/self/mountinfo", errors="surrogateescape") as lines:
         for line in lines:
             left, _, right = line.rstrip("\n").partition(" - ")
             _, _, device_number, _, point, *_ = left.split()
             file_system, source, _ = (_unescaped(field) for field in right.split(" ", 2))
-            found.append(Mount(point=_unescaped(point), file_system=file_system, source=source, number=device_number))
-    return found
+            table.append(Mount(point=_unescaped(point), file_system=file_system, source=source, number=device_number))
+    return table
 
 
 def mount_of(path: str, table: list[Mount]) -> Mount | None:
@@ -62,12 +69,14 @@ def device_stack(folder: str, table: list[Mount], sys: str = "/sys") -> tuple[li
         return [], printable(f"no mount point is known above {path}")
     tops = _top_devices(mount, sys)
     if not tops:
-        return [], _why_no_device(path, mount)
+        why = _WHY_NO_DEVICE.get(mount.file_system, f"it names no block device of this host; {_NO_COUNTERS}")
+        return [], printable(f"{path} is on {mount.file_system} ({mount.source}): {why}")
     stack = {device.name: device for top in tops for device in _stack(top, sys)}
     counted: set[str] = set()
     for top in tops:
         nvme_paths = [name for name in stack[top].below if stack[name].kind == "nvme path"]
-        counted.update(nvme_paths if nvme_paths and not _has_io_counts(top, sys) else [top])
+        counts = read_text(f"{sys}/class/block/{top}/stat").split()[0:5:4]  # reads and writes since the host started
+        counted.update(nvme_paths if nvme_paths and not any(map(int, counts)) else [top])
     return [replace(device, counted=device.name in counted) for device in stack.values()], ""
 
 
@@ -117,20 +126,6 @@ def _nvme_paths(name: str, sys: str) -> list[str]:
     head = re.fullmatch(r"nvme(\d+)n(\d+)", name)
     paths = rf"nvme{head[1]}c\d+n{head[2]}" if head else ""
     return [device for device in _list_names(f"{sys}/class/block") if re.fullmatch(paths, device)]
-
-
-def _has_io_counts(name: str, sys: str) -> bool:
-    """Return whether a device has ever counted a read or a write."""
-    return any(map(int, read_text(f"{sys}/class/block/{name}/stat").split()[0:5:4]))  # columns 0 and 4: reads, writes
-
-
-def _why_no_device(path: str, mount: Mount) -> str:
-    missing = "there are no device counters, only the bytes that the application read"
-    memory, client = f"memory; {missing}", "the counters of its client are used in place of a device's"
-    lustre = "its client counts requests, cache hits included, so it is not known what the servers delivered"
-    reasons = {"tmpfs": memory, "ramfs": memory, "nfs": client, "nfs4": client, "lustre": lustre}
-    why = reasons.get(mount.file_system, f"it names no block device of this host; {missing}")
-    return printable(f"{path} is on {mount.file_system} ({mount.source}): {why}")
 
 
 def _read_number(path: str, unit: int) -> int | None:

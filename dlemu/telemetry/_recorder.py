@@ -94,26 +94,22 @@ def start_recorder(scope: Scope, folder: str) -> Recorder:
 
 
 def _record(scope: Scope, parent: int, control: int, log: int) -> int:
-    _detach(control, log)
+    signal.set_wakeup_fd(-1)
+    for number in (signal.SIGINT, signal.SIGHUP):
+        signal.signal(number, signal.SIG_IGN)
+    # Of the rank's descriptors only the control socket and the log stay open: nobody is to wait for this process. They
+    # are duplicated from 10 on first, so that none of the calls below overwrites one that another call needs.
+    descriptors = (control, log, os.open(os.devnull, os.O_RDWR))
+    control, log, null = (fcntl.fcntl(descriptor, fcntl.F_DUPFD, 10) for descriptor in descriptors)
+    for source, target in ((null, _NULL), (null, 1), (null, 2), (control, _CONTROL), (log, _LOG)):
+        os.dup2(source, target)
+    os.closerange(_LOG + 1, os.sysconf("SC_OPEN_MAX"))
     die_with_parent(parent, signal.SIGKILL)
     name_process("dlemu-recorder")
     recording = Recording(scope, LogWriter(_LOG))
     os.nice(NICE)
     recording.run(_CONTROL)
     return 0
-
-
-def _detach(control: int, log: int) -> None:
-    """Close all of the rank's descriptors but the control socket and the log, so that nobody waits for this process."""
-    signal.set_wakeup_fd(-1)
-    for number in (signal.SIGINT, signal.SIGHUP):
-        signal.signal(number, signal.SIG_IGN)
-    # Duplicates from 10 on, so that none of the calls below overwrites a descriptor that another one needs.
-    descriptors = (control, log, os.open(os.devnull, os.O_RDWR))
-    control, log, null = (fcntl.fcntl(descriptor, fcntl.F_DUPFD, 10) for descriptor in descriptors)
-    for source, target in ((null, _NULL), (null, 1), (null, 2), (control, _CONTROL), (log, _LOG)):
-        os.dup2(source, target)
-    os.closerange(_LOG + 1, os.sysconf("SC_OPEN_MAX"))
 
 
 class Recording:
@@ -142,7 +138,8 @@ class Recording:
         poll.register(control, select.POLLIN)
         self.read()
         while True:
-            if not poll.poll(self._milliseconds_to_next()):
+            due_ns = min((self._due_ns[name] for name in self._probes), default=time.monotonic_ns() + self._interval_ns)
+            if not poll.poll(max(0, math.ceil((due_ns - time.monotonic_ns()) / 1e6))):
                 self.read()
                 continue
             command = os.read(control, 1)
@@ -188,10 +185,6 @@ class Recording:
         else:
             self._log.add(name, now_ns, readings)
         return time.thread_time_ns() - cpu_before_ns
-
-    def _milliseconds_to_next(self) -> int:
-        due_ns = min((self._due_ns[name] for name in self._probes), default=time.monotonic_ns() + self._interval_ns)
-        return max(0, math.ceil((due_ns - time.monotonic_ns()) / 1e6))
 
 
 def _find_probes(scope: Scope) -> tuple[dict[str, ProbeBase], list[str]]:

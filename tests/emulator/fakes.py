@@ -8,8 +8,7 @@ import numpy as np
 from dlemu.accelerators.accelerator_base import AcceleratorSpec
 from dlemu.accelerators.sleep import Accelerator
 from dlemu.config.duration import NO_TIME
-from dlemu.jobs.training.loop import StepRange
-from dlemu.jobs.training.prefetch import BatchQueue, TakenBatch
+from dlemu.jobs.training.loop import BatchQueue, StepRange, TakenBatch
 from dlemu.jobs.training.steplog import TRAINING, StepRecord
 from dlemu.loaders.loader_base import Batch, BatchTrace
 from dlemu.machine.clock import FakeClock

@@ -5,8 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from dlemu.jobs.training.loop import StepLoop
-from dlemu.jobs.training.prefetch import BatchQueue, TakenBatch
+from dlemu.jobs.training.loop import BatchQueue, StepLoop, TakenBatch
 from dlemu.jobs.training.steplog import StepLog, StepRows
 from dlemu.loaders.loader_base import Batch
 from dlemu.machine.clock import FakeClock

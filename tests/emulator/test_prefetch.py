@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 
 from datagen.errors import DatasetError, DlemuError
-from dlemu.jobs.training.prefetch import PrefetchQueue
+from dlemu.jobs.training.loop import PrefetchQueue
 from dlemu.loaders.loader_base import Batch, TimedBatches
 from dlemu.machine.clock import MonotonicClock
 from tests.emulator.fakes import trace

@@ -8,11 +8,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dlemu.jobs.training.steplog import STEP_DTYPE, StepRows
-from dlemu.metrics.au import au_percent, kept_rows
-from dlemu.metrics.sustained import (
+from dlemu.metrics.au import (
     Supply,
     Uncertainty,
+    au_percent,
     is_supply_known,
+    kept_rows,
     prefetch_credit_percent,
     supplies_of,
     sustained_au,

@@ -307,7 +307,7 @@ def test_only_preprocessing_that_burns_shares_the_cores_with_decoding(preprocess
     asked = workload(steps=30, step_seconds=0.001, read_threads=1, preprocess=preprocess)
     asked = replace(asked, reader=replace(asked.reader, preprocess_time=Duration(mean=0.005)))
     decodes = replace(given_speed(10_000.0, cores=1), decode_seconds_per_sample=1e-6)
-    rows = Model(asked, decodes).run(2, lengthens=False).rows
+    rows = Model(asked, decodes).run(2).rows
     assert np.median(rows["finished_ns"] - rows["started_ns"]) / 1e6 == pytest.approx(took_ms, rel=0.05)
 
 
@@ -319,16 +319,16 @@ def test_a_part_of_the_accelerators_has_its_part_of_files_storage_and_hosts() ->
         CurvePoint(readers=60, mb_per_second=0.7 * 40 * DEMAND),
     )
     known = replace(AT_ONCE, curve=curve)
-    whole, part = (Model(asked, known).run(40, most_rows=640, shrinks=one, lengthens=False) for one in (False, True))
+    whole, part = (Model(asked, known).run(40, most_rows=640, shrinks=one) for one in (False, True))
     assert (whole.ranks, part.ranks) == (40, 20)
     assert part.planned_steps == whole.planned_steps == 200
     assert part.simulated_steps == MIN_STEPS + 2
     assert part.outcome.au_whole_percent == pytest.approx(whole.outcome.au_whole_percent, abs=3)
     assert 2 * part.outcome.samples_per_second == pytest.approx(whole.outcome.samples_per_second, rel=0.03)
     decoding = replace(known, decode_seconds_per_sample=0.01, cores=24.0)
-    both = [Model(asked, decoding).run(40, most_rows=640, shrinks=one, lengthens=False) for one in (False, True)]
+    both = [Model(asked, decoding).run(40, most_rows=640, shrinks=one) for one in (False, True)]
     assert both[1].outcome.au_whole_percent == pytest.approx(both[0].outcome.au_whole_percent, abs=3)
-    assert Model(asked, known).run(40, most_rows=641, shrinks=True, lengthens=False).ranks == 40
+    assert Model(asked, known).run(40, most_rows=641, shrinks=True).ranks == 40
 
 
 @pytest.mark.parametrize(("decode_ms", "au"), [(10.0, 62.5), (1.0, 100.0), (40.0, 25.0)])
@@ -341,6 +341,6 @@ def test_a_trainer_that_waits_leaves_its_core_to_the_readers(decode_ms: float, a
     asked = workload(ranks=1, steps=400, read_threads=4)
     asked = replace(asked, train=replace(asked.train, step_cpu_time=Duration(mean=0.040)))
     decoding = replace(AT_ONCE, decode_seconds_per_sample=decode_ms / 1000, cores=1.0)
-    found = Model(asked, decoding).run(1, lengthens=False).outcome.au_whole_percent
+    found = Model(asked, decoding).run(1).outcome.au_whole_percent
     assert found == pytest.approx(min(100.0, 100 * 0.050 / (0.040 + 4 * decode_ms / 1000)), abs=3)
     assert found == pytest.approx(au, abs=3)

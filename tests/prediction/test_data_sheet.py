@@ -21,8 +21,14 @@ from dlemu.cli.predict import command
 from dlemu.config import load
 from dlemu.config.schema import Workload
 from dlemu.jobs.probe.result import PROBE, Access, Latency, ProbeAnswer, ProbeCell
-from dlemu.jobs.training.prediction.calibration import most_mb_per_second, rates
-from dlemu.jobs.training.prediction.data_sheet import calibrate_from_drive, curve_of, requests_of, with_rates
+from dlemu.jobs.training.prediction.calibration import (
+    calibrate_from_drive,
+    curve_of,
+    most_mb_per_second,
+    rates,
+    requests_of,
+    with_rates,
+)
 from dlemu.jobs.training.prediction.needs import Needs, _nvidia_class, ports
 from dlemu.machine.environment import StorageFacts, describe_host
 from dlemu.metrics.demand import demand

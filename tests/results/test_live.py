@@ -15,8 +15,7 @@ from datagen.errors import SpaceError, UserError
 from dlemu.jobs.checkpoint.analyse import CheckpointRun
 from dlemu.jobs.checkpoint.measured import UnderWay
 from dlemu.jobs.checkpoint.run import read_checkpoint_run
-from dlemu.jobs.training.result import RunLog, make_run, read_run
-from dlemu.jobs.training.run import TRAINING
+from dlemu.jobs.training.result import TRAINING, RunLog, make_run, read_run
 from dlemu.metrics.findings import Code, Number
 from dlemu.results import KILLED, LIVE, live
 from dlemu.results.live import goes_on, going_on, write_live_facts

@@ -25,8 +25,7 @@ from dlemu.jobs.training.preflight import (
     steps_of,
     to_make,
 )
-from dlemu.jobs.training.result import make_run
-from dlemu.jobs.training.run import TRAINING
+from dlemu.jobs.training.result import TRAINING, make_run
 from dlemu.runner.datasets import make
 from dlemu.runner.job import JobRequest, prepare
 from tests.runs import make_job, make_log, with_blocks

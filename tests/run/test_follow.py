@@ -14,7 +14,7 @@ import pytest
 from datagen.errors import DlemuError, UserError
 from dlemu.jobs.training.measured import Facts
 from dlemu.jobs.training.plan import TrainingJob
-from dlemu.jobs.training.run import TRAINING
+from dlemu.jobs.training.result import TRAINING
 from dlemu.jobs.training.steplog import StepRows, log_name
 from dlemu.metrics.au import au_percent, kept_rows
 from dlemu.results import FACTS, LIVE, SUMMARY

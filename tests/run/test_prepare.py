@@ -16,7 +16,7 @@ from dlemu.config.schema import Checkpoint, Reader, Workflow
 from dlemu.doctor.check_base import Facts
 from dlemu.doctor.host import check_configuration
 from dlemu.jobs.training.preflight import check_before_making
-from dlemu.jobs.training.run import TRAINING
+from dlemu.jobs.training.result import TRAINING
 from dlemu.runner.job import checked as check
 from dlemu.runner.job import prepare
 from dlemu.runner.run_folder import make_folder, new_folder

@@ -11,7 +11,7 @@ import pytest
 
 import dlemu
 from datagen.errors import DlemuError, UserError
-from dlemu.jobs.training.run import Training
+from dlemu.jobs.training.result import Training
 from dlemu.ranks import Interrupted
 from dlemu.results.figures import JobFigures, Value
 from dlemu.runner.run_list import RunEnded

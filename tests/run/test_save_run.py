@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 
 from datagen.errors import SpaceError
-from dlemu.jobs.training.result import read_run
-from dlemu.jobs.training.run import TRAINING
+from dlemu.jobs.training.result import TRAINING, read_run
 from dlemu.ranks.failure import describe
 from dlemu.runner.events import Event, NotSaved, Saved, ignore
 from dlemu.runner.job import save

@@ -176,7 +176,7 @@ def test_what_no_point_could_do_is_told_before_the_first(
     cut = "model.parallelism={tensor: 2, pipeline: 1, zero_stage: 1}"
     with pytest.raises(UserError, match=r"ranks=3: .*not a multiple of the 2 ranks that share one copy"):
         dlemu.sweep(words(tmp_path, "ranks=2,3", cut))
-    monkeypatch.setattr("dlemu.jobs.training.run.inspect", lambda *_, **__: None)
+    monkeypatch.setattr("dlemu.jobs.training.result.inspect", lambda *_, **__: None)
     with pytest.raises(UserError, match="some points are a run of checkpoints and some a training run"):
         dlemu.sweep(words(tmp_path, "workflow={train: true},{train: false, checkpoint: true}"))
     assert not saved

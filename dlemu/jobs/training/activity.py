@@ -123,7 +123,7 @@ def _cores_used(host: HostTelemetry, windows: Windows) -> float:
 
 def find_hot_drive(run: MeasuredTraining, rows: Rows) -> Finding | None:
     """Return the drive below the dataset that exceeded its own warning threshold the most; None if none reached it."""
-    found: dict[float, Finding] = {}
+    by_excess: dict[float, Finding] = {}
     for host, windows in _epochs_of_hosts(run, in_order(rows)):
         for drive in host.sources("temperature"):
             times, degrees = host.readings("temperature", drive, "celsius")
@@ -134,5 +134,5 @@ def find_hot_drive(run: MeasuredTraining, rows: Rows) -> Finding | None:
             if is_below and len(limits) and hottest >= limits[0]:
                 limit = float(limits[0])
                 finding = not_steady("hot_drive", drive=drive, celsius=hottest, limit_celsius=limit)
-                found.setdefault(hottest - limit, finding)
-    return found[max(found)] if found else None
+                by_excess.setdefault(hottest - limit, finding)
+    return by_excess[max(by_excess)] if by_excess else None

@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterator
 from dataclasses import replace
 
+import msgspec
 import numpy as np
 
 from datagen.layout import subfolder_name
@@ -22,8 +23,7 @@ from dlemu.jobs.training.summary import (
     Summary,
 )
 from dlemu.jobs.training.wording import in_words, issue_lines, memory_warning, recording_notes, verdict_line
-from dlemu.metrics import cache, rates
-from dlemu.metrics.au import au_dlio_percents, au_percent, kept_rows
+from dlemu.metrics import au, cache, rates
 from dlemu.metrics.changes import find_unsteadiness
 from dlemu.metrics.demand import sample_divisor
 from dlemu.metrics.findings import Code, Finding
@@ -31,7 +31,6 @@ from dlemu.metrics.limit import MIN_LOSS_PERCENT, Limit, Scaling, judge_limit
 from dlemu.metrics.loss import loss_percent
 from dlemu.metrics.rows import Rows, StepTable, is_any, sum_of
 from dlemu.metrics.stragglers import find_slow_folders, find_stragglers
-from dlemu.metrics.sustained import is_supply_known, prefetch_credit_percent, sustained_au, uncertainty_of
 from dlemu.metrics.verdict import HOST_LIMITS, Evidence, is_biased, judge
 from dlemu.ranks import name_ranks
 from dlemu.results.measured import common_fields
@@ -44,7 +43,7 @@ def analyse(run: MeasuredTraining) -> Summary:
     """Return the summary of a run: metrics, cache proof, limit, findings and verdict, each from those before it."""
     facts, journal, rows = run.facts, run.facts.journal, run.training
     workload, settings = facts.workload, facts.workload.metric
-    kept = kept_rows(rows, settings.exclude_start_steps, settings.exclude_end_steps)
+    kept = au.kept_rows(rows, settings.exclude_start_steps, settings.exclude_end_steps)
     read_by_devices = activity.delivered_by_devices(run, "read_mb_per_second")
     delivered_rate, delivered_percent = cache.device_metrics(rows, read_by_devices)
     metrics = _metrics(run, kept, delivered_rate)
@@ -81,16 +80,7 @@ def analyse(run: MeasuredTraining) -> Summary:
         page_cache=PageCache(proof.from_storage_percent, served, memory_warning(proof.finding)) if len(rows) else None,
         requests=requests_of(journal.requests) if journal.requests else None,
         evaluation=evaluation if len(evaluated) else None,
-        checkpoints=tuple(
-            CheckpointTiming(
-                epoch=saved.epoch,
-                block=saved.block,
-                bytes=saved.bytes,
-                seconds=saved.seconds,
-                stall_seconds=saved.stall_seconds,
-            )
-            for saved in journal.checkpoints
-        ),
+        checkpoints=msgspec.convert(journal.checkpoints, tuple[CheckpointTiming, ...], from_attributes=True),
         asynchronous_checkpoints=_asynchronous(run),
         each_sample_once=tuple(
             cache.each_sample_once(facts.train_plan, epoch.number, epoch.steps, rows.of("epoch", (epoch.number,)))
@@ -121,14 +111,14 @@ def _metrics(run: MeasuredTraining, kept: StepTable, device_mb_per_second: rates
     megabytes = activity.delivered_by_devices(run, "read_mb_per_second", probe="block")
     requests = activity.delivered_by_devices(run, "reads_per_second", probe="block")
     computed_ns = rows["free_ns"] + rows["wait_ns"] + rows["compute_ns"]  # when the computation was over
-    dlio = au_dlio_percents(rows, settings.exclude_start_steps, settings.exclude_end_steps)
+    dlio = au.au_dlio_percents(rows, settings.exclude_start_steps, settings.exclude_end_steps)
     return replace(
         metrics,
-        au_percent=rates.pooled(kept, au_percent),
-        au_sustained_percent=sustained_au(rows, kept),
-        au_uncertainty=uncertainty_of(rows, kept),
-        prefetch_credit_percent=prefetch_credit_percent(rows, kept),
-        au_whole_percent=rates.pooled(rows, au_percent),
+        au_percent=rates.pooled(kept, au.au_percent),
+        au_sustained_percent=au.sustained_au(rows, kept),
+        au_uncertainty=au.uncertainty_of(rows, kept),
+        prefetch_credit_percent=au.prefetch_credit_percent(rows, kept),
+        au_whole_percent=rates.pooled(rows, au.au_percent),
         au_dlio_percent=rates.over_epochs([v2 for v2, _ in dlio]),
         au_dlio_v1_percent=rates.over_epochs([v1 for _, v1 in dlio]),
         samples_per_second=_rate(rows, "samples", 1),
@@ -171,16 +161,17 @@ def _asynchronous(run: MeasuredTraining) -> AsynchronousCheckpoints | None:
 
 def _evidence(run: MeasuredTraining, kept: StepTable, metrics: Metrics, served_percent: float | None) -> Evidence:
     facts, settings, ahead = run.facts, run.facts.workload.metric, run.facts.batches_ahead
-    au = metrics.au_percent.mean if metrics.au_percent else None
+    headline = metrics.au_percent.mean if metrics.au_percent else None
     shortest = min(block.steps for epoch in facts.schedule for block in epoch.blocks)
+    uneven = loss_percent(kept, kept).uneven_computation if headline else 0.0
     return Evidence(
         complete=facts.failure is None,
         threshold_percent=100 * settings.au,
         by=settings.verdict,
-        au=au,
+        au=headline,
         au_sustained=metrics.sustained_percent,
         au_whole=metrics.au_whole_percent.mean if metrics.au_whole_percent else None,
-        au_without_waits=100 * au / (au + loss_percent(kept, kept).uneven_computation) if au else None,
+        au_without_waits=100 * headline / (headline + uneven) if headline else None,
         uncertainty_percent=metrics.au_uncertainty.expanded_percent if metrics.au_uncertainty else None,
         epochs=len(facts.schedule),
         from_storage_percent=served_percent,
@@ -188,7 +179,7 @@ def _evidence(run: MeasuredTraining, kept: StepTable, metrics: Metrics, served_p
         reads=bool(metrics.app_bytes),
         # With tensors the ceiling includes collation, by which the real job is limited, too.
         ceiling_au=metrics.ceiling_au_percent if not facts.workload.reader.tensors else None,
-        supply_known=is_supply_known(run.training),
+        supply_known=au.is_supply_known(run.training),
         kept_steps=max(0, shortest - settings.exclude_start_steps - settings.exclude_end_steps),
         prefetched_steps=ahead + 1 if ahead and not facts.workload.train.synchronous else ahead,  # +1: the trainer
     )
@@ -242,7 +233,7 @@ def _limit(run: MeasuredTraining, judged: Rows, proof: cache.CacheProof, other_p
         is_object_store=bool(facts.journal.requests),
         deeper_queue=deeper_queue,
     )
-    return judge_limit(au_percent(judged), causes, work, context)
+    return judge_limit(au.au_percent(judged), causes, work, context)
 
 
 def _unsteady(run: MeasuredTraining, kept: StepTable, limit: Limit | None) -> Iterator[Finding]:
@@ -250,13 +241,13 @@ def _unsteady(run: MeasuredTraining, kept: StepTable, limit: Limit | None) -> It
     if not len(run.training):
         return
     facts, journal = run.facts, run.facts.journal
-    what = limit.what if limit else "nothing"
-    if what not in HOST_LIMITS:
+    limited_by = limit.what if limit else "nothing"
+    if limited_by not in HOST_LIMITS:
         # Readers without a core get as much as other programs leave them: their rates say nothing about the storage.
         yield from find_unsteadiness(run.training, preprocesses=preprocessing_sleeps(facts.workload, run.training))
         folders = facts.workload.dataset.num_subfolders_train
         names = [subfolder_name(folder, folders) for folder in range(folders)]
         yield from find_slow_folders(run.training, facts.train_plan, names)
-    if what == "storage" and (hot := activity.find_hot_drive(run, kept)):
+    if limited_by == "storage" and (hot := activity.find_hot_drive(run, kept)):
         yield hot
     yield from find_stragglers(kept, journal.rank_nodes, [host.host for host in journal.hosts])

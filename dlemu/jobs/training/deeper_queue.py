@@ -39,10 +39,14 @@ def find_deeper_queue(run: MeasuredTraining, wanted_mb_per_second: float) -> Fin
     A deeper queue must lift the AU to its threshold, or remove half of the loss, or gain something where the same
     readers alone, right after the run, got `wanted_mb_per_second`: what accelerators that never wait would read.
     """
-    facts, reader, rows = run.facts, run.facts.workload.reader, _first_steps(run.training)
+    facts, reader, whole = run.facts, run.facts.workload.reader, run.training
     threads = reader.read_threads
     if not threads or facts.batches_ahead != threads * reader.prefetch_per_worker:
         return None  # the queue does not follow `reader.prefetch_size`
+    # The first epochs, MAX_ROWS rows at most; of a longer first epoch, its first steps
+    fitting = np.searchsorted(np.cumsum([len(epoch) for epoch in whole.by_epoch]), MAX_ROWS, side="right")
+    rows = whole.of("epoch", whole.values("epoch")[: max(1, int(fitting))])
+    rows = rows[rows["step"] <= max(FEWEST, MAX_ROWS // max(1, len(rows.by_rank)))]
     if len(rows) < 2 * FEWEST or facts.batches_ahead >= rows["step"].max():
         return None
     batches_ready, measured = mean_ready_behind(rows), au_percent(rows)
@@ -80,24 +84,15 @@ def find_deeper_queue(run: MeasuredTraining, wanted_mb_per_second: float) -> Fin
     )
 
 
-def _first_steps(rows: StepTable) -> StepTable:
-    """Return the first epochs, MAX_ROWS rows at most; of a longer first epoch, its first steps."""
-    rows_until = np.cumsum([len(epoch) for epoch in rows.by_epoch])
-    fitting = max(1, int(np.searchsorted(rows_until, MAX_ROWS, side="right")))
-    first = rows.of("epoch", rows.values("epoch")[:fitting])
-    return first[first["step"] <= max(FEWEST, MAX_ROWS // max(1, len(rows.by_rank)))]
-
-
 def _epochs_of(rows: StepTable, facts: Facts) -> list[Scene]:
     """Return the epochs of measured rows as they were, to replay."""
     batches, reader = Batches(rows, facts.batches_ahead), facts.workload.reader
     storage = worker_time(rows, preprocessing_sleeps(facts.workload, rows)).storage / 1e9
     reads = Reads(batches.begin, batches.begin + storage, rows["app_bytes"], rows["worker"])
-    curve, between = reads.curve(), batches.between_seconds
-    costs = replace(batches.costs, hand_over_seconds=max(0.0, batches.costs.hand_over_seconds - between))
+    curve, costs = reads.curve(), batches.costs
     # Built-in ones only: the run may have come from another host.
     traits: LoaderTraits = built_in(LOADERS, reader.data_loader, "Traits", LoaderTraits)()
-    after = np.maximum(batches.end - batches.begin - storage, 0.0) + between
+    after = np.maximum(batches.end - batches.begin - storage, 0.0)
     columns = np.stack([reads.work_bytes(curve), after, rows["compute_ns"] / 1e9])
     epochs = []
     for epoch in rows.values("epoch"):

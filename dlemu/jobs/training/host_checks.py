@@ -9,7 +9,7 @@ from math import ceil
 from datagen.errors import DlemuError
 from dlemu.config import datagen_command
 from dlemu.doctor.check_base import Check, Checks, Facts
-from dlemu.jobs.training.plan import loader_class, make_job, planned_dataset
+from dlemu.jobs.training.plan import make_job, planned_dataset
 from dlemu.jobs.training.preflight import can_be_judged, check_host, enough, memory_needed, steps_of
 from dlemu.jobs.training.trainer import measure_ceiling
 from dlemu.metrics.demand import Demand
@@ -65,11 +65,11 @@ def check_ceiling(facts: Facts) -> Check:
     dataset = facts.usable_dataset or planned_dataset(replace(spec, num_files_train=files))
     job = make_job(workload, workload.ranks, dataset, folder=os.devnull)
     check_host(job, job.ranks)
-    loader, seconds = loader_class(workload), workload.timeout_seconds
+    job.loader_class()  # its framework is imported before the ranks are forked
     ends = run_ranks(
         job.ranks,
-        lambda comm: measure_ceiling(job, comm, loader),
-        timeout_seconds=seconds,
+        lambda comm: measure_ceiling(job, comm),
+        timeout_seconds=workload.timeout_seconds,
         most_seconds=BUDGET_SECONDS,
     )
     failure = first_failure(ends)

@@ -11,8 +11,7 @@ import numpy as np
 from dlemu.config.duration import mean_seconds
 from dlemu.config.schema import Workload
 from dlemu.jobs.training.measured import Facts, exported
-from dlemu.jobs.training.result import Run, read_run
-from dlemu.jobs.training.run import Training
+from dlemu.jobs.training.result import TRAINING, Run, read_run
 from dlemu.jobs.training.summary import Metrics, Summary
 from dlemu.jobs.training.wording import screen
 from dlemu.metrics.catalogue import ACCELERATOR, RUN, Catalogue, Metric, declared
@@ -188,7 +187,7 @@ PARTS = JobParts(
     answer_type=Summary,
     screen=screen,
     charts=_charts,
-    job=Training(),
+    job=TRAINING,
     catalogue=CATALOGUE,
     figures=figures,
     conditions=conditions,

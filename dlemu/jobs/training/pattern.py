@@ -15,7 +15,6 @@ from dataclasses import dataclass, fields, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from datagen import registry
 from datagen.buffers import AlignedBuffer
 from datagen.errors import SpaceError
 from datagen.storage.storage_base import open_storage
@@ -23,7 +22,7 @@ from dlemu.config.duration import NO_TIME, Duration
 from dlemu.jobs.training.evict import evict
 from dlemu.jobs.training.plan import TrainingJob
 from dlemu.jobs.training.prediction.event_model import HostCosts
-from dlemu.loaders.loader_base import BatchMaker, Loader, LoaderSpec
+from dlemu.loaders.loader_base import BatchMaker, LoaderSpec
 from dlemu.machine.cgroup_limits import host_memory
 from dlemu.metrics.rates import Intervals
 from dlemu.metrics.t_interval import estimate
@@ -176,18 +175,16 @@ def _loader_costs(_: Comm, job: TrainingJob) -> HostCosts:
     spec = job.loader_spec(0)
     spec = replace(spec, reader=replace(spec.reader, preprocess_time=pause, preprocess="sleep"))
     unread = replace(spec.phases["ceiling"], preprocesses=True)
-    loader: Loader = registry.find("dlemu.loaders", job.workload.reader.data_loader, "Loader")(
-        replace(spec, phases={"train": unread, "ceiling": unread})
-    )
+    loader = job.loader_class()(replace(spec, phases={"train": unread, "ceiling": unread}))
     loader.start()
     times = []
     request_ns = time.monotonic_ns()
     for batch in loader.batches("ceiling", 1, 40 * spec.reader.read_threads):
         times.append((batch.trace.started_ns, batch.trace.finished_ns, time.monotonic_ns(), batch.trace.worker))
     loader.close()
-    started, finished, got, workers = np.array(times).T
+    started, finished, received, workers = np.array(times).T
     between = [np.median(started[workers == own][1:] - finished[workers == own][:-1]) for own in np.unique(workers)]
-    waited = got[1:] - np.maximum(finished[1:], got[:-1])
+    waited = received[1:] - np.maximum(finished[1:], received[:-1])
     return HostCosts(
         hand_over_seconds=max(0.0, float(np.median(waited))) / 1e9,
         between_seconds=max(0.0, float(np.median(between))) / 1e9,

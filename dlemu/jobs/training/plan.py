@@ -17,7 +17,7 @@ from datagen.spec import DatasetSpec
 from datagen.storage.storage_base import NULL_STORAGE
 from dlemu.accelerators.accelerator_base import Accelerator, AcceleratorSpec
 from dlemu.config.duration import mean_seconds
-from dlemu.config.schema import Train, Workload
+from dlemu.config.schema import Workload
 from dlemu.loaders.loader_base import Loader, LoaderSpec, Phase
 from dlemu.loaders.traits_base import LoaderTraits, traits_of
 from dlemu.metrics.demand import row_group_reads
@@ -137,23 +137,23 @@ class TrainingJob(Job):
             )
         return StreamPlan(**settings, cycle=turns.files, block_length=turns.block_length)
 
+    @property
+    def accelerator_class(self) -> type[Accelerator]:
+        """The class of the emulated accelerators; raises UserError for an unknown name."""
+        accelerator: type[Accelerator] = registry.find("dlemu.accelerators", self.workload.train.compute, "Accelerator")
+        return accelerator
+
     def accelerator_spec(self, rank: int) -> AcceleratorSpec:
         seconds, eval_seconds = self.workload.train.computation_time, self.workload.evaluation.eval_time
         return AcceleratorSpec(rank=rank, seed=self.seed, computation_time=seconds, eval_time=eval_seconds)
 
-    def loader_spec(self, rank: int) -> LoaderSpec:
-        reader = self.workload.reader
-        return LoaderSpec(
-            rank=rank,
-            phases=self._phases(rank),
-            reader=reader,
-            interleave=self.traits.interleave(reader, self.workload.dataset),
-            seed=self.seed,
-        )
+    def loader_class(self) -> type[Loader]:
+        """Return the loader's class, importing its framework; raises UserError for an unknown name or no framework."""
+        loader: type[Loader] = registry.find("dlemu.loaders", self.workload.reader.data_loader, "Loader")
+        return loader
 
-    def _phases(self, rank: int) -> dict[str, Phase]:
-        plan, reader = self.train_plan, self.workload.reader
-        fetch = self._fetch_spec(self.found.train)
+    def loader_spec(self, rank: int) -> LoaderSpec:
+        plan, reader, fetch = self.train_plan, self.workload.reader, self._fetch_spec(self.found.train)
         unread = replace(fetch, storage=NULL_STORAGE, verify=False)
         phases = {
             "train": Phase(fetch, RankPlan(plan, rank), reader.batch_size),
@@ -162,7 +162,8 @@ class TrainingJob(Job):
         if self.valid_plan is not None and self.found.valid is not None:
             valid = self._fetch_spec(self.found.valid)
             phases["valid"] = Phase(valid, RankPlan(self.valid_plan, rank), reader.batch_size_eval)
-        return phases
+        interleave = self.traits.interleave(reader, self.workload.dataset)
+        return LoaderSpec(rank=rank, phases=phases, reader=reader, interleave=interleave, seed=self.seed)
 
     def _fetch_spec(self, layout: Layout) -> FetchSpec:
         reader = self.workload.reader
@@ -176,26 +177,6 @@ class TrainingJob(Job):
             resize_bytes=self.workload.dataset.record_length_bytes_resize,
             verify=reader.verify,
         )
-
-
-def step_threads(train: Train) -> int:
-    """Return how many threads a trainer needs to use up `step_cpu_time` within `computation_time`, both by mean."""
-    cpu_seconds, seconds = mean_seconds(train.step_cpu_time), mean_seconds(train.computation_time)
-    if seconds <= 0:
-        return 1
-    return max(1, ceil(cpu_seconds / seconds * (1 - 1e-6)))  # a rounding error needs no further thread
-
-
-def accelerator_class(workload: Workload) -> type[Accelerator]:
-    """Return the accelerator's class; raises UserError for an unknown name."""
-    accelerator: type[Accelerator] = registry.find("dlemu.accelerators", workload.train.compute, "Accelerator")
-    return accelerator
-
-
-def loader_class(workload: Workload) -> type[Loader]:
-    """Return the loader's class, importing its framework; raises UserError for an unknown name or no framework."""
-    loader: type[Loader] = registry.find("dlemu.loaders", workload.reader.data_loader, "Loader")
-    return loader
 
 
 def planned_dataset(spec: DatasetSpec) -> Dataset:

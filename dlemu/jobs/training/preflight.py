@@ -11,21 +11,13 @@ import psutil
 
 from datagen import manifest
 from datagen.errors import DatasetError, SpaceError, UserError
-from datagen.inspection import Dataset
 from datagen.layout import stored_sample_bytes
 from datagen.spec import DatasetSpec
 from datagen.storage.storage_base import open_storage
 from dlemu.config.duration import mean_seconds
 from dlemu.config.overrides import override
 from dlemu.config.schema import Workload
-from dlemu.jobs.training.plan import (
-    TrainingJob,
-    accelerator_class,
-    loader_class,
-    make_job,
-    make_schedule,
-    planned_dataset,
-)
+from dlemu.jobs.training.plan import TrainingJob, make_job, make_schedule, planned_dataset
 from dlemu.machine.cgroup_limits import host_memory
 from dlemu.machine.environment import existing_folder
 from dlemu.metrics.cache import WANTED_RATIO
@@ -40,8 +32,10 @@ _SAVING_BYTES = 256 << 20
 def check_before_making(workload: Workload, ranks: int, *, wants_verdict: bool = False) -> None:
     """Raise UserError where the run would fail on the finished dataset: too few samples, no framework, bad settings."""
     check_model(workload, ranks)
-    job_on(planned_dataset(workload.dataset), workload, ranks, files_there=0, wants_verdict=wants_verdict)
-    loader_class(workload)
+    planned = planned_dataset(workload.dataset)
+    if wants_verdict:
+        refuse_unjudged(workload, ranks, planned.train.num_files, files_there=0)
+    make_job(workload, ranks, planned).loader_class()
 
 
 def check_model(workload: Workload, ranks: int) -> None:
@@ -50,13 +44,6 @@ def check_model(workload: Workload, ranks: int) -> None:
         from dlemu.checkpoints.checkpoint_plan import plan_checkpoint  # most runs save no checkpoints
 
         plan_checkpoint(workload.model, workload.checkpoint, ranks)
-
-
-def job_on(found: Dataset, workload: Workload, ranks: int, *, files_there: int, wants_verdict: bool) -> TrainingJob:
-    """Return the job on a dataset; raises UserError if it would fail or, with `wants_verdict`, get no verdict."""
-    if wants_verdict:
-        refuse_unjudged(workload, ranks, found.train.num_files, files_there=files_there)
-    return make_job(workload, ranks, found)
 
 
 def check_host(job: TrainingJob, local_ranks: int) -> None:
@@ -68,7 +55,7 @@ def check_host(job: TrainingJob, local_ranks: int) -> None:
             f"reader.evict_page_cache is {when!r}, but {folder} is on {memory_kind}, whose files are always in memory: "
             "put the dataset on a drive, or set reader.evict_page_cache=never"
         )
-    accelerator_class(job.workload).check_host(job.accelerator_spec(0))
+    job.accelerator_class.check_host(job.accelerator_spec(0))
     _check_files(job)
     _check_memory(job, local_ranks)
 

@@ -1,30 +1,44 @@
-"""A training run, from its job or its folder: its measurements, and the summary computed from them."""
+"""A training run: how the kind of job is checked, planned, run on its ranks and followed, and `Run`, its result."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
 
+from datagen import manifest
 from datagen.engines import READER_VERSION
 from datagen.errors import UserError
+from datagen.inspection import inspect, no_dataset
+from datagen.registry import import_by_name
+from datagen.spec import DatasetSpec
+from datagen.storage.storage_base import StorageSpec, open_storage
 from datagen.withheld import public_text
+from dlemu.config import check_data, check_runnable, datagen_command
+from dlemu.config.schema import Workload
 from dlemu.config.validate import check as check_settings
+from dlemu.jobs.training import preflight
 from dlemu.jobs.training.analyse import analyse
-from dlemu.jobs.training.live import LiveTraining
-from dlemu.jobs.training.measured import Facts, Journal, MeasuredTraining, Series
-from dlemu.jobs.training.plan import TrainingJob
-from dlemu.jobs.training.steplog import STEP_DTYPE, STEPS, StepRows, check_steps, read_log, read_steps
+from dlemu.jobs.training.measured import Facts, Journal, LiveTraining, MeasuredTraining, Series
+from dlemu.jobs.training.plan import TrainingJob, make_job
+from dlemu.jobs.training.steplog import STEP_DTYPE, STEPS, StepRows, check_steps, log_name, read_log, read_steps
 from dlemu.jobs.training.summary import Summary
+from dlemu.jobs.training.trainer import run_rank
+from dlemu.loaders.traits_base import check_installed
 from dlemu.metrics.rows import Rows
 from dlemu.plan.streams import StreamPlan
+from dlemu.ranks import Comm
 from dlemu.results.host_activity import devices_of
 from dlemu.results.measured import MeasuredLog
-from dlemu.runner.job_kind import JobKind
+from dlemu.results.wording import count
+from dlemu.runner.events import Doing, JobBegan, OnEvent
+from dlemu.runner.job_kind import JobKind, Look, Notify
+from dlemu.runner.ranks import Ranks
+from dlemu.runner.recording import RankRecord
 from dlemu.telemetry import Telemetry
 
 _MAX_PLANNED, _MAX_BLOCKS = 10**9, 10**6
@@ -48,10 +62,122 @@ class Run(MeasuredTraining):
 RunLog = MeasuredLog[Journal]
 
 
-class TrainingRuns(JobKind):
+class Training(JobKind):
+    """Each rank streams batches through a real loader to an emulated accelerator."""
+
     name = "training"
     facts_type, journal_type, row_noun = Facts, Journal, "step"
     follow = LiveTraining
+
+    def complete(self, workload: Workload) -> Workload:
+        if workload.workflow.train:
+            check_runnable(workload)
+            check_installed(workload.reader.data_loader)
+            return workload
+        # Without training, DLIO (2.x, main.py) can only generate data or save checkpoints; an evaluation always trains.
+        flow = workload.workflow
+        if flow.evaluation or not flow.generate_data:
+            included = "evaluation, which is part of training, as in DLIO" if flow.evaluation else "nothing else"
+            raise UserError(
+                f"workflow.train is false, and the workload includes {included}; set workflow.train=True, or only "
+                "workflow.generate_data=True to generate the dataset"
+            )
+        check_data(workload)
+        return workload
+
+    def making(self, workload: Workload, ranks: int, *, given: bool) -> tuple[Workload, int]:
+        return preflight.to_make(workload, ranks, given=given)
+
+    def looks_at(self, workload: Workload) -> str:
+        return f"the dataset in {workload.dataset.data_folder}"
+
+    def before(self, workload: Workload, ranks: Ranks, on_event: OnEvent, *, wants_verdict: bool) -> bool:
+        """Make the dataset where requested; return whether the workload also trains."""
+        if not workload.workflow.generate_data:
+            return True
+        trains = workload.workflow.train
+        if trains:
+            check = partial(preflight.check_before_making, workload, ranks.count, wants_verdict=wants_verdict)
+            ranks.agree(partial(self.in_time, workload, check))
+        from dlemu.runner.datasets import make_dataset  # most runs make none
+
+        if ranks.leads:
+            on_event(JobBegan(workload, ranks.count))
+        ranks.run(lambda comm: make_dataset(workload, comm, on_event))
+        return trains
+
+    def plan(self, workload: Workload, ranks: int, *, wants_verdict: bool) -> TrainingJob:
+        """Inspect the dataset; with `wants_verdict`, refuse one that is too small for a verdict."""
+        preflight.check_model(workload, ranks)
+        data, storage = workload.dataset, open_storage(workload.storage_spec.buffered)
+        makes = wants_verdict and data.source != "folder"
+        if makes and manifest.read(data.data_folder, storage) is None:  # refuses a file: nothing can be made there
+            problem = no_dataset(data.data_folder, storage)
+            if problem:
+                raise preflight.no_verdict(problem, workload, ranks, 0)
+        dataset = inspect(data, command_hint=lambda: datagen_command(workload), storage=workload.storage_spec)
+        if wants_verdict:
+            there = dataset.spec.num_files_train
+            preflight.refuse_unjudged(workload, ranks, dataset.train.num_files, files_there=there)
+        return make_job(workload, ranks, dataset)
+
+    def look_at_points(self) -> Look:
+        """Inspect each dataset once, however many runs of the sweep read it."""
+        inspected: list[tuple[DatasetSpec, StorageSpec]] = []
+
+        def look(workload: Workload) -> None:
+            data, storage = workload.dataset, workload.storage_spec
+            if (data, storage) not in inspected:
+                inspect(data, command_hint=partial(datagen_command, workload), storage=storage)
+                inspected.append((data, storage))
+
+        return look
+
+    def live_names(self, rank: int) -> Iterable[str]:
+        return (log_name(rank),)
+
+    def begin(self, job: TrainingJob) -> None:
+        """Reserve the names of the run's checkpoints, which overwrite nothing but dlemu's own; raises UserError."""
+        if not job.saves:
+            return
+        from dlemu.checkpoints.stored import block_name, claim_blocks
+
+        folder, storage = job.workload.checkpoint.checkpoint_folder, open_storage(job.workload.storage_spec.buffered)
+        blocks = ((epoch.number, block) for epoch in job.schedule for block in epoch.blocks)
+        names = {block_name(epoch, block.number) for epoch, block in blocks if block.checkpoint}
+        try:
+            claim_blocks(storage, folder, names)
+        except OSError as error:
+            raise UserError(
+                f"checkpoint.checkpoint_folder {folder} can't be written: {error.strerror or error}; set it to a "
+                "writable folder"
+            ) from error
+
+    def check_host(self, job: TrainingJob, local_ranks: int) -> None:
+        preflight.check_host(job, local_ranks)
+        if job.workload.checkpoint.type == "all_ranks" or job.workload.model.has_layers:
+            self.begin(job)  # again: hosts other than rank 0's write, too, and may not share the folder
+
+    def load(self, job: TrainingJob) -> None:
+        """Import the loader's framework, and the code that saves checkpoints where the run has any."""
+        job.loader_class()
+        if job.saves:
+            import_by_name("dlemu.checkpoints.save")
+
+    def run_rank(self, job: TrainingJob, comm: Comm, notify: Notify | None) -> RunLog | None:
+        record = RankRecord(job, comm, self.new_journal(), job.workload.dataset.data_folder)
+        if notify is None:
+            return run_rank(job, comm, record)
+        reporter = self.reporter(job, notify)
+
+        def on_activity(activity: str) -> None:
+            reporter.look()  # what follows a run's last step follows its last progress
+            notify(Doing(activity))
+
+        log = run_rank(job, comm, record, reporter, on_activity)
+        if log is not None:
+            on_activity(f"computing the result of {count(len(log.rows), 'step')}")
+        return log
 
     def live_rows(self, live_folder: str) -> StepRows:
         names = sorted(name for name in os.listdir(live_folder) if name.startswith("rank_"))
@@ -110,5 +236,6 @@ def _check_facts(facts: Facts) -> None:
         raise UserError(f"its facts.json plans {steps // every} checkpoints")
 
 
-make_run: Callable[..., Run] = TrainingRuns().result
-read_run: Callable[[str], Run] = TrainingRuns().read
+TRAINING = Training()
+make_run: Callable[..., Run] = TRAINING.result
+read_run: Callable[[str], Run] = TRAINING.read

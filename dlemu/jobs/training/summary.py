@@ -11,13 +11,13 @@ from dataclasses import dataclass, field
 from typing import Annotated
 
 from datagen.quantiles import Percentiles as Percentiles
+from dlemu.metrics.au import Uncertainty as Uncertainty
 from dlemu.metrics.cache import PARTLY_READ_PERCENT
 from dlemu.metrics.catalogue import RUN, Metric
 from dlemu.metrics.findings import Code, Finding, Number
 from dlemu.metrics.limit import Limit as Limit
 from dlemu.metrics.loss import Loss as Loss
 from dlemu.metrics.rates import Mean as Mean
-from dlemu.metrics.sustained import Uncertainty as Uncertainty
 from dlemu.metrics.verdict import PASSED, Outcome
 from dlemu.report.units import number
 from dlemu.results.figures import Emulated

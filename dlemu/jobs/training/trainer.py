@@ -13,21 +13,20 @@ import numpy as np
 import psutil
 
 from datagen.storage.storage_base import open_storage
-from dlemu.accelerators.accelerator_base import Accelerator, Phase, draw_ns
-from dlemu.config.duration import is_zero
-from dlemu.jobs.training.loop import StepLoop, StepRange, Watcher
+from dlemu.accelerators.accelerator_base import Phase, draw_ns
+from dlemu.config.duration import is_zero, mean_seconds
+from dlemu.jobs.training.loop import BatchQueue, PrefetchQueue, StepLoop, StepRange, Watcher
 from dlemu.jobs.training.measured import Journal
-from dlemu.jobs.training.plan import Block, TrainingJob, accelerator_class, step_threads
-from dlemu.jobs.training.prefetch import BatchQueue, PrefetchQueue
-from dlemu.jobs.training.result import RunLog
+from dlemu.jobs.training.plan import Block, TrainingJob
 from dlemu.jobs.training.scaling import try_other_readers
 from dlemu.jobs.training.steplog import EVALUATION, TRAINING, StepLog, log_name
-from dlemu.loaders.loader_base import Loader, LoaderSpec
+from dlemu.loaders.loader_base import Loader
 from dlemu.machine.clock import BurnerThreads, Clock, MonotonicClock
 from dlemu.machine.environment import describe_storage
 from dlemu.metrics.au import kept_rows
 from dlemu.metrics.loss import emulated_percent
 from dlemu.ranks import Comm
+from dlemu.results.measured import MeasuredLog
 from dlemu.results.wording import count
 from dlemu.runner.recording import RankRecord
 from dlemu.runner.run_folder import StopFile
@@ -46,10 +45,9 @@ def run_rank(
     job: TrainingJob,
     comm: Comm,
     record: RankRecord[Journal],
-    make_loader: Callable[[LoaderSpec], Loader],
     watch: Watcher | None = None,
     on_activity: Callable[[str], None] = lambda activity: None,
-) -> RunLog | None:
+) -> MeasuredLog[Journal] | None:
     """Run this rank to its end; return the log of all ranks on rank 0, None elsewhere. Raises DlemuError.
 
     `on_activity` gets a phrase for what happens before the first step and after the last. After an error the loader's
@@ -58,7 +56,7 @@ def run_rank(
     layouts = [layout for layout in (job.found.train, job.found.valid) if layout is not None]
     folders = (folder for layout in layouts for folder in layout.folders()[:_MAX_FOLDERS])
     record.start(lambda: open_storage(job.workload.storage_spec.buffered).device_folders(folders))
-    loader = make_loader(job.loader_spec(comm.rank))
+    loader = job.loader_class()(job.loader_spec(comm.rank))
     try:
         ceiling = ", and measuring the AU that they reach without storage" if job.ceiling_steps else ""
         on_activity(f"starting {count(job.ranks, 'rank')}{ceiling}")
@@ -78,9 +76,9 @@ def run_rank(
     return record.collect(trainer.log.rows.copy(), cpu_seconds=cpu_seconds)
 
 
-def measure_ceiling(job: TrainingJob, comm: Comm, make_loader: Callable[[LoaderSpec], Loader]) -> float | None:
+def measure_ceiling(job: TrainingJob, comm: Comm) -> float | None:
     """Run the loop against null storage, with a loader of its own; returns as `_Trainer.measure_ceiling`."""
-    loader = make_loader(job.loader_spec(comm.rank))
+    loader = job.loader_class()(job.loader_spec(comm.rank))
     journal = Journal(wall_clock_offset_ns=0, started_ns=time.monotonic_ns())
     trainer = _Trainer(job, comm, loader, RankRecord(job, comm, journal, job.workload.dataset.data_folder))
     loader.start()
@@ -106,7 +104,7 @@ class _Trainer:
         self._job, self._comm, self._loader, self._record = job, comm, loader, record
         self._clock: Clock = MonotonicClock()
         self.log = StepLog(job.rows_per_rank, job.live_path(log_name(comm.rank)))
-        self._accelerator: Accelerator = accelerator_class(job.workload)(job.accelerator_spec(comm.rank), self._clock)
+        self._accelerator = job.accelerator_class(job.accelerator_spec(comm.rank), self._clock)
         self._loop = StepLoop(
             accelerator=self._accelerator,
             comm=comm,
@@ -164,7 +162,10 @@ class _Trainer:
 
     @cached_property
     def _burners(self) -> BurnerThreads:
-        return BurnerThreads(step_threads(self._job.workload.train))
+        """As many threads as use up `step_cpu_time` within `computation_time`, both by mean."""
+        train = self._job.workload.train
+        cores = mean_seconds(train.step_cpu_time) / (mean_seconds(train.computation_time) or math.inf)
+        return BurnerThreads(max(1, math.ceil(cores * (1 - 1e-6))))  # a rounding error needs no further thread
 
     def _note_saved(self, complete: list[SavedCheckpoint]) -> None:
         self._record.note(checkpoints=(*self._record.journal.checkpoints, *complete))

@@ -58,24 +58,18 @@ def verdict_word(code: str) -> str:
 def verdict_line(verdict: Verdict, ranks: int = 0) -> str:
     """Return a verdict as one line; `ranks` is 0 where their number is not known."""
     numbers: dict[str, Any] = {"ranks": ranks, **verdict.numbers}
-    numbers["host"] = _HOST.get(numbers.get("limited_by", ""), "")
+    numbers |= {"host": _HOST.get(numbers.get("limited_by", ""), ""), "other": ""}
     if "au_percent" in numbers:
         width, threshold = numbers.get("uncertainty_percent", 0.0), numbers["threshold_percent"]
         value = with_uncertainty(numbers["au_percent"], width, threshold).replace("±", "+-")
         numbers["value"] = f"{_AU_NAMES[numbers['by']]} {value}"
-        numbers["other"] = _disagreement(numbers)
+    if "headline_au_percent" in numbers:  # which reaches the threshold; the sustained AU does not
+        headline, sustained = numbers["headline_au_percent"], numbers["sustained_au_percent"]
+        thanks = f"thanks to {headline - sustained:.1f} points of prefetching"
+        numbers["other"] = f"; the AU of the counted steps, {headline:.2f} %, would pass, {thanks}"
+        if numbers["by"] == "au":
+            numbers["other"] = f", {thanks}: the storage sustains {sustained:.1f} %"
     return filled(_VERDICTS[verdict.code], numbers)
-
-
-def _disagreement(numbers: dict[str, Any]) -> str:
-    """Return the end of a verdict where only the headline AU reaches the threshold, not the sustained one; else ''."""
-    if "headline_au_percent" not in numbers:
-        return ""
-    headline, sustained = numbers["headline_au_percent"], numbers["sustained_au_percent"]
-    thanks = f"thanks to {headline - sustained:.1f} points of prefetching"
-    if numbers["by"] == "au":
-        return f", {thanks}: the storage sustains {sustained:.1f} %"
-    return f"; the AU of the counted steps, {headline:.2f} %, would pass, {thanks}"
 
 
 # Findings

@@ -35,7 +35,7 @@ from dlemu.dlio.export import export_beside
 from dlemu.dlio.results import write_results
 from dlemu.extend import SpaceError
 from dlemu.jobs.training.plan import TrainingJob
-from dlemu.jobs.training.run import TRAINING
+from dlemu.jobs.training.result import TRAINING
 from dlemu.runner import child_run
 from dlemu.runner.job import save as save_run
 from tests.datasets import make_dataset

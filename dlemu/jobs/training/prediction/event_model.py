@@ -47,7 +47,7 @@ class Scene:
     work_bytes: Floats
     """Bytes read for each batch times the read's work (`Calibration.work`): what a mean read would get in its time."""
     after_seconds: Floats
-    """Time that a worker needs after reading each batch, with a core of its own."""
+    """Time that a worker needs after reading each batch, with a core of its own, without `costs.between_seconds`."""
     compute_seconds: Floats
     rate: Floats
     """Bytes/s that 0, 1, ... readers get together, up to all workers of all ranks."""
@@ -95,10 +95,12 @@ def simulate(scene: Scene) -> EpochTimes:
     window = 1 if trainer_reads else max(workers if in_turn else 1, scene.window)
     reader_rates = [0.0, *(np.maximum(scene.rate[1:], 1e-3) / np.arange(1, len(scene.rate))).tolist()]
     work, compute = scene.work_bytes.ravel().tolist(), scene.compute_seconds.ravel().tolist()
-    after = scene.after_seconds.ravel().tolist() if scene.after_seconds.any() else None
+    # A worker is busy until it starts its next batch: its time between two is spent in this model before the hand-over.
+    after_seconds = scene.after_seconds + costs.between_seconds
+    after = after_seconds.ravel().tolist() if after_seconds.any() else None
     asleep = None if scene.asleep_seconds is None else scene.asleep_seconds.ravel().tolist()
     take_seconds, step_seconds = costs.take_seconds, costs.step_seconds
-    hand_over = max(costs.hand_over_seconds, take_seconds)
+    hand_over = max(costs.hand_over_seconds - costs.between_seconds, take_seconds)
 
     # By batch
     ready, started, read, finished = ([0.0] * count for _ in range(4))

@@ -15,17 +15,7 @@ from dlemu.jobs.training.measured import MeasuredTraining
 from dlemu.jobs.training.pattern import Level
 from dlemu.jobs.training.plan import TrainingJob
 from dlemu.jobs.training.prediction.batches import bytes_by_file, planned_bytes
-from dlemu.jobs.training.prediction.calibration import (
-    CONFIDENCE,
-    MAX_HALF_WIDTH_PERCENT,
-    MIN_DECODE_SHARE,
-    WAITING_SHARE,
-    Calibration,
-    Curve,
-    CurvePoint,
-    rates,
-    smoothed,
-)
+from dlemu.jobs.training.prediction.calibration import Calibration, Curve, CurvePoint, rates, smoothed
 from dlemu.jobs.training.prediction.event_model import HostCosts
 from dlemu.metrics.au import kept_rows, total_ns
 from dlemu.metrics.demand import row_group_reads
@@ -33,6 +23,12 @@ from dlemu.metrics.rates import Floats, Intervals, during, under_way
 from dlemu.metrics.rows import StepTable, is_any
 from dlemu.metrics.t_interval import FEWEST, estimate
 
+WAITING_SHARE = 0.02
+"""The storage gave all it could if accelerators waited for data at least this share of the time, or if readers waited
+less than this share for room in their queues."""
+MIN_DECODE_SHARE = 0.05
+"""Share of a worker's time below which its work after reading is counted as reading."""
+CONFIDENCE, MAX_HALF_WIDTH_PERCENT = 0.95, 50.0  # a storage slower by 100 %, at an interval's end, would stand still
 WORK_QUANTILES = 256  # keeps tails of 1 read in 256; each is a number in calibration.json
 """Number of quantiles that a distribution of reads' work is stored as."""
 WINDOW_SECONDS, MAX_WINDOWS = 0.5, 240  # 240 of half a second: the two minutes of a probe

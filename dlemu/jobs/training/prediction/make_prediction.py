@@ -28,7 +28,6 @@ from dlemu.metrics.demand import demand, sample_divisor
 from dlemu.metrics.findings import Code, Confidence, Finding, LimitedBy
 from dlemu.metrics.limit import OTHER_PROGRAMS_PERCENT, What
 from dlemu.metrics.t_interval import quantile
-from dlemu.metrics.verdict import Outcome
 from dlemu.results.drive import OUTSIDE, SPEED_PERCENT, taken_by_others
 from dlemu.results.wording import Wording, sentences
 from dlemu.results.wording import count as counted
@@ -84,13 +83,20 @@ def predict(
     if ranks is not None:
         calibration = _as_at_first(workload, calibration, ranks)
     predictor = _Predictor(Model(workload, calibration, hosts=hosts, assumes_files=assumes_files), most)
+    of_search: dict[str, Any] = {}
     if ranks is not None:
-        passing, accelerators, counts = None, ranks, [predictor.count(ranks)]
+        accelerators, counts = ranks, [predictor.count(ranks)]
+        passes, may_pass = counts[0].passed, counts[0].passed is not False
     else:
         passing = predictor.search()
         accelerators = passing.certain or max(1, passing.predicted)
         counts = predictor.counts_around(passing)
-    shown = predictor.count(accelerators)
+        passes, may_pass = passing.certain > 0, passing.possible > 0
+        of_search = {
+            "max_accelerators": passing.predicted,
+            "max_accelerators_interval": (passing.certain, passing.possible),
+            "ended_by": predictor.ended_by(passing),
+        }
     threshold_percent, by = 100 * workload.metric.au, workload.metric.verdict
     failing = [each for each in counts if each.accelerators >= accelerators and each.verdict_au(by) < threshold_percent]
     findings, notes = tuple(predictor.findings(accelerators)), list(recording_notes(workload.recorded, accelerators))
@@ -106,12 +112,9 @@ def predict(
             threshold_percent=threshold_percent,
         ),
         accelerators=accelerators,
-        outcome=_outcome(shown, passing),
-        limited_by=predictor.limited_by(failing[0] if failing else shown),
-        max_accelerators=None if passing is None else passing.predicted,
-        max_accelerators_interval=None if passing is None else (passing.certain, passing.possible),
+        outcome="pass" if passes else "undecided" if may_pass else "fail",
+        limited_by=predictor.limited_by(failing[0] if failing else predictor.count(accelerators)),
         null_max_accelerators=predictor.null_max(accelerators),
-        ended_by=None if passing is None else predictor.ended_by(passing),
         counts=tuple(counts),
         source=calibration.source + taken_by_others(calibration.others_mb_per_second),
         curve=calibration.curve,
@@ -119,15 +122,8 @@ def predict(
         half_width_percent=calibration.half_width_percent,
         issues=(*sentences(findings, _FINDINGS), *notes),
         findings=findings,
+        **of_search,
     )
-
-
-def _outcome(shown: PredictedCount, passing: Passing | None) -> Outcome:
-    """Return whether the requested count (`shown`) passes or, after a search, whether any does."""
-    passes, may_pass = shown.passed, shown.passed is not False
-    if passing is not None:
-        passes, may_pass = passing.certain > 0, passing.possible > 0
-    return "pass" if passes else "undecided" if may_pass else "fail"
 
 
 def _as_at_first(workload: Workload, calibration: Calibration, ranks: int) -> Calibration:
@@ -309,8 +305,7 @@ class _Predictor:
         model, ranks = self._model.with_files_for(count.accelerators), count.accelerators
 
         def au_of(changed: Model, speed: float = 1.0, by: str = "rules") -> float:
-            lengthens = by == "sustained"
-            return changed.run(ranks, speed=speed, most_rows=SEARCH_ROWS, shrinks=True, lengthens=lengthens).au(by)
+            return changed.run(ranks, speed=speed, most_rows=SEARCH_ROWS, shrinks=True).au(by)
 
         now = au_of(model)
         by_storage = max(0.0, au_of(model, FASTER) - now)

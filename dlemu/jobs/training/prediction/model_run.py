@@ -7,9 +7,9 @@ Of a run of more than `most_rows` rank-steps the first epochs are simulated, or 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 
 import numpy as np
 
@@ -17,21 +17,14 @@ from datagen.errors import UserError
 from dlemu.config.duration import mean_seconds
 from dlemu.config.schema import Workload
 from dlemu.jobs.training.plan import Block, Epoch, TrainingJob
-from dlemu.jobs.training.prediction.batches import (
-    batch_bytes,
-    bytes_by_file,
-    computation_seconds,
-    planned_job,
-    preprocessing_seconds,
-)
+from dlemu.jobs.training.prediction import batches
 from dlemu.jobs.training.prediction.calibration import Calibration, CurvePoint, rates
 from dlemu.jobs.training.prediction.event_model import EpochTimes, Scene, simulate
 from dlemu.jobs.training.prediction.prediction import EndedBy, SimulatedFigures
 from dlemu.jobs.training.steplog import STEP_DTYPE, TRAINING, StepRows
-from dlemu.metrics.au import au_dlio_percents, au_percent, kept_rows
+from dlemu.metrics.au import au_dlio_percents, au_percent, kept_rows, sustained_au
 from dlemu.metrics.rates import Floats, first_batch_seconds, over_epochs, per_second, training_ns
 from dlemu.metrics.rows import StepTable, in_order
-from dlemu.metrics.sustained import sustained_au
 from dlemu.results.wording import count
 
 MOST_ROWS = 300_000
@@ -42,7 +35,7 @@ MIN_STEPS = 30
 
 @dataclass(frozen=True, eq=False)
 class ModelRun:
-    """A simulated run. Its figures are computed when they are first used: most runs are simulated for a single AU."""
+    """A simulated run. What follows from it is computed when it is first used: most are simulated for a single AU."""
 
     ranks: int
     rows: StepRows
@@ -54,8 +47,8 @@ class ModelRun:
     """All batches of counted steps may have been read during the wait of the first step, which does not count."""
     storage_percent: float
     """The AU that the fastest rate of this many readers sustains: an upper bound of the sustained AU."""
-    longer: ModelRun | None = None
-    """A run of longer epochs, for the sustained AU, where this run's epochs are too short; else None."""
+    lengthen: Callable[[], ModelRun] | None = None
+    """Simulates longer epochs, where this run's are so short that read-ahead hides what the storage sustains."""
 
     @cached_property
     def outcome(self) -> SimulatedFigures:
@@ -70,6 +63,10 @@ class ModelRun:
             samples_per_second=self.samples_per_second,
             app_mb_per_second=per_second(float(rows["app_bytes"].sum()) / 1e6, rows),
         )
+
+    @cached_property
+    def longer(self) -> ModelRun | None:
+        return None if self.lengthen is None else replace(self.lengthen(), lengthen=None)
 
     @property
     def training_seconds(self) -> float:
@@ -113,7 +110,7 @@ class Model:
 
     @cached_property
     def _by_file(self) -> Floats:
-        return bytes_by_file(self.workload.dataset)
+        return batches.bytes_by_file(self.workload.dataset)
 
     @property
     def least_steps(self) -> int:
@@ -134,7 +131,7 @@ class Model:
         if not self.assumes_files:
             return self
         data, batch_size = self.workload.dataset, self.workload.reader.batch_size
-        steps = max(self.least_steps, MIN_STEPS + planned_job(self.workload, ranks).batches_ahead)
+        steps = max(self.least_steps, MIN_STEPS + batches.planned_job(self.workload, ranks).batches_ahead)
         files = max(data.num_files_train, math.ceil(ranks * batch_size * steps / data.num_samples_per_file))
         enough = replace(self.workload, dataset=replace(data, num_files_train=files))
         return replace(self, workload=enough, assumes_files=False)
@@ -147,35 +144,29 @@ class Model:
         most_rows: int = MOST_ROWS,
         shrinks: bool = False,
         seed: int = 0,
-        lengthens: bool = True,
     ) -> ModelRun:
-        """Simulate a run on a storage that is `speed` times as fast as calibrated; raises UserError if no step counts.
-
-        `lengthens`: where epochs are too short to show the sustained AU, simulate longer ones for it.
-        """
-        job = planned_job(self.workload, ranks)
+        """Simulate a run on a storage `speed` times as fast as calibrated; raises UserError if no step counts."""
+        job = batches.planned_job(self.workload, ranks)
         window = job.batches_ahead
         if not self.assumes_files:
             self._refuse_too_short(job)
         divisor = max(1, ranks * (MIN_STEPS + window) // most_rows) if shrinks else 1
         if divisor > 1 or self.assumes_files:
             model = self._shrunk(divisor) if divisor > 1 else self.with_files_for(ranks)
-            fewer = max(1, ranks // divisor)
-            return model.run(fewer, speed=speed, most_rows=most_rows, seed=seed, lengthens=lengthens)
+            return model.run(max(1, ranks // divisor), speed=speed, most_rows=most_rows, seed=seed)
         reader, calibration = self.workload.reader, self.calibration
         epochs = _cut(job.schedule, ranks, most_rows, MIN_STEPS + window)
         # Other jobs first take the throughput that these readers can't use because of latency.
         alone = speed * rates(calibration.curve, ranks * max(1, reader.read_threads))
         rate = np.minimum(alone, 1e6 * calibration.left_mb_per_second(speed))
         rows = self._balanced_rows(job, epochs, rate, seed)
-        longer, times = None, math.ceil((MIN_STEPS + window) / job.schedule[0].steps)
-        if lengthens and times > 1:  # in so short an epoch read-ahead hides what the storage sustains
+        lengthen, times = None, math.ceil((MIN_STEPS + window) / job.schedule[0].steps)
+        if times > 1:
             files = replace(self.workload.dataset, num_files_train=times * self.workload.dataset.num_files_train)
             one_epoch = replace(self.workload.train, epochs=1, total_training_steps=-1)
             model = replace(self, workload=replace(self.workload, dataset=files, train=one_epoch))
-            longer = model.run(
-                ranks, speed=speed, most_rows=min(most_rows, 30_000), shrinks=True, seed=seed, lengthens=False
-            )
+            most_rows = min(most_rows, 30_000)
+            lengthen = partial(model.run, ranks, speed=speed, most_rows=most_rows, shrinks=True, seed=seed)
         metric, synchronous = self.workload.metric, self.workload.train.synchronous
         counted = min(block.steps for epoch in job.schedule for block in epoch.blocks)
         counted -= metric.exclude_start_steps + metric.exclude_end_steps
@@ -189,7 +180,7 @@ class Model:
             planned_steps=sum(epoch.steps for epoch in job.schedule),
             read_ahead=counted <= (window + 1 if window and not synchronous else window),
             storage_percent=100.0 * float(rate.max()) / demand,
-            longer=longer,
+            lengthen=lengthen,
         )
 
     def _refuse_too_short(self, job: TrainingJob) -> None:
@@ -240,17 +231,17 @@ class Model:
         random = np.random.default_rng([seed, job.ranks])
         parts, start, costs = [], 0.0, calibration.costs
         for epoch in epochs:
-            app_bytes = calibration.bytes_factor * batch_bytes(plan, self._by_file, epoch.number, epoch.steps)
+            app_bytes = calibration.bytes_factor * batches.batch_bytes(plan, self._by_file, epoch.number, epoch.steps)
             work = _draw_work(calibration, plan.batch_size, app_bytes.shape, random)
             decode = plan.batch_size * calibration.decode_seconds_per_sample
-            preprocessing = preprocessing_seconds(self.workload, app_bytes.shape, random)
+            preprocessing = batches.preprocessing_seconds(self.workload, app_bytes.shape, random)
             sleeps = reader.preprocess == "sleep"
             on_core = decode + (np.zeros_like(preprocessing) if sleeps else preprocessing)
             scene = Scene(
                 work_bytes=app_bytes * work,
-                after_seconds=on_core + costs.between_seconds,
+                after_seconds=on_core,
                 asleep_seconds=preprocessing if sleeps else None,
-                compute_seconds=computation_seconds(job, epoch.number, epoch.steps),
+                compute_seconds=batches.computation_seconds(job, epoch.number, epoch.steps),
                 rate=rate,
                 workers=reader.read_threads,
                 window=job.batches_ahead,
@@ -261,7 +252,6 @@ class Model:
                     costs,
                     step_seconds=costs.step_seconds
                     + calibration.step_share * mean_seconds(self.workload.train.computation_time),
-                    hand_over_seconds=max(0.0, costs.hand_over_seconds - costs.between_seconds),
                     take_seconds=self.workload.recorded.hand_over_seconds if reader.tensors else 0.0,
                 ),
             )

@@ -17,7 +17,7 @@ from dlemu.config import load
 from dlemu.config.overrides import take_word
 from dlemu.config.schema import Storage, Workload
 from dlemu.config.workload_files import read_plain
-from dlemu.jobs.training.prediction.data_sheet import requests_of
+from dlemu.jobs.training.prediction.calibration import requests_of
 from dlemu.metrics.demand import demand
 from dlemu.metrics.verdict import Outcome
 from dlemu.report.screen import Said, Screen
@@ -120,7 +120,10 @@ def needs(source: Sequence[str] | Workload, request: PredictionRequest) -> tuple
     if isinstance(source, Workload):
         jobs, names_data = [source], True
     else:
-        settings = _settings_of_each(words)
+        settings, file = [words], next((w for w in words if w.endswith((".yaml", ".yml")) and "=" not in w), None)
+        if file is not None:  # of several jobs: the other words are settings of each
+            shared = [word for word in words if word != file]
+            settings = [[*shlex.split(job), *shared] for job in build(_Mix, read_plain(file)).jobs]
         jobs = [load(own, config_dir=request.config_dir) for own in settings]
         keys = {word.lstrip("+").partition("=")[0] for own in settings for word in own}
         names_data = not keys.isdisjoint(("dataset.data_folder", "dataset.source"))
@@ -153,15 +156,6 @@ class _Mix:
 
     jobs: tuple[str, ...]
     """The settings of each, such as `workload=unet3d ranks=8`."""
-
-
-def _settings_of_each(words: Sequence[str]) -> list[list[str]]:
-    """Return the settings of each job: of the `jobs` in a YAML file among the words, each with the other words."""
-    file = next((word for word in words if word.endswith((".yaml", ".yml")) and "=" not in word), None)
-    if file is None:
-        return [list(words)]
-    shared = [word for word in words if word != file]
-    return [[*shlex.split(job), *shared] for job in build(_Mix, read_plain(file)).jobs]
 
 
 def _needs_of(workload: Workload, request: PredictionRequest) -> Needs:

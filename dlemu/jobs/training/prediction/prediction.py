@@ -5,7 +5,6 @@ docs/prediction.md explains it. Within a schema version fields may be added; non
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
 
@@ -15,7 +14,7 @@ from dlemu.metrics.limit import What
 from dlemu.metrics.verdict import Outcome
 from dlemu.report.any_run import listed
 from dlemu.report.screen import Said, Screen, rate
-from dlemu.report.table import Table, Tone
+from dlemu.report.table import Tone
 from dlemu.report.units import with_uncertainty
 from dlemu.results.answer_files import Answer, read_answer
 from dlemu.results.figures import Emulated
@@ -190,11 +189,6 @@ def _screen(answer: Prediction, folder: str) -> Screen:
     return Screen(title=_title(answer), lines=lines, notes=answer.issues, folder=folder)
 
 
-def _sections(answer: Prediction, _: str) -> Iterator[Table]:
-    yield from listed("Each number of accelerators", answer.counts)
-    yield from listed("What the storage delivers", answer.curve)
-
-
 def _title(answer: Prediction) -> str:
     question = answer.question
     hardware = f" on {question.accelerator}" if question.accelerator else ""
@@ -204,4 +198,12 @@ def _title(answer: Prediction) -> str:
     return f"{question.workload}{hardware}{scaled(question.sample_divisor)}: predicted{hosts}"
 
 
-PARTS = Parts(read=read_prediction, answer_type=Prediction, screen=_screen, sections=_sections)
+PARTS = Parts(
+    read=read_prediction,
+    answer_type=Prediction,
+    screen=_screen,
+    sections=lambda answer, _: (
+        *listed("Each number of accelerators", answer.counts),
+        *listed("What the storage delivers", answer.curve),
+    ),
+)

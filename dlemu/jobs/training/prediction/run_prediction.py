@@ -18,8 +18,12 @@ from dlemu.config.schema import Workload
 from dlemu.jobs.training.evict import treatment_of
 from dlemu.jobs.training.pattern import MAX_SECONDS, loader_costs, measure_levels
 from dlemu.jobs.training.plan import make_job
-from dlemu.jobs.training.prediction.calibration import Calibration, given_speed, most_mb_per_second
-from dlemu.jobs.training.prediction.data_sheet import calibrate_from_drive
+from dlemu.jobs.training.prediction.calibration import (
+    Calibration,
+    calibrate_from_drive,
+    given_speed,
+    most_mb_per_second,
+)
 from dlemu.jobs.training.prediction.from_reads import calibrate_from_levels, calibrate_from_run
 from dlemu.jobs.training.prediction.from_times import ForeignRun, calibrate_from_times
 from dlemu.jobs.training.prediction.make_prediction import MOST, predict
@@ -135,14 +139,14 @@ def _not_modelled(workload: Workload, request: PredictionRequest, known: Known |
         "reader.tensors": workload.recorded.version,  # recorded with what they cost
         "checkpoint.asynchronous": not workload.workflow.checkpoint,
     }
-    wanted_values = {name: attrgetter(name)(Workload()) for name in _NOT_SIMULATED}
-    wanted_values |= {name: attrgetter(name)(measured) for name in names}
-    for name, wanted in wanted_values.items():
+    required = {name: attrgetter(name)(Workload()) for name in _NOT_SIMULATED}
+    required |= {name: attrgetter(name)(measured) for name in names}
+    for name, modelled in required.items():
         value = attrgetter(name)(workload)
-        if value != wanted and not harmless.get(name):
+        if value != modelled and not harmless.get(name):
             yield (
                 f"{name} is {str(value).lower()}, and neither the model nor {source} knows what that changes: wanted "
-                f"{str(wanted).lower()}, or a measurement with it (`dlemu train`)"
+                f"{str(modelled).lower()}, or a measurement with it (`dlemu train`)"
             )
 
 
@@ -150,15 +154,15 @@ def calibrate_by_probe(
     workload: Workload, *, readers: int = 0, most_seconds: float = MAX_SECONDS, on_event: OnEvent = ignore
 ) -> Calibration:
     """Measure the storage with the workload's reads, most precisely for `readers` (0: the fewest to saturate)."""
-    found = inspect(
+    dataset = inspect(
         workload.dataset,
         command_hint=lambda: (
             f"{datagen_command(workload)} (or add --make here, --from RESULTS of a run, or --mb-per-second X)"
         ),
         storage=workload.storage_spec,
     )
-    job = make_job(workload, 1, found, folder=os.devnull)
-    evicts = treatment_of(workload, found.total_bytes) in ("evicted", "large")
+    job = make_job(workload, 1, dataset, folder=os.devnull)
+    evicts = treatment_of(workload, dataset.total_bytes) in ("evicted", "large")
     began, others_before, levels = time.monotonic(), _others_cpu_seconds(), []
     for level in measure_levels(job, evicts=evicts, again=readers, most_seconds=most_seconds):
         on_event(PartMeasured(level, f"{count(level.readers, 'reader')} {level.mb_per_second:,.1f} MB/s"))
