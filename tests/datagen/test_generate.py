@@ -2,12 +2,10 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import itertools
 import os
 import resource
 import signal
-import subprocess
-import sys
-import textwrap
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -23,6 +21,7 @@ from datagen.layout import layouts
 from datagen.owned import part_name
 from datagen.spec import DatasetSpec
 from datagen.storage import posix
+from datagen.storage.storage_base import Bytes
 from datagen.verify import verify
 from tests.datagen.conftest import MakeSpec, make
 from tests.datasets import small_disk
@@ -86,31 +85,22 @@ def test_finish_needs_every_file(small: MakeSpec) -> None:
     assert not made.complete
 
 
-KILLED = """
-    import os, signal, sys
-    from datagen.generate import generate, prepare
-    from datagen.spec import DatasetSpec, Hdf5, ParquetSpec
-    from datagen.storage.posix import FileWriter
-    spec = eval(sys.argv[1])
-    writes = 0
-    whole = FileWriter.write
-    def write(self, data):
-        global writes
-        writes += 1
-        if writes == 22:
-            whole(self, data[: len(data) // 2])
-            os.kill(os.getpid(), signal.SIGKILL)
-        whole(self, data)
-    FileWriter.write = write
-    prepare(spec)
-    generate(spec)
-"""
-
-
 def test_killed_in_the_middle_it_goes_on(small: MakeSpec, tmp_path: Path) -> None:
     spec = small()
-    script = textwrap.dedent(KILLED)
-    assert subprocess.run([sys.executable, "-c", script, repr(spec)], check=False).returncode == -signal.SIGKILL
+    prepare(spec)
+    process = os.fork()
+    if process == 0:
+        writes, write = itertools.count(1), posix.FileWriter.write
+
+        def killed(self: posix.FileWriter, data: Bytes) -> None:
+            last = next(writes) == 22
+            write(self, data[: len(data) // 2] if last else data)
+            if last:
+                os.kill(os.getpid(), signal.SIGKILL)
+
+        posix.FileWriter.write = killed  # type: ignore[method-assign]
+        generate(spec)
+    assert os.waitpid(process, 0)[1] == signal.SIGKILL
     done = [path for path in paths(spec) if os.path.exists(path)]
     assert 0 < len(done) < 9
     assert any(name.endswith(".part") for name in os.listdir(layouts(spec)[0].folder))
