@@ -18,7 +18,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from datagen.errors import DatasetError, UserError
+from datagen import manifest
+from datagen.errors import DatasetError, ServerError, UserError
 from datagen.fetch import Fetcher, FetchSpec
 from datagen.inspection import inspect
 from datagen.layout import Layout
@@ -135,21 +136,23 @@ def _idle(storage: Any) -> Any:
         (403, "AccessDenied", "these credentials are not allowed to do that: let them list, read and write"),
         (301, "PermanentRedirect", "the bucket is in region 'eu-west-1': set .*region"),
         (301, "", "the bucket is in another region: set .*region"),
-        (
-            405,
-            "MethodNotAllowed",
-            r"405 MethodNotAllowed \(as asked\): the server refuses the request; wanted an S3 server",
-        ),
+        (405, "MethodNotAllowed", r"405 MethodNotAllowed \(as asked\): the server refuses .*; wanted an S3 server"),
+        (403, "RequestTimeTooSkewed", r"the clocks of this host and of the server differ too much: set them \(ntp\)"),
+        (403, "ExpiredToken", "the credentials have expired and can't be renewed"),
     ],
 )
 def test_what_is_no_use_asking_again_is_told_at_once(status: int, code: str, words: str) -> None:
-    headers = {"x-amz-bucket-region": "eu-west-1"} if code == "PermanentRedirect" and status == 301 else {}
+    headers = {"x-amz-bucket-region": "eu-west-1"} if code == "PermanentRedirect" else {}
     with own_server(fault=lambda request: fault("error", status=status, code=code, headers=headers)) as server:
         storage = storage_of(server)
         with pytest.raises(UserError, match=words) as told:
             storage.is_folder("data")
         assert len(server.requests) == 1
         assert SECRET_KEY not in str(told.value)
+        if code in ("RequestTimeTooSkewed", "ExpiredToken", "AccessDenied"):
+            with pytest.raises(ServerError, match=words):  # nothing is said to be damaged, though a HEAD has no body
+                manifest.read("data", storage)
+            assert len(server.requests) < 9
 
 
 @pytest.mark.parametrize(
