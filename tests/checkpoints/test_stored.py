@@ -13,7 +13,7 @@ import pytest
 
 from datagen.errors import SpaceError, UserError
 from datagen.storage import posix
-from dlemu.checkpoints.io_rows import IO_DTYPE, rows_path
+from dlemu.checkpoints.io_rows import IO_COLUMNS, IO_DTYPE, read_logs, rows_path
 from dlemu.checkpoints.stored import (
     BLOCKS,
     NOTE,
@@ -70,17 +70,12 @@ def test_a_file_or_a_link_in_place_of_a_folder_is_refused(tmp_path: Path) -> Non
     with pytest.raises(UserError, match="holds files that dlemu did not write"):
         claim_blocks(STORAGE, str(tmp_path), [BLOCK])
     (tmp_path / BLOCK).unlink()
-    claim_blocks(STORAGE, str(tmp_path), [BLOCK])
+    (tmp_path / "epoch_9_block_9").mkdir()
+    claim_blocks(STORAGE, str(tmp_path), [BLOCK, "epoch_9_block_9"])  # an empty folder is nobody's
     (tmp_path / "elsewhere").mkdir()
     (tmp_path / BLOCK).symlink_to("elsewhere")
     with pytest.raises(UserError, match="holds files that dlemu did not write"):
         claim_blocks(STORAGE, str(tmp_path), [BLOCK])
-
-
-def test_an_empty_folder_is_nobodys(tmp_path: Path) -> None:
-    (tmp_path / BLOCK).mkdir()
-    claim_blocks(STORAGE, str(tmp_path), [BLOCK])
-    assert json.loads((tmp_path / BLOCKS).read_bytes()) == [BLOCK]
 
 
 # Notes
@@ -139,6 +134,33 @@ def test_checkpoints_are_listed_by_number_and_nothing_else_is(tmp_path: Path) ->
         stored_checkpoints(STORAGE, str(tmp_path / "global_epoch1_step1"))
 
 
+def test_a_checkpoint_that_is_half_removed_is_no_whole_one(tmp_path: Path) -> None:
+    class Failing(posix.Storage):
+        left = 2
+
+        def remove(self, path: str) -> None:
+            if self.left == 0:
+                raise OSError(errno.EIO, "broken", path)
+            self.left -= 1
+            super().remove(path)
+
+    folder, names = str(tmp_path / "global_epoch1_step3"), {"0.pt", "1.pt", "2.pt"}
+    os.mkdir(folder)
+    for name in (*names, "theirs"):
+        Path(folder, name).touch()
+    write_note(STORAGE, folder, note(complete=True), fsync=False)
+    assert stored_checkpoints(STORAGE, str(tmp_path)) == [3]
+    with pytest.raises(OSError, match="broken"):
+        remove_checkpoint(Failing(), folder, names)
+    assert len(names & {*files_in(STORAGE, folder)}) == 1
+    assert read_note(STORAGE, folder) == note(), "not complete, and by which a later run knows it as its own"
+    remove_checkpoint(STORAGE, folder, names)
+    assert list(files_in(STORAGE, folder)) == ["theirs"]
+    Path(folder, "theirs").unlink()
+    remove_checkpoint(STORAGE, folder, names)
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_behind_a_link_nothing_is_removed(tmp_path: Path) -> None:
     file = saved(tmp_path, "elsewhere")
     write_note(STORAGE, str(tmp_path / "elsewhere"), note(), fsync=False)
@@ -168,6 +190,17 @@ def test_a_checkpoint_whose_note_can_not_be_marked_is_removed(
 
 
 # Rows
+
+
+def test_rows_outlive_the_rank_that_wrote_them(tmp_path: Path) -> None:
+    log = RowLog(IO_DTYPE, rows_path(str(tmp_path), 3))
+    log.add(rank=3, phase=1, checkpoint=2, bytes=77)
+    log.close()
+    with open(tmp_path / "checkpoint_00003.rows", "ab") as out:
+        out.write(b"half a row")
+    rows = read_logs(str(tmp_path))
+    assert rows.dtype.names == tuple(IO_COLUMNS)
+    assert rows[["rank", "checkpoint", "bytes"]].tolist() == [(3, 2, 77)]
 
 
 @pytest.mark.parametrize("full", ["at once", "in the middle of a row"])
