@@ -68,11 +68,8 @@ def test_a_container_sees_its_own_group_as_the_root(tmp_path: Path, root: str) -
     assert cpu_limit(proc) == 0.5
 
 
-def test_a_kernel_without_control_groups_limits_nothing(tmp_path: Path) -> None:
+def test_other_controllers_and_a_kernel_without_any_limit_nothing(tmp_path: Path) -> None:
     assert cpu_limit(str(tmp_path)) is None
-
-
-def test_the_other_controllers_are_not_asked(tmp_path: Path) -> None:
     line = V1_MOUNT.replace("cpu,cpuacct", "cpuset")
     files = {"job/cpu.cfs_quota_us": "50000", "job/cpu.cfs_period_us": "100000"}
     assert cpu_limit(made(tmp_path, group="3:cpuset:/job\n4:cpu:/job", mount_line=line, files=files)) is None

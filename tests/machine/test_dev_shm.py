@@ -5,7 +5,6 @@ from __future__ import annotations
 import mmap
 import os
 import subprocess
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -18,21 +17,17 @@ from dlemu.ranks.mpi import stale_shared_memory
 from tests.datasets import small_disk
 
 
-@pytest.fixture
-def tiny(tmp_path: Path) -> Iterator[Path]:
-    with small_disk(tmp_path, "64k") as folder:
-        yield folder
-
-
-def test_a_folder_with_room_is_no_problem(tmp_path: Path) -> None:
+def test_only_one_without_room_is_a_problem(tmp_path: Path) -> None:
     assert shared_memory_problem(str(tmp_path)) == ""
+    assert "/no/such/shm can't be written (No such file or directory)" in shared_memory_problem("/no/such/shm")
 
 
 @pytest.mark.root
-def test_a_full_or_read_only_one_is_named_with_what_to_do(tiny: Path) -> None:
-    assert f"{tiny} is full (65536 bytes left): free some" in shared_memory_problem(str(tiny))
-    subprocess.run(["mount", "-o", "remount,ro", tiny], check=True)
-    assert f"{tiny} can't be written (Read-only file system): mount a tmpfs" in shared_memory_problem(str(tiny))
+def test_a_full_or_read_only_one_is_named_with_what_to_do(tmp_path: Path) -> None:
+    with small_disk(tmp_path, "64k") as tiny:
+        assert f"{tiny} is full (65536 bytes left): free some" in shared_memory_problem(str(tiny))
+        subprocess.run(["mount", "-o", "remount,ro", tiny], check=True)
+        assert f"{tiny} can't be written (Read-only file system): mount a tmpfs" in shared_memory_problem(str(tiny))
 
 
 def test_mpi_memory_is_stale_once_no_process_has_it_mapped(tmp_path: Path) -> None:
@@ -46,7 +41,3 @@ def test_mpi_memory_is_stale_once_no_process_has_it_mapped(tmp_path: Path) -> No
     assert str(path) in check_shared_memory(Facts(Workload()), str(tmp_path)).observed
     os.utime(path)
     assert stale_shared_memory(str(tmp_path)) == []
-
-
-def test_where_there_is_none_it_is_named() -> None:
-    assert "/no/such/shm can't be written (No such file or directory)" in shared_memory_problem("/no/such/shm")
