@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import json
 import os
 from collections.abc import Sequence
 from dataclasses import replace
@@ -19,12 +20,14 @@ from datagen.spec import Compression, DatasetSpec, Hdf5, ParquetColumn, ParquetS
 from datagen.storage import memory
 from datagen.storage.storage_base import StorageBase, open_storage
 from datagen.verify import verify
+from tests.datagen import byte_oracle
 from tests.datagen.byte_oracle import Recorded
 from tests.datagen.conftest import fetch_of, fetched, make
 from tests.datasets import format_named, formats_with_files, make_files, storage_named
 from tests.object_stores import storage_of
 
 FORMATS = formats_with_files()
+KNOWN = json.loads(byte_oracle.ORACLE.read_text())
 FILES = 3
 PLACES = 24
 """Places of a file at which it is cut or changed, beside its first and last bytes."""
@@ -95,6 +98,16 @@ class Dataset:
             except DatasetError as error:
                 found.add("error" if self.first_file in str(error) else "an error that names no file")
         return found
+
+
+@pytest.mark.parametrize("case", byte_oracle.cases(), ids=lambda case: case.name)
+def test_bytes_and_read_calls_are_as_they_were(case: byte_oracle.Case, tmp_path: Path) -> None:
+    found, made_with = byte_oracle.record(case, tmp_path), KNOWN["versions"]
+    assert byte_oracle.comparable(case, found, made_with) == byte_oracle.comparable(case, KNOWN[case.name], made_with)
+
+
+def test_nothing_is_left_in_the_oracle_that_is_no_longer_made() -> None:
+    assert KNOWN.keys() - {"versions"} == {case.name for case in byte_oracle.cases()}
 
 
 @each_case

@@ -1,3 +1,5 @@
+"""What is found of a dataset, made by dlemu or by DLIO, and what its manifest says of it."""
+
 from __future__ import annotations
 
 import os
@@ -10,10 +12,12 @@ import pytest
 from datagen.errors import DatasetError, UserError
 from datagen.inspection import inspect
 from datagen.layout import layouts
-from datagen.manifest import MANIFEST_NAME, read
+from datagen.manifest import MANIFEST_NAME, Manifest, read, write
 from datagen.spec import DatasetSpec, ParquetColumn, ParquetSpec
 from datagen.storage import posix
 from tests.datagen.conftest import MakeSpec, make
+
+STORAGE = posix.Storage()
 
 
 def as_if_by_dlio(spec: DatasetSpec) -> None:
@@ -32,7 +36,7 @@ def test_what_was_made_is_found(small: MakeSpec) -> None:
     assert found.max_file_bytes == max(sizes)
     assert found.total_bytes == sum(sizes)
     assert found.notes == ()
-    manifest = read(spec.data_folder, posix.Storage())
+    manifest = read(spec.data_folder, STORAGE)
     assert manifest is not None
     assert found.manifest == manifest
     assert (manifest.complete, manifest.files, manifest.bytes) == (True, 9, sum(sizes))
@@ -159,3 +163,38 @@ def test_what_a_workload_leaves_out_of_a_parquet_file_is_the_datasets(small: Mak
     message = fails(other, r"parquet\.row_group_size is 16 in the dataset and 32 in the settings")
     assert "parquet.columns of the dataset differs from the settings" in message
     assert len(message) < 500
+
+
+# The manifest
+
+COLUMNS = (ParquetColumn(name="id", dtype="int64"), ParquetColumn(name="label", dtype="int8", read=False))
+SPEC = DatasetSpec(format="parquet", num_files_train=3, parquet=ParquetSpec(columns=COLUMNS), seed=5)
+MADE = Manifest(spec=SPEC, complete=True, files=3, bytes=2**40, made_at="2026-01-02T03:04:05+00:00")
+
+
+def test_it_comes_back_as_it_was_written(tmp_path: Path) -> None:
+    write(str(tmp_path), MADE, STORAGE)
+    assert read(str(tmp_path), STORAGE) == replace(MADE, spec=replace(SPEC, data_folder=str(tmp_path)))
+    write(str(tmp_path), replace(MADE, complete=False), STORAGE)
+    again = read(str(tmp_path), STORAGE)
+    assert again is not None
+    assert not again.complete
+    assert [path.name for path in tmp_path.iterdir()] == [MANIFEST_NAME], "nothing half written stays"
+
+
+@pytest.mark.parametrize(
+    ("text", "named"),
+    [
+        ("", "is not a dataset's manifest"),
+        ("{}", "has schema_version None, wanted 1"),
+        ('{"schema_version": 2}', "has schema_version 2, wanted 1: another version of dlemu made the dataset"),
+        ('{"schema_version": 1, "spec": {}, "content_version": 2}', "has content_version 2, wanted 1: another version"),
+        ('{"schema_version": 1, "content_version": 1, "spec": {"fromat": "npz"}}', "is not a dataset's manifest"),
+    ],
+)
+def test_what_is_no_manifest_is_named_with_its_path(tmp_path: Path, text: str, named: str) -> None:
+    path = tmp_path / MANIFEST_NAME
+    path.write_text(text)
+    with pytest.raises(DatasetError, match=named) as caught:
+        read(str(tmp_path), STORAGE)
+    assert str(path) in str(caught.value)

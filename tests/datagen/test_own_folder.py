@@ -13,7 +13,7 @@ import shutil
 import tarfile
 import zipfile
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -26,9 +26,10 @@ from datagen.errors import DatasetError, UserError
 from datagen.fetch import Fetched, Fetcher, FetchSpec
 from datagen.formats import format_base, tfrecord, webdataset
 from datagen.formats.format_base import RecordInputs, reading
-from datagen.formats.webdataset import TAIL, TarRecords
+from datagen.formats.webdataset import BLOCK, TAIL, TarRecords
 from datagen.generate import prepare
 from datagen.inspection import Dataset, inspect
+from datagen.layout import shifted
 from datagen.own_folder import inspect_own_folder
 from datagen.spec import DatasetSpec, EngineName
 from datagen.storage.storage_base import FOLDERS
@@ -421,3 +422,45 @@ def test_tokens_in_flat_files_are_cut_into_samples_of_the_length_asked_for(tmp_p
     assert result.app_bytes == 2 * 4099
     with pytest.raises(DatasetError, match="no file has the 50000 bytes of a sample: set"):
         inspect_own_folder(replace(spec, record_length_bytes=50_000), FOLDERS)
+
+
+# Streams of records: one bad header among many
+
+
+def tar(sizes: Sequence[int] = (700,) * 6) -> bytearray:
+    out = io.BytesIO()
+    with tarfile.open(fileobj=out, mode="w", format=tarfile.USTAR_FORMAT) as archive:
+        for number, size in enumerate(sizes):
+            member = tarfile.TarInfo(f"{number}.jpg")
+            member.size, member.mtime = size, number
+            archive.addfile(member, io.BytesIO(bytes(size)))
+    return bytearray(out.getvalue()[: len(sizes) * 3 * BLOCK] + TAIL)
+
+
+def outcome(data: bytearray, first: int, count: int, path: str) -> list[list[int]] | str:
+    """Return what a run of samples gives: places in the file, or why there are none."""
+    begin, whole = first * 3 * BLOCK, count * 3 * BLOCK
+    records = TarRecords(RecordInputs(MemorySource(bytes(data), path), 6, lambda _: None))
+    try:
+        with reading(path):
+            places = np.asarray(records.samples(first, count, memoryview(data)[begin : begin + whole], False))
+    except DatasetError as error:
+        return str(error).replace(path, "")
+    moved: list[list[int]] = shifted(places, begin).tolist()
+    return moved
+
+
+@pytest.mark.parametrize("field", [0, 124, 148, 156, 257, 511])
+@pytest.mark.parametrize("summed", [True, False])
+@pytest.mark.parametrize("value", [0, ord("3"), 255])
+def test_a_changed_header_is_found_among_others(field: int, summed: bool, value: int) -> None:
+    """As if each sample were read alone, whether the checksum is that of the change or not."""
+    data, at = tar(), 4 * 3 * BLOCK
+    data[at + field] = value
+    if summed and not 148 <= field < 156:
+        data[at + 148 : at + 156] = b" " * 8
+        data[at + 148 : at + 156] = b"%06o\0 " % sum(data[at : at + BLOCK])
+    path = f"s3://bucket/{field}-{summed}-{value}"
+    alone = [outcome(data, number, 1, f"{path}-{number}") for number in range(6)]
+    wanted = next((one for one in alone if isinstance(one, str)), [one[0] for one in alone])
+    assert outcome(data, 0, 6, path) == wanted

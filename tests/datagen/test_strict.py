@@ -1,109 +1,64 @@
+"""Settings are taken as they are meant or refused with what was seen, what was wanted and where."""
+
 from __future__ import annotations
 
 import contextlib
-from dataclasses import dataclass, field, replace
-from typing import Any, Literal
+from dataclasses import fields, replace
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from datagen.errors import UserError
-from datagen.spec import DatasetSpec, build
+from datagen.spec import DatasetSpec, ParquetColumn, ParquetSpec, build
 
 
-@dataclass(frozen=True)
-class Pace:
-    seconds: float
-
-    @classmethod
-    def from_value(cls, value: object, where: str) -> Pace:
-        if isinstance(value, int | float):
-            return cls(float(value))
-        raise UserError(f"{where} is no pace")
-
-
-@dataclass(frozen=True)
-class Inner:
-    batch_size: int = 1
-    kind: Literal["off", "seed", "random"] = "off"
-    exact: bool = False
-    pace: Pace = field(default=Pace(0))
-
-
-@dataclass(frozen=True)
-class Entry:
-    size: int
-    name: str = ""
-
-
-@dataclass(frozen=True)
-class Root:
-    reader: Inner = field(default=Inner())
-    epochs: int = 1
-    share: float = 0.5
-    limit: int | None = None
-    names: tuple[str, ...] = ()
-    entries: dict[str, Entry] = field(default_factory=dict)
-    free: dict[str, object] = field(default_factory=dict)
-
-
-def problems(mapping: dict[str, Any]) -> str:
-    with pytest.raises(UserError) as caught:
-        build(Root, mapping)
-    return str(caught.value)
-
-
-def test_builds_the_whole_tree() -> None:
+def test_values_become_those_of_their_fields() -> None:
     made = build(
-        Root,
+        DatasetSpec,
         {
-            "reader": {"batch_size": 4.0, "kind": "seed", "exact": True, "pace": 3},
-            "epochs": 1e6,
-            "share": 1,
-            "names": ["a", "b"],
-            "entries": {"x": {"size": 2}},
-            "free": {"any": [1, {"thing": None}]},
+            "num_files_train": 1e6,
+            "record_length_bytes": 1,
+            "record_dims": [2, 3],
+            "enable_chunking": True,
+            "compression": "gzip",
+            "parquet": {"columns": [{"name": "a"}, {"name": "b", "size": 4.0}]},
         },
     )
-    assert made == Root(
-        reader=Inner(4, "seed", True, Pace(3.0)),
-        epochs=1_000_000,
-        share=1.0,
-        names=("a", "b"),
-        entries={"x": Entry(2)},
-        free={"any": [1, {"thing": None}]},
+    columns = (ParquetColumn(name="a"), ParquetColumn(name="b", size=4))
+    assert made == DatasetSpec(
+        num_files_train=1_000_000,
+        record_length_bytes=1.0,
+        record_dims=(2, 3),
+        enable_chunking=True,
+        compression="gzip",
+        parquet=ParquetSpec(columns=columns),
     )
-    assert isinstance(made.epochs, int)
-    assert isinstance(made.share, float)
-
-
-def test_nearest_key_of_the_section() -> None:
-    assert problems({"reader": {"batchsize": 1}}) == "unknown key reader.batchsize: did you mean reader.batch_size?"
-
-
-def test_key_of_another_section_is_sent_there() -> None:
-    assert problems({"batch_size": 1}) == "unknown key batch_size: it belongs at reader.batch_size"
-    assert problems({"reader": {"epochs": 1}}) == "unknown key reader.epochs: it belongs at epochs"
-    assert problems({"bacth_size": 1}) == "unknown key bacth_size: did you mean reader.batch_size?"
+    assert (type(made.num_files_train), type(made.record_length_bytes)) == (int, float)
 
 
 @pytest.mark.parametrize(
     ("mapping", "message"),
     [
-        ({"epochs": "five"}, "epochs is 'five': wanted int"),
-        ({"epochs": 1.5}, "epochs is 1.5: wanted int"),
-        ({"epochs": True}, "epochs is True: wanted int"),
-        ({"names": ["a", 1]}, "names[1] is 1: wanted str"),
-        ({"reader": {"exact": 1}}, "reader.exact is 1: wanted bool"),
-        ({"reader": {"kind": "sed"}}, "reader.kind is 'sed': wanted one of off, seed, random (did you mean seed?)"),
-        ({"reader": {"pace": "x"}}, "reader.pace is no pace"),
-        ({"reader": 3}, "reader is 3: wanted object"),
-        ({"entries": {"x": {}}}, "entries.x.size is missing"),
+        ({"num_files_train": "five"}, "num_files_train is 'five': wanted int"),
+        ({"num_files_train": 1.5}, "num_files_train is 1.5: wanted int"),
+        ({"num_files_train": True}, "num_files_train is True: wanted int"),
+        ({"record_dims": [1, "a"]}, "record_dims[1] is 'a': wanted int"),
+        ({"enable_chunking": 1}, "enable_chunking is 1: wanted bool"),
+        ({"source": "foldr"}, "source is 'foldr': wanted one of generated, folder (did you mean folder?)"),
+        ({"parquet": 3}, "parquet is 3: wanted object"),
+        ({"parquet": {"columns": [{}]}}, "parquet.columns[0].name is missing"),
+        ({"parquet": {"row_groupsize": 1}}, "unknown key parquet.row_groupsize: did you mean parquet.row_group_size?"),
+        ({"row_group_size": 1}, "unknown key row_group_size: it belongs at parquet.row_group_size"),
+        ({"parquet": {"file_prefix": "a"}}, "unknown key parquet.file_prefix: it belongs at file_prefix"),
+        ({"row_gruop_size": 1}, "unknown key row_gruop_size: did you mean parquet.row_group_size?"),
     ],
 )
 def test_wrong_values_say_seen_and_wanted(mapping: dict[str, Any], message: str) -> None:
-    assert problems(mapping) == message
+    with pytest.raises(UserError) as caught:
+        build(DatasetSpec, mapping)
+    assert str(caught.value) == message
 
 
 values = st.recursive(
@@ -113,12 +68,12 @@ values = st.recursive(
 )
 
 
-@given(st.dictionaries(st.sampled_from(["reader", "epochs", "share", "limit", "names", "entries", "x"]), values))
-def test_any_mapping_gives_a_root_or_a_user_error(mapping: dict[str, object]) -> None:
+@given(st.dictionaries(st.sampled_from([*(field.name for field in fields(DatasetSpec)), "x"]), values))
+def test_any_mapping_gives_settings_or_a_user_error(mapping: dict[str, object]) -> None:
     made = None
     with contextlib.suppress(UserError):  # any other exception fails the test
-        made = build(Root, mapping)
-    assert made is None or isinstance(made.epochs, int)
+        made = build(DatasetSpec, mapping)
+    assert made is None or isinstance(made.num_files_train, int)
 
 
 def test_check_names_every_impossible_value() -> None:
