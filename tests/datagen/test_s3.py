@@ -58,41 +58,37 @@ def read(storage: StorageBase, path: str, *, whole: bool = True, most_bytes: int
     return bytes(buffer[:got])
 
 
-def first_of(kind: str, method: str = "GET", times: int = 1, **words: Any) -> Callable[[Any], Any]:
+def first_of(kind: str, method: str, times: int, **words: Any) -> Callable[[Any], Any]:
     """Return a fault of the first requests of a method."""
-    left = [times]
-
-    def decide(request: Any) -> Any:
-        if request.method != method or left[0] == 0:
-            return None
-        left[0] -= 1
-        return fault(kind, **words)
-
-    return decide
+    turns = iter(range(times))
+    return lambda request: fault(kind, **words) if request.method == method and next(turns, None) is not None else None
 
 
-@pytest.mark.parametrize(
-    ("kind", "words"),
-    [
-        ("error", {"status": 503}),
-        ("error", {"status": 500, "code": "InternalError"}),
-        ("error", {"status": 429, "code": "SlowDown"}),
-        ("error", {"status": 400, "code": "RequestTimeout"}),
-        ("drop", {}),
-        ("cut", {}),
-        ("hang", {}),
-        ("drip", {}),
-        ("garbage", {}),
-    ],
-)
+TROUBLES: list[tuple[str, str, dict[str, Any]]] = [
+    ("GET", "error", {"status": 503}),
+    ("GET", "error", {"status": 500, "code": "InternalError"}),
+    ("GET", "error", {"status": 429, "code": "SlowDown"}),
+    ("GET", "error", {"status": 400, "code": "RequestTimeout"}),
+    *(("GET", kind, {}) for kind in ("drop", "cut", "hang", "drip", "garbage")),
+    ("PUT", "error", {"status": 503}),
+    ("PUT", "error", {"status": 400, "code": "XAmzContentSHA256Mismatch"}),  # it did not arrive as it was sent
+    ("PUT", "drop", {}),
+    ("PUT", "hang", {}),
+    ("POST", "error", {"status": 500, "code": "InternalError"}),
+    ("POST", "error", {"status": 200, "code": "InternalError"}),  # a success that turns out to be none
+]
+
+
+@pytest.mark.parametrize(("method", "kind", "words"), TROUBLES, ids=str)
 @pytest.mark.parametrize("range_bytes", [0, 100_000])
 def test_what_goes_wrong_twice_is_asked_again_and_counted(
-    server: Any, kind: str, words: dict[str, Any], range_bytes: int
+    server: Any, method: str, kind: str, words: dict[str, Any], range_bytes: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr("datagen.storage.s3.PART_BYTES", 200_000)
     storage = storage_of(server, options=FAST, range_bytes=range_bytes, io_depth=3)
+    server.behaviour.fault = first_of(kind, method, times=2, **words)
     write(storage, "a")
-    server.behaviour.fault = first_of(kind, times=2, **words)
-    assert read(storage, "a") == DATA
+    assert read(storage, "a") == server.objects["a"] == DATA
     assert counts_of(storage)["retried"] == counts_of(storage)["failed"] == 2
     assert counts_of(storage)["slow_down"] == (2 if words.get("status") in (503, 429) else 0)
     assert counts_of(storage)["in_flight"] == 0
@@ -112,7 +108,7 @@ def test_what_goes_wrong_twice_is_asked_again_and_counted(
 def test_what_goes_wrong_always_ends_with_what_it_was(server: Any, kind: str, reason: str) -> None:
     storage = storage_of(server, options={"timeout_seconds": 0.2, "s3_max_attempts": 2})
     write(storage, "a")
-    server.behaviour.fault = first_of(kind, times=99)
+    server.behaviour.fault = first_of(kind, "GET", times=99)
     began = time.monotonic()
     words = rf"GET s3://bucket/a at http://.* failed 2 times, the last time because of: {reason}\. Check whether"
     with pytest.raises(DatasetError, match=words):
@@ -153,28 +149,6 @@ def test_what_is_no_use_asking_again_is_told_at_once(status: int, code: str, wor
             with pytest.raises(ServerError, match=words):  # nothing is said to be damaged, though a HEAD has no body
                 manifest.read("data", storage)
             assert len(server.requests) < 9
-
-
-@pytest.mark.parametrize(
-    ("method", "kind", "words"),
-    [
-        ("PUT", "error", {"status": 503}),
-        ("PUT", "error", {"status": 400, "code": "XAmzContentSHA256Mismatch"}),  # it did not arrive as it was sent
-        ("PUT", "drop", {}),
-        ("PUT", "hang", {}),
-        ("POST", "error", {"status": 500, "code": "InternalError"}),
-        ("POST", "error", {"status": 200, "code": "InternalError"}),  # a success that turns out to be none
-    ],
-)
-def test_an_upload_that_is_troubled_is_sent_again_and_counted(
-    server: Any, monkeypatch: pytest.MonkeyPatch, method: str, kind: str, words: dict[str, Any]
-) -> None:
-    monkeypatch.setattr("datagen.storage.s3.PART_BYTES", 200_000)
-    storage = storage_of(server, options=FAST)
-    server.behaviour.fault = first_of(kind, method, times=2, **words)
-    write(storage, "a")
-    assert server.objects == {"a": DATA}
-    assert counts_of(storage)["retried"] == counts_of(storage)["failed"] == 2
 
 
 def test_an_object_that_stops_after_it_came_steadily_is_given_up(server: Any) -> None:

@@ -15,7 +15,7 @@ from datagen.formats.tfrecord import Format, TfrecordFile, masked_crc
 from datagen.inspection import inspect
 from datagen.layout import layouts
 from datagen.spec import DatasetSpec
-from tests.datagen.conftest import MakeSpec, fetch_of, fetched, make
+from tests.datagen.conftest import MakeSpec, make
 from tests.datagen.sources import MemorySource, payload, record_file, records_of
 
 SHAPES = st.tuples(st.integers(1, 60), st.integers(1, 60))
@@ -114,16 +114,6 @@ def test_the_index_is_where_dlio_has_it_and_sets_of_others_need_none(small: Make
     Path(spec.data_folder, "dlemu.json").unlink()
     Path(index_path(spec, 1)).unlink()
     assert inspect(spec).max_record_bytes == most > spec.record_length_bytes
-
-
-def test_records_of_others_set_the_size_of_a_slot(small: MakeSpec) -> None:
-    spec = small(format="tfrecord", num_files_train=1, num_files_eval=0, num_samples_per_file=5)
-    path = Path(layouts(spec)[0].path(0))
-    path.parent.mkdir(parents=True)
-    path.write_bytes(b"".join(UNEQUAL))
-    fetch = fetch_of(spec)
-    assert fetch.found.max_record_bytes == 99 + 16
-    assert fetched(fetch, [4, 0, 1, 2, 3])[1] == [b"\xff" * n for n in (99, 30, 1, 50, 0)]
 
 
 def test_fewer_records_than_stated() -> None:
