@@ -157,7 +157,7 @@ def test_the_usual_library_call_reads_the_same_and_bytes_are_counted(case: Case,
     assert by_library.app_bytes > least or case.format == "mmap_indexed_binary"  # the kernel counts no page faults
 
 
-@pytest.mark.parametrize("storage", ["memory", "posix", "direct"])
+@pytest.mark.parametrize("storage", ["memory", "direct"])
 @each_case
 def test_no_call_asks_for_more_than_the_transfer_size(case: Case, storage: str, tmp_path: Path) -> None:
     dataset = Dataset(case, tmp_path)

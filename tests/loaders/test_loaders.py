@@ -261,7 +261,7 @@ def test_null_storage_has_the_same_batches_and_no_bytes(name: str, dataset_for: 
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("context", ["fork", "forkserver", "spawn"])
+@pytest.mark.parametrize("context", ["forkserver", "spawn"])  # the others of this file fork
 def test_workers_started_in_any_way_deliver_the_same(context: str, dataset: DatasetSpec) -> None:
     spec = make_spec(dataset, multiprocessing_context=context, verify=True)
     for loader in started("pytorch", spec):
