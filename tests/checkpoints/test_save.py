@@ -7,6 +7,7 @@ import os
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal, cast
+from unittest.mock import Mock
 
 import pytest
 
@@ -98,10 +99,7 @@ def test_one_of_an_earlier_run_makes_way_before_the_next_is_written(tmp_path: Pa
 def test_what_the_system_has_against_it_is_told_and_nothing_is_left(
     call: str, number: int, error: type[UserError], message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def fail(*_: object) -> int:
-        raise OSError(number, os.strerror(number))
-
-    monkeypatch.setattr(os, call, fail)
+    monkeypatch.setattr(os, call, Mock(side_effect=OSError(number, os.strerror(number))))
     with pytest.raises(error, match=message):
         save(posix.Storage(), str(tmp_path))
     assert not [path for path in tmp_path.rglob("*") if path.is_file()]
@@ -136,7 +134,7 @@ def test_a_disk_that_fills_while_training_goes_on_is_told_when_the_next_one_is_w
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     saver = saver_of(posix.Storage(), [150, 400, 900], str(tmp_path / "saved"), asynchronous=True)
-    monkeypatch.setattr(os, "pwrite", lambda *_: (_ for _ in ()).throw(OSError(errno.ENOSPC, "full")))
+    monkeypatch.setattr(os, "pwrite", Mock(side_effect=OSError(errno.ENOSPC, "full")))
     saver.save(1, 1)
     with pytest.raises(SpaceError, match="the disk is full"):
         saver.save(1, 2)

@@ -8,6 +8,7 @@ import os
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
@@ -181,9 +182,7 @@ def test_a_checkpoint_whose_note_can_not_be_marked_is_removed(
     if damaged:
         (file.parent / NOTE).write_text("{")
 
-    def fail(*_: Any, **__: Any) -> None:
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
+    fail = Mock(side_effect=OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)))
     monkeypatch.setattr("dlemu.checkpoints.stored.write_whole", fail)
     remove_checkpoint(STORAGE, str(file.parent), {file.name})
     assert not file.parent.exists()
@@ -205,11 +204,9 @@ def test_rows_outlive_the_rank_that_wrote_them(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("full", ["at once", "in the middle of a row"])
 def test_a_disk_without_room_for_a_row_is_named(full: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def write(_descriptor: int, data: bytes) -> int:
-        if full == "at once":
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-        return len(data) - 1
-
+    write = Mock(side_effect=OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)))
+    if full != "at once":
+        write = Mock(side_effect=lambda _descriptor, data: len(data) - 1)
     log = RowLog(IO_DTYPE, rows_path(str(tmp_path), 3))
     monkeypatch.setattr(os, "write", write)
     words = "checkpoint_00003.rows could not be written: No space left on device; free some space, or set output.folder"

@@ -127,9 +127,7 @@ def test_pictures_of_others_are_found_in_class_folders_and_without_them(
     found = inspect(spec).train
     assert sorted(found.path(i) for i in range(4)) == sorted(map(str, Path(spec.data_folder).rglob("*.*")))
     fails(replace(spec, num_files_train=64), "holds 4 jpeg files, 64 requested.* set dataset.num_files_train=4")
-    fails(
-        replace(spec, format="npz"), "none of .npz: set dataset.format=jpeg, or dataset.data_folder to another folder"
-    )
+    fails(replace(spec, format="npz"), "none of .npz: set dataset.format=jpeg, or dataset.data_folder to another")
 
 
 def test_pictures_for_validation_are_not_trained_on(small: MakeSpec) -> None:

@@ -4,7 +4,7 @@ from itertools import combinations, pairwise
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from datagen.errors import DatasetError
@@ -102,6 +102,7 @@ def test_planning_ahead_gives_the_same_batches(plan: Plan, rank: int, steps: lis
         assert ahead.batch(2, step)[1] == hash_samples(mine.sample_ids(2, step))
 
 
+@settings(max_examples=40)
 @given(plan=plans, epoch=st.integers(1, 3))
 def test_a_file_shuffle_moves_whole_files_however_many_samples_are_asked_for(plan: Plan, epoch: int) -> None:
     plan = replace(plan, file_shuffle=True, sample_shuffle=False)

@@ -8,6 +8,7 @@ import re
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -229,10 +230,7 @@ def test_writes_that_are_not_known_to_be_steady_say_so(
 def test_a_full_disk_of_results_neither_ends_nor_hides_a_probe(
     measured: list[Any], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    def refuse(*_: object) -> None:
-        raise SpaceError("the disk is full")
-
-    monkeypatch.setattr(run_probe, "save_answer", refuse)
+    monkeypatch.setattr(run_probe, "save_answer", Mock(side_effect=SpaceError("the disk is full")))
     words = f"--sizes 4k --depths 1,4 --engine threads --file-size 1m --output {tmp_path}/r"
     ended = CliRunner().invoke(command, [str(tmp_path), *words.split()])
     assert isinstance(ended.exception, SpaceError)
