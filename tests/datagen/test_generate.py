@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
-from unittest.mock import Mock
+from unittest.mock import Mock, patch
 
 import pytest
 
@@ -102,8 +102,8 @@ def test_killed_in_the_middle_it_goes_on(small: MakeSpec, tmp_path: Path) -> Non
             if last:
                 os.kill(os.getpid(), signal.SIGKILL)
 
-        posix.FileWriter.write = killed  # type: ignore[method-assign]
-        generate(spec)
+        with patch.object(posix.FileWriter, "write", killed):
+            generate(spec)
     assert os.waitpid(process, 0)[1] == signal.SIGKILL
     done = [path for path in paths(spec) if os.path.exists(path)]
     assert 0 < len(done) < 9

@@ -27,10 +27,10 @@ from dlemu.jobs.training.plan import TrainingJob, make_job
 from dlemu.jobs.training.steplog import STEP_DTYPE
 from dlemu.loaders.loader_base import Batch, Loader, LoaderSpec, TimedBatches
 from dlemu.loaders.traits_base import traits_of
+from dlemu.machine.environment import installed_version
 from dlemu.metrics.cache import each_sample_once
 from dlemu.plan.samples import hash_samples
 from tests.datasets import make_dataset
-from tests.loaders import skip_without_framework
 
 BATCH, RANKS = 4, 2
 ALL = names("dlemu.loaders")
@@ -81,10 +81,12 @@ def dataset(dataset_for: Datasets) -> DatasetSpec:
 def _framework(request: pytest.FixtureRequest) -> None:
     """Skip what the loader has no framework or no reader for."""
     if "name" in request.fixturenames:
-        skip_without_framework(name := request.getfixturevalue("name"))
+        traits = traits_of(request.getfixturevalue("name"))
+        if traits.packages and not any(map(installed_version, traits.packages)):
+            pytest.skip(f"{traits.framework} is not installed: pip install 'dlemu[{traits.extra}]'")
         if "any_dataset" in request.fixturenames:
             workload = Workload(dataset=request.getfixturevalue("any_dataset"))
-            for problem in traits_of(name).problems(workload):
+            for problem in traits.problems(workload):
                 pytest.skip(problem)
 
 

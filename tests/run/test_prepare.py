@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 import shutil
+from collections.abc import Callable
 from contextlib import nullcontext
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, Literal
@@ -70,9 +72,9 @@ def test_ranks_that_hold_no_whole_copies_of_the_model_are_refused_before_data_is
         words = ["model.parallelism.tensor=4", "model.num_layers=8", "workflow.checkpoint=true", f"ranks={ranks}"]
         workload = load(settings(tmp_path, *words, "dataset.num_files_train=99"))
         alone = load([*words, "workflow.train=false", "checkpoint.num_checkpoints_write=1"])
-        looks = [
-            lambda workload=workload, ranks=ranks: check_before_making(workload, ranks),
-            *(lambda one=one: check_configuration(Facts(one)) for one in (workload, alone)),
+        looks: list[Callable[[], object]] = [
+            partial(check_before_making, workload, ranks),
+            *(partial(check_configuration, Facts(one)) for one in (workload, alone)),
         ]
         for look in looks:
             with pytest.raises(UserError, match="not a multiple of the 4 ranks") if refused else nullcontext():

@@ -246,7 +246,7 @@ def test_a_results_folder_preserves_telemetry(names: tuple[str, ...], readings: 
     heads = msgspec.json.decode(msgspec.json.encode([one.head for one in telemetry]), type=tuple[RecorderHead, ...])
     found = from_tables(heads, pq.read_table(tmp_path / "telemetry.parquet"))
     for one, other in zip(found, telemetry, strict=True):
-        assert (one.head, one.series, one.which.dtype) == (other.head, other.series, np.int32)
+        assert (one.head, one.series, one.which.dtype) == (other.head, other.series, np.dtype(np.int32))
         for name in ("which", "time_ns", "value"):
             assert getattr(one, name).tolist() == getattr(other, name).tolist()
 
