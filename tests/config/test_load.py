@@ -171,6 +171,11 @@ def test_hydras_run_folder_is_the_output_folder() -> None:
         (["workload=unet3d", "scale=laptp"], "did you mean laptop?"),
         (["scale=laptop"], "'default' has no scales"),
         (["reader.data_loader=null"], "reader.data_loader is empty: wanted str"),
+        (["accelerators={x: {batch_size: 2}}"], "accelerators.x.computation_time is missing"),
+        (
+            ["accelerators={x: {batch_size: 2, computation_time: slow}}"],
+            "accelerators.x.computation_time is 'slow' (str)",
+        ),
         (["reader.file_shuffle=null"], "reader.file_shuffle is empty: wanted one of off, seed, random"),
         (["dataset.data_folder=null"], "dataset.data_folder is empty: wanted str"),
         (["workload=nowhere/x.yaml"], "workload=nowhere/x.yaml: there is no such file"),

@@ -83,11 +83,11 @@ def fails(spec: DatasetSpec, match: str) -> str:
 
 
 def test_no_folder_and_an_empty_one_are_said_to_be_that(small: MakeSpec) -> None:
-    spec = small()
-    assert "Make it with: dlemu datagen workload=w" in fails(spec, "is not a folder")
+    spec, advice = small(), "Make it with: dlemu datagen workload=w"
+    assert advice in fails(spec, "is not a folder")
     Path(spec.data_folder).mkdir(parents=True)
     Path(spec.data_folder, ".hidden").touch()
-    assert "Make it with: dlemu datagen workload=w" in fails(spec, f"no dataset in {spec.data_folder}: it is empty")
+    assert advice in fails(spec, f"no dataset in {spec.data_folder}: it is empty")
 
 
 def test_missing_files_are_named(small: MakeSpec) -> None:

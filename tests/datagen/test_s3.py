@@ -23,7 +23,6 @@ from datagen.errors import DatasetError, ServerError, UserError
 from datagen.fetch import Fetcher, FetchSpec
 from datagen.inspection import inspect
 from datagen.layout import Layout
-from datagen.registry import library
 from datagen.scan import sizes_on_disk
 from datagen.spec import DatasetSpec
 from datagen.storage import _http_exchange, _request_counts, _s3_client
@@ -393,11 +392,9 @@ def test_keys_of_both_layouts_and_prefixes(server: Any) -> None:
 
 
 def test_the_signature_is_botocores(monkeypatch: pytest.MonkeyPatch) -> None:
-    try:
-        auth = library("botocore.auth", "s3")
-        request_of, credentials = library("botocore.awsrequest", "s3"), library("botocore.credentials", "s3")
-    except UserError as error:
-        pytest.skip(str(error))
+    auth, awsrequest, credentials = (
+        pytest.importorskip(f"botocore.{name}") for name in ("auth", "awsrequest", "credentials")
+    )
     now = [1_800_000_000.9]
     monkeypatch.setattr("datagen.storage._s3_signing.time.time", lambda: now[0])
     query = [("prefix", "a b/ü&="), ("list-type", "2"), ("uploads", "")]
@@ -415,7 +412,7 @@ def test_the_signature_is_botocores(monkeypatch: pytest.MonkeyPatch) -> None:
             now[0] += seconds
             lines = signer.lines(method, host, path, query_text(asked), payload)
             ours = dict(line.split(": ", 1) for line in lines.splitlines())
-            request = request_of.AWSRequest(method, f"http://{host}{path}", params=dict(asked))
+            request = awsrequest.AWSRequest(method, f"http://{host}{path}", params=dict(asked))
             for name, value in ours.items():
                 if name.startswith("x-amz-"):
                     request.headers[name] = value

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
 from importlib.util import find_spec
@@ -178,41 +178,27 @@ def test_preprocessing_counts_as_decoding(dataset: DatasetSpec) -> None:
     assert not next(batches(sleeping, 1)).trace.preprocess_cpu_ns
 
 
-def truncate(path: str) -> None:
-    os.truncate(path, os.path.getsize(path) - 3000)
-
-
 def flip(path: str) -> None:
-    with open(path, "r+b") as file:
-        file.seek(20_000)
-        byte = file.read(1)
-        file.seek(20_000)
-        file.write(bytes([byte[0] ^ 1]))
+    data = bytearray(Path(path).read_bytes())
+    data[20_000] ^= 1
+    Path(path).write_bytes(data)
 
 
-def shorten(path: str) -> None:
-    write_records(path, [example(0)])
-
-
-def fill_with_other_records(path: str) -> None:
-    write_records(path, [b"no Example"] * SAMPLES)
-
-
-FAULTS = {
-    os.unlink: "gone",
-    truncate: "can't read record 10",
-    flip: "can't read record 2",
-    shorten: "holds 1 records, not 11",
-    fill_with_other_records: "can't read record 0",
+FAULTS: dict[str, Callable[[str], object]] = {
+    "gone": os.unlink,
+    "can't read record 10": lambda path: os.truncate(path, os.path.getsize(path) - 3000),
+    "can't read record 2": flip,
+    "holds 1 records, not 11": lambda path: write_records(path, [example(0)]),
+    "can't read record 0": lambda path: write_records(path, [b"no Example"] * SAMPLES),
 }
 
 
-@pytest.mark.parametrize("harm", FAULTS, ids=lambda harm: harm.__name__)
-def test_a_damaged_file_is_named(harm: Any, dataset: DatasetSpec) -> None:
+@pytest.mark.parametrize("said", FAULTS)
+def test_a_damaged_file_is_named(said: str, dataset: DatasetSpec) -> None:
     write(dataset)
     victim = layouts(dataset)[0].path(4)
-    harm(victim)
-    with pytest.raises(DatasetError, match=f"{os.path.basename(victim)}: .*{FAULTS[harm]}.*dlemu datagen"):
+    FAULTS[said](victim)
+    with pytest.raises(DatasetError, match=f"{os.path.basename(victim)}: .*{said}.*dlemu datagen"):
         list(batches(make_spec(dataset, make_plan()), 15))
     with pytest.raises(DatasetError, match="the file is yours: restore it") as caught:
         list(batches(make_spec(replace(dataset, source="folder"), make_plan()), 15))
