@@ -35,23 +35,20 @@ from tests.datasets import make_dataset
 BATCH, RANKS = 4, 2
 ALL = names("dlemu.loaders")
 READING = [name for name in ALL if name != "none"]
-IN_ORDER = [name for name in READING if "npz" in (traits_of(name).formats or ["npz"])]
-"""Those that read a dataset of npz files, in the planned order."""
-POSSIBLE = [
-    spec
+IN_ORDER = [name for name in READING if not traits_of(name).formats]
+"""Those that read any format, in the planned order."""
+DATASETS = [
+    DatasetSpec(
+        format=name,
+        num_files_train=18 // samples,
+        num_samples_per_file=samples,
+        record_length_bytes=12_000,
+        parquet=ParquetSpec(row_group_size=1),  # row groups are delivered whole: let each be one sample
+    )
     for name in names("datagen.formats")
     for samples in (1, 3)
-    for spec in (
-        DatasetSpec(
-            format=name,
-            num_files_train=18 // samples,
-            num_samples_per_file=samples,
-            record_length_bytes=12_000,
-            parquet=ParquetSpec(row_group_size=1),  # row groups are delivered whole: let each be one sample
-        ),
-    )
-    if not spec.check()
 ]
+POSSIBLE = [spec for spec in DATASETS if not spec.check()]
 """Each format with one sample a file and, if it can be, with several."""
 Datasets = Callable[[str], DatasetSpec]
 
@@ -68,8 +65,8 @@ def dataset_for(tmp_path_factory: pytest.TempPathFactory) -> Datasets:
 
 
 def format_for(loader: str) -> str:
-    formats = traits_of(loader).formats
-    return "npz" if not formats or "npz" in formats else formats[-1]
+    formats = traits_of(loader).formats or ("npz",)
+    return next(name for name in ("npz", "npy", *formats) if name in formats)
 
 
 @pytest.fixture
