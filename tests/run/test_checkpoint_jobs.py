@@ -125,8 +125,6 @@ def test_ranks_of_a_larger_job_write_its_files(tmp_path: Path) -> None:
         "zero_pp_rank_1_mp_rank_1_optim_states.pt",
     ]
     assert conditions(done.summary, done.facts).work["ranks_of_job"] == 8
-    with pytest.raises(UserError, match="not a multiple of the 4 ranks that share one copy"):
-        run(tmp_path, "refused", ranks="3", **{"model.parallelism": cut})
 
 
 def test_training_goes_on_while_asynchronous_ones_drain(tmp_path: Path) -> None:

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Callable
-from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
@@ -68,17 +66,22 @@ def test_data_alone_may_be_asked_for_also_of_a_workload_that_could_not_be_traine
 
 
 def test_ranks_that_hold_no_whole_copies_of_the_model_are_refused_before_data_is_made(tmp_path: Path) -> None:
-    for ranks, refused in ((6, True), (8, False)):
+    for ranks, fit in ((6, False), (8, True)):
         words = ["model.parallelism.tensor=4", "model.num_layers=8", "workflow.checkpoint=true", f"ranks={ranks}"]
         workload = load(settings(tmp_path, *words, "dataset.num_files_train=99"))
         alone = load([*words, "workflow.train=false", "checkpoint.num_checkpoints_write=1"])
-        looks: list[Callable[[], object]] = [
+        if fit:
+            check_before_making(workload, ranks)
+            assert {check_configuration(Facts(one)).level for one in (workload, alone)} == {"ok"}
+            continue
+        for refusing in (
             partial(check_before_making, workload, ranks),
-            *(partial(check_configuration, Facts(one)) for one in (workload, alone)),
-        ]
-        for look in looks:
-            with pytest.raises(UserError, match="not a multiple of the 4 ranks") if refused else nullcontext():
-                look()
+            partial(TRAINING.plan, workload, ranks, wants_verdict=False),
+            partial(check_configuration, Facts(workload)),
+            partial(check_configuration, Facts(alone)),
+        ):
+            with pytest.raises(UserError, match="not a multiple of the 4 ranks"):
+                refusing()
 
 
 def test_too_few_samples_are_found_before_they_are_made(tmp_path: Path) -> None:
