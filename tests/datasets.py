@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from datagen import registry
-from datagen.formats.format_base import UnreadFormat
+from datagen.formats.format_base import FormatBase, UnreadFormat
 from datagen.generate import finish, generate, prepare
 from datagen.spec import DatasetSpec
 from datagen.storage.storage_base import FOLDER_TYPES, FOLDERS, StorageSpec, storage_spec
@@ -38,8 +38,12 @@ def make_files(spec: DatasetSpec, storage: StorageSpec = FOLDERS, **how: Any) ->
 
 def formats_with_files() -> list[str]:
     """Return the formats whose samples lie in files."""
-    every = registry.names("datagen.formats")
-    return [name for name in every if not isinstance(registry.find("datagen.formats", name, "Format")(), UnreadFormat)]
+    return [name for name in registry.names("datagen.formats") if not isinstance(format_named(name), UnreadFormat)]
+
+
+def format_named(name: str) -> FormatBase:
+    made: FormatBase = registry.find("datagen.formats", name, "Format")()
+    return made
 
 
 @contextmanager

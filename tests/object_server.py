@@ -21,6 +21,8 @@ from typing import BinaryIO, Literal
 from urllib.parse import parse_qsl, quote_plus, unquote
 from xml.sax.saxutils import escape
 
+Answer = tuple[int, dict[str, str], memoryview]
+"""Status, headers and body."""
 PIECE_BYTES = 256 << 10
 _LISTED = (
     "<LastModified>2026-01-01T00:00:00.000Z</LastModified><ETag>&quot;1&quot;</ETag>"
@@ -154,17 +156,11 @@ class ObjectServer:
         body = lines.read(int(headers.get("content-length", "0")))
         path, _, query = first[1].partition("?")
         bucket, _, key = unquote(path).lstrip("/").partition("/")
+        words = dict(parse_qsl(query, keep_blank_values=True))
         with self._lock:
-            request = Request(
-                number=len(self.requests) + 1,
-                method=first[0],
-                bucket=bucket,
-                key=key,
-                query=dict(parse_qsl(query, keep_blank_values=True)),
-                headers=headers,
-            )
+            number = len(self.requests) + 1
+            request = Request(number=number, method=first[0], bucket=bucket, key=key, query=words, headers=headers)
             self.requests.append(request)
-        with self._lock:
             self._in_flight += 1
             self.most_in_flight = max(self.most_in_flight, self._in_flight)
         if self.behaviour.latency_seconds:
@@ -172,35 +168,43 @@ class ObjectServer:
         with self._lock:
             self._in_flight -= 1
         fault = self.behaviour.fault(request) if self.behaviour.fault else None
-        return self._send(connection, request, *self._made(request, body, fault), fault)
+        if fault is None:
+            return self._send(connection, request, self._made(request, body))
+        if fault.kind in ("error", "body"):
+            said = _error(fault.code) if fault.kind == "error" else memoryview(fault.body)
+            return self._send(connection, request, (fault.status, fault.headers, said))
+        answer = self._made(request, body)
+        if fault.kind in ("cut", "drip", "etag"):
+            return self._send(connection, request, answer, fault.kind)
+        if fault.kind == "hang":
+            self._closed.wait(3600)
+        for piece in [b"SSH-2.0-OpenSSH_9.2p1\r\n\r\n\r\n\r\n"] if fault.kind == "garbage" else fault.raw:
+            connection.sendall(piece)
+            self.sent_bytes += len(piece)
+            if self._closed.is_set():
+                break
+        return False
 
-    def _made(self, request: Request, body: bytes, fault: Fault | None) -> tuple[int, dict[str, str], memoryview]:
-        """Return status, headers and body of an answer."""
-        if fault is not None and fault.kind == "error":
-            return fault.status, fault.headers, _error(fault.code)
-        if fault is not None and fault.kind == "body":
-            return fault.status, fault.headers, memoryview(fault.body)
+    def _made(self, request: Request, body: bytes) -> Answer:
+        """Do what is asked."""
         if request.method in ("GET", "HEAD") and request.key:
             return self._object(request)
         if request.method == "GET":
-            return (
-                200,
-                {},
-                memoryview((self._uploads() if "uploads" in request.query else self._list(request)).encode()),
-            )
-        if request.method == "DELETE":
-            if "uploadId" in request.query:
-                self.uploads.pop(request.query["uploadId"], None)
-            else:
-                self.objects.pop(request.key, None)
-                self.metadata.pop(request.key, None)
-            return 204, {}, memoryview(b"")
-        return self._stored(request, body)
+            listed = self._uploads() if "uploads" in request.query else self._list(request)
+            return 200, {}, memoryview(listed.encode())
+        if request.method != "DELETE":
+            return self._stored(request, body)
+        if "uploadId" in request.query:
+            self.uploads.pop(request.query["uploadId"], None)
+        else:
+            self.objects.pop(request.key, None)
+            self.metadata.pop(request.key, None)
+        return 204, {}, memoryview(b"")
 
     def _size(self, key: str) -> int:
         return len(self.objects[key]) if key in self.objects else self.behaviour.listed_bytes
 
-    def _object(self, request: Request) -> tuple[int, dict[str, str], memoryview]:
+    def _object(self, request: Request) -> Answer:
         data = self.objects.get(request.key)
         if data is None and request.method == "HEAD" and self.behaviour.listed_keys and "/train/" in request.key:
             return 200, {"Content-Length": str(self.behaviour.listed_bytes)}, memoryview(b"")
@@ -220,7 +224,7 @@ class ObjectServer:
         end = min(end, size - 1)
         return 206, about | {"Content-Range": f"bytes {begin}-{end}/{size}"}, view[begin : end + 1]
 
-    def _stored(self, request: Request, body: bytes) -> tuple[int, dict[str, str], memoryview]:
+    def _stored(self, request: Request, body: bytes) -> Answer:
         digest = request.headers.get("x-amz-content-sha256", "")
         if len(digest) == 64 and digest != hashlib.sha256(body).hexdigest():
             return 400, {}, _error("XAmzContentSHA256Mismatch")
@@ -255,20 +259,19 @@ class ObjectServer:
         prefix, most = request.query.get("prefix", ""), int(request.query.get("max-keys", "1000"))
         begin = int(request.query.get("continuation-token", "0"))
         total = self.behaviour.listed_keys
+        folders: list[str] = []
         if total and prefix.endswith("/train/"):
-            names = [
-                f"{prefix}img_{n:0{len(str(total))}}_of_{total}.npz" for n in range(begin, min(begin + most, total))
-            ]
-            folders: list[str] = []
+            numbers = range(begin, min(begin + most, total))
+            names = [f"{prefix}img_{number:0{len(str(total))}}_of_{total}.npz" for number in numbers]
         else:
             there = [f"{prefix}train/x"] if total else self.objects
             below = sorted(key for key in there if key.startswith(prefix))
             whole = request.query.get("delimiter", "")
             cut = [key[: len(prefix)] + key[len(prefix) :].partition("/")[0] for key in below]
-            folders = sorted({f"{c}/" for c, key in zip(cut, below, strict=True) if whole and c != key})
+            if begin == 0:
+                folders = sorted({f"{c}/" for c, key in zip(cut, below, strict=True) if whole and c != key})
             plain = [key for c, key in zip(cut, below, strict=True) if not whole or c == key]
             total, names = len(plain), plain[begin : begin + most]
-            folders = folders if begin == 0 else []
         more = begin + len(names) < total
         page = f"<Name>bucket</Name><Prefix>{escape(prefix)}</Prefix><MaxKeys>{most}</MaxKeys>"
         token = f"<NextContinuationToken>{begin + len(names)}</NextContinuationToken>" if more else ""
@@ -284,31 +287,9 @@ class ObjectServer:
         page += f"<IsTruncated>{truncated}</IsTruncated>{token}{contents}{prefixes}"
         return f"<ListBucketResult>{page}</ListBucketResult>"
 
-    def _send(
-        self,
-        connection: socket.socket,
-        request: Request,
-        status: int,
-        headers: dict[str, str],
-        body: memoryview,
-        fault: Fault | None,
-    ) -> bool:
-        kind = fault.kind if fault is not None else ""
-        if kind == "drop":
-            return False
-        if kind == "hang":
-            self._closed.wait(3600)
-            return False
-        if fault is not None and fault.kind == "raw":
-            for raw in fault.raw:
-                connection.sendall(raw)
-                self.sent_bytes += len(raw)
-                if self._closed.is_set():
-                    break
-            return False
-        if kind == "garbage":
-            connection.sendall(b"SSH-2.0-OpenSSH_9.2p1\r\n\r\n\r\n\r\n")
-            return False
+    def _send(self, connection: socket.socket, request: Request, answer: Answer, kind: str = "") -> bool:
+        """Send an answer, with a fault of a kind; return whether the connection stays open."""
+        status, headers, body = answer
         if kind == "etag":
             headers = headers | {"ETag": '"another"'}
         date = time.strftime("%a, %d %b %Y %H:%M:%S GMT", time.gmtime())
@@ -364,12 +345,9 @@ def main() -> int:
     parser.add_argument("--latency-ms", type=float, default=0.0)
     parser.add_argument("--listed-keys", type=int, default=0)
     asked = parser.parse_args()
-    behaviour = Behaviour(
-        bytes_per_second=1e6 * asked.mb_per_second,
-        latency_seconds=asked.latency_ms / 1000,
-        listed_keys=asked.listed_keys,
-    )
-    with object_server(behaviour) as server:
+    rate, latency = 1e6 * asked.mb_per_second, asked.latency_ms / 1000
+    behaviour = Behaviour(bytes_per_second=rate, latency_seconds=latency, listed_keys=asked.listed_keys)
+    with ObjectServer(behaviour) as server:
         print(server.endpoint, flush=True)
         sys.stdin.read()
     return 0

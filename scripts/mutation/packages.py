@@ -51,9 +51,7 @@ PACKAGES = {
         ("tests/ranks/test_local.py", "tests/ranks/test_supervise.py", "tests/ranks/test_base.py"),
         without=("_Supervisor", "_send", "_reap", "children_of_this_process", "end_adopted"),
     ),
-    "manifest": Package(
-        ("datagen/manifest.py",), ("tests/datagen/test_manifest.py", "tests/datagen/test_inspection.py")
-    ),
+    "manifest": Package(("datagen/manifest.py",), ("tests/datagen/test_inspection.py",)),
     "accelerators": Package(("dlemu/accelerators/*",), ("tests/accelerators",)),
     "rules": Package(
         ("dlemu/contrib/mlperf/rules/training.py", "dlemu/contrib/mlperf/check/training_rules.py"),

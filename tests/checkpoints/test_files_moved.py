@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import errno
 import os
 import threading
 import time
@@ -16,24 +15,14 @@ import pytest
 
 from datagen.errors import UserError
 from datagen.storage import memory, posix
-from datagen.storage.storage_base import FOLDERS, StorageBase, StorageSpec, open_storage
+from datagen.storage.storage_base import StorageBase, StorageSpec, open_storage
 from dlemu.checkpoints.file_content import FileContent, files_of
-from dlemu.checkpoints.io_rows import IO_COLUMNS, IO_DTYPE
 from dlemu.checkpoints.movers import RING_BYTES, make_buffers
 from dlemu.checkpoints.read_files import CheckpointReader, read_pattern
 from dlemu.checkpoints.shards import FileLayout, Tensor
-from dlemu.checkpoints.stored import (
-    StoredNote,
-    files_in,
-    folder_of,
-    read_note,
-    remove_checkpoint,
-    stored_checkpoints,
-    write_note,
-)
+from dlemu.checkpoints.stored import folder_of
 from dlemu.checkpoints.write_files import CheckpointWriter, PieceRing
-from dlemu.config.schema import Checkpoint, Datatype, Model
-from dlemu.ranks.row_log import RowLog, read_row_logs, row_log_name
+from dlemu.config.schema import Checkpoint, Datatype
 
 HEAD, TAIL = b"head of the file", b"end"
 DEFAULT = Checkpoint()
@@ -92,44 +81,32 @@ def test_what_is_written_is_read_back_in_every_manner(threads: int, direct: bool
 @pytest.mark.parametrize(
     ("damage", "message"),
     [
-        ("missing", "1.pt is missing: the checkpoint is incomplete"),
-        ("truncated", r"1.pt is truncated: it has 100 bytes, wanted \d+"),
-        ("long", "1.pt is too long: it is of another model"),
-        (
-            "swapped",
-            "1.pt is not the file that was written: it holds bytes of another file",
-        ),
-        ("zeros", "1.pt is not the file that was written: the bytes there were not written by dlemu"),
+        ("missing", "is missing: the checkpoint is incomplete"),
+        ("truncated", r"is truncated: it has 100 bytes, wanted \d+"),
+        ("long", "is too long: it is of another model"),
+        ("another file", "is not the file that was written: it holds bytes of another file"),
+        ("another run", "is not the file that was written: it holds bytes of another run"),
+        ("zeros", "is not the file that was written: the bytes there were not written by dlemu"),
     ],
 )
-def test_a_file_that_is_not_as_written_is_named(damage: str, message: str, tmp_path: Path) -> None:
-    storage = posix.Storage()
-    wanted = files(str(tmp_path / "c"))
+def test_a_file_that_is_not_as_written_is_named_however_it_is_read(damage: str, message: str, tmp_path: Path) -> None:
+    storage, wanted = posix.Storage(), files(str(tmp_path / "c"))
     write(storage, wanted)
-    path = Path(wanted[1].path)
-    size = path.stat().st_size
-    other = np.empty(size, np.uint8)
-    if damage == "missing":
-        path.unlink()
-    elif damage == "truncated":
-        os.truncate(path, 100)
-    elif damage == "long":
-        os.truncate(path, size + 1)
-    elif damage == "zeros":
-        path.write_bytes(bytes(size))
-    else:
-        replace(wanted[1], number=29).fill(other, 0)
-        path.write_bytes(other.tobytes())
-    with pytest.raises(UserError, match=message):
-        read(storage, wanted, Checkpoint())
-
-
-def test_a_file_of_another_run_is_found_however_it_is_read(tmp_path: Path) -> None:
-    storage = posix.Storage()
-    wanted = files(str(tmp_path / "c"))
-    write(storage, files(str(tmp_path / "c"), seed=6))
+    path, size = Path(wanted[1].path), wanted[1].size_bytes
+    match damage:
+        case "missing":
+            path.unlink()
+        case "truncated" | "long":
+            os.truncate(path, 100 if damage == "truncated" else size + 1)
+        case "another run":
+            write(storage, files(str(tmp_path / "c"), seed=6)[1:2])
+        case _:
+            other = np.zeros(size, np.uint8)
+            if damage == "another file":
+                replace(wanted[1], number=29).fill(other, 0)
+            path.write_bytes(other.tobytes())
     for manner in ("fast", "torch_load", "mlperf_v3"):
-        with pytest.raises(UserError, match=r"0\.pt is not the file that was written: it holds bytes of another run"):
+        with pytest.raises(UserError, match=rf"1\.pt {message}"):
             read(storage, wanted, Checkpoint(read_as=manner))
 
 
@@ -205,44 +182,3 @@ def test_a_ring_that_nobody_empties_ends_when_it_is_closed() -> None:
     assert not [thread for thread in threading.enumerate() if thread.name == "checkpoint-content"]
     taken = [offset for _, offset in ring.pieces({"starved_ns": 0})]
     assert taken == list(range(0, 4096 * len(buffers), 4096)), "what was filled, and then nothing"
-
-
-def test_a_checkpoint_that_is_half_removed_is_no_whole_one(tmp_path: Path) -> None:
-    class Failing(posix.Storage):
-        left = 2
-
-        def remove(self, path: str) -> None:
-            if self.left == 0:
-                raise OSError(errno.EIO, "broken", path)
-            self.left -= 1
-            super().remove(path)
-
-    folder = str(tmp_path / "global_epoch1_step3")
-    wanted = files(folder)
-    write(posix.Storage(), wanted)
-    note = StoredNote(seed=1, checkpoint=3, ranks=1, bytes=9, model=Model(), settings=DEFAULT)
-    write_note(posix.Storage(), folder, replace(note, complete=True), fsync=False)
-    assert stored_checkpoints(posix.Storage(), str(tmp_path)) == [3]
-    assert sorted(files_in(posix.Storage(), folder)) == ["0.pt", "1.pt", "2.pt"]
-    with pytest.raises(OSError, match="broken"):
-        remove_checkpoint(Failing(), folder, {"0.pt", "1.pt", "2.pt"})
-    assert len(list(files_in(posix.Storage(), folder))) == 1
-    assert read_note(posix.Storage(), folder) == note, "not complete, and by which a later run knows it as its own"
-    Path(folder, "3.pt").write_text("of somebody else")
-    remove_checkpoint(posix.Storage(), folder, {"0.pt", "1.pt", "2.pt"})
-    assert list(files_in(posix.Storage(), folder)) == ["3.pt"]
-    Path(folder, "3.pt").unlink()
-    remove_checkpoint(posix.Storage(), folder, {"0.pt", "1.pt", "2.pt"})
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_rows_outlive_the_rank_that_wrote_them(tmp_path: Path) -> None:
-    log = RowLog(IO_DTYPE, f"{tmp_path}/{row_log_name(3)}")
-    log.add(rank=3, phase=1, checkpoint=2, bytes=77)
-    log.close()
-    with open(tmp_path / row_log_name(3), "ab") as out:
-        out.write(b"half a row")
-    rows = read_row_logs(str(tmp_path), IO_DTYPE)
-    assert rows.dtype.names == tuple(IO_COLUMNS)
-    assert rows[["rank", "checkpoint", "bytes"]].tolist() == [(3, 2, 77)]
-    assert FOLDERS.direct_writes is False

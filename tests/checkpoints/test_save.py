@@ -7,6 +7,7 @@ import os
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal, cast
+from unittest.mock import Mock
 
 import pytest
 
@@ -15,22 +16,33 @@ from datagen.storage import memory, posix
 from datagen.storage.storage_base import StorageBase
 from dlemu.checkpoints.io_rows import SavedCheckpoint
 from dlemu.checkpoints.save import TrainingSaver
-from dlemu.config.schema import Checkpoint, Model, Parallelism, Transformer
+from dlemu.config.schema import Checkpoint, Model
 from dlemu.machine.clock import FakeClock
 from dlemu.ranks import Comm
 from tests import faulty_storage
+from tests.checkpoints.models import transformer
 from tests.emulator.fakes import ScriptedComm
 
 BYTES = (8 << 20) + 12_345
 
 
-def save(storage: StorageBase, folder: str, rank: int = 0, **changes: Any) -> SavedCheckpoint:
-    clock = FakeClock(100)
-    comm = ScriptedComm([150, 400], clock)
+def comm_of(times_ns: list[int], clock: FakeClock, rank: int = 0) -> Comm:
+    """Return a rank whose collectives end at these times."""
+    comm = ScriptedComm(times_ns, clock)
     comm.rank = rank
-    settings = Checkpoint(checkpoint_folder=folder, **changes)
-    saver = TrainingSaver(settings, Model(model_size_bytes=BYTES), storage, cast(Comm, comm), clock)
-    _, (saved,) = saver.save(2, 3)
+    return cast(Comm, comm)
+
+
+def saver_of(
+    storage: StorageBase, times_ns: list[int], folder: str = "saved", rank: int = 0, **settings: Any
+) -> TrainingSaver:
+    clock = FakeClock(100)
+    checkpoint = Checkpoint(checkpoint_folder=folder, **settings)
+    return TrainingSaver(checkpoint, Model(model_size_bytes=BYTES), storage, comm_of(times_ns, clock, rank), clock)
+
+
+def save(storage: StorageBase, folder: str, rank: int = 0, **settings: Any) -> SavedCheckpoint:
+    _, (saved,) = saver_of(storage, [150, 400], folder, rank, **settings).save(2, 3)
     return saved
 
 
@@ -53,12 +65,8 @@ def test_who_writes_and_how_long_all_wait(
 
 def test_checkpoints_of_other_blocks_and_epochs_have_other_bytes() -> None:
     """Else a storage that finds equal blocks would keep one of them."""
-    storage, clock = memory.Storage(), FakeClock(1)
-    comm = ScriptedComm([1, 2] * 6, clock)
-    comm.rank = 0
-    saver = TrainingSaver(
-        Checkpoint(checkpoint_folder="s"), Model(model_size_bytes=9000), storage, cast(Comm, comm), clock
-    )
+    storage = memory.Storage()
+    saver = saver_of(storage, [1, 2] * 6)
     for epoch, block in ((1, 1), (1, 2), (2, 1), (1, 513), (3, 1), (1, 257)):
         saver.save(epoch, block)
     assert len(storage.files) == len({bytes(data) for data in storage.files.values()}) == 6
@@ -91,10 +99,7 @@ def test_one_of_an_earlier_run_makes_way_before_the_next_is_written(tmp_path: Pa
 def test_what_the_system_has_against_it_is_told_and_nothing_is_left(
     call: str, number: int, error: type[UserError], message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def fail(*_: object) -> int:
-        raise OSError(number, os.strerror(number))
-
-    monkeypatch.setattr(os, call, fail)
+    monkeypatch.setattr(os, call, Mock(side_effect=OSError(number, os.strerror(number))))
     with pytest.raises(error, match=message):
         save(posix.Storage(), str(tmp_path))
     assert not [path for path in tmp_path.rglob("*") if path.is_file()]
@@ -102,12 +107,9 @@ def test_what_the_system_has_against_it_is_told_and_nothing_is_left(
 
 def test_training_goes_on_after_the_snapshot_and_the_next_one_waits_for_the_storage() -> None:
     storage = memory.Storage()
-    clock = FakeClock(100)
     # wanted; the snapshot is over; the second is wanted; the first is on the storage; the second's snapshot is over
-    comm = ScriptedComm([150, 400, 900, 950, 1200, 1300], clock)
-    comm.rank = 0
-    settings = Checkpoint(checkpoint_folder="saved", asynchronous=True, snapshot_gb_per_second=1e9)
-    saver = TrainingSaver(settings, Model(model_size_bytes=BYTES), storage, cast(Comm, comm), clock)
+    saver = saver_of(storage, [150, 400, 900, 950, 1200, 1300], asynchronous=True, snapshot_gb_per_second=1e9)
+    settings, clock = saver.settings, cast(FakeClock, saver.clock)
     assert saver.save(1, 1) == (400, [])
     released_ns, (first,) = saver.save(1, 2)
     assert (first.started_ns, first.released_ns, first.ended_ns) == (150, 400, 950)
@@ -117,15 +119,12 @@ def test_training_goes_on_after_the_snapshot_and_the_next_one_waits_for_the_stor
     assert (second.block, second.started_ns, second.released_ns) == (2, 900, 1200)
     assert saver.finish() == []
     assert [len(data) for data in storage.files.values()] == [BYTES, BYTES]
-    slow = replace(
-        saver, settings=replace(settings, snapshot_gb_per_second=1.0), comm=cast(Comm, ScriptedComm([2000, 0], clock))
-    )
+    slow = replace(saver, settings=replace(settings, snapshot_gb_per_second=1.0), comm=comm_of([2000, 0], clock))
     assert slow.save(2, 1)[0] == 2000 + BYTES, "a byte takes a nanosecond"
-    slow.comm = cast(Comm, ScriptedComm([0], clock))
+    slow.comm = comm_of([0], clock)
     slow.finish()
-    comm = ScriptedComm([9000, 0, 0], clock)
-    comm.rank, clock.time_ns = 1, 9000
-    all_ranks = replace(slow, settings=replace(slow.settings, type="all_ranks"), comm=cast(Comm, comm))
+    clock.time_ns = 9000
+    all_ranks = replace(slow, settings=replace(slow.settings, type="all_ranks"), comm=comm_of([9000, 0, 0], clock, 1))
     all_ranks.save(2, 2)
     assert clock.time_ns == 9000 + BYTES, "of the rank's own bytes"
     all_ranks.finish()
@@ -134,12 +133,8 @@ def test_training_goes_on_after_the_snapshot_and_the_next_one_waits_for_the_stor
 def test_a_disk_that_fills_while_training_goes_on_is_told_when_the_next_one_is_wanted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    clock = FakeClock(100)
-    comm = ScriptedComm([150, 400, 900], clock)
-    comm.rank = 0
-    settings = Checkpoint(checkpoint_folder=str(tmp_path / "saved"), asynchronous=True)
-    saver = TrainingSaver(settings, Model(model_size_bytes=BYTES), posix.Storage(), cast(Comm, comm), clock)
-    monkeypatch.setattr(os, "pwrite", lambda *_: (_ for _ in ()).throw(OSError(errno.ENOSPC, "full")))
+    saver = saver_of(posix.Storage(), [150, 400, 900], str(tmp_path / "saved"), asynchronous=True)
+    monkeypatch.setattr(os, "pwrite", Mock(side_effect=OSError(errno.ENOSPC, "full")))
     saver.save(1, 1)
     with pytest.raises(SpaceError, match="the disk is full"):
         saver.save(1, 2)
@@ -147,16 +142,10 @@ def test_a_disk_that_fills_while_training_goes_on_is_told_when_the_next_one_is_w
 
 def test_a_model_of_layers_is_saved_as_its_files() -> None:
     storage = memory.Storage()
-    comm = ScriptedComm([150, 400], FakeClock(100))
-    comm.rank = 1
-    model = Model(type="transformer", num_layers=2, parallelism=Parallelism(zero_stage=3))
-    shape = Transformer(vocab_size=512, hidden_size=64, ffn_hidden_size=128, num_attention_heads=4)
-    saver = TrainingSaver(
-        Checkpoint(checkpoint_folder="s"), replace(model, transformer=shape), storage, cast(Comm, comm), FakeClock(1)
-    )
+    saver = replace(saver_of(storage, [150, 400], rank=1), model=transformer(layers=2, zero_stage=3))
     _, (saved,) = saver.save(1, 1)
     assert list(storage.files) == [
-        f"s/epoch_1_block_1/zero_pp_rank_1_mp_rank_0_{kind}_states.pt" for kind in ("model", "optim")
+        f"saved/epoch_1_block_1/zero_pp_rank_1_mp_rank_0_{kind}_states.pt" for kind in ("model", "optim")
     ]
     assert saved.bytes == 2 * sum(map(len, storage.files.values()))
 

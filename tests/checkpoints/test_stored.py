@@ -8,12 +8,13 @@ import os
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
 from datagen.errors import SpaceError, UserError
 from datagen.storage import posix
-from dlemu.checkpoints.io_rows import IO_DTYPE
+from dlemu.checkpoints.io_rows import IO_COLUMNS, IO_DTYPE
 from dlemu.checkpoints.stored import (
     BLOCKS,
     NOTE,
@@ -27,7 +28,7 @@ from dlemu.checkpoints.stored import (
     write_note,
 )
 from dlemu.config.schema import Checkpoint, Model
-from dlemu.ranks.row_log import RowLog, row_log_name
+from dlemu.ranks.row_log import RowLog, read_row_logs, row_log_name
 
 STORAGE = posix.Storage()
 BLOCK = block_name(1, 2)
@@ -70,17 +71,12 @@ def test_a_file_or_a_link_in_place_of_a_folder_is_refused(tmp_path: Path) -> Non
     with pytest.raises(UserError, match="holds files that dlemu did not write"):
         claim_blocks(STORAGE, str(tmp_path), [BLOCK])
     (tmp_path / BLOCK).unlink()
-    claim_blocks(STORAGE, str(tmp_path), [BLOCK])
+    (tmp_path / "epoch_9_block_9").mkdir()
+    claim_blocks(STORAGE, str(tmp_path), [BLOCK, "epoch_9_block_9"])  # an empty folder is nobody's
     (tmp_path / "elsewhere").mkdir()
     (tmp_path / BLOCK).symlink_to("elsewhere")
     with pytest.raises(UserError, match="holds files that dlemu did not write"):
         claim_blocks(STORAGE, str(tmp_path), [BLOCK])
-
-
-def test_an_empty_folder_is_nobodys(tmp_path: Path) -> None:
-    (tmp_path / BLOCK).mkdir()
-    claim_blocks(STORAGE, str(tmp_path), [BLOCK])
-    assert json.loads((tmp_path / BLOCKS).read_bytes()) == [BLOCK]
 
 
 # Notes
@@ -140,6 +136,33 @@ def test_checkpoints_are_listed_by_number_and_nothing_else_is(tmp_path: Path) ->
         stored_checkpoints(STORAGE, str(tmp_path / "global_epoch1_step1"))
 
 
+def test_a_checkpoint_that_is_half_removed_is_no_whole_one(tmp_path: Path) -> None:
+    class Failing(posix.Storage):
+        left = 2
+
+        def remove(self, path: str) -> None:
+            if self.left == 0:
+                raise OSError(errno.EIO, "broken", path)
+            self.left -= 1
+            super().remove(path)
+
+    folder, names = str(tmp_path / "global_epoch1_step3"), {"0.pt", "1.pt", "2.pt"}
+    os.mkdir(folder)
+    for name in (*names, "theirs"):
+        Path(folder, name).touch()
+    write_note(STORAGE, folder, note(complete=True), fsync=False)
+    assert stored_checkpoints(STORAGE, str(tmp_path)) == [3]
+    with pytest.raises(OSError, match="broken"):
+        remove_checkpoint(Failing(), folder, names)
+    assert len(names & {*files_in(STORAGE, folder)}) == 1
+    assert read_note(STORAGE, folder) == note(), "not complete, and by which a later run knows it as its own"
+    remove_checkpoint(STORAGE, folder, names)
+    assert list(files_in(STORAGE, folder)) == ["theirs"]
+    Path(folder, "theirs").unlink()
+    remove_checkpoint(STORAGE, folder, names)
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_behind_a_link_nothing_is_removed(tmp_path: Path) -> None:
     file = saved(tmp_path, "elsewhere")
     write_note(STORAGE, str(tmp_path / "elsewhere"), note(), fsync=False)
@@ -160,9 +183,7 @@ def test_a_checkpoint_whose_note_can_not_be_marked_is_removed(
     if damaged:
         (file.parent / NOTE).write_text("{")
 
-    def fail(*_: Any, **__: Any) -> None:
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
+    fail = Mock(side_effect=OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)))
     monkeypatch.setattr("dlemu.checkpoints.stored.write_whole", fail)
     remove_checkpoint(STORAGE, str(file.parent), {file.name})
     assert not file.parent.exists()
@@ -171,13 +192,22 @@ def test_a_checkpoint_whose_note_can_not_be_marked_is_removed(
 # Rows
 
 
+def test_rows_outlive_the_rank_that_wrote_them(tmp_path: Path) -> None:
+    log = RowLog(IO_DTYPE, f"{tmp_path}/{row_log_name(3)}")
+    log.add(rank=3, phase=1, checkpoint=2, bytes=77)
+    log.close()
+    with open(tmp_path / row_log_name(3), "ab") as out:
+        out.write(b"half a row")
+    rows = read_row_logs(str(tmp_path), IO_DTYPE)
+    assert rows.dtype.names == tuple(IO_COLUMNS)
+    assert rows[["rank", "checkpoint", "bytes"]].tolist() == [(3, 2, 77)]
+
+
 @pytest.mark.parametrize("full", ["at once", "in the middle of a row"])
 def test_a_disk_without_room_for_a_row_is_named(full: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def write(_descriptor: int, data: bytes) -> int:
-        if full == "at once":
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-        return len(data) - 1
-
+    write = Mock(side_effect=OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)))
+    if full != "at once":
+        write = Mock(side_effect=lambda _descriptor, data: len(data) - 1)
     log = RowLog(IO_DTYPE, f"{tmp_path}/{row_log_name(3)}")
     monkeypatch.setattr(os, "write", write)
     words = "rows_00003 could not be written: No space left on device; free some space, or set output.folder"

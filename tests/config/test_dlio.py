@@ -114,27 +114,6 @@ def test_object_storage_is_taken_and_its_secret_is_not() -> None:
     assert "hunter2" not in to_yaml(workload)
 
 
-@pytest.mark.parametrize("engine", ["library", "fast"])
-def test_the_library_of_objects_has_no_effect(engine: str) -> None:
-    objects = [
-        "storage.storage_type=s3",
-        "storage.storage_root=bucket",
-        "++storage.storage_options.endpoint_url=http://h",
-    ]
-    library = "++storage.storage_options.storage_library=s3torchconnector"
-    workload = load([*objects, f"reader.engine={engine}", library])
-    assert "storage_library" not in dict(workload.storage_spec.options)
-    assert any("storage_library has no effect" in note for note in workload.notes)
-
-
-def test_a_workload_that_only_checkpoints_is_not_trained() -> None:
-    workload = golden("checkpoint_only")
-    with pytest.raises(UserError, match="nothing would be trained; set workflow"):
-        check_runnable(workload)
-    assert workload.unsupported == ()
-    assert workload.notes == ("checkpoint.ksm has no effect: the memory of a checkpoint is not merged",)
-
-
 @pytest.mark.parametrize(
     ("name", "wanted"),
     [
@@ -153,6 +132,8 @@ def test_a_workload_that_only_checkpoints_is_not_trained() -> None:
                 "checkpoint.time_between_checkpoints": 5,
                 "checkpoint.mode": "subset",
                 "checkpoint.randomize_tensor": False,
+                "notes": ("checkpoint.ksm has no effect: the memory of a checkpoint is not merged",),
+                "unsupported": (),
             },
         ),
         (

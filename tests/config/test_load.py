@@ -171,6 +171,11 @@ def test_hydras_run_folder_is_the_output_folder() -> None:
         (["workload=unet3d", "scale=laptp"], "did you mean laptop?"),
         (["scale=laptop"], "'default' has no scales"),
         (["reader.data_loader=null"], "reader.data_loader is empty: wanted str"),
+        (["accelerators={x: {batch_size: 2}}"], "accelerators.x.computation_time is missing"),
+        (
+            ["accelerators={x: {batch_size: 2, computation_time: slow}}"],
+            "accelerators.x.computation_time is 'slow' (str)",
+        ),
         (["reader.file_shuffle=null"], "reader.file_shuffle is empty: wanted one of off, seed, random"),
         (["dataset.data_folder=null"], "dataset.data_folder is empty: wanted str"),
         (["workload=nowhere/x.yaml"], "workload=nowhere/x.yaml: there is no such file"),
@@ -209,6 +214,8 @@ def test_several_problems_come_in_one_message() -> None:
 )
 def test_a_bad_file_gets_a_message_that_names_it(tmp_path: Path, text: str, said: str) -> None:
     assert said in message([f"workload={write(tmp_path, 'bad.yaml', text)}"])
+    (tmp_path / "bad.yaml").write_bytes(b"\xff\xfe\x00")
+    assert "bad.yaml can't be read" in message([f"workload={tmp_path}/bad.yaml"])
 
 
 def test_the_names_that_a_missing_file_could_have_are_the_users_own_too(tmp_path: Path) -> None:
@@ -217,22 +224,7 @@ def test_the_names_that_a_missing_file_could_have_are_the_users_own_too(tmp_path
         load([f"workload={tmp_path}/nowhere.yaml"], config_dir=str(tmp_path))
 
 
-def test_a_file_that_is_no_text_gets_a_message(tmp_path: Path) -> None:
-    (tmp_path / "bad.yaml").write_bytes(b"\xff\xfe\x00")
-    assert "bad.yaml can't be read" in message([f"workload={tmp_path}/bad.yaml"])
-
-
-KEYS = [
-    "",
-    "ranks",
-    "reader",
-    "reader.nice",
-    "train.computation_time",
-    "workload.accelerators",
-    "scales.x",
-    "model",
-    "notes",
-]
+KEYS = ["", "ranks", "reader.nice", "train.computation_time", "workload.accelerators", "scales.x", "model", "notes"]
 VALUES = st.one_of(
     st.text(st.sampled_from("${}\\'\"=,:[]()~.#@!%1e- ab\n"), max_size=9),
     st.sampled_from(["{mean: 1, stdev: 2}", "[1, [2]]", "{a: {b: null}}", "null", "1e400", "${ranks}", "{1: 2}"]),
@@ -283,11 +275,6 @@ def test_the_home_folder_is_the_same_for_every_folder(monkeypatch: pytest.Monkey
     assert take_word(words, "output.folder")[0] == "/home/me/results"
 
 
-def test_several_texts_are_several_runs() -> None:
-    runs = points(["drives='/mnt/\u00e4 1',/mnt/b", "ranks=1"])
-    assert [load(run.words).dataset.data_folder for run in runs] == ["/mnt/\u00e4 1", "/mnt/b"]
-
-
 @pytest.mark.parametrize("name", ["indexed_binary", "mmap_indexed_binary"])
 def test_flat_files_of_ones_own_have_no_index_for_a_library(name: str, tmp_path: Path) -> None:
     (tmp_path / "tokens.bin").write_bytes(bytes(100_000))
@@ -328,8 +315,10 @@ def test_files_that_tensorflow_has_no_reader_for_are_read_by_another_loader() ->
         check_runnable(load(["workload=resnet50", "dataset.format=npz", "reader.data_loader=tensorflow"]))
 
 
-def test_a_drive_may_be_a_bucket() -> None:
+def test_several_texts_are_several_runs_and_a_drive_may_be_a_bucket() -> None:
     """Settings of the storage are then for it alone."""
+    runs = points(["drives='/mnt/\u00e4 1',/mnt/b", "ranks=1"])
+    assert [load(run.words).dataset.data_folder for run in runs] == ["/mnt/\u00e4 1", "/mnt/b"]
     words = ["workload=unet3d", "drives=/mnt/a,s3://data/unet3d", "storage.storage_options.endpoint_url=http://h:9"]
     local, bucket = points([*words, "storage.storage_type=s3"])
     assert [one.settings["dataset.data_folder"] for one in (local, bucket)] == ["/mnt/a", "s3://data/unet3d"]

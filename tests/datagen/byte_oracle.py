@@ -29,6 +29,7 @@ from datagen.spec import Compression, DatasetSpec, Hdf5, ParquetColumn, ParquetS
 from datagen.storage import memory, storage_base
 from datagen.storage.storage_base import Reader, StorageBase, Writer
 from tests.datagen.conftest import make
+from tests.datasets import format_named
 
 Entry = dict[str, str]
 """Of one case: ending of each file -> its size and sum; way to read -> its calls."""
@@ -180,7 +181,7 @@ def record(case: Case, folder: Path) -> Entry:
     entry: dict[str, str] = {
         path.name.removeprefix(DATA_FILE): of_file(path.read_bytes()) for path in sorted(folder.rglob(f"{DATA_FILE}*"))
     }
-    if isinstance(registry.find("datagen.formats", spec.format, "Format")(), UnreadFormat):
+    if isinstance(format_named(spec.format), UnreadFormat):
         return entry
     ways: dict[str, tuple[type[Recorded], int, dict[str, Any]]] = {
         "matched": (Recorded, 1, {}),

@@ -13,7 +13,7 @@ from datagen.fetch import Fetched, Fetcher, FetchSpec
 from datagen.inspection import inspect
 from datagen.layout import Samples
 from datagen.spec import DatasetSpec
-from datagen.storage.storage_base import StorageBase
+from datagen.storage.storage_base import FOLDERS, StorageBase
 from tests.datasets import make_files
 from tests.object_stores import own_server
 
@@ -41,7 +41,7 @@ def small(tmp_path: Path) -> MakeSpec:
 
 def fetch_of(spec: DatasetSpec, **options: Any) -> FetchSpec:
     """Return how to read the training files of a dataset that was made."""
-    found = inspect(spec)
+    found = inspect(spec, storage=options.get("storage", FOLDERS))
     return FetchSpec(found, found.train, **options)
 
 

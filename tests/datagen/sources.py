@@ -5,12 +5,12 @@ from __future__ import annotations
 import itertools
 from typing import Any
 
-from datagen import registry
 from datagen.buffers import AlignedBuffer
 from datagen.content import Content
 from datagen.formats.format_base import FileJob, FormatBase, RecordFormat, RecordInputs, SideFile, Source
 from datagen.spec import DatasetSpec
 from datagen.storage import memory
+from tests.datasets import format_named
 
 FILE = 7
 """Running index of the file that `written` makes."""
@@ -69,5 +69,5 @@ def expected(file_job: FileJob) -> bytes:
 
 def record_file(spec: DatasetSpec, shape: tuple[int, int], side: int | None = None) -> bytes:
     """Return the bytes of a file of records, or of one of its side files."""
-    made: FormatBase = registry.find("datagen.formats", spec.format, "Format")()
+    made = format_named(spec.format)
     return written(made if side is None else made.sides[side], FileJob(spec, CONTENT, FILE, shape))

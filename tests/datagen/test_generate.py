@@ -1,17 +1,18 @@
+"""Datasets are made whole or not at all by any number of ranks and threads, and what is not as it was made is named."""
+
 from __future__ import annotations
 
 import contextlib
 import errno
+import itertools
 import os
 import resource
 import signal
-import subprocess
-import sys
-import textwrap
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from unittest.mock import Mock
+from typing import Any
+from unittest.mock import Mock, patch
 
 import pytest
 
@@ -20,10 +21,12 @@ from datagen.errors import DatasetError, SpaceError, UserError
 from datagen.generate import Progress, finish, generate, prepare
 from datagen.inspection import inspect
 from datagen.layout import layouts
+from datagen.manifest import MANIFEST_NAME
 from datagen.owned import part_name
 from datagen.spec import DatasetSpec
 from datagen.storage import posix
-from datagen.verify import verify
+from datagen.storage.storage_base import Bytes
+from datagen.verify import Damage, verify
 from tests.datagen.conftest import MakeSpec, make
 from tests.datasets import small_disk
 
@@ -86,31 +89,22 @@ def test_finish_needs_every_file(small: MakeSpec) -> None:
     assert not made.complete
 
 
-KILLED = """
-    import os, signal, sys
-    from datagen.generate import generate, prepare
-    from datagen.spec import DatasetSpec, Hdf5, ParquetSpec
-    from datagen.storage.posix import FileWriter
-    spec = eval(sys.argv[1])
-    writes = 0
-    whole = FileWriter.write
-    def write(self, data):
-        global writes
-        writes += 1
-        if writes == 22:
-            whole(self, data[: len(data) // 2])
-            os.kill(os.getpid(), signal.SIGKILL)
-        whole(self, data)
-    FileWriter.write = write
-    prepare(spec)
-    generate(spec)
-"""
-
-
 def test_killed_in_the_middle_it_goes_on(small: MakeSpec, tmp_path: Path) -> None:
     spec = small()
-    script = textwrap.dedent(KILLED)
-    assert subprocess.run([sys.executable, "-c", script, repr(spec)], check=False).returncode == -signal.SIGKILL
+    prepare(spec)
+    process = os.fork()
+    if process == 0:
+        writes, write = itertools.count(1), posix.FileWriter.write
+
+        def killed(self: posix.FileWriter, data: Bytes) -> None:
+            last = next(writes) == 22
+            write(self, data[: len(data) // 2] if last else data)
+            if last:
+                os.kill(os.getpid(), signal.SIGKILL)
+
+        with patch.object(posix.FileWriter, "write", killed):
+            generate(spec)
+    assert os.waitpid(process, 0)[1] == signal.SIGKILL
     done = [path for path in paths(spec) if os.path.exists(path)]
     assert 0 < len(done) < 9
     assert any(name.endswith(".part") for name in os.listdir(layouts(spec)[0].folder))
@@ -241,3 +235,46 @@ def test_a_limit_on_file_sizes(small: MakeSpec) -> None:
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
     assert contents(spec.data_folder) == {}
+
+
+# Verifying
+
+
+def only(spec: DatasetSpec, **options: Any) -> Damage:
+    findings = verify(spec, **options)
+    assert len(findings) == 1
+    return findings[0]
+
+
+def test_ranks_share_the_files(small: MakeSpec) -> None:
+    spec = make(small())
+    os.unlink(layouts(spec)[0].path(3))
+    assert [len(verify(spec, rank=rank, ranks=2)) for rank in range(2)] == [0, 1]
+
+
+def test_the_first_block_behind_a_moved_block(small: MakeSpec) -> None:
+    """A storage that returns the right file from a wrong offset is found, and its offset told."""
+    spec = make(small(record_length_bytes_stdev=0))
+    path = Path(layouts(spec)[0].path(0))
+    data = path.read_bytes()
+    path.write_bytes(data[: 183 + 4096] + data[183 + 8192 : 183 + 12288] + data[183 + 8192 :])
+    assert "file number 0, payload offset 8192" in only(spec).message
+
+
+def test_without_a_manifest_nothing_is_known(small: MakeSpec) -> None:
+    spec = make(small())
+    os.unlink(os.path.join(spec.data_folder, MANIFEST_NAME))
+    with pytest.raises(DatasetError, match="dlemu did not make this dataset"):
+        verify(spec)
+
+
+def test_compressed_files_are_generated_again(small: MakeSpec) -> None:
+    spec = make(small(compression="zip"))
+    assert verify(spec) == []
+    path = Path(layouts(spec)[0].path(1))
+    data = bytearray(path.read_bytes())
+    data[300] ^= 1
+    path.write_bytes(data)
+    message = only(spec).message
+    assert message.startswith("it differs from what was generated, at offset 300: ")
+    assert message.endswith("; the version of the library that compresses decides on its bytes, too")

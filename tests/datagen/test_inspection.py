@@ -1,3 +1,5 @@
+"""What is found of a dataset, made by dlemu or by DLIO, and what its manifest says of it."""
+
 from __future__ import annotations
 
 import os
@@ -10,10 +12,12 @@ import pytest
 from datagen.errors import DatasetError, UserError
 from datagen.inspection import inspect
 from datagen.layout import layouts
-from datagen.manifest import MANIFEST_NAME, read
+from datagen.manifest import MANIFEST_NAME, Manifest, read, write
 from datagen.spec import DatasetSpec, ParquetColumn, ParquetSpec
 from datagen.storage import posix
 from tests.datagen.conftest import MakeSpec, make
+
+STORAGE = posix.Storage()
 
 
 def as_if_by_dlio(spec: DatasetSpec) -> None:
@@ -32,7 +36,7 @@ def test_what_was_made_is_found(small: MakeSpec) -> None:
     assert found.max_file_bytes == max(sizes)
     assert found.total_bytes == sum(sizes)
     assert found.notes == ()
-    manifest = read(spec.data_folder, posix.Storage())
+    manifest = read(spec.data_folder, STORAGE)
     assert manifest is not None
     assert found.manifest == manifest
     assert (manifest.complete, manifest.files, manifest.bytes) == (True, 9, sum(sizes))
@@ -79,11 +83,11 @@ def fails(spec: DatasetSpec, match: str) -> str:
 
 
 def test_no_folder_and_an_empty_one_are_said_to_be_that(small: MakeSpec) -> None:
-    spec = small()
-    assert "Make it with: dlemu datagen workload=w" in fails(spec, "is not a folder")
+    spec, advice = small(), "Make it with: dlemu datagen workload=w"
+    assert advice in fails(spec, "is not a folder")
     Path(spec.data_folder).mkdir(parents=True)
     Path(spec.data_folder, ".hidden").touch()
-    assert "Make it with: dlemu datagen workload=w" in fails(spec, f"no dataset in {spec.data_folder}: it is empty")
+    assert advice in fails(spec, f"no dataset in {spec.data_folder}: it is empty")
 
 
 def test_missing_files_are_named(small: MakeSpec) -> None:
@@ -123,9 +127,7 @@ def test_pictures_of_others_are_found_in_class_folders_and_without_them(
     found = inspect(spec).train
     assert sorted(found.path(i) for i in range(4)) == sorted(map(str, Path(spec.data_folder).rglob("*.*")))
     fails(replace(spec, num_files_train=64), "holds 4 jpeg files, 64 requested.* set dataset.num_files_train=4")
-    fails(
-        replace(spec, format="npz"), "none of .npz: set dataset.format=jpeg, or dataset.data_folder to another folder"
-    )
+    fails(replace(spec, format="npz"), "none of .npz: set dataset.format=jpeg, or dataset.data_folder to another")
 
 
 def test_pictures_for_validation_are_not_trained_on(small: MakeSpec) -> None:
@@ -159,3 +161,38 @@ def test_what_a_workload_leaves_out_of_a_parquet_file_is_the_datasets(small: Mak
     message = fails(other, r"parquet\.row_group_size is 16 in the dataset and 32 in the settings")
     assert "parquet.columns of the dataset differs from the settings" in message
     assert len(message) < 500
+
+
+# The manifest
+
+COLUMNS = (ParquetColumn(name="id", dtype="int64"), ParquetColumn(name="label", dtype="int8", read=False))
+SPEC = DatasetSpec(format="parquet", num_files_train=3, parquet=ParquetSpec(columns=COLUMNS), seed=5)
+MADE = Manifest(spec=SPEC, complete=True, files=3, bytes=2**40, made_at="2026-01-02T03:04:05+00:00")
+
+
+def test_it_comes_back_as_it_was_written(tmp_path: Path) -> None:
+    write(str(tmp_path), MADE, STORAGE)
+    assert read(str(tmp_path), STORAGE) == replace(MADE, spec=replace(SPEC, data_folder=str(tmp_path)))
+    write(str(tmp_path), replace(MADE, complete=False), STORAGE)
+    again = read(str(tmp_path), STORAGE)
+    assert again is not None
+    assert not again.complete
+    assert [path.name for path in tmp_path.iterdir()] == [MANIFEST_NAME], "nothing half written stays"
+
+
+@pytest.mark.parametrize(
+    ("text", "named"),
+    [
+        ("", "is not a dataset's manifest"),
+        ("{}", "has schema_version None, wanted 1"),
+        ('{"schema_version": 2}', "has schema_version 2, wanted 1: another version of dlemu made the dataset"),
+        ('{"schema_version": 1, "spec": {}, "content_version": 2}', "has content_version 2, wanted 1: another version"),
+        ('{"schema_version": 1, "content_version": 1, "spec": {"fromat": "npz"}}', "is not a dataset's manifest"),
+    ],
+)
+def test_what_is_no_manifest_is_named_with_its_path(tmp_path: Path, text: str, named: str) -> None:
+    path = tmp_path / MANIFEST_NAME
+    path.write_text(text)
+    with pytest.raises(DatasetError, match=named) as caught:
+        read(str(tmp_path), STORAGE)
+    assert str(path) in str(caught.value)

@@ -2,34 +2,40 @@
 
 from __future__ import annotations
 
+import contextlib
 import gzip
 import hashlib
 import io
 import os
 import pickle
 import re
+import shutil
 import tarfile
 import zipfile
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
 
 from datagen.errors import DatasetError, UserError
-from datagen.fetch import Fetcher, FetchSpec
+from datagen.fetch import Fetched, Fetcher, FetchSpec
 from datagen.formats import format_base, tfrecord, webdataset
 from datagen.formats.format_base import RecordInputs, reading
-from datagen.formats.webdataset import TAIL, TarRecords
+from datagen.formats.webdataset import BLOCK, TAIL, TarRecords
 from datagen.generate import prepare
-from datagen.inspection import inspect
+from datagen.inspection import Dataset, inspect
+from datagen.layout import shifted
 from datagen.own_folder import inspect_own_folder
 from datagen.spec import DatasetSpec, EngineName
 from datagen.storage.storage_base import FOLDERS
 from dlemu.config import load
+from tests.datagen.conftest import fetched
 from tests.datagen.sources import MemorySource
 from tests.datagen.test_tfrecord import framed
 from tests.object_stores import BUCKET, storage_of
@@ -40,6 +46,24 @@ Make = Callable[[Path], None]
 def put(path: Path, size: int) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(hashlib.shake_256(path.name.encode()).digest(size))
+
+
+def own(folder: Path, **changes: Any) -> DatasetSpec:
+    """Return what a user says of a folder."""
+    return DatasetSpec(**({"data_folder": str(folder), "source": "folder", "format": ""} | changes))
+
+
+def read_all(found: Dataset, **options: Any) -> tuple[Fetched, memoryview]:
+    """Read every sample in one batch; return what it took, and the memory that they are in."""
+    fetch = FetchSpec(found, found.train, **options)
+    out = memoryview(bytearray(fetch.slot_bytes(found.train.num_samples)))
+    with contextlib.closing(Fetcher(fetch)) as fetcher:
+        return fetcher.fetch(range(found.train.num_samples), out), out
+
+
+def state(folder: Path) -> dict[Path, tuple[int, bytes]]:
+    files = [path for path in folder.rglob("*") if path.is_file()]
+    return {path: (path.stat().st_mtime_ns, path.read_bytes()) for path in files}
 
 
 def anything_flat(folder: Path) -> None:
@@ -91,12 +115,7 @@ def odd_pictures(folder: Path, ending: str = "jpg") -> None:
         (folder / f"{number}.{ending}").write_bytes(data)
 
 
-def odd_pngs(folder: Path) -> None:
-    odd_pictures(folder, "PNG")
-
-
-def odd_tiffs(folder: Path) -> None:
-    odd_pictures(folder, "tif")
+odd_pngs, odd_tiffs = (partial(odd_pictures, ending=ending) for ending in ("PNG", "tif"))
 
 
 def broken_pictures(folder: Path) -> None:
@@ -124,15 +143,13 @@ def shards(folder: Path) -> None:
                     tar.addfile(member, io.BytesIO(bytes(size)))
 
 
-def recorded(size: int) -> bytes:
-    return framed(bytes(size))
-
-
 def records(folder: Path) -> None:
     """Of changing lengths, in files named as TFDS names them."""
     folder.mkdir(exist_ok=True)
     for shard in range(3):
-        (folder / f"train.tfrecord-{shard:05}-of-00003").write_bytes(b"".join(map(recorded, range(100, 700, 100))))
+        (folder / f"train.tfrecord-{shard:05}-of-00003").write_bytes(
+            b"".join(framed(bytes(size)) for size in range(100, 700, 100))
+        )
 
 
 def tables(folder: Path) -> None:
@@ -159,31 +176,26 @@ CASES: list[tuple[Make, str, int, int]] = [
 ]
 
 
-@pytest.mark.parametrize(("make", "name", "files", "samples"), CASES, ids=[case[0].__name__ for case in CASES])
+@pytest.mark.parametrize(("make", "name", "files", "samples"), CASES, ids=[case[1] for case in CASES])
 def test_own_files_are_read_whole_and_left_alone(
     make: Make, name: str, files: int, samples: int, tmp_path: Path
 ) -> None:
     make(tmp_path)
-    before = {path: (path.stat().st_mtime_ns, path.read_bytes()) for path in tmp_path.rglob("*") if path.is_file()}
+    before = state(tmp_path)
     for folder in (tmp_path, *(path for path in tmp_path.rglob("*") if path.is_dir())):
         folder.chmod(0o555)
-    spec = inspect_own_folder(DatasetSpec(data_folder=str(tmp_path), source="folder", format=""), FOLDERS).spec
+    spec = inspect_own_folder(own(tmp_path), FOLDERS).spec
     assert (spec.format, spec.num_files_train, spec.num_samples_per_file) == (name, files, samples)
     found = inspect(spec)
     assert found.spec == spec
-    fetch = FetchSpec(found, found.train)
-    fetcher, every = Fetcher(fetch), list(range(files * samples))
-    room = memoryview(bytearray(fetch.slot_bytes(len(every))))
-    fetched = fetcher.fetch(every, room)
-    fetcher.close()
+    result, out = read_all(found)
     if samples == 1:
-        assert fetched.app_bytes == found.total_bytes == sum(os.path.getsize(found.train.path(n)) for n in range(files))
+        assert result.app_bytes == found.total_bytes == sum(os.path.getsize(found.train.path(n)) for n in range(files))
         assert spec.record_length_bytes == pytest.approx(found.total_bytes / files)
-    assert fetched.app_bytes > 0.3 * found.total_bytes
-    for number, (start, size) in enumerate(fetched.places.tolist() if name in ("jpeg", "png", "tiff") else ()):
-        assert bytes(room[start : start + size]) == Path(found.train.path(number)).read_bytes(), "as it is"
-    after = {path: (path.stat().st_mtime_ns, path.read_bytes()) for path in tmp_path.rglob("*") if path.is_file()}
-    assert after == before
+    assert result.app_bytes > 0.3 * found.total_bytes
+    for number, (start, size) in enumerate(result.places.tolist() if name in ("jpeg", "png", "tiff") else ()):
+        assert bytes(out[start : start + size]) == Path(found.train.path(number)).read_bytes(), "as it is"
+    assert state(tmp_path) == before
     with pytest.raises(UserError, match="which are only read"):
         prepare(spec)
 
@@ -192,12 +204,11 @@ def test_own_files_are_read_whole_and_left_alone(
 @pytest.mark.parametrize("make", [odd_pictures, odd_pngs, odd_tiffs, compressed_arrays])
 def test_own_files_are_decoded_as_what_they_hold(make: Make, engine: EngineName, tmp_path: Path) -> None:
     make(tmp_path)
-    spec = inspect_own_folder(DatasetSpec(data_folder=str(tmp_path), source="folder", format=""), FOLDERS).spec
+    spec = inspect_own_folder(own(tmp_path), FOLDERS).spec
     found = inspect(spec)
-    fetch = FetchSpec(found, found.train, engine=engine, decode="full", resize_bytes=40 * 40 * 3)
-    for one in (fetch, replace(fetch, resize_bytes=0)):  # without a size, what there is room for
-        fetched = Fetcher(one).fetch(range(6), memoryview(bytearray(one.slot_bytes(6))))
-        assert fetched.app_bytes > 0.5 * sum(os.path.getsize(found.train.path(number)) for number in range(6))
+    for size in (40 * 40 * 3, 0):  # without a size, what there is room for
+        result, _ = read_all(found, engine=engine, decode="full", resize_bytes=size)
+        assert result.app_bytes > 0.5 * found.total_bytes
 
 
 def test_hdf5_with_many_samples_is_read_whole_and_its_note_says_how_to_cut_it(tmp_path: Path) -> None:
@@ -246,7 +257,7 @@ def test_files_that_count_are_chosen_once_and_others_are_told_of(choice: str, tm
         for number in "0123" if "%" in name else "0":
             put(tmp_path / name.replace("%", number), int(size) if size.isdigit() else 9)
             if size in ("R", "Z"):
-                data = recorded(20) * 3
+                data = framed(bytes(20)) * 3
                 (tmp_path / name.replace("%", number)).write_bytes(gzip.compress(data) if size == "Z" else data)
     settings = [
         "dataset.source=folder",
@@ -274,13 +285,10 @@ def test_headers_are_read_once_and_by_no_other_process(
     """A reader that looks for them makes a request for each record, which no training job makes."""
     make(tmp_path)
 
-    def walk(*_: object) -> None:
-        raise AssertionError("the headers are read again")
-
-    found = inspect(DatasetSpec(data_folder=str(tmp_path), source="folder", format=""))
-    monkeypatch.setattr(walks.Format, "offsets", walk)
+    found = inspect(own(tmp_path))
+    monkeypatch.setattr(walks.Format, "offsets", Mock(side_effect=AssertionError("the headers are read again")))
     format_base._offsets_of_files.clear()
-    assert read_all(pickle.loads(pickle.dumps(FetchSpec(found, found.train)))) > 0.3 * found.total_bytes
+    assert read_all(pickle.loads(pickle.dumps(found)))[0].app_bytes > 0.3 * found.total_bytes
 
 
 @pytest.mark.parametrize("group", [7, 20, 1000])
@@ -289,7 +297,7 @@ def test_a_batch_of_tables_with_small_row_groups_has_room(group: int, tmp_path: 
     for shard in range(3):
         table = arrow.table({"image": [bytes(1000 + number) for number in range(90)]})
         parquet.write_table(table, tmp_path / f"{shard}.parquet", row_group_size=group, compression="none")
-    spec = inspect_own_folder(DatasetSpec(data_folder=str(tmp_path), source="folder", format=""), FOLDERS).spec
+    spec = inspect_own_folder(own(tmp_path), FOLDERS).spec
     assert spec.parquet.row_group_size == min(group, 90)
     found = inspect(spec)
     fetch = FetchSpec(found, found.train)
@@ -299,39 +307,26 @@ def test_a_batch_of_tables_with_small_row_groups_has_room(group: int, tmp_path: 
     assert 256 * 1000 < read < found.total_bytes
 
 
-def read_all(fetch: FetchSpec) -> int:
-    every = list(range(fetch.layout.num_samples))
-    fetcher = Fetcher(fetch)
-    try:
-        return fetcher.fetch(every, memoryview(bytearray(fetch.slot_bytes(len(every))))).app_bytes
-    finally:
-        fetcher.close()
-
-
 @pytest.mark.usefixtures("keys")
 @pytest.mark.parametrize(("make", "most"), [(shards, 2), (records, 2), (tables, 4)])
 @pytest.mark.parametrize("folder", ["own", f"s3://{BUCKET}/own"])
 def test_samples_of_objects_are_those_of_files(server: Any, make: Make, most: int, folder: str, tmp_path: Path) -> None:
     """They are counted before the run, by few requests, and no worker looks for headers again."""
     make(tmp_path)
-    spec = DatasetSpec(data_folder=str(tmp_path), source="folder", format="")
-    local = inspect_own_folder(spec, FOLDERS)
+    local = inspect_own_folder(own(tmp_path), FOLDERS)
     server.objects = {f"own/{path.name}": path.read_bytes() for path in tmp_path.iterdir()}
     storage = storage_of(server).spec
-    spec = replace(spec, data_folder=folder)
-    own = inspect_own_folder(spec, storage)
-    assert own.spec == replace(local.spec, data_folder=spec.data_folder)
-    assert own.layout.names == local.layout.names
+    objects = inspect_own_folder(replace(own(tmp_path), data_folder=folder), storage)
+    assert objects.spec == replace(local.spec, data_folder=folder)
+    assert objects.layout.names == local.layout.names
     of_each = Counter(request.key for request in server.requests if request.key)
     assert 0 < max(of_each.values()) <= most
-    found = inspect(own.spec, storage=storage)
+    found = inspect(objects.spec, storage=storage)
     looked = len(server.requests)
-    assert inspect(own.spec, storage=storage).max_record_bytes == found.max_record_bytes
+    assert inspect(objects.spec, storage=storage).max_record_bytes == found.max_record_bytes
     again = Counter(each.key for each in server.requests[looked:] if each.key)
     assert max(again.values()) <= most, "their sizes are listed: no HEAD for each but the one that opens it"
-    fetch = FetchSpec(found, found.train, storage=storage)
-    here = inspect(local.spec)
-    assert read_all(fetch) == read_all(FetchSpec(here, here.train))
+    assert read_all(found, storage=storage)[0].app_bytes == read_all(inspect(local.spec))[0].app_bytes
 
 
 @pytest.mark.parametrize("kind", [tarfile.PAX_FORMAT, tarfile.GNU_FORMAT, tarfile.USTAR_FORMAT])
@@ -357,13 +352,12 @@ def test_members_with_long_names_are_samples_of_their_own(kind: int) -> None:
 
 def test_a_changed_file_is_looked_at_again(tmp_path: Path) -> None:
     records(tmp_path)
-    spec = DatasetSpec(data_folder=str(tmp_path), source="folder", format="")
-    inspect(spec)
+    inspect(own(tmp_path))
     for path in tmp_path.iterdir():
         data = path.read_bytes()
         path.write_bytes(data[116:] + data[:116])  # the first record goes to the end
-    found = inspect(spec)
-    assert read_all(FetchSpec(found, found.train)) > 0.3 * found.total_bytes, "by the offsets of today"
+    found = inspect(own(tmp_path))
+    assert read_all(found)[0].app_bytes > 0.3 * found.total_bytes, "by the offsets of today"
 
 
 def test_a_file_without_samples_among_many_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -372,7 +366,7 @@ def test_a_file_without_samples_among_many_is_named(tmp_path: Path, monkeypatch:
     tarfile.open(tmp_path / "shard-000000.tar", "w").close()
     monkeypatch.setattr("datagen.own_folder.COUNTED_FILES", 2)
     with pytest.raises(DatasetError, match=r"shard-000000\.tar holds no samples: move all such files away"):
-        inspect_own_folder(DatasetSpec(data_folder=str(tmp_path), source="folder", format=""), FOLDERS)
+        inspect_own_folder(own(tmp_path), FOLDERS)
 
 
 @pytest.mark.parametrize("damaged", ["00.npz", "02.npz"])
@@ -380,39 +374,34 @@ def test_one_damaged_file_does_not_make_all_of_them_raw(damaged: str, tmp_path: 
     for number in range(3):
         np.savez(tmp_path / f"{number:02}.npz", x=np.zeros(99, np.uint8))
     os.truncate(tmp_path / damaged, 100)
-    spec = DatasetSpec(data_folder=str(tmp_path), source="folder", format="")
     with pytest.raises(DatasetError, match=rf"{damaged}: no end-of-central-directory.* move it away, or") as caught:
-        inspect_own_folder(spec, FOLDERS)
+        inspect_own_folder(own(tmp_path), FOLDERS)
     assert "datagen" not in str(caught.value), "dlemu did not make it, and can't make it again"
-    assert inspect_own_folder(replace(spec, format="raw"), FOLDERS).spec.format == "raw"
+    assert inspect_own_folder(own(tmp_path, format="raw"), FOLDERS).spec.format == "raw"
 
 
 def test_what_is_no_dataset(tmp_path: Path) -> None:
-    spec = DatasetSpec(data_folder=str(tmp_path), source="folder", format="")
     with pytest.raises(DatasetError, match="holds no files"):
-        inspect_own_folder(spec, FOLDERS)
+        inspect_own_folder(own(tmp_path), FOLDERS)
     put(tmp_path / "images" / "a.jpg", 10)
     for name in ("up", "again", "once-more"):  # files are at every second level only; 3^16 folders take days
         (tmp_path / "images" / name).symlink_to(tmp_path)
     with pytest.raises(UserError, match="remove the link that leads back up"):
-        inspect_own_folder(spec, FOLDERS)
-
-
-def test_a_pipe_is_named_and_not_waited_for(tmp_path: Path) -> None:
+        inspect_own_folder(own(tmp_path), FOLDERS)
+    shutil.rmtree(tmp_path / "images")
     put(tmp_path / "1.dcm", 10)
     os.mkfifo(tmp_path / "2.dcm")
-    with pytest.raises(DatasetError, match=r"2\.dcm: it is a pipe, wanted a regular file"):
-        inspect_own_folder(DatasetSpec(data_folder=str(tmp_path), source="folder", format=""), FOLDERS)
+    with pytest.raises(DatasetError, match=r"2\.dcm: it is a pipe, wanted a regular file"):  # which is not waited for
+        inspect_own_folder(own(tmp_path), FOLDERS)
 
 
 def test_a_file_that_is_cut_off_is_the_users_own(tmp_path: Path) -> None:
     """Nobody is advised to delete it and to have dlemu make it again."""
     plain_arrays(tmp_path)
-    found = inspect(DatasetSpec(data_folder=str(tmp_path), source="folder", format=""))
+    found = inspect(own(tmp_path))
     os.truncate(tmp_path / "3.npy", 300)
-    fetch = FetchSpec(found, found.train)
-    with pytest.raises(DatasetError, match="the file is yours") as caught:
-        Fetcher(fetch).fetch([3], memoryview(bytearray(fetch.slot_bytes(1))))
+    with pytest.raises(DatasetError, match=r"3\.npy.*the file is yours") as caught:
+        read_all(found)
     assert "dlemu datagen" not in str(caught.value)
 
 
@@ -422,19 +411,54 @@ def test_tokens_in_flat_files_are_cut_into_samples_of_the_length_asked_for(tmp_p
     put(tmp_path / "more.bin", 20_000)
     for name in ("vocab.json", "a.idx", "b.idx", "c.idx"):
         put(tmp_path / name, 50)
-    spec = DatasetSpec(
-        data_folder=str(tmp_path), source="folder", format="mmap_indexed_binary", record_length_bytes=4099
-    )
-    own = inspect_own_folder(spec, FOLDERS)
-    assert (own.spec.num_files_train, own.spec.num_samples_per_file, own.spec.record_length_bytes) == (1, 10, 4099)
-    found = inspect(spec)
-    fetch = FetchSpec(found, found.train)
-    fetcher, room = Fetcher(fetch), memoryview(bytearray(fetch.slot_bytes(2)))
-    fetched = fetcher.fetch([9, 1], room)
-    data = (tmp_path / "train.bin").read_bytes()
-    got = [bytes(room[int(start) : int(start) + int(size)]) for start, size in fetched.places]
-    assert got == [data[9 * 4099 : 10 * 4099], data[4099 : 2 * 4099]]
-    assert fetched.app_bytes == 2 * 4099
-    fetcher.close()
+    spec = own(tmp_path, format="mmap_indexed_binary", record_length_bytes=4099)
+    seen = inspect_own_folder(spec, FOLDERS).spec
+    assert (seen.num_files_train, seen.num_samples_per_file, seen.record_length_bytes) == (1, 10, 4099)
+    found, data = inspect(spec), (tmp_path / "train.bin").read_bytes()
+    result, samples = fetched(FetchSpec(found, found.train), [9, 1])
+    assert samples == [data[9 * 4099 : 10 * 4099], data[4099 : 2 * 4099]]
+    assert result.app_bytes == 2 * 4099
     with pytest.raises(DatasetError, match="no file has the 50000 bytes of a sample: set"):
         inspect_own_folder(replace(spec, record_length_bytes=50_000), FOLDERS)
+
+
+# Streams of records: one bad header among many
+
+
+def tar(sizes: Sequence[int] = (700,) * 6) -> bytearray:
+    out = io.BytesIO()
+    with tarfile.open(fileobj=out, mode="w", format=tarfile.USTAR_FORMAT) as archive:
+        for number, size in enumerate(sizes):
+            member = tarfile.TarInfo(f"{number}.jpg")
+            member.size, member.mtime = size, number
+            archive.addfile(member, io.BytesIO(bytes(size)))
+    return bytearray(out.getvalue()[: len(sizes) * 3 * BLOCK] + TAIL)
+
+
+def outcome(data: bytearray, first: int, count: int, path: str) -> list[list[int]] | str:
+    """Return what a run of samples gives: places in the file, or why there are none."""
+    begin, whole = first * 3 * BLOCK, count * 3 * BLOCK
+    records = TarRecords(RecordInputs(MemorySource(bytes(data), path), 6, lambda _: None))
+    try:
+        with reading(path):
+            places = np.asarray(records.samples(first, count, memoryview(data)[begin : begin + whole], False))
+    except DatasetError as error:
+        return str(error).replace(path, "")
+    moved: list[list[int]] = shifted(places, begin).tolist()
+    return moved
+
+
+@pytest.mark.parametrize("field", [0, 124, 148, 156, 257, 511])
+@pytest.mark.parametrize("summed", [True, False])
+@pytest.mark.parametrize("value", [0, ord("3"), 255])
+def test_a_changed_header_is_found_among_others(field: int, summed: bool, value: int) -> None:
+    """As if each sample were read alone, whether the checksum is that of the change or not."""
+    data, at = tar(), 4 * 3 * BLOCK
+    data[at + field] = value
+    if summed and not 148 <= field < 156:
+        data[at + 148 : at + 156] = b" " * 8
+        data[at + 148 : at + 156] = b"%06o\0 " % sum(data[at : at + BLOCK])
+    path = f"s3://bucket/{field}-{summed}-{value}"
+    alone = [outcome(data, number, 1, f"{path}-{number}") for number in range(6)]
+    wanted = next((one for one in alone if isinstance(one, str)), [one[0] for one in alone])
+    assert outcome(data, 0, 6, path) == wanted

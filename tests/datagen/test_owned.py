@@ -61,35 +61,35 @@ def test_nothing_is_removed_outside_of_the_list() -> None:
     assert found - {"datagen/owned.py"} == set(OTHERS_THAT_REMOVE)
 
 
-def test_what_was_claimed_goes_and_nothing_else(tmp_path: Path) -> None:
+@pytest.mark.parametrize("has_others", [False, True])
+def test_what_was_claimed_goes_and_nothing_else(has_others: bool, tmp_path: Path) -> None:
     taken = owned.take_folder(str(tmp_path / "a" / "run"), "output.folder")
     live = owned.fresh_folder(taken.path, "live")
     owned.claim(live, "lock", "never-made")
     Path(live, "lock").touch()
-    taken.drop()
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_files_of_others_stay_where_dlemu_removes_its_own(tmp_path: Path) -> None:
-    taken = owned.take_folder(str(tmp_path / "run"), "output.folder")
-    live = owned.fresh_folder(taken.path, "live")
-    owned.claim(live, "lock")
-    Path(live, "lock").touch()
     theirs = UsersFiles()
-    theirs.put_everywhere(tmp_path)
+    if has_others:
+        theirs.put_everywhere(tmp_path)
     taken.drop()
     assert theirs.changed() == []
     assert not Path(live, "lock").exists()
     assert not Path(live, MARKER).exists()
+    assert (list(tmp_path.iterdir()) != []) == has_others
 
 
 def test_a_name_that_was_there_is_not_claimed(tmp_path: Path) -> None:
     (tmp_path / "notes").write_text("mine")
     owned.claim(str(tmp_path), "notes", "own")
     assert owned.claimed(str(tmp_path)) == {"own"}
-    (tmp_path / "own").touch()
+    with pytest.raises(FileExistsError):
+        owned.create_claimed(str(tmp_path), "notes")
+    for text in ("first", "second"):  # its own it makes anew
+        with open(owned.create_claimed(str(tmp_path), "own"), "w") as file:
+            file.write(text)
+    assert (tmp_path / "own").read_text() == "second"
     owned.remove_claimed(str(tmp_path))
     assert [path.name for path in tmp_path.iterdir()] == ["notes"]
+    assert (tmp_path / "notes").read_text() == "mine"
 
 
 @pytest.mark.parametrize("fails", ["read", "unlink"])
@@ -163,15 +163,12 @@ def test_a_marker_that_is_no_file_names_nothing_and_is_not_written(kind: str, tm
     folder.mkdir()
     (folder / "x").write_text("theirs")
     behind.write_text('"x"\n')
-    match kind:
-        case "link":
-            (folder / MARKER).symlink_to(behind)
-        case "fifo":
-            os.mkfifo(folder / MARKER)
-        case "folder":
-            (folder / MARKER).mkdir()
-        case "zero":
-            (folder / MARKER).symlink_to("/dev/zero")
+    if kind == "fifo":
+        os.mkfifo(folder / MARKER)
+    elif kind == "folder":
+        (folder / MARKER).mkdir()
+    else:
+        (folder / MARKER).symlink_to(behind if kind == "link" else "/dev/zero")
     assert owned.claimed(str(folder)) == set()
     with pytest.raises(OSError, match=r"."):
         owned.claim(str(folder), "new")
@@ -232,17 +229,6 @@ def test_what_killed_writers_left_goes_and_parts_of_others_stay(tmp_path: Path) 
     os.close(descriptor)
     owned.remove_parts(str(tmp_path))
     assert before - set(tmp_path.iterdir()) == {left, other, Path(going_on)}
-
-
-def test_a_claimed_file_is_made_anew_and_that_of_another_stays(tmp_path: Path) -> None:
-    for text in ("first", "second"):
-        with open(owned.create_claimed(str(tmp_path), "console.txt"), "w") as file:
-            file.write(text)
-    assert (tmp_path / "console.txt").read_text() == "second"
-    (tmp_path / "notes").write_text("mine")
-    with pytest.raises(FileExistsError):
-        owned.create_claimed(str(tmp_path), "notes")
-    assert (tmp_path / "notes").read_text() == "mine"
 
 
 def test_a_scratch_folder_goes_with_all_in_it_unless_it_was_renamed(tmp_path: Path) -> None:

@@ -66,9 +66,6 @@ def test_pyarrow_reads_what_was_written(columns: list[tuple[Any, int]], samples:
             at += len(values)
 
 
-PACKED = ["gzip", "snappy", "zstd"]
-
-
 @pytest.fixture
 def dataset(small: MakeSpec) -> DatasetSpec:
     return make(small(format="parquet", num_samples_per_file=100, parquet=parquet()))
@@ -176,22 +173,3 @@ def test_which_columns_are_read_may_change(dataset: DatasetSpec) -> None:
     assert result.app_bytes == pytest.approx(40 * 400, rel=0.05)
     with pytest.raises(DatasetError, match=r"made with other settings: parquet\.row_group_size is"):
         inspect(replace(dataset, parquet=parquet(row_group_size=41)))
-
-
-@pytest.mark.parametrize("compression", PACKED)
-@pytest.mark.parametrize("storage", ["posix", "direct"])
-def test_compressed_columns_are_shipped_as_they_lie(small: MakeSpec, compression: Any, storage: str) -> None:
-    packed = small(format="parquet", num_samples_per_file=100, parquet=parquet(), compression=compression)
-    spec = make(replace(packed, compressibility=0.5))
-    fetch = fetch_of(spec, engine="fast", storage=storage_named(storage), verify=True)
-    result, stretches = fetched(fetch, list(range(30, 130)))
-    path = layouts(spec)[0].path(0)
-    metadata = pq.read_metadata(path)
-    sizes = [metadata.row_group(0).column(column).total_compressed_size for column in (0, 1, 3)]
-    assert [len(stretch) for stretch in stretches[:2]] == [sizes[0] + sizes[1], sizes[2]]
-    start = metadata.row_group(0).column(0).dictionary_page_offset
-    assert stretches[0] == Path(path).read_bytes()[start : start + sizes[0] + sizes[1]]
-    library = fetched(fetch_of(spec, engine="library", verify=True), list(range(30, 130)))[1]
-    assert fetched(fetch_of(spec, storage=storage_named(storage), decode="full"), list(range(30, 130)))[1] == library
-    assert sum(map(len, library)) == (40 + 40 + 20 + 40) * READ_BYTES
-    assert result.app_bytes < sum(map(len, library)) + 8 * 8192

@@ -15,8 +15,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from datagen import manifest
-from datagen.errors import ServerError, UserError
+from datagen.errors import UserError
 from datagen.storage import _s3_client, s3
 from datagen.storage._http_exchange import BODY_BYTES, BrokenResponseError
 from datagen.storage._s3_xml import MAX_TAGS, check_completed, error_in, page_in, upload_id_in
@@ -85,11 +84,6 @@ def test_names_that_lead_elsewhere_are_left_out(server: Any) -> None:
 # Listings without end
 
 
-def pages_without_end(body: Callable[[int], bytes]) -> Callable[[Any], Any]:
-    count = itertools.count()
-    return lambda request: fault("body", status=200, body=body(next(count)))
-
-
 @pytest.mark.parametrize(
     ("body", "pages"),
     [
@@ -103,7 +97,7 @@ def test_a_listing_without_end_is_named(
     body: Callable[[int], bytes], pages: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(s3, "MAX_PAGES", 20)
-    with own_server(fault=pages_without_end(body)) as server:
+    with own_server(fault=lambda request: fault("body", status=200, body=body(request.number))) as server:
         with pytest.raises(UserError, match=r"the listing of 'data/' does not end .* continuation tokens advance"):
             listed(storage_of(server))
         assert len(server.requests) == pages
@@ -371,30 +365,6 @@ def test_a_completion_that_says_something_else_is_no_success(body: bytes) -> Non
             writer.commit()
         writer.discard()
         assert (server.objects, server.uploads) == ({}, {})
-
-
-# Refusals
-
-
-@pytest.mark.parametrize(
-    ("status", "code", "words"),
-    [
-        (403, "RequestTimeTooSkewed", r"the clocks of this host and of the server differ too much: set them \(ntp\)"),
-        (403, "ExpiredToken", "the credentials have expired and can't be renewed"),
-        (403, "AccessDenied", "these credentials are not allowed to do that"),
-    ],
-)
-def test_a_refused_head_is_named_by_its_reason(status: int, code: str, words: str) -> None:
-    with own_server(fault=lambda request: fault("error", status=status, code=code)) as server:
-        with pytest.raises(UserError, match=words):
-            storage_of(server).size_bytes("a")
-        assert len(server.requests) < 8
-
-
-def test_a_refusal_is_no_damage_of_what_could_not_be_read() -> None:
-    server = own_server(fault=lambda request: fault("error", status=403, code="AccessDenied"))
-    with server as refusing, pytest.raises(ServerError, match="these credentials are not allowed to do that"):
-        manifest.read("data", storage_of(refusing))
 
 
 # Credentials

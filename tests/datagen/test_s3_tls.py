@@ -61,9 +61,8 @@ def test_an_authority_that_is_not_trusted_is_told_at_once(server: S3, tmp_path: 
     other = make_certificates(tmp_path / "other").authority
     for options in ({}, {"ca_bundle": str(other)}):
         storage = opened(server, **options)
-        with pytest.raises(
-            UserError, match=r"^https://127.*: its certificate is not trusted \(.*AWS_CA_BUNDLE"
-        ) as told:
+        words = r"^https://127.*: its certificate is not trusted \(.*AWS_CA_BUNDLE"
+        with pytest.raises(UserError, match=words) as told:
             storage.is_folder("")
         assert "\n" not in str(told.value)
         assert counts_of(storage)["retried"] == 0

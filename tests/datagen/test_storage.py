@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import ast
 import contextlib
+import errno
 import io
 import os
 import pickle
 from dataclasses import replace
 from pathlib import Path
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -17,11 +19,15 @@ from datagen import registry
 from datagen.buffers import AlignedBuffer
 from datagen.errors import UserError
 from datagen.formats.format_base import Source, SourceStream
-from datagen.storage import posix
+from datagen.storage import fsspec, posix
 from datagen.storage.storage_base import StorageBase, StorageSpec, open_storage, read_whole, storage_spec
 
 ALL = [*registry.names("datagen.storage"), "direct"]
-SERVED = {"fsspec": StorageSpec(type="fsspec", root="file:///"), "direct": StorageSpec(direct=True)}
+SERVED = {
+    "fsspec": StorageSpec(type="fsspec", root="file:///"),
+    "fsspec in memory": StorageSpec(type="fsspec", root="memory://tests"),
+    "direct": StorageSpec(direct=True),
+}
 KEEPING = [name for name in ALL if name != "null"]
 FOLDERS = ["direct", "fsspec", "posix"]
 DATA = bytes(range(256)) * 40
@@ -101,10 +107,15 @@ def test_a_file_that_shrinks_ends_the_read(name: str, tmp_path: Path) -> None:
     reader.close()
 
 
-@pytest.mark.parametrize("name", KEEPING)
+@pytest.mark.parametrize("name", [*KEEPING, "fsspec in memory"])
 def test_a_file_has_its_name_only_after_commit(name: str, tmp_path: Path) -> None:
     backend, path = storage(name), str(tmp_path / "file")
     backend.make_folder(str(tmp_path))
+    writer = backend.create(path)
+    writer.write(b"never")
+    writer.discard()
+    with pytest.raises(FileNotFoundError):
+        backend.size_bytes(path)
     write(backend, path, b"old")
     writer = backend.create(path)
     writer.write(b"new")
@@ -187,6 +198,19 @@ def test_only_folders_are_read_past_the_page_cache(name: str) -> None:
             open_storage(spec)
 
 
+def test_an_object_that_fsspec_can_not_send_is_an_error_of_the_system(monkeypatch: pytest.MonkeyPatch) -> None:
+    writer = storage("fsspec in memory").create("a")
+    writer.write(b"data")
+    refuse = Mock(side_effect=RuntimeError("the quota is used up"))
+    monkeypatch.setattr("fsspec.implementations.memory.MemoryFileSystem.pipe_file", refuse)
+    with pytest.raises(OSError, match="RuntimeError: the quota is used up") as caught:
+        writer.commit()
+    assert caught.value.errno == errno.EIO
+    monkeypatch.setattr(fsspec, "MAX_FILE_BYTES", 5)
+    with pytest.raises(UserError, match=r"/a exceeds 0 GiB, the most .*wanted smaller files"):
+        writer.write(b"more")
+
+
 @pytest.mark.parametrize("name", ["memory", "posix"])
 def test_libraries_read_a_file_of_any_storage(name: str, tmp_path: Path) -> None:
     backend, path = storage(name), str(tmp_path / "array.npy")
@@ -205,18 +229,15 @@ def test_libraries_read_a_file_of_any_storage(name: str, tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize(
-    ("wrong", "message"),
+    ("wrong", "said"),
     [
-        (
-            "local",
-            r"is 'local': did you mean local_fs\? wanted one of direct, direct_fs, fsspec, local_fs, parallel_fs",
-        ),
-        ("null", "is 'null': that is for dlemu's own use; wanted one of direct"),
-        ("memory", "is 'memory': that is for dlemu's own use"),
+        ("local", r"did you mean local_fs\?"),
+        ("null", "that is for dlemu's own use;"),
+        ("memory", "that is for dlemu's own use;"),
     ],
 )
-def test_a_name_that_is_none_is_answered_with_those_there_are(wrong: str, message: str) -> None:
-    with pytest.raises(UserError, match=message):
+def test_a_name_that_is_none_is_answered_with_those_there_are(wrong: str, said: str) -> None:
+    with pytest.raises(UserError, match=f"is '{wrong}': {said} wanted one of direct, direct_fs, fsspec, local_fs, par"):
         storage_spec(StorageSpec(type=wrong))
 
 

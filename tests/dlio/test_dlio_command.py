@@ -1,24 +1,28 @@
-"""DLIO's command line means here what it means there: which workload, what changes, and where the files go."""
+"""DLIO's command line means here what it means there, and a file that is exported says what the configuration said."""
 
 from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
+from click.testing import CliRunner
 
 from datagen import owned
 from datagen.errors import UserError
-from dlemu.config import load
+from dlemu.cli.job_command import job_command
+from dlemu.config import load, workload_names
 from dlemu.config.duration import mean_seconds
 from dlemu.config.schema import Workload
 from dlemu.config.validate import check_runnable
 from dlemu.dlio.command import load_command
-from dlemu.dlio.config import DlioFolders, only_checkpoints
+from dlemu.dlio.config import DlioFolders, dlio_yaml, only_checkpoints
 from dlemu.dlio.files import begin_dlio_files
+from dlemu.results.kinds import kind_named
 
-WORKLOAD = {
+WORKLOAD: dict[str, Any] = {
     "model": {"name": "unet3d", "type": "cnn", "model_size": 499153191},
     "framework": "pytorch",
     "workflow": {"generate_data": False, "train": True, "checkpoint": True},
@@ -29,10 +33,10 @@ WORKLOAD = {
 }
 
 
-def config_dir(folder: Path) -> str:
-    """A folder like the one that mlpstorage names by --config-dir."""
+def config_dir(folder: Path, name: str = "unet3d_h100", workload: Any = WORKLOAD) -> str:
+    """A folder like the one that mlpstorage names by --config-dir, with one workload."""
     (folder / "workload").mkdir(parents=True)
-    (folder / "workload" / "unet3d_h100.yaml").write_text(yaml.safe_dump(WORKLOAD))
+    (folder / "workload" / f"{name}.yaml").write_text(yaml.safe_dump(workload))
     return str(folder)
 
 
@@ -65,14 +69,10 @@ def test_mlpstorages_words_are_understood(tmp_path: Path) -> None:
     ("name", "seconds"), [("unet3d_a100", 0.636), ("unet3d_h100", 0.323), ("resnet50_h100", 0.224)]
 )
 def test_dlios_names_of_workloads_need_no_folder(name: str, seconds: float) -> None:
-    workload, _ = asked(f"workload={name}")
-    assert f"{workload.model.name}_{workload.accelerator}" == name
-    assert workload.train.computation_time.mean == seconds
-
-
-def test_ones_own_values_win_over_the_accelerators() -> None:
-    workload, _ = asked("++workload.train.computation_time=0.5", "workload=unet3d_h100")
-    assert workload.train.computation_time.mean == 0.5
+    for words, wanted in (((), seconds), (("++workload.train.computation_time=0.5",), 0.5)):
+        workload, _ = asked(*words, f"workload={name}")
+        assert f"{workload.model.name}_{workload.accelerator}" == name
+        assert workload.train.computation_time.mean == wanted
 
 
 def test_files_go_where_hydra_or_the_workload_say(tmp_path: Path) -> None:
@@ -118,15 +118,9 @@ def test_a_run_that_begins_removes_results_of_an_earlier_one_and_nothing_else(tm
     said = begin_dlio_files(place, workload, 8)
     assert "8 ranks" in said
     assert (tmp_path / "dlio.log").read_text() == said
-    assert sorted(path.name for path in tmp_path.iterdir() if path.is_file()) == sorted(
-        [*kept, "dlio.log", owned.MARKER]
-    )
+    assert {path.name for path in tmp_path.iterdir() if path.is_file()} == {*kept, "dlio.log", owned.MARKER}
     assert (point / "figures.json").exists(), "of another command that has the folder"
-    assert sorted(path.name for path in (tmp_path / ".hydra").iterdir()) == [
-        "config.yaml",
-        "hydra.yaml",
-        "overrides.yaml",
-    ]
+    assert sorted(os.listdir(tmp_path / ".hydra")) == ["config.yaml", "hydra.yaml", "overrides.yaml"]
     assert yaml.safe_load((tmp_path / ".hydra" / "overrides.yaml").read_text()) == ["workload=unet3d_h100"]
     hydra = yaml.safe_load((tmp_path / ".hydra" / "hydra.yaml").read_text())["hydra"]
     assert (hydra["run"]["dir"], hydra["output_subdir"]) == (str(tmp_path), ".hydra")
@@ -180,26 +174,17 @@ def test_a_run_is_judged_as_by_dlemu_train(tmp_path: Path) -> None:
         ("reader", {"storage_library": "s3dlio", "storage_root": "file:///mnt"}, "reader.storage_library"),
         ("reader", {"data_loader_classname": "torch.utils.data.DataLoader"}, ""),
         ("storage", {"storage_type": "s3", "storage_root": "b", "storage_library": "minio"}, "storage_library"),
+        ("storage", {"storage_type": "s3", "storage_root": "b", "endpoint_uris": ["http://a", "http://b"]}, ""),
     ],
 )
 def test_keys_of_the_forks_workloads_that_change_nothing_are_let_pass_with_a_note(
     tmp_path: Path, section: str, added: dict[str, object], note: str
 ) -> None:
-    folder = Path(config_dir(tmp_path / "configs"))
-    changed = {**WORKLOAD, section: {**WORKLOAD.get(section, {}), **added}}  # type: ignore[dict-item]
-    (folder / "workload" / "mine.yaml").write_text(yaml.safe_dump(changed))
-    workload, _ = asked("workload=mine", folder=str(folder))
-    assert not workload.unsupported
+    changed = {**WORKLOAD, section: {**WORKLOAD.get(section, {}), **added}}
+    workload, _ = asked("workload=mine", folder=config_dir(tmp_path, "mine", changed))
+    assert [text for text in workload.unsupported if "storage.endpoint_uris: not supported yet" not in text] == []
+    assert len(workload.unsupported) == ("endpoint_uris" in added)
     assert not note or [text for text in workload.notes if note in text and "has no effect" in text]
-
-
-def test_several_endpoints_are_not_there_and_said_in_one_line(tmp_path: Path) -> None:
-    folder = Path(config_dir(tmp_path / "configs"))
-    storage = {"storage_type": "s3", "storage_root": "b", "endpoint_uris": ["http://a", "http://b"]}
-    (folder / "workload" / "mine.yaml").write_text(yaml.safe_dump({**WORKLOAD, "storage": storage}))
-    workload, _ = asked("workload=mine", folder=str(folder))
-    (line,) = workload.unsupported
-    assert "storage.endpoint_uris: not supported yet" in line
 
 
 @pytest.mark.parametrize(
@@ -224,8 +209,7 @@ def test_dlios_own_workloads_are_those_of_dlio(
 
 
 def test_a_users_own_workload_goes_before_dlios(tmp_path: Path) -> None:
-    folder = config_dir(tmp_path)
-    (tmp_path / "workload" / "default.yaml").write_text(yaml.safe_dump(WORKLOAD))
+    folder = config_dir(tmp_path, "default")
     for words in ((), ("workload=default",)):
         assert asked(*words, folder=folder)[0].model.name == "unet3d"
 
@@ -237,15 +221,78 @@ def test_dlios_checkpoints_are_those_of_dlio(name: str) -> None:
     assert workload.checkpoint.num_checkpoints_read == 10
 
 
-@pytest.mark.parametrize(
-    ("name", "meant"),
-    [
-        ("unet3d_h200", "unet3d"),
-        ("cosmoflow_pt", "cosmoflow"),
-        ("llama_1t", "llama3_1t"),
-        ("unet3d_a100_s3", "unet3d"),
-    ],
-)
-def test_a_name_that_is_in_neither_is_answered_with_what_there_is(name: str, meant: str) -> None:
-    with pytest.raises(UserError, match=rf"there is no workload '{name}': did you mean {meant}\?"):
-        asked(f"workload={name}")
+def test_a_name_that_is_in_neither_is_answered_with_what_there_is() -> None:
+    for words in ("unet3d_h200 unet3d", "cosmoflow_pt cosmoflow", "llama_1t llama3_1t", "unet3d_a100_s3 unet3d"):
+        name, meant = words.split()
+        with pytest.raises(UserError, match=rf"there is no workload '{name}': did you mean {meant}\?"):
+            asked(f"workload={name}")
+
+
+# Exported
+
+
+SECTIONS = ("model", "framework", "workflow", "dataset", "reader", "train", "evaluation", "checkpoint", "metric")
+
+
+def exported(*words: str) -> dict[str, Any]:
+    tree: dict[str, Any] = yaml.safe_load(dlio_yaml(load(words)))
+    return tree
+
+
+@pytest.mark.parametrize("name", sorted({*workload_names()} - {"colfax"}))  # DLIO has no tiff
+def test_every_shipped_workload_comes_back_as_it_was(name: str, tmp_path: Path) -> None:
+    workload = load([f"workload={name}"])
+    if workload.accelerators:
+        workload = load([f"workload={name}", f"accelerator={list(workload.accelerators)[-1]}"])
+    path = tmp_path / f"{name}.yaml"
+    path.write_text(dlio_yaml(workload))
+    again = load([f"workload={path}"])
+    assert {key: getattr(again, key) for key in SECTIONS} == {key: getattr(workload, key) for key in SECTIONS}
+    assert again.unsupported == workload.unsupported
+
+
+def test_keys_stand_where_dlio_reads_them() -> None:
+    tree = exported("workload=unet3d", "accelerator=h100", "metric.exclude_end_steps=1", "metric.au=0.8")
+    assert tree["model"]["model_size_bytes"] == 499153191
+    assert tree["metric"] == {"au": 0.8}
+    assert tree["output"]["metric"] == {"exclude_start_steps": 1, "exclude_end_steps": 1}
+    assert "transfer_size" not in tree["reader"], "0 would be no buffer at all"
+    assert exported("workload=resnet50", "reader.transfer_size=262144")["reader"]["transfer_size"] == 262144
+    hdf5 = ("dataset.format=hdf5", "dataset.record_dims=[4,8]", "dataset.hdf5.num_dset_per_record=2")
+    assert exported(*hdf5)["dataset"]["hdf5"] == {"chunk_dims": [], "num_dset_per_record": 2, "max_shape": []}
+    assert "hdf5" not in exported("workload=unet3d")["dataset"]
+
+
+def test_what_dlio_has_no_setting_for_is_told_and_not_written() -> None:
+    text = dlio_yaml(load(["workload=unet3d", "reader.engine=library", "train.synchronous=true"]))
+    lines = [line for line in text.splitlines() if line.startswith("# DLIO has no setting")]
+    assert lines[0].endswith("reader.engine=library, train.synchronous=true")
+    assert "synchronous" not in yaml.safe_load(text)["train"]
+
+
+def test_what_dlio_can_not_run_is_refused() -> None:
+    with pytest.raises(UserError, match=r"reader\.data_loader is 'threads'.*pytorch, tensorflow"):
+        exported("reader.data_loader=threads")
+    with pytest.raises(UserError, match=r"dataset\.compression is 'zstd'.*none, gzip, zip"):
+        exported("dataset.format=parquet", "dataset.compression=zstd")
+
+
+def test_the_option_writes_the_file_and_trains_nothing(tmp_path: Path) -> None:
+    path = tmp_path / "workload" / "unet3d_h100.yaml"
+    lines = CliRunner().invoke(
+        job_command(kind_named("training")), ["workload=unet3d", "accelerator=h100", "--export-dlio", str(path)]
+    )
+    assert lines.exit_code == 0, lines.output
+    assert yaml.safe_load(path.read_text())["train"]["computation_time"] == 0.323
+    assert [one.name for one in tmp_path.iterdir()] == ["workload"]
+
+
+def test_checkpoints_alone_have_no_dataset() -> None:
+    tree = exported("workload=llama3_405b", "checkpoint.rank_sync=true", "checkpoint.format=raw")
+    assert set(tree) == {"model", "framework", "workflow", "checkpoint"}
+    assert tree["checkpoint"]["rank_sync"] is True
+    assert tree["model"]["parallelism"] == {"pipeline": 32, "tensor": 8, "zero_stage": 1}
+    text = dlio_yaml(load(["workload=qwen3_235b", "checkpoint.format=raw"]))
+    lines = next(line for line in text.splitlines() if line.startswith("# DLIO has no setting"))
+    for setting in ("checkpoint.format=raw", "model.transformer.num_experts=128", "model.parallelism.expert=8"):
+        assert setting in lines

@@ -21,7 +21,6 @@ from dlemu.loaders.traits_base import traits_of
 from dlemu.results.kinds import kind_named
 from tests.runs import make_job
 
-train = job_command(kind_named("training"))
 MIB = 1 << 20
 
 
@@ -73,7 +72,7 @@ def test_without_its_framework_it_is_said_what_to_install(name: str) -> None:
     assert not done.stderr
 
 
-@pytest.mark.parametrize("command", [train, size])
+@pytest.mark.parametrize("command", [job_command(kind_named("training")), size])
 def test_nothing_is_made_for_a_loader_that_is_not_installed(
     command: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

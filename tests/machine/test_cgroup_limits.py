@@ -1,12 +1,27 @@
-"""The limits of a container or job, from the files of both cgroup versions in made-up trees."""
+"""The limits of a container or job, from files of both cgroup versions in made-up trees; and what /dev/shm lacks."""
 
 from __future__ import annotations
 
+import mmap
+import os
+import subprocess
 from pathlib import Path
 
 import pytest
 
-from dlemu.machine.cgroup_limits import cpu_limit, host_memory, limiting_groups, memory_limit_bytes, out_of_memory_hint
+from dlemu.config.schema import Workload
+from dlemu.doctor.check_base import Facts
+from dlemu.doctor.host import check_shared_memory
+from dlemu.machine.cgroup_limits import (
+    cpu_limit,
+    host_memory,
+    limiting_groups,
+    memory_limit_bytes,
+    out_of_memory_hint,
+    shared_memory_problem,
+)
+from dlemu.ranks.mpi import stale_shared_memory
+from tests.datasets import small_disk
 
 V1_MOUNT = "32 31 0:29 {root} {mount} rw,relatime - cgroup cgroup rw,cpu,cpuacct"
 V2_MOUNT = "30 23 0:26 {root} {mount} rw,nosuid shared:4 - cgroup2 cgroup2 rw,nsdelegate"
@@ -68,11 +83,8 @@ def test_a_container_sees_its_own_group_as_the_root(tmp_path: Path, root: str) -
     assert cpu_limit(proc) == 0.5
 
 
-def test_a_kernel_without_control_groups_limits_nothing(tmp_path: Path) -> None:
+def test_other_controllers_and_a_kernel_without_any_limit_nothing(tmp_path: Path) -> None:
     assert cpu_limit(str(tmp_path)) is None
-
-
-def test_the_other_controllers_are_not_asked(tmp_path: Path) -> None:
     line = V1_MOUNT.replace("cpu,cpuacct", "cpuset")
     files = {"job/cpu.cfs_quota_us": "50000", "job/cpu.cfs_period_us": "100000"}
     assert cpu_limit(made(tmp_path, group="3:cpuset:/job\n4:cpu:/job", mount_line=line, files=files)) is None
@@ -130,3 +142,32 @@ def test_whom_the_kernel_killed_at_a_limit_of_memory_is_counted(
 def test_a_kill_without_a_limit_says_nothing_of_one(tmp_path: Path) -> None:
     proc = made(tmp_path, group="0::/job", mount_line=V2_MOUNT, files={"job/memory.events": "oom_kill 2"})
     assert out_of_memory_hint(proc).startswith("if the machine ran out")
+
+
+# /dev/shm
+
+
+def test_only_one_without_room_is_a_problem(tmp_path: Path) -> None:
+    assert shared_memory_problem(str(tmp_path)) == ""
+    assert "/no/such/shm can't be written (No such file or directory)" in shared_memory_problem("/no/such/shm")
+
+
+@pytest.mark.root
+def test_a_full_or_read_only_one_is_named_with_what_to_do(tmp_path: Path) -> None:
+    with small_disk(tmp_path, "64k") as tiny:
+        assert f"{tiny} is full (65536 bytes left): free some" in shared_memory_problem(str(tiny))
+        subprocess.run(["mount", "-o", "remount,ro", tiny], check=True)
+        assert f"{tiny} can't be written (Read-only file system): mount a tmpfs" in shared_memory_problem(str(tiny))
+
+
+def test_mpi_memory_is_stale_once_no_process_has_it_mapped(tmp_path: Path) -> None:
+    path = tmp_path / "mpich_shm-test"
+    with open(path, "w+b") as file:
+        file.truncate(4096)
+        with mmap.mmap(file.fileno(), 4096):
+            os.utime(path, (0, 0))
+            assert stale_shared_memory(str(tmp_path)) == []
+    assert stale_shared_memory(str(tmp_path)) == [str(path)]
+    assert str(path) in check_shared_memory(Facts(Workload()), str(tmp_path)).observed
+    os.utime(path)
+    assert stale_shared_memory(str(tmp_path)) == []

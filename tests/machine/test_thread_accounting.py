@@ -1,27 +1,38 @@
-"""The kernel's books of a thread: work, and bytes that came from storage."""
+"""The kernel's books of a thread, work and bytes that came from storage; and CPU time that is used up on purpose."""
 
 from __future__ import annotations
 
 import os
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
+from dlemu.machine.clock import Burner, BurnerThreads
 from dlemu.machine.thread_accounting import ThreadAccounting, process_storage_bytes
 
 
-def test_computing_counts_as_time_on_a_core_and_sleeping_does_not() -> None:
-    books = ThreadAccounting()
-    before = books.look()
-    if not before.cpu_ns:
+@pytest.fixture
+def books() -> ThreadAccounting:
+    accounts = ThreadAccounting()
+    if not accounts.look().cpu_ns:
         pytest.skip("this kernel keeps no schedstat")
+    return accounts
+
+
+def work(seconds: float) -> None:
+    until_ns = time.thread_time_ns() + seconds * 1e9
+    while time.thread_time_ns() < until_ns:
+        pass
+
+
+def test_computing_counts_as_time_on_a_core_and_sleeping_does_not(books: ThreadAccounting) -> None:
+    before = books.look()
     time.sleep(0.05)
     slept = books.look()
-    worked = time.thread_time_ns()
-    while time.thread_time_ns() < worked + 50_000_000:
-        pass
+    work(0.05)
     after = books.look()
     assert slept.cpu_ns - before.cpu_ns < 40_000_000
     assert after.cpu_ns - slept.cpu_ns > 40_000_000
@@ -50,29 +61,13 @@ def test_bytes_from_storage_are_told_from_those_of_the_cache(tmp_path: Path) -> 
         os.close(descriptor)
 
 
-def test_each_thread_has_an_account_of_its_own() -> None:
-    books = ThreadAccounting()
-    books.look()
-    if not books.look().cpu_ns:
-        pytest.skip("this kernel keeps no schedstat")
-    seen: list[int] = []
-
-    def look() -> None:
-        seen.append(books.look().cpu_ns)
-
-    worked = time.thread_time_ns()
-    while time.thread_time_ns() < worked + 50_000_000:
-        pass
-    thread = threading.Thread(target=look)
-    thread.start()
-    thread.join()
-    assert seen[0] < 40_000_000 < books.look().cpu_ns
+def test_each_thread_has_an_account_of_its_own(books: ThreadAccounting) -> None:
+    work(0.05)
+    with ThreadPoolExecutor(1) as other:
+        assert other.submit(books.look).result().cpu_ns < 40_000_000 < books.look().cpu_ns
 
 
-def test_work_of_less_than_a_tick_between_two_sleeps_is_counted() -> None:
-    books = ThreadAccounting()
-    if not books.look().cpu_ns:
-        pytest.skip("this kernel keeps no schedstat")
+def test_work_of_less_than_a_tick_between_two_sleeps_is_counted(books: ThreadAccounting) -> None:
     counted, begun = 0, time.thread_time_ns()
     for _ in range(40):
         before, until = books.look(), time.monotonic_ns() + 300_000
@@ -81,3 +76,30 @@ def test_work_of_less_than_a_tick_between_two_sleeps_is_counted() -> None:
         counted += books.look().cpu_ns - before.cpu_ns
         time.sleep(0.0005)
     assert counted > (time.thread_time_ns() - begun) / 2
+
+
+# Used up on purpose
+
+
+def test_what_it_says_is_what_the_thread_used() -> None:
+    burner, before = Burner(), time.thread_time_ns()
+    assert burner.burn(0.0) == 0
+    burned_ns = sum(burner.burn(0.002) for _ in range(20))
+    assert 0.04e9 <= burned_ns <= time.thread_time_ns() - before
+
+
+def test_several_threads_share_it() -> None:
+    threads, before = BurnerThreads(3), time.process_time_ns()
+    burned_ns = sum(threads.burn(0.03) for _ in range(6))
+    assert 0.18e9 <= burned_ns <= time.process_time_ns() - before
+    assert burned_ns < 2 * 0.18e9, "in shares, not by each"
+
+
+def test_others_run_python_meanwhile() -> None:
+    """A loader's other threads must not wait for the interpreter while one of them burns."""
+    turns, burning = 0, threading.Thread(target=Burner().burn, args=(0.1,))
+    burning.start()
+    while burning.is_alive():
+        turns += 1
+        burning.join(0.0002)
+    assert turns > 10

@@ -1,15 +1,21 @@
+"""Plans of samples and of streams: every rank as many steps, no sample twice, and orders that never change."""
+
+from __future__ import annotations
+
 import pickle
 from dataclasses import replace
 from itertools import combinations, pairwise
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from datagen.errors import DatasetError
 from dlemu.plan.samples import Plan, PlanAhead, RankPlan, hash_samples, permute
+from dlemu.plan.streams import StreamPlan, Streams
 from tests.plan.plans import make_plan as make
+from tests.plan.plans import make_stream_plan as make_plan
 
 plans = st.builds(
     Plan,
@@ -102,6 +108,7 @@ def test_planning_ahead_gives_the_same_batches(plan: Plan, rank: int, steps: lis
         assert ahead.batch(2, step)[1] == hash_samples(mine.sample_ids(2, step))
 
 
+@settings(max_examples=40)
 @given(plan=plans, epoch=st.integers(1, 3))
 def test_a_file_shuffle_moves_whole_files_however_many_samples_are_asked_for(plan: Plan, epoch: int) -> None:
     plan = replace(plan, file_shuffle=True, sample_shuffle=False)
@@ -166,18 +173,14 @@ def test_a_position_is_computed_alone_and_stays_in_range(n: int, seed: int, posi
     assert alone == among
 
 
-def test_seeds_give_different_orders_that_look_random() -> None:
-    n = 10_000
+def test_seeds_give_different_orders_that_look_random_and_tear_neighbours_apart() -> None:
+    n = 100_000
     first, second = permute(np.arange(n), n, 1), permute(np.arange(n), n, 2)
     assert (first == second).mean() < 0.01
     assert (first == np.arange(n)).mean() < 0.01
     assert abs(np.corrcoef(np.arange(n), first)[0, 1]) < 0.05
     assert abs(np.corrcoef(first[:-1], first[1:])[0, 1]) < 0.05
-
-
-def test_neighbours_are_torn_apart() -> None:
-    n = 100_000
-    steps = np.abs(np.diff(permute(np.arange(n), n, 7)))
+    steps = np.abs(np.diff(first))
     assert (steps == 1).mean() < 0.001
     assert abs(steps.mean() / (n / 3) - 1) < 0.05  # two independent uniform places lie n/3 apart on average
 
@@ -191,3 +194,90 @@ def test_the_orders_never_change() -> None:
     assert far.tolist() == [72546429045, 774832952194, 516658440978, 712235415240]
     assert far.dtype == np.int64
     assert permute(np.array([0, 1]), 1000, -5).tolist() == [541, 349]
+
+
+# Streams: what a rank reads is what the plan says
+
+
+@st.composite
+def stream_plans(draw: st.DrawFn) -> StreamPlan:
+    plan = make_plan(
+        num_files=draw(st.integers(1, 20)),
+        num_samples_per_file=draw(st.integers(1, 20)),
+        batch_size=draw(st.integers(1, 7)),
+        ranks=draw(st.integers(1, 9)),
+        cycle=draw(st.integers(1, 5)),
+        block_length=draw(st.integers(1, 25)),
+        file_shuffle=draw(st.booleans()),
+    )
+    assume(plan.steps_per_epoch > 0)
+    return plan
+
+
+def samples_of(plan: StreamPlan, streams: Streams) -> list[int]:
+    return [
+        int(file) * plan.num_samples_per_file + streams.first + record * streams.stride
+        for file, count in zip(streams.files, streams.counts, strict=True)
+        for record in range(count)
+    ]
+
+
+@given(plan=stream_plans(), epoch=st.integers(1, 3), data=st.data())
+def test_ranks_read_exactly_what_is_planned_and_no_sample_twice(
+    plan: StreamPlan, epoch: int, data: st.DataObject
+) -> None:
+    steps = data.draw(st.integers(1, plan.steps_per_epoch))
+    seen: list[int] = []
+    for rank in range(plan.ranks):
+        part = RankPlan(plan, rank)
+        planned = np.concatenate([part.sample_ids(epoch, step) for step in range(1, steps + 1)])
+        assert sorted(samples_of(plan, plan.streams(rank, epoch, steps))) == sorted(planned.tolist())
+        seen += planned.tolist()
+    assert len(set(seen)) == len(seen) == steps * plan.batch_size * plan.ranks
+    assert min(seen) >= 0
+    assert max(seen) < plan.num_samples
+
+
+@given(plan=stream_plans())
+def test_ranks_share_no_file_when_there_are_enough(plan: StreamPlan) -> None:
+    files = [set(plan.streams(rank, 1, plan.steps_per_epoch).files.tolist()) for rank in range(plan.ranks)]
+    if plan.by_file:
+        assert sum(map(len, files)) == len(set.union(*files))
+    else:
+        assert plan.num_files < plan.ranks
+
+
+@pytest.mark.parametrize(
+    ("block_length", "samples", "order"), [(1, 2, [0, 2, 1, 3, 4, 5]), (2, 3, [0, 1, 3, 4, 2, 5, 6, 7, 8])]
+)
+def test_the_order_is_tf_datas_interleave(block_length: int, samples: int, order: list[int]) -> None:
+    """Blocks of records take turns, and the last are shorter."""
+    shape = {"num_files": 3, "num_samples_per_file": samples, "batch_size": 3 * samples, "block_length": block_length}
+    plan = make_plan(ranks=1, cycle=2, file_shuffle=False, **shape)
+    assert RankPlan(plan, 0).sample_ids(1, 1).tolist() == order
+
+
+def test_epochs_take_files_in_another_order() -> None:
+    plan = make_plan(num_files=40)
+    assert plan.streams(0, 1, 5).files.tolist() != plan.streams(0, 2, 5).files.tolist()
+    same = make_plan(num_files=40, seed_change_epoch=False)
+    assert same.streams(0, 1, 5).files.tolist() == same.streams(0, 2, 5).files.tolist()
+    assert same.streams(0, 1, 5).seed == same.streams(0, 2, 5).seed
+
+
+def test_only_the_files_of_the_steps_asked_for_are_opened() -> None:
+    plan = make_plan(num_files=100, num_samples_per_file=1000, cycle=1)
+    assert plan.streams(0, 1, 300).counts.tolist() == [1000, 200]
+
+
+def test_too_few_samples_are_told() -> None:
+    with pytest.raises(DatasetError, match=r"each of 8 ranks has 2 files and uses 0 samples of each.*pytorch"):
+        make_plan(num_files=2, num_samples_per_file=3, ranks=8).check("train")
+
+
+def test_batches_of_a_rank_are_its_steps_and_beyond_the_last_the_last() -> None:
+    part = RankPlan(make_plan(), 1)
+    last = part.plan.steps_per_epoch
+    assert last == 7
+    rows = part.batches(2, np.array([1, 3, last, last + 5]))
+    assert rows.tolist() == [part.sample_ids(2, step).tolist() for step in (1, 3, last, last)]

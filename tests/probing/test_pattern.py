@@ -247,21 +247,13 @@ def test_files_that_a_loader_reads_itself_are_read_by_dlemus_own_engine() -> Non
 )
 def test_a_level_reads_no_more_than_leaves_the_page_cache_cold(changes: dict[str, Any], most: int) -> None:
     """What the kernel reads around a sample of 4 kB serves others later: a level of all would measure memory."""
-    given: dict[str, Any] = {
-        "sample_shuffle": "seed",
-        "odirect": False,
-        "num_samples_per_file": 100,
-        "record_length_bytes": 4000,
-    }
-    given |= changes
-    per_file, size_bytes = given["num_samples_per_file"], given["record_length_bytes"]
-    reader = Reader(batch_size=1, sample_shuffle=given["sample_shuffle"], odirect=given["odirect"])
-    dataset = DatasetSpec(
-        data_folder="x", num_files_train=25_000 // per_file, num_samples_per_file=per_file,
-        record_length_bytes=size_bytes,
-    )  # fmt: skip
+    changes = dict(changes)
+    of_reader = {key: changes.pop(key) for key in ("sample_shuffle", "odirect") if key in changes}
+    dataset = replace(DatasetSpec(data_folder="x", num_samples_per_file=100, record_length_bytes=4000), **changes)
+    dataset = replace(dataset, num_files_train=25_000 // dataset.num_samples_per_file)
+    reader = replace(Reader(batch_size=1, sample_shuffle="seed"), **of_reader)
     job = make_job(ranks=1, dataset=dataset, reader=reader)
-    job = replace(job, found=replace(job.found, total_bytes=25_000 * size_bytes))
+    job = replace(job, found=replace(job.found, total_bytes=int(25_000 * dataset.record_length_bytes)))
     assert pattern._max_reads(job, samples=1, readers=2) == most
 
 

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import contextlib
 import itertools
 import os
 import re
-from collections.abc import Callable
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -28,11 +27,10 @@ from dlemu.jobs.training.evict import treatment_of
 from dlemu.machine.environment import describe_folder
 from dlemu.results.answer_files import read_answer
 from dlemu.runner.events import Doing
+from tests.probing.conftest import MIB, READ, Install
 from tests.shown import details
 
-MIB = 1 << 20
 LATENCY = Latency(mean=1.0, p50=1.0, p90=1.0, p99=1.0, p999=1.0, max=1.0)
-READ = CellSpec(access="randread", size_bytes=4096, depth=8, jobs=1)
 
 
 def cell(wanted: CellSpec = READ, mb_per_second: float = 100.0) -> ProbeCell:
@@ -83,46 +81,26 @@ def test_an_engine_is_the_one_that_is_asked_for_or_the_best_that_is_here(
 
 FIO = """#!/bin/sh
 printf '%s\\n' "$@" > "$(dirname "$0")/asked"
+idle='{"io_bytes": 0, "runtime": 0, "bw_bytes": 0, "iops": 0, "slat_ns": {"mean": 0}, "lat_ns": {"mean": 0, "max": 0},'
+busy='{"io_bytes": 4e9, "runtime": 2000, "bw_bytes": 2e9, "iops": 500, "slat_ns": {"mean": 0},'
+idle="$idle "'"clat_ns": {}}' busy="$busy "'"lat_ns": {"mean": 1e6, "max": 9e6}, "clat_ns": {}}' read=$busy write=$idle
+case "$*" in *=randwrite*|*=write*) read=$idle write=$busy; esac
 echo "fio: a warning before the answer"
-echo '{"jobs": [{"usr_cpu": 10, "sys_cpu": 30, "WRITTEN": {"io_bytes": 0, "runtime": 0, "bw_bytes": 0, "iops": 0,'
-echo '"slat_ns": {"mean": 0}, "lat_ns": {"mean": 0, "max": 0}, "clat_ns": {}},'
-echo '"MOVED": {"io_bytes": 4e9, "runtime": 2000, "bw_bytes": 2e9, "iops": 500, "slat_ns": {"mean": 0},'
-echo '"lat_ns": {"mean": 1e6, "max": 9e6}, "clat_ns": {}}}]}'
+echo '{"jobs": [{"usr_cpu": 10, "sys_cpu": 30, "read":' "$read" ', "write":' "$write" '}]}'
 """
 
 
-@pytest.fixture
-def fio(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], dict[str, str]]:
-    """A program in fio's place; what it was last asked."""
-
-    def install(moved: str) -> dict[str, str]:
-        other = {"read": "write", "write": "read"}[moved]
-        program = tmp_path / "fio"
-        program.write_text(FIO.replace("MOVED", moved).replace("WRITTEN", other))
-        program.chmod(0o755)
-        monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
-        return {}
-
-    def asked(moved: str) -> dict[str, str]:
-        if not (tmp_path / "fio").exists():
-            return install(moved)
-        return dict(word.removeprefix("--").split("=", 1) for word in (tmp_path / "asked").read_text().split("\n")[:-1])
-
-    return asked
-
-
 @pytest.mark.parametrize(
-    ("access", "moved", "increment"),
-    [("randread", "read", None), ("read", "read", "32768"), ("write", "write", "32768"), ("randwrite", "write", None)],
+    ("access", "increment"), [("randread", None), ("read", "32768"), ("write", "32768"), ("randwrite", None)]
 )
-def test_fio_is_asked_for_the_cell(access: Any, moved: str, increment: str | None, fio: Any, tmp_path: Path) -> None:
-    fio(moved)
+def test_fio_is_asked_for_the_cell(access: Any, increment: str | None, install_fio: Install, tmp_path: Path) -> None:
+    folder = install_fio(FIO)
     wanted = CellSpec(access=access, size_bytes=4096, depth=16, jobs=3)
     target = tmp_path / "read: this #1"
     target.touch()
     found = measure_cell(wanted, str(target), 100_000, 1.5, "fio")
     assert (found.access, found.depth, found.jobs, found.seconds, found.mb_per_second) == (access, 16, 3, 2.0, 2000.0)
-    words = fio(moved)
+    words = dict(word.removeprefix("--").split("=", 1) for word in (folder / "asked").read_text().splitlines())
     assert words.pop("filename").startswith("/proc/self/fd/"), "fio takes paths apart at some signs"
     assert words.pop("name")
     assert words == {
@@ -137,23 +115,16 @@ def test_fio_is_asked_for_the_cell(access: Any, moved: str, increment: str | Non
     ("script", "said", "kind"),
     [
         ("echo no such device >&2; exit 3", "ended with status 3: no such device", UserError),
-        (
-            "echo no such device >&2; kill -KILL $$",
-            r"\(process \d+\) was killed by SIGKILL.*: no such device",
-            DlemuError,
-        ),
+        ("echo odd >&2; kill -KILL $$", r"\(process \d+\) was killed by SIGKILL.*: odd", DlemuError),
         (r'echo "fio: error=EIO"; printf "{\n}\n"; exit 1', "ended with status 1: fio: error=EIO$", UserError),
     ],
 )
 def test_what_fio_says_of_its_end_is_told_without_its_report(
-    script: str, said: str, kind: type[DlemuError], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    script: str, said: str, kind: type[DlemuError], file: Path, install_fio: Install
 ) -> None:
-    program = tmp_path / "fio"
-    program.write_text(f"#!/bin/sh\n{script}\n")
-    program.chmod(0o755)
-    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
+    install_fio(f"#!/bin/sh\n{script}\n")
     with pytest.raises(DlemuError, match=f"fio {said}") as failed:
-        measure_cell(READ, str(program), MIB, 0.1, "fio")
+        measure_cell(READ, str(file), MIB, 0.1, "fio")
     assert failed.type is kind
 
 
@@ -260,10 +231,7 @@ def test_writes_that_are_not_known_to_be_steady_say_so(
 def test_a_full_disk_of_results_neither_ends_nor_hides_a_probe(
     measured: list[Any], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    def refuse(*_: object) -> None:
-        raise SpaceError("the disk is full")
-
-    monkeypatch.setattr(run_probe, "save_answer", refuse)
+    monkeypatch.setattr(run_probe, "save_answer", Mock(side_effect=SpaceError("the disk is full")))
     words = f"--sizes 4k --depths 1,4 --engine threads --file-size 1m --output {tmp_path}/r"
     ended = CliRunner().invoke(command, [str(tmp_path), *words.split()])
     assert isinstance(ended.exception, SpaceError)
@@ -273,12 +241,12 @@ def test_a_full_disk_of_results_neither_ends_nor_hides_a_probe(
     assert "--drive" not in ended.stdout, "nothing is there to predict from"
 
 
-@pytest.mark.parametrize(("access", "has_read"), [("randread", True), ("write", False)])
-def test_what_a_drive_feeds_is_asked_next_where_it_was_read(
-    access: str, has_read: bool, measured: list[Any], tmp_path: Path
-) -> None:
-    words = f"{tmp_path} --rw {access} --sizes 4k --depths 1 --engine threads --file-size 1m --output {tmp_path}/r"
-    assert ("--drive" in CliRunner().invoke(command, words.split()).stdout) == has_read
+@pytest.mark.usefixtures("measured")
+def test_what_a_drive_feeds_is_asked_next_where_it_was_read(tmp_path: Path) -> None:
+    words = f"{tmp_path} --sizes 4k --depths 1 --engine threads --file-size 1m --output {tmp_path}/"
+    for access, has_read in (("randread", True), ("write", False)):
+        ended = CliRunner().invoke(command, [*(words + access).split(), "--rw", access])
+        assert ("--drive" in ended.stdout) == has_read
 
 
 def test_a_file_is_large_enough_for_each_job_and_one_that_is_there_must_be(
@@ -297,12 +265,12 @@ def test_a_file_is_large_enough_for_each_job_and_one_that_is_there_must_be(
     assert short.stat().st_size == 3 * MIB - 512
 
 
-@pytest.mark.parametrize(("size_bytes", "fits"), [(0, False), (256, False), (512, True), (768, False), (4096, True)])
-def test_requests_are_whole_sectors(size_bytes: int, fits: bool, measured: list[Any], tmp_path: Path) -> None:
-    refused = contextlib.nullcontext() if fits else pytest.raises(UserError, match="multiple of 512")
-    with refused:
-        probed(tmp_path, sizes=(size_bytes,), depths=(1,))
-    assert len(measured) == int(fits)
+def test_requests_are_whole_sectors(measured: list[Any], tmp_path: Path) -> None:
+    for size_bytes in (0, 256, 768):
+        with pytest.raises(UserError, match="multiple of 512"):
+            probed(tmp_path, sizes=(size_bytes,), depths=(1,))
+    assert measured == []
+    probed(tmp_path, sizes=(512,), depths=(1,))
 
 
 def test_the_file_that_is_made_has_no_two_equal_pages(tmp_path: Path) -> None:

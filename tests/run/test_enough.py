@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from datagen.errors import DatasetError, UserError
@@ -33,6 +33,7 @@ from tests.runs import make_job, make_log, with_blocks
 NOTHING = "no computation to judge"
 
 
+@settings(max_examples=50)
 @given(
     steps=st.integers(1, 4),
     left_out=st.tuples(st.integers(0, 4), st.integers(0, 2)),

@@ -1,22 +1,31 @@
-"""Everything is checked before data is made, and a run leaves nothing that it did not measure."""
+"""Everything is checked before data is made, what is told of that, and a run leaves nothing that it did not measure."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+import shutil
 from functools import partial
 from pathlib import Path
-from typing import Literal
+from types import SimpleNamespace
+from typing import Any, Literal
 
 import pytest
 
-from datagen.errors import SpaceError, UserError
+from datagen import manifest
+from datagen.errors import DatasetError, SpaceError, UserError
+from datagen.generate import prepare as prepare_dataset
+from datagen.manifest import Manifest
+from datagen.storage.storage_base import open_storage
+from datagen.thread_pool import Progress as Share
 from dlemu.config import load
 from dlemu.config.schema import Checkpoint, Reader, Workflow
 from dlemu.doctor.check_base import Facts
 from dlemu.doctor.host import check_configuration
 from dlemu.jobs.training.preflight import check_before_making
 from dlemu.jobs.training.result import TRAINING
+from dlemu.ranks import Comm
+from dlemu.runner.datasets import _progress, make_dataset, verify_dataset
+from dlemu.runner.events import DatasetVerified, Event
 from dlemu.runner.job import checked as check
 from dlemu.runner.job import prepare
 from dlemu.runner.run_folder import make_folder, new_folder
@@ -53,41 +62,26 @@ def test_what_can_not_be_done_is_refused_before_anything_is_made(words: list[str
 
 
 def test_data_alone_may_be_asked_for_also_of_a_workload_that_could_not_be_trained(tmp_path: Path) -> None:
-    workload = load(settings(tmp_path, *DATA_ALONE, "workflow.checkpoint=true", "reader.data_loader=nonsense"))
-    check(workload)
+    check(load(settings(tmp_path, *DATA_ALONE, "workflow.checkpoint=true", "reader.data_loader=nonsense")))
 
 
-@pytest.mark.parametrize(
-    ("ranks", "cut", "wanted"),
-    [
-        (2, {"tensor": 4, "pipeline": 8}, "not a multiple of the 32 ranks"),
-        (6, {"tensor": 4, "zero_stage": 1}, "not a multiple of the 4 ranks"),
-        (4, {"pipeline": 2, "zero_stage": 3}, "wanted pipeline=1 and expert=1"),
-        (2, {"tensor": 2}, ""),
-    ],
-)
-def test_ranks_that_hold_no_whole_copies_of_the_model_are_refused_before_data_is_made(
-    ranks: int, cut: dict[str, int], wanted: str, tmp_path: Path
-) -> None:
-    words = [
-        *(f"model.parallelism.{key}={value}" for key, value in cut.items()),
-        f"ranks={ranks}",
-        "model.num_layers=8",
-    ]
-    workload = load(settings(tmp_path, "workflow.checkpoint=true", *words))
-    alone = load([*words, "workflow.checkpoint=true", "workflow.train=false", "checkpoint.num_checkpoints_write=1"])
-    if not wanted:
-        check_before_making(workload, ranks)
-        assert {check_configuration(Facts(one)).level for one in (workload, alone)} == {"ok"}
-        return
-    refusing: list[Callable[[], object]] = [
-        partial(check_before_making, workload, ranks),
-        partial(TRAINING.plan, workload, ranks, wants_verdict=False),
-        *(partial(check_configuration, Facts(one)) for one in (workload, alone)),
-    ]
-    for refused in refusing:
-        with pytest.raises(UserError, match=wanted):
-            refused()
+def test_ranks_that_hold_no_whole_copies_of_the_model_are_refused_before_data_is_made(tmp_path: Path) -> None:
+    for ranks, fit in ((6, False), (8, True)):
+        words = ["model.parallelism.tensor=4", "model.num_layers=8", "workflow.checkpoint=true", f"ranks={ranks}"]
+        workload = load(settings(tmp_path, *words, "dataset.num_files_train=99"))
+        alone = load([*words, "workflow.train=false", "checkpoint.num_checkpoints_write=1"])
+        if fit:
+            check_before_making(workload, ranks)
+            assert {check_configuration(Facts(one)).level for one in (workload, alone)} == {"ok"}
+            continue
+        for refusing in (
+            partial(check_before_making, workload, ranks),
+            partial(TRAINING.plan, workload, ranks, wants_verdict=False),
+            partial(check_configuration, Facts(workload)),
+            partial(check_configuration, Facts(alone)),
+        ):
+            with pytest.raises(UserError, match="not a multiple of the 4 ranks"):
+                refusing()
 
 
 def test_too_few_samples_are_found_before_they_are_made(tmp_path: Path) -> None:
@@ -165,3 +159,51 @@ def test_checkpoints_of_training_write_over_nothing_on_a_host_of_their_own(
     else:  # only rank 0 writes, whose host has been looked at
         TRAINING.check_host(job, 1)
     assert [path.name for path in (tmp_path / "saved").iterdir()] == ["epoch_1_block_1"]
+
+
+def test_what_a_resumed_dataset_had_already_does_not_count_as_speed() -> None:
+    events: list[Event] = []
+    report = _progress(Comm(), "in place", events.append)
+    assert report is not None
+    report(Share(90, 900_000_000, 1_000_000_000, 100, 0.0))
+    report(Share(91, 910_000_000, 1_000_000_000, 100, 10.0))
+    assert str(events[-1]) == " 91 % 91 files in place  1 MB/s  0:01:30 left"
+
+
+def test_nothing_is_made_on_a_host_that_does_not_share_the_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("dlemu.ranks.process_control.time", SimpleNamespace(sleep=lambda seconds: None))
+    workload = load(settings(tmp_path, f"dataset.data_folder={tmp_path}", "dataset.num_files_train=6"))
+    prepare_dataset(workload.dataset)
+    storage = open_storage(workload.storage_spec)
+    comm: Any = SimpleNamespace(rank=1, size=2, node=1, local_rank=0, local_size=1)
+    seen = manifest.read(str(tmp_path), storage)
+    comm.broadcast, comm.all_reduce_max, comm.gather = lambda _: seen, lambda _: 0, lambda _: None
+    make_dataset(workload, comm, lambda _: None)
+    assert len(list((tmp_path / "train").iterdir())) == 3
+    other = Manifest(spec=workload.dataset, made_at="1999-01-01T00:00:00+00:00")
+    comm.broadcast = lambda _: other
+    shutil.rmtree(tmp_path / "train")
+    with pytest.raises(UserError, match="which this host does not share with rank 0"):
+        make_dataset(workload, comm, lambda _: None)
+    assert not (tmp_path / "train").exists()
+    manifest.write(str(tmp_path), Manifest(spec=workload.dataset, complete=True), storage)
+    (tmp_path / "train").mkdir()
+    make_dataset(workload, comm, lambda _: None)  # a whole copy
+
+
+def test_what_is_wrong_is_told_before_it_is_raised(tmp_path: Path) -> None:
+    workload = load(settings(tmp_path, f"dataset.data_folder={tmp_path}"))
+    events: list[Event] = []
+    make_dataset(workload, Comm(), events.append)
+    verify_dataset(workload, Comm(), events.append)
+    verified = events[-1]
+    assert isinstance(verified, DatasetVerified)
+    assert verified.findings == ()
+    min((tmp_path / "train").glob("img*")).unlink()
+    with pytest.raises(DatasetError, match=r"1 of 8 files in .* are wrong"):
+        verify_dataset(workload, Comm(), events.append)
+    verified = events[-1]
+    assert isinstance(verified, DatasetVerified)
+    assert [finding.message for finding in verified.findings] == ["there is no such file"]

@@ -1,22 +1,28 @@
-"""What ranks know before the configuration is read, and what those that fail leave behind."""
+"""What ranks know before the configuration is read, and what outlives those that fail or a defect in a figure."""
 
 from __future__ import annotations
 
 import pickle
 import re
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
+import numpy as np
 import pytest
 
 from datagen.errors import SpaceError, UserError
 from dlemu.config.schema import Workload
+from dlemu.jobs.training.result import TRAINING, read_run
 from dlemu.ranks import Interrupted, PeerLostError
 from dlemu.ranks.comm import HostRanks
-from dlemu.ranks.failure import Failure
+from dlemu.ranks.failure import Failure, describe
+from dlemu.runner.events import Event, NotSaved, ignore
+from dlemu.runner.job import save
 from dlemu.runner.ranks import Ranks, RunFailedError, RunUserError, failed_run, lead
-from dlemu.runner.run_folder import Kept
-from tests.runs import make_job
+from dlemu.runner.run_folder import Kept, check_folder
+from tests.runs import make_job, make_log
 
 KEPT = "kept, marked incomplete, in folder: 24 steps measured before that"
 
@@ -65,23 +71,15 @@ def test_a_host_that_fails_says_so_once_and_ends_all(
     host: Any = Launched(node, knows_cause=knows_cause)
     told: list[str] = []
 
-    def fail() -> None:
-        raise error
-
     with pytest.raises(SystemExit) as ended:
-        lead(host, lambda event: told.append(event.message), fail)  # type: ignore[union-attr]
+        lead(host, lambda event: told.append(event.message), Mock(side_effect=error))  # type: ignore[union-attr]
     assert (ended.value.code, host.did) == (status, f"ended with {status}")
     assert re.fullmatch(said, "".join(told), re.DOTALL)
 
 
 def test_a_failure_of_forked_ranks_says_what_was_kept() -> None:
-    with (
-        pytest.raises(
-            RunFailedError,
-            match=r"killed by SIGKILL(?s:.*)\nkept, marked incomplete, in folder: 24 steps measured before that",
-        ) as caught,
-        Ranks().guard(make_job().folder, lambda message: Kept("folder", KEPT)),
-    ):
+    ranks = Ranks().guard(make_job().folder, lambda message: Kept("folder", KEPT))
+    with pytest.raises(RunFailedError, match=rf"killed by SIGKILL(?s:.*)\n{KEPT}") as caught, ranks:
         raise failed("rank 1 was killed by SIGKILL")
     copy = pickle.loads(pickle.dumps(caught.value))
     assert (copy.exit_status, copy.kept, str(copy)) == (137, Kept("folder", KEPT), str(caught.value))
@@ -94,10 +92,7 @@ def test_a_full_results_disk_is_told_once_with_the_way_out(same_disk: bool) -> N
     first = f"the disk is full: {path} could not be written; free some space"
     second = f"the disk is full: {job.folder}/config.yaml could not be written; once there is space, `dlemu report` ..."
 
-    def save_failed(message: str) -> None:
-        raise SpaceError(second)
-
-    with pytest.raises(RunUserError) as caught, Ranks().guard(job.folder, save_failed):
+    with pytest.raises(RunUserError) as caught, Ranks().guard(job.folder, Mock(side_effect=SpaceError(second))):
         raise failed_run(Failure(rank=0, kind="SpaceError", message=first, status=2, at_ns=0))
     assert str(caught.value) == (second if same_disk else f"{first}\n{second}")
 
@@ -107,3 +102,35 @@ def test_hosts_with_another_version_are_named() -> None:
     host: Any = SimpleNamespace(node=0, ranks=place, versions=("0.2.0", "0.1.0"), broadcast=lambda value: value)
     with pytest.raises(UserError, match=r"different versions of dlemu \(0.2.0 on a, 0.1.0 on b\)"):
         Ranks(host=host).configure(Workload)
+
+
+def test_a_defect_in_what_is_computed_leaves_the_measured_run(tmp_path: Path) -> None:
+    job = make_job(folder=str(tmp_path))
+    log = make_log(job)
+    with pytest.raises(ZeroDivisionError):
+        save(TRAINING, job, log, Mock(side_effect=ZeroDivisionError("in what exports it")))
+    order = ["rank", "epoch", "step"]
+    assert np.array_equal(np.sort(read_run(str(tmp_path)).rows, order=order), np.sort(log.rows, order=order))
+    with pytest.raises(SpaceError, match="results of another run"):
+        check_folder(str(tmp_path))
+
+
+def test_a_disk_that_is_full_at_the_end_is_reported_once_with_the_way_to_the_result(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job = make_job(folder=str(tmp_path))
+    log = make_log(job)
+
+    def save_again(failure: str) -> None:
+        save(TRAINING, job, log, ignore, failure)
+
+    monkeypatch.setattr("dlemu.runner.job.write_measured", Mock(side_effect=SpaceError("the disk is full")))
+    events: list[Event] = []
+    with pytest.raises(SpaceError) as first:
+        save(TRAINING, job, log, events.append)
+    assert [type(event) for event in events] == [NotSaved], "the result is printed nevertheless"
+    said = f"the disk is full; once there is space, `dlemu report {tmp_path}` shows the result"
+    assert str(first.value) == said
+    with pytest.raises(RunFailedError) as ended, Ranks().guard(job.folder, save_again):
+        raise failed_run(describe(0, first.value))
+    assert str(ended.value) == said

@@ -23,14 +23,16 @@ from tests.run.studies import Children, Study
 from tests.sizing.fakes import DEMAND, FakeRunner, known, question
 
 
-def sweep(folder: Path, children: Children, word: str, patch: pytest.MonkeyPatch) -> object:
+def sweep(
+    folder: Path, children: Children, word: str, patch: pytest.MonkeyPatch, workload: str = "workload=default"
+) -> object:
     patch.setattr(Training, "look_at_points", lambda _: lambda _: None)
     patch.setattr(run_sweep, "run_train", lambda *_: children())
     figures = JobFigures(
         kind="training", workload="unet3d", ranks=1, epochs=1, outcome="pass", metrics={"total_seconds": Value(1.0)}
     )
     patch.setattr(run_sweep, "read_figures", lambda folder: (None, figures))
-    words = ["workload=unet3d", "accelerator=h100", f"model.name={word}", "ranks=1,2,3", f"output.folder={folder}"]
+    words = [workload, f"model.name={word}", "ranks=1,2,3", f"output.folder={folder}"]
     return dlemu.sweep(words, on_progress=children.watch)
 
 
@@ -85,10 +87,7 @@ def test_a_study_does_not_go_on_after_its_workload_file_has_changed(
     file.write_text("reader: {batch_size: 4}\n")
 
     def start(children: Children) -> object:
-        monkeypatch.setattr(Training, "look_at_points", lambda _: lambda _: None)
-        monkeypatch.setattr(run_sweep, "run_train", lambda *_: children())
-        monkeypatch.setattr(run_sweep, "read_figures", lambda folder: (None, None))
-        return dlemu.sweep([f"workload={file}", "ranks=1,2,3", f"output.folder={folder}"], on_progress=children.watch)
+        return sweep(folder, children, "mine", monkeypatch, f"workload={file}")
 
     first, others = Children(), Children()
     first.stops_at, first.error = 2, Interrupted(2)

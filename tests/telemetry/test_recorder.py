@@ -1,4 +1,7 @@
-"""The recorder process: it reads on time, replies to commands, keeps its readings, and ends with its rank."""
+"""The recorder process: it reads on time, replies to commands, keeps its readings, and ends with its rank.
+
+And a run's telemetry as tables: reading them back gives the same.
+"""
 
 from __future__ import annotations
 
@@ -8,12 +11,26 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+import msgspec
 import numpy as np
 import psutil
+import pyarrow.parquet as pq
 import pytest
 
 from datagen.errors import SpaceError
-from dlemu.telemetry import HostTelemetry, Recorder, RecorderHead, Scope, _recorder, memory, read_logs, start_recorder
+from dlemu.telemetry import (
+    HostTelemetry,
+    Recorder,
+    RecorderHead,
+    Scope,
+    Series,
+    _recorder,
+    from_tables,
+    memory,
+    read_logs,
+    start_recorder,
+    to_table,
+)
 from dlemu.telemetry._readings import LogLine, LogWriter, parse_log
 from dlemu.telemetry.probe_base import DeviceFacts, Reading
 
@@ -21,15 +38,6 @@ from dlemu.telemetry.probe_base import DeviceFacts, Reading
 def started(folder: Path, interval_seconds: float = 0.05) -> Recorder:
     scope = Scope(node=3, interval_seconds=interval_seconds, folders=(str(folder),), ranks={0: os.getpid()})
     return start_recorder(scope, str(folder))
-
-
-def process_of(recorder: Recorder) -> psutil.Process:
-    return psutil.Process(recorder._process)
-
-
-def assert_ended(recorder: Recorder) -> None:
-    """Check this recorder only: earlier tests in this process may have left others."""
-    assert not psutil.pid_exists(recorder._process)
 
 
 def test_it_reads_at_its_interval_and_returns_all_readings_at_the_end(tmp_path: Path) -> None:
@@ -51,7 +59,7 @@ def test_it_reads_at_its_interval_and_returns_all_readings_at_the_end(tmp_path: 
     assert abs(times[-1] - time.monotonic_ns()) < 60e9
     assert 0 < telemetry.cpu_seconds < 5
     assert telemetry.readings("memory", "", "no_such_metric")[0].size == 0
-    assert_ended(recorder)
+    assert not psutil.pid_exists(recorder._process)
 
 
 def hang(probe: memory.Probe, now_ns: int) -> Iterator[Reading]:
@@ -69,7 +77,7 @@ def test_a_lost_recorder_is_named_keeps_its_readings_and_never_blocks_the_run(
     recorder = started(tmp_path, interval_seconds=600)
     recorder._control.settimeout(0.3 if how == "hangs" else 60)
     recorder.mark()
-    process = process_of(recorder)
+    process = psutil.Process(recorder._process)
     if how == "killed":
         process.kill()
         process.wait()
@@ -85,7 +93,7 @@ def test_a_lost_recorder_is_named_keeps_its_readings_and_never_blocks_the_run(
     assert telemetry is not None
     assert telemetry.readings("memory", "", "used_mb")[0].size == (how != "hangs")
     assert recorder.lost
-    assert_ended(recorder)
+    assert not psutil.pid_exists(recorder._process)
 
 
 def test_where_the_runs_folder_is_not_visible_the_log_is_in_memory(tmp_path: Path) -> None:
@@ -129,7 +137,7 @@ def test_it_dies_with_the_rank_and_its_readings_remain(tmp_path: Path) -> None:
 def test_it_ignores_ctrl_c(tmp_path: Path) -> None:
     recorder = started(tmp_path)
     recorder.mark()
-    process = process_of(recorder)
+    process = psutil.Process(recorder._process)
     process.send_signal(signal.SIGINT)
     recorder.mark()
     assert process.is_running()
@@ -207,3 +215,43 @@ def test_lines_after_a_damaged_one_are_ignored_with_a_note(tmp_path: Path, line:
 @pytest.mark.parametrize("data", [b"", b'{"host":', b'{"host": 1}\n', b"\xff\n{}\n"])
 def test_a_log_without_a_head_is_no_telemetry(data: bytes) -> None:
     assert parse_log(data) is None
+
+
+# Tables of a result
+
+
+def host(node: int, name: str, readings: int) -> HostTelemetry:
+    series = (Series("block", "sdb", "mb"), Series("block", "sda", "mb"), Series("cpu", "", "mb"))
+    return HostTelemetry(
+        host=name,
+        node=node,
+        boot_id=f"boot {node}",
+        interval_seconds=0.5,
+        probes=("block", "cpu"),
+        devices=(DISK,),
+        notes=("a note",),
+        cpu_seconds=0.1,
+        series=series[: min(readings, 3)],
+        which=(np.arange(readings) % 3).astype(np.int32),
+        time_ns=np.arange(readings) + 1_000 * node,
+        value=np.linspace(0, 1, readings) * (node + 1),
+    )
+
+
+@pytest.mark.parametrize("names", [("a",), ("a", "b", "c"), ("same", "same")])
+@pytest.mark.parametrize("readings", [0, 2, 100])
+def test_a_results_folder_preserves_telemetry(names: tuple[str, ...], readings: int, tmp_path: Path) -> None:
+    telemetry = tuple(host(node, name, readings + node) for node, name in enumerate(names))
+    pq.write_table(to_table(telemetry), tmp_path / "telemetry.parquet", compression="zstd")
+    heads = msgspec.json.decode(msgspec.json.encode([one.head for one in telemetry]), type=tuple[RecorderHead, ...])
+    found = from_tables(heads, pq.read_table(tmp_path / "telemetry.parquet"))
+    for one, other in zip(found, telemetry, strict=True):
+        assert (one.head, one.series, one.which.dtype) == (other.head, other.series, np.dtype(np.int32))
+        for name in ("which", "time_ns", "value"):
+            assert getattr(one, name).tolist() == getattr(other, name).tolist()
+
+
+def test_without_telemetry_the_table_is_empty() -> None:
+    table = to_table(())
+    assert table.column_names == ["time_ns", "host", "probe", "source", "metric", "value"]
+    assert from_tables((), table) == ()

@@ -1,4 +1,4 @@
-"""Probes for what this machine may lack (network file systems, InfiniBand, power meters, object stores): fake files."""
+"""Probes on fake machines made of files: devices behind a folder, and what this host may lack."""
 
 from __future__ import annotations
 
@@ -10,20 +10,9 @@ import pytest
 from datagen.registry import find
 from datagen.storage._request_counts import RequestCounts, read_counts, waits_ms
 from dlemu.telemetry.probe_base import AbsentError, ProbeBase
-from tests.telemetry.machine import Machine
+from tests.telemetry.machine import Machine, over
 
 SECOND_NS = 1_000_000_000
-MOUNTSTATS = """device /dev/vda mounted on / with fstype ext4
-device server:/export mounted on {point} with fstype nfs4 statvers=1.1
-\topts:\trw,vers=4.2
-\tage:\t100
-\tbytes:\t1000 2000 0 0 {read} {written} 7 8
-\tRPC iostats version: 1.1  p/v: 100003/4 (nfs)
-\tper-op statistics
-\t        NULL: 1 1 0 44 24 0 0 0 0
-\t        READ: {reads} 0 0 0 0 5 {ms} {ms} 0
-\t       WRITE: 5 0 0 0 0 5 5 5 0
-"""
 
 
 @pytest.fixture
@@ -38,6 +27,136 @@ def probe_of(name: str, machine: Machine, *folders: Path) -> ProbeBase:
 
 def read(probe: ProbeBase, now_ns: int) -> dict[tuple[str, str], float]:
     return {(reading.source, reading.metric): reading.value for reading in probe.read(now_ns)}
+
+
+def counted(machine: Machine, *folders: Path) -> set[str]:
+    return {device.name for device in probe_of("block", machine, *folders).devices if device.counted}
+
+
+def test_a_partition_is_counted_and_its_disk_only_shown(machine: Machine, tmp_path: Path) -> None:
+    disk = machine.disk("nvme0n1", "259:0")
+    machine.disk("nvme0n1p2", "259:2", on=disk)
+    data = machine.mount(tmp_path / "data", "ext4", "/dev/nvme0n1p2", "259:2")
+    probe = probe_of("block", machine, data / "unet3d")
+    devices = {device.name: (device.below, device.scheduler, device.counted) for device in probe.devices}
+    assert devices == {"nvme0n1p2": (("nvme0n1",), "none", True), "nvme0n1": ((), "none", False)}
+    assert probe.notes == ()
+
+
+def test_all_devices_of_a_stack_are_listed_and_only_the_top_one_is_counted(machine: Machine, tmp_path: Path) -> None:
+    for name in ("sda", "sdb", "md0", "dm-1"):
+        machine.disk(name, {"dm-1": "253:1"}.get(name, ""))
+    machine.put("sys/devices/md0/md/level", "raid0")
+    machine.put("sys/devices/dm-1/dm/name", "vg-data")
+    over(machine, "dm-1", "md0")
+    over(machine, "md0", "sda", "sdb")
+    data = machine.mount(tmp_path / "data", "xfs", "/dev/mapper/vg-data", "253:1")
+    devices = probe_of("block", machine, data).devices
+    assert {device.name: device.kind for device in devices} == {"dm-1": "dm", "md0": "md", "sda": "disk", "sdb": "disk"}
+    assert counted(machine, data) == {"dm-1"}
+
+
+def test_the_innermost_and_last_mount_wins(machine: Machine, tmp_path: Path) -> None:
+    machine.disk("sda", "8:0")
+    machine.disk("sdb", "8:16")
+    machine.mount(tmp_path, "ext4", "/dev/sda", "8:0")
+    machine.mount(tmp_path / "data", "tmpfs", "tmpfs")
+    data = machine.mount(tmp_path / "data", "ext4", "/dev/sdb", "8:16")
+    machine.mount(tmp_path / "dat", "ext4", "/dev/sda", "8:0")
+    assert counted(machine, data / "train") == {"sdb"}
+
+
+def test_folders_on_several_devices_are_all_counted(machine: Machine, tmp_path: Path) -> None:
+    folders = []
+    for number, name in enumerate(("sda", "sdb", "sdc")):
+        machine.disk(name, f"8:{16 * number}")
+        folders.append(machine.mount(tmp_path / name, "ext4", f"/dev/{name}", f"8:{16 * number}"))
+    assert counted(machine, *folders[:2]) == {"sda", "sdb"}
+
+
+def test_btrfs_is_found_by_its_members(machine: Machine, tmp_path: Path) -> None:
+    for name in ("sda", "sdb", "sdc"):
+        machine.disk(name)
+    for name in ("sda", "sdb"):
+        machine.put(f"sys/fs/btrfs/1234/devices/{name}", "")
+    machine.put("sys/fs/btrfs/5678/devices/sdc", "")
+    data = machine.mount(tmp_path / "data", "btrfs", "/dev/sdb", "0:44")
+    assert counted(machine, data) == {"sda", "sdb"}
+
+
+@pytest.mark.parametrize(("reads", "expected"), [(0, {"nvme1c0n1", "nvme1c1n1"}), (7, {"nvme1n1"})])
+def test_the_paths_of_an_nvme_head_without_counts_are_counted_instead(
+    reads: int, expected: set[str], machine: Machine, tmp_path: Path
+) -> None:
+    machine.disk("nvme1n1", "259:1", reads=reads)
+    for path in ("nvme1c0n1", "nvme1c1n1", "nvme2c0n1"):
+        machine.disk(path, reads=5)
+    data = machine.mount(tmp_path / "data", "ext4", "/dev/nvme1n1", "259:1")
+    devices = probe_of("block", machine, data).devices
+    assert {device.name for device in devices} == {"nvme1n1", "nvme1c0n1", "nvme1c1n1"}
+    assert counted(machine, data) == expected
+
+
+def test_a_folder_without_a_device_has_a_note(machine: Machine, tmp_path: Path) -> None:
+    for file_system, source, word in (
+        ("tmpfs", "tmpfs", "memory"),
+        ("nfs4", "server:/export", "nfs4 (server:/export)"),
+        ("overlay", "overlay", "overlay"),
+    ):
+        data = machine.mount(tmp_path / file_system, file_system, source)
+        with pytest.raises(AbsentError) as caught:
+            probe_of("block", machine, data)
+        assert all(part in str(caught.value) for part in (word, str(data)))
+
+
+def test_rates_follow_from_the_growth_of_the_counters(machine: Machine, tmp_path: Path) -> None:
+    machine.disk("sda", "8:0", reads=100, sectors=1000, ms=50, busy=10, weighted=70)
+    data = machine.mount(tmp_path / "data", "ext4", "/dev/sda", "8:0")
+    probe = probe_of("block", machine, data)
+    assert read(probe, SECOND_NS) == {("sda", "in_flight"): 3}
+    machine.counts("sda", reads=300, sectors=1000 + 200 * 512, ms=50 + 800, busy=10 + 1000, weighted=70 + 800)
+    assert {metric: value for (_, metric), value in read(probe, 3 * SECOND_NS).items()} == {
+        "in_flight": 3,
+        "reads_per_second": 100,
+        "read_mb_per_second": pytest.approx(200 * 512 * 512 / 2e6),
+        "writes_per_second": 0,
+        "write_mb_per_second": 0,
+        "mean_queue_depth": pytest.approx(0.4),
+        "busy_percent": pytest.approx(50),
+        "mean_read_latency_ms": pytest.approx(4),
+        "mean_read_kib": pytest.approx(256),
+    }
+
+
+def test_counters_that_restart_void_one_interval(machine: Machine, tmp_path: Path) -> None:
+    machine.disk("sda", "8:0", reads=100)
+    data = machine.mount(tmp_path / "data", "ext4", "/dev/sda", "8:0")
+    probe = probe_of("block", machine, data)
+    read(probe, SECOND_NS)
+    machine.counts("sda", reads=40)
+    assert [*read(probe, 2 * SECOND_NS)] == [("sda", "in_flight")]
+    machine.counts("sda", reads=50)
+    assert read(probe, 3 * SECOND_NS)["sda", "reads_per_second"] == 10
+
+
+def test_a_device_that_counts_no_requests_has_a_note(machine: Machine, tmp_path: Path) -> None:
+    machine.disk("sda", "8:0")
+    machine.put("sys/devices/sda/queue/iostats", "0\n")
+    data = machine.mount(tmp_path / "data", "ext4", "/dev/sda", "8:0")
+    assert "/sys/block/sda/queue/iostats" in probe_of("block", machine, data).notes[0]
+
+
+MOUNTSTATS = """device /dev/vda mounted on / with fstype ext4
+device server:/export mounted on {point} with fstype nfs4 statvers=1.1
+\topts:\trw,vers=4.2
+\tage:\t100
+\tbytes:\t1000 2000 0 0 {read} {written} 7 8
+\tRPC iostats version: 1.1  p/v: 100003/4 (nfs)
+\tper-op statistics
+\t        NULL: 1 1 0 44 24 0 0 0 0
+\t        READ: {reads} 0 0 0 0 5 {ms} {ms} 0
+\t       WRITE: 5 0 0 0 0 5 5 5 0
+"""
 
 
 def test_bytes_from_an_nfs_server_are_counted(machine: Machine, tmp_path: Path) -> None:
