@@ -219,36 +219,31 @@ class TfrecordFile(base.RecordFile):
     def samples(self, index: int, count: int, data: memoryview, verify: bool) -> base.Extents:
         before, size = self._before, self._record_bytes
         head = len(before)
-        if self._offsets is not None or verify or not head:
-            return self._parsed(index, count, data, verify)
-        if count == 1:
-            return [(head, self._image_bytes)] if data[:head] == before else self._parsed(index, count, data, verify)
-        heads = np.frombuffer(data, np.uint8, count * size).reshape(count, size)[:, :head]
-        if (heads != np.frombuffer(before, np.uint8)).any():
-            return self._parsed(index, count, data, verify)
-        return even_places(head, size, self._image_bytes, count)
+        if head and self._offsets is None and not verify:
+            if count == 1:
+                if data[:head] == before:
+                    return [(head, self._image_bytes)]
+            else:
+                heads = np.frombuffer(data, np.uint8, count * size).reshape(count, size)[:, :head]
+                if (heads == np.frombuffer(before, np.uint8)).all():
+                    return even_places(head, size, self._image_bytes, count)
+        return super().samples(index, count, data, verify)
 
-    def _parsed(self, index: int, count: int, data: memoryview, verify: bool) -> list[tuple[int, int]]:
-        """Parse records one by one, and keep the bytes before the image for comparison with later records."""
-        extents, begin = [], 0
-        for number in range(index, index + count):
-            offset, size = self.span(number, 1)
-            record = data[begin : begin + size]
-            length, crc = HEAD.unpack_from(record)
-            if masked_crc(bytes(record[:8])) != crc:
-                raise base.DamagedError("a record's length does not match its checksum", offset)
-            if length + FRAME_BYTES != size:
-                there = size - FRAME_BYTES
-                raise base.DamagedError(f"a record states {length} bytes of data where there are {there}", offset)
-            crc = int.from_bytes(record[-4:], "little")
-            if verify and masked_crc(np.frombuffer(record, np.uint8)[HEAD_BYTES:-4]) != crc:
-                raise base.DamagedError("a record's data does not match its checksum (CRC32C)", offset)
-            start, image_bytes = image_extent(record[HEAD_BYTES:-4])
-            start += HEAD_BYTES
-            self._before, self._image_bytes = bytes(record[:start]), image_bytes
-            extents.append((begin + start, image_bytes))
-            begin += size
-        return extents
+    def extent(self, record: memoryview, offset: int, verify: bool) -> tuple[int, int]:
+        """Parse a record, and keep the bytes before its image for comparison with later records."""
+        length, crc = HEAD.unpack_from(record)
+        if masked_crc(bytes(record[:8])) != crc:
+            raise base.DamagedError("a record's length does not match its checksum", offset)
+        if length + FRAME_BYTES != len(record):
+            there = len(record) - FRAME_BYTES
+            raise base.DamagedError(f"a record states {length} bytes of data where there are {there}", offset)
+        crc = int.from_bytes(record[-4:], "little")
+        if verify and masked_crc(np.frombuffer(record, np.uint8)[HEAD_BYTES:-4]) != crc:
+            raise base.DamagedError("a record's data does not match its checksum (CRC32C)", offset)
+        start, image_bytes = image_extent(record[HEAD_BYTES:-4])
+        start += HEAD_BYTES
+        self._before, self._image_bytes = bytes(record[:start]), image_bytes
+        return start, image_bytes
 
 
 def _parse_index(text: bytes, samples: int) -> NDArray[np.int64] | None:
