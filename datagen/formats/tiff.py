@@ -8,10 +8,8 @@ from __future__ import annotations
 
 import struct
 
-import numpy as np
-
 from datagen.content import Content
-from datagen.formats._picture import MIN_PADDING_BYTES, PictureFormat, Shape, feed_decoder, padding_then_codes
+from datagen.formats._picture import MIN_PADDING_BYTES, PictureFormat, Shape, feed_decoder, padding_and_codes
 from datagen.formats._source import BufferedFile
 from datagen.formats.format_base import DamagedError
 
@@ -35,8 +33,7 @@ class Format(PictureFormat):
 
     def encode(self, content: Content, file: int, shape: Shape, size_bytes: int) -> bytes:
         strip_start = size_bytes - shape.size_bytes
-        padding = np.empty(strip_start - _FIXED_BYTES, np.uint8)
-        pixels = padding_then_codes(content, file, padding, shape.size_bytes)
+        padding, pixels = padding_and_codes(content, file, strip_start - _FIXED_BYTES, shape.size_bytes)
         return b"".join([_head(shape, strip_start), padding.data, pixels.data])
 
     def check(self, data: memoryview) -> None:
