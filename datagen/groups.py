@@ -168,12 +168,14 @@ class GroupReader(RangeReader):
 
     def _open(self, file: int) -> GroupsFile:
         path = self._layout.path(file)
-        with contextlib.ExitStack() as stack, base.reading(path):
-            source = base.Source(path, self._storage.open(path), self._alignment, self._transfer_bytes)
-            stack.callback(source.close)
-            groups = self._format.open_groups(source, self._spec, matched=self._matched)
-            stack.pop_all()
-            return groups
+        with base.reading(path):
+            reader = self._storage.open(path)
+            try:
+                source = base.Source(path, reader, self._alignment, self._transfer_bytes)
+                return self._format.open_groups(source, self._spec, matched=self._matched)
+            except BaseException:
+                reader.close()
+                raise
 
     def _open_file(self, file: int) -> GroupsFile:
         """Return the open file, opening it first if it is not the last one read."""
@@ -233,7 +235,7 @@ class GroupReader(RangeReader):
         if self._matched:
             source.reader.will_need(spans)
         if self._alignment > 1 or self._transfer_bytes or self._storage.is_remote:
-            return self.fill([(groups, 0, 0, *span) for span in spans], out, 0)
+            return self.fill([(source, *span) for span in spans], out, 0)
         *starts, end = itertools.accumulate((size for _, size in spans), initial=0)
         calls, begun = source.reader.read_calls, time.monotonic_ns()
         got = source.reader.read_stretches(spans, out[:end])  # one call for hundreds of spans of a few KiB

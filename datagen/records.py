@@ -13,7 +13,6 @@ import weakref
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
-from typing import Protocol
 
 import numpy as np
 
@@ -27,15 +26,8 @@ from datagen.storage.storage_base import Reader, StorageBase, read_in_transfers
 MAX_OPEN_FILES = 512  # maximum files that a reader keeps open; enough for all files of DLIO's bert
 HEAD_BYTES = 16  # bytes that a script with an index reads first of each record: its length or header
 
-Request = tuple[base.RecordFile, int, int, int, int]
-"""A read: an open file, index of the first record, number of records, their offset and bytes in the file."""
-
-
-class Opened(Protocol):
-    """An open file."""
-
-    @property
-    def source(self) -> base.Source: ...
+Range = tuple[base.Source, int, int]  # a part of an open file: its offset and its bytes
+Records = tuple[base.RecordFile, int, int]  # consecutive records of an open file: index of the first, and how many
 
 
 class RangeReader(Engine):
@@ -47,25 +39,21 @@ class RangeReader(Engine):
         self._alignment = settings.storage.alignment
         self._transfer_bytes = 0 if matched else settings.transfer_bytes
 
-    def fill(
-        self, requests: Sequence[tuple[Opened, int, int, int, int]], out: memoryview, position: int
-    ) -> tuple[list[int], int]:
-        """Read all requests into `out`, from `position` on; return the index of each, and where the last one ends.
-
-        A request is as in `Request`; only its file, offset and bytes are used.
+    def fill(self, ranges: Sequence[Range], out: memoryview, position: int) -> tuple[list[int], int]:
+        """Read all ranges into `out`, from `position` on; return the index of each, and where the last one ends.
 
         Raises DatasetError: a file ends too early, or can't be read. SpaceError: `out` is too small.
         """
         alignment, transfer_bytes = self._alignment, self._transfer_bytes
         starts, fills, got_bytes, begin = [], [], list[int](), position
-        for opened, _, _, offset, size in requests:
+        for source, offset, size in ranges:
             before = offset % alignment
             stop = -(-(position + before + size) // alignment) * alignment
             if stop > len(out):
                 reserved = f"the {len(out)} bytes reserved for a batch"
-                raise SpaceError(f"{opened.source.path}: its records are larger than {reserved}")
+                raise SpaceError(f"{source.path}: its records are larger than {reserved}")
             starts.append(position + before)
-            fills.append((opened.source.reader, out[position:stop], offset - before))
+            fills.append((source.reader, out[position:stop], offset - before))
             position = stop
         readers = {reader for reader, _, _ in fills}
         calls = sum(reader.read_calls for reader in readers)
@@ -77,14 +65,13 @@ class RangeReader(Engine):
                 for reader, buffer, offset in fills:
                     got_bytes.append(read_in_transfers(reader, buffer, offset, transfer_bytes))
         except OSError as error:
-            failed = requests[len(got_bytes)][0]
-            raise base.unreadable(error.filename or failed.source.path, error) from error
+            raise base.unreadable(error.filename or ranges[len(got_bytes)][0].path, error) from error
         self.count(sum(got_bytes), sum(reader.read_calls for reader in readers) - calls, time.monotonic_ns() - begun)
         if sum(got_bytes) < position - begin:  # a file ends within a request, or in the last block of one
-            for (opened, _, _, offset, size), got in zip(requests, got_bytes, strict=True):
+            for (source, offset, size), got in zip(ranges, got_bytes, strict=True):
                 before = offset % alignment
                 if got < before + size:
-                    raise base.ended_early(opened.source.path, before + size - got, offset - before + got)
+                    raise base.ended_early(source.path, before + size - got, offset - before + got)
         return starts, position
 
 
@@ -115,9 +102,9 @@ class RecordReader(RangeReader):
         position = 0  # in `out`
         step = self._max_open  # runs of as many files as may be open: each is read before it is closed
         for begin in range(0, len(batch_runs), step):
-            requests = self._requests(batch_runs[begin : begin + step])
-            starts, position = self.fill(requests, out, position)
-            places.append(self._places(requests, starts, out))
+            requests, ranges = self._located(batch_runs[begin : begin + step])
+            starts, position = self.fill(ranges, out, position)
+            places.append(self._places(requests, ranges, starts, out))
         all_places = places[0] if len(places) == 1 else np.concatenate([NO_PLACES, *places])
         if self._check is not None:
             for sample, (start, size) in zip(numbers_of(samples), all_places.tolist(), strict=True):
@@ -126,32 +113,35 @@ class RecordReader(RangeReader):
                 self._check(base.Sample(data, data, index * size), file)
         return all_places
 
-    def _requests(self, batch_runs: list[Run]) -> list[Request]:
-        """Return the reads for some runs: one for each run, or for each record where records are scattered."""
-        requests: list[Request] = []
+    def _located(self, batch_runs: list[Run]) -> tuple[list[Records], list[Range]]:
+        """Return what to read for some runs: each of them, or each record where records are scattered."""
+        requests: list[Records] = []
+        ranges: list[Range] = []
         for first, count in batch_runs:
             file, index = divmod(first, self._samples_per_file)
             records = self._opened_file(file)
             try:
                 if count > 1 and records.scattered:
                     for record in range(index, index + count):
-                        requests.append((records, record, 1, *records.span(record, 1)))
+                        requests.append((records, record, 1))
+                        ranges.append((records.source, *records.span(record, 1)))
                 else:
-                    requests.append((records, index, count, *records.span(index, count)))
+                    requests.append((records, index, count))
+                    ranges.append((records.source, *records.span(index, count)))
             except base.DamagedError as error:
                 raise base.read_failure(records.source.path, error) from error
-        return requests
+        return requests, ranges
 
-    def _places(self, requests: list[Request], starts: list[int], out: memoryview) -> Places:
+    def _places(self, requests: list[Records], ranges: list[Range], starts: list[int], out: memoryview) -> Places:
         """Return the places of the samples read; with `verify`, their checksums are checked."""
         verify = self._check is not None
         flat: list[int] = []
         try:
             if len(requests) == 1:
-                (records, index, count, _, size), start = requests[0], starts[0]
+                (records, index, count), (_, _, size), start = requests[0], ranges[0], starts[0]
                 extents = records.samples(index, count, out[start : start + size], verify)
                 return shifted(np.asarray(extents, np.int64), start)
-            for (records, index, count, _, size), start in zip(requests, starts, strict=True):
+            for (records, index, count), (_, _, size), start in zip(requests, ranges, starts, strict=True):
                 extents = records.samples(index, count, out[start : start + size], verify)
                 for offset, sample_bytes in extents.tolist() if isinstance(extents, np.ndarray) else extents:
                     flat += (start + offset, sample_bytes)
