@@ -13,7 +13,7 @@ from typing import TypeVar
 import numpy as np
 
 from datagen.buffers import FileMemory, address_of
-from datagen.errors import DatasetError, DlemuError
+from datagen.errors import DatasetError, DlemuError, ended_early, read_failure, reading, unreadable
 from datagen.formats import format_base as base
 from datagen.formats._source import BufferedFile
 from datagen.layout import Layout, Places, Samples, as_places, even_places, numbers_of
@@ -121,7 +121,7 @@ class FileEngine(Engine):
         except DlemuError:
             raise
         except Exception as error:
-            raise base.read_failure(path, error) from error
+            raise read_failure(path, error) from error
         return as_places(flat)
 
     def _begin(self, located: Sequence[tuple[int, int]], out: memoryview) -> None:
@@ -149,7 +149,7 @@ class FileEngine(Engine):
         try:
             read = self._storage.read_files(files, self._settings.transfer_bytes)
         except OSError as error:
-            raise base.unreadable(error.filename or files[0][0], error) from error
+            raise unreadable(error.filename or files[0][0], error) from error
         self.read_ns += time.monotonic_ns() - begun
         for (path, place), (size, got, calls) in zip(files, read, strict=True):
             self.app_bytes += min(size, got)
@@ -158,7 +158,7 @@ class FileEngine(Engine):
                 seen = f"{path} has {size} bytes, more than any file had when the run started"
                 raise DatasetError(f"{seen}: leave the dataset alone during a run, and run again")
             if got < size:
-                raise base.ended_early(path, size - got, got)
+                raise ended_early(path, size - got, got)
         return [size for size, _, _ in read]
 
     def _opened(self, path: str, place: memoryview) -> tuple[str, base.Source | None, base.OpenFile]:
@@ -225,7 +225,7 @@ def by_library(engine: Engine, storage: StorageBase, path: str, load: Callable[[
     try:
         bytes_before, calls_before, own_bytes = _reads_of_thread(counters)
         wall_ns, cpu_ns = time.monotonic_ns(), time.thread_time_ns()
-        with base.reading(path):
+        with reading(path):
             loaded = load(storage.local_path(path) or path)
         read_ns = max(0, time.monotonic_ns() - wall_ns - (time.thread_time_ns() - cpu_ns))
         bytes_after, calls_after, _ = _reads_of_thread(counters)

@@ -16,7 +16,7 @@ from typing import NamedTuple, Protocol
 
 from datagen.buffers import AlignedBuffer
 from datagen.engines import ReadSettings, by_library
-from datagen.errors import DatasetError, DlemuError, SpaceError
+from datagen.errors import DatasetError, DlemuError, SpaceError, ended_early, read_failure, reading
 from datagen.formats import format_base as base
 from datagen.layout import Layout, Places, Run, Samples, as_places, runs_of
 from datagen.records import RangeReader
@@ -123,7 +123,7 @@ class GroupReader(RangeReader):
         except DlemuError:
             raise
         except Exception as error:
-            raise base.read_failure(self._groups.source.path if self._groups else "", error) from error
+            raise read_failure(self._groups.source.path if self._groups else "", error) from error
 
     def _read(self, runs: list[Run], out: memoryview) -> list[int]:
         """Do as `read`; return the places as a flat list."""
@@ -163,12 +163,12 @@ class GroupReader(RangeReader):
     def largest_bytes(self, file: int) -> GroupBytes:
         """Return the memory of the largest row group of a file. Raises DatasetError."""
         groups = self._open(file)
-        with contextlib.closing(groups.source), base.reading(groups.source.path):
+        with contextlib.closing(groups.source), reading(groups.source.path):
             return groups.largest_bytes()
 
     def _open(self, file: int) -> GroupsFile:
         path = self._layout.path(file)
-        with base.reading(path):
+        with reading(path):
             reader = self._storage.open(path)
             try:
                 source = base.Source(path, reader, self._alignment, self._transfer_bytes)
@@ -243,7 +243,7 @@ class GroupReader(RangeReader):
         if got < end:
             for start, (offset, size) in zip(starts, spans, strict=True):
                 if got < start + size:
-                    raise base.ended_early(source.path, start + size - got, offset + got - start)
+                    raise ended_early(source.path, start + size - got, offset + got - start)
         return starts, end
 
 

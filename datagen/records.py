@@ -17,7 +17,7 @@ from functools import partial
 import numpy as np
 
 from datagen.engines import Engine, ReadSettings
-from datagen.errors import SpaceError
+from datagen.errors import SpaceError, ended_early, read_failure, reading, unreadable
 from datagen.formats import format_base as base
 from datagen.formats._source import python_calls
 from datagen.layout import NO_PLACES, Layout, Places, Run, Samples, as_places, numbers_of, runs_of, shifted
@@ -65,13 +65,13 @@ class RangeReader(Engine):
                 for reader, buffer, offset in fills:
                     got_bytes.append(read_in_transfers(reader, buffer, offset, transfer_bytes))
         except OSError as error:
-            raise base.unreadable(error.filename or ranges[len(got_bytes)][0].path, error) from error
+            raise unreadable(error.filename or ranges[len(got_bytes)][0].path, error) from error
         self.count(sum(got_bytes), sum(reader.read_calls for reader in readers) - calls, time.monotonic_ns() - begun)
         if sum(got_bytes) < position - begin:  # a file ends within a request, or in the last block of one
             for (source, offset, size), got in zip(ranges, got_bytes, strict=True):
                 before = offset % alignment
                 if got < before + size:
-                    raise base.ended_early(source.path, before + size - got, offset - before + got)
+                    raise ended_early(source.path, before + size - got, offset - before + got)
         return starts, position
 
 
@@ -129,7 +129,7 @@ class RecordReader(RangeReader):
                     requests.append((records, index, count))
                     ranges.append((records.source, *records.span(index, count)))
             except base.DamagedError as error:
-                raise base.read_failure(records.source.path, error) from error
+                raise read_failure(records.source.path, error) from error
         return requests, ranges
 
     def _places(self, requests: list[Records], ranges: list[Range], starts: list[int], out: memoryview) -> Places:
@@ -146,7 +146,7 @@ class RecordReader(RangeReader):
                 for offset, sample_bytes in extents.tolist() if isinstance(extents, np.ndarray) else extents:
                     flat += (start + offset, sample_bytes)
         except base.DamagedError as error:
-            raise base.read_failure(records.source.path, error) from error
+            raise read_failure(records.source.path, error) from error
         return as_places(flat)
 
     def _opened_file(self, file: int) -> base.RecordFile:
@@ -160,7 +160,7 @@ class RecordReader(RangeReader):
             oldest.source.close()
         inputs = self._open_source(file)
         try:
-            with base.reading(inputs.source.path):
+            with reading(inputs.source.path):
                 records = self._open[file] = self._format.open_records(inputs)
         except BaseException:
             inputs.source.close()
@@ -176,14 +176,14 @@ class RecordReader(RangeReader):
     def located(self, file: int) -> tuple[int, base.Offsets | None]:
         """Return the bytes of the largest record of a file, and the offsets of records if they had to be looked for."""
         inputs = self._open_source(file)
-        with contextlib.closing(inputs.source), base.reading(inputs.source.path):
+        with contextlib.closing(inputs.source), reading(inputs.source.path):
             offsets = self._format.locate(inputs)
             return self._format.open_records(inputs._replace(offsets=offsets)).largest_bytes(), offsets
 
     def _open_source(self, file: int) -> base.RecordInputs:
         """Open a file without looking at its records."""
         path, file_format = self._layout.path(file), self._format
-        with base.reading(path):
+        with reading(path):
             reader = self._storage.open_mapped(path) if file_format.mapped else self._storage.open(path)
         if self._matched and file_format.looks_up and not file_format.mapped:
             reader = ReopenedReader(reader, partial(self._storage.open, path))
@@ -198,7 +198,7 @@ class RecordReader(RangeReader):
         """Open a side file, which is closed when its source is garbage-collected; None if it does not exist."""
         path = self._format.sides[number].path(self._layout, file)
         mapped = self._matched or self._format.mapped  # libraries map indexes, too
-        with base.reading(path), contextlib.suppress(FileNotFoundError):
+        with reading(path), contextlib.suppress(FileNotFoundError):
             reader = self._storage.open_mapped(path) if mapped else self._storage.open(path)
             source = base.Source(path, reader, self._alignment, self._transfer_bytes)
             weakref.finalize(source, reader.close)

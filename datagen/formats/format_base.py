@@ -23,25 +23,14 @@ from numpy.typing import NDArray
 from datagen import registry
 from datagen.buffers import AlignedBuffer
 from datagen.content import Content
-
-# Formats and their readers take the errors and sources from this module, too
-from datagen.errors import DamagedError as DamagedError
-from datagen.errors import UserError
-from datagen.errors import damaged as damaged
-from datagen.errors import ended_early as ended_early
-from datagen.errors import own_damaged as own_damaged
-from datagen.errors import read_failure as read_failure
-from datagen.errors import reading as reading
-from datagen.errors import unreadable as unreadable
-from datagen.errors import what_is_damaged as what_is_damaged
-from datagen.formats._source import CachedSource as CachedSource
-from datagen.formats._source import MemorySource as MemorySource
-from datagen.formats._source import Scratch as Scratch
-from datagen.formats._source import Source as Source
-from datagen.formats._source import SourceStream as SourceStream
+from datagen.errors import DamagedError, UserError, damaged, own_damaged, reading, unreadable, what_is_damaged
+from datagen.formats._source import CachedSource, MemorySource, Scratch, Source, SourceStream
 from datagen.layout import Layout
 from datagen.spec import BLOCK_BYTES, Compression, DatasetSpec
 from datagen.storage.storage_base import Writer
+
+__all__ = ["DamagedError", "damaged", "own_damaged", "reading", "unreadable", "what_is_damaged"]
+__all__ += ["CachedSource", "MemorySource", "Scratch", "Source", "SourceStream"]
 
 Sizes = NDArray[np.int64]
 Offsets = NDArray[np.int64]  # offset of each record, and the end of the last one
