@@ -59,7 +59,8 @@ class Engine(abc.ABC):
         return
 
     def close(self) -> None:
-        self.finish()
+        """Close all files."""
+        return
 
     def __del__(self) -> None:
         self.close()
@@ -99,7 +100,13 @@ class FileEngine(Engine):
         address, path = address_of(out), ""
         flat, begin = list[int](), 0
         try:
-            self._begin(located, out)
+            if self._samples == 1 and len(located) > 1:
+                self.finish()  # the open file's bytes are in the place of an earlier sample
+            if self._by_one_call and self._storage.is_remote:  # request all files of the batch at once
+                places = dict[str, memoryview]()
+                for number, (file, _) in enumerate(located):
+                    places.setdefault(layout.path(file), out[number * place_bytes : (number + 1) * place_bytes])
+                self._sizes = dict(zip(places, self._read_files(list(places.items())), strict=True))
             for file, index in located:
                 path = layout.path(file)
                 sample = self._sample(path, index, out[begin : begin + place_bytes])
@@ -123,17 +130,6 @@ class FileEngine(Engine):
         except Exception as error:
             raise read_failure(path, error) from error
         return as_places(flat)
-
-    def _begin(self, located: Sequence[tuple[int, int]], out: memoryview) -> None:
-        """Begin to read these samples, given as (file, index)."""
-        if self._samples == 1 and len(located) > 1:
-            self.finish()  # the open file's bytes are in the place of an earlier sample
-        if self._by_one_call and self._storage.is_remote:  # request all files of the batch at once
-            places = dict[str, memoryview]()
-            for number, (file, _) in enumerate(located):
-                place = out[number * self._place_bytes : (number + 1) * self._place_bytes]
-                places.setdefault(self._layout.path(file), place)
-            self._sizes = dict(zip(places, self._read_files(list(places.items())), strict=True))
 
     def _sample(self, path: str, index: int, place: memoryview) -> base.Sample:
         """Return a sample of a file, valid until the next call, in `place` where possible."""

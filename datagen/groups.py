@@ -35,8 +35,7 @@ class GroupBytes(NamedTuple):
     @classmethod
     def maximum(cls, sizes: Iterable[GroupBytes]) -> GroupBytes:
         """Return the maximum of each field, 0 if there are no sizes."""
-        listed = [*sizes, NO_GROUPS]
-        return cls(max(group.stored for group in listed), max(group.unpacked for group in listed))
+        return cls(*map(max, zip(NO_GROUPS, *sizes, strict=True)))
 
 
 NO_GROUPS = GroupBytes(0, 0)
@@ -126,7 +125,6 @@ class GroupReader(RangeReader):
             raise read_failure(self._groups.source.path if self._groups else "", error) from error
 
     def _read(self, runs: list[Run], out: memoryview) -> list[int]:
-        """Do as `read`; return the places as a flat list."""
         flat: list[int] = []
         groups_read: set[Group] = set()
         begin = end = 0  # of the last group in `out`

@@ -114,20 +114,18 @@ class SourceStream(io.RawIOBase):
         return position
 
     def read(self, size: int = -1) -> bytes:
-        return bytes(self._next(self.source.size_bytes if size < 0 else size))
+        """Read by one call, up to the end of the file."""
+        left_bytes = max(0, self.source.size_bytes - self._position)
+        size = left_bytes if size < 0 else min(size, left_bytes)
+        data = bytes(self.source.read(self._position, size)) if size else b""
+        self._position += size
+        return data
 
     def readinto(self, buffer: bytearray | memoryview) -> int:  # type: ignore[override]  # typeshed: any writable buffer
         view = memoryview(buffer).cast("B")
-        data = self._next(len(view))
+        data = self.read(len(view))
         view[: len(data)] = data
         return len(data)
-
-    def _next(self, max_bytes: int) -> memoryview:
-        """Read by one call, up to the end of the file."""
-        size_bytes = min(max_bytes, self.source.size_bytes - self._position)
-        data = self.source.read(self._position, size_bytes) if size_bytes > 0 else memoryview(b"")
-        self._position += len(data)
-        return data
 
 
 def merge_spans(spans: list[tuple[int, int]], max_hole: int = 0, max_bytes: int = sys.maxsize) -> list[tuple[int, int]]:

@@ -86,7 +86,12 @@ class IndexedFile(base.RecordFile):
                 if side.size_bytes < needed:
                     problem = f"the index is truncated: {samples} records need {needed} bytes,"
                     raise base.damaged(side.path, problem, side.size_bytes)
-            if inputs.matched or rest or not self._is_even(offsets, sizes):
+            is_even = not (inputs.matched or rest) and all(  # as far as three entries tell
+                (_entry(offsets, number * ENTRY_BYTES), _entry(sizes, number * ENTRY_BYTES))
+                == (number * record_bytes, record_bytes)
+                for number in {0, samples // 2, samples - 1}
+            )
+            if not is_even:
                 self._index, self.scattered = (offsets, sizes), True
         elif rest or not self._record_bytes:
             problem = f"its {source.size_bytes} bytes are not {samples} records of one length, and it has no index"
@@ -115,14 +120,6 @@ class IndexedFile(base.RecordFile):
         stop = self._samples * ENTRY_BYTES
         chunks = (sizes.read(at, min(base.CHUNK_BYTES, stop - at)) for at in range(0, stop, base.CHUNK_BYTES))
         return max(int(np.frombuffer(chunk, "<u8").max()) for chunk in chunks)
-
-    def _is_even(self, offsets: base.Source, sizes: base.Source) -> bool:
-        """Return whether the first, middle and last index entries fit records of equal length that fill the file."""
-        for number in {0, self._samples // 2, self._samples - 1}:
-            at = number * ENTRY_BYTES
-            if (_entry(offsets, at), _entry(sizes, at)) != (number * self._record_bytes, self._record_bytes):
-                return False
-        return True
 
 
 def _entry(side: base.Source, at: int) -> int:

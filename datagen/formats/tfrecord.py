@@ -12,6 +12,7 @@ have key = 1 and value = 2; Feature.bytes_list = 1, .int64_list = 3; BytesList.v
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import os
 import struct
@@ -100,10 +101,14 @@ class Format(base.RecordFormat):
     def locate(self, inputs: base.RecordInputs) -> base.Offsets | None:
         """Read the index, if there is one that fits the file, else the headers."""
         index = inputs.open_side(0)
-        offsets = None if index is None else _parse_index(bytes(index.read(0, index.size_bytes)), inputs.samples)
-        if offsets is None or offsets[-1] != inputs.source.size_bytes:
-            return super().locate(inputs)
-        return offsets
+        with contextlib.suppress(ValueError, OverflowError):  # of text that is no index
+            text = b"" if index is None else bytes(index.read(0, index.size_bytes))
+            lines = np.array(text.split(), np.int64).reshape(-1, 2)  # offset and length of each record
+            offsets = np.array([0, *lines.sum(1)], np.int64)
+            is_sequence = (lines[:, 0] == offsets[:-1]).all() and (np.diff(offsets[:-1]) > 0).all()
+            if is_sequence and len(lines) >= inputs.samples and offsets[-1] == inputs.source.size_bytes:
+                return offsets
+        return super().locate(inputs)
 
     def offsets(self, file: BinaryIO) -> list[int]:
         offset, offsets, end = 0, [0], file.seek(0, os.SEEK_END)
@@ -244,17 +249,6 @@ class TfrecordFile(base.RecordFile):
         start += HEAD_BYTES
         self._before, self._image_bytes = bytes(record[:start]), image_bytes
         return start, image_bytes
-
-
-def _parse_index(text: bytes, samples: int) -> NDArray[np.int64] | None:
-    """Return the offset of each record and the end of the last one; None if it is not an index of so many records."""
-    try:
-        lines = np.array(text.split(), np.int64).reshape(-1, 2)  # offset and length of each record
-    except (ValueError, OverflowError):
-        return None
-    offsets = np.array([0, *lines.sum(1)], np.int64)
-    is_sequence = (lines[:, 0] == offsets[:-1]).all() and (np.diff(offsets[:-1]) > 0).all()
-    return offsets if is_sequence and len(lines) >= samples else None
 
 
 IMAGE, SIZE = b"image", b"size"
