@@ -103,7 +103,7 @@ def built_in(package: str, name: str, attribute: str, default: Any) -> Any:
 
 
 def _located(package: str, name: str) -> tuple[ModuleType, str]:
-    """Return the module that a name refers to, and the class if the name ends in one, else ''."""
+    """Return the module that a name refers to, and the class if the name ends in one, else ''. Raises UserError."""
     known = names(package)
     if name in known:
         added = installed(package).get(name)
@@ -114,31 +114,24 @@ def _located(package: str, name: str) -> tuple[ModuleType, str]:
     else:
         wanted = f"{nearest(name, known)}wanted one of {', '.join(known)}, or the dotted name of your own module"
         raise UserError(f"{package} has no {name!r}: {wanted}")
-    for path, class_name in candidates:
-        module = _import(path)
-        if module is not None:
-            return module, class_name
+    was_collecting = gc.isenabled()
+    gc.disable()  # garbage collection during the import took a tenth of PyTorch's import, and what it makes stays
+    try:
+        for path, class_name in candidates:
+            try:
+                return importlib.import_module(path), class_name
+            except ModuleNotFoundError as error:
+                if not f"{path}.".startswith(f"{error.name}."):
+                    raise UserError(
+                        f"{path} needs the Python package {error.name!r}, which is not installed: install it with pip"
+                    ) from error
+    finally:
+        if was_collecting:
+            gc.enable()
     raise UserError(
         f"{name!r} is neither a module that Python can import nor a class in one: put its folder on PYTHONPATH, "
         f"or name one of {package}: {', '.join(known)}"
     )
-
-
-def _import(module: str) -> ModuleType | None:
-    """Import a module; return None if there is none. Raises UserError: a package that it needs is not installed."""
-    was_collecting = gc.isenabled()
-    gc.disable()  # garbage collection during the import took a tenth of PyTorch's import, and what it makes stays
-    try:
-        return importlib.import_module(module)
-    except ModuleNotFoundError as error:
-        if f"{module}.".startswith(f"{error.name}."):
-            return None
-        raise UserError(
-            f"{module} needs the Python package {error.name!r}, which is not installed: install it with pip"
-        ) from error
-    finally:
-        if was_collecting:
-            gc.enable()
 
 
 def nearest(name: str, known: Iterable[str]) -> str:

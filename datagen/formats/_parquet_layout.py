@@ -258,13 +258,13 @@ class FilePlan:
 
 def plan_of(spec: DatasetSpec, record_bytes: int) -> FilePlan:
     """Return the layout of a file; without `dataset.parquet.columns` it has one column `data` of `record_bytes`."""
-    columns = spec.parquet.columns
-    return _plan(spec.num_samples_per_file, spec.parquet.row_group_size, columns, 0 if columns else record_bytes)
+    columns = spec.parquet.columns or (ParquetColumn(name="data", dtype="uint8", size=record_bytes),)
+    return _plan(spec.num_samples_per_file, spec.parquet.row_group_size, columns)
 
 
 @functools.lru_cache(maxsize=4)  # with hundreds of columns and groups, the metadata takes a second
-def _plan(rows: int, group_rows: int, columns: tuple[ParquetColumn, ...], record_bytes: int) -> FilePlan:
-    planned = [Column("data", FIXED, record_bytes, True)] if not columns else []
+def _plan(rows: int, group_rows: int, columns: tuple[ParquetColumn, ...]) -> FilePlan:
+    planned = []
     for column in columns:
         number_type = TYPES.get(column.dtype, FIXED)
         length = 1 if number_type == FIXED else column.size

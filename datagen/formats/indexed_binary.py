@@ -15,17 +15,18 @@ from datagen.spec import DatasetSpec
 from datagen.storage.storage_base import Writer
 
 ENTRY_BYTES = 8
-OFFSETS, SIZES = 0, 1  # positions of the two index files in `SIDES`
+OFFSETS, SIZES = 0, 1  # positions of the two index files in `sides`
+SUFFIXES = (".off.idx", ".sz.idx")
 
 
 class Side(base.SideFile):
     """One of the two index files: `number` is OFFSETS or SIZES."""
 
-    def __init__(self, suffix: str, number: int) -> None:
-        self._suffix, self._number = suffix, number
+    def __init__(self, number: int) -> None:
+        self._number = number
 
     def path(self, layout: Layout, file: int) -> str:
-        return layout.path(file) + self._suffix
+        return layout.path(file) + SUFFIXES[self._number]
 
     def file_bytes(self, spec: DatasetSpec, shapes: base.Sizes) -> base.Sizes:
         return np.full(len(shapes), ENTRY_BYTES * spec.num_samples_per_file, np.int64)
@@ -39,12 +40,8 @@ class Side(base.SideFile):
             writer.write(entries.view(np.uint8).data)
 
 
-SUFFIXES = (".off.idx", ".sz.idx")
-SIDES = tuple(Side(suffix, number) for number, suffix in enumerate(SUFFIXES))
-
-
 class Format(base.RecordFormat):
-    sides = SIDES
+    sides = (Side(OFFSETS), Side(SIZES))
     looks_up = True
 
     def open_records(self, inputs: base.RecordInputs) -> IndexedFile:

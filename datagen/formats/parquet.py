@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import functools
 import itertools
-from collections.abc import Iterator
+from bisect import bisect_right
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -135,6 +136,7 @@ class GroupsFile:
         self._spans: dict[int, list[tuple[int, int]]] = {}
         """Spans of row groups of the plan, by their rows, as in a group at the start of a file."""
         self._plan: layout.FilePlan | None = None
+        self._ends: Sequence[int]  # the row after each row group
         if matched:
             self._keep_end(min(FOOTER_BYTES, source.size_bytes))
         end_bytes = self._end_bytes()
@@ -144,12 +146,13 @@ class GroupsFile:
             plan = layout.plan_of(spec, 0)
             if plan.end + end_bytes == source.size_bytes:
                 self._plan = plan
+                self._ends = range(plan.group_rows, plan.rows + plan.group_rows, plan.group_rows)
                 return
         self._names = _names_of(spec)
         footer = layout.MAGIC + bytes(self.source.read(source.size_bytes - end_bytes, end_bytes))
         self._metadata = pq.read_metadata(pa.BufferReader(footer))
         self._rows = [self._metadata.row_group(index).num_rows for index in range(self._metadata.num_row_groups)]
-        self._ends = np.cumsum(self._rows)
+        self._ends = list(itertools.accumulate(self._rows))
 
     def _keep_end(self, size_bytes: int) -> None:
         start = self.source.size_bytes - size_bytes
@@ -165,14 +168,11 @@ class GroupsFile:
         return end_bytes
 
     def groups_of(self, index: int, count: int) -> range:
-        plan = self._plan
-        rows = plan.rows if plan else sum(self._rows)
-        if index + count > rows:
-            raise base.no_such_record(index + count - 1, rows)
-        if plan:
-            return range(index // plan.group_rows, (index + count - 1) // plan.group_rows + 1)
-        first, last = np.searchsorted(self._ends, [index, index + count - 1], side="right").tolist()
-        return range(first, last + 1)
+        last = index + count - 1
+        rows = self._plan.rows if self._plan else sum(self._rows)
+        if last >= rows:
+            raise base.no_such_record(last, rows)
+        return range(bisect_right(self._ends, index), bisect_right(self._ends, last) + 1)
 
     def spans(self, group: int) -> list[tuple[int, int]]:
         if self._plan:
