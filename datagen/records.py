@@ -45,7 +45,7 @@ class RangeReader(Engine):
         Raises DatasetError: a file ends too early, or can't be read. SpaceError: `out` is too small.
         """
         alignment, transfer_bytes = self._alignment, self._transfer_bytes
-        starts, fills, got_bytes, begin = [], [], list[int](), position
+        starts, fills, filled, begin = [], [], list[int](), position
         for source, offset, size in ranges:
             before = offset % alignment
             stop = -(-(position + before + size) // alignment) * alignment
@@ -60,18 +60,18 @@ class RangeReader(Engine):
         begun = time.monotonic_ns()
         try:
             if self._storage.is_remote:
-                got_bytes = self._storage.read_all(fills)
+                filled = self._storage.read_all(fills)
             else:
                 for reader, buffer, offset in fills:
-                    got_bytes.append(read_in_transfers(reader, buffer, offset, transfer_bytes))
+                    filled.append(read_in_transfers(reader, buffer, offset, transfer_bytes))
         except OSError as error:
-            raise unreadable(error.filename or ranges[len(got_bytes)][0].path, error) from error
-        self.count(sum(got_bytes), sum(reader.read_calls for reader in readers) - calls, time.monotonic_ns() - begun)
-        if sum(got_bytes) < position - begin:  # a file ends within a request, or in the last block of one
-            for (source, offset, size), got in zip(ranges, got_bytes, strict=True):
-                before = offset % alignment
-                if got < before + size:
-                    raise ended_early(source.path, before + size - got, offset - before + got)
+            raise unreadable(error.filename or ranges[len(filled)][0].path, error) from error
+        self.count(sum(filled), sum(reader.read_calls for reader in readers) - calls, time.monotonic_ns() - begun)
+        if sum(filled) < position - begin:  # a file ends within a range, or in the last block of one
+            for (source, offset, size), read_bytes in zip(ranges, filled, strict=True):
+                missing_bytes = offset % alignment + size - read_bytes
+                if missing_bytes > 0:
+                    raise ended_early(source.path, missing_bytes, offset + size - missing_bytes)
         return starts, position
 
 

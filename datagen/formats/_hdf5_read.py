@@ -52,8 +52,7 @@ class Hdf5File(OpenFile):
     def __init__(self, source: Source, samples: int, structures: Structures, *, matched: bool = False) -> None:
         """With `matched`, read as HDF5 would: first the structure, then each record or chunk."""
         self._source = source
-        self._gathered: memoryview | None = None  # memory for a sample of several pieces, and for a decoded sample
-        self._decoded: memoryview | None = None
+        self._gathered = self._decoded = memoryview(b"")  # memory for a sample of several pieces, and for a decoded one
         self._file = SourceFile(source, matched=matched)
         structure = structures.get(source.size_bytes) if samples == 1 else None
         if structure and all(source.read(*extent) == data for extent, data in structure.reads.items()):
@@ -105,7 +104,7 @@ class Hdf5File(OpenFile):
         data = pieces[0]
         if len(pieces) > 1:
             size = sum(map(len, pieces))
-            if self._gathered is None or len(self._gathered) < size:
+            if len(self._gathered) < size:
                 self._gathered = self._source.scratch(size)
             data = self._gathered[:size]
             np.concatenate([np.frombuffer(piece, np.uint8) for piece in pieces], out=np.frombuffer(data, np.uint8))
@@ -117,7 +116,7 @@ class Hdf5File(OpenFile):
     def forget(self) -> None:
         """Release the samples read so far."""
         self._file.pieces = {}
-        self._gathered = self._decoded = None
+        self._gathered = self._decoded = memoryview(b"")
 
     def _decode(self, index: int) -> memoryview:
         """Let HDF5 decode a sample from its chunks, which have been read into memory."""

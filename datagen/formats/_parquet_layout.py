@@ -182,9 +182,17 @@ class Group:
         self.spans: list[tuple[int, int]] = []  # (offset, bytes) of the chunk of each column to read
         self.payload: list[tuple[int, int]] = []  # (bytes, payload offset) of the values of each column to read
         for column in columns:
-            pages = list(_pages(rows, column))
-            size, value_bytes = sum(len(page.before) + page.value_bytes for page in pages), rows * column.width
-            dictionary_bytes = len(dictionary_page(column, column.dictionary))
+            pages, value_bytes = list[Page](), rows * column.width
+            before = dictionary_page(column, column.dictionary)
+            dictionary_bytes, step = len(before), max(1, PAGE_BYTES // column.width)
+            for first in range(0, rows, step):
+                count = min(step, rows - first)
+                levels = _levels(count, column.length) if column.length > 1 else b""
+                numbers, size = count * column.length, len(levels) + count * column.width
+                before += page_header(numbers, size, size) + levels
+                pages.append(Page(before, count * column.width, levels, numbers))
+                before = b""
+            size = sum(len(page.before) for page in pages) + value_bytes
             self.pages.append(pages)
             self.chunks.append(Chunk(self.size_bytes, dictionary_bytes, size, size))
             if column.read:
@@ -270,17 +278,6 @@ def _plan(rows: int, group_rows: int, columns: tuple[ParquetColumn, ...]) -> Fil
         length = 1 if number_type == FIXED else column.size
         planned.append(Column(column.name, number_type, column.value_bytes, column.read, length))
     return FilePlan(rows, group_rows, tuple(planned))
-
-
-def _pages(rows: int, column: Column) -> Iterator[Page]:
-    before, step = dictionary_page(column, column.dictionary), max(1, PAGE_BYTES // column.width)
-    for first in range(0, rows, step):
-        count = min(step, rows - first)
-        levels = _levels(count, column.length) if column.length > 1 else b""
-        numbers, value_bytes = count * column.length, count * column.width
-        size = len(levels) + value_bytes
-        yield Page(before + page_header(numbers, size, size) + levels, value_bytes, levels, numbers)
-        before = b""
 
 
 def _levels(rows: int, length: int) -> bytes:
