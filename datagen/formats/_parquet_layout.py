@@ -220,28 +220,19 @@ class FilePlan:
         self.rows = rows
         self.group_rows = min(group_rows, rows)
         self.columns = columns
-        self.groups = -(-rows // self.group_rows)
-        self._full = Group(self.group_rows, columns)
-        self._last = Group(rows - (self.groups - 1) * self.group_rows, columns)
-
-    def group(self, index: int) -> Group:
-        return self._full if index < self.groups - 1 else self._last
-
-    def start(self, index: int) -> int:
-        return len(MAGIC) + index * self._full.size_bytes
-
-    def payload_start(self, index: int) -> int:
-        """Return the offset of a row group's values among all values of the file."""
-        return index * self._full.payload_bytes
+        full_groups = (rows - 1) // self.group_rows
+        full, last = Group(self.group_rows, columns), Group(rows - full_groups * self.group_rows, columns)
+        self.groups = [
+            (full if index < full_groups else last, len(MAGIC) + index * full.size_bytes, index * full.payload_bytes)
+            for index in range(full_groups + 1)
+        ]
+        """Each row group, its offset in the file, and the offset of its values among all values of the file."""
+        self.end = len(MAGIC) + full_groups * full.size_bytes + last.size_bytes  # of the last row group
 
     @functools.cached_property
     def tail(self) -> bytes:
         """The bytes after the last row group of an uncompressed file."""
-        return self.tail_of([(self.start(index), self.group(index).chunks) for index in range(self.groups)], "none")
-
-    @property
-    def end(self) -> int:
-        return self.start(self.groups - 1) + self._last.size_bytes
+        return self.tail_of([(start, group.chunks) for group, start, _ in self.groups], "none")
 
     @property
     def size_bytes(self) -> int:
@@ -255,8 +246,8 @@ class FilePlan:
         schema = [struct({4: text("schema"), 5: i32(len(self.columns))})]
         schema += itertools.chain.from_iterable(map(_schema_elements, self.columns))
         codec, metas = _CODECS[compression], []
-        for index, (start, chunks) in enumerate(groups):
-            rows, plain_bytes = self.group(index).rows, sum(chunk.plain_bytes for chunk in chunks)
+        for (group, _, _), (start, chunks) in zip(self.groups, groups, strict=True):
+            rows, plain_bytes = group.rows, sum(chunk.plain_bytes for chunk in chunks)
             columns = zip(self.columns, chunks, strict=True)
             of_columns = [_chunk_meta(column, chunk, start, rows, codec) for column, chunk in columns]
             metas.append(struct({1: list_of(of_columns), 2: i64(plain_bytes), 3: i64(rows)}))

@@ -65,8 +65,8 @@ class Format(GroupFormat):
         if job.spec.compression != "none":
             _write_compressed(job, plan, writer, buffer)
             return
-        for index in range(plan.groups):
-            for pages in _pages(job, plan.group(index), plan.payload_start(index), buffer):
+        for group, _, payload in plan.groups:
+            for pages in _pages(job, group, payload, buffer):
                 pieces = [piece for page, values in pages for piece in (page.before, values)]
                 for piece in [b"".join(pieces)] if len(pages) > 1 else pieces:  # small pages are written together
                     writer.write(piece)
@@ -92,9 +92,8 @@ def _write_compressed(job: base.FileJob, plan: layout.FilePlan, writer: Writer, 
     level = None if compression == "snappy" else job.spec.compression_level  # Snappy has no levels
     codec = pa.Codec(compression, compression_level=level)
     groups = []
-    for index in range(plan.groups):
-        group, chunks = plan.group(index), []
-        pages = itertools.chain.from_iterable(_pages(job, group, plan.payload_start(index), buffer))
+    for group, _, payload in plan.groups:
+        chunks, pages = [], itertools.chain.from_iterable(_pages(job, group, payload, buffer))
         for column, planned, of_column in zip(plan.columns, group.chunks, group.pages, strict=True):
             dictionary = layout.dictionary_page(column, codec.compress(column.dictionary, asbytes=True))
             begin, plain_bytes = writer.position, planned.dictionary_bytes
@@ -176,7 +175,7 @@ class GroupsFile:
 
     def spans(self, group: int) -> list[tuple[int, int]]:
         if self._plan:
-            start, planned = self._plan.start(group), self._plan.group(group)
+            planned, start, _ = self._plan.groups[group]
             if planned.rows not in self._spans:
                 self._spans[planned.rows] = merge_spans(planned.spans, *self._limits)
             return [(start + offset, size) for offset, size in self._spans[planned.rows]]
@@ -195,7 +194,8 @@ class GroupsFile:
         plan = self._plan or self._plan_of_table
         if plan is None:
             return []
-        return [(size, plan.payload_start(group) + before) for size, before in plan.group(group).payload]
+        planned, _, payload = plan.groups[group]
+        return [(size, payload + before) for size, before in planned.payload]
 
     @functools.cached_property
     def _plan_of_table(self) -> layout.FilePlan | None:
@@ -204,7 +204,7 @@ class GroupsFile:
         stored = [schema.column(index) for index in range(len(schema))]
         columns = [(column.path, column.physical_type, column.length) for column in stored]
         plan = layout.plan_of(self._spec, max(columns[0][2], 1) if columns else 1)
-        same_rows = self._rows == [plan.group(index).rows for index in range(plan.groups)]
+        same_rows = self._rows == [group.rows for group, _, _ in plan.groups]
         return plan if same_rows and columns == [column.in_schema for column in plan.columns] else None
 
     def largest_bytes(self) -> GroupBytes:
