@@ -147,14 +147,14 @@ class FileEngine(Engine):
         except OSError as error:
             raise unreadable(error.filename or files[0][0], error) from error
         self.read_ns += time.monotonic_ns() - begun
-        for (path, place), (size, got, calls) in zip(files, read, strict=True):
-            self.app_bytes += min(size, got)
+        for (path, place), (size, bytes_read, calls) in zip(files, read, strict=True):
+            self.app_bytes += min(size, bytes_read)
             self.read_calls += calls
             if size > len(place):
-                seen = f"{path} has {size} bytes, more than any file had when the run started"
-                raise DatasetError(f"{seen}: leave the dataset alone during a run, and run again")
-            if got < size:
-                raise ended_early(path, size - got, got)
+                problem = f"{path} has {size} bytes, more than any file had when the run started"
+                raise DatasetError(f"{problem}: leave the dataset alone during a run, and run again")
+            if bytes_read < size:
+                raise ended_early(path, size - bytes_read, bytes_read)
         return [size for size, _, _ in read]
 
     def _opened(self, path: str, place: memoryview) -> tuple[str, base.Source | None, base.OpenFile]:

@@ -236,12 +236,12 @@ class GroupReader(RangeReader):
             return self.fill([(source, *span) for span in spans], out, 0)
         *starts, end = itertools.accumulate((size for _, size in spans), initial=0)
         calls, begun = source.reader.read_calls, time.monotonic_ns()
-        got = source.reader.read_stretches(spans, out[:end])  # one call for hundreds of spans of a few KiB
-        self.count(got, source.reader.read_calls - calls, time.monotonic_ns() - begun)
-        if got < end:
+        bytes_read = source.reader.read_stretches(spans, out[:end])  # one call for hundreds of spans of a few KiB
+        self.count(bytes_read, source.reader.read_calls - calls, time.monotonic_ns() - begun)
+        if bytes_read < end:
             for start, (offset, size) in zip(starts, spans, strict=True):
-                if got < start + size:
-                    raise ended_early(source.path, start + size - got, offset + got - start)
+                if bytes_read < start + size:
+                    raise ended_early(source.path, start + size - bytes_read, offset + bytes_read - start)
         return starts, end
 
 

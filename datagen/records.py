@@ -217,10 +217,10 @@ class ReopenedReader(Reader):
     def read_into(self, buffer: memoryview, offset: int) -> int:
         reader = self._reopen()
         try:
-            got = reader.read_into(buffer, offset)
+            bytes_read = reader.read_into(buffer, offset)
             self.read_calls += reader.read_calls
-            self.app_bytes += got
-            return got
+            self.app_bytes += bytes_read
+            return bytes_read
         finally:
             reader.close()
 
@@ -247,17 +247,17 @@ class StreamedReader(Reader):
     def read_into(self, buffer: memoryview, offset: int) -> int:
         if offset != self._next_offset or self._by_index:
             self._seek(offset, len(buffer))
-        got = self._copy(buffer, offset) if offset < self._end else 0
+        bytes_read = self._copy(buffer, offset) if offset < self._end else 0
         calls_before = self._reader.read_calls
-        while got < len(buffer) and self._end < self.size_bytes:
-            got += self._read_next(buffer[got:])
-        self._next_offset = offset + got
+        while bytes_read < len(buffer) and self._end < self.size_bytes:
+            bytes_read += self._read_next(buffer[bytes_read:])
+        self._next_offset = offset + bytes_read
         # Behind the last record, the library reads the tail of the file, too
         while not self._by_index and self._end < self.size_bytes <= self._next_offset + self._tail_bytes:
             self._read_next(memoryview(b""))
         self.read_calls += self._reader.read_calls - calls_before
-        self.app_bytes += got
-        return got
+        self.app_bytes += bytes_read
+        return bytes_read
 
     def close(self) -> None:
         self._reader.close()
@@ -296,12 +296,12 @@ class StreamedReader(Reader):
         self._size = next(self._sizes, 0)
         if len(self._piece) < size:
             self._piece = memoryview(bytearray(size))
-        got = self._reader.read_into(self._piece[:size], offset)
-        if got < min(size, self.size_bytes - offset):
-            self.size_bytes = offset + got  # the file is shorter than it was when it was opened
-        elif got < size and self._calls.retries_short_reads:
-            self._reader.read_into(self._piece[got:size], offset + got)
-        self._begin, self._end = offset, offset + got
+        bytes_read = self._reader.read_into(self._piece[:size], offset)
+        if bytes_read < min(size, self.size_bytes - offset):
+            self.size_bytes = offset + bytes_read  # the file is shorter than it was when it was opened
+        elif bytes_read < size and self._calls.retries_short_reads:
+            self._reader.read_into(self._piece[bytes_read:size], offset + bytes_read)
+        self._begin, self._end = offset, offset + bytes_read
         return self._copy(out, offset)
 
     def _read_several(self, out: memoryview) -> int:
@@ -314,11 +314,11 @@ class StreamedReader(Reader):
             offset += size
             size = next(sizes, 0)
         self._size = size
-        got = self._reader.read_stretches(ranges, out[: offset - begin])
-        self._begin = self._end = begin + got
-        if got < offset - begin:
+        bytes_read = self._reader.read_stretches(ranges, out[: offset - begin])
+        self._begin = self._end = begin + bytes_read
+        if bytes_read < offset - begin:
             self.size_bytes = self._end  # the file is shorter than it was when it was opened
-        return got
+        return bytes_read
 
 
 def located_records(

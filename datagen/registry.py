@@ -60,14 +60,14 @@ def find(package: str, name: str, attribute: str) -> Any:
     library that it imports is not installed.
     """
     module, class_name = _located(package, name)
-    wanted = class_name or attribute
+    part = class_name or attribute
     where = f"module {module.__name__} ({module.__file__})"
-    found = getattr(module, wanted, None)
-    if found is None:
-        raise UserError(f"{where} has no {wanted!r}: define it there")
-    if missing := sorted(getattr(found, "__abstractmethods__", ())):
-        raise UserError(f"{wanted!r} of {where} has no {', '.join(missing)}: define what its base class declares")
-    return found
+    plug_in = getattr(module, part, None)
+    if plug_in is None:
+        raise UserError(f"{where} has no {part!r}: define it there")
+    if missing := sorted(getattr(plug_in, "__abstractmethods__", ())):
+        raise UserError(f"{part!r} of {where} has no {', '.join(missing)}: define what its base class declares")
+    return plug_in
 
 
 def companion(package: str, name: str, attribute: str, default: Any = None) -> Any:
@@ -151,7 +151,7 @@ def library(name: str, extra: str, needed_by: str = "this format") -> Any:
     try:
         return importlib.import_module(name)
     except (ImportError, OSError) as error:  # OSError: a shared library is missing
-        what = f"{needed_by} needs the Python package {name.partition('.')[0]!r}, which can't be imported ({error})"
+        problem = f"{needed_by} needs the Python package {name.partition('.')[0]!r}, which can't be imported ({error})"
         if any(words in str(error).lower() for words in _NO_MEMORY):
-            raise SpaceError(f"{what}: raise this process's limit (`ulimit -v`), or free some memory") from error
-        raise UserError(f"{what}: install it with: pip install 'dlemu[{extra}]'") from error
+            raise SpaceError(f"{problem}: raise this process's limit (`ulimit -v`), or free some memory") from error
+        raise UserError(f"{problem}: install it with: pip install 'dlemu[{extra}]'") from error

@@ -291,19 +291,19 @@ def _inflate(packed: memoryview, out: memoryview, offset: int, crc: int) -> memo
     Damaged data mostly decompresses without an error, so the CRC32 is compared with `crc`.
     """
     inflater = isal_zlib.decompressobj(-15)  # raw deflate, as zip has it
-    done = summed = 0
+    plain_bytes = checksum = 0
     try:
         for start in range(0, len(packed), INFLATE_BYTES):
             piece = inflater.decompress(packed[start : start + INFLATE_BYTES], INFLATE_BYTES)
             while piece:
-                out[done : done + len(piece)] = piece
-                summed = isal_zlib.crc32(piece, summed)
-                done += len(piece)
+                out[plain_bytes : plain_bytes + len(piece)] = piece
+                checksum = isal_zlib.crc32(piece, checksum)
+                plain_bytes += len(piece)
                 piece = inflater.decompress(inflater.unconsumed_tail, INFLATE_BYTES)
     except (_DAMAGED, ValueError) as error:
         raise base.DamagedError(f"deflated data is damaged ({error})", offset) from error
-    if not inflater.eof or done != len(out):
-        raise base.DamagedError(f"deflated data unpacks to {done} bytes, not {len(out)},", offset)
-    if summed != crc:
-        raise base.DamagedError(f"deflated data does not match its checksum (CRC32 {summed:08x})", offset)
+    if not inflater.eof or plain_bytes != len(out):
+        raise base.DamagedError(f"deflated data unpacks to {plain_bytes} bytes, not {len(out)},", offset)
+    if checksum != crc:
+        raise base.DamagedError(f"deflated data does not match its checksum (CRC32 {checksum:08x})", offset)
     return out
