@@ -28,6 +28,7 @@ from datagen.storage.storage_base import Writer
 class Format(base.FormatBase):
     compressions = ("none", "zip")
     transfer_bytes = 256 << 10
+    _arrays = npy.Format()  # of a member
 
     def file_bytes(self, spec: DatasetSpec, shapes: base.Sizes) -> base.Sizes | None:
         if spec.compression == "zip":
@@ -58,7 +59,7 @@ class Format(base.FormatBase):
         if entry.method != STORED:
             member = _inflate(member, scratch(entry.plain_bytes), start, entry.crc)
         try:
-            return npy.parse(member, samples, scratch)
+            return self._arrays.parse(member, samples, scratch)
         except base.DamagedError as error:
             raise base.DamagedError(str(error), entry.start) from error
 
