@@ -94,10 +94,6 @@ class RecordReader(RangeReader):
     def read(self, samples: Samples, out: memoryview) -> Places:
         """Do as `Engine.read`, as densely as the storage's alignment permits."""
         batch_runs = runs_of(samples, self._samples_per_file)
-        total = self._layout.num_samples
-        for first, count in batch_runs:
-            if not 0 <= first <= first + count <= total:
-                raise IndexError(f"samples {first} to {first + count - 1} of {total}")
         places: list[Places] = []
         position = 0  # in `out`
         step = self._max_open  # runs of as many files as may be open: each is read before it is closed
@@ -117,7 +113,10 @@ class RecordReader(RangeReader):
         """Return what to read for some runs: each of them, or each record where records are scattered."""
         requests: list[Records] = []
         ranges: list[Range] = []
+        total = self._layout.num_samples
         for first, count in batch_runs:
+            if not 0 <= first <= first + count <= total:
+                raise IndexError(f"samples {first} to {first + count - 1} of {total}")
             file, index = divmod(first, self._samples_per_file)
             records = self._opened_file(file)
             try:
