@@ -167,12 +167,11 @@ class GroupReader(RangeReader):
     def _open(self, file: int) -> GroupsFile:
         path = self._layout.path(file)
         with reading(path):
-            reader = self._storage.open(path)
+            source = base.Source(path, self._storage.open(path), self._alignment, self._transfer_bytes)
             try:
-                source = base.Source(path, reader, self._alignment, self._transfer_bytes)
                 return self._format.open_groups(source, self._spec, matched=self._matched)
             except BaseException:
-                reader.close()
+                source.close()
                 raise
 
     def _open_file(self, file: int) -> GroupsFile:
