@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import abc
 import functools
+import re
 import struct
 from dataclasses import dataclass, fields
 from typing import Any, ClassVar, Literal
@@ -144,14 +145,14 @@ class Content(StampedContent):
             batch = blocks[start : start + BATCH_BLOCKS]
             offsets = np.arange(first + start, first + start + len(batch), dtype=np.uint64) * np.uint64(BLOCK_BYTES)
             keys = _mix(np.uint64(_file_key(self.seed_hash, file)) + offsets * _GOLDEN).reshape(-1, 1)
-            done = 0
-            while done < len(batch):
-                row = (first + start + done) % POOL_ROWS
-                size = min(POOL_ROWS - row, len(batch) - done)
-                piece = batch[done : done + size]
-                np.bitwise_xor(self._pool[row : row + size], keys[done : done + size], out=piece)
-                write_stamps(piece, self.seed_hash, file, first + start + done)  # while the blocks are in the cache
-                done += size
+            at = 0
+            while at < len(batch):
+                row = (first + start + at) % POOL_ROWS
+                size = min(POOL_ROWS - row, len(batch) - at)
+                piece = batch[at : at + size]
+                np.bitwise_xor(self._pool[row : row + size], keys[at : at + size], out=piece)
+                write_stamps(piece, self.seed_hash, file, first + start + at)  # while the blocks are in the cache
+                at += size
 
 
 @dataclass(frozen=True)
@@ -178,13 +179,13 @@ class BulkContent(StampedContent):
 
     def write_blocks(self, blocks: Words, file: int, first: int) -> None:
         words = blocks.reshape(-1)
-        done = 0
-        while done < len(words):
-            piece, start = divmod(first * BLOCK_WORDS + done, _PIECE_WORDS)
-            count = min(_PIECE_WORDS - start, len(words) - done)
+        at = 0
+        while at < len(words):
+            piece, start = divmod(first * BLOCK_WORDS + at, _PIECE_WORDS)
+            count = min(_PIECE_WORDS - start, len(words) - at)
             key = mix_number(_file_key(self.seed_hash, file) + piece * GOLDEN) if self.is_stamped else 0
-            np.bitwise_xor(self._pool[start : start + count], np.uint64(key), out=words[done : done + count])
-            done += count
+            np.bitwise_xor(self._pool[start : start + count], np.uint64(key), out=words[at : at + count])
+            at += count
         if self.is_stamped:
             write_stamps(blocks, self.seed_hash, file, first)
 
@@ -203,15 +204,9 @@ def identify(block: memoryview | bytes) -> Stamp | None:
 def find_stamps(data: memoryview | bytes) -> list[tuple[int, Stamp]]:
     """Return (index, stamp) of every stamp in `data`, at any alignment."""
     view = bytes(data)
-    magic = MAGIC.to_bytes(4, "little")
-    stamps = []
-    index = view.find(magic)
-    while index >= 0:
-        stamp = identify(view[index : index + STAMP_BYTES])
-        if stamp is not None:
-            stamps.append((index, stamp))
-        index = view.find(magic, index + 1)
-    return stamps
+    starts = (match.start() for match in re.finditer(MAGIC.to_bytes(4, "little"), view))
+    stamps = ((start, identify(view[start : start + STAMP_BYTES])) for start in starts)
+    return [(start, stamp) for start, stamp in stamps if stamp is not None]
 
 
 def explain(data: memoryview | bytes, index: int, content: Content, file: int) -> str:

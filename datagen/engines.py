@@ -13,7 +13,7 @@ from typing import TypeVar
 import numpy as np
 
 from datagen.buffers import FileMemory, address_of
-from datagen.errors import DatasetError, DlemuError
+from datagen.errors import DatasetError, DlemuError, ended_early, read_failure, reading, unreadable
 from datagen.formats import format_base as base
 from datagen.formats._source import BufferedFile
 from datagen.layout import Layout, Places, Samples, as_places, even_places, numbers_of
@@ -59,7 +59,8 @@ class Engine(abc.ABC):
         return
 
     def close(self) -> None:
-        self.finish()
+        """Close all files."""
+        return
 
     def __del__(self) -> None:
         self.close()
@@ -99,7 +100,13 @@ class FileEngine(Engine):
         address, path = address_of(out), ""
         flat, begin = list[int](), 0
         try:
-            self._begin(located, out)
+            if self._samples == 1 and len(located) > 1:
+                self.finish()  # the open file's bytes are in the place of an earlier sample
+            if self._by_one_call and self._storage.is_remote:  # request all files of the batch at once
+                places = dict[str, memoryview]()
+                for number, (file, _) in enumerate(located):
+                    places.setdefault(layout.path(file), out[number * place_bytes : (number + 1) * place_bytes])
+                self._sizes = dict(zip(places, self._read_files(list(places.items())), strict=True))
             for file, index in located:
                 path = layout.path(file)
                 sample = self._sample(path, index, out[begin : begin + place_bytes])
@@ -121,19 +128,8 @@ class FileEngine(Engine):
         except DlemuError:
             raise
         except Exception as error:
-            raise base.read_failure(path, error) from error
+            raise read_failure(path, error) from error
         return as_places(flat)
-
-    def _begin(self, located: Sequence[tuple[int, int]], out: memoryview) -> None:
-        """Begin to read these samples, given as (file, index)."""
-        if self._samples == 1 and len(located) > 1:
-            self.finish()  # the open file's bytes are in the place of an earlier sample
-        if self._by_one_call and self._storage.is_remote:  # request all files of the batch at once
-            places = dict[str, memoryview]()
-            for number, (file, _) in enumerate(located):
-                place = out[number * self._place_bytes : (number + 1) * self._place_bytes]
-                places.setdefault(self._layout.path(file), place)
-            self._sizes = dict(zip(places, self._read_files(list(places.items())), strict=True))
 
     def _sample(self, path: str, index: int, place: memoryview) -> base.Sample:
         """Return a sample of a file, valid until the next call, in `place` where possible."""
@@ -149,16 +145,16 @@ class FileEngine(Engine):
         try:
             read = self._storage.read_files(files, self._settings.transfer_bytes)
         except OSError as error:
-            raise base.unreadable(error.filename or files[0][0], error) from error
+            raise unreadable(error.filename or files[0][0], error) from error
         self.read_ns += time.monotonic_ns() - begun
-        for (path, place), (size, got, calls) in zip(files, read, strict=True):
-            self.app_bytes += min(size, got)
+        for (path, place), (size, bytes_read, calls) in zip(files, read, strict=True):
+            self.app_bytes += min(size, bytes_read)
             self.read_calls += calls
             if size > len(place):
-                seen = f"{path} has {size} bytes, more than any file had when the run started"
-                raise DatasetError(f"{seen}: leave the dataset alone during a run, and run again")
-            if got < size:
-                raise base.ended_early(path, size - got, got)
+                problem = f"{path} has {size} bytes, more than any file had when the run started"
+                raise DatasetError(f"{problem}: leave the dataset alone during a run, and run again")
+            if bytes_read < size:
+                raise ended_early(path, size - bytes_read, bytes_read)
         return [size for size, _, _ in read]
 
     def _opened(self, path: str, place: memoryview) -> tuple[str, base.Source | None, base.OpenFile]:
@@ -225,7 +221,7 @@ def by_library(engine: Engine, storage: StorageBase, path: str, load: Callable[[
     try:
         bytes_before, calls_before, own_bytes = _reads_of_thread(counters)
         wall_ns, cpu_ns = time.monotonic_ns(), time.thread_time_ns()
-        with base.reading(path):
+        with reading(path):
             loaded = load(storage.local_path(path) or path)
         read_ns = max(0, time.monotonic_ns() - wall_ns - (time.thread_time_ns() - cpu_ns))
         bytes_after, calls_after, _ = _reads_of_thread(counters)

@@ -16,8 +16,8 @@ import numpy as np
 from datagen.buffers import AlignedBuffer, address_of
 from datagen.content import Content, explain
 from datagen.engines import Engine, FileEngine, NullEngine, ReadSettings
-from datagen.errors import DatasetError, UserError
-from datagen.formats.format_base import RecordFormat, Sample, UnreadFormat, format_named, own_damaged, reading
+from datagen.errors import DatasetError, UserError, own_damaged, reading
+from datagen.formats.format_base import RecordFormat, Sample, UnreadFormat, format_named
 from datagen.groups import GroupFormat, GroupReader, max_groups
 from datagen.inspection import Dataset
 from datagen.layout import Layout, Places, Samples, even_places, nominal_sample_bytes, numbers_of, shifted

@@ -16,7 +16,7 @@ from typing import NamedTuple, Protocol
 
 from datagen.buffers import AlignedBuffer
 from datagen.engines import ReadSettings, by_library
-from datagen.errors import DatasetError, DlemuError, SpaceError
+from datagen.errors import DatasetError, DlemuError, SpaceError, ended_early, read_failure, reading
 from datagen.formats import format_base as base
 from datagen.layout import Layout, Places, Run, Samples, as_places, runs_of
 from datagen.records import RangeReader
@@ -35,8 +35,7 @@ class GroupBytes(NamedTuple):
     @classmethod
     def maximum(cls, sizes: Iterable[GroupBytes]) -> GroupBytes:
         """Return the maximum of each field, 0 if there are no sizes."""
-        listed = [*sizes, NO_GROUPS]
-        return cls(max(group.stored for group in listed), max(group.unpacked for group in listed))
+        return cls(*map(max, zip(NO_GROUPS, *sizes, strict=True)))
 
 
 NO_GROUPS = GroupBytes(0, 0)
@@ -123,10 +122,9 @@ class GroupReader(RangeReader):
         except DlemuError:
             raise
         except Exception as error:
-            raise base.read_failure(self._groups.source.path if self._groups else "", error) from error
+            raise read_failure(self._groups.source.path if self._groups else "", error) from error
 
     def _read(self, runs: list[Run], out: memoryview) -> list[int]:
-        """Do as `read`; return the places as a flat list."""
         flat: list[int] = []
         groups_read: set[Group] = set()
         begin = end = 0  # of the last group in `out`
@@ -163,17 +161,18 @@ class GroupReader(RangeReader):
     def largest_bytes(self, file: int) -> GroupBytes:
         """Return the memory of the largest row group of a file. Raises DatasetError."""
         groups = self._open(file)
-        with contextlib.closing(groups.source), base.reading(groups.source.path):
+        with contextlib.closing(groups.source), reading(groups.source.path):
             return groups.largest_bytes()
 
     def _open(self, file: int) -> GroupsFile:
         path = self._layout.path(file)
-        with contextlib.ExitStack() as stack, base.reading(path):
+        with reading(path):
             source = base.Source(path, self._storage.open(path), self._alignment, self._transfer_bytes)
-            stack.callback(source.close)
-            groups = self._format.open_groups(source, self._spec, matched=self._matched)
-            stack.pop_all()
-            return groups
+            try:
+                return self._format.open_groups(source, self._spec, matched=self._matched)
+            except BaseException:
+                source.close()
+                raise
 
     def _open_file(self, file: int) -> GroupsFile:
         """Return the open file, opening it first if it is not the last one read."""
@@ -233,15 +232,15 @@ class GroupReader(RangeReader):
         if self._matched:
             source.reader.will_need(spans)
         if self._alignment > 1 or self._transfer_bytes or self._storage.is_remote:
-            return self.fill([(groups, 0, 0, *span) for span in spans], out, 0)
+            return self.fill([(source, *span) for span in spans], out, 0)
         *starts, end = itertools.accumulate((size for _, size in spans), initial=0)
         calls, begun = source.reader.read_calls, time.monotonic_ns()
-        got = source.reader.read_stretches(spans, out[:end])  # one call for hundreds of spans of a few KiB
-        self.count(got, source.reader.read_calls - calls, time.monotonic_ns() - begun)
-        if got < end:
+        bytes_read = source.reader.read_stretches(spans, out[:end])  # one call for hundreds of spans of a few KiB
+        self.count(bytes_read, source.reader.read_calls - calls, time.monotonic_ns() - begun)
+        if bytes_read < end:
             for start, (offset, size) in zip(starts, spans, strict=True):
-                if got < start + size:
-                    raise base.ended_early(source.path, start + size - got, offset + got - start)
+                if bytes_read < start + size:
+                    raise ended_early(source.path, start + size - bytes_read, offset + bytes_read - start)
         return starts, end
 
 

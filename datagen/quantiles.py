@@ -51,16 +51,6 @@ def values_at(quantiles: Sequence[float], mean: float, shares: NDArray[np.float6
     import numpy as np
 
     known = np.asarray(quantiles, np.float64)
-    exponent, factor = _fit(known, mean)
-    values = np.interp(shares, np.linspace(0, 1, len(known)), known)
-    within = shares * (len(known) - 1) - (len(known) - 2)  # position in the last interval, 0 to 1
-    last = within > 0
-    values[last] = known[-2] + (known[-1] - known[-2]) * within[last] ** exponent
-    return np.asarray(values * factor)
-
-
-def _fit(known: NDArray[np.float64], mean: float) -> tuple[float, float]:
-    """Return the exponent of the last interval, and the factor for all values."""
     intervals = len(known) - 1
     before_last = float((known[:-2] + known[1:-1]).sum()) / 2  # sum of the means of all intervals but the last
     low, rise = float(known[-2]), float(known[-1] - known[-2])
@@ -71,7 +61,11 @@ def _fit(known: NDArray[np.float64], mean: float) -> tuple[float, float]:
         exponent = rise / mean_rise - 1 if mean_rise > 0 else MAX_EXPONENT
         exponent = min(MAX_EXPONENT, max(1 / MAX_EXPONENT, exponent))
     fitted_mean = (before_last + low + rise / (exponent + 1)) / intervals
-    return exponent, mean / fitted_mean if fitted_mean > 0 else 1.0
+    values = np.interp(shares, np.linspace(0, 1, len(known)), known)
+    within = shares * intervals - (intervals - 1)  # position in the last interval, 0 to 1
+    last = within > 0
+    values[last] = low + rise * within[last] ** exponent
+    return np.asarray(values * (mean / fitted_mean if fitted_mean > 0 else 1.0))
 
 
 def even_shares(start: int, stop: int) -> NDArray[np.float64]:

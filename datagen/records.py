@@ -13,12 +13,11 @@ import weakref
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
-from typing import Protocol
 
 import numpy as np
 
 from datagen.engines import Engine, ReadSettings
-from datagen.errors import SpaceError
+from datagen.errors import SpaceError, ended_early, read_failure, reading, unreadable
 from datagen.formats import format_base as base
 from datagen.formats._source import python_calls
 from datagen.layout import NO_PLACES, Layout, Places, Run, Samples, as_places, numbers_of, runs_of, shifted
@@ -27,15 +26,8 @@ from datagen.storage.storage_base import Reader, StorageBase, read_in_transfers
 MAX_OPEN_FILES = 512  # maximum files that a reader keeps open; enough for all files of DLIO's bert
 HEAD_BYTES = 16  # bytes that a script with an index reads first of each record: its length or header
 
-Request = tuple[base.RecordFile, int, int, int, int]
-"""A read: an open file, index of the first record, number of records, their offset and bytes in the file."""
-
-
-class Opened(Protocol):
-    """An open file."""
-
-    @property
-    def source(self) -> base.Source: ...
+Range = tuple[base.Source, int, int]  # a part of an open file: its offset and its bytes
+Records = tuple[base.RecordFile, int, int]  # consecutive records of an open file: index of the first, and how many
 
 
 class RangeReader(Engine):
@@ -47,44 +39,39 @@ class RangeReader(Engine):
         self._alignment = settings.storage.alignment
         self._transfer_bytes = 0 if matched else settings.transfer_bytes
 
-    def fill(
-        self, requests: Sequence[tuple[Opened, int, int, int, int]], out: memoryview, position: int
-    ) -> tuple[list[int], int]:
-        """Read all requests into `out`, from `position` on; return the index of each, and where the last one ends.
-
-        A request is as in `Request`; only its file, offset and bytes are used.
+    def fill(self, ranges: Sequence[Range], out: memoryview, position: int) -> tuple[list[int], int]:
+        """Read all ranges into `out`, from `position` on; return the index of each, and where the last one ends.
 
         Raises DatasetError: a file ends too early, or can't be read. SpaceError: `out` is too small.
         """
         alignment, transfer_bytes = self._alignment, self._transfer_bytes
-        starts, fills, got_bytes, begin = [], [], list[int](), position
-        for opened, _, _, offset, size in requests:
+        starts, fills, filled, begin = [], [], list[int](), position
+        for source, offset, size in ranges:
             before = offset % alignment
             stop = -(-(position + before + size) // alignment) * alignment
             if stop > len(out):
                 reserved = f"the {len(out)} bytes reserved for a batch"
-                raise SpaceError(f"{opened.source.path}: its records are larger than {reserved}")
+                raise SpaceError(f"{source.path}: its records are larger than {reserved}")
             starts.append(position + before)
-            fills.append((opened.source.reader, out[position:stop], offset - before))
+            fills.append((source.reader, out[position:stop], offset - before))
             position = stop
         readers = {reader for reader, _, _ in fills}
         calls = sum(reader.read_calls for reader in readers)
         begun = time.monotonic_ns()
         try:
             if self._storage.is_remote:
-                got_bytes = self._storage.read_all(fills)
+                filled = self._storage.read_all(fills)
             else:
                 for reader, buffer, offset in fills:
-                    got_bytes.append(read_in_transfers(reader, buffer, offset, transfer_bytes))
+                    filled.append(read_in_transfers(reader, buffer, offset, transfer_bytes))
         except OSError as error:
-            failed = requests[len(got_bytes)][0]
-            raise base.unreadable(error.filename or failed.source.path, error) from error
-        self.count(sum(got_bytes), sum(reader.read_calls for reader in readers) - calls, time.monotonic_ns() - begun)
-        if sum(got_bytes) < position - begin:  # a file ends within a request, or in the last block of one
-            for (opened, _, _, offset, size), got in zip(requests, got_bytes, strict=True):
-                before = offset % alignment
-                if got < before + size:
-                    raise base.ended_early(opened.source.path, before + size - got, offset - before + got)
+            raise unreadable(error.filename or ranges[len(filled)][0].path, error) from error
+        self.count(sum(filled), sum(reader.read_calls for reader in readers) - calls, time.monotonic_ns() - begun)
+        if sum(filled) < position - begin:  # a file ends within a range, or in the last block of one
+            for (source, offset, size), read_bytes in zip(ranges, filled, strict=True):
+                missing_bytes = offset % alignment + size - read_bytes
+                if missing_bytes > 0:
+                    raise ended_early(source.path, missing_bytes, offset + size - missing_bytes)
         return starts, position
 
 
@@ -107,17 +94,13 @@ class RecordReader(RangeReader):
     def read(self, samples: Samples, out: memoryview) -> Places:
         """Do as `Engine.read`, as densely as the storage's alignment permits."""
         batch_runs = runs_of(samples, self._samples_per_file)
-        total = self._layout.num_samples
-        for first, count in batch_runs:
-            if not 0 <= first <= first + count <= total:
-                raise IndexError(f"samples {first} to {first + count - 1} of {total}")
         places: list[Places] = []
         position = 0  # in `out`
         step = self._max_open  # runs of as many files as may be open: each is read before it is closed
         for begin in range(0, len(batch_runs), step):
-            requests = self._requests(batch_runs[begin : begin + step])
-            starts, position = self.fill(requests, out, position)
-            places.append(self._places(requests, starts, out))
+            requests, ranges = self._located(batch_runs[begin : begin + step])
+            starts, position = self.fill(ranges, out, position)
+            places.append(self._places(requests, ranges, starts, out))
         all_places = places[0] if len(places) == 1 else np.concatenate([NO_PLACES, *places])
         if self._check is not None:
             for sample, (start, size) in zip(numbers_of(samples), all_places.tolist(), strict=True):
@@ -126,37 +109,43 @@ class RecordReader(RangeReader):
                 self._check(base.Sample(data, data, index * size), file)
         return all_places
 
-    def _requests(self, batch_runs: list[Run]) -> list[Request]:
-        """Return the reads for some runs: one for each run, or for each record where records are scattered."""
-        requests: list[Request] = []
+    def _located(self, batch_runs: list[Run]) -> tuple[list[Records], list[Range]]:
+        """Return what to read for some runs: each of them, or each record where records are scattered."""
+        requests: list[Records] = []
+        ranges: list[Range] = []
+        total = self._layout.num_samples
         for first, count in batch_runs:
+            if not 0 <= first <= first + count <= total:
+                raise IndexError(f"samples {first} to {first + count - 1} of {total}")
             file, index = divmod(first, self._samples_per_file)
             records = self._opened_file(file)
             try:
                 if count > 1 and records.scattered:
                     for record in range(index, index + count):
-                        requests.append((records, record, 1, *records.span(record, 1)))
+                        requests.append((records, record, 1))
+                        ranges.append((records.source, *records.span(record, 1)))
                 else:
-                    requests.append((records, index, count, *records.span(index, count)))
+                    requests.append((records, index, count))
+                    ranges.append((records.source, *records.span(index, count)))
             except base.DamagedError as error:
-                raise base.read_failure(records.source.path, error) from error
-        return requests
+                raise read_failure(records.source.path, error) from error
+        return requests, ranges
 
-    def _places(self, requests: list[Request], starts: list[int], out: memoryview) -> Places:
+    def _places(self, requests: list[Records], ranges: list[Range], starts: list[int], out: memoryview) -> Places:
         """Return the places of the samples read; with `verify`, their checksums are checked."""
         verify = self._check is not None
         flat: list[int] = []
         try:
             if len(requests) == 1:
-                (records, index, count, _, size), start = requests[0], starts[0]
+                (records, index, count), (_, _, size), start = requests[0], ranges[0], starts[0]
                 extents = records.samples(index, count, out[start : start + size], verify)
                 return shifted(np.asarray(extents, np.int64), start)
-            for (records, index, count, _, size), start in zip(requests, starts, strict=True):
+            for (records, index, count), (_, _, size), start in zip(requests, ranges, starts, strict=True):
                 extents = records.samples(index, count, out[start : start + size], verify)
                 for offset, sample_bytes in extents.tolist() if isinstance(extents, np.ndarray) else extents:
                     flat += (start + offset, sample_bytes)
         except base.DamagedError as error:
-            raise base.read_failure(records.source.path, error) from error
+            raise read_failure(records.source.path, error) from error
         return as_places(flat)
 
     def _opened_file(self, file: int) -> base.RecordFile:
@@ -170,7 +159,7 @@ class RecordReader(RangeReader):
             oldest.source.close()
         inputs = self._open_source(file)
         try:
-            with base.reading(inputs.source.path):
+            with reading(inputs.source.path):
                 records = self._open[file] = self._format.open_records(inputs)
         except BaseException:
             inputs.source.close()
@@ -186,14 +175,14 @@ class RecordReader(RangeReader):
     def located(self, file: int) -> tuple[int, base.Offsets | None]:
         """Return the bytes of the largest record of a file, and the offsets of records if they had to be looked for."""
         inputs = self._open_source(file)
-        with contextlib.closing(inputs.source), base.reading(inputs.source.path):
+        with contextlib.closing(inputs.source), reading(inputs.source.path):
             offsets = self._format.locate(inputs)
             return self._format.open_records(inputs._replace(offsets=offsets)).largest_bytes(), offsets
 
     def _open_source(self, file: int) -> base.RecordInputs:
         """Open a file without looking at its records."""
         path, file_format = self._layout.path(file), self._format
-        with base.reading(path):
+        with reading(path):
             reader = self._storage.open_mapped(path) if file_format.mapped else self._storage.open(path)
         if self._matched and file_format.looks_up and not file_format.mapped:
             reader = ReopenedReader(reader, partial(self._storage.open, path))
@@ -208,7 +197,7 @@ class RecordReader(RangeReader):
         """Open a side file, which is closed when its source is garbage-collected; None if it does not exist."""
         path = self._format.sides[number].path(self._layout, file)
         mapped = self._matched or self._format.mapped  # libraries map indexes, too
-        with base.reading(path), contextlib.suppress(FileNotFoundError):
+        with reading(path), contextlib.suppress(FileNotFoundError):
             reader = self._storage.open_mapped(path) if mapped else self._storage.open(path)
             source = base.Source(path, reader, self._alignment, self._transfer_bytes)
             weakref.finalize(source, reader.close)
@@ -227,10 +216,10 @@ class ReopenedReader(Reader):
     def read_into(self, buffer: memoryview, offset: int) -> int:
         reader = self._reopen()
         try:
-            got = reader.read_into(buffer, offset)
+            bytes_read = reader.read_into(buffer, offset)
             self.read_calls += reader.read_calls
-            self.app_bytes += got
-            return got
+            self.app_bytes += bytes_read
+            return bytes_read
         finally:
             reader.close()
 
@@ -257,17 +246,17 @@ class StreamedReader(Reader):
     def read_into(self, buffer: memoryview, offset: int) -> int:
         if offset != self._next_offset or self._by_index:
             self._seek(offset, len(buffer))
-        got = self._copy(buffer, offset) if offset < self._end else 0
+        bytes_read = self._copy(buffer, offset) if offset < self._end else 0
         calls_before = self._reader.read_calls
-        while got < len(buffer) and self._end < self.size_bytes:
-            got += self._read_next(buffer[got:])
-        self._next_offset = offset + got
+        while bytes_read < len(buffer) and self._end < self.size_bytes:
+            bytes_read += self._read_next(buffer[bytes_read:])
+        self._next_offset = offset + bytes_read
         # Behind the last record, the library reads the tail of the file, too
         while not self._by_index and self._end < self.size_bytes <= self._next_offset + self._tail_bytes:
             self._read_next(memoryview(b""))
         self.read_calls += self._reader.read_calls - calls_before
-        self.app_bytes += got
-        return got
+        self.app_bytes += bytes_read
+        return bytes_read
 
     def close(self) -> None:
         self._reader.close()
@@ -306,12 +295,12 @@ class StreamedReader(Reader):
         self._size = next(self._sizes, 0)
         if len(self._piece) < size:
             self._piece = memoryview(bytearray(size))
-        got = self._reader.read_into(self._piece[:size], offset)
-        if got < min(size, self.size_bytes - offset):
-            self.size_bytes = offset + got  # the file is shorter than it was when it was opened
-        elif got < size and self._calls.retries_short_reads:
-            self._reader.read_into(self._piece[got:size], offset + got)
-        self._begin, self._end = offset, offset + got
+        bytes_read = self._reader.read_into(self._piece[:size], offset)
+        if bytes_read < min(size, self.size_bytes - offset):
+            self.size_bytes = offset + bytes_read  # the file is shorter than it was when it was opened
+        elif bytes_read < size and self._calls.retries_short_reads:
+            self._reader.read_into(self._piece[bytes_read:size], offset + bytes_read)
+        self._begin, self._end = offset, offset + bytes_read
         return self._copy(out, offset)
 
     def _read_several(self, out: memoryview) -> int:
@@ -324,11 +313,11 @@ class StreamedReader(Reader):
             offset += size
             size = next(sizes, 0)
         self._size = size
-        got = self._reader.read_stretches(ranges, out[: offset - begin])
-        self._begin = self._end = begin + got
-        if got < offset - begin:
+        bytes_read = self._reader.read_stretches(ranges, out[: offset - begin])
+        self._begin = self._end = begin + bytes_read
+        if bytes_read < offset - begin:
             self.size_bytes = self._end  # the file is shorter than it was when it was opened
-        return got
+        return bytes_read
 
 
 def located_records(

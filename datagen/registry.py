@@ -60,14 +60,14 @@ def find(package: str, name: str, attribute: str) -> Any:
     library that it imports is not installed.
     """
     module, class_name = _located(package, name)
-    wanted = class_name or attribute
+    part = class_name or attribute
     where = f"module {module.__name__} ({module.__file__})"
-    found = getattr(module, wanted, None)
-    if found is None:
-        raise UserError(f"{where} has no {wanted!r}: define it there")
-    if missing := sorted(getattr(found, "__abstractmethods__", ())):
-        raise UserError(f"{wanted!r} of {where} has no {', '.join(missing)}: define what its base class declares")
-    return found
+    plug_in = getattr(module, part, None)
+    if plug_in is None:
+        raise UserError(f"{where} has no {part!r}: define it there")
+    if missing := sorted(getattr(plug_in, "__abstractmethods__", ())):
+        raise UserError(f"{part!r} of {where} has no {', '.join(missing)}: define what its base class declares")
+    return plug_in
 
 
 def companion(package: str, name: str, attribute: str, default: Any = None) -> Any:
@@ -103,7 +103,7 @@ def built_in(package: str, name: str, attribute: str, default: Any) -> Any:
 
 
 def _located(package: str, name: str) -> tuple[ModuleType, str]:
-    """Return the module that a name refers to, and the class if the name ends in one, else ''."""
+    """Return the module that a name refers to, and the class if the name ends in one, else ''. Raises UserError."""
     known = names(package)
     if name in known:
         added = installed(package).get(name)
@@ -114,31 +114,24 @@ def _located(package: str, name: str) -> tuple[ModuleType, str]:
     else:
         wanted = f"{nearest(name, known)}wanted one of {', '.join(known)}, or the dotted name of your own module"
         raise UserError(f"{package} has no {name!r}: {wanted}")
-    for path, class_name in candidates:
-        module = _import(path)
-        if module is not None:
-            return module, class_name
+    was_collecting = gc.isenabled()
+    gc.disable()  # garbage collection during the import took a tenth of PyTorch's import, and what it makes stays
+    try:
+        for path, class_name in candidates:
+            try:
+                return importlib.import_module(path), class_name
+            except ModuleNotFoundError as error:
+                if not f"{path}.".startswith(f"{error.name}."):
+                    raise UserError(
+                        f"{path} needs the Python package {error.name!r}, which is not installed: install it with pip"
+                    ) from error
+    finally:
+        if was_collecting:
+            gc.enable()
     raise UserError(
         f"{name!r} is neither a module that Python can import nor a class in one: put its folder on PYTHONPATH, "
         f"or name one of {package}: {', '.join(known)}"
     )
-
-
-def _import(module: str) -> ModuleType | None:
-    """Import a module; return None if there is none. Raises UserError: a package that it needs is not installed."""
-    was_collecting = gc.isenabled()
-    gc.disable()  # garbage collection during the import took a tenth of PyTorch's import, and what it makes stays
-    try:
-        return importlib.import_module(module)
-    except ModuleNotFoundError as error:
-        if f"{module}.".startswith(f"{error.name}."):
-            return None
-        raise UserError(
-            f"{module} needs the Python package {error.name!r}, which is not installed: install it with pip"
-        ) from error
-    finally:
-        if was_collecting:
-            gc.enable()
 
 
 def nearest(name: str, known: Iterable[str]) -> str:
@@ -158,7 +151,7 @@ def library(name: str, extra: str, needed_by: str = "this format") -> Any:
     try:
         return importlib.import_module(name)
     except (ImportError, OSError) as error:  # OSError: a shared library is missing
-        what = f"{needed_by} needs the Python package {name.partition('.')[0]!r}, which can't be imported ({error})"
+        problem = f"{needed_by} needs the Python package {name.partition('.')[0]!r}, which can't be imported ({error})"
         if any(words in str(error).lower() for words in _NO_MEMORY):
-            raise SpaceError(f"{what}: raise this process's limit (`ulimit -v`), or free some memory") from error
-        raise UserError(f"{what}: install it with: pip install 'dlemu[{extra}]'") from error
+            raise SpaceError(f"{problem}: raise this process's limit (`ulimit -v`), or free some memory") from error
+        raise UserError(f"{problem}: install it with: pip install 'dlemu[{extra}]'") from error

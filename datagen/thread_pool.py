@@ -6,7 +6,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TypeVar
 
 T = TypeVar("T")
@@ -28,37 +28,32 @@ class StoppedError(Exception):
     """Raised in a worker when another one failed or the caller was interrupted."""
 
 
+@dataclass
 class Tally:
     """Counts the work done, and tells threads to stop; shared by all threads."""
 
-    def __init__(self, total_files: int, total_bytes: int, *, exact: bool) -> None:
-        """With `exact`, `total_bytes` is the size of the files; else of their samples, before encoding."""
-        self.files = 0
-        self.bytes = 0
-        self._total_files = total_files
-        self._total_bytes = total_bytes
-        self._exact = exact
-        self._started = time.monotonic()
-        self.lock = threading.Lock()
-        self._stopping = False
+    total_files: int
+    total_bytes: int  # of the files if `exact`, else of their samples, before encoding
+    exact: bool = field(kw_only=True)
+    files: int = 0
+    bytes: int = 0
+    stopping: bool = False  # makes every worker stop at its next `add`
+    lock: threading.Lock = field(default_factory=threading.Lock)
+    started: float = field(default_factory=time.monotonic)
 
     def add(self, size_bytes: int = 0, *, files: int = 0) -> None:
-        """Count work done; raises StoppedError after `stop`."""
-        if self._stopping:
+        """Count work done; raises StoppedError once it is `stopping`."""
+        if self.stopping:
             raise StoppedError
         with self.lock:
             self.files += files
             self.bytes += size_bytes
 
-    def stop(self) -> None:
-        """Make every worker stop at its next `add`."""
-        self._stopping = True
-
     def progress(self) -> Progress:
-        total_bytes = self._total_bytes
-        if self.files and not self._exact:
-            total_bytes = round(self.bytes / self.files * self._total_files)
-        return Progress(self.files, self.bytes, total_bytes, self._total_files, time.monotonic() - self._started)
+        total_bytes = self.total_bytes
+        if self.files and not self.exact:
+            total_bytes = round(self.bytes / self.files * self.total_files)
+        return Progress(self.files, self.bytes, total_bytes, self.total_files, time.monotonic() - self.started)
 
 
 def run(
@@ -96,7 +91,7 @@ def run(
                 if progress:
                     progress(tally.progress())
         finally:
-            tally.stop()
+            tally.stopping = True
     for future in futures:  # workers that another worker's failure stopped have a StoppedError
         failure = future.exception()
         if failure is not None and not isinstance(failure, StoppedError):

@@ -52,8 +52,7 @@ class Hdf5File(OpenFile):
     def __init__(self, source: Source, samples: int, structures: Structures, *, matched: bool = False) -> None:
         """With `matched`, read as HDF5 would: first the structure, then each record or chunk."""
         self._source = source
-        self._gathered: memoryview | None = None  # memory for a sample of several pieces, and for a decoded sample
-        self._decoded: memoryview | None = None
+        self._gathered = self._decoded = memoryview(b"")  # memory for a sample of several pieces, and for a decoded one
         self._file = SourceFile(source, matched=matched)
         structure = structures.get(source.size_bytes) if samples == 1 else None
         if structure and all(source.read(*extent) == data for extent, data in structure.reads.items()):
@@ -69,11 +68,20 @@ class Hdf5File(OpenFile):
         """Let HDF5 read the structure, and check that it fits the settings and the file."""
         # What HDF5 reads first: a failing storage must not first fail inside h5f.open, which would leak resources
         self._file.read_structure(0, min(SIGNATURE_BYTES, self._source.size_bytes))
+        h5py = hdf5()
         with self._hdf5_errors("no readable HDF5 structure"):
-            file = _open(self._file)
+            access = h5py.h5p.create(h5py.h5p.FILE_ACCESS)
+            access.set_fileobj_driver(h5py.h5fd.fileobj_driver, self._file)
+            access.set_fclose_degree(h5py.h5f.CLOSE_STRONG)
+            file = h5py.h5f.open(b"file", h5py.h5f.ACC_RDONLY, access)
             # HDF5 must close the file before Python exits: later it would call a file object that no longer exists
             close = weakref.finalize(self, file.close)
-            datasets = [_Dataset(dataset) for dataset in _record_datasets(file)]
+            group = h5py.h5g.open(file, b"/")
+            numbered = (b"records_%d" % number for number in itertools.count())
+            names = list(itertools.takewhile(lambda name: name in group, numbered))
+            if not names:  # if the old name is missing, too, HDF5 reports that there is no records_0
+                names = [OLD_NAME.encode() if OLD_NAME.encode() in group else b"records_0"]
+            datasets = [_Dataset(h5py.h5d.open(group, name)) for name in names]
         for dataset in datasets:
             if dataset.samples != samples:
                 raise DamagedError(f"a dataset holds {dataset.samples} samples, not {samples} as in the settings")
@@ -92,7 +100,14 @@ class Hdf5File(OpenFile):
             else:
                 extents.append(dataset.extent(index))
                 self._file.sieve(*extents[-1], dataset.end)
-        data = self._join(self._file.extents(extents))
+        pieces = self._file.extents(extents)
+        data = pieces[0]
+        if len(pieces) > 1:
+            size = sum(map(len, pieces))
+            if len(self._gathered) < size:
+                self._gathered = self._source.scratch(size)
+            data = self._gathered[:size]
+            np.concatenate([np.frombuffer(piece, np.uint8) for piece in pieces], out=np.frombuffer(data, np.uint8))
         offset = index * self._record_bytes
         if self._is_plain:
             return Sample(data, data, offset)
@@ -101,18 +116,7 @@ class Hdf5File(OpenFile):
     def forget(self) -> None:
         """Release the samples read so far."""
         self._file.pieces = {}
-        self._gathered = self._decoded = None
-
-    def _join(self, pieces: list[memoryview]) -> memoryview:
-        """Return the bytes of all pieces, copied if there are several."""
-        if len(pieces) == 1:
-            return pieces[0]
-        size = sum(map(len, pieces))
-        if self._gathered is None or len(self._gathered) < size:
-            self._gathered = self._source.scratch(size)
-        target = self._gathered[:size]
-        np.concatenate([np.frombuffer(piece, np.uint8) for piece in pieces], out=np.frombuffer(target, np.uint8))
-        return target
+        self._gathered = self._decoded = memoryview(b"")
 
     def _decode(self, index: int) -> memoryview:
         """Let HDF5 decode a sample from its chunks, which have been read into memory."""
@@ -182,26 +186,6 @@ class _Dataset:
         self._dataset.read(hdf5().h5s.create_simple(count), file_space, array)
 
 
-def _open(file: SourceFile) -> Any:
-    h5py = hdf5()
-    access = h5py.h5p.create(h5py.h5p.FILE_ACCESS)
-    access.set_fileobj_driver(h5py.h5fd.fileobj_driver, file)
-    access.set_fclose_degree(h5py.h5f.CLOSE_STRONG)
-    return h5py.h5f.open(b"file", h5py.h5f.ACC_RDONLY, access)
-
-
-def _record_datasets(file: Any) -> Iterator[Any]:
-    """Yield the datasets of records, opened: `records_0`, `records_1` and so on, or `OLD_NAME`."""
-    h5py = hdf5()
-    group = h5py.h5g.open(file, b"/")
-    numbered = (b"records_%d" % number for number in itertools.count())
-    names = list(itertools.takewhile(lambda name: name in group, numbered))
-    if not names:  # if the old name is missing, too, HDF5 reports that there is no records_0
-        names = [OLD_NAME.encode() if OLD_NAME.encode() in group else b"records_0"]
-    for name in names:
-        yield h5py.h5d.open(group, name)
-
-
 class SourceFile(SourceStream):
     """A file object for HDF5 that reads from a `Source`, each record or chunk when it is first requested.
 
@@ -218,7 +202,7 @@ class SourceFile(SourceStream):
         """
         self.structure: dict[Extent, bytes] = {}  # what HDF5 has read of the structure
         self._matched = matched
-        self._blocks: dict[int, bytes] = {}  # copies, because the memory of a batch is reused
+        self._blocks: dict[int, bytes] = {}  # by offset; copies, because the memory of a batch is reused
         self.pieces: dict[int, memoryview] = {}  # records and chunks, by offset
         self._sieves: dict[int, tuple[int, memoryview]] = {}
         """Sieve buffer (offset, data) of each dataset, by the dataset's end."""
@@ -269,15 +253,12 @@ class SourceFile(SourceStream):
             if self._matched:
                 data = bytes(self.source.read(offset, size_bytes))
             else:
-                first, start = divmod(offset, BLOCK_BYTES)
-                blocks = map(self._block, range(first, (offset + size_bytes - 1) // BLOCK_BYTES + 1))
-                data = b"".join(blocks)[start : start + size_bytes]
+                start = offset % BLOCK_BYTES
+                blocks = range(offset - start, offset + size_bytes, BLOCK_BYTES)
+                for block in blocks:
+                    if block not in self._blocks:
+                        size = min(BLOCK_BYTES, self.source.size_bytes - block)
+                        self._blocks[block] = bytes(self.source.read(block, size))
+                data = b"".join(map(self._blocks.__getitem__, blocks))[start : start + size_bytes]
             self.structure[offset, size_bytes] = data
         return self.structure[offset, size_bytes]
-
-    def _block(self, number: int) -> bytes:
-        if number not in self._blocks:
-            start = number * BLOCK_BYTES
-            size = min(BLOCK_BYTES, self.source.size_bytes - start)
-            self._blocks[number] = bytes(self.source.read(start, size))
-        return self._blocks[number]

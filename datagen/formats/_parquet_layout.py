@@ -10,13 +10,15 @@ from __future__ import annotations
 
 import functools
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
 from datagen.spec import Compression, DatasetSpec, ParquetColumn
 
-I32, I64, BINARY, LIST, STRUCT = 5, 6, 8, 9, 12  # types of Thrift's compact protocol
+Value = tuple[int, bytes]
+"""A value in Thrift's compact protocol: its type and its encoding."""
+STRUCT = 12
 
 
 def varint(value: int) -> bytes:
@@ -29,34 +31,38 @@ def varint(value: int) -> bytes:
     return bytes(out)
 
 
-def zigzag(value: int) -> bytes:
+def i32(value: int) -> Value:
     """Encode an integer of 0 or more as a zigzag varint."""
-    return varint(value << 1)
+    return 5, varint(value << 1)
 
 
-def string(value: str) -> bytes:
+def i64(value: int) -> Value:
+    return 6, varint(value << 1)
+
+
+def text(value: str) -> Value:
     data = value.encode()
-    return varint(len(data)) + data
+    return 8, varint(len(data)) + data
 
 
-def list_of(item_type: int, items: Sequence[bytes]) -> bytes:
-    """Encode a list of encoded items of one type."""
-    if len(items) < 15:
-        return bytes([len(items) << 4 | item_type]) + b"".join(items)
-    return bytes([0xF0 | item_type]) + varint(len(items)) + b"".join(items)
+def list_of(items: Sequence[Value]) -> Value:
+    """Encode a list of one or more values of one type."""
+    item_type, count = items[0][0], len(items)
+    head = bytes([count << 4 | item_type]) if count < 15 else bytes([0xF0 | item_type]) + varint(count)
+    return 9, head + b"".join(data for _, data in items)
 
 
-def struct(*fields: tuple[int, int, bytes]) -> bytes:
-    """Encode a struct of fields (id, type, encoded value), sorted by id."""
-    return fields_after(0, *fields) + b"\0"
+def struct(fields: Mapping[int, Value]) -> Value:
+    """Encode a struct of fields, by ascending id."""
+    return STRUCT, fields_of(fields) + b"\0"
 
 
-def fields_after(last: int, *fields: tuple[int, int, bytes]) -> bytes:
+def fields_of(fields: Mapping[int, Value], last: int = 0) -> bytes:
     """Encode fields of a struct, of which the field with id `last` comes before them."""
     out = bytearray()
-    for field_id, field_type, value in fields:
+    for field_id, (field_type, data) in fields.items():
         out.append((field_id - last) << 4 | field_type)
-        out += value
+        out += data
         last = field_id
     return bytes(out)
 
@@ -76,7 +82,7 @@ LENGTH_BYTES = 4
 PAGE_BYTES = 1 << 20  # pyarrow's default data_page_size
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)  # by identity, as the metadata of a file look up 100,000 of them
 class Column:
     """One column of a file."""
 
@@ -124,8 +130,8 @@ class Page(NamedTuple):
 
 def page_header(numbers: int, plain_bytes: int, stored_bytes: int) -> bytes:
     """Encode a PageHeader: the type, the sizes of the page with its levels, uncompressed and stored, DataPageHeader."""
-    data = struct((1, I32, zigzag(numbers)), (2, I32, zigzag(_PLAIN)), (3, I32, zigzag(_RLE)), (4, I32, zigzag(_RLE)))
-    return struct((1, I32, zigzag(0)), (2, I32, zigzag(plain_bytes)), (3, I32, zigzag(stored_bytes)), (5, STRUCT, data))
+    data = struct({1: i32(numbers), 2: i32(_PLAIN), 3: i32(_RLE), 4: i32(_RLE)})
+    return struct({1: i32(0), 2: i32(plain_bytes), 3: i32(stored_bytes), 5: data})[1]
 
 
 def dictionary_page(column: Column, stored: bytes) -> bytes:
@@ -134,83 +140,69 @@ def dictionary_page(column: Column, stored: bytes) -> bytes:
     Each chunk has one, as in pyarrow's files, although it is not used: DLIO's reader requires it.
     """
     values = column.dictionary
-    header = struct((1, I32, zigzag(len(values) // (column.width // column.length))), (2, I32, zigzag(_PLAIN)))
-    sizes = (2, I32, zigzag(len(values))), (3, I32, zigzag(len(stored)))
-    return struct((1, I32, zigzag(_DICTIONARY_PAGE)), *sizes, (7, STRUCT, header)) + stored
+    header = struct({1: i32(len(values) // (column.width // column.length)), 2: i32(_PLAIN)})
+    return struct({1: i32(_DICTIONARY_PAGE), 2: i32(len(values)), 3: i32(len(stored)), 7: header})[1] + stored
 
 
-def _schema_elements(column: Column) -> list[bytes]:
-    required, name = (3, I32, zigzag(_REQUIRED)), (4, BINARY, string(column.name))
+def _schema_elements(column: Column) -> list[Value]:
+    name = text(column.name)
     if column.length == 1:
-        width = [(2, I32, zigzag(column.width))] if column.type == FIXED else []
-        return [struct((1, I32, zigzag(column.type)), *width, required, name)]
-    one_child = (5, I32, zigzag(1))
+        width = {2: i32(column.width)} if column.type == FIXED else {}
+        return [struct({1: i32(column.type), **width, 3: i32(_REQUIRED), 4: name})]
     return [
-        struct(required, name, one_child, (6, I32, zigzag(_LIST))),
-        struct((3, I32, zigzag(_REPEATED)), (4, BINARY, string("list")), one_child),
-        struct((1, I32, zigzag(column.type)), required, (4, BINARY, string("element"))),
+        struct({3: i32(_REQUIRED), 4: name, 5: i32(1), 6: i32(_LIST)}),  # 5: the number of children
+        struct({3: i32(_REPEATED), 4: text("list"), 5: i32(1)}),
+        struct({1: i32(column.type), 3: i32(_REQUIRED), 4: text("element")}),
     ]
 
 
-_HEAD_OF_OFFSET, _HEAD_OF_STRUCT = fields_after(7, (9, I64, b"")), fields_after(2, (3, STRUCT, b""))
-
-
-def _chunk_meta(column: Column, chunk: Chunk, rows: int, codec: int) -> bytes:
-    """Encode the metadata of a column chunk: quickly, as a file may have 100,000 of them."""
-    begins, pages = zigzag(chunk.offset), zigzag(chunk.offset + chunk.dictionary_bytes)
-    meta = _meta_before_offsets(column, chunk.size_bytes, chunk.plain_bytes, rows, codec)
-    # After the offset of the chunk comes its metadata, which end in the offsets of its pages and its dictionary
-    of_chunk, of_pages, of_dictionary = (_HEAD_OF_OFFSET + offset for offset in (begins, pages, begins))
-    return b"".join((of_chunk, _HEAD_OF_STRUCT, meta, of_pages, of_dictionary, b"\0\0"))
+def _chunk_meta(column: Column, chunk: Chunk, start: int, rows: int, codec: int) -> Value:
+    """Encode a ColumnChunk: its offset, and its metadata, which end in the offsets of its pages and its dictionary."""
+    begin, pages = i64(start + chunk.offset), i64(start + chunk.offset + chunk.dictionary_bytes)
+    before = _meta_before_offsets(column, chunk.size_bytes, chunk.plain_bytes, rows, codec)
+    return struct({2: begin, 3: (STRUCT, before + fields_of({9: pages, 11: begin}, 7) + b"\0")})
 
 
 @functools.lru_cache(maxsize=4096)
 def _meta_before_offsets(column: Column, size_bytes: int, plain_bytes: int, rows: int, codec: int) -> bytes:
     """Encode the metadata of a chunk up to its offsets, which is the same in all full row groups."""
-    return fields_after(
-        0,
-        (1, I32, zigzag(column.type)),
-        (2, LIST, list_of(I32, [zigzag(_PLAIN), zigzag(_RLE)])),
-        (3, LIST, list_of(BINARY, [string(name) for name in column.path])),
-        (4, I32, zigzag(codec)),
-        (5, I64, zigzag(rows * column.length)),
-        (6, I64, zigzag(plain_bytes)),
-        (7, I64, zigzag(size_bytes)),
-    )
+    encodings, path = list_of([i32(_PLAIN), i32(_RLE)]), list_of([text(name) for name in column.path])
+    of_column = {1: i32(column.type), 2: encodings, 3: path, 4: i32(codec)}
+    return fields_of(of_column | {5: i64(rows * column.length), 6: i64(plain_bytes), 7: i64(size_bytes)})
 
 
-@dataclass(frozen=True)
 class Group:
     """A row group of `rows` rows in an uncompressed file."""
 
-    rows: int
-    columns: tuple[Column, ...]
+    def __init__(self, rows: int, columns: tuple[Column, ...]) -> None:
+        self.rows = rows
+        self.size_bytes = self.payload_bytes = 0
+        self.pages: list[list[Page]] = []  # of each column
+        self.chunks: list[Chunk] = []  # in file order, with offsets relative to the row group
+        self.spans: list[tuple[int, int]] = []  # (offset, bytes) of the chunk of each column to read
+        self.payload: list[tuple[int, int]] = []  # (bytes, payload offset) of the values of each column to read
+        for column in columns:
+            pages, value_bytes = list[Page](), rows * column.width
+            before = dictionary_page(column, column.dictionary)
+            dictionary_bytes, step = len(before), max(1, PAGE_BYTES // column.width)
+            for first in range(0, rows, step):
+                count = min(step, rows - first)
+                levels = _levels(count, column.length) if column.length > 1 else b""
+                numbers, size = count * column.length, len(levels) + count * column.width
+                before += page_header(numbers, size, size) + levels
+                pages.append(Page(before, count * column.width, levels, numbers))
+                before = b""
+            size = sum(len(page.before) for page in pages) + value_bytes
+            self.pages.append(pages)
+            self.chunks.append(Chunk(self.size_bytes, dictionary_bytes, size, size))
+            if column.read:
+                self.spans.append((self.size_bytes, size))
+                self.payload.append((value_bytes, self.payload_bytes))
+            self.size_bytes += size
+            self.payload_bytes += value_bytes
 
-    @functools.cached_property
-    def pages(self) -> list[list[Page]]:
-        return [list(_pages(self.rows, column)) for column in self.columns]
-
-    @functools.cached_property
-    def chunks(self) -> list[Chunk]:
-        """The column chunks, in file order, with offsets relative to the row group."""
-        chunks, at = [], 0
-        for column, pages in zip(self.columns, self.pages, strict=True):
-            size = sum(len(page.before) + page.value_bytes for page in pages)
-            chunks.append(Chunk(at, len(dictionary_page(column, column.dictionary)), size, size))
-            at += size
-        return chunks
-
-    @functools.cached_property
-    def size_bytes(self) -> int:
-        return sum(chunk.size_bytes for chunk in self.chunks)
-
-    @functools.cached_property
-    def payload_bytes(self) -> int:
-        return self.rows * sum(column.width for column in self.columns)
-
-    @property
     def batches(self) -> Iterator[list[Page]]:
-        """The pages in file order, about 1 MiB at a time."""
+        """Yield the pages in file order, about 1 MiB at a time."""
         batch, size = list[Page](), 0
         for page in itertools.chain.from_iterable(self.pages):
             if batch and size + page.value_bytes > PAGE_BYTES:
@@ -220,17 +212,6 @@ class Group:
             size += page.value_bytes
         yield batch
 
-    def spans(self) -> list[tuple[int, int]]:
-        """Return (offset, bytes) of each chunk of a column to read."""
-        columns = zip(self.columns, self.chunks, strict=True)
-        return [(chunk.offset, chunk.size_bytes) for column, chunk in columns if column.read]
-
-    def payload(self) -> list[tuple[int, int]]:
-        """Return (bytes, payload offset) of the values of each column to read."""
-        sizes = [self.rows * column.width for column in self.columns]
-        columns = zip(self.columns, sizes, itertools.accumulate(sizes, initial=0), strict=False)
-        return [(size, offset) for column, size, offset in columns if column.read]
-
 
 class FilePlan:
     """The layout of a file: equal row groups, and a last one with the remaining rows."""
@@ -239,84 +220,55 @@ class FilePlan:
         self.rows = rows
         self.group_rows = min(group_rows, rows)
         self.columns = columns
-        self.groups = -(-rows // self.group_rows)
-        self._full = Group(self.group_rows, columns)
-        self._last = Group(rows - (self.groups - 1) * self.group_rows, columns)
-
-    def group(self, index: int) -> Group:
-        return self._full if index < self.groups - 1 else self._last
-
-    def start(self, index: int) -> int:
-        return len(MAGIC) + index * self._full.size_bytes
-
-    def payload_start(self, index: int) -> int:
-        """Return the offset of a row group's values among all values of the file."""
-        return index * self._full.payload_bytes
+        full_groups = (rows - 1) // self.group_rows
+        full, last = Group(self.group_rows, columns), Group(rows - full_groups * self.group_rows, columns)
+        self.groups = [
+            (full if index < full_groups else last, len(MAGIC) + index * full.size_bytes, index * full.payload_bytes)
+            for index in range(full_groups + 1)
+        ]
+        """Each row group, its offset in the file, and the offset of its values among all values of the file."""
+        self.end = len(MAGIC) + full_groups * full.size_bytes + last.size_bytes  # of the last row group
 
     @functools.cached_property
     def tail(self) -> bytes:
         """The bytes after the last row group of an uncompressed file."""
-        groups = []
-        for index in range(self.groups):
-            start = self.start(index)
-            groups.append([chunk._replace(offset=start + chunk.offset) for chunk in self.group(index).chunks])
-        return self.tail_of(groups, "none")
-
-    @property
-    def end(self) -> int:
-        return self.start(self.groups - 1) + self._last.size_bytes
+        return self.tail_of([(start, group.chunks) for group, start, _ in self.groups], "none")
 
     @property
     def size_bytes(self) -> int:
         return self.end + len(self.tail)
 
-    def tail_of(self, groups: Sequence[Sequence[Chunk]], compression: Compression) -> bytes:
-        """Return the bytes after the last row group: metadata (FileMetaData), its length, the magic number."""
-        schema = [struct((4, BINARY, string("schema")), (5, I32, zigzag(len(self.columns))))]
-        for column in self.columns:
-            schema += _schema_elements(column)
-        metas = []
-        for index, chunks in enumerate(groups):
-            rows, plain_bytes = self.group(index).rows, sum(chunk.plain_bytes for chunk in chunks)
+    def tail_of(self, groups: Sequence[tuple[int, Sequence[Chunk]]], compression: Compression) -> bytes:
+        """Return the bytes after the last row group: metadata (FileMetaData), its length, the magic number.
+
+        `groups` has where each row group starts, and its chunks, whose offsets are relative to that.
+        """
+        schema = [struct({4: text("schema"), 5: i32(len(self.columns))})]
+        schema += itertools.chain.from_iterable(map(_schema_elements, self.columns))
+        codec, metas = _CODECS[compression], []
+        for (group, _, _), (start, chunks) in zip(self.groups, groups, strict=True):
+            rows, plain_bytes = group.rows, sum(chunk.plain_bytes for chunk in chunks)
             columns = zip(self.columns, chunks, strict=True)
-            of_columns = [_chunk_meta(column, chunk, rows, _CODECS[compression]) for column, chunk in columns]
-            of_group = (1, LIST, list_of(STRUCT, of_columns)), (2, I64, zigzag(plain_bytes)), (3, I64, zigzag(rows))
-            metas.append(struct(*of_group))
-        metadata = struct(
-            (1, I32, zigzag(1)),
-            (2, LIST, list_of(STRUCT, schema)),
-            (3, I64, zigzag(self.rows)),
-            (4, LIST, list_of(STRUCT, metas)),
-            (6, BINARY, string("dlemu")),
-        )
+            of_columns = [_chunk_meta(column, chunk, start, rows, codec) for column, chunk in columns]
+            metas.append(struct({1: list_of(of_columns), 2: i64(plain_bytes), 3: i64(rows)}))
+        _, metadata = struct({1: i32(1), 2: list_of(schema), 3: i64(self.rows), 4: list_of(metas), 6: text("dlemu")})
         return metadata + len(metadata).to_bytes(LENGTH_BYTES, "little") + MAGIC
 
 
 def plan_of(spec: DatasetSpec, record_bytes: int) -> FilePlan:
     """Return the layout of a file; without `dataset.parquet.columns` it has one column `data` of `record_bytes`."""
-    columns = spec.parquet.columns
-    return _plan(spec.num_samples_per_file, spec.parquet.row_group_size, columns, 0 if columns else record_bytes)
+    columns = spec.parquet.columns or (ParquetColumn(name="data", dtype="uint8", size=record_bytes),)
+    return _plan(spec.num_samples_per_file, spec.parquet.row_group_size, columns)
 
 
 @functools.lru_cache(maxsize=4)  # with hundreds of columns and groups, the metadata takes a second
-def _plan(rows: int, group_rows: int, columns: tuple[ParquetColumn, ...], record_bytes: int) -> FilePlan:
-    planned = [Column("data", FIXED, record_bytes, True)] if not columns else []
+def _plan(rows: int, group_rows: int, columns: tuple[ParquetColumn, ...]) -> FilePlan:
+    planned = []
     for column in columns:
         number_type = TYPES.get(column.dtype, FIXED)
         length = 1 if number_type == FIXED else column.size
         planned.append(Column(column.name, number_type, column.value_bytes, column.read, length))
     return FilePlan(rows, group_rows, tuple(planned))
-
-
-def _pages(rows: int, column: Column) -> Iterator[Page]:
-    before, step = dictionary_page(column, column.dictionary), max(1, PAGE_BYTES // column.width)
-    for first in range(0, rows, step):
-        count = min(step, rows - first)
-        levels = _levels(count, column.length) if column.length > 1 else b""
-        numbers, value_bytes = count * column.length, count * column.width
-        size = len(levels) + value_bytes
-        yield Page(before + page_header(numbers, size, size) + levels, value_bytes, levels, numbers)
-        before = b""
 
 
 def _levels(rows: int, length: int) -> bytes:

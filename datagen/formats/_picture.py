@@ -28,10 +28,10 @@ MAX_PIXELS = 1_000_000_000
 """Maximum pixels of an image, 3 GB once decoded. A header with more is damaged, or meant to exhaust the memory."""
 
 PILLOW_BYTES = 64 << 10  # bytes that Pillow passes to a decoder at a time (`MAXBLOCK` in PIL/ImageFile.py)
-_SAFE_BYTES = 1 << 20  # bytes by which Pillow reads everything else (`SAFEBLOCK` in PIL/ImageFile.py)
+SAFE_BYTES = 1 << 20  # bytes by which Pillow reads everything else (`SAFEBLOCK` in PIL/ImageFile.py)
 
 
-def read_in_blocks(file: BufferedFile, size_bytes: int, block_bytes: int = _SAFE_BYTES) -> None:
+def read_in_blocks(file: BufferedFile, size_bytes: int, block_bytes: int) -> None:
     """Read `size_bytes` as Pillow's `_safe_read` does, a block at a time."""
     for at in range(0, size_bytes, block_bytes):
         if not file.read(min(block_bytes, size_bytes - at)):
@@ -49,7 +49,7 @@ class Shape(NamedTuple):
 
     height: int
     width: int
-    channels: int
+    channels: int = 1
 
     @property
     def size_bytes(self) -> int:
@@ -95,7 +95,7 @@ class PictureFormat(base.FormatBase):
         pixels = " x ".join(map(str, dims))
         if max(dims) > self.longest_side:
             return [f"an image of {pixels} pixels: {spec.format} has at most {self.longest_side} per side"]
-        min_bytes = self.min_bytes(_shape(dims))
+        min_bytes = self.min_bytes(Shape(*dims))
         if not spec.sizes_vary and spec.record_length_bytes < min_bytes:
             return [
                 f"dataset.record_length_bytes is {spec.record_length_bytes:g}: a {spec.format} file of {pixels} pixels "
@@ -107,13 +107,13 @@ class PictureFormat(base.FormatBase):
         if not spec.sizes_vary:
             return np.full(len(shapes), int(spec.record_length_bytes), np.int64)
         # Random shapes assume one byte per pixel, which may be too few for any file
-        min_bytes = (self.min_bytes(_shape(tuple(shape))) for shape in shapes.tolist())
+        min_bytes = (self.min_bytes(Shape(*shape)) for shape in shapes.tolist())
         sizes: base.Sizes = np.maximum(shapes.prod(axis=1), np.fromiter(min_bytes, np.int64, len(shapes)))
         return sizes
 
     def write(self, job: base.FileJob, writer: Writer, buffer: object) -> None:
         (size_bytes,) = self.file_bytes(job.spec, np.array([job.shape], np.int64)).tolist()
-        writer.write(self.encode(job.content, job.running_index, _shape(job.shape), size_bytes))
+        writer.write(self.encode(job.content, job.running_index, Shape(*job.shape), size_bytes))
 
     def read_matched(self, file: BufferedFile, samples: int) -> None:
         """Read as Pillow does from an open file (torchvision's `pil_loader`), undecoded."""
@@ -144,9 +144,8 @@ class PictureFormat(base.FormatBase):
         return base.OneSample(base.Sample(data, data, 0, decode, rebuild))
 
     def load(self, path: str, index: int, samples: int) -> base.Sample:
-        """Read the whole file; Pillow decodes it, as in most scripts."""
         sample = super().load(path, index, samples)
-        return sample._replace(decode=partial(pillow_pixels, sample.data))
+        return sample._replace(decode=partial(pillow_pixels, sample.data))  # as in most scripts
 
 
 def pillow_pixels(data: memoryview) -> memoryview:
@@ -171,18 +170,11 @@ def check_pixels(height: int, width: int) -> None:
         raise ValueError(f"{width:,} x {height:,} pixels are more than the {MAX_PIXELS:,} allowed in an image")
 
 
-def padding_then_codes(
-    content: Content, file: int, padding: memoryview | NDArray[np.uint8], count: int
-) -> NDArray[np.uint8]:
-    """Fill `padding` with the first bytes of a file's content, and return `count` bytes after them.
-
-    The latter begin at the next block, because generating whole blocks is fastest.
-    """
+def padding_and_codes(
+    content: Content, file: int, padding_bytes: int, count: int
+) -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
+    """Return the first bytes of a file's content, and `count` more from the next block on: whole blocks are fastest."""
+    padding, codes = np.empty(padding_bytes, np.uint8), np.empty(count, np.uint8)
     content.fill(padding, file, 0)
-    codes = np.empty(count, np.uint8)
-    content.fill(codes, file, -(-len(padding) // BLOCK_BYTES) * BLOCK_BYTES)
-    return codes
-
-
-def _shape(dims: tuple[int, ...]) -> Shape:
-    return Shape(dims[0], dims[1], dims[2] if len(dims) > 2 else 1)
+    content.fill(codes, file, -(-padding_bytes // BLOCK_BYTES) * BLOCK_BYTES)
+    return padding, codes

@@ -47,12 +47,12 @@ class Source:
         target = self.memory(-(-needed // self._alignment) * self._alignment)
         begun = time.monotonic_ns()
         try:
-            got = read_in_transfers(self.reader, target, offset - before, self._transfer_bytes)
+            bytes_read = read_in_transfers(self.reader, target, offset - before, self._transfer_bytes)
         except OSError as error:
             raise unreadable(self.path, error) from error
         self.read_ns += time.monotonic_ns() - begun
-        if got < needed:
-            raise ended_early(self.path, needed - got, offset - before + got)
+        if bytes_read < needed:
+            raise ended_early(self.path, needed - bytes_read, offset - before + bytes_read)
         return target[before:needed]
 
     def counts(self) -> tuple[int, int, int]:
@@ -114,20 +114,18 @@ class SourceStream(io.RawIOBase):
         return position
 
     def read(self, size: int = -1) -> bytes:
-        return bytes(self._next(self.source.size_bytes if size < 0 else size))
+        """Read by one call, up to the end of the file."""
+        left_bytes = max(0, self.source.size_bytes - self._position)
+        size = left_bytes if size < 0 else min(size, left_bytes)
+        data = bytes(self.source.read(self._position, size)) if size else b""
+        self._position += size
+        return data
 
     def readinto(self, buffer: bytearray | memoryview) -> int:  # type: ignore[override]  # typeshed: any writable buffer
         view = memoryview(buffer).cast("B")
-        data = self._next(len(view))
+        data = self.read(len(view))
         view[: len(data)] = data
         return len(data)
-
-    def _next(self, max_bytes: int) -> memoryview:
-        """Read by one call, up to the end of the file."""
-        size_bytes = min(max_bytes, self.source.size_bytes - self._position)
-        data = self.source.read(self._position, size_bytes) if size_bytes > 0 else memoryview(b"")
-        self._position += len(data)
-        return data
 
 
 def merge_spans(spans: list[tuple[int, int]], max_hole: int = 0, max_bytes: int = sys.maxsize) -> list[tuple[int, int]]:
@@ -196,15 +194,15 @@ class BufferedFile:
     def read(self, size_bytes: int) -> memoryview:
         """Read as `io.BufferedReader.read` does; return fewer bytes only at the end of the file."""
         begin, stop = self.position, self.position + size_bytes
-        size, got = self._buffer_bytes, 1
+        size, bytes_read = self._buffer_bytes, 1
         if stop > self._end:
-            while got and (whole_bytes := (stop - self._end) // size * size):  # past the buffer
-                got = self.call(self._end, whole_bytes)
-                self._end += got
+            while bytes_read and (whole_bytes := (stop - self._end) // size * size):  # past the buffer
+                bytes_read = self.call(self._end, whole_bytes)
+                self._end += bytes_read
             self._start = self._end
-            while got and self._end < min(stop, self._start + size):
-                got = self.call(self._end, self._start + size - self._end)
-                self._end += got
+            while bytes_read and self._end < min(stop, self._start + size):
+                bytes_read = self.call(self._end, self._start + size - self._end)
+                self._end += bytes_read
         self.position = min(stop, self._end)
         return self.image[begin : self.position]
 
@@ -221,10 +219,10 @@ class BufferedFile:
         source, offset = self._source, min(offset, self.size_bytes)
         stop = min(offset + size_bytes, self.size_bytes)
         begun = time.monotonic_ns()
-        got = source.reader.read_into(self.image[offset:stop] or memoryview(bytearray(1)), offset)
+        bytes_read = source.reader.read_into(self.image[offset:stop] or memoryview(bytearray(1)), offset)
         source.read_ns += time.monotonic_ns() - begun
-        if got < stop - offset:
-            raise ended_early(source.path, stop - offset - got, offset + got)
+        if bytes_read < stop - offset:
+            raise ended_early(source.path, stop - offset - bytes_read, offset + bytes_read)
         self._reads.append((offset, stop))
         return stop - offset
 

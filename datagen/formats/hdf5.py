@@ -107,18 +107,6 @@ def _dataset_shape(spec: DatasetSpec, shape: tuple[int, ...]) -> tuple[int, ...]
     return (spec.num_samples_per_file, *record)
 
 
-def _chunk_shape(spec: DatasetSpec, shape: tuple[int, ...]) -> tuple[int, ...] | None:
-    """Return the chunk shape for a dataset of this shape; None: h5py chooses it, as in DLIO."""
-    if spec.hdf5.chunk_dims:
-        chunk = spec.hdf5.chunk_dims
-    elif spec.enable_chunking:
-        axes = max(1, len(shape) - 1)
-        chunk = (1, *[math.ceil((spec.chunk_size / spec.element_bytes) ** (1 / axes))] * (len(shape) - 1))
-    else:
-        return None
-    return tuple(min(axes) for axes in zip(chunk, shape, strict=True))
-
-
 def _outline(spec: DatasetSpec, shape: tuple[int, ...]) -> tuple[int, list[bytes | int]]:
     """Return the size of an unchunked file, and its parts in order: bytes of structure, and numbers of datasets.
 
@@ -132,11 +120,12 @@ def _outline(spec: DatasetSpec, shape: tuple[int, ...]) -> tuple[int, list[bytes
     extents: list[tuple[int, int]] = []  # (offset, bytes) of each dataset, labels last
 
     def allocate(file: Any) -> None:
-        records = [(name, _dataset_shape(spec, shape), spec.record_element_type) for name in _names(spec)]
-        for name, dims, element in [*records, (LABELS, (spec.num_samples_per_file,), "int64")]:
-            space, element_type = h5py.h5s.create_simple(dims), h5py.h5t.py_create(np.dtype(element))
+        records = _dataset_shape(spec, shape), np.dtype(spec.record_element_type)
+        datasets = {f"records_{part}": records for part in range(spec.hdf5.num_dset_per_record)}
+        for name, (dims, element) in (datasets | {LABELS: ((spec.num_samples_per_file,), np.dtype("int64"))}).items():
+            space, element_type = h5py.h5s.create_simple(dims), h5py.h5t.py_create(element)
             dataset = h5py.h5d.create(file.id, name.encode(), element_type, space, layout)
-            extents.append((int(dataset.get_offset()), math.prod(dims) * np.dtype(element).itemsize))
+            extents.append((int(dataset.get_offset()), math.prod(dims) * element.itemsize))
 
     contents: list[bytes | int] = []
     with _laid_out(allocate) as temporary:
@@ -145,10 +134,6 @@ def _outline(spec: DatasetSpec, shape: tuple[int, ...]) -> tuple[int, list[bytes
             temporary.seek(offset + size_bytes)
         contents.append(temporary.read())
         return temporary.tell(), contents
-
-
-def _names(spec: DatasetSpec) -> list[str]:
-    return [f"records_{part}" for part in range(spec.hdf5.num_dset_per_record)]
 
 
 @contextlib.contextmanager
@@ -183,15 +168,21 @@ def _write_chunked(job: base.FileJob, writer: Writer) -> None:
     """Let HDF5 place the chunks in a temporary file, and copy that file: its size is not known before."""
     spec = job.spec
     shape = _dataset_shape(spec, job.shape)
-    options: dict[str, Any] = {"chunks": _chunk_shape(spec, shape), "dtype": spec.record_element_type}
+    options: dict[str, Any] = {"dtype": spec.record_element_type}
+    chunk = spec.hdf5.chunk_dims
+    if not chunk and spec.enable_chunking:
+        axes = len(shape) - 1
+        chunk = (1, *[math.ceil((spec.chunk_size / spec.element_bytes) ** (1 / max(1, axes)))] * axes)
+    if chunk:  # else h5py chooses it, as in DLIO
+        options["chunks"] = tuple(map(min, chunk, shape))
     if spec.hdf5.max_shape:
         options["maxshape"] = (shape[0], *spec.hdf5.max_shape)
     if spec.compression == "gzip":
         options |= {"compression": "gzip", "compression_opts": spec.compression_level}
 
     def fill(file: Any) -> None:
-        for part, name in enumerate(_names(spec)):
-            dataset = file.create_dataset(name, shape, **options)
+        for part in range(spec.hdf5.num_dset_per_record):
+            dataset = file.create_dataset(f"records_{part}", shape, **options)
             for start, packed in _chunks(job, part, shape, dataset.chunks):
                 dataset.id.write_direct_chunk(start, packed)
         file.create_dataset(LABELS, data=np.zeros(shape[0], np.int64))

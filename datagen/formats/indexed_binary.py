@@ -15,17 +15,18 @@ from datagen.spec import DatasetSpec
 from datagen.storage.storage_base import Writer
 
 ENTRY_BYTES = 8
-OFFSETS, SIZES = 0, 1  # positions of the two index files in `SIDES`
+OFFSETS, SIZES = 0, 1  # positions of the two index files in `sides`
+SUFFIXES = (".off.idx", ".sz.idx")
 
 
 class Side(base.SideFile):
     """One of the two index files: `number` is OFFSETS or SIZES."""
 
-    def __init__(self, suffix: str, number: int) -> None:
-        self._suffix, self._number = suffix, number
+    def __init__(self, number: int) -> None:
+        self._number = number
 
     def path(self, layout: Layout, file: int) -> str:
-        return layout.path(file) + self._suffix
+        return layout.path(file) + SUFFIXES[self._number]
 
     def file_bytes(self, spec: DatasetSpec, shapes: base.Sizes) -> base.Sizes:
         return np.full(len(shapes), ENTRY_BYTES * spec.num_samples_per_file, np.int64)
@@ -39,12 +40,8 @@ class Side(base.SideFile):
             writer.write(entries.view(np.uint8).data)
 
 
-SUFFIXES = (".off.idx", ".sz.idx")
-SIDES = tuple(Side(suffix, number) for number, suffix in enumerate(SUFFIXES))
-
-
 class Format(base.RecordFormat):
-    sides = SIDES
+    sides = (Side(OFFSETS), Side(SIZES))
     looks_up = True
 
     def open_records(self, inputs: base.RecordInputs) -> IndexedFile:
@@ -86,7 +83,12 @@ class IndexedFile(base.RecordFile):
                 if side.size_bytes < needed:
                     problem = f"the index is truncated: {samples} records need {needed} bytes,"
                     raise base.damaged(side.path, problem, side.size_bytes)
-            if inputs.matched or rest or not self._is_even(offsets, sizes):
+            is_even = not (inputs.matched or rest) and all(  # as far as three entries tell
+                (_entry(offsets, number * ENTRY_BYTES), _entry(sizes, number * ENTRY_BYTES))
+                == (number * record_bytes, record_bytes)
+                for number in {0, samples // 2, samples - 1}
+            )
+            if not is_even:
                 self._index, self.scattered = (offsets, sizes), True
         elif rest or not self._record_bytes:
             problem = f"its {source.size_bytes} bytes are not {samples} records of one length, and it has no index"
@@ -115,14 +117,6 @@ class IndexedFile(base.RecordFile):
         stop = self._samples * ENTRY_BYTES
         chunks = (sizes.read(at, min(base.CHUNK_BYTES, stop - at)) for at in range(0, stop, base.CHUNK_BYTES))
         return max(int(np.frombuffer(chunk, "<u8").max()) for chunk in chunks)
-
-    def _is_even(self, offsets: base.Source, sizes: base.Source) -> bool:
-        """Return whether the first, middle and last index entries fit records of equal length that fill the file."""
-        for number in {0, self._samples // 2, self._samples - 1}:
-            at = number * ENTRY_BYTES
-            if (_entry(offsets, at), _entry(sizes, at)) != (number * self._record_bytes, self._record_bytes):
-                return False
-        return True
 
 
 def _entry(side: base.Source, at: int) -> int:

@@ -33,6 +33,7 @@ SOI, EOI = b"\xff\xd8", b"\xff\xd9"
 JFIF = b"\xff\xe0\x00\x10JFIF\x00\x01\x01\x00\x00\x01\x00\x01\x00\x00"
 SOS = 0xDA  # start of scan (ITU-T T.81, table B.1)
 STANDALONE = frozenset((0x01, *range(0xD0, 0xD8)))  # markers without a segment: TEM and the restart markers
+COMMENT_HEAD_BYTES = 4  # marker and length
 SEGMENT_BYTES = 65533  # maximum bytes of a comment: a segment's length has 16 bits and includes its own 2 bytes
 END_OF_BLOCK = 0xFE  # the code of 8 bits, for size 0: the last one in SIZES
 NO_DIFFERENCE = 0xFE  # the same code in the table of DC differences
@@ -51,14 +52,15 @@ class Format(PictureFormat):
         blocks = _blocks(shape)
         block_bytes = min((size_bytes - _fixed_bytes(shape)) // blocks, MAX_COEFFICIENTS + 1)
         spare_bytes = size_bytes - _fixed_bytes(shape) - block_bytes * blocks
-        comments = _comments(picture.MIN_PADDING_BYTES + 4 + spare_bytes)
-        padding = np.empty(sum(comments), np.uint8)
+        comment_bytes = COMMENT_HEAD_BYTES + picture.MIN_PADDING_BYTES + spare_bytes
+        comments = -(-comment_bytes // (COMMENT_HEAD_BYTES + SEGMENT_BYTES))
         coefficients = MAX_COEFFICIENTS if block_bytes > MAX_COEFFICIENTS else block_bytes - 2
-        codes = picture.padding_then_codes(content, file, padding, blocks * coefficients)
-        parts, at = [SOI + JFIF], 0
-        for size in comments:
-            parts += b"\xff\xfe" + struct.pack(">H", size + 2), padding[at : at + size].tobytes()
-            at += size
+        padding, codes = picture.padding_and_codes(
+            content, file, comment_bytes - COMMENT_HEAD_BYTES * comments, blocks * coefficients
+        )
+        parts = [SOI + JFIF]
+        for piece in np.array_split(padding, comments):
+            parts += b"\xff\xfe" + struct.pack(">H", len(piece) + 2), piece.tobytes()
         # The blocks, one per row: no DC difference, the coefficients, and an end of block after fewer than 63
         scan = np.empty((blocks, block_bytes), np.uint8)
         scan[:, 0] = NO_DIFFERENCE
@@ -85,7 +87,7 @@ class Format(PictureFormat):
                 break
             elif marker >= 0xFF00 and marker & 0xFF not in STANDALONE:
                 (size,) = struct.unpack(">H", file.read(2))
-                picture.read_in_blocks(file, size - 2)
+                picture.read_in_blocks(file, size - 2, picture.SAFE_BYTES)
         file.seek(0)
         picture.feed_decoder(file, file.size_bytes)
 
@@ -109,7 +111,7 @@ def _blocks(shape: Shape) -> int:
 
 def _fixed_bytes(shape: Shape) -> int:
     """Return the bytes of a file without the blocks, with the minimum padding in its segment."""
-    return len(SOI + JFIF + EOI) + 4 + picture.MIN_PADDING_BYTES + len(_tables(shape))
+    return len(SOI + JFIF + EOI) + COMMENT_HEAD_BYTES + picture.MIN_PADDING_BYTES + len(_tables(shape))
 
 
 def _tables(shape: Shape) -> bytes:
@@ -125,10 +127,3 @@ def _tables(shape: Shape) -> bytes:
     return (
         quantization + frame + huffman + b"\xff\xda" + struct.pack(">HB", 6 + 2 * count, count) + scan + b"\x00\x3f\x00"
     )
-
-
-def _comments(size_bytes: int) -> list[int]:
-    """Return the bytes in each comment, for comments of `size_bytes` in total, including their markers and lengths."""
-    count = -(-size_bytes // (SEGMENT_BYTES + 4))
-    segment_bytes, longer_segments = divmod(size_bytes, count)
-    return [segment_bytes - 4 + (number < longer_segments) for number in range(count)]

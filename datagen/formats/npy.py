@@ -41,7 +41,15 @@ class Format(base.FormatBase):
         super().write(job, writer, buffer)
 
     def parse(self, data: memoryview, samples: int, scratch: base.Scratch) -> ArrayFile:
-        return parse(data, samples, scratch)
+        magic, version, size_of_header = _PREFIX.unpack_from(data)
+        if magic != MAGIC or version != 1:
+            known = "a NumPy array of file format 1.0, to which np.save writes all plain types,"
+            raise base.DamagedError(f"it is not {known}")
+        end = PREFIX_BYTES + size_of_header
+        parsed, payload = _parse_header(bytes(data[PREFIX_BYTES:end])), data[end:]
+        if len(payload) != parsed.payload_bytes:
+            raise base.DamagedError(f"the array has {len(payload)} bytes, which do not make {parsed.shape_and_type},")
+        return ArrayFile(parsed, payload, samples, scratch)
 
     def read_matched(self, file: BufferedFile, samples: int) -> None:
         """Read as np.load does: the header by Python's buffered file, the items by np.fromfile."""
@@ -83,21 +91,6 @@ def array_bytes(descr: str, shapes: NDArray[np.int64], samples: int) -> NDArray[
     size_of_header = len(array_header(descr, (*largest, samples)))
     sizes: NDArray[np.int64] = size_of_header + shapes.prod(axis=1) * samples * np.dtype(descr).itemsize
     return sizes
-
-
-def parse(data: memoryview, samples: int, scratch: base.Scratch) -> ArrayFile:
-    """Parse a .npy.
-
-    Raises DamagedError: `data` is not a .npy, or does not match its header; anything if that can't be parsed.
-    """
-    magic, version, size_of_header = _PREFIX.unpack_from(data)
-    if magic != MAGIC or version != 1:
-        raise base.DamagedError("it is not a NumPy array of file format 1.0, to which np.save writes all plain types,")
-    end = PREFIX_BYTES + size_of_header
-    parsed, payload = _parse_header(bytes(data[PREFIX_BYTES:end])), data[end:]
-    if len(payload) != parsed.payload_bytes:
-        raise base.DamagedError(f"the array has {len(payload)} bytes, which do not make {parsed.shape_and_type},")
-    return ArrayFile(parsed, payload, samples, scratch)
 
 
 def header_bytes(prefix: memoryview) -> int:

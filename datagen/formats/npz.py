@@ -28,6 +28,7 @@ from datagen.storage.storage_base import Writer
 class Format(base.FormatBase):
     compressions = ("none", "zip")
     transfer_bytes = 256 << 10
+    _arrays = npy.Format()  # of a member
 
     def file_bytes(self, spec: DatasetSpec, shapes: base.Sizes) -> base.Sizes | None:
         if spec.compression == "zip":
@@ -58,13 +59,24 @@ class Format(base.FormatBase):
         if entry.method != STORED:
             member = _inflate(member, scratch(entry.plain_bytes), start, entry.crc)
         try:
-            return npy.parse(member, samples, scratch)
+            return self._arrays.parse(member, samples, scratch)
         except base.DamagedError as error:
             raise base.DamagedError(str(error), entry.start) from error
 
     def read_matched(self, file: BufferedFile, samples: int) -> None:
         """Read as np.load does: Python's zipfile on a buffered file, arrays in pieces."""
-        members = _members_to_read(_list_by_zipfile(file), samples)
+        file.read(len(npy.MAGIC))
+        # The directory, as in zipfile.ZipFile (`_EndRecData`, `_RealGetContents`)
+        file.seek_from_end(END_BYTES)
+        file.read_all()
+        file.seek_from_end(END_BYTES + _END64_LOCATOR.size)
+        if bytes(file.read(_END64_LOCATOR.size)[:4]) == b"PK\x06\x07":
+            file.seek_from_end(END_BYTES + _END64_LOCATOR.size + _END64.size)
+            file.read(_END64.size)
+        position, count, size = _find_directory(file.image)
+        file.seek(position)
+        file.read(size)
+        members = _members_to_read(_entries(file.image, position, count, size), samples)
         for entry in sorted(members, key=lambda entry: entry.start):
             _read_by_zipfile(file, entry)
 
@@ -82,21 +94,6 @@ class Format(base.FormatBase):
 LOAD_BYTES = 1 << 18  # bytes that np.load reads of a member at a time (`BUFFER_SIZE` in numpy/lib/_format_impl.py)
 MAX_LABEL_BYTES = 4096  # maximum size of a member that is taken for a label and not read, as DLIO does not read `y`
 ZIP_BYTES = 4096  # minimum bytes that Python's zipfile reads of a member at a time (`ZipExtFile.MIN_READ_SIZE`)
-
-
-def _list_by_zipfile(file: BufferedFile) -> Iterator[Entry]:
-    """List the members by the calls of np.load and zipfile.ZipFile (`_EndRecData`, `_RealGetContents`)."""
-    file.read(len(npy.MAGIC))
-    file.seek_from_end(END_BYTES)
-    file.read_all()
-    file.seek_from_end(END_BYTES + _END64_LOCATOR.size)
-    if bytes(file.read(_END64_LOCATOR.size)[:4]) == b"PK\x06\x07":
-        file.seek_from_end(END_BYTES + _END64_LOCATOR.size + _END64.size)
-        file.read(_END64.size)
-    position, count, size = _find_directory(file.image)
-    file.seek(position)
-    file.read(size)
-    return _entries(file.image, position, count, size)
 
 
 def _read_by_zipfile(file: BufferedFile, entry: Entry) -> None:
@@ -268,29 +265,25 @@ def _zip64_values(values: list[int], extra: memoryview) -> list[int]:
 
 def _directory(entries: list[Entry], start: int) -> bytes:
     """Return the central directory at offset `start`, and the records after it, as zipfile writes them."""
-    data = b"".join(map(_directory_entry, entries))
-    count, size, version = len(entries), len(data), ZIP64_VERSION
+    version, data = ZIP64_VERSION, b""
+    for name, method, crc, packed, plain, member_start in entries:
+        wide: list[int] = []  # numbers above the limit, which move to a zip64 field
+        if max(plain, packed) > ZIP64_LIMIT:
+            wide += [plain, packed]
+            plain = packed = 0xFFFFFFFF
+        if member_start > ZIP64_LIMIT:
+            wide.append(member_start)
+            member_start = 0xFFFFFFFF
+        extra = struct.pack(f"<HH{len(wide)}Q", 1, 8 * len(wide), *wide) if wide else b""
+        head = UNIX << 8 | version, version, 0, method, 0, DATE_1980
+        sizes = crc, packed, plain, len(name), len(extra)
+        data += _ENTRY.pack(b"PK\x01\x02", *head, *sizes, 0, 0, 0, FILE_MODE << 16, member_start)
+        data += name.encode() + extra
+    count, size = len(entries), len(data)
     if start > ZIP64_LIMIT:
         data += _END64.pack(b"PK\x06\x06", _END64.size - 12, version, version, 0, 0, count, count, size, start)
         data += _END64_LOCATOR.pack(b"PK\x06\x07", 0, start + size, 1)
     return data + _END.pack(b"PK\x05\x06", 0, 0, count, count, size, min(start, 0xFFFFFFFF), 0)
-
-
-def _directory_entry(entry: Entry) -> bytes:
-    """Return a member's entry in the central directory; numbers above the limit move to a zip64 field."""
-    plain, packed, start = entry.plain_bytes, entry.packed_bytes, entry.start
-    wide: list[int] = []
-    if max(plain, packed) > ZIP64_LIMIT:
-        wide += [plain, packed]
-        plain = packed = 0xFFFFFFFF
-    if start > ZIP64_LIMIT:
-        wide.append(start)
-        start = 0xFFFFFFFF
-    extra = struct.pack(f"<HH{len(wide)}Q", 1, 8 * len(wide), *wide) if wide else b""
-    name = entry.name.encode()
-    head = UNIX << 8 | ZIP64_VERSION, ZIP64_VERSION, 0, entry.method, 0, DATE_1980
-    sizes = entry.crc, packed, plain, len(name), len(extra)
-    return _ENTRY.pack(b"PK\x01\x02", *head, *sizes, 0, 0, 0, FILE_MODE << 16, start) + name + extra
 
 
 def _inflate(packed: memoryview, out: memoryview, offset: int, crc: int) -> memoryview:
@@ -299,19 +292,19 @@ def _inflate(packed: memoryview, out: memoryview, offset: int, crc: int) -> memo
     Damaged data mostly decompresses without an error, so the CRC32 is compared with `crc`.
     """
     inflater = isal_zlib.decompressobj(-15)  # raw deflate, as zip has it
-    done = summed = 0
+    plain_bytes = checksum = 0
     try:
         for start in range(0, len(packed), INFLATE_BYTES):
             piece = inflater.decompress(packed[start : start + INFLATE_BYTES], INFLATE_BYTES)
             while piece:
-                out[done : done + len(piece)] = piece
-                summed = isal_zlib.crc32(piece, summed)
-                done += len(piece)
+                out[plain_bytes : plain_bytes + len(piece)] = piece
+                checksum = isal_zlib.crc32(piece, checksum)
+                plain_bytes += len(piece)
                 piece = inflater.decompress(inflater.unconsumed_tail, INFLATE_BYTES)
     except (_DAMAGED, ValueError) as error:
         raise base.DamagedError(f"deflated data is damaged ({error})", offset) from error
-    if not inflater.eof or done != len(out):
-        raise base.DamagedError(f"deflated data unpacks to {done} bytes, not {len(out)},", offset)
-    if summed != crc:
-        raise base.DamagedError(f"deflated data does not match its checksum (CRC32 {summed:08x})", offset)
+    if not inflater.eof or plain_bytes != len(out):
+        raise base.DamagedError(f"deflated data unpacks to {plain_bytes} bytes, not {len(out)},", offset)
+    if checksum != crc:
+        raise base.DamagedError(f"deflated data does not match its checksum (CRC32 {checksum:08x})", offset)
     return out

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import functools
 import itertools
-from collections.abc import Iterator
+from bisect import bisect_right
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -59,11 +60,20 @@ class Format(GroupFormat):
         return base.by_size(base.sample_bytes(spec, shapes), lambda size: layout.plan_of(spec, size).size_bytes)
 
     def write(self, job: base.FileJob, writer: Writer, buffer: AlignedBuffer) -> None:
-        write = _write_plain if job.spec.compression == "none" else _write_compressed
-        write(job, layout.plan_of(job.spec, job.record_bytes), writer, buffer)
+        plan = layout.plan_of(job.spec, job.record_bytes)
+        writer.write(layout.MAGIC)
+        if job.spec.compression != "none":
+            _write_compressed(job, plan, writer, buffer)
+            return
+        for group, _, payload in plan.groups:
+            for pages in _pages(job, group, payload, buffer):
+                pieces = [piece for page, values in pages for piece in (page.before, values)]
+                for piece in [b"".join(pieces)] if len(pages) > 1 else pieces:  # small pages are written together
+                    writer.write(piece)
+        writer.write(plan.tail)
 
     def open_groups(self, source: base.Source, spec: DatasetSpec, *, matched: bool = False) -> GroupsFile:
-        return GroupsFile(_with_footer(source) if matched else source, spec, matched)
+        return GroupsFile(source, spec, matched)
 
     def decode_group(self, where: str | base.SourceStream, index: int, spec: DatasetSpec) -> list[memoryview]:
         """Return the buffers of the columns requested; lists are flattened.
@@ -76,29 +86,14 @@ class Format(GroupFormat):
         return [data for column in table.columns for chunk in column.chunks for data in _buffers(chunk)]
 
 
-def _write_plain(job: base.FileJob, plan: layout.FilePlan, writer: Writer, buffer: AlignedBuffer) -> None:
-    """Write an uncompressed file according to its plan, about 1 MiB of pages at a time."""
-    writer.write(layout.MAGIC)
-    for index in range(plan.groups):
-        for pages in _pages(job, plan.group(index), plan.payload_start(index), buffer):
-            pieces = [piece for page, values in pages for piece in (page.before, values)]
-            if len(pages) > 1:  # small pages are written together
-                pieces = [b"".join(pieces)]
-            for piece in pieces:
-                writer.write(piece)
-    writer.write(plan.tail)
-
-
 def _write_compressed(job: base.FileJob, plan: layout.FilePlan, writer: Writer, buffer: AlignedBuffer) -> None:
-    """Write a file whose pages are compressed; offsets are known only as pages are written."""
+    """Write the pages compressed, and the metadata, as offsets are known only then."""
     compression = job.spec.compression
     level = None if compression == "snappy" else job.spec.compression_level  # Snappy has no levels
     codec = pa.Codec(compression, compression_level=level)
-    writer.write(layout.MAGIC)
     groups = []
-    for index in range(plan.groups):
-        group, chunks = plan.group(index), []
-        pages = itertools.chain.from_iterable(_pages(job, group, plan.payload_start(index), buffer))
+    for group, _, payload in plan.groups:
+        chunks, pages = [], itertools.chain.from_iterable(_pages(job, group, payload, buffer))
         for column, planned, of_column in zip(plan.columns, group.chunks, group.pages, strict=True):
             dictionary = layout.dictionary_page(column, codec.compress(column.dictionary, asbytes=True))
             begin, plain_bytes = writer.position, planned.dictionary_bytes
@@ -110,7 +105,7 @@ def _write_compressed(job: base.FileJob, plan: layout.FilePlan, writer: Writer, 
                 writer.write(header + packed)
                 plain_bytes += len(header) + len(plain)
             chunks.append(layout.Chunk(begin, len(dictionary), writer.position - begin, plain_bytes))
-        groups.append(chunks)
+        groups.append((0, chunks))
     writer.write(plan.tail_of(groups, compression))
 
 
@@ -121,7 +116,7 @@ def _pages(
 
     The first value has payload offset `payload`. Values are generated in whole blocks.
     """
-    for pages in group.batches:
+    for pages in group.batches():
         before = payload % BLOCK_BYTES
         ends = list(itertools.accumulate((page.value_bytes for page in pages), initial=before))
         values = buffer.view(ends[-1])
@@ -134,67 +129,56 @@ class GroupsFile:
     """An open file of row groups, located by the footer or, in an uncompressed file of dlemu's columns, by `_plan`."""
 
     def __init__(self, source: base.Source, spec: DatasetSpec, matched: bool) -> None:
-        """With `matched`, spans are those that pyarrow reads."""
-        self.source = source
-        self._spec = spec
+        """With `matched`, keep the end of the file, read by the calls of pyarrow, and read the spans that it reads."""
+        self.source, self._spec = source, spec
         self._limits = (MAX_HOLE_BYTES, MAX_READ_BYTES) if matched else ()
         self._spans: dict[int, list[tuple[int, int]]] = {}
         """Spans of row groups of the plan, by their rows, as in a group at the start of a file."""
         self._plan: layout.FilePlan | None = None
-        end_bytes = _footer_bytes(source) + TAIL_BYTES
+        self._ends: Sequence[int]  # the row after each row group
+        if matched:
+            self._keep_end(min(FOOTER_BYTES, source.size_bytes))
+        end_bytes = self._end_bytes()
+        if matched and end_bytes > FOOTER_BYTES:
+            self._keep_end(end_bytes)
         if spec.parquet.columns and spec.compression == "none":
             plan = layout.plan_of(spec, 0)
             if plan.end + end_bytes == source.size_bytes:
                 self._plan = plan
+                self._ends = range(plan.group_rows, plan.rows + plan.group_rows, plan.group_rows)
                 return
         self._names = _names_of(spec)
-        footer = layout.MAGIC + bytes(source.read(source.size_bytes - end_bytes, end_bytes))
+        footer = layout.MAGIC + bytes(self.source.read(source.size_bytes - end_bytes, end_bytes))
         self._metadata = pq.read_metadata(pa.BufferReader(footer))
         self._rows = [self._metadata.row_group(index).num_rows for index in range(self._metadata.num_row_groups)]
-        self._ends = np.cumsum(self._rows)
+        self._ends = list(itertools.accumulate(self._rows))
+
+    def _keep_end(self, size_bytes: int) -> None:
+        start = self.source.size_bytes - size_bytes
+        self.source = base.CachedSource(self.source, [(start, self.source.read(start, size_bytes))])
+
+    def _end_bytes(self) -> int:
+        """Return the bytes of the footer and the tail. Raises DamagedError."""
+        size_bytes = self.source.size_bytes
+        tail = bytes(self.source.read(max(size_bytes - TAIL_BYTES, 0), min(TAIL_BYTES, size_bytes)))
+        end_bytes = int.from_bytes(tail[:4], "little") + TAIL_BYTES
+        if tail[4:] != layout.MAGIC or len(layout.MAGIC) + end_bytes > size_bytes:
+            raise base.DamagedError("no Parquet footer: the file is truncated or not Parquet", size_bytes)
+        return end_bytes
 
     def groups_of(self, index: int, count: int) -> range:
-        plan = self._plan
-        rows = plan.rows if plan else sum(self._rows)
-        if index + count > rows:
-            raise base.no_such_record(index + count - 1, rows)
-        if plan:
-            return range(index // plan.group_rows, (index + count - 1) // plan.group_rows + 1)
-        first, last = np.searchsorted(self._ends, [index, index + count - 1], side="right").tolist()
-        return range(first, last + 1)
+        last = index + count - 1
+        rows = self._plan.rows if self._plan else sum(self._rows)
+        if last >= rows:
+            raise base.no_such_record(last, rows)
+        return range(bisect_right(self._ends, index), bisect_right(self._ends, last) + 1)
 
     def spans(self, group: int) -> list[tuple[int, int]]:
-        if not self._plan:
-            return merge_spans(self._chunks(group), *self._limits)
-        start, planned = self._plan.start(group), self._plan.group(group)
-        if planned.rows not in self._spans:
-            self._spans[planned.rows] = merge_spans(planned.spans(), *self._limits)
-        return [(start + offset, size) for offset, size in self._spans[planned.rows]]
-
-    def payload(self, group: int) -> list[tuple[int, int]]:
-        plan = self._plan or self._plan_of_table
-        if plan is None:
-            return []
-        return [(size, plan.payload_start(group) + before) for size, before in plan.group(group).payload()]
-
-    @functools.cached_property
-    def _plan_of_table(self) -> layout.FilePlan | None:
-        """The uncompressed layout of a file with the columns and row groups of the settings, else None."""
-        schema = self._metadata.schema
-        stored = [schema.column(index) for index in range(len(schema))]
-        columns = [(column.path, column.physical_type, column.length) for column in stored]
-        plan = layout.plan_of(self._spec, max(columns[0][2], 1) if columns else 1)
-        same_rows = self._rows == [plan.group(index).rows for index in range(plan.groups)]
-        return plan if same_rows and columns == [column.in_schema for column in plan.columns] else None
-
-    def largest_bytes(self) -> GroupBytes:
-        groups = range(1 if self._plan else len(self._rows))
-        stored = [sum(size + READ_SLACK_BYTES for _, size in self.spans(group)) for group in groups]
-        unpacked = stored if self._plan else map(self._unpacked, groups)
-        return GroupBytes.maximum(map(GroupBytes, stored, unpacked))
-
-    def _chunks(self, group: int) -> list[tuple[int, int]]:
-        """Return (offset, bytes) of the requested column chunks."""
+        if self._plan:
+            planned, start, _ = self._plan.groups[group]
+            if planned.rows not in self._spans:
+                self._spans[planned.rows] = merge_spans(planned.spans, *self._limits)
+            return [(start + offset, size) for offset, size in self._spans[planned.rows]]
         chunks = []
         for _, chunk in self._requested_chunks(group):
             start = chunk.data_page_offset
@@ -204,7 +188,30 @@ class GroupsFile:
             if start < len(layout.MAGIC) or size < 0 or start + size > self.source.size_bytes:
                 raise base.DamagedError(f"row group {group} has a column outside the file,", start)
             chunks.append((start, size))
-        return sorted(chunks)
+        return merge_spans(sorted(chunks), *self._limits)
+
+    def payload(self, group: int) -> list[tuple[int, int]]:
+        plan = self._plan or self._plan_of_table
+        if plan is None:
+            return []
+        planned, _, payload = plan.groups[group]
+        return [(size, payload + before) for size, before in planned.payload]
+
+    @functools.cached_property
+    def _plan_of_table(self) -> layout.FilePlan | None:
+        """The uncompressed layout of a file with the columns and row groups of the settings, else None."""
+        schema = self._metadata.schema
+        stored = [schema.column(index) for index in range(len(schema))]
+        columns = [(column.path, column.physical_type, column.length) for column in stored]
+        plan = layout.plan_of(self._spec, max(columns[0][2], 1) if columns else 1)
+        same_rows = self._rows == [group.rows for group, _, _ in plan.groups]
+        return plan if same_rows and columns == [column.in_schema for column in plan.columns] else None
+
+    def largest_bytes(self) -> GroupBytes:
+        groups = range(1 if self._plan else len(self._rows))
+        stored = [sum(size + READ_SLACK_BYTES for _, size in self.spans(group)) for group in groups]
+        unpacked = stored if self._plan else map(self._unpacked, groups)
+        return GroupBytes.maximum(map(GroupBytes, stored, unpacked))
 
     def _unpacked(self, group: int) -> int:
         """Return the bytes of the values requested once decoded; values of variable length as without a dictionary."""
@@ -222,24 +229,6 @@ class GroupsFile:
         chunks = [(index, row_group.column(index)) for index in range(row_group.num_columns)]
         names = [chunk.path_in_schema.partition(".")[0] for _, chunk in chunks]
         return [column for column, name in zip(chunks, names, strict=True) if not self._names or name in self._names]
-
-
-def _with_footer(source: base.Source) -> base.Source:
-    """Read and keep the footer as pyarrow does: by one read of the usual size, and a second one of a larger footer."""
-    start = source.size_bytes - min(FOOTER_BYTES, source.size_bytes)
-    cached = base.CachedSource(source, [(start, source.read(start, source.size_bytes - start))])
-    size = _footer_bytes(cached) + TAIL_BYTES
-    if size <= source.size_bytes - start:
-        return cached
-    return base.CachedSource(cached, [(source.size_bytes - size, source.read(source.size_bytes - size, size))])
-
-
-def _footer_bytes(source: base.Source) -> int:
-    tail = bytes(source.read(max(source.size_bytes - TAIL_BYTES, 0), min(TAIL_BYTES, source.size_bytes)))
-    size = int.from_bytes(tail[:4], "little")
-    if tail[4:] != layout.MAGIC or len(layout.MAGIC) + size + TAIL_BYTES > source.size_bytes:
-        raise base.DamagedError("no Parquet footer: the file is truncated or not Parquet", source.size_bytes)
-    return size
 
 
 def _names_of(spec: DatasetSpec) -> list[str] | None:

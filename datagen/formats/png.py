@@ -42,15 +42,14 @@ class Format(PictureFormat):
 
     def encode(self, content: Content, file: int, shape: Shape, size_bytes: int) -> bytes:
         bits = max(bits for bits in range(1, MAX_BITS + 1) if _bytes_needed(shape, bits) <= size_bytes)
-        padding = np.empty(picture.MIN_PADDING_BYTES + size_bytes - _bytes_needed(shape, bits), np.uint8)
-        row_bytes = shape.width * shape.channels
-        codes = picture.padding_then_codes(content, file, padding, shape.height * row_bytes)
+        padding_bytes = picture.MIN_PADDING_BYTES + size_bytes - _bytes_needed(shape, bits)
+        padding, codes = picture.padding_and_codes(content, file, padding_bytes, shape.size_bytes)
         header = struct.pack(">LLBBBBB", shape.width, shape.height, 8, 0 if shape.channels == 1 else 2, 0, 0, 0)
         chunks = [
             SIGNATURE,
             *_chunk(b"IHDR", header),
             *_chunk(PADDING, padding.data),
-            *_chunk(b"IDAT", _zlib_data(codes.reshape(shape.height, row_bytes), bits)),
+            *_chunk(b"IDAT", _zlib_data(codes.reshape(shape.height, -1), bits)),
             *_chunk(b"IEND", b""),
         ]
         return b"".join(chunks)
@@ -66,10 +65,7 @@ class Format(PictureFormat):
             raise DamagedError("no PNG signature")
         while True:
             size, name = struct.unpack(">L4s", file.read(8))
-            if name == b"IDAT":
-                picture.read_in_blocks(file, size, picture.PILLOW_BYTES)
-            else:
-                picture.read_in_blocks(file, size)
+            picture.read_in_blocks(file, size, picture.PILLOW_BYTES if name == b"IDAT" else picture.SAFE_BYTES)
             file.read(4)
             if name == b"IEND":
                 return
@@ -116,27 +112,16 @@ def _zlib_data(codes: NDArray[np.uint8], bits: int) -> bytes:
     rows = stream[:count].reshape(height, row_bytes + 1)  # each row begins with its filter type, 0: none
     np.bitwise_and(codes, end, out=rows[:, 1:])
     np.bitwise_xor(stream, 1, out=stream, where=stream == end)  # the code `end` is reserved
-    pixels = _pixels_of_codes(bits)[stream[:count]]
+    pixel_of_code = np.zeros(1 << bits, np.uint8)
+    for number, level in enumerate(_levels(bits)):  # the first bit of a Huffman code is the lowest one in the stream
+        pixel_of_code[int(format(number, f"0{bits}b")[::-1], 2)] = level
+    checksum = isal_zlib.adler32(pixel_of_code[stream[:count]])
     stream[count] = end
-    data = _pack_bits(stream, bits)[: -(-(count + 1) * bits // 8)]
-    return ZLIB_HEADER + _block_header(bits) + data.tobytes() + struct.pack(">L", isal_zlib.adler32(pixels))
-
-
-def _pixels_of_codes(bits: int) -> NDArray[np.uint8]:
-    """Return the pixel value for each code as stored in the stream, where a Huffman code's first bit is the lowest."""
-    levels, pixels = _levels(bits), np.zeros(1 << bits, np.uint8)
-    for number in range(len(levels)):
-        pixels[int(format(number, f"0{bits}b")[::-1], 2)] = levels[number]
-    return pixels
-
-
-def _pack_bits(stream: NDArray[np.uint8], bits: int) -> NDArray[np.uint8]:
-    """Pack codes of `bits` bits, the first one lowest; eight codes fill `bits` bytes."""
-    words = np.zeros(len(stream) // 8, "<u8")
-    for i in range(8):
-        words |= stream[i::8].astype(np.uint64) << np.uint64(i * bits)
-    packed: NDArray[np.uint8] = words.view(np.uint8).reshape(-1, 8)[:, :bits].reshape(-1)
-    return packed
+    words = np.zeros(len(stream) // 8, "<u8")  # eight codes fill `bits` bytes, the first code lowest
+    for place in range(8):
+        words |= stream[place::8].astype(np.uint64) << np.uint64(place * bits)
+    data = words.view(np.uint8).reshape(-1, 8)[:, :bits].tobytes()[: -(-(count + 1) * bits // 8)]
+    return ZLIB_HEADER + _block_header(bits) + data + struct.pack(">L", checksum)
 
 
 def _chunk(name: bytes, data: bytes | memoryview) -> tuple[bytes, bytes | memoryview, bytes]:

@@ -12,6 +12,7 @@ have key = 1 and value = 2; Feature.bytes_list = 1, .int64_list = 3; BytesList.v
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import os
 import struct
@@ -100,10 +101,14 @@ class Format(base.RecordFormat):
     def locate(self, inputs: base.RecordInputs) -> base.Offsets | None:
         """Read the index, if there is one that fits the file, else the headers."""
         index = inputs.open_side(0)
-        offsets = None if index is None else _parse_index(bytes(index.read(0, index.size_bytes)), inputs.samples)
-        if offsets is None or offsets[-1] != inputs.source.size_bytes:
-            return super().locate(inputs)
-        return offsets
+        with contextlib.suppress(ValueError, OverflowError):  # of text that is no index
+            text = b"" if index is None else bytes(index.read(0, index.size_bytes))
+            lines = np.array(text.split(), np.int64).reshape(-1, 2)  # offset and length of each record
+            offsets = np.array([0, *lines.sum(1)], np.int64)
+            is_sequence = (lines[:, 0] == offsets[:-1]).all() and (np.diff(offsets[:-1]) > 0).all()
+            if is_sequence and len(lines) >= inputs.samples and offsets[-1] == inputs.source.size_bytes:
+                return offsets
+        return super().locate(inputs)
 
     def offsets(self, file: BinaryIO) -> list[int]:
         offset, offsets, end = 0, [0], file.seek(0, os.SEEK_END)
@@ -219,47 +224,31 @@ class TfrecordFile(base.RecordFile):
     def samples(self, index: int, count: int, data: memoryview, verify: bool) -> base.Extents:
         before, size = self._before, self._record_bytes
         head = len(before)
-        if self._offsets is not None or verify or not head:
-            return self._parsed(index, count, data, verify)
-        if count == 1:
-            return [(head, self._image_bytes)] if data[:head] == before else self._parsed(index, count, data, verify)
-        heads = np.frombuffer(data, np.uint8, count * size).reshape(count, size)[:, :head]
-        if (heads != np.frombuffer(before, np.uint8)).any():
-            return self._parsed(index, count, data, verify)
-        return even_places(head, size, self._image_bytes, count)
+        if head and self._offsets is None and not verify:
+            if count == 1:
+                if data[:head] == before:
+                    return [(head, self._image_bytes)]
+            else:
+                heads = np.frombuffer(data, np.uint8, count * size).reshape(count, size)[:, :head]
+                if (heads == np.frombuffer(before, np.uint8)).all():
+                    return even_places(head, size, self._image_bytes, count)
+        return super().samples(index, count, data, verify)
 
-    def _parsed(self, index: int, count: int, data: memoryview, verify: bool) -> list[tuple[int, int]]:
-        """Parse records one by one, and keep the bytes before the image for comparison with later records."""
-        extents, begin = [], 0
-        for number in range(index, index + count):
-            offset, size = self.span(number, 1)
-            record = data[begin : begin + size]
-            length, crc = HEAD.unpack_from(record)
-            if masked_crc(bytes(record[:8])) != crc:
-                raise base.DamagedError("a record's length does not match its checksum", offset)
-            if length + FRAME_BYTES != size:
-                there = size - FRAME_BYTES
-                raise base.DamagedError(f"a record states {length} bytes of data where there are {there}", offset)
-            crc = int.from_bytes(record[-4:], "little")
-            if verify and masked_crc(np.frombuffer(record, np.uint8)[HEAD_BYTES:-4]) != crc:
-                raise base.DamagedError("a record's data does not match its checksum (CRC32C)", offset)
-            start, image_bytes = image_extent(record[HEAD_BYTES:-4])
-            start += HEAD_BYTES
-            self._before, self._image_bytes = bytes(record[:start]), image_bytes
-            extents.append((begin + start, image_bytes))
-            begin += size
-        return extents
-
-
-def _parse_index(text: bytes, samples: int) -> NDArray[np.int64] | None:
-    """Return the offset of each record and the end of the last one; None if it is not an index of so many records."""
-    try:
-        lines = np.array(text.split(), np.int64).reshape(-1, 2)  # offset and length of each record
-    except (ValueError, OverflowError):
-        return None
-    offsets = np.array([0, *lines.sum(1)], np.int64)
-    is_sequence = (lines[:, 0] == offsets[:-1]).all() and (np.diff(offsets[:-1]) > 0).all()
-    return offsets if is_sequence and len(lines) >= samples else None
+    def extent(self, record: memoryview, offset: int, verify: bool) -> tuple[int, int]:
+        """Parse a record, and keep the bytes before its image for comparison with later records."""
+        length, crc = HEAD.unpack_from(record)
+        if masked_crc(bytes(record[:8])) != crc:
+            raise base.DamagedError("a record's length does not match its checksum", offset)
+        if length + FRAME_BYTES != len(record):
+            there = len(record) - FRAME_BYTES
+            raise base.DamagedError(f"a record states {length} bytes of data where there are {there}", offset)
+        crc = int.from_bytes(record[-4:], "little")
+        if verify and masked_crc(np.frombuffer(record, np.uint8)[HEAD_BYTES:-4]) != crc:
+            raise base.DamagedError("a record's data does not match its checksum (CRC32C)", offset)
+        start, image_bytes = image_extent(record[HEAD_BYTES:-4])
+        start += HEAD_BYTES
+        self._before, self._image_bytes = bytes(record[:start]), image_bytes
+        return start, image_bytes
 
 
 IMAGE, SIZE = b"image", b"size"

@@ -8,10 +8,8 @@ from __future__ import annotations
 
 import struct
 
-import numpy as np
-
 from datagen.content import Content
-from datagen.formats._picture import MIN_PADDING_BYTES, PictureFormat, Shape, feed_decoder, padding_then_codes
+from datagen.formats._picture import MIN_PADDING_BYTES, PictureFormat, Shape, feed_decoder, padding_and_codes
 from datagen.formats._source import BufferedFile
 from datagen.formats.format_base import DamagedError
 
@@ -34,10 +32,23 @@ class Format(PictureFormat):
         return _FIXED_BYTES + MIN_PADDING_BYTES + shape.size_bytes
 
     def encode(self, content: Content, file: int, shape: Shape, size_bytes: int) -> bytes:
-        strip_start = size_bytes - shape.size_bytes
-        padding = np.empty(strip_start - _FIXED_BYTES, np.uint8)
-        pixels = padding_then_codes(content, file, padding, shape.size_bytes)
-        return b"".join([_head(shape, strip_start), padding.data, pixels.data])
+        strip_start, colour = size_bytes - shape.size_bytes, shape.channels > 1
+        entries = (
+            (_WIDTH, _LONG, 1, shape.width),
+            (_HEIGHT, _LONG, 1, shape.height),
+            (_BITS, _SHORT, 3, _FIXED_BYTES - _BIT_VALUES_BYTES) if colour else (_BITS, _SHORT, 1, 8),
+            (_COMPRESSION, _SHORT, 1, _NO_COMPRESSION),
+            (_PHOTOMETRIC, _SHORT, 1, 2 if colour else 1),
+            (_STRIP_OFFSETS, _LONG, 1, strip_start),
+            (_CHANNELS, _SHORT, 1, shape.channels),
+            (_ROWS, _LONG, 1, shape.height),
+            (_STRIP_BYTES, _LONG, 1, shape.size_bytes),
+        )
+        directory = b"".join(_ENTRY.pack(*entry) for entry in entries)
+        head = _HEADER.pack(b"II", 42, _HEADER.size) + struct.pack("<H", _TAGS) + directory + bytes(4)
+        bits = struct.pack("<3H", 8, 8, 8)
+        padding, pixels = padding_and_codes(content, file, strip_start - _FIXED_BYTES, shape.size_bytes)
+        return b"".join([head, bits, padding.data, pixels.data])
 
     def check(self, data: memoryview) -> None:
         try:
@@ -57,26 +68,6 @@ class Format(PictureFormat):
         file.seek(tags[_STRIP_OFFSETS])
         feed_decoder(file, tags[_STRIP_OFFSETS] + tags[_STRIP_BYTES])
         _read_directory(file, at, order)
-
-
-def _head(shape: Shape, strip_start: int) -> bytes:
-    """Return the bytes before the padding: header, directory and bits per sample."""
-    bits = struct.pack("<3H", 8, 8, 8)
-    bits_at = _FIXED_BYTES - _BIT_VALUES_BYTES
-    colour = shape.channels > 1
-    entries = (
-        (_WIDTH, _LONG, 1, shape.width),
-        (_HEIGHT, _LONG, 1, shape.height),
-        (_BITS, _SHORT, 3, bits_at) if colour else (_BITS, _SHORT, 1, 8),
-        (_COMPRESSION, _SHORT, 1, _NO_COMPRESSION),
-        (_PHOTOMETRIC, _SHORT, 1, 2 if colour else 1),
-        (_STRIP_OFFSETS, _LONG, 1, strip_start),
-        (_CHANNELS, _SHORT, 1, shape.channels),
-        (_ROWS, _LONG, 1, shape.height),
-        (_STRIP_BYTES, _LONG, 1, shape.size_bytes),
-    )
-    directory = b"".join(_ENTRY.pack(*entry) for entry in entries)
-    return _HEADER.pack(b"II", 42, _HEADER.size) + struct.pack("<H", _TAGS) + directory + bytes(4) + bits
 
 
 def _read_directory(file: BufferedFile, at: int, order: str) -> None:

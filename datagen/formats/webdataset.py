@@ -165,20 +165,14 @@ class TarRecords(base.RecordFile):
     def samples(self, index: int, count: int, data: memoryview, verify: bool) -> base.Extents:
         record_bytes = self._record_bytes
         if count > 1 and record_bytes:
-            _, data_bytes = self._extent(data[:record_bytes], index * record_bytes)
+            _, data_bytes = self.extent(data[:record_bytes], index * record_bytes, verify)
             headers = np.frombuffer(data, np.uint8, count * record_bytes).reshape(count, record_bytes)[:, :BLOCK]
             if BLOCK + padded(data_bytes) == record_bytes and _are_equal(headers):
                 return even_places(BLOCK, record_bytes, data_bytes, count)
-        extents, begin = [], 0
-        for number in range(index, index + count):
-            offset, size = self.span(number, 1)
-            start, data_bytes = self._extent(data[begin : begin + size], offset)
-            extents.append((begin + start, data_bytes))
-            begin += size
-        return extents
+        return super().samples(index, count, data, verify)
 
-    def _extent(self, record: memoryview, offset: int) -> tuple[int, int]:
-        """Return start and bytes of a sample's data in `record`: from the first to the last byte of its files."""
+    def extent(self, record: memoryview, offset: int, verify: bool) -> tuple[int, int]:
+        """Return where a sample's data is: from the first to the last byte of its files."""
         at = begin = end = 0
         while at < len(record):
             member = parse(record[at : at + BLOCK], offset + at)
