@@ -21,7 +21,6 @@ from dlemu.jobs.checkpoint.prediction import (
     KnownStorage,
     PredictedPhase,
     predict,
-    read_prediction,
     run_prediction,
     speed_of,
 )
@@ -30,6 +29,7 @@ from dlemu.jobs.checkpoint.summary import PhaseSummary, TrainingCost
 from dlemu.metrics.checkpoint_rates import GIB, cost_percent
 from dlemu.report.page import write_page
 from dlemu.results.drive import OUTSIDE
+from dlemu.results.kinds import read_result
 from dlemu.runner.prediction_request import PredictionRequest
 from tests.results.handmade import CHECKPOINT_RUNS
 from tests.runs import write_run
@@ -206,9 +206,7 @@ def test_the_command_answers_by_the_kind_of_the_workload(tmp_path: Path) -> None
     words = [*WORDS, f"output.folder={folder}", "output.report=false", "--mb-per-second", "5000"]
     shown = CliRunner().invoke(command, words)
     assert shown.exit_code == 0, shown.output
-    answer = read_prediction(str(folder))
-    assert answer is not None
-    assert answer.write is not None
+    answer = read_result(str(folder))
     assert f"{answer.write.seconds:.3g} s a checkpoint" in shown.stdout
     printed = CliRunner().invoke(command, [*WORDS, f"output.folder={tmp_path / 'q'}", "--drive", "none.yaml"])
     assert "none.yaml does not exist: wanted a data sheet" in str(printed.exception)

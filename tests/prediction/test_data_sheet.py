@@ -24,6 +24,7 @@ from dlemu.jobs.training.prediction.data_sheet import calibrate_from_drive, curv
 from dlemu.machine.environment import StorageFacts, describe_host
 from dlemu.results.answer_files import to_json
 from dlemu.results.drive import Rate, Rates
+from dlemu.results.parts import Environment
 from dlemu.runner.prediction_request import PredictionRequest
 from tests.prediction.test_run_prediction import WORDS, run
 
@@ -143,8 +144,7 @@ def probed(folder: Path, *cells: tuple[Access, int, int, int, float]) -> str:
         complete=True,
         target="/mnt/nvme",
         engine="fio",
-        host=describe_host(),
-        storage=StorageFacts(folder="/mnt/nvme"),
+        environment=Environment(hosts=(describe_host(),), storage=StorageFacts(folder="/mnt/nvme")),
         cells=tuple(made),
     )
     (folder / PROBE).write_text(to_json(answer))

@@ -18,7 +18,7 @@ from dlemu.config.schema import Workload
 from dlemu.jobs.training.pattern import Level
 from dlemu.jobs.training.prediction.calibration import given_speed
 from dlemu.jobs.training.prediction.model_run import Model
-from dlemu.jobs.training.prediction.prediction import PREDICT, read_prediction
+from dlemu.jobs.training.prediction.prediction import PREDICT, Prediction
 from dlemu.jobs.training.prediction.run_prediction import read_known
 from dlemu.report.page import write_page
 from dlemu.runner.events import PartMeasured
@@ -47,8 +47,8 @@ def test_one_count_of_a_storage_whose_speed_is_given(tmp_path: Path) -> None:
     assert told["limited_by"]["what"] == "storage"
     assert told["null_max_accelerators"] == 2
     assert {"au_percent", "au_whole_percent", "au_dlio_v1_percent"} <= count.keys()
-    saved = read_prediction(str(tmp_path / "p"))
-    assert saved is not None
+    saved = dlemu.load_result(tmp_path / "p")
+    assert isinstance(saved, Prediction)
     assert saved.shown.au_percent == count["au_percent"]
 
 
@@ -141,10 +141,10 @@ def test_mistakes_are_said(tmp_path: Path) -> None:
         known_workload(PredictionRequest(from_folder=str(RESULTS / "size")))
     (tmp_path / PREDICT).write_text('{"schema_version": 1}')
     with pytest.raises(UserError, match="is damaged"):
-        read_prediction(str(tmp_path))
+        dlemu.load_result(tmp_path)
     (tmp_path / PREDICT).write_text("[" * 100_000)
     with pytest.raises(UserError, match="is damaged"):
-        read_prediction(str(tmp_path))
+        dlemu.load_result(tmp_path)
     with pytest.raises(UserError, match="holds another result"):
         dlemu.predict([*WORDS, f"output.folder={tmp_path}"], mb_per_second=1.0)
 

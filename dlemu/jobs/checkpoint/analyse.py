@@ -132,7 +132,7 @@ def _phase(run: MeasuredCheckpoints, name: Phase) -> tuple[PhaseSummary | None, 
         host_busy_percent=highest(host.busy_percents),
         device_busy_percent=highest(host.of_block_devices("busy_percent")),
         link_percent=host.link_percent(f"{'sent' if writes else 'received'}_mb_per_second"),
-        throttled_percent=host.most("cpu", "throttled_percent"),
+        throttled_percent=highest(host.means("cpu", "throttled_percent")),
     )
     return replace(phase, limited_by=limit), findings
 

@@ -29,7 +29,7 @@ from dlemu.metrics.verdict import Outcome
 from dlemu.report.screen import Said, Screen, rate
 from dlemu.report.units import size
 from dlemu.results import CONFIG
-from dlemu.results.answer_files import Answer, read_answer, save_answer
+from dlemu.results.answer_files import save_answer
 from dlemu.results.drive import (
     OUTSIDE,
     READ_AHEAD_BYTES,
@@ -45,7 +45,7 @@ from dlemu.results.drive import (
 from dlemu.results.figures import Value
 from dlemu.results.kinds import Parts
 from dlemu.results.wording import Wording, count, sentences
-from dlemu.runner.prediction_request import PredictionRequest
+from dlemu.runner.prediction_request import Predicted, PredictionRequest
 from dlemu.runner.run_folder import check_new, new_folder
 
 PREDICTION = "predict_checkpoints.json"
@@ -62,12 +62,10 @@ class PredictedPhase:
 
 
 @dataclass(frozen=True, kw_only=True)
-class CheckpointPrediction(Answer):
+class CheckpointPrediction(Predicted):
     """The prediction for one workload and storage."""
 
     workload: str
-    source: str
-    """Where the storage's speed is taken from."""
     ranks: int
     """Ranks that the run would emulate."""
     bytes: int
@@ -78,8 +76,6 @@ class CheckpointPrediction(Answer):
     """Null if the storage's read speed is unknown."""
     training: TrainingCost | None
     """Null if the storage's write speed is unknown."""
-    findings: tuple[Finding, ...] = ()
-    """Warnings that a reader must know."""
 
     @property
     def outcome(self) -> Outcome:
@@ -183,6 +179,7 @@ def predict(
         read=read,
         training=training,
         findings=findings,
+        issues=sentences(findings, FINDINGS),
     )
 
 
@@ -240,11 +237,6 @@ def _measured_storage(measured: CheckpointSummary, plan: CheckpointPlan) -> Know
     return KnownStorage(source, writes, reads, tuple(findings))
 
 
-def read_prediction(folder: str) -> CheckpointPrediction | None:
-    """Read the prediction in a folder; None if there is none. Raises UserError if it is damaged."""
-    return read_answer(folder, PREDICTION, CheckpointPrediction)
-
-
 def _screen(answer: CheckpointPrediction, folder: str) -> Screen:
     title = f"{answer.workload}: predicted, checkpoints of {size(answer.bytes)} by {count(answer.ranks, 'rank')}"
     lines = []
@@ -262,7 +254,7 @@ def _screen(answer: CheckpointPrediction, folder: str) -> Screen:
     if answer.training is not None:
         lines.append(Said("costs", cost_line(answer.training)))
     lines.append(Said("from", answer.source))
-    return Screen(title=title, lines=lines, notes=sentences(answer.findings, FINDINGS), folder=folder)
+    return Screen(title=title, lines=lines, notes=answer.issues, folder=folder)
 
 
 def _seconds(seconds: float) -> str:
@@ -270,4 +262,4 @@ def _seconds(seconds: float) -> str:
     return f"{float(f'{seconds:.3g}'):,g}"
 
 
-PARTS = Parts(read=read_prediction, answer_type=CheckpointPrediction, screen=_screen)
+PARTS = Parts(answer_type=CheckpointPrediction, screen=_screen)

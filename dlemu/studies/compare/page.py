@@ -136,9 +136,4 @@ def _charts(answer: Comparison, _: str) -> Iterator[tuple[str, Any]]:
     return charts(Point(name, settings, run) for name, settings, run in runs if run)
 
 
-PARTS = Parts(
-    answer_type=Comparison,
-    screen=screen,
-    sections=sections,
-    charts=_charts,
-)
+PARTS = Parts(answer_type=Comparison, screen=screen, sections=sections, charts=_charts)

@@ -183,7 +183,8 @@ def issues_between(a: Side, b: Side, about_a: Conditions, about_b: Conditions) -
     """Yield a sentence for everything but the storage that differs, and the warnings of each side."""
     if os.path.realpath(a.name) == os.path.realpath(b.name):
         yield "A and B are the same folder: they do not differ"
-    devices = [about.storage.device for about in (about_a, about_b) if about.storage and about.storage.device]
+    storages = [about.environment.storage for about in (about_a, about_b)]
+    devices = [storage.device for storage in storages if storage and storage.device]
     if len(devices) > len(set(devices)):
         yield f"A and B are on the same device, {devices[0]}"
     titles = [side.about_run().title or side.workload for side in (a, b)]

@@ -119,9 +119,4 @@ def _charts(answer: SizeAnswer, _: str) -> Iterator[tuple[str, Any]]:
     return charts(Point(figures.title, {}, figures) for figures in counts)
 
 
-PARTS = Parts(
-    answer_type=SizeAnswer,
-    screen=screen,
-    sections=_sections,
-    charts=_charts,
-)
+PARTS = Parts(answer_type=SizeAnswer, screen=screen, sections=_sections, charts=_charts)
