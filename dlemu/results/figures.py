@@ -137,8 +137,8 @@ def difference_in_words(
         return f"{b} is 0"
     is_tiny = abs(percent) < SAME_PERCENT
     if half_width is not None and (is_tiny or not both.distinct):
-        what = " in time" if metric.phase else ""
-        return f"no significant difference{what}: {a} to {b} {percent:+.1f} % +- {half_width:.1f}"
+        in_time = " in time" if metric.phase else ""
+        return f"no significant difference{in_time}: {a} to {b} {percent:+.1f} % +- {half_width:.1f}"
     if metric.phase:
         interval = f"too few {repetitions}: no interval" if half_width is None else f"+- {half_width:.1f}"
         if is_tiny:

@@ -122,19 +122,19 @@ class Kind:
 @cache
 def kinds() -> tuple[Kind, ...]:
     """Return all kinds, by descending precedence, then by name; raises UserError for one that can't be imported."""
-    found = list[Kind]()
+    registered = list[Kind]()
     for parent in PACKAGES:
         root = Path(import_by_name(parent, "__path__")[0])
         for path in sorted(path.parent.relative_to(root) for path in root.rglob("kind.py")):
-            found += _kinds(".".join((parent, *path.parts)))
+            registered += _kinds(".".join((parent, *path.parts)))
     for name, entry in installed(ENTRY_POINTS).items():
         try:
-            found += _kinds(entry.module)
+            registered += _kinds(entry.module)
         except Exception as error:
             raise UserError(
                 f"the kind of job {name!r} ({entry.module}) can't be imported ({error}): install it again"
             ) from error
-    return tuple(sorted(found, key=lambda kind: (-kind.precedence, kind.name)))
+    return tuple(sorted(registered, key=lambda kind: (-kind.precedence, kind.name)))
 
 
 def _kinds(package: str) -> list[Kind]:

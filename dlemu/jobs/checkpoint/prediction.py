@@ -19,7 +19,7 @@ from dlemu.config import load, to_yaml
 from dlemu.config.schema import Checkpoint, Workload
 from dlemu.jobs.checkpoint.analyse import snapshot_seconds, training_cost
 from dlemu.jobs.checkpoint.run import CHECKPOINTS
-from dlemu.jobs.checkpoint.summary import CheckpointSummary, PhaseSummary, TrainingCost
+from dlemu.jobs.checkpoint.summary import CheckpointCost, CheckpointSummary, PhaseSummary
 from dlemu.jobs.checkpoint.wording import cost_line
 from dlemu.metrics.cache import PARTLY_READ_PERCENT
 from dlemu.metrics.checkpoint_rates import GIB
@@ -62,20 +62,16 @@ class PredictedPhase:
 
 
 @dataclass(frozen=True, kw_only=True)
-class CheckpointPrediction(Predicted):
+class CheckpointPrediction(CheckpointCost, Predicted):
     """The prediction for one workload and storage."""
 
     workload: str
     ranks: int
     """Ranks that the run would emulate."""
-    bytes: int
-    """Bytes of one checkpoint, of the emulated ranks."""
     write: PredictedPhase | None
     """Null if the storage's write speed is unknown."""
     read: PredictedPhase | None
     """Null if the storage's read speed is unknown."""
-    training: TrainingCost | None
-    """Null if the storage's write speed is unknown."""
 
     @property
     def outcome(self) -> Outcome:
