@@ -39,11 +39,17 @@ class Emulated:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Judged:
-    """How a run or a study was judged."""
+class Concluded:
+    """What a run or a study comes to."""
 
     verdict: str = ""
     """The result as one line of text; empty while the study goes on."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Judged:
+    """Whether something passes, measured or predicted."""
+
     outcome: Outcome | None = None
     """As in the exit status; None where nothing is judged, and while the study goes on."""
 
@@ -54,7 +60,7 @@ class Judged:
 
 
 @dataclass(frozen=True, kw_only=True)
-class RunHead(Emulated, Judged):
+class RunHead(Emulated, Judged, Concluded):
     """What the summary of a run and its figures begin with."""
 
     kind: str = ""

@@ -12,6 +12,7 @@ from dlemu.metrics.findings import Finding
 from dlemu.results.answer_files import Answer
 from dlemu.results.drive import Rates
 from dlemu.results.kinds import kind_of
+from dlemu.results.parts import Judged
 from dlemu.runner.events import OnEvent, ignore
 
 
@@ -26,8 +27,7 @@ class PredictionRequest:
     drive: str | Rates | None = None
     """A data sheet (YAML file), a probe's folder, or what it says of the storage; nothing is read."""
     hosts: int | None = None
-    """Number of hosts like this one, which share the storage. None: one; without a storage, one for every 8
-    accelerators."""
+    """Hosts like this one, which share the storage. None: one; without a storage, one for every 8 accelerators."""
     host_cores: int | None = None
     """Cores of each host, if not as many as were measured on; they are assumed to be as fast."""
     others_mb_per_second: float = 0.0
@@ -64,7 +64,7 @@ class PredictionRequest:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Predicted(Answer):
+class Predicted(Judged, Answer):
     """What predictions of all kinds of jobs have alike."""
 
     source: str

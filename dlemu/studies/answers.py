@@ -16,7 +16,7 @@ from dlemu.metrics.verdict import HOST_LIMITS
 from dlemu.results.answer_files import Answer
 from dlemu.results.figures import CONFIDENCE, Difference, JobFigures
 from dlemu.results.kinds import catalogue_of
-from dlemu.results.parts import Judged, Target
+from dlemu.results.parts import Concluded, Judged, Target
 from dlemu.runner.run_list import StudyAnswer
 
 SIZE, SWEEP, COMPARE = "size.json", "sweep.json", "compare.json"
@@ -120,7 +120,7 @@ class FullSize:
 
 
 @dataclass(frozen=True, kw_only=True)
-class SizeAnswer(Judged, StudyAnswer):
+class SizeAnswer(Judged, Concluded, StudyAnswer):
     """How many accelerators a storage feeds: size.json. It passes if `at_least` accelerators do, by default one."""
 
     question: Question
@@ -274,7 +274,7 @@ class ComparedSide:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Comparison(Judged, Answer):
+class Comparison(Concluded, Answer):
     """Two storages side by side, A and B: compare.json. Its issues are what differs apart from the storage."""
 
     kind: str

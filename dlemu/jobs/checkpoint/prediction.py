@@ -25,7 +25,6 @@ from dlemu.metrics.cache import PARTLY_READ_PERCENT
 from dlemu.metrics.checkpoint_rates import GIB
 from dlemu.metrics.findings import Code, Finding
 from dlemu.metrics.t_interval import half_width
-from dlemu.metrics.verdict import Outcome
 from dlemu.report.screen import Said, Screen, rate
 from dlemu.report.units import size
 from dlemu.results import CONFIG
@@ -72,11 +71,6 @@ class CheckpointPrediction(CheckpointCost, Predicted):
     """Null if the storage's write speed is unknown."""
     read: PredictedPhase | None
     """Null if the storage's read speed is unknown."""
-
-    @property
-    def outcome(self) -> Outcome:
-        """Always `pass`, because checkpoints have no threshold."""
-        return "pass"
 
 
 WATCHDOG_SECONDS = 600.0

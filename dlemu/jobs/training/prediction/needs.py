@@ -19,12 +19,11 @@ from dlemu.config.schema import Storage, Workload
 from dlemu.config.workload_files import read_plain
 from dlemu.jobs.training.prediction.data_sheet import requests_of
 from dlemu.metrics.demand import demand, sample_divisor
-from dlemu.metrics.verdict import Outcome
 from dlemu.report.screen import Said, Screen
 from dlemu.report.table import Table, columns
 from dlemu.results.answer_files import Answer, save_answer
 from dlemu.results.kinds import Parts
-from dlemu.results.parts import Emulated
+from dlemu.results.parts import Emulated, Judged
 from dlemu.results.wording import count
 from dlemu.runner.prediction_request import PredictionRequest
 from dlemu.runner.run_folder import check_new, new_folder
@@ -88,7 +87,7 @@ class Needs(Emulated):
 
 
 @dataclass(frozen=True, kw_only=True)
-class NeedsAnswer(Answer):
+class NeedsAnswer(Judged, Answer):
     """What jobs need that run at the same time: needs.json, from `dlemu predict` without a storage."""
 
     overrides: tuple[str, ...] = ()
@@ -98,11 +97,6 @@ class NeedsAnswer(Answer):
     nvidia_class: NvidiaClass
     times_class: float
     """The larger of reads and writes, relative to that class, or to the best."""
-
-    @property
-    def outcome(self) -> Outcome:
-        """Always `pass`: there is no threshold."""
-        return "pass"
 
 
 def needs(source: Sequence[str] | Workload, request: PredictionRequest) -> tuple[NeedsAnswer, str, Workload] | None:

@@ -79,7 +79,7 @@ class PredictionQuestion(Target):
     """What was to be predicted."""
 
     hosts: int = 1
-    verdict: str = "sustained"
+    verdict: Literal["sustained", "au", "rules"] = "sustained"
     """`metric.verdict`: which AU is compared with the threshold."""
     threshold_percent: float = 90.0
 
