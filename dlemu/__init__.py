@@ -13,17 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from datagen.errors import DlemuError, UserError
-    from dlemu.api import (
-        checkpoint,
-        compare,
-        datagen,
-        load_result,
-        predict,
-        probe,
-        size,
-        sweep,
-        train,
-    )
+    from dlemu.api import checkpoint, compare, datagen, load_result, predict, probe, size, sweep, train
     from dlemu.runner.ranks import RunFailedError
 
 __version__ = "0.2.0"

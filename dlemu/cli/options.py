@@ -33,9 +33,9 @@ class Number(click.FloatRange):
 config_dir_option = click.option("--config-dir", "-cd", help="A folder with workload/NAME.yaml of your own, or DLIO's.")
 
 
-def making(what: str) -> Callable[[_Command], _Command]:
+def making(data: str) -> Callable[[_Command], _Command]:
     """Return a decorator that adds `--make` and `--yes` for data that a command first makes."""
-    make = click.option("--make", is_flag=True, help=f"First make missing {what}; prompt above 10 GB.")
+    make = click.option("--make", is_flag=True, help=f"First make missing {data}; prompt above 10 GB.")
     yes = click.option("--yes", is_flag=True, help="With --make: do not prompt.")
     return lambda command: make(yes(command))
 

@@ -56,7 +56,7 @@ def command(
         answer = read_result(folders[0])
         summary = getattr(answer, "summary", answer)
         click.echo(to_json(summary), nl=False)
-        raise SystemExit(0 if getattr(summary, "complete", True) else DlemuError.exit_status)
+        raise SystemExit(0 if summary.complete else DlemuError.exit_status)
     from dlemu.report.page import write_page, write_pictures
 
     formats = [name for name, is_wanted in (("png", png), ("svg", svg)) if is_wanted]

@@ -18,7 +18,7 @@ from datagen.errors import SpaceError, UserError
 from datagen.regular import MOST_COLLECTED_BYTES, check_size, open_regular
 
 ANSWER_VERSION = 1
-"""`schema_version` of all results, and `facts_version` of facts.json."""
+"""`schema_version` of all results, and of facts.json."""
 
 A = TypeVar("A")
 
@@ -28,14 +28,10 @@ class Answer:
     """What every result begins with."""
 
     schema_version: int = ANSWER_VERSION
-
-
-@dataclass(frozen=True, kw_only=True)
-class MeasuredAnswer(Answer):
-    """A result that is saved while it is measured, too."""
-
-    complete: bool
-    """False while parts are missing, also after an interruption."""
+    issues: tuple[str, ...] = ()
+    """What a reader of the numbers must know, as sentences."""
+    complete: bool = True
+    """Whether everything planned was measured."""
 
 
 @dataclass(frozen=True)
@@ -43,7 +39,6 @@ class SummaryHead:
     """The fields of an answer, a summary.json or a facts.json that identify it."""
 
     schema_version: int | None = None
-    facts_version: int | None = None
     kind: str = ""
 
 
@@ -108,12 +103,12 @@ def decode_untrusted(path: str, value_type: type[A]) -> A:
         raise UserError(f"{path} is damaged ({error}): it is not the JSON that dlemu wrote; copy it again") from error
 
 
-def decode_versioned(path: str, value_type: type[A], *, key: str = "schema_version") -> A:
+def decode_versioned(path: str, value_type: type[A]) -> A:
     """Return the value in a JSON file; raises UserError also for a file of another version than this dlemu writes."""
-    version = getattr(decode_untrusted(path, SummaryHead), key)
+    version = decode_untrusted(path, SummaryHead).schema_version
     if version != ANSWER_VERSION:
         raise UserError(
-            f"{path} has {key} {version!r}, wanted {ANSWER_VERSION}: another version of dlemu wrote it; read it with "
-            "that version, or measure again"
+            f"{path} has schema_version {version!r}, wanted {ANSWER_VERSION}: another version of dlemu wrote it; read "
+            "it with that version, or measure again"
         )
     return decode_untrusted(path, value_type)

@@ -148,9 +148,9 @@ def _read_data_sheet(path: str) -> Rates:
 
 def _rate(line: Line, where: str) -> Rate:
     figures = {name: getattr(line, name) for name in ("mb_per_second", "iops", "latency_us")}
-    given = {name: value for name, value in figures.items() if value}
-    if len(given) != 1:
-        has = ", ".join(f"{name}: {value:g}" for name, value in given.items()) or "no figure"
+    stated = {name: value for name, value in figures.items() if value}
+    if len(stated) != 1:
+        has = ", ".join(f"{name}: {value:g}" for name, value in stated.items()) or "no figure"
         raise UserError(f"{where} has {has}: wanted one of {', '.join(figures)}, above 0")
     size_bytes = bytes_of(str(line.size))
     per_second = line.iops or line.mb_per_second * 1e6 / size_bytes

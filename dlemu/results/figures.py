@@ -9,11 +9,10 @@ from typing import Any
 
 import numpy as np
 
-from dlemu.machine.environment import HostFacts, StorageFacts
 from dlemu.metrics.catalogue import Metric
 from dlemu.metrics.rates import Mean
 from dlemu.metrics.t_interval import half_width
-from dlemu.metrics.verdict import PASSED, Outcome
+from dlemu.results.parts import MeasuredOn, RunHead, Target
 from dlemu.results.wording import scaled
 
 CONFIDENCE = 0.95  # docs/compare.md; the same as k = 2 in docs/uncertainty.md
@@ -29,43 +28,19 @@ class Value:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Emulated:
-    """What is emulated."""
-
-    workload: str
-    accelerator: str | None = None
-    """None, or empty, when none was chosen."""
-    sample_divisor: float | None = None
-    """How many times larger samples are without the workload's scale; None where that is not known."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class JobFigures(Emulated):
+class JobFigures(RunHead, Target):
     """The figures of a run of any kind of job."""
 
-    kind: str
-    """Kind of job: `training`, `checkpoint`, ...; its catalogue has the metrics' titles and units."""
-    ranks: int
     epochs: int | None = None
     """Planned epochs; None for jobs without epochs."""
     cut_steps: tuple[int, ...] | None = None
     """Planned steps of each epoch, where `train.total_training_steps` cuts epochs short; None where all are whole."""
     computation_seconds: float | None = None
     """Mean of `train.computation_time`; None for jobs without steps and for results of other tools."""
-    verdict: str = ""
-    outcome: Outcome | None = None
-    """None for jobs that neither pass nor fail."""
     limited_by: dict[str, str | None] = field(default_factory=dict)
     """Phase -> what limited it; jobs with a single phase use the key `run`."""
-    threshold_percent: float | None = None
-    """Value of the judged metric (AU in training) at which it passes."""
     metrics: dict[str, Value] = field(default_factory=dict)
     """Name -> value of the metrics that are known."""
-
-    @property
-    def passed(self) -> bool | None:
-        """None for jobs that neither pass nor fail, and for runs without a verdict."""
-        return PASSED.get(self.outcome)
 
     @property
     def title(self) -> str:
@@ -101,15 +76,11 @@ def value_of(figure: Mean | float | None) -> Value | None:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Conditions:
-    """The conditions of a run, as reported by its kind of job. Values are JSON values."""
+class Conditions(MeasuredOn):
+    """The conditions of a run, as reported by its kind of job; when and where, as in its summary. JSON values."""
 
     title: str
     """Short description of what ran: runs with different titles did not do the same."""
-    started_at: str = ""
-    """This, `hosts` and `storage` are those of the run's summary."""
-    hosts: tuple[HostFacts, ...] = ()
-    storage: StorageFacts | None = None
     devices: tuple[str, ...] = ()
     """The devices that the run read or wrote, with model and size."""
     facts: dict[str, str] = field(default_factory=dict)
@@ -166,8 +137,8 @@ def difference_in_words(
         return f"{b} is 0"
     is_tiny = abs(percent) < SAME_PERCENT
     if half_width is not None and (is_tiny or not both.distinct):
-        what = " in time" if metric.phase else ""
-        return f"no significant difference{what}: {a} to {b} {percent:+.1f} % +- {half_width:.1f}"
+        in_time = " in time" if metric.phase else ""
+        return f"no significant difference{in_time}: {a} to {b} {percent:+.1f} % +- {half_width:.1f}"
     if metric.phase:
         interval = f"too few {repetitions}: no interval" if half_width is None else f"+- {half_width:.1f}"
         if is_tiny:

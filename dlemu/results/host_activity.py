@@ -31,9 +31,6 @@ class HostActivity:
         """Return the mean of a metric of each host; NaN for one that did not record it."""
         return [mean_within(*host.readings(probe, "", metric), windows) for host, windows in self._hosts]
 
-    def most(self, probe: str, metric: str) -> float | None:
-        return highest(self.means(probe, metric))
-
     @property
     def busy_percents(self) -> list[float]:
         """CPU utilisation of each host: all time but idle and iowait is busy, even steal time."""

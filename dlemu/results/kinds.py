@@ -33,8 +33,6 @@ _DEFAULT = "training"  # for runs of no other kind
 class Parts:
     """The code of a kind of result. For what a kind leaves out, `dlemu.report.any_run` has a form for all kinds."""
 
-    read: Callable[[str], Any] | None = None
-    """Returns the typed result in a folder; raises UserError. Without it, the answer's file alone is the result."""
     answer_type: type[Any]
     """The type of its `answer`, a dataclass, from which `dlemu schema` makes its schema."""
     screen: Callable[[Any, str], Any] | None = None
@@ -53,7 +51,7 @@ class JobParts(Parts):
     """The code of a kind of job, whose results are runs with summaries."""
 
     job: Any
-    """How ranks run it: a `dlemu.runner.job.JobKind`."""
+    """How ranks run it, and how its runs are read: a `dlemu.runner.job.JobKind`."""
     catalogue: Catalogue
     """What it measures."""
     figures: Callable[[Any], JobFigures]
@@ -111,10 +109,11 @@ class Kind:
 
     def read(self, folder: str) -> Any:
         """Return the typed result in a folder; raises UserError."""
-        from dlemu.results.answer_files import read_answer
+        from dlemu.results.answer_files import decode_versioned
 
-        parts = self.load()
-        return parts.read(folder) if parts.read else read_answer(folder, self.answer, parts.answer_type)
+        if self.is_job:
+            return self.load_job().job.read(folder)
+        return decode_versioned(os.path.join(folder, self.answer), self.load().answer_type)
 
     def holds(self, folder: str) -> bool:
         return os.path.lexists(os.path.join(folder, self.answer))
@@ -123,19 +122,19 @@ class Kind:
 @cache
 def kinds() -> tuple[Kind, ...]:
     """Return all kinds, by descending precedence, then by name; raises UserError for one that can't be imported."""
-    found = list[Kind]()
+    registered = list[Kind]()
     for parent in PACKAGES:
         root = Path(import_by_name(parent, "__path__")[0])
         for path in sorted(path.parent.relative_to(root) for path in root.rglob("kind.py")):
-            found += _kinds(".".join((parent, *path.parts)))
+            registered += _kinds(".".join((parent, *path.parts)))
     for name, entry in installed(ENTRY_POINTS).items():
         try:
-            found += _kinds(entry.module)
+            registered += _kinds(entry.module)
         except Exception as error:
             raise UserError(
                 f"the kind of job {name!r} ({entry.module}) can't be imported ({error}): install it again"
             ) from error
-    return tuple(sorted(found, key=lambda kind: (-kind.precedence, kind.name)))
+    return tuple(sorted(registered, key=lambda kind: (-kind.precedence, kind.name)))
 
 
 def _kinds(package: str) -> list[Kind]:

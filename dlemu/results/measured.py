@@ -20,7 +20,7 @@ from dlemu.config import to_yaml
 from dlemu.config.schema import Workload
 from dlemu.metrics.rows import Rows
 from dlemu.results import ADVICE, CONFIG, FACTS, SUMMARY, TELEMETRY
-from dlemu.results.answer_files import ANSWER_VERSION, decode_versioned, to_json
+from dlemu.results.answer_files import ANSWER_VERSION, to_json
 from dlemu.results.live import RunJournal
 from dlemu.results.parts import Environment
 from dlemu.results.tables import read_table, write_table
@@ -31,7 +31,7 @@ from dlemu.telemetry import RecorderHead, Telemetry, from_tables, to_table
 class RunFacts:
     """The content of facts.json: all that metrics are computed from, apart from rows and telemetry."""
 
-    facts_version: int = ANSWER_VERSION
+    schema_version: int = ANSWER_VERSION
     kind: str
     workload: Workload
     ranks: int
@@ -101,9 +101,6 @@ class MeasuredRun(ABC):
         return {name: value for name, value in vars(self).items() if name in names}
 
 
-F = TypeVar("F", bound=RunFacts)
-
-
 def write_measured(run: MeasuredRun) -> None:
     """Write all that reading the run needs, and nothing that is computed from it. Raises SpaceError."""
     folder = run.folder
@@ -116,11 +113,6 @@ def write_measured(run: MeasuredRun) -> None:
 
 def write_summary(run: MeasuredRun) -> None:
     write_text(run.folder, SUMMARY, to_json(run.summary), advice=ADVICE)
-
-
-def read_facts(path: str, facts_type: type[F]) -> F:
-    """Return the facts of a run; raises UserError for a damaged file, and for one of another version."""
-    return decode_versioned(path, facts_type, key="facts_version")
 
 
 def read_readings(folder: str, facts: RunFacts) -> Telemetry:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, fields
+from typing import Any
 
 import numpy as np
 
@@ -12,7 +13,7 @@ from datagen.quantiles import Percentiles
 from datagen.storage._request_counts import INDEX, RequestCounts, waits_ms
 from dlemu.machine.environment import HostFacts, StorageFacts
 from dlemu.metrics.findings import Finding
-from dlemu.metrics.verdict import EXIT_STATUSES, Outcome
+from dlemu.metrics.verdict import EXIT_STATUSES, PASSED, Outcome
 from dlemu.results.answer_files import Answer
 
 
@@ -23,28 +24,77 @@ class Environment:
     hosts: tuple[HostFacts, ...] = ()
     """In node order."""
     storage: StorageFacts | None = None
-    """The file system of the dataset."""
+    """The file system of the dataset, or of what was probed."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class JobSummary(Answer):
-    """What every job's summary contains; a kind adds its metrics in a subclass."""
+class Emulated:
+    """What is emulated."""
+
+    workload: str
+    accelerator: str | None = None
+    """None, or empty, when none was chosen."""
+    sample_divisor: float | None = None
+    """How many times larger samples are without the workload's scale; None where that is not known."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Concluded:
+    """What a run or a study comes to."""
+
+    verdict: str = ""
+    """The result as one line of text; empty while the study goes on."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Judged:
+    """Whether something passes, measured or predicted."""
+
+    outcome: Outcome | None = None
+    """As in the exit status; None where nothing is judged, and while the study goes on."""
+
+    @property
+    def passed(self) -> bool | None:
+        """None for jobs that neither pass nor fail, and for runs without a verdict."""
+        return PASSED.get(self.outcome)
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunHead(Emulated, Judged, Concluded):
+    """What the summary of a run and its figures begin with."""
 
     kind: str = ""
-    """Kind of job: `training`, `checkpoint`, ..."""
-    complete: bool
-    """Whether everything planned was measured."""
-    failure: str | None
-    """Why the run is incomplete; None for a complete one."""
-    verdict: str
-    """The result as one line of text."""
-    workload: str
+    """Kind of job: `training`, `checkpoint`, ...; its catalogue has the metrics' titles and units."""
     ranks: int
+
+    @property
+    def head(self) -> dict[str, Any]:
+        return {part.name: getattr(self, part.name) for part in fields(RunHead)}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Target(Emulated):
+    """What is emulated, and when it passes."""
+
+    threshold_percent: float | None = None
+    """Value of the judged metric (AU in training) at which it passes."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class MeasuredOn:
+    """When and where something was measured."""
+
     started_at: str = ""
     """ISO 8601 with zone."""
     environment: Environment = field(default_factory=Environment)
-    issues: tuple[str, ...] = ()
-    """What a reader of the numbers must know, as sentences: notes made before the run, and findings."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class JobSummary(MeasuredOn, RunHead, Answer):
+    """What every job's summary contains; a kind adds its metrics in a subclass."""
+
+    failure: str | None
+    """Why the run is incomplete; None for a complete one."""
 
     @property
     def headline(self) -> str:
@@ -54,8 +104,8 @@ class JobSummary(Answer):
     @property
     def exit_status(self) -> int:
         """Exit status of the command that made it (docs/results.md)."""
-        outcome: Outcome | None = getattr(self, "outcome", None)  # of the kinds whose runs are judged
-        return (EXIT_STATUSES[outcome] if outcome else 0) if self.complete else DlemuError.exit_status
+        status = EXIT_STATUSES[self.outcome] if self.outcome else 0
+        return status if self.complete else DlemuError.exit_status
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -29,12 +29,10 @@ def schema_text(kind: Kind) -> str:
     """
     result = kind.load().answer_type
     schema = {"$schema": DIALECT, "title": f"{kind.answer} of dlemu {kind.command}", **msgspec.json.schema(result)}
-    classes = {part.__name__: part for part in types_in(result)}
-    for name, definition in schema["$defs"].items():
-        texts = meanings(classes[name]) if name in classes else {}
-        for key, property_schema in definition.get("properties", {}).items():
-            if text := texts.get(key):
-                property_schema["description"] = " ".join(text.split()).replace("None", "null")
+    for part in types_in(result):
+        properties = schema["$defs"].get(part.__name__, {}).get("properties", {})
+        for key in properties.keys() & meanings(part).keys():
+            properties[key]["description"] = " ".join(meanings(part)[key].split()).replace("None", "null")
     return json.dumps(schema, indent=2) + "\n"
 
 

@@ -35,8 +35,6 @@ def scaled(divisor: float | None, scale: str | None = "") -> str:
 
 VISIBLE = {code: f"\\x{code:02x}" for code in (*range(9), *range(11, 32), *range(127, 160))}
 """For `str.translate`: escapes of control characters, which could rewrite a terminal; not of line breaks and tabs."""
-
-
 TRADEMARK = (
     "MLPerf is a trademark of the MLCommons Association. dlemu is none of its products, and no result of dlemu is one"
     " that MLCommons has verified."

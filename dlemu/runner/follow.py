@@ -15,7 +15,6 @@ from dlemu.results import FACTS, LIVE, SUMMARY
 from dlemu.results.answer_files import decode_versioned
 from dlemu.results.kinds import kind_of
 from dlemu.results.live import Follower, Progress, goes_on
-from dlemu.results.measured import read_facts
 from dlemu.results.parts import JobSummary
 
 # A run without a lock is dead when its files have not changed for this long: the lock of a run on another host may be
@@ -87,7 +86,7 @@ def _follower(folder: str, live: str) -> Follower | None:
     if kind is None:
         return None
     job = kind.load_job().job
-    follower: Follower = job.follow(read_facts(facts_path, job.facts_type), live)
+    follower: Follower = job.follow(decode_versioned(facts_path, job.facts_type), live)
     return follower
 
 

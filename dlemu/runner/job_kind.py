@@ -28,9 +28,10 @@ from dlemu.metrics.rows import Rows
 from dlemu.ranks import Comm, within
 from dlemu.ranks.row_log import RowLog, read_row_logs, row_log_name
 from dlemu.results import FACTS, KILLED, LIVE
+from dlemu.results.answer_files import decode_versioned
 from dlemu.results.kinds import kind_named
 from dlemu.results.live import Figure, Follower, Progress, RunJournal, read_journal, salvaged
-from dlemu.results.measured import MeasuredLog, MeasuredRun, RunFacts, check_hosts, read_facts, read_readings
+from dlemu.results.measured import MeasuredLog, MeasuredRun, RunFacts, check_hosts, read_readings
 from dlemu.results.tables import read_rows, rows_table, write_table
 from dlemu.results.wording import count
 from dlemu.runner.events import Event, OnEvent, Reporter
@@ -168,10 +169,10 @@ class JobKind:
         """Read a run's folder, or what a killed one left in live/, and compute all metrics anew; raises UserError."""
         path, live_path = os.path.join(folder, FACTS), os.path.join(folder, LIVE, FACTS)
         if os.path.lexists(path) or not os.path.isfile(live_path):
-            facts = read_facts(path, self.facts_type)
+            facts = decode_versioned(path, self.facts_type)
             run = self.run_of(folder, facts, self.saved_rows(folder), read_readings(folder, facts))
         else:
-            facts, log = read_facts(live_path, self.facts_type), salvaged(folder, self.salvage)
+            facts, log = decode_versioned(live_path, self.facts_type), salvaged(folder, self.salvage)
             if log is None:
                 raise UserError(
                     f"{folder} holds a run that was killed before its first {self.row_noun} was measured: run it again"

@@ -1,4 +1,4 @@
-"""Options of predictions, the same for all kinds of jobs: the description of the storage, hosts and limits."""
+"""What predictions of all kinds of jobs have alike: the options (storage, hosts, limits), and part of the answer."""
 
 from __future__ import annotations
 
@@ -8,8 +8,11 @@ from typing import Any
 
 from datagen.errors import UserError
 from dlemu.config.schema import Workload
+from dlemu.metrics.findings import Finding
+from dlemu.results.answer_files import Answer
 from dlemu.results.drive import Rates
 from dlemu.results.kinds import kind_of
+from dlemu.results.parts import Judged
 from dlemu.runner.events import OnEvent, ignore
 
 
@@ -24,8 +27,7 @@ class PredictionRequest:
     drive: str | Rates | None = None
     """A data sheet (YAML file), a probe's folder, or what it says of the storage; nothing is read."""
     hosts: int | None = None
-    """Number of hosts like this one, which share the storage. None: one; without a storage, one for every 8
-    accelerators."""
+    """Hosts like this one, which share the storage. None: one; without a storage, one for every 8 accelerators."""
     host_cores: int | None = None
     """Cores of each host, if not as many as were measured on; they are assumed to be as fast."""
     others_mb_per_second: float = 0.0
@@ -59,3 +61,13 @@ class PredictionRequest:
     def describes_storage(self) -> bool:
         """Whether the storage is described, so that it need not be measured."""
         return any(given is not None for given in (self.from_folder, self.mb_per_second, self.drive))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Predicted(Judged, Answer):
+    """What predictions of all kinds of jobs have alike."""
+
+    source: str
+    """What the speed of the storage is from, and what others are assumed to take of it, as a phrase."""
+    findings: tuple[Finding, ...] = ()
+    """What restricts the meaning of the prediction; `issues` says it in words."""

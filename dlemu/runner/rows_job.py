@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 from dlemu.metrics.catalogue import RUN, Catalogue, declared
@@ -19,13 +18,7 @@ from dlemu.results.parts import JobSummary
 from dlemu.runner.job_kind import JobKind as JobKind
 from dlemu.runner.job_kind import RowsRun as RowsRun
 
-
-@dataclass(frozen=True, kw_only=True)
-class RowsSummary(JobSummary):
-    """The common part of these jobs' summaries; each kind adds its metrics in a subclass, and declares them there."""
-
-    outcome: Outcome | None = None
-    """None: the run neither passes nor fails."""
+RowsSummary = JobSummary  # each kind adds its metrics in a subclass, and declares them there
 
 
 def rows_parts(
@@ -47,18 +40,13 @@ def rows_parts(
         limit = limited_by(summary)
         values = {metric.name: getattr(summary, metric.name) for metric in catalogue}
         return JobFigures(
-            kind=job.name,
-            workload=summary.workload,
-            ranks=summary.ranks,
-            verdict=summary.verdict,
-            outcome=summary.outcome,
+            **summary.head,
             limited_by={} if limit is None else {RUN: limit},
             metrics={name: Value(value) for name, value in values.items() if value is not None},
         )
 
     catalogue = Catalogue(metrics=declared(job.summary_type), judged=judged, note=note)
     return JobParts(
-        read=job.read,
         answer_type=job.summary_type,
         screen=screen,
         job=job,

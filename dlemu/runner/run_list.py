@@ -17,14 +17,14 @@ from typing import Any, ClassVar, Generic, TypeVar
 
 from datagen import owned
 from datagen.errors import DlemuError, UserError
-from dlemu.results.answer_files import MeasuredAnswer, read_answer, save_answer
+from dlemu.results.answer_files import Answer, read_answer, save_answer
 from dlemu.runner.run_folder import check_place
 
 DIGEST = "settings_digest"  # the field of a question with the digest of all settings, those from files included
 
 
 @dataclass(frozen=True, kw_only=True)
-class StudyAnswer(MeasuredAnswer):
+class StudyAnswer(Answer):
     """The content of a list's answer file, apart from the runs."""
 
     question: Any

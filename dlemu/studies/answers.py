@@ -8,13 +8,15 @@ from typing import NamedTuple, TypeVar
 
 import numpy as np
 
+from dlemu.jobs.training.prediction.prediction import Attempt
 from dlemu.metrics.findings import LimitedBy
 from dlemu.metrics.limit import Limit
 from dlemu.metrics.t_interval import Estimate, estimate
-from dlemu.metrics.verdict import HOST_LIMITS, Outcome
+from dlemu.metrics.verdict import HOST_LIMITS
 from dlemu.results.answer_files import Answer
-from dlemu.results.figures import CONFIDENCE, Difference, Emulated, JobFigures
+from dlemu.results.figures import CONFIDENCE, Difference, JobFigures
 from dlemu.results.kinds import catalogue_of
+from dlemu.results.parts import Concluded, Judged, Target
 from dlemu.runner.run_list import StudyAnswer
 
 SIZE, SWEEP, COMPARE = "size.json", "sweep.json", "compare.json"
@@ -46,7 +48,7 @@ class RunsQuestion:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Question(Emulated, RunsQuestion):
+class Question(Target, RunsQuestion):
     """What a search is to find out."""
 
     threshold_percent: float = 90.0
@@ -54,11 +56,19 @@ class Question(Emulated, RunsQuestion):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Trial:
+class StudyRun:
+    """One run of a study."""
+
+    folder: str = ""
+    """The run's folder, in that of the study; empty in a comparison."""
+    figures: JobFigures | None = None
+    """None for a run that failed."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Trial(StudyRun):
     """What one run with a number of accelerators showed; `figures` are of the whole, its start and end included."""
 
-    folder: str
-    """The run's folder, in the folder of the search."""
     window_au_percent: tuple[float, ...] = ()
     """The sustained AU (docs/sizing.md) in each window of the trial's steady part: their mean decides."""
     seconds: float
@@ -87,15 +97,12 @@ class Trial:
 
 
 @dataclass(frozen=True, kw_only=True)
-class CountResult:
+class CountResult(Attempt):
     """All trials with one number of accelerators together."""
 
-    accelerators: int
     au_sustained_percent: float
     """The mean over the trials."""
     half_width_percent: float
-    passed: bool | None
-    """None while the verdict is open: the threshold is inside the interval."""
     trials: int
     """Number of trials."""
     ceiling_au_percent: float | None = None
@@ -113,18 +120,14 @@ class FullSize:
 
 
 @dataclass(frozen=True, kw_only=True)
-class SizeAnswer(StudyAnswer):
-    """How many accelerators a storage feeds: size.json."""
+class SizeAnswer(Judged, Concluded, StudyAnswer):
+    """How many accelerators a storage feeds: size.json. It passes if `at_least` accelerators do, by default one."""
 
     question: Question
-    verdict: str = ""
-    """The answer as a sentence; empty while the search goes on."""
     max_accelerators: int
     """The largest count shown to pass; 0 when none."""
     at_least: int | None = None
     """The count given by `--at-least`."""
-    outcome: Outcome | None = None
-    """Whether `at_least` accelerators pass (1 without it), as in the exit status; None while the search goes on."""
     limited_by: LimitedBy[str]
     """What keeps the next count from passing, and what the surest of the trials that decide saw and advises.
 
@@ -141,8 +144,6 @@ class SizeAnswer(StudyAnswer):
     """Rate of the read probe."""
     counts: tuple[CountResult, ...]
     """Smallest first."""
-    issues: tuple[str, ...] = ()
-    """What a reader of these numbers must know, as sentences."""
     trials: tuple[Trial, ...]
     """In the order in which they ran."""
     naive_seconds: float
@@ -182,19 +183,15 @@ class SweepQuestion(RunsQuestion):
 
 
 @dataclass(frozen=True, kw_only=True)
-class SweepPoint:
+class SweepPoint(StudyRun):
     """One run of a sweep."""
 
     settings: dict[str, str]
     """Key -> this run's value, for the keys that were given several values."""
-    folder: str = ""
-    """The run's folder, in the folder of the sweep; empty in a comparison."""
     failure: str | None = None
     """The run's message; None when it completed."""
     exit_status: int | None = None
     """Exit status of a run that failed; else None."""
-    figures: JobFigures | None = None
-    """None for a run that failed."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -246,10 +243,8 @@ class RunPair:
         """None where a run did not complete, has no whole epochs or got no verdict, or runs are not comparable."""
         hours = []
         for side in (self.a, self.b):
-            seconds, is_judged = (
-                side.mean("total_seconds"),
-                side.outcome != "no verdict",
-            )  # else memory or the host limits
+            seconds = side.mean("total_seconds")
+            is_judged = side.outcome != "no verdict"  # else memory or the host limits
             if self.not_comparable or side.cut_steps or not (is_judged and seconds and side.epochs):
                 return None
             hours.append(PLANNED_EPOCHS * seconds / side.epochs / 3600)
@@ -279,20 +274,16 @@ class ComparedSide:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Comparison(Answer):
-    """Two storages side by side, A and B: compare.json."""
+class Comparison(Concluded, Answer):
+    """Two storages side by side, A and B: compare.json. Its issues are what differs apart from the storage."""
 
     kind: str
     """Kind of the jobs that were compared: `training`, `checkpoint`, ..."""
-    verdict: str
-    """The answer as a sentence."""
     runs: tuple[RunPair, ...]
     """Empty when two searches (`dlemu size`) are compared."""
     not_comparable: tuple[str, ...] = ()
     """What makes two searches incomparable, as phrases; of runs see each of `runs`."""
     sides: tuple[ComparedSide, ComparedSide]
-    issues: tuple[str, ...] = ()
-    """What differs apart from the storage, and the warnings of both sides' runs, as sentences."""
 
     @property
     def main_pair(self) -> RunPair | None:

@@ -16,8 +16,6 @@ from dlemu.results import FACTS, SUMMARY
 from dlemu.results.answer_files import decode_versioned
 from dlemu.results.figures import Conditions
 from dlemu.results.kinds import JobParts, kind_of
-from dlemu.results.measured import read_facts
-from dlemu.results.parts import Environment
 
 HOST_FACTS = ("host", "processor", "cpu_usable", "memory_bytes", "kernel", "dlemu", "packages")
 """Name of a host, and the facts of it that affect measurements of storage."""
@@ -25,13 +23,11 @@ HOST_FACTS = ("host", "processor", "cpu_usable", "memory_bytes", "kernel", "dlem
 
 def conditions_of(parts: JobParts, summary: Any, facts: Any) -> Conditions:
     """Return the conditions of a run; those of an incomplete one warn of that first."""
-    conditions, where = parts.conditions(summary, facts), summary.environment
+    conditions = parts.conditions(summary, facts)
     warnings = conditions.warnings
     if summary.failure is not None:
         warnings = (f"this run is incomplete: {summary.failure.splitlines()[0]}", *warnings)
-    return replace(
-        conditions, started_at=summary.started_at, hosts=where.hosts, storage=where.storage, warnings=warnings
-    )
+    return replace(conditions, started_at=summary.started_at, environment=summary.environment, warnings=warnings)
 
 
 def conditions_in(folders: Iterable[str]) -> Iterator[Conditions]:
@@ -40,13 +36,13 @@ def conditions_in(folders: Iterable[str]) -> Iterator[Conditions]:
         kind = kind_of(folder)
         if kind is not None and kind.is_job:
             parts = kind.load_job()
-            facts = read_facts(f"{folder}/{FACTS}", parts.job.facts_type)
+            facts = decode_versioned(f"{folder}/{FACTS}", parts.job.facts_type)
             yield conditions_of(parts, decode_versioned(f"{folder}/{SUMMARY}", parts.answer_type), facts)
 
 
 def settings_of(side: Conditions) -> dict[str, str]:
     """Return, as text, all that must match before two storages may be compared: hosts, work, settings."""
-    hosts = {name: sorted({plain(getattr(host, name), name) for host in side.hosts}) for name in HOST_FACTS}
+    hosts = {name: sorted({plain(getattr(host, name), name) for host in side.environment.hosts}) for name in HOST_FACTS}
     settings = hosts | side.work | side.how
     return {key.replace("_", " "): plain(value, key) for key, value in settings.items() if value is not None}
 
@@ -57,5 +53,5 @@ def background(folder: str, runs: Iterable[str]) -> Iterator[Table]:
         with contextlib.suppress(UserError):  # of a damaged run, which is skipped: the study has its own numbers
             for run in conditions_in([os.path.join(folder, name)]):
                 yield from keys_of("How it was measured", run.facts | run.work | run.how)
-                yield from keys_of("Environment", Environment(hosts=run.hosts, storage=run.storage))
+                yield from keys_of("Environment", run.environment)
                 return

@@ -20,12 +20,13 @@ from dlemu.report.screen import Said, Screen
 from dlemu.report.table import Table, columns
 from dlemu.results.figures import SAME_PERCENT, Difference, JobFigures, difference, difference_in_words
 from dlemu.results.kinds import Parts, catalogue_of, kind_wanted, kinds, read_figures
+from dlemu.results.parts import Concluded
 from dlemu.results.wording import count, scaled
 from dlemu.runner import child_run
 from dlemu.runner.job import checked
 from dlemu.runner.run_folder import new_folder
 from dlemu.runner.run_list import Planned, RunList, StudyAnswer
-from dlemu.studies.answers import RunsQuestion
+from dlemu.studies.answers import RunsQuestion, StudyRun
 from dlemu.studies.compare.page import difference_rows
 from dlemu.studies.prerequisites import Child, check_launcher, config_options
 
@@ -35,11 +36,9 @@ Span = tuple[float, float]  # begin and end, s
 
 
 @dataclass(frozen=True, kw_only=True)
-class MeasuredJob:
+class MeasuredJob(StudyRun):
     """What was measured of a job, alone or together with the others."""
 
-    folder: str
-    """The run's folder, in that of together.json."""
     figures: JobFigures
     overlap_percent: float = 100.0
     """Share of its time in which at least one other job ran; 100 for a run alone."""
@@ -102,15 +101,13 @@ class JobTogether(NamedTuple):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Together(StudyAnswer):
-    """Concurrent jobs: together.json."""
+class Together(Concluded, StudyAnswer):
+    """Concurrent jobs: together.json. Its verdict says what the job lost that lost most."""
 
     question: RunsQuestion
     """In `overrides`, a text for each job."""
     turns: tuple[Turn, ...]
     """Each job alone, then all of them: by their index in the question, what was measured."""
-    verdict: str = ""
-    """What the job lost that lost most, as a sentence; empty before all have run both ways."""
 
     @property
     def jobs(self) -> list[JobTogether]:
@@ -121,16 +118,6 @@ class Together(StudyAnswer):
         return [
             JobTogether(index + 1, text.split()[0], alone[index][index], beside[index])
             for index, text in enumerate(self.question.overrides)
-        ]
-
-    @property
-    def issues(self) -> list[str]:
-        """What a reader of these numbers must know, as sentences."""
-        return [
-            f"job {job.number} ({job.command}) ran with others for {job.beside.overlap_percent:.0f} % of its time: "
-            "make the shorter ones longer (train.epochs, checkpoint.num_checkpoints_write) to see what they cost it"
-            for job in self.jobs
-            if job.beside.overlap_percent < WANTED_OVERLAP_PERCENT
         ]
 
 
@@ -183,7 +170,13 @@ class Study(RunList[dict[int, Child], Turn, Together]):
 
     def answer(self, *, complete: bool) -> Together:
         answer = Together(complete=complete, question=self.question, turns=tuple(self.runs))
-        return replace(answer, verdict=verdict_of(answer)) if complete else answer
+        issues = tuple(
+            f"job {job.number} ({job.command}) ran with others for {job.beside.overlap_percent:.0f} % of its time: "
+            "make the shorter ones longer (train.epochs, checkpoint.num_checkpoints_write) to see what they cost it"
+            for job in answer.jobs
+            if job.beside.overlap_percent < WANTED_OVERLAP_PERCENT
+        )
+        return replace(answer, issues=issues, verdict=verdict_of(answer)) if complete else answer
 
     def is_of(self, run: Turn, planned: Planned[dict[int, Child]]) -> bool:
         return run.keys() == planned.what.keys()
@@ -202,8 +195,11 @@ class Study(RunList[dict[int, Child], Turn, Together]):
         ]
         child_run.run_commands(commands)
         results = {index: read_figures(own) for index, own in folders.items()}
-        spans = {index: _span(run) for index, (run, _) in results.items()}
-        turn = {}
+        spans, turn = dict[int, Span](), dict[int, MeasuredJob]()
+        for index, (run, _) in results.items():
+            times = run.facts.started_at, run.facts.journal.ended_at or run.facts.started_at
+            began, ended = (datetime.fromisoformat(time).timestamp() for time in times)
+            spans[index] = began, ended
         for index, (_, figures) in results.items():
             others = [span for other, span in spans.items() if other != index]
             percent = overlap_percent(spans[index], others) if others else 100.0
@@ -230,12 +226,6 @@ def _child(words: Sequence[str], config_dir: str | None) -> Child:
 def _label(child: Child) -> str:
     ranks = count(child.workload.ranks, "rank")
     return f"{child.kind.command} {child.workload.model.name}, {ranks}{scaled(sample_divisor(child.workload))}"
-
-
-def _span(run: Any) -> Span:
-    times = run.facts.started_at, run.facts.journal.ended_at or run.facts.started_at
-    began, ended = (datetime.fromisoformat(time).timestamp() for time in times)
-    return began, ended
 
 
 def overlap_percent(own: Span, others: Sequence[Span]) -> float:
@@ -268,8 +258,4 @@ def sections(answer: Together, _: str) -> Iterator[Table]:
         yield Table(title=f"Job {job.number}: {job.title}", columns=head, rows=rows, notes=notes)
 
 
-PARTS = Parts(
-    answer_type=Together,
-    screen=screen,
-    sections=sections,
-)
+PARTS = Parts(answer_type=Together, screen=screen, sections=sections)

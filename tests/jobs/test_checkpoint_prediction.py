@@ -16,7 +16,6 @@ from dlemu.cli.predict import command
 from dlemu.config import load
 from dlemu.jobs.checkpoint.analyse import snapshot_seconds
 from dlemu.jobs.checkpoint.prediction import (
-    PREDICTION,
     WATCHDOG,
     CheckpointPrediction,
     KnownStorage,
@@ -28,8 +27,8 @@ from dlemu.jobs.checkpoint.prediction import (
 from dlemu.jobs.checkpoint.summary import PhaseSummary, TrainingCost
 from dlemu.metrics.checkpoint_rates import GIB, cost_percent
 from dlemu.report.page import write_page
-from dlemu.results.answer_files import read_answer
 from dlemu.results.drive import OUTSIDE
+from dlemu.results.kinds import read_result
 from dlemu.runner.prediction_request import PredictionRequest
 from tests.results.handmade import saved_checkpoints
 from tests.runs import present
@@ -189,8 +188,8 @@ def test_the_command_answers_by_the_kind_of_the_workload(tmp_path: Path) -> None
     words = [*WORDS, f"output.folder={folder}", "output.report=false", "--mb-per-second", "5000"]
     shown = CliRunner().invoke(command, words)
     assert shown.exit_code == 0, shown.output
-    answer = present(read_answer(str(folder), PREDICTION, CheckpointPrediction))
-    assert f"{present(answer.write).seconds:.3g} s a checkpoint" in shown.stdout
+    answer = read_result(str(folder))
+    assert f"{answer.write.seconds:.3g} s a checkpoint" in shown.stdout
     printed = CliRunner().invoke(command, [*WORDS, f"output.folder={tmp_path / 'q'}", "--drive", "none.yaml"])
     assert "none.yaml does not exist: wanted a data sheet" in str(printed.exception)
     assert "s a checkpoint" in Path(write_page(str(folder))).read_text()

@@ -35,6 +35,7 @@ from dlemu.metrics.demand import demand
 from dlemu.results.answer_files import to_json
 from dlemu.results.drive import Rate, Rates
 from dlemu.results.kinds import read_result
+from dlemu.results.parts import Environment
 from dlemu.runner.prediction_request import PredictionRequest
 from tests.prediction.test_run_prediction import WORDS, run
 
@@ -154,8 +155,7 @@ def probed(folder: Path, *cells: tuple[Access, int, int, int, float]) -> str:
         complete=True,
         target="/mnt/nvme",
         engine="fio",
-        host=describe_host(),
-        storage=StorageFacts(folder="/mnt/nvme"),
+        environment=Environment(hosts=(describe_host(),), storage=StorageFacts(folder="/mnt/nvme")),
         cells=tuple(made),
     )
     (folder / PROBE).write_text(to_json(answer))

@@ -20,7 +20,7 @@ from dlemu.config.schema import Workload
 from dlemu.jobs.training.pattern import Level
 from dlemu.jobs.training.prediction.calibration import given_speed
 from dlemu.jobs.training.prediction.model_run import Model
-from dlemu.jobs.training.prediction.prediction import PREDICT, read_prediction
+from dlemu.jobs.training.prediction.prediction import PREDICT, Prediction
 from dlemu.jobs.training.prediction.run_prediction import (
     _AS_MEASURED,
     _CACHED,
@@ -35,7 +35,7 @@ from dlemu.runner.prediction_request import PredictionRequest
 from dlemu.studies.predict import known_workload
 from tests.goldens.render import RESULTS
 from tests.prediction.test_calibration import simulated_run
-from tests.runs import present, write_run
+from tests.runs import write_run
 
 WORDS = ["workload=unet3d", "accelerator=h100", "dataset.num_files_train=700", "train.epochs=1"]
 
@@ -56,7 +56,8 @@ def test_one_count_of_a_storage_whose_speed_is_given(tmp_path: Path) -> None:
     assert told["limited_by"]["what"] == "storage"
     assert told["null_max_accelerators"] == 2
     assert {"au_percent", "au_whole_percent", "au_dlio_v1_percent"} <= count.keys()
-    saved = present(read_prediction(str(tmp_path / "p")))
+    saved = dlemu.load_result(tmp_path / "p")
+    assert isinstance(saved, Prediction)
     assert saved.shown.au_percent == count["au_percent"]
 
 
@@ -149,10 +150,10 @@ def test_mistakes_are_said(tmp_path: Path) -> None:
         known_workload(PredictionRequest(from_folder=str(RESULTS / "size")))
     (tmp_path / PREDICT).write_text('{"schema_version": 1}')
     with pytest.raises(UserError, match="is damaged"):
-        read_prediction(str(tmp_path))
+        dlemu.load_result(tmp_path)
     (tmp_path / PREDICT).write_text("[" * 100_000)
     with pytest.raises(UserError, match="is damaged"):
-        read_prediction(str(tmp_path))
+        dlemu.load_result(tmp_path)
     with pytest.raises(UserError, match="holds another result"):
         dlemu.predict([*WORDS, f"output.folder={tmp_path}"], mb_per_second=1.0)
 

@@ -21,11 +21,10 @@ from dlemu.jobs.probe import requests
 from dlemu.jobs.probe import run as run_probe
 from dlemu.jobs.probe.probe_file import probe_file
 from dlemu.jobs.probe.requests import _cell_of_requests, choose_engine, measure_cell
-from dlemu.jobs.probe.result import PROBE, CellSpec, Latency, ProbeAnswer, ProbeCell, Requests
-from dlemu.jobs.probe.run import probe_target
+from dlemu.jobs.probe.result import CellSpec, Latency, ProbeCell, Requests
 from dlemu.jobs.training.evict import treatment_of
 from dlemu.machine.environment import describe_folder
-from dlemu.results.answer_files import read_answer
+from dlemu.results.kinds import read_result
 from dlemu.runner.events import Doing
 from tests.probing.conftest import MIB, READ, Install
 from tests.shown import details
@@ -44,7 +43,7 @@ def cell(wanted: CellSpec = READ, mb_per_second: float = 100.0) -> ProbeCell:
 
 def test_a_bucket_is_refused_with_what_measures_it(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"s3://some is no folder or file: .*dlemu predict"):
-        probe_target("s3://some", folder=str(tmp_path / "r"))
+        run_probe.probe_target("s3://some", folder=str(tmp_path / "r"))
     assert not list(tmp_path.iterdir())
 
 
@@ -151,10 +150,10 @@ def test_each_job_has_its_part_and_all_of_the_time(monkeypatch: pytest.MonkeyPat
 # answers
 
 
-def probed(folder: Path, target: Path | None = None, result: str = "r", **asked: Any) -> ProbeAnswer:
+def probed(folder: Path, target: Path | None = None, result: str = "r", **asked: Any) -> Any:
     """Return what a probe of a folder, or of a target in it, says; its results are in another folder there."""
     chosen: dict[str, Any] = {"engine": "threads", "file_bytes": MIB} | asked
-    return probe_target(str(target or folder), folder=str(folder / result), **chosen)[0]
+    return run_probe.probe_target(str(target or folder), folder=str(folder / result), **chosen)[0]
 
 
 @pytest.fixture
@@ -176,7 +175,7 @@ def test_every_cell_of_the_grid_is_measured_and_kept_at_once(measured: list[Any]
     kept: list[Any] = []
 
     def look(event: Any) -> None:
-        kept.append((event.part, read_answer(str(tmp_path / "results"), PROBE, ProbeAnswer)))
+        kept.append((event.part, read_result(str(tmp_path / "results"))))
 
     answer = probed(tmp_path, tmp_path / "place", "results", **grid, seconds=0.7, file_bytes=3 * MIB, on_event=look)
     assert [(one.access, one.size_bytes, one.depth) for one in answer.cells] == [
@@ -186,10 +185,10 @@ def test_every_cell_of_the_grid_is_measured_and_kept_at_once(measured: list[Any]
     assert [len(told.cells) for _, told in kept] == list(range(1, 9))
     assert not any(told.complete for _, told in kept)
     assert tuple(one for one, _ in kept) == answer.cells
-    assert read_answer(str(tmp_path / "results"), PROBE, ProbeAnswer) == answer
+    assert read_result(str(tmp_path / "results")) == answer
     assert answer.complete
     assert (answer.target, answer.engine) == (str(tmp_path / "place"), "threads")
-    assert answer.storage.folder == str((tmp_path / "place").resolve())
+    assert answer.environment.storage.folder == str((tmp_path / "place").resolve())
     assert not list((tmp_path / "place").iterdir())
 
 
@@ -320,8 +319,8 @@ def test_a_file_that_is_there_is_read_in_all_its_size(measured: list[Any], tmp_p
     assert [call[1:3] for call in measured] == [(str(file), 5 * 4096)]
     assert file.stat().st_size == 5 * 4096
     assert answer.issues == ()
-    place = describe_folder(str(tmp_path))
-    assert replace(answer.storage, free_bytes=place.free_bytes) == place, "of the folder where it lies"
+    place, storage = describe_folder(str(tmp_path)), answer.environment.storage
+    assert replace(storage, free_bytes=place.free_bytes) == place, "of the folder where it lies"
 
 
 def test_a_probe_of_memory_says_that_it_is_none_of_a_storage(
@@ -329,6 +328,6 @@ def test_a_probe_of_memory_says_that_it_is_none_of_a_storage(
 ) -> None:
     monkeypatch.setattr(run_probe, "describe_folder", lambda path: replace(describe_folder(path), file_system="tmpfs"))
     answer, folder = probed(tmp_path), str(tmp_path / "r")
-    said = f"{answer.storage.folder} is tmpfs, which is memory: no storage was measured"
+    said = f"{answer.environment.storage.folder} is tmpfs, which is memory: no storage was measured"
     assert answer.issues == (said,)
     assert said in details("probe", answer, folder)

@@ -146,10 +146,10 @@ def test_each_host_has_its_own_clock() -> None:
         ("{", "is damaged"),
         ("[]", "is damaged"),
         ("[" * 100_000, "is damaged"),
-        ('{"kind": "training"}', "has facts_version None, wanted 1"),
-        ('{"facts_version": 1}', "is damaged"),
-        ('{"facts_version": 99, "kind": "training"}', "has facts_version 99, wanted 1"),
-        ('{"facts_version": 1, "kind": "training", "ranks": 1}', "is damaged"),
+        ('{"kind": "training"}', "has schema_version None, wanted 1"),
+        ('{"schema_version": 1}', "is damaged"),
+        ('{"schema_version": 99, "kind": "training"}', "has schema_version 99, wanted 1"),
+        ('{"schema_version": 1, "kind": "training", "ranks": 1}', "is damaged"),
     ],
 )
 def test_what_is_no_result_is_named(tmp_path: Path, content: str | None, message: str) -> None:

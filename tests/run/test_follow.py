@@ -18,8 +18,8 @@ from dlemu.jobs.training.result import TRAINING
 from dlemu.jobs.training.steplog import StepRows, log_name
 from dlemu.metrics.au import au_percent, kept_rows
 from dlemu.results import FACTS, LIVE, SUMMARY
+from dlemu.results.answer_files import decode_versioned
 from dlemu.results.live import Follower, Progress, going_on, write_live_facts
-from dlemu.results.measured import read_facts
 from dlemu.runner.events import Event, Reporter
 from dlemu.runner.follow import follow_run
 from tests.runs import make_job, make_log, with_blocks
@@ -42,7 +42,7 @@ def write(folder: Path, rows: StepRows, steps: int) -> None:
 
 
 def follow(folder: Path) -> Follower:
-    return TRAINING.follow(read_facts(str(folder / LIVE / FACTS), Facts), str(folder / LIVE))
+    return TRAINING.follow(decode_versioned(str(folder / LIVE / FACTS), Facts), str(folder / LIVE))
 
 
 def test_the_numbers_are_those_of_the_rows_so_far(tmp_path: Path) -> None:

@@ -23,6 +23,7 @@ from dlemu.metrics.catalogue import RUN
 from dlemu.metrics.findings import Code, Finding, Number, Severity
 from dlemu.results.answer_files import save_answer
 from dlemu.results.figures import Conditions, JobFigures, Value
+from dlemu.results.parts import Environment
 from dlemu.studies.answers import SWEEP, RunPair, SweepAnswer, SweepPoint, SweepQuestion
 from dlemu.studies.compare import compare_sides
 from dlemu.studies.compare.compare_sides import compare
@@ -143,9 +144,9 @@ def served(name: str, phases: tuple[str, ...] = (), run: JobFigures | None = Non
 
 def test_two_that_were_always_busy_are_not_told_apart() -> None:
     """1.4 +- 0.9 % were a difference, of two folders on one device that had nothing to do."""
-    where = StorageFacts(folder="/mnt", file_system="ext4", device="/dev/vda")
+    where = Environment(storage=StorageFacts(folder="/mnt", file_system="ext4", device="/dev/vda"))
     busy = replace(figures(), limited_by={RUN: "nothing"})
-    a, b = (side_of_runs(name, {(): busy}, {(): Conditions(title="unet3d", storage=where)}) for name in "ab")
+    a, b = (side_of_runs(name, {(): busy}, {(): Conditions(title="unet3d", environment=where)}) for name in "ab")
     compared = compare(a, b)
     assert compared.verdict.startswith("both kept 18 accelerators busy")
     assert "A and B are on the same device, /dev/vda" in compared.issues

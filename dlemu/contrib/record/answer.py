@@ -8,8 +8,7 @@ from dataclasses import dataclass, fields
 import numpy as np
 from numpy.typing import NDArray
 
-from dlemu.extend import UserError
-from dlemu.results.answer_files import MeasuredAnswer, read_answer
+from dlemu.results.answer_files import Answer
 
 RECORD = "record.json"
 QUANTILES = 33  # steps of 3 %: more would make the workload file too long for people to read
@@ -128,7 +127,6 @@ class JobRun(Reads):
     device_bytes_counted: bool = True  # False on file systems whose bytes the kernel does not count (FUSE, networks)
     mapped: bool  # whether the samples are in memory-mapped files, which no read call shows
     coverage_percent: float  # bytes of the reads that the hook saw, in % of all bytes that the job's processes read
-    notes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -153,6 +151,7 @@ class Recording(JobRun):
     arrays: int = 0  # arrays (tensors) of a batch; 0: not known, or it has none
     saves: Saves | None
     problems: tuple[str, ...] = ()  # why a replay would not behave like this job
+    notes: tuple[str, ...] = ()
 
     @property
     def files_per_sample(self) -> int:
@@ -187,7 +186,7 @@ class Replay(Reads):
 
 
 @dataclass(frozen=True, kw_only=True)
-class RecordAnswer(MeasuredAnswer):
+class RecordAnswer(Answer):
     """A recorded job: record.json."""
 
     recording: JobRun
@@ -197,11 +196,3 @@ class RecordAnswer(MeasuredAnswer):
     replayable: bool | None = None
     reason: str = ""
     """Why the recipe is not replayable, or (null) not verified; empty where it is."""
-
-
-def read_record(folder: str) -> RecordAnswer:
-    """Return the recorded job in a folder; raises UserError."""
-    answer = read_answer(folder, RECORD, RecordAnswer)
-    if answer is None:
-        raise UserError(f"{folder} has no {RECORD}: name a folder that `dlemu record` wrote")
-    return answer

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from rich.console import Console
 
-from dlemu.contrib.record.answer import VERDICTS, JobRun, RecordAnswer, read_record
+from dlemu.contrib.record.answer import VERDICTS, JobRun, RecordAnswer
 from dlemu.contrib.record.run import Recorded
 from dlemu.report.any_run import keys_of, listed
 from dlemu.report.screen import Said, Screen, print_screen
@@ -52,7 +52,7 @@ def _screen(answer: RecordAnswer, folder: str) -> Screen:
         lines.append(Said("dataset", f"{files}, {number(data.samples_per_file)} samples each"))
     rate = f"{number(recording.samples_per_second)} samples/s"
     title = f"A recorded job on {count(recording.ranks, 'accelerator')}, {rate}"
-    return Screen(title=title, lines=lines, notes=recording.notes, folder=folder)
+    return Screen(title=title, lines=lines, notes=answer.issues, folder=folder)
 
 
 def _reads(recording: JobRun) -> str:
@@ -70,4 +70,4 @@ def _sections(answer: RecordAnswer, _: str) -> Iterator[Table]:
         yield from listed("Replays on the same storage", answer.replays)
 
 
-PARTS = Parts(read=read_record, answer_type=RecordAnswer, screen=_screen, sections=_sections)
+PARTS = Parts(answer_type=RecordAnswer, screen=_screen, sections=_sections)

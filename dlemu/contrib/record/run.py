@@ -84,7 +84,7 @@ def record(
     recording = _with_notes(recording, data)
     job = msgspec.convert(recording, JobRun, from_attributes=True)
     job_data = data and msgspec.convert(data, JobData, from_attributes=True)
-    answer = RecordAnswer(complete=False, recording=job, data=job_data)
+    answer = RecordAnswer(complete=False, issues=recording.notes, recording=job, data=job_data)
     engine = "matched"
     failure = ""
     # Saved without a verdict first: whoever ends the replay early keeps the recording.

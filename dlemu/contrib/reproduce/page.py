@@ -68,9 +68,4 @@ def _charts(answer: Reproduced, folder: str) -> Iterator[tuple[str, Figure]]:
     return figures(answer, folder)
 
 
-PARTS = Parts(
-    answer_type=Reproduced,
-    screen=screen,
-    sections=sections,
-    charts=_charts,
-)
+PARTS = Parts(answer_type=Reproduced, screen=screen, sections=sections, charts=_charts)

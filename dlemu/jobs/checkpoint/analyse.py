@@ -177,7 +177,7 @@ def _phase(run: CheckpointRun, name: Phase) -> tuple[PhaseSummary | None, tuple[
         host_busy_percent=highest(host.busy_percents),
         device_busy_percent=highest(host.of_block_devices("busy_percent")),
         link_percent=host.link_percent(f"{'sent' if writes else 'received'}_mb_per_second"),
-        throttled_percent=host.most("cpu", "throttled_percent"),
+        throttled_percent=highest(host.means("cpu", "throttled_percent")),
     )
     return replace(phase, limited_by=limit), findings
 

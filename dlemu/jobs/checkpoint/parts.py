@@ -26,10 +26,7 @@ def figures(run: CheckpointRun) -> JobFigures:
     summary = run.summary
     limits = {WRITING: summary.write and summary.write.limited_by, READING: summary.read and summary.read.limited_by}
     return JobFigures(
-        kind=summary.kind,
-        workload=summary.workload,
-        ranks=summary.ranks,
-        verdict=summary.verdict,
+        **summary.head,
         limited_by={phase: limit.what if limit else None for phase, limit in limits.items()},
         metrics={name: value for name, value in metrics_of(summary).items() if CATALOGUE[name].is_compared},
     )
@@ -75,7 +72,6 @@ def _charts(run: CheckpointRun, folder: str) -> Iterator[tuple[str, Figure]]:
 
 
 PARTS = JobParts(
-    read=CHECKPOINTS.read,
     answer_type=CheckpointSummary,
     screen=screen,
     charts=_charts,

@@ -19,17 +19,16 @@ from dlemu.config import load, to_yaml
 from dlemu.config.schema import Checkpoint, Workload
 from dlemu.jobs.checkpoint.analyse import snapshot_seconds, training_cost
 from dlemu.jobs.checkpoint.run import CHECKPOINTS
-from dlemu.jobs.checkpoint.summary import CheckpointSummary, PhaseSummary, TrainingCost
+from dlemu.jobs.checkpoint.summary import CheckpointCost, CheckpointSummary, PhaseSummary
 from dlemu.jobs.checkpoint.wording import cost_line
 from dlemu.metrics.cache import PARTLY_READ_PERCENT
 from dlemu.metrics.checkpoint_rates import GIB
 from dlemu.metrics.findings import Code, Finding
 from dlemu.metrics.t_interval import half_width
-from dlemu.metrics.verdict import Outcome
 from dlemu.report.screen import Said, Screen, rate
 from dlemu.report.units import size
 from dlemu.results import CONFIG
-from dlemu.results.answer_files import Answer, save_answer
+from dlemu.results.answer_files import save_answer
 from dlemu.results.drive import (
     OUTSIDE,
     READ_AHEAD_BYTES,
@@ -45,7 +44,7 @@ from dlemu.results.drive import (
 from dlemu.results.figures import Value
 from dlemu.results.kinds import Parts
 from dlemu.results.wording import Wording, count, sentences
-from dlemu.runner.prediction_request import PredictionRequest
+from dlemu.runner.prediction_request import Predicted, PredictionRequest
 from dlemu.runner.run_folder import check_new, new_folder
 
 PREDICTION = "predict_checkpoints.json"
@@ -62,29 +61,16 @@ class PredictedPhase:
 
 
 @dataclass(frozen=True, kw_only=True)
-class CheckpointPrediction(Answer):
+class CheckpointPrediction(CheckpointCost, Predicted):
     """The prediction for one workload and storage."""
 
     workload: str
-    source: str
-    """Where the storage's speed is taken from."""
     ranks: int
     """Ranks that the run would emulate."""
-    bytes: int
-    """Bytes of one checkpoint, of the emulated ranks."""
     write: PredictedPhase | None
     """Null if the storage's write speed is unknown."""
     read: PredictedPhase | None
     """Null if the storage's read speed is unknown."""
-    training: TrainingCost | None
-    """Null if the storage's write speed is unknown."""
-    findings: tuple[Finding, ...] = ()
-    """Warnings that a reader must know."""
-
-    @property
-    def outcome(self) -> Outcome:
-        """Always `pass`, because checkpoints have no threshold."""
-        return "pass"
 
 
 WATCHDOG_SECONDS = 600.0
@@ -183,6 +169,7 @@ def predict(
         read=read,
         training=training,
         findings=findings,
+        issues=sentences(findings, FINDINGS),
     )
 
 
@@ -257,7 +244,7 @@ def _screen(answer: CheckpointPrediction, folder: str) -> Screen:
     if answer.training is not None:
         lines.append(Said("costs", cost_line(answer.training)))
     lines.append(Said("from", answer.source))
-    return Screen(title=title, lines=lines, notes=sentences(answer.findings, FINDINGS), folder=folder)
+    return Screen(title=title, lines=lines, notes=answer.issues, folder=folder)
 
 
 def _seconds(seconds: float) -> str:

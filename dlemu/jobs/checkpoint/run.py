@@ -26,8 +26,9 @@ from dlemu.jobs.checkpoint.plan import CheckpointJob, check_checkpoint_host, pla
 from dlemu.ranks import Comm
 from dlemu.report.units import size
 from dlemu.results import FACTS, LIVE
+from dlemu.results.answer_files import decode_versioned
 from dlemu.results.live import Progress, seconds_left
-from dlemu.results.measured import MeasuredLog, read_facts
+from dlemu.results.measured import MeasuredLog
 from dlemu.results.wording import count
 from dlemu.runner.job_kind import JobKind, Look, Notify
 from dlemu.runner.recording import RankRecord
@@ -136,7 +137,7 @@ class Checkpoints(JobKind):
         return f"{unfinished.what}, was removed" if unfinished else ""
 
     def unfinished(self, folder: str) -> Unfinished | None:
-        return _unfinished(read_facts(os.path.join(folder, LIVE, FACTS), CheckpointRunFacts))
+        return _unfinished(decode_versioned(os.path.join(folder, LIVE, FACTS), CheckpointRunFacts))
 
     def look_at_points(self) -> Look:
         return lambda workload: plan_checkpoint(workload.model, workload.checkpoint, workload.ranks)

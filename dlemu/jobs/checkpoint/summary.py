@@ -105,20 +105,28 @@ class Asynchronous:
 
 
 @dataclass(frozen=True, kw_only=True)
-class CheckpointSummary(StorageSummary):
+class CheckpointCost:
+    """What one checkpoint holds, measured or predicted, and what such checkpoints cost a training."""
+
+    bytes: int
+    """Bytes of one checkpoint, of the emulated ranks."""
+    training: TrainingCost | None = None
+    """None where it is not known how fast checkpoints are written."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class CheckpointSummary(CheckpointCost, StorageSummary):
     """The result of a checkpoint run; complete if every checkpoint was written and read."""
 
     kind: str = "checkpoint"
     files: int
     """Of one checkpoint, as are the bytes."""
-    bytes: int
     tensor_bytes: int
     folder: str
     kept: tuple[int, ...]
     """Numbers of this run's complete checkpoints that are left in the folder."""
     write: PhaseSummary | None = None
     read: PhaseSummary | None = None
-    training: TrainingCost | None = None
     asynchronous: Asynchronous | None = None
     ceiling_gb_per_second: Annotated[float | None, _explaining("content generation", "GB/s")] = None
     """Rate at which all ranks generate content without storage, 1e9 bytes/s: the upper limit of writing here."""

@@ -31,7 +31,8 @@ def _screen(answer: ProbeAnswer, folder: str) -> Screen:
     if os.path.isdir(folder) and not all(cell.writes for cell in answer.cells):  # saved, and of use for training
         predicts = f"dlemu predict workload=NAME --drive {shlex.quote(folder)}"
         lines.append(Said("next", predicts, "how many accelerators it feeds"))
-    title = f"Probe of {answer.target} by {answer.host.host}"
+    hosts = ", ".join(host.host for host in answer.environment.hosts)
+    title = f"Probe of {answer.target} by {hosts}"
     return Screen(title=title, lines=lines, notes=answer.issues, folder=folder)
 
 
@@ -59,10 +60,4 @@ def _charts(answer: ProbeAnswer, folder: str) -> Iterator[tuple[str, Figure]]:
     return drawn(FIGURES, answer)
 
 
-PARTS = Parts(
-    answer_type=ProbeAnswer,
-    screen=_screen,
-    sections=_sections,
-    charts=_charts,
-    rates=read_rates,
-)
+PARTS = Parts(answer_type=ProbeAnswer, screen=_screen, sections=_sections, charts=_charts, rates=read_rates)

@@ -12,8 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from datagen.quantiles import Percentiles
-from dlemu.machine.environment import HostFacts, StorageFacts
-from dlemu.results.answer_files import MeasuredAnswer
+from dlemu.results.answer_files import Answer
+from dlemu.results.parts import MeasuredOn
 
 PROBE = "probe.json"
 
@@ -82,18 +82,13 @@ class ProbeCell(CellSpec):
 
 
 @dataclass(frozen=True, kw_only=True)
-class ProbeAnswer(MeasuredAnswer):
-    """The whole result."""
+class ProbeAnswer(MeasuredOn, Answer):
+    """The whole result; its environment has one host, and the storage of the target."""
 
     target: str
     """Folder or file that was measured."""
     engine: Engine
-    host: HostFacts
-    storage: StorageFacts
     cells: tuple[ProbeCell, ...]
-    issues: tuple[str, ...] = ()
-    started_at: str = ""
-    """ISO 8601 with zone."""
 
 
 def size_name(size_bytes: int) -> str:

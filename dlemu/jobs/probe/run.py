@@ -15,12 +15,13 @@ from datagen.errors import SpaceError, UserError
 from dlemu.jobs.probe.probe_file import probe_file
 from dlemu.jobs.probe.requests import choose_engine, measure_cell
 from dlemu.jobs.probe.result import PROBE, Access, CellSpec, ProbeAnswer, ProbeCell
-from dlemu.machine.environment import describe_folder, describe_host, existing_folder
+from dlemu.machine.environment import StorageFacts, describe_folder, describe_host, existing_folder
 from dlemu.metrics.cache import IN_MEMORY
 from dlemu.metrics.t_interval import MOST_ROUNDS, WINDOW, is_steady
 from dlemu.report.units import size
-from dlemu.results.answer_files import read_answer, save_answer
+from dlemu.results.answer_files import decode_versioned, save_answer
 from dlemu.results.drive import Rate, Rates
+from dlemu.results.parts import Environment
 from dlemu.results.wording import count
 from dlemu.runner.events import Doing, NotSaved, OnEvent, PartMeasured, ignore
 from dlemu.runner.run_folder import check_new, new_folder
@@ -69,8 +70,7 @@ def probe_target(
         complete=False,
         target=target,
         engine=used_engine,
-        host=describe_host(),
-        storage=storage,
+        environment=Environment(hosts=(describe_host(),), storage=storage),
         cells=(),
         started_at=datetime.now(UTC).astimezone().isoformat(timespec="milliseconds"),
     )
@@ -85,7 +85,7 @@ def probe_target(
                 save_answer(folder, PROBE, answer)
             requests = f"{cell.access} {cell.size_bytes / 1024:,.0f} KiB x {cell.in_flight}"
             on_event(PartMeasured(cell, f"{requests}: {cell.mb_per_second:,.1f} MB/s, {cell.iops:,.0f} /s"))
-    issues = tuple(_issues(answer, lacks_fio=engine == "auto" and used_engine == "threads"))
+    issues = tuple(_issues(answer, storage, lacks_fio=engine == "auto" and used_engine == "threads"))
     answer = replace(answer, complete=True, issues=issues)
     try:
         save_answer(folder, PROBE, answer)
@@ -95,8 +95,7 @@ def probe_target(
     return answer, folder
 
 
-def _issues(answer: ProbeAnswer, *, lacks_fio: bool) -> Iterator[str]:
-    storage = answer.storage
+def _issues(answer: ProbeAnswer, storage: StorageFacts, *, lacks_fio: bool) -> Iterator[str]:
     if storage.file_system in IN_MEMORY:
         yield f"{storage.folder} is {storage.file_system}, which is memory: no storage was measured"
     if any(cell.writes and cell.steady is None for cell in answer.cells):
@@ -170,9 +169,7 @@ def _check_direct(path: str) -> None:
 
 def read_rates(folder: str) -> Rates:
     """Return the rates of a probe: random reads as of training, sequential writes as of checkpoints, are preferred."""
-    probe = read_answer(folder, PROBE, ProbeAnswer)
-    assert probe is not None  # the folder is known by its file
-
+    probe = decode_versioned(os.path.join(folder, PROBE), ProbeAnswer)
     rates: dict[str, list[Rate]] = {}
     for cell in probe.cells:
         if min(cell.iops, cell.in_flight, cell.size_bytes) > 0:

@@ -11,7 +11,7 @@ import numpy as np
 from dlemu.config.duration import mean_seconds
 from dlemu.config.schema import Workload
 from dlemu.jobs.training.measured import Facts, exported
-from dlemu.jobs.training.result import TRAINING, Run, read_run
+from dlemu.jobs.training.result import TRAINING, Run
 from dlemu.jobs.training.summary import Metrics, Summary
 from dlemu.jobs.training.wording import screen
 from dlemu.metrics.catalogue import ACCELERATOR, RUN, Catalogue, Metric, declared
@@ -65,16 +65,10 @@ def figures(run: Run) -> JobFigures:
     summary, metrics = run.summary, run.summary.metrics
     limit, steps, whole = summary.limited_by, metrics.steps_per_epoch, run.facts.train_plan.steps_per_epoch
     return JobFigures(
-        kind=summary.kind,
-        workload=summary.workload,
-        accelerator=summary.accelerator,
-        sample_divisor=summary.sample_divisor,
-        ranks=summary.ranks,
+        **summary.head,
         epochs=len(steps),
         cut_steps=steps if any(planned < whole for planned in steps) else None,
         computation_seconds=mean_seconds(run.facts.workload.train.computation_time),
-        verdict=summary.verdict,
-        outcome=summary.outcome,
         limited_by={RUN: limit.what if limit else None},
         threshold_percent=metrics.au_threshold_percent,
         metrics=training_metrics(
@@ -183,7 +177,6 @@ def _host_checks() -> Mapping[str, Any]:
 
 
 PARTS = JobParts(
-    read=read_run,
     answer_type=Summary,
     screen=screen,
     charts=_charts,

@@ -18,9 +18,8 @@ from dlemu.metrics.findings import Code, Finding, Number
 from dlemu.metrics.limit import Limit as Limit
 from dlemu.metrics.loss import Loss as Loss
 from dlemu.metrics.rates import Mean as Mean
-from dlemu.metrics.verdict import PASSED, Outcome
+from dlemu.metrics.verdict import Outcome
 from dlemu.report.units import number
-from dlemu.results.figures import Emulated
 from dlemu.results.parts import StorageSummary
 
 
@@ -176,7 +175,7 @@ LARGER_DATASET = "a dataset on it, larger than every cache on the way"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Summary(Emulated, StorageSummary):
+class Summary(StorageSummary):
     """The result of a training run; complete if every planned step was measured. A rank is an accelerator.
 
     Of a run that was stopped early, as `dlemu size` does once a verdict is certain, only the steps taken were planned.
@@ -204,11 +203,6 @@ class Summary(Emulated, StorageSummary):
     data_folder: str
     telemetry: TelemetrySummary | None = None
     """None if telemetry was not recorded."""
-
-    @property
-    def passed(self) -> bool | None:
-        """None if there is no verdict."""
-        return PASSED.get(self.outcome)
 
     @property
     def au(self) -> Mean | None:

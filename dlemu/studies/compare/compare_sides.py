@@ -64,22 +64,20 @@ def compare(a: Side, b: Side) -> Comparison:
 
 def _compared_side(side: Side, paired: Collection[Settings], about: Conditions) -> ComparedSide:
     unpaired = [(dict(settings), run) for settings, run in side.runs.items() if settings not in paired]
+    texts: dict[str, str] = {}
+    if about.title:  # else the folders of its runs are gone
+        storage = about.environment.storage
+        where = f"{storage.file_system} on {storage.device}" if storage else ""
+        known = {"measured": about.started_at, "storage": where, "devices": ", ".join(about.devices)}
+        texts = {key: text for key, text in known.items() if text} | settings_of(about)
+        texts |= {key.replace("_", " "): text for key, text in about.facts.items()}
     return ComparedSide(
         name=side.name,
         accelerators_fed=side.accelerators_fed,
         may_feed_more=side.may_feed_more,
-        about=_conditions_as_text(about) if about.title else {},
+        about=texts,
         unpaired=tuple(SweepPoint(settings=settings, figures=run) for settings, run in unpaired),
     )
-
-
-def _conditions_as_text(about: Conditions) -> dict[str, str]:
-    texts = {"measured": about.started_at}
-    if about.storage:
-        texts["storage"] = f"{about.storage.file_system} on {about.storage.device}"
-    texts["devices"] = ", ".join(about.devices)
-    texts = {key: text for key, text in texts.items() if text}
-    return texts | settings_of(about) | {key.replace("_", " "): text for key, text in about.facts.items()}
 
 
 def _from_memory(a: Side, b: Side, settings: Settings = ()) -> FromMemory:

@@ -51,8 +51,8 @@ def screen(answer: Comparison, folder: str) -> Screen:
     elif pair is not None and catalogue.feeds_accelerators:
         words = f"dlemu compare workload={pair.a.workload} ranks={pair.a.ranks} drives=FOLDER-A,FOLDER-B --make"
         lines.append(Said("next", words, "runs the same on both, past the page cache"))
-    what = " and ".join(dict.fromkeys(figures.title for figures in shown if figures)) or answer.kind
-    return Screen(title=f"{what}: {first}", lines=lines, notes=answer.issues, folder=folder, table=table)
+    subject = " and ".join(dict.fromkeys(figures.title for figures in shown if figures)) or answer.kind
+    return Screen(title=f"{subject}: {first}", lines=lines, notes=answer.issues, folder=folder, table=table)
 
 
 def _at_edge(side: ComparedSide) -> JobFigures | None:
@@ -136,9 +136,4 @@ def _charts(answer: Comparison, _: str) -> Iterator[tuple[str, Any]]:
     return charts(Point(name, settings, run) for name, settings, run in runs if run)
 
 
-PARTS = Parts(
-    answer_type=Comparison,
-    screen=screen,
-    sections=sections,
-    charts=_charts,
-)
+PARTS = Parts(answer_type=Comparison, screen=screen, sections=sections, charts=_charts)

@@ -62,16 +62,16 @@ def read_sides(folders: Sequence[str], foreign: Foreign | None = None) -> tuple[
 
     Raises UserError when there are not exactly two, or when their jobs are of different kinds.
     """
-    wanted = "wanted two folders of runs, sweeps or searches, or the folder of one sweep over two drives"
+    advice = "wanted two folders of runs, sweeps or searches, or the folder of one sweep over two drives"
     if not all(folders):
-        raise UserError(f"a folder's name is empty, as of a variable of the shell that is not set: {wanted}")
+        raise UserError(f"a folder's name is empty, as of a variable of the shell that is not set: {advice}")
     if len(folders) > 2:
-        raise UserError(f"{len(folders)} names are given, from {folders[0]} to {folders[-1]}: {wanted}")
+        raise UserError(f"{len(folders)} names are given, from {folders[0]} to {folders[-1]}: {advice}")
     sides = [side for folder in folders for side in read_side(folder, foreign)]
     if len(sides) != 2:
         names = ", ".join(side.name for side in sides)
         note = f" ({_INCOMPLETE})" if any(_INCOMPLETE in side.warnings for side in sides) else ""
-        raise UserError(f"{' '.join(folders)}: storages found: {names}{note}; {wanted}")
+        raise UserError(f"{' '.join(folders)}: storages found: {names}{note}; {advice}")
     a, b = sides
     if a.kind != b.kind:
         raise UserError(
@@ -85,12 +85,12 @@ def read_side(folder: str, foreign: Foreign | None = None) -> list[Side]:
 
     A folder that is not dlemu's is read by `foreign`. Raises UserError for a folder that can't be compared.
     """
-    kind, wanted = kind_of(folder), "wanted the folder of a run, sweep or size"
+    kind, advice = kind_of(folder), "wanted the folder of a run, sweep or size"
     if kind is None:
         if not os.path.isdir(folder):
-            raise UserError(f"{folder} is not a folder: {wanted}")
+            raise UserError(f"{folder} is not a folder: {advice}")
         if foreign is None:
-            raise UserError(f"{folder} holds no summary.json written by dlemu, {SWEEP} or {SIZE}: {wanted}")
+            raise UserError(f"{folder} holds no summary.json written by dlemu, {SWEEP} or {SIZE}: {advice}")
         return [side_of_runs(folder, *foreign(folder))]
     if kind.is_job:
         parts, run = kind.load_job(), kind.read(folder)
@@ -100,7 +100,7 @@ def read_side(folder: str, foreign: Foreign | None = None) -> list[Side]:
             return _of_sweep(folder, sweep)
         case SizeAnswer() as search:
             return [_of_search(folder, search)]
-    raise UserError(f"{folder} holds {kind.noun}: {wanted}")
+    raise UserError(f"{folder} holds {kind.noun}: {advice}")
 
 
 def side_of_runs(name: str, runs: Runs, conditions: About | None = None) -> Side:
@@ -183,7 +183,8 @@ def issues_between(a: Side, b: Side, about_a: Conditions, about_b: Conditions) -
     """Yield a sentence for everything but the storage that differs, and the warnings of each side."""
     if os.path.realpath(a.name) == os.path.realpath(b.name):
         yield "A and B are the same folder: they do not differ"
-    devices = [about.storage.device for about in (about_a, about_b) if about.storage and about.storage.device]
+    storages = [about.environment.storage for about in (about_a, about_b)]
+    devices = [storage.device for storage in storages if storage and storage.device]
     if len(devices) > len(set(devices)):
         yield f"A and B are on the same device, {devices[0]}"
     titles = [side.about_run().title or side.workload for side in (a, b)]

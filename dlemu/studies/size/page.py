@@ -75,8 +75,8 @@ def screen(answer: SizeAnswer, folder: str) -> Screen:
     reason = "" if limit.what in ("count", "host") else "".join(limit.evidence[:1])
     lines.append(Said("limit", limit_in_words(answer), reason))
     needs = f"for AU {threshold:g} % {answer.max_accelerators + 1} need {rate(answer.wanted_mb_per_second)}"
-    given = f"the storage gave up to {rate(answer.storage_mb_per_second)}"
-    lines.append(Said("needs", f"{needs}; {given}", "in trials and read probe"))
+    supplied = f"the storage gave up to {rate(answer.storage_mb_per_second)}"
+    lines.append(Said("needs", f"{needs}; {supplied}", "in trials and read probe"))
     advice = limit.advice[:1]
     if full is not None and not full.accelerators and limit.what == "storage" and answer.storage_mb_per_second:
         times = full.mb_per_accelerator * threshold / 100 / answer.storage_mb_per_second
@@ -119,9 +119,4 @@ def _charts(answer: SizeAnswer, _: str) -> Iterator[tuple[str, Any]]:
     return charts(Point(figures.title, {}, figures) for figures in counts)
 
 
-PARTS = Parts(
-    answer_type=SizeAnswer,
-    screen=screen,
-    sections=_sections,
-    charts=_charts,
-)
+PARTS = Parts(answer_type=SizeAnswer, screen=screen, sections=_sections, charts=_charts)

@@ -131,17 +131,17 @@ def _limits(trials: Sequence[Trial]) -> list[Limit]:
     return [trial.limited_by for trial in trials if trial.limited_by]
 
 
-def outcome_of(answer: SizeAnswer, wanted: int) -> Outcome:
-    """Return the outcome of the question whether `wanted` accelerators pass.
+def outcome_of(answer: SizeAnswer, at_least: int) -> Outcome:
+    """Return the outcome of the question whether `at_least` accelerators pass.
 
-    "fail" needs a count of at most `wanted` that was shown to fail. If the search ended because of the host or the
+    "fail" needs a count of at most `at_least` that was shown to fail. If the search ended because of the host or the
     largest count allowed, there is no verdict on the storage.
     """
-    if answer.max_accelerators >= wanted:
+    if answer.max_accelerators >= at_least:
         return "pass"
     if answer.limited_by.what in ("host", "count", *HOST_LIMITS):
         return "no verdict"
-    failed = any(result.passed is False and result.accelerators <= wanted for result in answer.counts)
+    failed = any(result.passed is False and result.accelerators <= at_least for result in answer.counts)
     return "fail" if failed else "undecided"
 
 
@@ -167,8 +167,8 @@ def at_full_size(answer: SizeAnswer, full: FullSize) -> str:
     """Return how many accelerators the storage would feed with samples of full size, as a phrase."""
     threshold = answer.question.threshold_percent
     fed = f"{'at least ' if answer.is_limited_by_host else ''}{_accelerators(answer, full.accelerators)}"
-    needed, given = rate(full.mb_per_accelerator * threshold / 100), rate(answer.storage_mb_per_second)
-    return f"{fed} at real size: for AU {threshold:g} % 1 needs {needed}, and the storage gave {given}"
+    needed, supplied = rate(full.mb_per_accelerator * threshold / 100), rate(answer.storage_mb_per_second)
+    return f"{fed} at real size: for AU {threshold:g} % 1 needs {needed}, and the storage gave {supplied}"
 
 
 def _accelerators(answer: SizeAnswer, number: int) -> str:

@@ -99,9 +99,4 @@ def _results(figures: JobFigures, catalogue: Catalogue) -> list[Cell]:
     return [Line(text, _TONES.get(word, "open"))]
 
 
-PARTS = Parts(
-    answer_type=SweepAnswer,
-    screen=screen,
-    sections=sections,
-    charts=_charts,
-)
+PARTS = Parts(answer_type=SweepAnswer, screen=screen, sections=sections, charts=_charts)

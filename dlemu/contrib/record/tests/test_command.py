@@ -17,7 +17,7 @@ import yaml
 from click.testing import CliRunner
 
 from datagen.errors import DlemuError, UserError
-from dlemu.contrib.record.answer import RECORD, read_record
+from dlemu.contrib.record.answer import RECORD
 from dlemu.contrib.record.command import command
 from dlemu.contrib.record.recording import analyse
 from dlemu.contrib.record.rows import HOOK, ROWS, read_rows
@@ -26,6 +26,7 @@ from dlemu.contrib.record.tests.test_hook import HOOK as HOOK_FILE
 from dlemu.contrib.record.tests.test_hook import JOB
 from dlemu.jobs.training.result import read_run
 from dlemu.metrics.verdict import COMPLETED
+from dlemu.results.kinds import read_result
 from tests.e2e.harness import dlemu
 
 FILES, BATCH, EPOCHS, WORKERS, SKIP = 96, 4, 3, 1, 4
@@ -105,9 +106,8 @@ def test_a_job_becomes_a_recipe_that_names_nobody_and_a_replay_that_is_as_the_jo
     ended = dlemu("record", *options, "--", sys.executable, JOB, *words, cwd=tmp_path)
     assert ended.status in COMPLETED, ended.err  # whether it keeps its pace is this host's affair
     assert "trained" in ended.err.splitlines(), "the job's own words are on the terminal"
-    found, sizes = read_record(str(answer)), [path.stat().st_size for path in data.iterdir()]
+    found, sizes = read_result(str(answer)), [path.stat().st_size for path in data.iterdir()]
     recording, dataset, replay = found.recording, found.data, found.replays[-1]
-    assert dataset is not None
     assert (dataset.files, dataset.bytes, dataset.format) == (FILES, sum(sizes), "npy")
     assert [path.stat().st_mtime_ns for path in data.iterdir()] == times
 

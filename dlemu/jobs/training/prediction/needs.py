@@ -18,12 +18,12 @@ from dlemu.config.overrides import take_word
 from dlemu.config.schema import Storage, Workload
 from dlemu.config.workload_files import read_plain
 from dlemu.jobs.training.prediction.calibration import requests_of
-from dlemu.metrics.demand import demand
-from dlemu.metrics.verdict import Outcome
+from dlemu.metrics.demand import demand, sample_divisor
 from dlemu.report.screen import Said, Screen
 from dlemu.report.table import Table, columns
 from dlemu.results.answer_files import Answer, save_answer
 from dlemu.results.kinds import Parts
+from dlemu.results.parts import Emulated, Judged
 from dlemu.results.wording import count
 from dlemu.runner.prediction_request import PredictionRequest
 from dlemu.runner.run_folder import check_new, new_folder
@@ -54,11 +54,9 @@ PORT_GB_PER_SECOND = {100: 12.5, 400: 50.0}
 
 
 @dataclass(frozen=True, kw_only=True)
-class Needs:
+class Needs(Emulated):
     """What a job needs of its storage, or all jobs together. 1 GB = 1e9 bytes."""
 
-    workload: str
-    accelerator: str = ""
     accelerators: int = 0
     nodes: int = 0
     read_gb_per_second: float = 0.0
@@ -89,7 +87,7 @@ class Needs:
 
 
 @dataclass(frozen=True, kw_only=True)
-class NeedsAnswer(Answer):
+class NeedsAnswer(Judged, Answer):
     """What jobs need that run at the same time: needs.json, from `dlemu predict` without a storage."""
 
     overrides: tuple[str, ...] = ()
@@ -99,11 +97,6 @@ class NeedsAnswer(Answer):
     nvidia_class: NvidiaClass
     times_class: float
     """The larger of reads and writes, relative to that class, or to the best."""
-
-    @property
-    def outcome(self) -> Outcome:
-        """Always `pass`: there is no threshold."""
-        return "pass"
 
 
 def needs(source: Sequence[str] | Workload, request: PredictionRequest) -> tuple[NeedsAnswer, str, Workload] | None:
@@ -173,7 +166,8 @@ def _needs_of(workload: Workload, request: PredictionRequest) -> Needs:
     stall = min(WATCHDOG_SECONDS, seconds * LOST_PERCENT / (100 - LOST_PERCENT))
     of_job = Needs(
         workload=workload.model.name,
-        accelerator=workload.accelerator,
+        accelerator=workload.accelerator or None,
+        sample_divisor=sample_divisor(workload),
         accelerators=ranks,
         nodes=nodes,
         checkpoint_gb=saved_gb,
@@ -202,10 +196,13 @@ def _needs_of(workload: Workload, request: PredictionRequest) -> Needs:
 
 def _sum_of(jobs: Sequence[Needs]) -> Needs:
     values = {field.name: [getattr(job, field.name) for job in jobs] for field in fields(Needs)}
-    sums = {name: sum(numbers) for name, numbers in values.items() if name not in ("workload", "accelerator")}
+    emulated = [values.pop(field.name) for field in fields(Emulated)]
+    sums = {name: sum(numbers) for name, numbers in values.items()}
     sums["checkpoint_minutes"] = min(values["checkpoint_minutes"])
     sums["first_step_seconds"] = max(values["first_step_seconds"])
-    return Needs(workload=" + ".join(values["workload"]), accelerator=jobs[0].accelerator, **sums)
+    workloads, accelerators, divisors = emulated
+    divisor = divisors[0] if len(set(divisors)) == 1 else None
+    return Needs(workload=" + ".join(workloads), accelerator=accelerators[0], sample_divisor=divisor, **sums)
 
 
 def _nvidia_class(total: Needs) -> tuple[NvidiaClass, float]:

@@ -9,17 +9,17 @@ from dataclasses import dataclass
 from typing import Literal
 
 from dlemu.jobs.training.prediction.calibration import Curve
-from dlemu.metrics.findings import Finding, LimitedBy
+from dlemu.metrics.findings import LimitedBy
 from dlemu.metrics.limit import What
 from dlemu.metrics.verdict import Outcome
 from dlemu.report.any_run import listed
 from dlemu.report.screen import Said, Screen, rate
 from dlemu.report.table import Tone
 from dlemu.report.units import with_uncertainty
-from dlemu.results.answer_files import Answer, read_answer
-from dlemu.results.figures import Emulated
 from dlemu.results.kinds import Parts
+from dlemu.results.parts import Target
 from dlemu.results.wording import scaled
+from dlemu.runner.prediction_request import Predicted
 
 PREDICT = "predict.json"
 PREDICTED = "predicted"
@@ -49,15 +49,21 @@ class SimulatedFigures:
 
 
 @dataclass(frozen=True, kw_only=True)
-class PredictedCount(SimulatedFigures):
-    """The prediction for one number of accelerators."""
+class Attempt:
+    """One number of accelerators."""
 
     accelerators: int
+    passed: bool | None
+    """None while the verdict is open: the threshold is inside the interval."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class PredictedCount(SimulatedFigures, Attempt):
+    """The prediction for one number of accelerators, which passes or fails by `metric.verdict`."""
+
     au_interval_percent: Interval
     au_sustained_interval_percent: Interval
     samples_per_second_interval: Interval
-    passed: bool | None
-    """By `metric.verdict`; None where the threshold is within the interval."""
     null_au_percent: float
     """By the null model: N accelerators share the storage's highest throughput X, and nothing else matters.
 
@@ -68,17 +74,17 @@ class PredictedCount(SimulatedFigures):
 
 
 @dataclass(frozen=True, kw_only=True)
-class PredictionQuestion(Emulated):
+class PredictionQuestion(Target):
     """What was to be predicted."""
 
     hosts: int = 1
-    verdict: str = "sustained"
+    verdict: Literal["sustained", "au", "rules"] = "sustained"
     """`metric.verdict`: which AU is compared with the threshold."""
     threshold_percent: float = 90.0
 
 
 @dataclass(frozen=True, kw_only=True)
-class Prediction(Answer):
+class Prediction(Predicted):
     """The answer."""
 
     question: PredictionQuestion
@@ -98,17 +104,12 @@ class Prediction(Answer):
     """Why no more were tried; None where the search found some that fail."""
     counts: tuple[PredictedCount, ...]
     """Every number of accelerators that was simulated completely, smallest first."""
-    source: str
-    """What the speed of the storage is from, and what others are assumed to take of it, as a phrase."""
     curve: Curve
     """What the whole storage delivers to so many readers."""
     saturated: bool
     """The storage was at its limit; otherwise it may give more than the curve says."""
     half_width_percent: float
     """Half width of the curve's 95 % interval, as far as the measurement itself shows."""
-    issues: tuple[str, ...] = ()
-    """What restricts the meaning of the prediction, as sentences: `findings`, and notes."""
-    findings: tuple[Finding, ...] = ()
 
     @property
     def shown(self) -> PredictedCount:
@@ -157,11 +158,6 @@ def _passing(answer: Prediction) -> str:
     return f"{passing}; {no_more}" if no_more else passing
 
 
-def read_prediction(folder: str) -> Prediction | None:
-    """Return the prediction in a folder, None if there is none; raises UserError for a damaged one."""
-    return read_answer(folder, PREDICT, Prediction)
-
-
 _SHOWN_COUNTS = 3  # lines for numbers of accelerators: about those around the largest that passes
 _VERDICTS = {True: "pass", False: "fail", None: "too close to call"}
 _TONES: dict[bool | None, Tone] = {True: "good", False: "bad", None: "open"}
@@ -199,7 +195,6 @@ def _title(answer: Prediction) -> str:
 
 
 PARTS = Parts(
-    read=read_prediction,
     answer_type=Prediction,
     screen=_screen,
     sections=lambda answer, _: (

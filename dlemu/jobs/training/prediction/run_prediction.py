@@ -27,13 +27,13 @@ from dlemu.jobs.training.prediction.calibration import (
 from dlemu.jobs.training.prediction.from_reads import calibrate_from_levels, calibrate_from_run
 from dlemu.jobs.training.prediction.from_times import ForeignRun, calibrate_from_times
 from dlemu.jobs.training.prediction.make_prediction import MOST, predict
-from dlemu.jobs.training.prediction.prediction import PREDICT, Prediction, read_prediction
+from dlemu.jobs.training.prediction.prediction import PREDICT, Prediction
 from dlemu.jobs.training.result import read_run
 from dlemu.machine.cgroup_limits import cpu_limit
 from dlemu.metrics.demand import row_group_reads
 from dlemu.metrics.verdict import HOST_LIMITS
 from dlemu.results import CONFIG
-from dlemu.results.answer_files import decode_untrusted, save_answer, to_json
+from dlemu.results.answer_files import decode_untrusted, read_answer, save_answer, to_json
 from dlemu.results.drive import nothing_left
 from dlemu.results.wording import count
 from dlemu.runner.events import OnEvent, PartMeasured, ignore
@@ -193,7 +193,7 @@ class Known:
 
 def read_known(folder: str, read_foreign: ReadForeign | None = None) -> Known:
     """Return calibration and settings from the folder of a run or of an earlier prediction; raises UserError."""
-    if read_prediction(folder) is not None:
+    if read_answer(folder, PREDICT, Prediction) is not None:
         calibration = decode_untrusted(os.path.join(folder, CALIBRATION), Calibration)
         return Known(calibration=calibration, workload=load_received(os.path.join(folder, CONFIG)))
     foreign = read_foreign(folder) if read_foreign is not None else None
