@@ -50,11 +50,6 @@ def test_a_dataset_is_made_verified_and_trained_on_in_a_bucket(s3: S3, tmp_path:
     assert SECRET_KEY.encode() not in left
 
 
-@pytest.fixture(scope="module")
-def filled(s3: S3, tmp_path_factory: pytest.TempPathFactory) -> S3:
-    """A bucket with a dataset in data/shared."""
-    dlemu("datagen", *on_bucket(s3, tmp_path_factory.mktemp("made"))).assert_ended(0)
-    return s3
 
 
 def on_bucket(server: S3, folder: Path, *changes: str) -> list[str]:
@@ -88,23 +83,6 @@ def test_checkpoints_are_uploaded_and_read_back(s3: S3, tmp_path: Path) -> None:
     assert again.status == 0, again.err
 
 
-@pytest.mark.slow
-def test_a_run_over_https_trusts_what_it_is_told_to(tmp_path: Path) -> None:
-    if why_no_rclone():
-        pytest.skip(why_no_rclone())
-    certificates = make_certificates(tmp_path / "certificates")
-    around: dict[str, Any] = KEYS | {"SSL_CERT_FILE": "", "REQUESTS_CA_BUNDLE": ""}
-    trusting: dict[str, Any] = around | {"AWS_CA_BUNDLE": str(certificates.authority)}
-    with rclone_server(tmp_path / "served", certificates) as server:
-        words = on_bucket(server, tmp_path / "run")
-        for command in ("datagen", "train"):
-            ended = dlemu(command, *words, **trusting)
-            assert ended.status == 0 or (command == "train" and ended.ran), ended.err
-        around |= {"AWS_CA_BUNDLE": str(make_certificates(tmp_path / "other").authority)}
-        refused = dlemu("train", *on_bucket(server, tmp_path / "refused"), **around)
-        assert refused.status == 2
-        assert refused.err.count("\n") == 1
-        assert "its certificate is not trusted" in refused.err
 
 
 def trained_on(server: Any, folder: Path, *settings: str) -> Ended:

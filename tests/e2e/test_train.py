@@ -49,10 +49,6 @@ def test_the_folder_holds_everything_and_nothing_half_done(run: Path) -> None:
     assert (run / "dlio" / "2_output.json").exists()
 
 
-def test_the_headline_can_be_recomputed_from_the_steps(run: Path) -> None:
-    rows, metrics = steps(run), summary(run)["metrics"]
-    assert au_percent(kept_rows(rows, 1, 0)) == pytest.approx(metrics["au_percent"]["mean"], abs=1e-12)
-    assert au_percent(rows) == pytest.approx(metrics["au_whole_percent"]["mean"], abs=1e-12)
 
 
 def test_the_columns_add_up_for_every_rank(run: Path) -> None:
