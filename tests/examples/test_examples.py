@@ -21,7 +21,7 @@ from dlemu import __version__
 from dlemu.metrics.verdict import COMPLETED
 from tests.cli_runs import SMALL
 from tests.doc_blocks import ROOT
-from tests.test_doc_commands import command_of, composed, options
+from tests.test_doc_commands import command_of, composed
 from tests.test_wheel import SOURCES
 
 EXAMPLES, CONTAINER = ROOT / "examples", ROOT / "container"
@@ -93,7 +93,7 @@ def test_commands_of_the_examples_are_understood() -> None:
     for text in texts:
         words = shlex.split(text)[1:]
         command, rest = command_of(words)
-        assert {word for word in rest if word.startswith("--")} <= options(command), text
+        command.make_context(words[0], list(rest))
         assert "--make" not in rest or "--yes" in rest, "nobody answers in a batch job"
         composed(words[0], rest, text)
 
