@@ -14,7 +14,7 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from functools import partial
 from typing import BinaryIO, Literal
@@ -80,6 +80,10 @@ class Behaviour:
     """Keys that are listed below `PREFIX/train/` without being there."""
     listed_bytes: int = 1
     """What is said of their size."""
+
+
+Answer = tuple[int, dict[str, str], bytes | memoryview]
+"""Status, headers and body."""
 
 
 class ObjectServer:
@@ -154,17 +158,11 @@ class ObjectServer:
         body = lines.read(int(headers.get("content-length", "0")))
         path, _, query = first[1].partition("?")
         bucket, _, key = unquote(path).lstrip("/").partition("/")
+        asked = {"method": first[0], "bucket": bucket, "key": key, "headers": headers}
+        values = dict(parse_qsl(query, keep_blank_values=True))
         with self._lock:
-            request = Request(
-                number=len(self.requests) + 1,
-                method=first[0],
-                bucket=bucket,
-                key=key,
-                query=dict(parse_qsl(query, keep_blank_values=True)),
-                headers=headers,
-            )
+            request = Request(number=len(self.requests) + 1, query=values, **asked)
             self.requests.append(request)
-        with self._lock:
             self._in_flight += 1
             self.most_in_flight = max(self.most_in_flight, self._in_flight)
         if self.behaviour.latency_seconds:
@@ -172,38 +170,33 @@ class ObjectServer:
         with self._lock:
             self._in_flight -= 1
         fault = self.behaviour.fault(request) if self.behaviour.fault else None
-        return self._send(connection, request, *self._made(request, body, fault), fault)
+        return self._send(connection, request, self._made(request, body, fault), fault)
 
-    def _made(self, request: Request, body: bytes, fault: Fault | None) -> tuple[int, dict[str, str], memoryview]:
-        """Return status, headers and body of an answer."""
+    def _made(self, request: Request, body: bytes, fault: Fault | None) -> Answer:
         if fault is not None and fault.kind == "error":
             return fault.status, fault.headers, _error(fault.code)
         if fault is not None and fault.kind == "body":
-            return fault.status, fault.headers, memoryview(fault.body)
+            return fault.status, fault.headers, fault.body
         if request.method in ("GET", "HEAD") and request.key:
             return self._object(request)
         if request.method == "GET":
-            return (
-                200,
-                {},
-                memoryview((self._uploads() if "uploads" in request.query else self._list(request)).encode()),
-            )
-        if request.method == "DELETE":
-            if "uploadId" in request.query:
-                self.uploads.pop(request.query["uploadId"], None)
-            else:
-                self.objects.pop(request.key, None)
-                self.metadata.pop(request.key, None)
-            return 204, {}, memoryview(b"")
-        return self._stored(request, body)
+            return 200, {}, (self._uploads() if "uploads" in request.query else self._list(request)).encode()
+        if request.method != "DELETE":
+            return self._stored(request, body)
+        if "uploadId" in request.query:
+            self.uploads.pop(request.query["uploadId"], None)
+        else:
+            self.objects.pop(request.key, None)
+            self.metadata.pop(request.key, None)
+        return 204, {}, b""
 
     def _size(self, key: str) -> int:
         return len(self.objects[key]) if key in self.objects else self.behaviour.listed_bytes
 
-    def _object(self, request: Request) -> tuple[int, dict[str, str], memoryview]:
+    def _object(self, request: Request) -> Answer:
         data = self.objects.get(request.key)
         if data is None and request.method == "HEAD" and self.behaviour.listed_keys and "/train/" in request.key:
-            return 200, {"Content-Length": str(self.behaviour.listed_bytes)}, memoryview(b"")
+            return 200, {"Content-Length": str(self.behaviour.listed_bytes)}, b""
         if data is None:
             return 404, {}, _error("NoSuchKey")
         etag = _etag(data)
@@ -220,7 +213,7 @@ class ObjectServer:
         end = min(end, size - 1)
         return 206, about | {"Content-Range": f"bytes {begin}-{end}/{size}"}, view[begin : end + 1]
 
-    def _stored(self, request: Request, body: bytes) -> tuple[int, dict[str, str], memoryview]:
+    def _stored(self, request: Request, body: bytes) -> Answer:
         digest = request.headers.get("x-amz-content-sha256", "")
         if len(digest) == 64 and digest != hashlib.sha256(body).hexdigest():
             return 400, {}, _error("XAmzContentSHA256Mismatch")
@@ -229,26 +222,24 @@ class ObjectServer:
         if "uploads" in query:
             number = f"upload-{request.number}"
             self.uploads[number] = Upload(key=request.key, metadata=metadata)
-            return 200, {}, memoryview(f"<R><UploadId>{number}</UploadId></R>".encode())
+            return 200, {}, f"<R><UploadId>{number}</UploadId></R>".encode()
         upload = self.uploads.get(query.get("uploadId", ""))
         if "uploadId" in query and upload is None:
             return 404, {}, _error("NoSuchUpload")
         answer = b""
         if upload is not None and "partNumber" in query:
             upload.parts[int(query["partNumber"])] = body
-            return 200, {"ETag": _etag(body)}, memoryview(b"")
+            return 200, {"ETag": _etag(body)}, b""
         if upload is not None:
             del self.uploads[query["uploadId"]]
             body, metadata = b"".join(upload.parts[number] for number in sorted(upload.parts)), upload.metadata
             answer = b"<CompleteMultipartUploadResult></CompleteMultipartUploadResult>"
         self.objects[request.key], self.metadata[request.key] = bytes(body), metadata
-        return 200, {"ETag": _etag(body)}, memoryview(answer)
+        return 200, {"ETag": _etag(body)}, answer
 
     def _uploads(self) -> str:
-        listed = "".join(
-            f"<Upload><Key>{escape(upload.key)}</Key><UploadId>{number}</UploadId></Upload>"
-            for number, upload in self.uploads.items()
-        )
+        form = "<Upload><Key>{}</Key><UploadId>{}</UploadId></Upload>"
+        listed = "".join(form.format(escape(upload.key), number) for number, upload in self.uploads.items())
         return f"<ListMultipartUploadsResult>{listed}</ListMultipartUploadsResult>"
 
     def _list(self, request: Request) -> str:
@@ -256,9 +247,8 @@ class ObjectServer:
         begin = int(request.query.get("continuation-token", "0"))
         total = self.behaviour.listed_keys
         if total and prefix.endswith("/train/"):
-            names = [
-                f"{prefix}img_{n:0{len(str(total))}}_of_{total}.npz" for n in range(begin, min(begin + most, total))
-            ]
+            width, numbers = len(str(total)), range(begin, min(begin + most, total))
+            names = [f"{prefix}img_{number:0{width}}_of_{total}.npz" for number in numbers]
             folders: list[str] = []
         else:
             there = [f"{prefix}train/x"] if total else self.objects
@@ -276,24 +266,16 @@ class ObjectServer:
         if encoding:
             page += f"<EncodingType>{encoding}</EncodingType>"
             text = partial(quote_plus, safe="/")
-        contents = "".join(
-            f"<Contents><Key>{text(name)}</Key><Size>{self._size(name)}</Size>{_LISTED}</Contents>" for name in names
-        )
-        prefixes = "".join(f"<CommonPrefixes><Prefix>{text(name)}</Prefix></CommonPrefixes>" for name in folders)
-        truncated = str(more).lower()
-        page += f"<IsTruncated>{truncated}</IsTruncated>{token}{contents}{prefixes}"
+        page += f"<IsTruncated>{str(more).lower()}</IsTruncated>{token}"
+        for name in names:
+            page += f"<Contents><Key>{text(name)}</Key><Size>{self._size(name)}</Size>{_LISTED}</Contents>"
+        for name in folders:
+            page += f"<CommonPrefixes><Prefix>{text(name)}</Prefix></CommonPrefixes>"
         return f"<ListBucketResult>{page}</ListBucketResult>"
 
-    def _send(
-        self,
-        connection: socket.socket,
-        request: Request,
-        status: int,
-        headers: dict[str, str],
-        body: memoryview,
-        fault: Fault | None,
-    ) -> bool:
-        kind = fault.kind if fault is not None else ""
+    def _send(self, connection: socket.socket, request: Request, answer: Answer, fault: Fault | None) -> bool:
+        status, headers, whole = answer
+        body, kind = memoryview(whole), fault.kind if fault is not None else ""
         if kind == "drop":
             return False
         if kind == "hang":
@@ -342,19 +324,12 @@ class ObjectServer:
             time.sleep(wait)
 
 
-@contextlib.contextmanager
-def object_server(behaviour: Behaviour | None = None) -> Iterator[ObjectServer]:
-    """Serve for the time of a block."""
-    with ObjectServer(behaviour) as server:
-        yield server
-
-
 def _etag(data: bytes) -> str:
     return f'"{len(data):x}-{hash(data[:4096]) & 0xFFFFFFFF:x}"'
 
 
-def _error(code: str) -> memoryview:
-    return memoryview(f"<?xml version='1.0'?><Error><Code>{code}</Code><Message>as asked</Message></Error>".encode())
+def _error(code: str) -> bytes:
+    return f"<?xml version='1.0'?><Error><Code>{code}</Code><Message>as asked</Message></Error>".encode()
 
 
 def main() -> int:
@@ -364,12 +339,8 @@ def main() -> int:
     parser.add_argument("--latency-ms", type=float, default=0.0)
     parser.add_argument("--listed-keys", type=int, default=0)
     asked = parser.parse_args()
-    behaviour = Behaviour(
-        bytes_per_second=1e6 * asked.mb_per_second,
-        latency_seconds=asked.latency_ms / 1000,
-        listed_keys=asked.listed_keys,
-    )
-    with object_server(behaviour) as server:
+    speed = {"bytes_per_second": 1e6 * asked.mb_per_second, "latency_seconds": asked.latency_ms / 1000}
+    with ObjectServer(Behaviour(listed_keys=asked.listed_keys, **speed)) as server:
         print(server.endpoint, flush=True)
         sys.stdin.read()
     return 0
