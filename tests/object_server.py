@@ -17,7 +17,7 @@ import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from functools import partial
-from typing import BinaryIO, Literal
+from typing import Any, BinaryIO, Literal
 from urllib.parse import parse_qsl, quote_plus, unquote
 from xml.sax.saxutils import escape
 
@@ -158,10 +158,10 @@ class ObjectServer:
         body = lines.read(int(headers.get("content-length", "0")))
         path, _, query = first[1].partition("?")
         bucket, _, key = unquote(path).lstrip("/").partition("/")
-        asked = {"method": first[0], "bucket": bucket, "key": key, "headers": headers}
-        values = dict(parse_qsl(query, keep_blank_values=True))
+        target: dict[str, Any] = {"method": first[0], "bucket": bucket, "key": key}
+        target |= {"query": dict(parse_qsl(query, keep_blank_values=True)), "headers": headers}
         with self._lock:
-            request = Request(number=len(self.requests) + 1, query=values, **asked)
+            request = Request(number=len(self.requests) + 1, **target)
             self.requests.append(request)
             self._in_flight += 1
             self.most_in_flight = max(self.most_in_flight, self._in_flight)

@@ -11,9 +11,9 @@ import pytest
 import yaml
 
 from dlemu.metrics.verdict import COMPLETED
-from tests.e2e.harness import Ended, dlemu, small_run, start, until, wait
+from tests.e2e.harness import Ended, dlemu, small_run, start, until, wait, without
 from tests.e2e.test_checkpoints import WORKLOAD
-from tests.object_stores import KEYS, fault, own_server, upload_of_others
+from tests.object_stores import KEYS, S3, fault, own_server, upload_of_others
 
 pytestmark = pytest.mark.slow
 SAVED = "saved/llama"
@@ -33,16 +33,7 @@ class Others:
     def put(self, *more: str) -> None:
         """Put objects below each prefix there is, and `more`, and begin uploads to each key there is."""
         ours = [key for key in self._server.objects if key not in self._objects]
-        folders = {
-            "",
-            "data/",
-            "data/set/",
-            "data/set/train/",
-            "data/set/valid/",
-            "saved/",
-            f"{SAVED}/",
-            *more,
-        }
+        folders = {"", "data/", "data/set/", "data/set/train/", "data/set/valid/", "saved/", f"{SAVED}/", *more}
         for key in ours:
             folders.update(key[: at + 1] for at, character in enumerate(key) if character == "/")
         for folder in sorted(folders):
@@ -80,20 +71,16 @@ def settings_of(server: Any, folder: Path, *changes: str) -> list[str]:
     small = small_run(
         folder,
         Path("data/set"),
-        "storage.storage_type=s3",
-        "storage.storage_root=bucket",
-        f"storage.storage_options.endpoint_url={server.endpoint}",
+        *S3(server.endpoint, folder).settings,
         "dataset.format=npz",
         f"dataset.num_files_train={FILES}",
         f"dataset.record_length_bytes={MEGABYTES}000000",
         "dataset.record_length_bytes_stdev=0",
         "reader.batch_size=1",
         "reader.read_threads=1",
-        "metric.ceiling_seconds=0",
         "metric.scaling_seconds=0",
     )
-    given = {change.partition("=")[0] for change in changes}
-    return [word for word in small if word.partition("=")[0] not in {"ranks", *given}] + ["ranks=1", *changes]
+    return [*without(small, "ranks", *(change.partition("=")[0] for change in changes)), "ranks=1", *changes]
 
 
 def run(*words: str) -> Ended:
@@ -199,7 +186,7 @@ def test_checkpoints_are_written_beside_what_others_have(server: Any, tmp_path: 
 
 def test_studies_leave_what_others_have(server: Any, tmp_path: Path) -> None:
     words = settings_of(server, tmp_path / "none", "dataset.num_files_train=420", "dataset.record_length_bytes=1000")
-    words = [word for word in words if not word.startswith(("output.folder", "ranks"))]
+    words = without(words, "output.folder", "ranks")
     others = Others(server)
     others.put()
     assert run("datagen", *words).status == 0

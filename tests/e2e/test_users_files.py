@@ -5,17 +5,14 @@ from __future__ import annotations
 import os
 import shutil
 import signal
-import subprocess
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
-import numpy as np
 import pytest
-from PIL import Image
 
-from tests.e2e.harness import DLEMU, DLIO, Ended, dlemu, small_run, start, until, wait
-from tests.fuzzing.ends import commands, has_traceback
+from tests.e2e.harness import DLIO, Ended, dlemu, small_run, start, until, wait, without
+from tests.fuzzing.ends import commands, has_traceback, make_inputs
 from tests.goldens.render import RESULTS
 from tests.parts import of_parts
 from tests.users_files import UsersFiles
@@ -47,22 +44,14 @@ STUDIES = ("size", *of_parts("MANY_RUNS"))
 def everything(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Command]:
     """Command lines for a folder of results; whatever else they make begins with its name."""
     top = tmp_path_factory.mktemp("sources")
-    data, images, arrays = top / "data", top / "images", top / "arrays"
-    subprocess.run([DLEMU, "datagen", *small_run(top / "none", data)], check=True, capture_output=True)
-    images.mkdir()
-    arrays.mkdir()
-    for number in range(12):
-        Image.effect_noise((60, 40), 50 + number).save(images / f"{number}.png")
-        np.save(arrays / f"{number}.npy", np.zeros(5000, np.uint8))
+    make_inputs(top, 12, (60, 40))
 
     def dlio(folder: Path) -> list[str]:
-        few = [word for word in small_run(folder, data) if not word.startswith(("workload", "output.", "ranks"))]
-        few = [f"++workload.{word}" for word in few if word.split(".")[0] in ("dataset", "reader", "train")]
-        return [DLIO, "workload=unet3d_v100", *few, "++workload.dataset.format=npz", f"++hydra.run.dir={folder}"]
+        few = without(small_run(folder, top / "data", "dataset.format=npz"), "workload", "output", "ranks", "metric")
+        return [DLIO, "workload=unet3d_v100", *(f"++workload.{word}" for word in few), f"++hydra.run.dir={folder}"]
 
-    named = commands(top)
     more = {name: partial(words, top) for name, words in of_parts("MORE_COMMANDS").items()}
-    return named | more | {"dlio": dlio}
+    return commands(top) | more | {"dlio": dlio}
 
 
 def test_every_command_that_fuzzing_ends_is_tried(everything: dict[str, Command]) -> None:

@@ -31,7 +31,7 @@ from PIL import Image
 
 import dlemu
 from dlemu.metrics.verdict import COMPLETED
-from tests.e2e.harness import DLEMU, MPIRUN, PYTORCH, small_run
+from tests.e2e.harness import CEILING, DLEMU, MPIRUN, PYTORCH, small_run, without
 from tests.parts import of_parts
 from tests.report.folders import write_run
 from tests.shared_memory import left_in_memory, shared_memory
@@ -43,7 +43,7 @@ MOST_SECONDS, MOST_SECONDS_IN_ALL = 150.0, 1200.0
 """Far beyond `timeout_seconds` and what any of the commands takes; with the time in which others had the cores."""
 LEFT_SECONDS = 30.0
 _TIMEOUT = "timeout_seconds=30"
-_QUICK = ("metric.scaling_seconds=0", _TIMEOUT)
+_QUICK = (CEILING, "metric.scaling_seconds=0", _TIMEOUT)
 _CACHED_RANK = ("ranks=1", "metric.cached=true")
 _SIGNALS = (signal.SIGKILL,) * 4 + (signal.SIGSEGV, signal.SIGTERM)
 _WHOLE = (signal.SIGINT, signal.SIGTERM, signal.SIGKILL)
@@ -92,7 +92,7 @@ def commands(sources: Path) -> dict[str, Command]:
         return lambda folder: [DLEMU, "train", *small_run(folder, data, *_QUICK, *changes)]
 
     def without_ranks(folder: Path, *changes: str) -> list[str]:
-        return [word for word in small_run(folder, data, *_QUICK, *changes) if not word.startswith("ranks=")]
+        return without(small_run(folder, data, *_QUICK, *changes), "ranks")
 
     def saves(folder: Path) -> list[str]:
         return [
@@ -116,7 +116,7 @@ def commands(sources: Path) -> dict[str, Command]:
         return [DLEMU, "size", *one, "metric.cached=true", "--most", "1", "--trial-seconds", "4"]
 
     def together(folder: Path) -> list[str]:
-        reads = [word for word in without_ranks(folder, "metric.ceiling_seconds=0") if not word.startswith("output.")]
+        reads = without(without_ranks(folder, "metric.ceiling_seconds=0"), "output")
         jobs = shlex.join(["train", *reads, "ranks=1"]), shlex.join(["checkpoint", *saves(folder)])
         return [DLEMU, "together", *jobs, "--no-report", "--output", str(folder)]
 
@@ -147,17 +147,21 @@ def readings(sources: Path) -> dict[str, Command]:
     }
 
 
+def make_inputs(folder: Path, number: int, pixels: tuple[int, int]) -> None:
+    """Make a dataset, pictures and arrays in a folder."""
+    subprocess.run([DLEMU, "datagen", *small_run(folder, folder / "data")], check=True, capture_output=True)
+    for name in ("images", "arrays"):
+        (folder / name).mkdir()
+    for one in range(number):
+        Image.effect_noise(pixels, 50 + one).save(folder / "images" / f"{one}.png")
+        np.save(folder / "arrays" / f"{one}.npy", np.zeros(5000 + 10 * one, np.uint8))
+
+
 def made_sources(folder: Path, only: Sequence[str] = ()) -> dict[str, Command]:
     """Make data and results in a folder; return the commands of these names, or all where none is named."""
     sources = folder / "sources"
-    data, images, arrays, run = (sources / name for name in ("data", "images", "arrays", "run"))
-    subprocess.run([DLEMU, "datagen", *small_run(folder / "none", data)], check=True, capture_output=True)
-    images.mkdir()
-    arrays.mkdir()
-    for number in range(60):
-        Image.effect_noise((300, 200), 50 + number).save(images / f"{number}.png")
-        np.save(arrays / f"{number}.npy", np.zeros(5000 + 10 * number, np.uint8))
-    write_run(run)
+    make_inputs(sources, 60, (300, 200))
+    write_run(sources / "run")
     for name, whole in of_parts("SOURCES").items():
         shutil.copytree(whole, sources / name)
     there = commands(sources) | readings(sources)
