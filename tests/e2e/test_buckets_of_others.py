@@ -8,11 +8,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 
 from dlemu.metrics.verdict import COMPLETED
 from tests.e2e.harness import Ended, dlemu, small_run, start, until, wait, without
-from tests.e2e.test_checkpoints import WORKLOAD
+from tests.e2e.test_checkpoints import workload as workload
 from tests.object_stores import KEYS, S3, fault, own_server, upload_of_others
 
 pytestmark = pytest.mark.slow
@@ -156,15 +155,10 @@ def test_objects_of_others_where_the_dataset_is_to_be_are_refused_and_stay(serve
     assert server.objects == {"data/set/train/img_0_of_9.npz": b"of others"}
 
 
-def test_checkpoints_are_written_beside_what_others_have(server: Any, tmp_path: Path) -> None:
-    (tmp_path / "configs" / "workload").mkdir(parents=True)
-    folder = {"checkpoint": WORKLOAD["checkpoint"] | {"checkpoint_folder": SAVED}}  # type: ignore[operator]
-    large = {"model": WORKLOAD["model"] | {"transformer": {"vocab_size": 24_000, "hidden_size": 128,  # type: ignore[operator]
-             "ffn_hidden_size": 128, "num_attention_heads": 4}}}  # fmt: skip
-    (tmp_path / "configs" / "workload" / "small.yaml").write_text(yaml.safe_dump(WORKLOAD | folder | large))
-    bucket = [word for word in settings_of(server, tmp_path) if word.startswith("storage.")]
-    words = ["workload=small", "-cd", str(tmp_path / "configs"), "ranks=1", *bucket, "output.report=false"]
-    words += ["checkpoint.num_checkpoints_write=2", "checkpoint.keep_last=1"]
+def test_checkpoints_are_written_beside_what_others_have(server: Any, workload: Path, tmp_path: Path) -> None:
+    words = [f"workload={workload}", "ranks=1", *S3(server.endpoint, tmp_path).settings, "output.report=false"]
+    words += [f"model.transformer.{key}" for key in ("vocab_size=24000", "hidden_size=128", "ffn_hidden_size=128")]
+    words += [f"checkpoint.{key}" for key in (f"checkpoint_folder={SAVED}", "num_checkpoints_write=2", "keep_last=1")]
     others = Others(server)
     others.put()
     for round_number in range(2):

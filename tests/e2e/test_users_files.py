@@ -156,28 +156,6 @@ def test_a_figure_of_others_is_not_replaced(tmp_path: Path) -> None:
     assert (tmp_path / "figures" / own.name).read_text() == "of the user"
 
 
-@pytest.mark.parametrize("what", ["train", "checkpoint", "datagen", "sweep", *of_parts("WRONG")])
-def test_a_usage_error_touches_nothing(what: str, everything: dict[str, Command], tmp_path: Path) -> None:
-    theirs, folder = UsersFiles(), tmp_path / "case"
-    command = [*everything[what](folder), of_parts("WRONG").get(what, "reader.read_threads=-7")]
-    theirs.put(tmp_path / "case-made")
-    theirs.put(tmp_path / "case-packed")
-    theirs.put(tmp_path / "case-checkpoints")
-    before = sorted(tmp_path.rglob("*"))
-    assert wait(start(*command[1:], program=command[0], cwd=tmp_path)).status == 2
-    assert sorted(tmp_path.rglob("*")) == before
-    assert theirs.changed() == []
-
-
-def test_a_folder_of_images_never_becomes_a_dataset_of_ours(tmp_path: Path) -> None:
-    theirs = UsersFiles()
-    theirs.put(tmp_path / "images")
-    ended = dlemu("datagen", "workload=resnet50", "scale=laptop", f"dataset.data_folder={tmp_path / 'images'}")
-    ended.assert_ended(2, "such as")
-    assert theirs.changed() == []
-    assert not (tmp_path / "images" / "dlemu.json").exists()
-
-
 def test_a_checkpoint_of_others_is_not_replaced(tmp_path: Path) -> None:
     theirs, folder = UsersFiles(), tmp_path / "saved"
     theirs.put(folder / "global_epoch1_step1")
