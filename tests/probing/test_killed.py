@@ -17,8 +17,7 @@ from datagen.errors import DlemuError
 from dlemu.jobs.probe import requests
 from dlemu.jobs.probe.requests import measure_cell
 from dlemu.jobs.probe.result import CellSpec, Engine
-from tests.e2e.harness import assert_gone
-from tests.ranks.many_ranks import wait_until
+from tests.e2e.harness import assert_gone, until
 
 MIB = 1 << 20
 LONG_SECONDS = 300.0
@@ -41,7 +40,7 @@ def killing(count: int, victim: int) -> Future[list[psutil.Process]]:
     before = set(psutil.Process().children(recursive=True))
 
     def kill() -> list[psutil.Process]:
-        assert wait_until(lambda: len(descendants(before)) == count)
+        until(lambda: len(descendants(before)) == count, f"{count} processes")
         everyone = descendants(before)
         everyone[victim].kill()
         return everyone
@@ -74,7 +73,7 @@ def test_a_command_that_has_to_stop_removes_the_file_that_it_measured(number: si
     words = ["--engine", "threads", "--seconds", "60", "--file-size", "1m", "--output", str(tmp_path / "results")]
     command = [sys.executable, "-m", "dlemu", "probe", str(tmp_path), *words]
     probe = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
-    assert wait_until(lambda: any(tmp_path.glob("*dlemu-probe-*")))
+    until(lambda: any(tmp_path.glob("*dlemu-probe-*")), "the probe's file")
     probe.send_signal(number)
     _, complaint = probe.communicate(timeout=60)
     assert probe.returncode == 128 + number

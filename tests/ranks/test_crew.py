@@ -18,8 +18,8 @@ from dlemu.ranks import Comm
 from dlemu.ranks.failure import Role
 from dlemu.ranks.launch import run_crew
 from tests.children import children
-from tests.e2e.harness import assert_gone
-from tests.ranks.many_ranks import PATIENCE_SECONDS, wait_until
+from tests.e2e.harness import assert_gone, until
+from tests.ranks.many_ranks import PATIENCE_SECONDS
 from tests.run.crews import CREWS
 
 ROLE = Role("worker", "use fewer workers")
@@ -67,7 +67,7 @@ def test_every_user_of_a_crew_ends_in_time_and_says_why(role: str, what: str, tm
     workers: list[psutil.Process] = []
     victim = 0
     if what != "raises":
-        assert wait_until(lambda: len(_named(program, role)) >= 2 or program.poll() is not None)
+        until(lambda: len(_named(program, role)) >= 2 or program.poll() is not None, "two of them")
         workers = psutil.Process(program.pid).children(recursive=True)
         victim = _named(program, role)[0].pid
     match what:
