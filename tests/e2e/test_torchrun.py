@@ -23,10 +23,10 @@ from tests.e2e.harness import (
     wait,
     without,
 )
-from tests.e2e.test_hosts import Hosts, hosts, ip, kill, ranks_on
+from tests.e2e.test_hosts import Hosts, ip, kill, ranks_on
+from tests.e2e.test_hosts import hosts as hosts
 
 TORCHRUN = str(Path(sys.executable).parent / "torchrun")
-__all__ = ["hosts"]
 
 pytestmark = [
     pytest.mark.slow,

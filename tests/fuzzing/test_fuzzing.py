@@ -23,7 +23,7 @@ from tests.fuzzing import ends, faults
 from tests.fuzzing.interfaces import interfaces
 from tests.fuzzing.rounds import round_of
 
-CASES, FORMAT_CASES, SCHEDULES = 25, 60, 100
+CASES, FORMAT_CASES, SCHEDULES = 25, 40, 100
 """Enough for a mistake that any damage shows; `scripts/fuzz` looks for the rare ones."""
 
 

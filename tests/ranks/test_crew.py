@@ -26,6 +26,14 @@ ROLE = Role("worker", "use fewer workers")
 LONG_SECONDS = 600.0
 
 
+def test_results_come_in_the_order_of_the_orders() -> None:
+    def work(comm: Comm, order: str) -> tuple[int, str]:
+        return comm.rank, order
+
+    orders = ["a", "b", "c"]
+    assert run_crew(work, orders, ROLE, timeout_seconds=LONG_SECONDS) == list(enumerate(orders))
+
+
 def test_a_known_error_is_raised_in_its_own_words() -> None:
     def work(comm: Comm, order: str) -> None:
         if comm.rank == 1:

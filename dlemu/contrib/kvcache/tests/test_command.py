@@ -16,7 +16,8 @@ from datagen.errors import UserError
 from dlemu.contrib.kvcache.settings import KvSettings
 from dlemu.contrib.kvcache.summary import KvSummary
 from tests.e2e.harness import MPIRUN, UNDER_MPI, dlemu, start, until, wait
-from tests.e2e.test_hosts import Hosts, hosts, ranks_on
+from tests.e2e.test_hosts import Hosts, ranks_on
+from tests.e2e.test_hosts import hosts as hosts
 
 
 def words(folder: Path, result: str, *changes: str) -> list[str]:
@@ -40,6 +41,7 @@ def loaded(folder: Path) -> KvSummary:
     return summary
 
 
+mpi, needs_mpirun = UNDER_MPI
 OFFICIAL = ("workload=mlperf_kv", "kv.users=3", "kv.seed=7", "kv.threads=3", "kv.option=2")
 OF_OWN_LOAD = ("kv.think_seconds", "kv.system_prompts", "kv.threads=2")  # an option has its own
 
@@ -98,12 +100,6 @@ def test_a_refused_run_leaves_no_folder_of_blocks(tmp_path: Path) -> None:
     assert refused.status == 2
     assert "the blocks take up to" in refused.err
     assert list(tmp_path.iterdir()) == []
-
-
-hosts = hosts
-
-
-mpi, needs_mpirun = UNDER_MPI
 
 
 @pytest.mark.slow
