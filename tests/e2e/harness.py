@@ -13,11 +13,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import psutil
 import pyarrow.parquet as pq
 import pytest
 
 from dlemu.jobs.training.result import Run, read_run
+from dlemu.jobs.training.steplog import read_log
 from dlemu.metrics.verdict import COMPLETED
 from tests.e2e.zygote import Forked, zygote
 
@@ -157,8 +159,6 @@ def until(condition: Callable[[], Any], what: str) -> Any:
 
 def training(folder: Path, ranks: int = 3) -> bool:
     """Say whether every rank of a run has logged a step."""
-    from dlemu.jobs.training.steplog import read_log
-
     logs = list((folder / "live").glob("rank_*.steps"))
     return len(logs) == ranks and all(len(read_log(str(log))) > 1 for log in logs)
 
@@ -192,16 +192,9 @@ def reported(folder: Path) -> Run:
 
 
 def steps(folder: Path) -> Any:
-    """Return a run's steps as a structured array of the step log's type."""
-    import numpy as np
-
-    from dlemu.jobs.training.steplog import STEP_DTYPE
-
+    """Return a run's steps as a structured array."""
     table = pq.read_table(folder / "steps.parquet")
-    rows = np.zeros(table.num_rows, STEP_DTYPE)
-    for name in STEP_DTYPE.names or ():
-        rows[name] = table[name].to_numpy()
-    return rows
+    return np.rec.fromarrays([table[name].to_numpy() for name in table.column_names], names=table.column_names)
 
 
 def family(process: subprocess.Popen[str]) -> list[psutil.Process]:

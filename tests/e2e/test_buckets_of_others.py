@@ -67,18 +67,10 @@ def server() -> Iterator[Any]:
 
 def settings_of(server: Any, folder: Path, *changes: str) -> list[str]:
     """Words of a run of one rank on a small dataset in the server's bucket."""
-    small = small_run(
-        folder,
-        Path("data/set"),
-        *S3(server.endpoint, folder).settings,
-        "dataset.format=npz",
-        f"dataset.num_files_train={FILES}",
-        f"dataset.record_length_bytes={MEGABYTES}000000",
-        "dataset.record_length_bytes_stdev=0",
-        "reader.batch_size=1",
-        "reader.read_threads=1",
-        "metric.scaling_seconds=0",
-    )
+    shape = ("format=npz", f"num_files_train={FILES}", f"record_length_bytes={MEGABYTES}000000")
+    words = [f"dataset.{one}" for one in (*shape, "record_length_bytes_stdev=0")]
+    words += ["reader.batch_size=1", "reader.read_threads=1", "metric.scaling_seconds=0"]
+    small = small_run(folder, Path("data/set"), *S3(server.endpoint, folder).settings, *words)
     return [*without(small, "ranks", *(change.partition("=")[0] for change in changes)), "ranks=1", *changes]
 
 

@@ -94,7 +94,7 @@ def terminated(process: subprocess.Popen[str], copy: Path) -> str:
         (killed_rank, (), 128 + signal.SIGKILL),
         (killed_worker, (PYTORCH,), 3),
         (stopped_workers, ("timeout_seconds=5", PYTORCH), 3),
-        (truncated_file, (PYTORCH,), 2),
+        (truncated_file, (), 2),
         (interrupted, (PYTORCH,), 128 + signal.SIGINT),
         (terminated, (PYTORCH,), 128 + signal.SIGTERM),
     ],
@@ -169,13 +169,9 @@ def test_a_disk_that_fills_up_while_results_are_written_loses_no_step(dataset: P
 
 
 def test_a_full_disk_under_the_checkpoint_is_told(dataset: Path, tiny: Path, tmp_path: Path) -> None:
-    settings = (
-        "workflow.checkpoint=true",
-        f"checkpoint.checkpoint_folder={tiny}",
-        "model.model_size_bytes=9000000",
-        "train.epochs=1",
-    )
-    dlemu("train", *small_run(tmp_path / "run", dataset, *settings)).assert_ended(2, "checkpoint", "disk is full")
+    saving = ("workflow.checkpoint=true", f"checkpoint.checkpoint_folder={tiny}", "model.model_size_bytes=9000000")
+    words = small_run(tmp_path / "run", dataset, *saving, "train.epochs=1")
+    dlemu("train", *words).assert_ended(2, "checkpoint", "disk is full")
     assert_kept_but_incomplete(tmp_path / "run")
 
 
@@ -214,6 +210,13 @@ def test_a_killed_generation_resumes_with_what_is_missing(tmp_path: Path) -> Non
     assert {path: path.stat().st_mtime_ns for path in made} == made
     assert len(list((data / "train").iterdir())) == 900, "nothing half-made is left"
     assert dlemu("datagen", "verify", *settings).status == 0
+
+
+def test_a_read_that_fails_once_in_a_worker_ends_the_run_and_is_named(dataset: Path, tmp_path: Path) -> None:
+    fault = (f"+storage.storage_options.{key}" for key in ("call=read", "at=20", "how=EIO"))
+    changes = ("storage.storage_type=tests.faulty_storage", *fault, "train.epochs=20", PYTORCH)
+    words = small_run(tmp_path / "run", dataset, *changes)
+    dlemu("train", *words, PYTHONPATH=os.pathsep.join(sys.path)).assert_ended(2, "Input/output error", str(dataset))
 
 
 @pytest.mark.root

@@ -27,6 +27,7 @@ from tests.e2e.harness import (
     training,
     until,
     wait,
+    without,
 )
 
 pytestmark = [pytest.mark.slow, pytest.mark.root]
@@ -79,10 +80,6 @@ def starve(folder: Path, victim: psutil.Process, *, spare_mib: int = 64) -> re.P
         r"the kernel has killed [12] process(es)? of this container or job \(control group\) at its limit of "
         f"{limit / 2**20:,.0f} MiB"
     )
-
-
-def named(parent: int, name: str) -> list[psutil.Process]:
-    return [one for one in psutil.Process(parent).children(recursive=True) if one.name() == name]
 
 
 @pytest.mark.parametrize("victim", ["worker", "rank"])
@@ -146,3 +143,12 @@ def test_a_clock_that_jumps_moves_no_measurement(dataset: Path, tmp_path: Path) 
     assert 0 <= found["au_percent"]["mean"] <= 100
     rows = steps(tmp_path / "run")
     assert 0 < int(rows["met_ns"].max() - rows["free_ns"].min()) < DEADLINE_SECONDS * 1e9
+
+
+def test_runs_that_begin_at_once_each_have_their_own_results(dataset: Path, tmp_path: Path) -> None:
+    settings = without(small_run(tmp_path, dataset, "train.epochs=1", "ranks=1"), "output.folder")
+    runs = [start("train", *settings, cwd=tmp_path) for _ in range(3)]
+    ends = [wait(run) for run in runs]
+    assert all(ended.ran for ended in ends), [ended.err for ended in ends]
+    folders = {line for ended in ends for line in ended.out.splitlines() if line.startswith("  more ")}
+    assert len(folders) == len(runs)

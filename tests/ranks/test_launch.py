@@ -39,6 +39,18 @@ def test_ranks_meet_end_and_return_what_may_be_large(ranks: int) -> None:
     assert len({os.getpid(), *(process for *_, process in ends[0].result[1])}) == ranks + 1
 
 
+def test_a_rank_that_is_stopped_while_nobody_waits_for_it_is_named() -> None:
+    def main(comm: Comm) -> int:
+        if comm.rank == 0:
+            os.kill(os.getpid(), signal.SIGSTOP)
+        return 0
+
+    cause = first_failure(run_ranks(2, main, timeout_seconds=2, grace_seconds=0.5))
+    assert cause is not None
+    assert (cause.rank, cause.kind) == (0, "Stopped")
+    assert "did not continue within 2 s" in cause.message
+
+
 @pytest.mark.parametrize(
     ("ranks", "lost", "kind", "status"), [(5, 3, "DatasetError", 2), (18, 9, "Signal", 137)], ids=["error", "killed"]
 )
