@@ -95,13 +95,8 @@ def commands(sources: Path) -> dict[str, Command]:
         return without(small_run(folder, data, *_QUICK, *changes), "ranks")
 
     def saves(folder: Path) -> list[str]:
-        return [
-            "workload=llama3_8b",
-            "scale=laptop",
-            f"checkpoint.checkpoint_folder={folder}-checkpoints",
-            few,
-            _TIMEOUT,
-        ]
+        there = f"checkpoint.checkpoint_folder={folder}-checkpoints"
+        return ["workload=llama3_8b", "scale=laptop", there, few, _TIMEOUT]
 
     def datagen(folder: Path) -> list[str]:
         many = ("dataset.num_files_train=2000", few)
