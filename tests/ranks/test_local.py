@@ -1,11 +1,9 @@
 from __future__ import annotations
 
 import contextlib
-import queue
 import signal
 import socket
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from types import FrameType
 from typing import Any
 
@@ -15,10 +13,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from datagen.errors import DlemuError
-from dlemu.machine.clock import FakeClock
 from dlemu.ranks import Comm, PeerLostError
-from dlemu.ranks.comm import PART_BYTES, Connection, Frame, HostRanks
-from tests.ranks.many_ranks import PATIENCE_SECONDS, comms, in_threads
+from dlemu.ranks.comm import PART_BYTES, Connection, Frame
+from tests.ranks.many_ranks import comms, in_threads
 
 INT64 = st.integers(min_value=-(2**63), max_value=2**63 - 1)
 
@@ -111,38 +108,20 @@ def _alarm(handler: Any) -> Iterator[None]:
     signal.signal(signal.SIGALRM, before)
 
 
-@pytest.mark.parametrize("size", [2, 18, 64, 256, 1024])
-def test_ranks_meet_in_as_many_hops_as_the_tree_is_deep(size: int) -> None:
-    """As threads, linked by queues whose messages take 1 ns each, by the clock of whoever gets them."""
-    comms = [Comm(HostRanks(members=range(size), size=size), rank) for rank in range(size)]
-    clocks, links = [FakeClock(0) for _ in range(size)], list[TimedLink]()
-    for rank in range(1, size):
-        up, down, above = Pipe(), Pipe(), (rank - 1) // 2
-        links += [TimedLink(down, up, clocks[rank]), TimedLink(up, down, clocks[above])]
-        comms[rank].above = links[-2]
-        comms[above].children.append(links[-1])
-    with ThreadPoolExecutor(size) as pool:
-        assert list(pool.map(lambda comm: comm.all_reduce_max(comm.rank), comms)) == [size - 1] * size
-    assert max(clock.time_ns for clock in clocks) == 2 * (size.bit_length() - 1), "the way up and the way down"
-    assert sum(link.sent for link in links) == 2 * (size - 1), "one frame each way for each rank but the first"
+@pytest.mark.parametrize("size", [2, 18, 64, 256])
+def test_ranks_meet_in_as_many_hops_as_the_tree_is_deep(size: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    sent, send = list[Frame](), Connection.send
 
+    def counted(link: Connection, frame: Frame, content: int | bytes | bytearray) -> None:
+        sent.append(frame)
+        send(link, frame, content)
 
-Pipe = queue.Queue[tuple[Frame, int, int]]
-
-
-class TimedLink(Connection):
-    """A link of which each frame arrives 1 ns after it was sent, by the clock of the rank that has the link."""
-
-    def __init__(self, incoming: Pipe, outgoing: Pipe, clock: FakeClock) -> None:
-        self._incoming, self._outgoing, self._clock, self.sent = incoming, outgoing, clock, 0
-
-    def send(self, frame: Frame, content: int | bytes | bytearray) -> None:
-        assert isinstance(content, int)
-        self.sent += 1
-        self._outgoing.put((frame, content, self._clock.now_ns() + 1))
-
-    def receive(self, frame: Frame, waited_seconds: float = 0.0) -> int:
-        kind, number, arrives_ns = self._incoming.get(timeout=PATIENCE_SECONDS)
-        assert kind == frame
-        self._clock.time_ns = max(self._clock.time_ns, arrives_ns)
-        return number
+    monkeypatch.setattr(Connection, "send", counted)
+    assert in_threads(size, lambda comm: comm.all_reduce_max(comm.rank)) == [size - 1] * size
+    assert len(sent) == 2 * (size - 1), "one frame each way for each rank but the first"
+    tree, rank, hops = comms(size), size - 1, 0
+    while (above := tree[rank].above) is not None:
+        rank, hops = int(above._peer.removeprefix("rank ")), hops + 1
+    assert (rank, hops) == (0, size.bit_length() - 1)
+    for comm in tree:
+        comm.close()
