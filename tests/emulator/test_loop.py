@@ -21,19 +21,23 @@ from tests.emulator.fakes import ScriptedComm, ScriptedQueue, sleeping, steps_of
 C = 100
 
 
-def looped(
-    ready_ns: list[int], others_end_ns: Sequence[int] = (), stop: Stop | None = None, **settings: Any
-) -> tuple[bool, StepRows]:
-    """Run a range; return whether it was stopped, and its rows. Defaults: one other rank, never behind."""
-    clock, log = FakeClock(settings.get("free_ns", 0), settings.get("oversleep_ns", 0)), StepLog(len(ready_ns))
-    comm = ScriptedComm(others_end_ns or [0] * len(ready_ns), clock, settings.get("latency_ns", 0))
+def run(
+    ready_ns: list[int],
+    others_end_ns: Sequence[int] = (),
+    *,
+    oversleep_ns: int = 0,
+    latency_ns: int = 0,
+    compute_ns: Sequence[int] = (),
+    free_ns: int = 0,
+    stop: Stop | None = None,
+) -> StepRows:
+    """Run steps whose batches are ready, and which the other rank ends, at these times."""
+    steps, clock = len(ready_ns), FakeClock(free_ns, oversleep_ns)
+    log, comm = StepLog(steps), ScriptedComm(others_end_ns or [0] * steps, clock, latency_ns)
     loop = StepLoop(accelerator=sleeping(clock), comm=comm, clock=clock, log=log, stop=stop)
-    compute_ns = settings.get("compute_ns") or [C] * len(ready_ns)
-    return loop.run(steps_of(compute_ns), settings.get("free_ns", 0), ScriptedQueue(ready_ns, clock)), log.rows
-
-
-def run(ready_ns: list[int], others_end_ns: Sequence[int] = (), **settings: Any) -> StepRows:
-    return looped(ready_ns, others_end_ns, **settings)[1]
+    stopped = loop.run(steps_of(compute_ns or [C] * steps), free_ns, ScriptedQueue(ready_ns, clock))
+    assert stopped == (len(log.rows) < steps)
+    return log.rows
 
 
 def test_batches_in_time_cost_nothing() -> None:
@@ -108,7 +112,7 @@ def test_the_columns_add_up_to_the_timeline_exactly(
     ready: list[int], others: list[int], computes: list[int], oversleep: int, latency: int
 ) -> None:
     computes = computes[: len(ready)]
-    host = {"oversleep_ns": oversleep, "latency_ns": latency}
+    host: dict[str, Any] = {"oversleep_ns": oversleep, "latency_ns": latency}
     rows = run(sorted(ready), others, compute_ns=computes, free_ns=17, **host)
     spent = rows["wait_ns"] + rows["compute_ns"] + rows["sync_ns"]
     assert (rows["free_ns"][1:] == (rows["free_ns"] + spent)[:-1]).all()
@@ -119,14 +123,12 @@ def test_the_columns_add_up_to_the_timeline_exactly(
 
 def test_who_stops_still_learns_when_the_slowest_was_done() -> None:
     answers = iter([False, True])
-    stopped, rows = looped([0] * 4, [0, 250, 250], lambda: next(answers))
-    assert stopped
+    rows = run([0] * 4, [0, 250, 250], stop=lambda: next(answers))
     assert rows["sync_ns"].tolist() == [0, 50]
 
 
 def test_the_others_end_after_the_same_step() -> None:
-    stopped, rows = looped([0] * 4, [0, 150 + STOP_NS, 150])
-    assert stopped
+    rows = run([0] * 4, [0, 150 + STOP_NS, 150])
     assert rows["step"].tolist() == [1, 2]
     assert rows["sync_ns"].tolist() == [0, 0]
 
