@@ -9,7 +9,6 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -29,15 +28,10 @@ def _bench(*words: str) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.fixture
-def module(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], Any]:
-    """Import a module of benchmarks; scripts/ is no package of the product."""
+def figures(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """The module benchmarks.figure; scripts/ is no package of the product."""
     monkeypatch.syspath_prepend(str(SCRIPTS))
-    return lambda name: importlib.import_module(f"benchmarks.{name}")
-
-
-@pytest.fixture
-def figures(module: Callable[[str], Any]) -> Any:
-    return module("figure")
+    return importlib.import_module("benchmarks.figure")
 
 
 @pytest.mark.slow
@@ -58,10 +52,11 @@ def test_a_stopped_benchmark_leaves_no_process_and_no_data(tmp_path: Path) -> No
     assert not os.listdir(tmp_path)
 
 
-def test_a_peer_that_trains_without_reading_is_not_compared(module: Callable[[str], Any]) -> None:
-    columns = module("peer_columns")
+def test_a_peer_that_trains_without_reading_is_not_compared(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(SCRIPTS))
+    columns, peers = (importlib.import_module(f"benchmarks.{name}") for name in ("peer_columns", "peer"))
     columns.check_reading(2.9, 3.0)
-    with pytest.raises(module("peer").PeerFailed, match=r"trained on 3\.00 GB and read 0\.01"):
+    with pytest.raises(peers.PeerFailed, match=r"trained on 3\.00 GB and read 0\.01"):
         columns.check_reading(0.01, 3.0)
 
 
@@ -114,6 +109,7 @@ def test_a_value_alone_is_judged_by_its_own_bound(figures: Any) -> None:
     ],
 )
 def test_the_guard_calls_a_row_worse_only_if_nearly_all_pairs_say_so(
-    ratios: list[float], wanted: str, module: Callable[[str], Any]
+    ratios: list[float], wanted: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert module("guard").said(ratios) == wanted
+    monkeypatch.syspath_prepend(str(SCRIPTS))
+    assert importlib.import_module("benchmarks.guard").said(ratios) == wanted
