@@ -18,21 +18,6 @@ from dataclasses import dataclass, field
 from datagen.storage import posix
 from datagen.storage.storage_base import FOLDERS, Bytes, Entry, Reader, StorageSpec, Writer
 
-CALLS = (
-    "open",
-    "read",
-    "create",
-    "write",
-    "sync",
-    "rename",
-    "close",
-    "list",
-    "size",
-    "sync_folder",
-    "free",
-    "folder",
-    "remove",
-)
 ERRORS = ("EIO", "ENOSPC", "ESTALE", "EACCES")
 SLOW_SECONDS = 0.05
 HANG_SECONDS = 1e6

@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from datagen.storage.storage_base import StorageBase, StorageSpec, open_storage
-from tests.object_server import Behaviour, Fault, Upload, object_server
+from tests.object_server import Behaviour, Fault, ObjectServer, Upload
 
 ACCESS_KEY, SECRET_KEY = "AKIDOFTHETESTS", "the-tests-own-secret"
 KEYS = {"AWS_ACCESS_KEY_ID": ACCESS_KEY, "AWS_SECRET_ACCESS_KEY": SECRET_KEY}
@@ -113,11 +113,9 @@ def rclone_server(folder: Path, certificates: Certificates | None = None) -> Ite
         process.wait()
 
 
-@contextlib.contextmanager
-def own_server(**behaviour: Any) -> Iterator[Any]:
-    """Serve objects in memory, as the behaviour says."""
-    with object_server(Behaviour(**behaviour)) as server:
-        yield server
+def own_server(**behaviour: Any) -> Any:
+    """Serve objects in memory for the time of a block, as the behaviour says."""
+    return ObjectServer(Behaviour(**behaviour))
 
 
 def fault(kind: Any, **words: Any) -> Any:

@@ -14,7 +14,6 @@ from typing import Any
 import pytest
 
 from datagen.registry import find
-from datagen.storage.storage_base import StorageSpec, open_storage, read_whole
 from tests.e2e import harness
 from tests.e2e.harness import Ended
 
@@ -47,14 +46,11 @@ def mine(tmp_path: Path) -> Path:
 
 
 def dlemu(where: Path, *words: str, folder: str = "") -> Ended:
-    settings = [
-        f"dataset.data_folder={folder or where / 'data'}",
-        "dataset.num_files_train=12",
-        "dataset.num_samples_per_file=2",
-        "dataset.record_length_bytes=40000",
-        "reader.batch_size=4",
-    ]
-    return harness.dlemu(*words, *settings, PYTHONPATH=os.pathsep.join([str(where), str(PAGE.parent.parent)]))
+    shape = ("num_files_train=12", "num_samples_per_file=2", "record_length_bytes=40000")
+    settings = [f"dataset.{one}" for one in (f"data_folder={folder or where / 'data'}", *shape)]
+    return harness.dlemu(
+        *words, *settings, "reader.batch_size=4", PYTHONPATH=os.pathsep.join([str(where), str(PAGE.parent.parent)])
+    )
 
 
 def trained(where: Path, *settings: str, folder: str = "") -> dict[str, Any]:
@@ -112,20 +108,10 @@ def test_the_storage_of_the_page_holds_a_dataset_and_checkpoints_by_its_dotted_n
     there = ("storage.storage_type=mine.my_store", f"storage.storage_root={mine / 'files.db'}", "dataset.format=npz")
     for command in (("datagen", "ranks=2"), ("datagen", "verify")):
         dlemu(mine, *command, *there, folder="set").assert_ended(0)
+    saving = ("ranks=2", "workflow.checkpoint=true", "checkpoint.checkpoint_folder=saved")
     for loader, engine in (("pytorch", "fast"), ("threads", "matched")):
-        summary = trained(
-            mine,
-            *there,
-            "ranks=2",
-            "reader.batch_size=2",
-            "reader.verify=true",
-            "reader.evict_page_cache=epochs",
-            "workflow.checkpoint=true",
-            "checkpoint.checkpoint_folder=saved",
-            f"reader.data_loader={loader}",
-            f"reader.engine={engine}",
-            folder="set",
-        )
+        reader = ("batch_size=2", "verify=true", "evict_page_cache=epochs", f"data_loader={loader}", f"engine={engine}")
+        summary = trained(mine, *there, *saving, *(f"reader.{one}" for one in reader), folder="set")
         assert summary["environment"]["storage"]["file_system"] == "mine.my_store"
         shutil.rmtree(mine / "run")
     with contextlib.closing(sqlite3.connect(mine / "files.db")) as database:
@@ -134,28 +120,6 @@ def test_the_storage_of_the_page_holds_a_dataset_and_checkpoints_by_its_dotted_n
     assert "saved/epoch_2_block_1/rank_0.ckpt" in paths
     assert {path.split("/")[0] for path in paths} == {"set", "saved"}
     assert sorted(path.name for path in mine.iterdir()) == ["files.db", "mine"], "no data lies anywhere else"
-
-
-def test_the_storage_of_the_page_keeps_its_promises(mine: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.syspath_prepend(str(mine))
-    storage = open_storage(StorageSpec(type="mine.my_store", root=str(mine / "files.db")))
-    with pytest.raises(FileNotFoundError), storage.entries("set"):
-        pass
-    assert not storage.is_folder("set")
-    for path in ("set/a/file", "set/other"):
-        writer = storage.create(path)
-        writer.skip(2)
-        writer.write(b"three")
-        writer.write_at(b"on", 0)
-        assert not storage.is_folder(path)
-        writer.commit()
-    assert bytes(read_whole(storage, "set/other")) == b"onthree"
-    with storage.entries("set") as entries:
-        assert {entry.name: entry.is_dir() for entry in entries} == {"a": True, "other": False}
-    assert list(storage.sizes(["set/a/file", "set/none"])) == [7, None]
-    storage.remove("set/other")
-    with pytest.raises(FileNotFoundError):
-        storage.open("set/other")
 
 
 def test_the_page_names_what_is_there() -> None:

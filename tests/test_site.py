@@ -20,18 +20,8 @@ pytestmark = pytest.mark.slow
     reason="Sphinx comes with the extra `docs`; scripts/docs --site builds the site",
 )
 def test_the_site_builds_and_loads_nothing_from_elsewhere(tmp_path: Path) -> None:
-    command = [
-        sys.executable,
-        "-m",
-        "sphinx",
-        "--fail-on-warning",
-        "--keep-going",
-        "-q",
-        "-c",
-        str(DOCS),
-        str(ROOT),
-        str(tmp_path),
-    ]
+    options = ["--fail-on-warning", "--keep-going", "-q", "-c", str(DOCS), str(ROOT), str(tmp_path)]
+    command = [sys.executable, "-m", "sphinx", *options]
     ended = subprocess.run(command, capture_output=True, text=True, timeout=280)
     assert ended.returncode == 0, ended.stderr
     pages = list(tmp_path.rglob("*.html"))

@@ -5,19 +5,12 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-_NAMES = (
-    "notes.txt",
-    ".mine",
-    "mine.part",
-    ".img_1_of_2.npz.part",
-    "photo.jpeg",
-    "rank_99999.steps",
-    "checkpoint_99999.rows",
-    "rank_0.ckpt",
-    "99_output.json",
-    "point-99",
+_OF_USERS = ("notes.txt", ".mine", "photo.jpeg", "mine/deep/notes.txt")
+_LIKE_OURS = (
+    *("mine.part", ".img_1_of_2.npz.part", "rank_99999.steps", "checkpoint_99999.rows", "rank_0.ckpt"),
+    *("99_output.json", "point-99"),
 )
-"""Names that dlemu gives, or gave once, among them: what is not its own stays all the same."""
+"""Names that dlemu gives, or gave once: what is not its own stays all the same."""
 
 
 class UsersFiles:
@@ -30,7 +23,7 @@ class UsersFiles:
     def put(self, folder: Path) -> None:
         """Put files, a folder and links into a folder, which is made when it is missing."""
         folder.mkdir(parents=True, exist_ok=True)
-        for name in (*_NAMES, "mine/deep/notes.txt"):
+        for name in (*_OF_USERS, *_LIKE_OURS):
             path = folder / name
             if not os.path.lexists(path):
                 path.parent.mkdir(parents=True, exist_ok=True)

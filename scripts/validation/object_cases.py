@@ -12,7 +12,7 @@ from datagen.generate import files_of
 from datagen.inspection import inspect
 from datagen.spec import DatasetSpec
 from datagen.storage.storage_base import StorageSpec
-from tests.object_server import Behaviour, ObjectServer, object_server
+from tests.object_server import Behaviour, ObjectServer
 from validation.bandwidth import MB, Case
 from validation.bed import Bed, Dataset, Ran
 from validation.check import Check, advice
@@ -67,7 +67,7 @@ LATENCIES = (
 
 def measure(bed: Bed) -> Iterator[Check]:
     """One case after another, on one server."""
-    with object_server() as server:
+    with ObjectServer() as server:
         bed.generate(SAMPLES, f"s3://{BUCKET}", *bucket(server.endpoint))
         for case in (*RATES, *LATENCIES):
             server.behaviour = Behaviour(
@@ -101,7 +101,7 @@ def _checks(case: ObjectCase, ran: Ran) -> Iterator[Check]:
 def _listing() -> Iterator[Check]:
     """List a million keys as rank 0 does before a run; only the pages of the list may grow with them."""
     spec = DatasetSpec(data_folder="set", format="npz", num_files_train=KEYS, record_length_bytes=MB)
-    with object_server(Behaviour(listed_keys=KEYS, listed_bytes=0)) as server:
+    with ObjectServer(Behaviour(listed_keys=KEYS, listed_bytes=0)) as server:
         storage = StorageSpec(type="s3", root=BUCKET, options=(("endpoint_url", server.endpoint),))
         server.behaviour.listed_bytes = _file_bytes(spec)
         began = time.monotonic()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -9,13 +11,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from datagen.errors import UserError
 from datagen.registry import find, names
 from dlemu.accelerators.accelerator_base import Accelerator, AcceleratorSpec, Phase
 from dlemu.accelerators.sleep import Accelerator as Sleep
 from dlemu.config.duration import Duration
+from dlemu.jobs.training.result import read_run
 from dlemu.machine.clock import FakeClock
-from tests.cli_runs import run_dlemu
+from tests.e2e.harness import Ended, dlemu, small_run
 
 SPEC = AcceleratorSpec(
     rank=3, seed=11, computation_time=Duration(type="normal", mean=0.05, stdev=0.01), eval_time=Duration(mean=0.02)
@@ -77,6 +79,7 @@ def test_a_late_host_makes_no_step_longer(name: str) -> None:
 OWN = '''
 """An accelerator that takes twice its nominal time, and refuses hosts when told to."""
 import os
+import sys
 
 from datagen.errors import UserError
 from dlemu.accelerators.sleep import Accelerator as Sleep
@@ -94,17 +97,24 @@ class Accelerator(Sleep):
 '''
 
 
+def run_own(folder: Path) -> Ended:
+    """Make a dataset and train on it with an accelerator of the user's."""
+    (folder / "slow_accelerator.py").write_text(OWN)
+    own = ("train.compute=slow_accelerator.Accelerator", "train.computation_time=0.01")
+    words, path = small_run(folder / "run", folder / "data", *own), os.pathsep.join([str(folder), *sys.path])
+    dlemu("datagen", *words, PYTHONPATH=path)
+    return dlemu("train", *words, PYTHONPATH=path)
+
+
 @pytest.mark.slow
 def test_an_accelerator_of_the_users_own_is_one_file(tmp_path: Path) -> None:
-    (tmp_path / "slow_accelerator.py").write_text(OWN)
-    run = run_dlemu(tmp_path, "train.compute=slow_accelerator.Accelerator", "train.computation_time=0.01")
+    run_own(tmp_path).assert_ran()
+    run = read_run(str(tmp_path / "run"))
     assert run.facts.workload.train.compute == "slow_accelerator.Accelerator"
     assert set(run.training["compute_ns"].tolist()) == {20_000_000}
 
 
 @pytest.mark.slow
 def test_an_accelerator_may_refuse_a_host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "slow_accelerator.py").write_text(OWN)
     monkeypatch.setenv("REFUSE", "1")
-    with pytest.raises(UserError, match="this host has no slow accelerator"):
-        run_dlemu(tmp_path, "train.compute=slow_accelerator.Accelerator", "train.computation_time=0.01")
+    run_own(tmp_path).assert_ended(2, "this host has no slow accelerator")

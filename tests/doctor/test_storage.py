@@ -92,12 +92,7 @@ def test_no_o_direct_fails_only_who_asks_for_it(tmp_path: Path) -> None:
 
 def device(**changes: Any) -> DeviceFacts:
     facts = DeviceFacts(
-        probe="block",
-        name="nvme0n1p2",
-        kind="partition",
-        below=("nvme0n1",),
-        counted=True,
-        read_ahead_bytes=4 << 20,
+        probe="block", name="nvme0n1p2", kind="partition", below=("nvme0n1",), counted=True, read_ahead_bytes=4 << 20
     )
     return replace(facts, **changes)
 

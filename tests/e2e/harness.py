@@ -8,16 +8,18 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import psutil
 import pyarrow.parquet as pq
 import pytest
 
 from dlemu.jobs.training.result import Run, read_run
+from dlemu.jobs.training.steplog import read_log
 from dlemu.metrics.verdict import COMPLETED
 from tests.e2e.zygote import Forked, zygote
 
@@ -31,22 +33,13 @@ UNDER_MPI = [
 """Marks of tests that start it."""
 DEADLINE_SECONDS = 240  # far beyond what any run takes: only a hang gets there
 
-
-LONG = ("train.epochs=1000", "metric.ceiling_seconds=0", "timeout_seconds=120")
+LONG = ("train.epochs=1000", "timeout_seconds=120")
 """For `small_run`: it would go on for minutes."""
-
-
 PYTORCH = "reader.data_loader=pytorch"
 """For `small_run`, in tests of the real loader and its worker processes: importing torch takes two CPU seconds."""
-
-
-SLOW = (
-    "reader.preprocess_time=0.1",
-    "reader.preprocess=sleep",
-    "metric.ceiling_seconds=0",
-    "train.epochs=1",
-    "metric.au=0.9",
-)
+CEILING = "metric.ceiling_seconds=0.2"
+"""For `small_run`, in tests of what follows from a ceiling, or that end a run in any of its parts."""
+SLOW = ("reader.preprocess_time=0.1", "reader.preprocess=sleep", "train.epochs=1", "metric.au=0.9")
 """Of a small run that does not pass."""
 
 
@@ -63,13 +56,18 @@ def small_run(folder: Path, dataset: Path, *changes: str) -> list[str]:
         "reader.read_threads=2",
         "reader.data_loader=threads",
         "train.computation_time=0.02",
-        "metric.ceiling_seconds=0.2",
+        "metric.ceiling_seconds=0",
         "metric.au=0.02",  # these tests are not about speed: a busy machine passes them too
         "metric.cached=true",  # small datasets are served by memory
         "output.report=false",
         "ranks=3",
         *changes,
     ]
+
+
+def without(words: Iterable[str], *settings: str) -> list[str]:
+    """Return the overrides but those of settings, or of whole sections."""
+    return [word for word in words if word.partition("=")[0] not in settings and word.partition(".")[0] not in settings]
 
 
 @dataclass(frozen=True)
@@ -107,7 +105,7 @@ def start(
 ) -> subprocess.Popen[str]:
     """Start `dlemu`, or its other program, in a session of its own; an MPI launcher's count stands in for ranks=N."""
     if any(os.path.basename(word) in ("mpirun", "mpiexec", "srun") for word in launcher):
-        arguments = tuple(word for word in arguments if not word.startswith("ranks="))
+        arguments = tuple(without(arguments, "ranks"))
     whole = os.environ | environment
     if program in (DLEMU, DLIO) and not launcher:
         loaders = [word for word in arguments if word.startswith("reader.data_loader=")]
@@ -161,8 +159,6 @@ def until(condition: Callable[[], Any], what: str) -> Any:
 
 def training(folder: Path, ranks: int = 3) -> bool:
     """Say whether every rank of a run has logged a step."""
-    from dlemu.jobs.training.steplog import read_log
-
     logs = list((folder / "live").glob("rank_*.steps"))
     return len(logs) == ranks and all(len(read_log(str(log))) > 1 for log in logs)
 
@@ -196,16 +192,9 @@ def reported(folder: Path) -> Run:
 
 
 def steps(folder: Path) -> Any:
-    """Return a run's steps as a structured array of the step log's type."""
-    import numpy as np
-
-    from dlemu.jobs.training.steplog import STEP_DTYPE
-
+    """Return a run's steps as a structured array."""
     table = pq.read_table(folder / "steps.parquet")
-    rows = np.zeros(table.num_rows, STEP_DTYPE)
-    for name in STEP_DTYPE.names or ():
-        rows[name] = table[name].to_numpy()
-    return rows
+    return np.rec.fromarrays([table[name].to_numpy() for name in table.column_names], names=table.column_names)
 
 
 def family(process: subprocess.Popen[str]) -> list[psutil.Process]:

@@ -8,12 +8,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 
 from dlemu.metrics.verdict import COMPLETED
-from tests.e2e.harness import Ended, dlemu, small_run, start, until, wait
-from tests.e2e.test_checkpoints import WORKLOAD
-from tests.object_stores import KEYS, fault, own_server, upload_of_others
+from tests.e2e.harness import Ended, dlemu, small_run, start, until, wait, without
+from tests.e2e.test_checkpoints import workload as workload
+from tests.object_stores import KEYS, S3, fault, own_server, upload_of_others
 
 pytestmark = pytest.mark.slow
 SAVED = "saved/llama"
@@ -33,16 +32,7 @@ class Others:
     def put(self, *more: str) -> None:
         """Put objects below each prefix there is, and `more`, and begin uploads to each key there is."""
         ours = [key for key in self._server.objects if key not in self._objects]
-        folders = {
-            "",
-            "data/",
-            "data/set/",
-            "data/set/train/",
-            "data/set/valid/",
-            "saved/",
-            f"{SAVED}/",
-            *more,
-        }
+        folders = {"", "data/", "data/set/", "data/set/train/", "data/set/valid/", "saved/", f"{SAVED}/", *more}
         for key in ours:
             folders.update(key[: at + 1] for at, character in enumerate(key) if character == "/")
         for folder in sorted(folders):
@@ -77,23 +67,11 @@ def server() -> Iterator[Any]:
 
 def settings_of(server: Any, folder: Path, *changes: str) -> list[str]:
     """Words of a run of one rank on a small dataset in the server's bucket."""
-    small = small_run(
-        folder,
-        Path("data/set"),
-        "storage.storage_type=s3",
-        "storage.storage_root=bucket",
-        f"storage.storage_options.endpoint_url={server.endpoint}",
-        "dataset.format=npz",
-        f"dataset.num_files_train={FILES}",
-        f"dataset.record_length_bytes={MEGABYTES}000000",
-        "dataset.record_length_bytes_stdev=0",
-        "reader.batch_size=1",
-        "reader.read_threads=1",
-        "metric.ceiling_seconds=0",
-        "metric.scaling_seconds=0",
-    )
-    given = {change.partition("=")[0] for change in changes}
-    return [word for word in small if word.partition("=")[0] not in {"ranks", *given}] + ["ranks=1", *changes]
+    shape = ("format=npz", f"num_files_train={FILES}", f"record_length_bytes={MEGABYTES}000000")
+    words = [f"dataset.{one}" for one in (*shape, "record_length_bytes_stdev=0")]
+    words += ["reader.batch_size=1", "reader.read_threads=1", "metric.scaling_seconds=0"]
+    small = small_run(folder, Path("data/set"), *S3(server.endpoint, folder).settings, *words)
+    return [*without(small, "ranks", *(change.partition("=")[0] for change in changes)), "ranks=1", *changes]
 
 
 def run(*words: str) -> Ended:
@@ -169,15 +147,10 @@ def test_objects_of_others_where_the_dataset_is_to_be_are_refused_and_stay(serve
     assert server.objects == {"data/set/train/img_0_of_9.npz": b"of others"}
 
 
-def test_checkpoints_are_written_beside_what_others_have(server: Any, tmp_path: Path) -> None:
-    (tmp_path / "configs" / "workload").mkdir(parents=True)
-    folder = {"checkpoint": WORKLOAD["checkpoint"] | {"checkpoint_folder": SAVED}}  # type: ignore[operator]
-    large = {"model": WORKLOAD["model"] | {"transformer": {"vocab_size": 24_000, "hidden_size": 128,  # type: ignore[operator]
-             "ffn_hidden_size": 128, "num_attention_heads": 4}}}  # fmt: skip
-    (tmp_path / "configs" / "workload" / "small.yaml").write_text(yaml.safe_dump(WORKLOAD | folder | large))
-    bucket = [word for word in settings_of(server, tmp_path) if word.startswith("storage.")]
-    words = ["workload=small", "-cd", str(tmp_path / "configs"), "ranks=1", *bucket, "output.report=false"]
-    words += ["checkpoint.num_checkpoints_write=2", "checkpoint.keep_last=1"]
+def test_checkpoints_are_written_beside_what_others_have(server: Any, workload: Path, tmp_path: Path) -> None:
+    words = [f"workload={workload}", "ranks=1", *S3(server.endpoint, tmp_path).settings, "output.report=false"]
+    words += [f"model.transformer.{key}" for key in ("vocab_size=24000", "hidden_size=128", "ffn_hidden_size=128")]
+    words += [f"checkpoint.{key}" for key in (f"checkpoint_folder={SAVED}", "num_checkpoints_write=2", "keep_last=1")]
     others = Others(server)
     others.put()
     for round_number in range(2):
@@ -199,7 +172,7 @@ def test_checkpoints_are_written_beside_what_others_have(server: Any, tmp_path: 
 
 def test_studies_leave_what_others_have(server: Any, tmp_path: Path) -> None:
     words = settings_of(server, tmp_path / "none", "dataset.num_files_train=420", "dataset.record_length_bytes=1000")
-    words = [word for word in words if not word.startswith(("output.folder", "ranks"))]
+    words = without(words, "output.folder", "ranks")
     others = Others(server)
     others.put()
     assert run("datagen", *words).status == 0

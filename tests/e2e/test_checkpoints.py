@@ -42,22 +42,25 @@ def workload(tmp_path: Path) -> Path:
     return path
 
 
+def words(workload: Path, writes: int, reads: int, *changes: str) -> list[str]:
+    """Overrides of a run of 2 ranks whose folders lie beside its workload's file."""
+    saving = [f"num_checkpoints_write={writes}", f"num_checkpoints_read={reads}"]
+    saving += [f"checkpoint_folder={workload.parent / 'saved'}"]
+    places = (f"workload={workload}", f"output.folder={workload.parent / 'result'}")
+    return [*places, "ranks=2", "metric.ceiling_seconds=0.05", *(f"checkpoint.{one}" for one in saving), *changes]
+
+
 @mpi
 @needs_mpirun
 def test_mlpstorage_has_checkpoints_written_then_read_by_two_calls(tmp_path: Path) -> None:
     (tmp_path / "configs" / "workload").mkdir(parents=True)
     (tmp_path / "configs" / "workload" / "llama3_8b.yaml").write_text(yaml.safe_dump(WORKLOAD))
     for name, writes, reads in (("write", 2, 0), ("read", 0, 2)):
-        words = [
-            "workload=llama3_8b",
-            f"++hydra.run.dir={tmp_path / name}",
-            "++hydra.output_subdir=dlio_config",
-            f"++workload.checkpoint.num_checkpoints_read={reads}",
-            f"++workload.checkpoint.num_checkpoints_write={writes}",
-            f"++workload.checkpoint.checkpoint_folder={tmp_path / 'saved'}",
-            f"--config-dir={tmp_path / 'configs'}",
-        ]
-        ended = wait(start(*words, program=DLIO, launcher=[MPIRUN, "-n", "2"], cwd=tmp_path))
+        saving = [f"num_checkpoints_read={reads}", f"num_checkpoints_write={writes}"]
+        saving += [f"checkpoint_folder={tmp_path / 'saved'}"]
+        given = ["workload=llama3_8b", f"++hydra.run.dir={tmp_path / name}", "++hydra.output_subdir=dlio_config"]
+        given += [*(f"++workload.checkpoint.{one}" for one in saving), f"--config-dir={tmp_path / 'configs'}"]
+        ended = wait(start(*given, program=DLIO, launcher=[MPIRUN, "-n", "2"], cwd=tmp_path))
         assert ended.status == 0, ended.err
         verb = {"write": "save", "read": "load"}[name]
         assert f"[METRIC] Checkpoint {verb} I/O Throughput (GB/second):" in ended.out
@@ -74,14 +77,10 @@ def test_mlpstorage_has_checkpoints_written_then_read_by_two_calls(tmp_path: Pat
 
 def test_a_run_that_was_killed_with_all_its_ranks_is_a_result(workload: Path, tmp_path: Path) -> None:
     folder = tmp_path / "result"
-    many = ("num_checkpoints_write=100000", "num_checkpoints_read=0", "keep_last=1", "fsync=false")
-    words = [f"checkpoint.{word}" for word in (f"checkpoint_folder={tmp_path / 'saved'}", *many)]
-    words += [f"workload={workload}", "ranks=2", "metric.ceiling_seconds=0.05", f"output.folder={folder}"]
-    process = start("checkpoint", *words)
-    live = str(folder / "live")
+    process = start("checkpoint", *words(workload, 100_000, 0, "checkpoint.keep_last=1", "checkpoint.fsync=false"))
 
     def third() -> bool:
-        journal = read_journal(live, CheckpointJournal)
+        journal = read_journal(str(folder / "live"), CheckpointJournal)
         return process.poll() is not None or (journal is not None and len(journal.complete) >= 3)
 
     until(third, "three checkpoints")
@@ -103,21 +102,9 @@ def test_a_run_that_was_killed_with_all_its_ranks_is_a_result(workload: Path, tm
     assert "INCOMPLETE" in (folder / "report.html").read_text()
 
 
-def test_the_python_face_writes_and_reads(workload: Path, tmp_path: Path) -> None:
+def test_the_python_face_writes_and_reads(workload: Path) -> None:
     events: list[object] = []
-    run = dlemu.checkpoint(
-        {
-            "workload": str(workload),
-            "ranks": 2,
-            "checkpoint.checkpoint_folder": str(tmp_path / "saved"),
-            "checkpoint.num_checkpoints_write": 1,
-            "checkpoint.num_checkpoints_read": 1,
-            "checkpoint.verify": True,
-            "output.folder": str(tmp_path / "result"),
-            "metric.ceiling_seconds": 0.05,
-        },
-        on_progress=events.append,
-    )
+    run = dlemu.checkpoint(words(workload, 1, 1, "checkpoint.verify=true"), on_progress=events.append)
     assert run.summary.write is not None
     assert run.summary.read is not None
     assert events
@@ -130,10 +117,8 @@ def test_the_folder_of_a_checkpoint_is_synced_once_and_counted(
     workload: Path, tmp_path: Path, *, asynchronous: bool
 ) -> None:
     """By the last of the host's ranks: file systems serialise the calls of one folder."""
-    words = ["checkpoint", f"workload={workload}", "ranks=4", f"checkpoint.checkpoint_folder={tmp_path / 'saved'}"]
-    words += ["checkpoint.num_checkpoints_write=3", "checkpoint.num_checkpoints_read=0", "metric.ceiling_seconds=0"]
-    words += [f"checkpoint.asynchronous={str(asynchronous).lower()}", f"output.folder={tmp_path / 'result'}"]
-    dlemu_command(*words).assert_ended(0)
+    changes = ("ranks=4", f"checkpoint.asynchronous={str(asynchronous).lower()}")
+    dlemu_command("checkpoint", *words(workload, 3, 0, *changes)).assert_ended(0)
     run = dlemu.load_result(tmp_path / "result")
     assert isinstance(run, CheckpointRun)
     rows = run.whole

@@ -21,6 +21,7 @@ import psutil
 import pytest
 
 from tests.e2e.harness import (
+    CEILING,
     MPIRUN,
     UNDER_MPI,
     assert_one_run,
@@ -175,7 +176,7 @@ def hosts_apart(hosts: Hosts) -> Hosts:
 
 def test_accelerators_on_two_hosts_keep_one_timeline(hosts: Hosts, dataset: Path) -> None:
     """The results are written where rank 0 is; the other host need not see their folder."""
-    dlemu("train", *small_run(hosts.own, dataset), launcher=hosts.mpirun).assert_ran()
+    dlemu("train", *small_run(hosts.own, dataset, CEILING), launcher=hosts.mpirun).assert_ran()
     folder = hosts.seen(hosts.first)
     recorded = assert_one_run(folder, [2, 2], hosts.names)["telemetry"]
     recorders = json.loads((folder / "facts.json").read_text())["recorders"]
@@ -217,8 +218,7 @@ def test_what_was_measured_outlives_a_host(loss: str, hosts_apart: Hosts, datase
     kept = folder if shared else hosts.seen(hosts.first)
     limit = tmp_path / "limit.yaml"  # in a file it counts from when the ranks are there, however long they take
     limit.write_text("timeout_seconds: 5\ndataset: {format: npz}\n")
-    changes = ("train.epochs=1000", "metric.ceiling_seconds=0")
-    settings = [f"workload={limit}", *small_run(folder, dataset, *changes)[1:]]
+    settings = [f"workload={limit}", *small_run(folder, dataset, "train.epochs=1000")[1:]]
     impatient = dlemu_with(tmp_path, "dlemu.ranks.mpi.SAVING_SECONDS", 5.0)
     process = start("train", *settings, program=impatient, launcher=hosts.mpirun)
     until_it_trains(process, kept, ranks=4 if shared else 2)

@@ -15,6 +15,7 @@ import psutil
 import pytest
 
 from tests.e2e.harness import (
+    CEILING,
     DEADLINE_SECONDS,
     PYTORCH,
     dlemu,
@@ -26,6 +27,7 @@ from tests.e2e.harness import (
     training,
     until,
     wait,
+    without,
 )
 
 pytestmark = [pytest.mark.slow, pytest.mark.root]
@@ -80,15 +82,11 @@ def starve(folder: Path, victim: psutil.Process, *, spare_mib: int = 64) -> re.P
     )
 
 
-def named(parent: int, name: str) -> list[psutil.Process]:
-    return [one for one in psutil.Process(parent).children(recursive=True) if one.name() == name]
-
-
 @pytest.mark.parametrize("victim", ["worker", "rank"])
 def test_whom_the_out_of_memory_killer_takes_is_named_with_the_limit(
     victim: str, dataset: Path, tmp_path: Path
 ) -> None:
-    settings = small_run(tmp_path / "run", dataset, "train.epochs=1000", "metric.ceiling_seconds=0", PYTORCH)
+    settings = small_run(tmp_path / "run", dataset, "train.epochs=1000", PYTORCH)
     with group("memory") as folder:
         process = start("train", *settings, launcher=inside(folder))
         until(lambda: training(tmp_path / "run"), "the first steps")
@@ -115,7 +113,7 @@ def test_memory_that_a_control_group_does_not_have_is_refused_before_the_ranks_s
 
 def test_a_quota_of_cpu_time_is_named_as_what_limits(dataset: Path, tmp_path: Path) -> None:
     """A tenth of a core for three ranks that compute 2 ms a step."""
-    changes = ("train.computation_time=0.002", "train.epochs=20")
+    changes = ("train.computation_time=0.002", "train.epochs=20", CEILING)
     settings = small_run(tmp_path / "run", dataset, *changes)
     with group("cpu") as folder:
         (folder / "cpu.cfs_quota_us").write_text("30000")
@@ -139,7 +137,7 @@ main()
 
 
 def test_a_clock_that_jumps_moves_no_measurement(dataset: Path, tmp_path: Path) -> None:
-    settings = small_run(tmp_path / "run", dataset, "metric.ceiling_seconds=0")
+    settings = small_run(tmp_path / "run", dataset)
     wait(start("-c", JUMPS, "train", *settings, program=sys.executable)).assert_ran()
     found = summary(tmp_path / "run")["metrics"]
     assert 0 <= found["au_percent"]["mean"] <= 100
@@ -148,8 +146,7 @@ def test_a_clock_that_jumps_moves_no_measurement(dataset: Path, tmp_path: Path) 
 
 
 def test_runs_that_begin_at_once_each_have_their_own_results(dataset: Path, tmp_path: Path) -> None:
-    changes = ("metric.ceiling_seconds=0", "train.epochs=1", "ranks=1")
-    settings = [word for word in small_run(tmp_path, dataset, *changes) if not word.startswith("output.folder")]
+    settings = without(small_run(tmp_path, dataset, "train.epochs=1", "ranks=1"), "output.folder")
     runs = [start("train", *settings, cwd=tmp_path) for _ in range(3)]
     ends = [wait(run) for run in runs]
     assert all(ended.ran for ended in ends), [ended.err for ended in ends]

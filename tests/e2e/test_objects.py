@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from pathlib import Path
 from typing import Any
@@ -10,9 +9,9 @@ from typing import Any
 import pytest
 import yaml
 
-from tests.e2e.harness import PYTORCH, Ended, dlemu, small_run, start, wait
+from tests.e2e.harness import PYTORCH, Ended, dlemu, small_run, summary
 from tests.e2e.test_checkpoints import WORKLOAD
-from tests.object_stores import KEYS, S3, SECRET_KEY, fault, make_certificates, own_server, rclone_server, why_no_rclone
+from tests.object_stores import KEYS, S3, SECRET_KEY, fault, own_server
 
 SECRET = "another-secret-of-nobody"
 
@@ -31,37 +30,20 @@ def test_a_dataset_is_made_verified_and_trained_on_in_a_bucket(s3: S3, tmp_path:
     assert checked.status == 0, checked.err
     assert "every byte is as generated" in checked.out
     given = f"++storage.storage_options.secret_access_key={SECRET}"
-    trained = dlemu(
-        "train", *small, given, "reader.io_depth=2", "reader.verify=true", "dataset.data_folder=s3://bucket/data/set"
-    )
+    reader = ("reader.io_depth=2", "reader.verify=true")
+    trained = dlemu("train", *small, given, *reader, "dataset.data_folder=s3://bucket/data/set")
     assert trained.ran, trained.err
-    summary = json.loads((tmp_path / "run" / "summary.json").read_text())
-    requests = summary["requests"]
-    assert summary["each_sample_once"] == [True, True]
-    assert summary["page_cache"]["served_percent"] == 100
-    assert summary["page_cache"]["warning"] is None
-    assert summary["environment"]["storage"]["file_system"] == "s3"
-    assert summary["environment"]["storage"]["device"] == s3.endpoint
+    found = summary(tmp_path / "run")
+    requests, cache, storage = found["requests"], found["page_cache"], found["environment"]["storage"]
+    assert found["each_sample_once"] == [True, True]
+    assert (cache["served_percent"], cache["warning"]) == (100, None)
+    assert (storage["file_system"], storage["device"]) == ("s3", s3.endpoint)
     assert (requests["get"], requests["failed"]) == (96, 0)
-    assert requests["received_bytes"] == summary["metrics"]["app_bytes"]
+    assert requests["received_bytes"] == found["metrics"]["app_bytes"]
     assert 0 < requests["first_byte_ms"]["p50"] <= requests["first_byte_ms"]["p99"]
     left = texts_of(tmp_path) + (trained.out + trained.err + made.out + made.err).encode()
     assert SECRET.encode() not in left
     assert SECRET_KEY.encode() not in left
-
-
-@pytest.fixture(scope="module")
-def filled(s3: S3, tmp_path_factory: pytest.TempPathFactory) -> S3:
-    """A bucket with a dataset in data/shared."""
-    dlemu("datagen", *on_bucket(s3, tmp_path_factory.mktemp("made"))).assert_ended(0)
-    return s3
-
-
-def on_bucket(server: S3, folder: Path, *changes: str) -> list[str]:
-    """Overrides of a run of one rank on the dataset in a bucket."""
-    small = small_run(folder, Path("data/shared"), *server.settings, "dataset.format=npz")
-    quick = ["metric.ceiling_seconds=0", "metric.scaling_seconds=0", "reader.read_threads=1"]
-    return [*(word for word in small if not word.startswith("ranks=")), *quick, *changes]
 
 
 @pytest.mark.slow
@@ -69,64 +51,34 @@ def test_checkpoints_are_uploaded_and_read_back(s3: S3, tmp_path: Path) -> None:
     (tmp_path / "configs" / "workload").mkdir(parents=True)
     folder = {"checkpoint": WORKLOAD["checkpoint"] | {"checkpoint_folder": "saved/llama"}}  # type: ignore[operator]
     (tmp_path / "configs" / "workload" / "small.yaml").write_text(yaml.safe_dump(WORKLOAD | folder))
-    words = ["workload=small", "-cd", str(tmp_path / "configs"), "ranks=2", *s3.settings]
-    words.append("output.report=false")
+    words = ["workload=small", "-cd", str(tmp_path / "configs"), "ranks=2", *s3.settings, "output.report=false"]
     counts = ("checkpoint.num_checkpoints_write=2", "checkpoint.num_checkpoints_read=1", "checkpoint.keep_last=1")
     dlemu("checkpoint", *words, *counts, "checkpoint.verify=true", f"output.folder={tmp_path / 'run'}").assert_ended(0)
     told = (tmp_path / "run" / "log.txt").read_text()
     assert ("Requests" in told, "page cache" in told) == (True, False)
-    run = json.loads((tmp_path / "run" / "summary.json").read_text())
+    run = summary(tmp_path / "run")
     requests = run["requests"]
     assert run["complete"]
     assert run["read"]["from_storage_percent"] == 100
     assert requests["received_bytes"] >= run["bytes"]
     assert requests["put"] >= 2 * run["files"]
     assert sorted(path.name for path in (s3.folder / "saved" / "llama").iterdir()) == ["global_epoch1_step2"]
-    again = dlemu(
-        "checkpoint", *words, "checkpoint.num_checkpoints_write=0", counts[1], f"output.folder={tmp_path / 'r'}"
-    )
-    assert again.status == 0, again.err
-
-
-@pytest.mark.slow
-def test_a_run_over_https_trusts_what_it_is_told_to(tmp_path: Path) -> None:
-    if why_no_rclone():
-        pytest.skip(why_no_rclone())
-    certificates = make_certificates(tmp_path / "certificates")
-    around: dict[str, Any] = KEYS | {"SSL_CERT_FILE": "", "REQUESTS_CA_BUNDLE": ""}
-    trusting: dict[str, Any] = around | {"AWS_CA_BUNDLE": str(certificates.authority)}
-    with rclone_server(tmp_path / "served", certificates) as server:
-        words = on_bucket(server, tmp_path / "run")
-        for command in ("datagen", "train"):
-            ended = dlemu(command, *words, **trusting)
-            assert ended.status == 0 or (command == "train" and ended.ran), ended.err
-        around |= {"AWS_CA_BUNDLE": str(make_certificates(tmp_path / "other").authority)}
-        refused = dlemu("train", *on_bucket(server, tmp_path / "refused"), **around)
-        assert refused.status == 2
-        assert refused.err.count("\n") == 1
-        assert "its certificate is not trusted" in refused.err
+    reads = ("checkpoint.num_checkpoints_write=0", counts[1], f"output.folder={tmp_path / 'r'}")
+    dlemu("checkpoint", *words, *reads).assert_ended(0)
 
 
 def trained_on(server: Any, folder: Path, *settings: str) -> Ended:
-    words = [
-        "storage.storage_type=s3",
-        "storage.storage_root=bucket",
-        f"storage.storage_options.endpoint_url={server.endpoint}",
-        "storage.storage_options.s3_max_attempts=2",
-        "storage.storage_options.timeout_seconds=1",
-    ]
-    small = small_run(folder, Path("data/set"), *words, "dataset.format=npz", *settings)
-    if not server.objects:
-        made = dlemu("datagen", *small, cwd=None, **KEYS)
-        assert made.status == 0, made.err
-        return made
-    return wait(start("train", *small, cwd=None, **KEYS))
+    """Make the dataset where there is none; else train on it."""
+    patience = [f"storage.storage_options.{one}" for one in ("s3_max_attempts=2", "timeout_seconds=1")]
+    words = [*S3(server.endpoint, folder).settings, *patience, "dataset.format=npz", *settings]
+    command = "train" if server.objects else "datagen"
+    return dlemu(command, *small_run(folder, Path("data/set"), *words), cwd=None, **KEYS)
 
 
 @pytest.mark.slow
 def test_a_bad_day_ends_with_a_clear_error_and_keeps_what_was_measured(tmp_path: Path) -> None:
     with own_server() as server:
-        trained_on(server, tmp_path / "made")
+        trained_on(server, tmp_path / "made").assert_ended(0)
         samples = [0]
 
         def hang_in_the_second_epoch(request: Any) -> Any:
@@ -136,9 +88,8 @@ def test_a_bad_day_ends_with_a_clear_error_and_keeps_what_was_measured(tmp_path:
         server.behaviour.fault = hang_in_the_second_epoch
         ended = trained_on(server, tmp_path / "run", "train.epochs=9")
         ended.assert_ended(2, "failed 2 times, the last time because of: no")
-        summary = json.loads((tmp_path / "run" / "summary.json").read_text())
-        assert summary["complete"] is False
-        assert summary["requests"]["failed"] >= 2
+        found = summary(tmp_path / "run")
+        assert (found["complete"], found["requests"]["failed"] >= 2) == (False, True)
         server.behaviour.fault = lambda request: fault("error", status=403, code="InvalidAccessKeyId")
         trained_on(server, tmp_path / "refused").assert_ended(2, "the server does not accept these credentials")
         assert not (tmp_path / "refused").exists() or not os.listdir(tmp_path / "refused")

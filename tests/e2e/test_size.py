@@ -8,16 +8,15 @@ from pathlib import Path
 
 import pytest
 
-from tests.e2e.harness import assert_gone, dlemu, family, small_run, start, until, wait
+from tests.e2e.harness import CEILING, assert_gone, dlemu, family, small_run, start, until, wait, without
 
 pytestmark = pytest.mark.slow
 
 
 def words(folder: Path, dataset: Path) -> list[str]:
     """One accelerator on 48 files, whose trial takes 8 stretches of a second: 16 steps of 0.5 s."""
-    small = [word for word in small_run(folder, dataset) if not word.startswith("ranks=")]
-    quick = ("reader.batch_size=1", "train.computation_time=0.5")
-    return [*small, *quick, "metric.cached=true", "--most", "1"]
+    quick = (CEILING, "reader.batch_size=1", "train.computation_time=0.5")
+    return [*without(small_run(folder, dataset, *quick), "ranks"), "--most", "1"]
 
 
 def test_a_search_is_interrupted_and_goes_on(dataset: Path, tmp_path: Path) -> None:

@@ -18,17 +18,7 @@ import pytest
 
 from datagen.errors import DlemuError
 from dlemu.jobs.training.result import Run, read_run
-from tests.e2e.harness import (
-    UNDER_MPI,
-    assert_one_run,
-    dlemu,
-    maps,
-    small_run,
-    start,
-    until,
-    until_it_trains,
-    wait,
-)
+from tests.e2e.harness import UNDER_MPI, assert_one_run, dlemu, maps, small_run, start, until, until_it_trains, wait
 from tests.e2e.test_hosts import Hosts
 from tests.e2e.test_hosts import hosts as hosts
 

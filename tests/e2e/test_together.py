@@ -14,17 +14,9 @@ from dlemu.report.table import print_table
 from dlemu.results.answer_files import read_answer
 from dlemu.results.figures import JobFigures, Value
 from dlemu.studies.answers import RunsQuestion
-from dlemu.studies.together import (
-    TOGETHER,
-    MeasuredJob,
-    Together,
-    overlap_percent,
-    screen,
-    sections,
-    verdict_of,
-)
+from dlemu.studies.together import TOGETHER, MeasuredJob, Together, overlap_percent, screen, sections, verdict_of
 from tests.e2e.harness import dlemu as run_dlemu
-from tests.e2e.harness import small_run
+from tests.e2e.harness import small_run, without
 
 
 @pytest.mark.parametrize(
@@ -107,7 +99,7 @@ def test_a_quote_that_is_not_closed_is_a_mistake_of_usage() -> None:
 
 @pytest.mark.slow
 def test_training_and_checkpoints_run_alone_then_beside_each_other(dataset: Path, tmp_path: Path) -> None:
-    training = [word for word in small_run(tmp_path / "unused", dataset) if not word.startswith("output.")]
+    training = without(small_run(tmp_path / "unused", dataset), "output")
     saving = ["workload=llama3_8b", "scale=laptop", "ranks=1", f"checkpoint.checkpoint_folder={tmp_path / 'saved'}"]
     saving += ["checkpoint.num_checkpoints_write=2", "checkpoint.num_checkpoints_read=0"]
     jobs = [" ".join(["train", *training]), " ".join(saving)]

@@ -21,11 +21,12 @@ from tests.e2e.harness import (
     until,
     until_it_trains,
     wait,
+    without,
 )
-from tests.e2e.test_hosts import Hosts, hosts, ip, kill, ranks_on
+from tests.e2e.test_hosts import Hosts, ip, kill, ranks_on
+from tests.e2e.test_hosts import hosts as hosts
 
 TORCHRUN = str(Path(sys.executable).parent / "torchrun")
-__all__ = ["hosts"]
 
 pytestmark = [
     pytest.mark.slow,
@@ -40,7 +41,7 @@ def torchrun(ranks: int) -> list[str]:
 
 
 def run_of(folder: Path, dataset: Path, *changes: str) -> list[str]:
-    return [word for word in small_run(folder, dataset, *changes) if not word.startswith("ranks=")]
+    return without(small_run(folder, dataset, *changes), "ranks")
 
 
 def start_on_all(hosts: Hosts, *words: str, program: str = DLEMU) -> list[subprocess.Popen[str]]:
@@ -81,7 +82,7 @@ def test_two_hosts_are_one_run(hosts: Hosts, dataset: Path) -> None:
     twice = hosts.folder / "twice"
     twice.write_text(f"#!/bin/sh\nfor run in one two; do {DLEMU} $* output.folder={hosts.own}/$run; done\n")
     twice.chmod(0o755)
-    words = [word for word in run_of(hosts.own, dataset) if not word.startswith("output.folder=")]
+    words = without(run_of(hosts.own, dataset), "output.folder")
     ends = [wait(agent) for agent in start_on_all(hosts, "train", *words, program=str(twice))]
     for run in ("one", "two"):
         assert (hosts.seen(hosts.first) / run / "summary.json").exists(), (ends[0].err, ends[1].err)
@@ -97,7 +98,7 @@ def test_three_hosts_end_together_and_name_what_was_lost(
     sees_all = loss == "rank"  # the other hosts see the results' folder, too
     folder, limit = tmp_path / "run" if sees_all else hosts.own, tmp_path / "limit.yaml"
     limit.write_text("timeout_seconds: 5\ndataset: {format: npz}\n")
-    words = run_of(folder, dataset, "train.epochs=1000", "metric.ceiling_seconds=0")
+    words = run_of(folder, dataset, "train.epochs=1000")
     agents = start_on_all(hosts, "train", *([f"workload={limit}", *words[1:]] if loss == "link" else words))
     first, last = folder if sees_all else hosts.seen(hosts.first), hosts.names[-1]
     until_it_trains(agents[0], first, ranks=6 if sees_all else 2)

@@ -5,17 +5,14 @@ from __future__ import annotations
 import os
 import shutil
 import signal
-import subprocess
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
-import numpy as np
 import pytest
-from PIL import Image
 
-from tests.e2e.harness import DLEMU, DLIO, Ended, dlemu, small_run, start, until, wait
-from tests.fuzzing.ends import commands, has_traceback
+from tests.e2e.harness import DLIO, Ended, dlemu, small_run, start, until, wait, without
+from tests.fuzzing.ends import commands, has_traceback, make_inputs
 from tests.goldens.render import RESULTS
 from tests.parts import of_parts
 from tests.users_files import UsersFiles
@@ -47,22 +44,14 @@ STUDIES = ("size", *of_parts("MANY_RUNS"))
 def everything(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Command]:
     """Command lines for a folder of results; whatever else they make begins with its name."""
     top = tmp_path_factory.mktemp("sources")
-    data, images, arrays = top / "data", top / "images", top / "arrays"
-    subprocess.run([DLEMU, "datagen", *small_run(top / "none", data)], check=True, capture_output=True)
-    images.mkdir()
-    arrays.mkdir()
-    for number in range(12):
-        Image.effect_noise((60, 40), 50 + number).save(images / f"{number}.png")
-        np.save(arrays / f"{number}.npy", np.zeros(5000, np.uint8))
+    make_inputs(top, 12, (60, 40))
 
     def dlio(folder: Path) -> list[str]:
-        few = [word for word in small_run(folder, data) if not word.startswith(("workload", "output.", "ranks"))]
-        few = [f"++workload.{word}" for word in few if word.split(".")[0] in ("dataset", "reader", "train")]
-        return [DLIO, "workload=unet3d_v100", *few, "++workload.dataset.format=npz", f"++hydra.run.dir={folder}"]
+        few = without(small_run(folder, top / "data", "dataset.format=npz"), "workload", "output", "ranks", "metric")
+        return [DLIO, "workload=unet3d_v100", *(f"++workload.{word}" for word in few), f"++hydra.run.dir={folder}"]
 
-    named = commands(top)
     more = {name: partial(words, top) for name, words in of_parts("MORE_COMMANDS").items()}
-    return named | more | {"dlio": dlio}
+    return commands(top) | more | {"dlio": dlio}
 
 
 def test_every_command_that_fuzzing_ends_is_tried(everything: dict[str, Command]) -> None:
@@ -165,28 +154,6 @@ def test_a_figure_of_others_is_not_replaced(tmp_path: Path) -> None:
     (tmp_path / "figures" / own.name).write_text("of the user")
     dlemu(*words).assert_ended(2, "dlemu did not write it")
     assert (tmp_path / "figures" / own.name).read_text() == "of the user"
-
-
-@pytest.mark.parametrize("what", ["train", "checkpoint", "datagen", "sweep", *of_parts("WRONG")])
-def test_a_usage_error_touches_nothing(what: str, everything: dict[str, Command], tmp_path: Path) -> None:
-    theirs, folder = UsersFiles(), tmp_path / "case"
-    command = [*everything[what](folder), of_parts("WRONG").get(what, "reader.read_threads=-7")]
-    theirs.put(tmp_path / "case-made")
-    theirs.put(tmp_path / "case-packed")
-    theirs.put(tmp_path / "case-checkpoints")
-    before = sorted(tmp_path.rglob("*"))
-    assert wait(start(*command[1:], program=command[0], cwd=tmp_path)).status == 2
-    assert sorted(tmp_path.rglob("*")) == before
-    assert theirs.changed() == []
-
-
-def test_a_folder_of_images_never_becomes_a_dataset_of_ours(tmp_path: Path) -> None:
-    theirs = UsersFiles()
-    theirs.put(tmp_path / "images")
-    ended = dlemu("datagen", "workload=resnet50", "scale=laptop", f"dataset.data_folder={tmp_path / 'images'}")
-    ended.assert_ended(2, "such as")
-    assert theirs.changed() == []
-    assert not (tmp_path / "images" / "dlemu.json").exists()
 
 
 def test_a_checkpoint_of_others_is_not_replaced(tmp_path: Path) -> None:

@@ -19,24 +19,11 @@ from tests import faulty_storage
 
 def job(folder: Path, *changes: str) -> CheckpointJob:
     """A run of one rank that writes two checkpoints, keeps one and reads it."""
-    workload = load(
-        [
-            "model.name=small",
-            "model.layer_parameters=[1000]",
-            "storage.storage_type=tests.faulty_storage",
-            f"checkpoint.checkpoint_folder={folder / 'saved'}",
-            f"output.folder={folder / 'run'}",
-            "checkpoint.num_checkpoints_write=2",
-            "checkpoint.num_checkpoints_read=1",
-            "checkpoint.keep_last=1",
-            "checkpoint.time_between_checkpoints=0",
-            "checkpoint.evict_page_cache=true",
-            "metric.ceiling_seconds=0",
-            "telemetry.enabled=false",
-            "ranks=1",
-            *changes,
-        ]
-    )
+    few = ("num_checkpoints_write=2", "num_checkpoints_read=1", "keep_last=1", "time_between_checkpoints=0")
+    saving = (f"checkpoint_folder={folder / 'saved'}", "evict_page_cache=true", *few)
+    words = ["model.name=small", "model.layer_parameters=[1000]", "storage.storage_type=tests.faulty_storage"]
+    words += ["metric.ceiling_seconds=0", "telemetry.enabled=false", "ranks=1", f"output.folder={folder / 'run'}"]
+    workload = load([*words, *(f"checkpoint.{one}" for one in saving), *changes])
     job: CheckpointJob = prepare_job(CHECKPOINTS, workload, 1)[0]
     return job
 

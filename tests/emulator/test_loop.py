@@ -1,12 +1,21 @@
+"""The accelerator's timeline: waits, computing and meeting add up; a run that is to end does so on all ranks."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dlemu.jobs.training.loop import StepLoop
+from dlemu.jobs.training.loop import STOP_NS, StepLoop, Stop
 from dlemu.jobs.training.steplog import StepLog, StepRows
 from dlemu.machine.clock import FakeClock
 from dlemu.metrics.au import au_dlio_percents, au_percent, kept_rows
+from dlemu.runner.run_folder import StopFile, request_stop
 from tests.emulator.fakes import ScriptedComm, ScriptedQueue, sleeping, steps_of
 
 C = 100
@@ -14,19 +23,20 @@ C = 100
 
 def run(
     ready_ns: list[int],
-    others_end_ns: list[int] | None = None,
+    others_end_ns: Sequence[int] = (),
     *,
     oversleep_ns: int = 0,
     latency_ns: int = 0,
-    compute_ns: list[int] | None = None,
+    compute_ns: Sequence[int] = (),
     free_ns: int = 0,
+    stop: Stop | None = None,
 ) -> StepRows:
-    clock = FakeClock(free_ns, oversleep_ns)
-    steps = len(ready_ns)
-    log = StepLog(steps)
-    comm = ScriptedComm(others_end_ns or [0] * steps, clock, latency_ns)
-    loop = StepLoop(accelerator=sleeping(clock), comm=comm, clock=clock, log=log)
-    loop.run(steps_of(compute_ns or [C] * steps), free_ns, ScriptedQueue(ready_ns, clock))
+    """Run steps whose batches are ready, and which the other rank ends, at these times."""
+    steps, clock = len(ready_ns), FakeClock(free_ns, oversleep_ns)
+    log, comm = StepLog(steps), ScriptedComm(others_end_ns or [0] * steps, clock, latency_ns)
+    loop = StepLoop(accelerator=sleeping(clock), comm=comm, clock=clock, log=log, stop=stop)
+    stopped = loop.run(steps_of(compute_ns or [C] * steps), free_ns, ScriptedQueue(ready_ns, clock))
+    assert stopped == (len(log.rows) < steps)
     return log.rows
 
 
@@ -101,12 +111,30 @@ def test_over_sleeping_raises_no_au() -> None:
 def test_the_columns_add_up_to_the_timeline_exactly(
     ready: list[int], others: list[int], computes: list[int], oversleep: int, latency: int
 ) -> None:
-    steps = len(ready)
-    rows = run(
-        sorted(ready), others, oversleep_ns=oversleep, latency_ns=latency, compute_ns=computes[:steps], free_ns=17
-    )
+    computes = computes[: len(ready)]
+    host: dict[str, Any] = {"oversleep_ns": oversleep, "latency_ns": latency}
+    rows = run(sorted(ready), others, compute_ns=computes, free_ns=17, **host)
     spent = rows["wait_ns"] + rows["compute_ns"] + rows["sync_ns"]
     assert (rows["free_ns"][1:] == (rows["free_ns"] + spent)[:-1]).all()
     assert rows["free_ns"][0] == 17
     assert min(rows["wait_ns"].min(), rows["sync_ns"].min()) >= 0
-    assert rows["compute_ns"].tolist() == computes[:steps]
+    assert rows["compute_ns"].tolist() == computes
+
+
+def test_who_stops_still_learns_when_the_slowest_was_done() -> None:
+    answers = iter([False, True])
+    rows = run([0] * 4, [0, 250, 250], stop=lambda: next(answers))
+    assert rows["sync_ns"].tolist() == [0, 50]
+
+
+def test_the_others_end_after_the_same_step() -> None:
+    rows = run([0] * 4, [0, 150 + STOP_NS, 150])
+    assert rows["step"].tolist() == [1, 2]
+    assert rows["sync_ns"].tolist() == [0, 0]
+
+
+def test_a_file_is_the_word_to_stop(tmp_path: Path) -> None:
+    assert not StopFile(str(tmp_path))()
+    request_stop(str(tmp_path))
+    assert StopFile(str(tmp_path))()
+    request_stop(str(tmp_path / "gone"))

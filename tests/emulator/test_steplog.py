@@ -16,17 +16,6 @@ from dlemu.jobs.training.steplog import STEP_COLUMNS, StepLog, read_log
 from tests.emulator.fakes import numbered
 
 
-def test_rows_outlive_a_killed_rank(tmp_path: Path) -> None:
-    path = str(tmp_path / "rank_00000.steps")
-    record, batch = numbered(3)
-    if (child := os.fork()) == 0:
-        StepLog(4, path).add(record, batch)
-        os.kill(os.getpid(), signal.SIGKILL)
-    os.waitpid(child, 0)
-    rows = read_log(path)
-    assert [row.tolist() for row in rows] == [(*record, *batch[2:])]
-
-
 @pytest.mark.parametrize("kill", range(4))
 def test_a_row_counts_only_once_all_its_columns_are_there(kill: int, tmp_path: Path) -> None:
     """A kill comes anywhere between two stores, so most of the kills meet a half-written row."""

@@ -12,6 +12,7 @@ import sys
 import tomllib
 from collections.abc import Iterator
 from pathlib import Path
+from subprocess import CompletedProcess
 from typing import Any
 
 import pytest
@@ -19,9 +20,9 @@ import yaml
 
 from dlemu import __version__
 from dlemu.metrics.verdict import COMPLETED
-from tests.cli_runs import SMALL
 from tests.doc_blocks import ROOT
-from tests.test_doc_commands import command_of, composed, options
+from tests.e2e.harness import small_run, without
+from tests.test_doc_commands import command_of, composed
 from tests.test_wheel import SOURCES
 
 EXAMPLES, CONTAINER = ROOT / "examples", ROOT / "container"
@@ -93,7 +94,7 @@ def test_commands_of_the_examples_are_understood() -> None:
     for text in texts:
         words = shlex.split(text)[1:]
         command, rest = command_of(words)
-        assert {word for word in rest if word.startswith("--")} <= options(command), text
+        command.make_context(words[0], list(rest))
         assert "--make" not in rest or "--yes" in rest, "nobody answers in a batch job"
         composed(words[0], rest, text)
 
@@ -116,15 +117,21 @@ def test_ranks_of_the_examples_add_up() -> None:
     assert int(given["--master-port"]) == pod["containers"][0]["ports"][0]["containerPort"]
 
 
+def batch_job(name: str, folder: Path, words: list[str], programs: dict[str, str]) -> CompletedProcess[str]:
+    """Run a script for Slurm with shell scripts in place of programs that are not here."""
+    for program, text in programs.items():
+        (folder / program).write_text(f"#!/bin/bash\n{text}\n")
+        (folder / program).chmod(0o755)
+    path = f"{folder}:{Path(sys.executable).parent}:{os.environ['PATH']}"
+    env = os.environ | {"PATH": path, "STORAGE": str(folder), "SLURM_JOB_ID": "7", "IMAGE": str(folder / "srun")}
+    command = ["bash", str(EXAMPLES / "slurm" / f"{name}.sbatch"), *words]
+    return subprocess.run(command, env=env, stdin=subprocess.DEVNULL, capture_output=True, text=True)
+
+
 def test_the_batch_job_that_sizes_makes_its_data_and_starts_trials_by_srun(tmp_path: Path) -> None:
-    (tmp_path / "srun").write_text(f'#!/bin/bash\necho "$@" >{tmp_path}/asked\nexit 3\n')
-    (tmp_path / "srun").chmod(0o755)
-    path = f"{tmp_path}:{Path(sys.executable).parent}:{os.environ['PATH']}"
-    env = {**os.environ, "PATH": path, "STORAGE": str(tmp_path), "SLURM_JOB_ID": "7"}
     words = "dataset.record_length_bytes=4096 dataset.record_length_bytes_stdev=0 dataset.record_length_bytes_resize=0 "
     words += "dataset.num_files_train=2000 reader.batch_size=1 reader.odirect=false metric.cached=true --most 1"
-    command = ["bash", str(EXAMPLES / "slurm" / "size.sbatch"), *words.split()]
-    ended = subprocess.run(command, env=env, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
+    ended = batch_job("size", tmp_path, words.split(), {"srun": f'echo "$@" >{tmp_path}/asked\nexit 3'})
     assert ended.returncode == 3, ended.stderr
     asked = (tmp_path / "asked").read_text()
     assert re.match(r"--mpi=pmi2 --cpu-bind=none --overcommit -n 1 \S+ .*-m dlemu train workload=unet3d", asked)
@@ -139,15 +146,9 @@ def test_the_batch_jobs_that_train_run_as_they_are(name: str, tmp_path: Path) ->
         "srun": 'while [[ $1 == -* ]]; do shift; done\nexec mpirun -np 2 "$@"',
         "apptainer": 'test -e "$4" && exec "${@:5}"',
     }
-    for program, text in programs.items():
-        (tmp_path / program).write_text(f"#!/bin/bash\n{text}\n")
-        (tmp_path / program).chmod(0o755)
-    path = f"{tmp_path}:{Path(sys.executable).parent}:{os.environ['PATH']}"
-    own = {"PATH": path, "STORAGE": str(tmp_path), "SLURM_JOB_ID": "7", "IMAGE": str(tmp_path / "srun")}
-    small = [word for word in SMALL if not word.startswith(("ranks=", "dataset.format"))]
-    words = [*small, "dataset.record_length_bytes_stdev=0", "dataset.record_length_bytes_resize=0", "train.epochs=1"]
-    command = ["bash", str(EXAMPLES / "slurm" / f"{name}.sbatch"), *words, "train.computation_time=0.01"]
-    ended = subprocess.run(command, env=os.environ | own, stdin=subprocess.DEVNULL, capture_output=True, text=True)
+    few = ("train.epochs=1", "dataset.record_length_bytes_stdev=0", "dataset.record_length_bytes_resize=0")
+    words = without(small_run(tmp_path, tmp_path, *few), "ranks", "workload", "output", "dataset.data_folder")
+    ended = batch_job(name, tmp_path, [*words, "output.report=false"], programs)
     assert ended.returncode in COMPLETED, ended.stderr
     assert json.loads((tmp_path / "results" / "7" / "summary.json").read_text())["ranks"] == 2
 

@@ -22,6 +22,8 @@ from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
+from subprocess import PIPE, Popen, TimeoutExpired
+from typing import Any
 
 import numpy as np
 import psutil
@@ -29,7 +31,7 @@ from PIL import Image
 
 import dlemu
 from dlemu.metrics.verdict import COMPLETED
-from tests.e2e.harness import DLEMU, MPIRUN, PYTORCH, small_run
+from tests.e2e.harness import CEILING, DLEMU, MPIRUN, PYTORCH, small_run, without
 from tests.parts import of_parts
 from tests.report.folders import write_run
 from tests.shared_memory import left_in_memory, shared_memory
@@ -41,7 +43,7 @@ MOST_SECONDS, MOST_SECONDS_IN_ALL = 150.0, 1200.0
 """Far beyond `timeout_seconds` and what any of the commands takes; with the time in which others had the cores."""
 LEFT_SECONDS = 30.0
 _TIMEOUT = "timeout_seconds=30"
-_QUICK = ("metric.scaling_seconds=0", _TIMEOUT)
+_QUICK = (CEILING, "metric.scaling_seconds=0", _TIMEOUT)
 _CACHED_RANK = ("ranks=1", "metric.cached=true")
 _SIGNALS = (signal.SIGKILL,) * 4 + (signal.SIGSEGV, signal.SIGTERM)
 _WHOLE = (signal.SIGINT, signal.SIGTERM, signal.SIGKILL)
@@ -89,15 +91,12 @@ def commands(sources: Path) -> dict[str, Command]:
     def train(*changes: str) -> Command:
         return lambda folder: [DLEMU, "train", *small_run(folder, data, *_QUICK, *changes)]
 
-    def of_mpirun(folder: Path) -> list[str]:
-        return [MPIRUN, "-np", "3", DLEMU, "train", *small_run(folder, data, *_QUICK)]
-
     def without_ranks(folder: Path, *changes: str) -> list[str]:
-        return [word for word in small_run(folder, data, *_QUICK, *changes) if not word.startswith("ranks=")]
+        return without(small_run(folder, data, *_QUICK, *changes), "ranks")
 
-    def checkpoint(folder: Path) -> list[str]:
-        llama = ("workload=llama3_8b", "scale=laptop", f"checkpoint.checkpoint_folder={folder}-checkpoints")
-        return [DLEMU, "checkpoint", *llama, few, f"output.folder={folder}", _TIMEOUT]
+    def saves(folder: Path) -> list[str]:
+        there = f"checkpoint.checkpoint_folder={folder}-checkpoints"
+        return ["workload=llama3_8b", "scale=laptop", there, few, _TIMEOUT]
 
     def datagen(folder: Path) -> list[str]:
         many = ("dataset.num_files_train=2000", few)
@@ -112,18 +111,16 @@ def commands(sources: Path) -> dict[str, Command]:
         return [DLEMU, "size", *one, "metric.cached=true", "--most", "1", "--trial-seconds", "4"]
 
     def together(folder: Path) -> list[str]:
-        one = ("ranks=1", "metric.ceiling_seconds=0")
-        reads = [word for word in small_run(folder, data, *_QUICK) if not word.startswith(("output.", "ranks="))]
-        saves = ("workload=llama3_8b", "scale=laptop", f"checkpoint.checkpoint_folder={folder}-checkpoints", few)
-        jobs = shlex.join(["train", *reads, *one]), shlex.join(["checkpoint", *saves, _TIMEOUT])
+        reads = without(without_ranks(folder, "metric.ceiling_seconds=0"), "output")
+        jobs = shlex.join(["train", *reads, "ranks=1"]), shlex.join(["checkpoint", *saves(folder)])
         return [DLEMU, "together", *jobs, "--no-report", "--output", str(folder)]
 
     return {
         "train": train(PYTORCH),
         "threads": train("metric.ceiling_seconds=0"),
         "saving": train("workflow.checkpoint=true", "output.report=true", "train.epochs=1"),
-        "mpirun": of_mpirun,
-        "checkpoint": checkpoint,
+        "mpirun": lambda folder: [MPIRUN, "-np", "3", DLEMU, "train", *small_run(folder, data, *_QUICK)],
+        "checkpoint": lambda folder: [DLEMU, "checkpoint", *saves(folder), f"output.folder={folder}"],
         "datagen": datagen,
         "probe": probe,
         "sweep": lambda folder: [DLEMU, "sweep", *without_ranks(folder), "ranks=1,2"],
@@ -136,40 +133,60 @@ def commands(sources: Path) -> dict[str, Command]:
 
 def readings(sources: Path) -> dict[str, Command]:
     """Return what looks at data and results in a folder and writes a file or a page."""
-    images, run = (sources / name for name in ("images", "run"))
+    run, images = f"{sources}/run", ("dataset.source=folder", f"dataset.data_folder={sources}/images")
     return {
-        "workloads": lambda at: [
-            DLEMU,
-            "workloads",
-            "default",
-            "dataset.source=folder",
-            f"dataset.data_folder={images}",
-        ],
-        "compare": lambda at: [DLEMU, "compare", str(run), str(run), "--output", str(at)],
-        "report": lambda at: [DLEMU, "report", str(run), "--output", f"{at}.html"],
+        "workloads": lambda at: [DLEMU, "workloads", "default", *images],
+        "compare": lambda at: [DLEMU, "compare", run, run, "--output", str(at)],
+        "report": lambda at: [DLEMU, "report", run, "--output", f"{at}.html"],
         **{name: partial(words, sources) for name, words in of_parts("READINGS").items()},
     }
 
 
-def chosen(there: dict[str, Command], only: Sequence[str]) -> dict[str, Command]:
-    """Return the commands of these names, or all where none is named."""
-    return {name: there[name] for name in only or there}
+def make_inputs(folder: Path, number: int, pixels: tuple[int, int]) -> None:
+    """Make a dataset, pictures and arrays in a folder."""
+    subprocess.run([DLEMU, "datagen", *small_run(folder, folder / "data")], check=True, capture_output=True)
+    for name in ("images", "arrays"):
+        (folder / name).mkdir()
+    for one in range(number):
+        Image.effect_noise(pixels, 50 + one).save(folder / "images" / f"{one}.png")
+        np.save(folder / "arrays" / f"{one}.npy", np.zeros(5000 + 10 * one, np.uint8))
 
 
 def made_sources(folder: Path, only: Sequence[str] = ()) -> dict[str, Command]:
-    """Make data and results in a folder; return the commands of these names."""
+    """Make data and results in a folder; return the commands of these names, or all where none is named."""
     sources = folder / "sources"
-    data, images, arrays, run = (sources / name for name in ("data", "images", "arrays", "run"))
-    subprocess.run([DLEMU, "datagen", *small_run(folder / "none", data)], check=True, capture_output=True)
-    images.mkdir()
-    arrays.mkdir()
-    for number in range(60):
-        Image.effect_noise((300, 200), 50 + number).save(images / f"{number}.png")
-        np.save(arrays / f"{number}.npy", np.zeros(5000 + 10 * number, np.uint8))
-    write_run(run)
+    make_inputs(sources, 60, (300, 200))
+    write_run(sources / "run")
     for name, whole in of_parts("SOURCES").items():
         shutil.copytree(whole, sources / name)
-    return chosen(commands(sources) | readings(sources), only)
+    there = commands(sources) | readings(sources)
+    return {name: there[name] for name in only or there}
+
+
+def started(command: list[str], mark: str, prepare: Callable[[], object] = lambda: None, **how: Any) -> Popen[str]:
+    """Start a command of a case in a session of its own; `prepare` is called in its process."""
+
+    def begin() -> None:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        prepare()
+
+    settings = os.environ | {MARK: mark} | how.pop("settings", {})
+    return Popen(command, text=True, env=settings, start_new_session=True, preexec_fn=begin, **how)
+
+
+class Aftermath:
+    """What must be as it was before a case: files of a user's, and /dev/shm."""
+
+    def __init__(self) -> None:
+        self.theirs, self._memory = UsersFiles(), shared_memory()
+
+    def wrong(self, mark: str, said: str) -> Iterator[str]:
+        """Say what the case did, or left, that it must not."""
+        if has_traceback(said):
+            yield "a traceback"
+        yield from left(mark, LEFT_SECONDS)
+        yield from self.theirs.changed()
+        yield from (f"{name} in /dev/shm" for name in left_in_memory(self._memory, LEFT_SECONDS))
 
 
 class Endings:
@@ -190,27 +207,23 @@ class Endings:
             self._remove(folder)
 
     def _found(self, ending: Ending, folder: Path) -> str:
-        undisturbed = self._undisturbed_seconds(ending.command, folder)
-        memory = shared_memory()
+        undisturbed, aftermath = self._undisturbed_seconds(ending.command, folder), Aftermath()
         process, mark = self._start(ending.command, folder)
-        with contextlib.suppress(subprocess.TimeoutExpired):
+        with contextlib.suppress(TimeoutExpired):
             process.wait(ending.share * undisturbed)
-        theirs = UsersFiles()
         for made in self._folder.glob(f"{folder.name}*"):
-            theirs.put_everywhere(made)
+            aftermath.theirs.put_everywhere(made)
         hit = _hit(process, mark, ending)
         try:
             out, err = communicated(process)
-        except subprocess.TimeoutExpired:
+        except TimeoutExpired:
             stuck = list(left(mark, 0))
             out, err = process.communicate()
             return f"{hit}: no end within {MOST_SECONDS:.0f} s: {stuck}\n{err[-2000:]}"
         wrong = [
             *_wrong_words(ending, process.returncode, out + err),
-            *left(mark, LEFT_SECONDS),
+            *aftermath.wrong(mark, out + err),
             *unread(folder, whole=process.returncode in COMPLETED),
-            *theirs.changed(),
-            *(f"{name} in /dev/shm" for name in left_in_memory(memory, LEFT_SECONDS)),
         ]
         return f"{hit}, status {process.returncode}: {'; '.join(wrong)}\n{out[-1000:]}{err[-3000:]}" if wrong else ""
 
@@ -228,28 +241,18 @@ class Endings:
         for path in self._folder.glob(f"{folder.name}*"):
             shutil.rmtree(path, ignore_errors=True)
 
-    def _start(self, command: str, folder: Path) -> tuple[subprocess.Popen[str], str]:
+    def _start(self, command: str, folder: Path) -> tuple[Popen[str], str]:
         mark = f"{os.getpid()}-{folder.name}-{time.monotonic_ns()}"
-        process = subprocess.Popen(
-            self._commands[command](folder),
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            cwd=self._folder,
-            env=os.environ | {MARK: mark},
-            start_new_session=True,
-            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler) and None,
-        )
-        return process, mark
+        return started(self._commands[command](folder), mark, stdout=PIPE, stderr=PIPE, cwd=self._folder), mark
 
 
-def communicated(process: subprocess.Popen[str]) -> tuple[str, str]:
+def communicated(process: Popen[str]) -> tuple[str, str]:
     """Wait for the end and return what was said; a time in which somebody wanted a core and had none counts little."""
     begun, stalled = time.monotonic(), stalled_seconds()
     while True:
         try:
             return process.communicate(timeout=0.5)
-        except subprocess.TimeoutExpired:
+        except TimeoutExpired:
             passed = time.monotonic() - begun
             if passed - (stalled_seconds() - stalled) > MOST_SECONDS or passed > MOST_SECONDS_IN_ALL:
                 raise
@@ -272,8 +275,6 @@ def endings_of(seed: int, cases: range, folder: Path, only: Sequence[str] = ()) 
 def _wrong_words(ending: Ending, status: int, said: str) -> Iterator[str]:
     if status not in _ENDED | {0, 1, 2, 3} and ending.command != "mpirun":
         yield f"status {status}"
-    if has_traceback(said):
-        yield "a traceback"
     if status > 1 and not any(word in said for word in ("dlemu: ", "Aborted", "failed: ", *_OF_MPIRUN)):
         yield "no message"
 
@@ -314,7 +315,7 @@ def _marked(mark: str) -> list[psutil.Process]:
     return found
 
 
-def _hit(process: subprocess.Popen[str], mark: str, ending: Ending) -> str:
+def _hit(process: Popen[str], mark: str, ending: Ending) -> str:
     """Send the signal, and return what was hit."""
     name = signal.Signals(ending.signal).name
     if ending.victim < 0:

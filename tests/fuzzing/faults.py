@@ -6,7 +6,6 @@ nobody is left, a user's files are all there, and what it calls a result can be 
 
 from __future__ import annotations
 
-import contextlib
 import os
 import random
 import resource
@@ -18,9 +17,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from dlemu.metrics.verdict import COMPLETED
-from tests.fuzzing.ends import LEFT_SECONDS, MARK, MOST_SECONDS, communicated, has_traceback, left, made_sources, unread
+from tests.fuzzing.ends import MOST_SECONDS, Aftermath, communicated, made_sources, started, unread
 from tests.parts import of_parts
-from tests.shared_memory import left_in_memory, shared_memory
 from tests.users_files import UsersFiles
 
 _STATUSES = {*range(8), 120, 130, 141, 143}
@@ -139,20 +137,17 @@ class Faults:
             ODD[fault.what](place)
         elif fault.kind == "input":
             self._damage(fault)
-        theirs, memory = UsersFiles(), shared_memory()
-        theirs.put(folder.parent / "beside")
+        aftermath = Aftermath()
+        aftermath.theirs.put(folder.parent / "beside")
         mark = f"faults-{os.getpid()}-{folder.parent.name}"
         """Of this campaign's: those beside it have cases of the same number."""
         status, said, ended = self._run(fault, folder, mark)
         wrong = [
             *([] if ended else [f"no end within {MOST_SECONDS:.0f} s"]),
             *([] if status in _STATUSES or _ended_by_others(fault, status) else [f"status {status}"]),
-            *(["a traceback"] if has_traceback(said) else []),
             *(["no message"] if status in (2, 3) and fault.kind != "stream" and not _says_why(said) else []),
-            *left(mark, LEFT_SECONDS),
+            *aftermath.wrong(mark, said),
             *(unread(folder, whole=status in COMPLETED) if folder.is_dir() and fault.kind != "place" else []),
-            *theirs.changed(),
-            *(f"{name} in /dev/shm" for name in left_in_memory(memory, LEFT_SECONDS)),
         ]
         return f"{fault}, status {status}: {'; '.join(wrong)}\n{said[-3000:]}" if wrong else ""
 
@@ -170,23 +165,19 @@ class Faults:
 
     def _run(self, fault: Fault, folder: Path, mark: str) -> tuple[int, str, bool]:
         """Return the status, what was said, and whether it came to its end in time."""
-        said = folder.parent / "said"
-        cwd = folder.parent / "cwd"
+        said, cwd = folder.parent / "said", folder.parent / "cwd"
         cwd.mkdir()
-        ended = True
-        with contextlib.ExitStack() as stack:
-            out: int = os.open(said, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
-            stack.callback(os.close, out)
-            process = subprocess.Popen(
+        ended, settings = True, SETTINGS.get(fault.what, {})
+        with said.open("a") as out:
+            process = started(
                 self._commands[fault.command](folder),
+                mark,
+                lambda: _prepare(fault, cwd),
                 stdin=subprocess.DEVNULL,
                 stdout=out,
                 stderr=out,
                 cwd=cwd,
-                env=os.environ | {MARK: mark} | SETTINGS.get(fault.what, {}),
-                start_new_session=True,
-                text=True,
-                preexec_fn=lambda: _prepare(fault, cwd),
+                settings=settings,
             )
             try:
                 communicated(process)
@@ -215,7 +206,6 @@ def _ended_by_others(fault: Fault, status: int) -> bool:
 
 def _prepare(fault: Fault, cwd: Path) -> None:
     """Make the surroundings of the command, in its process."""
-    signal.signal(signal.SIGINT, signal.default_int_handler)
     if fault.kind == "limit":
         number, limit = LIMITS[fault.what]
         resource.setrlimit(number, (limit, limit))

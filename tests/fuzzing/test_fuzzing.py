@@ -23,7 +23,7 @@ from tests.fuzzing import ends, faults
 from tests.fuzzing.interfaces import interfaces
 from tests.fuzzing.rounds import round_of
 
-CASES, FORMAT_CASES, SCHEDULES = 25, 60, 100
+CASES, FORMAT_CASES, SCHEDULES = 25, 40, 100
 """Enough for a mistake that any damage shows; `scripts/fuzz` looks for the rare ones."""
 
 
@@ -75,7 +75,7 @@ def faults_with(monkeypatch: pytest.MonkeyPatch, script: str) -> range:
         return {"script": lambda _: [sys.executable, "-c", script]}
 
     monkeypatch.setattr(faults, "made_sources", sources)
-    monkeypatch.setattr(faults, "LEFT_SECONDS", 0)
+    monkeypatch.setattr(ends, "LEFT_SECONDS", 0)
     number = next(n for n in count() if faults.draw(1, n, ["script"]).what == "narrow")
     return range(number, number + 1)
 

@@ -27,9 +27,8 @@ from dlemu.jobs.probe.probe_file import probe_file
 from dlemu.jobs.probe.requests import _cell_of_requests, measure_cell, open_target, run_threads
 from dlemu.jobs.probe.result import Engine, Requests
 from dlemu.jobs.probe.run import probe_target
-from tests.e2e.harness import assert_gone
+from tests.e2e.harness import assert_gone, until
 from tests.probing.conftest import MIB, READ, Install
-from tests.ranks.many_ranks import wait_until
 
 WRITE = replace(READ, access="randwrite")
 LONG_SECONDS = 300.0
@@ -231,7 +230,7 @@ def killing(count: int, victim: int) -> Future[list[psutil.Process]]:
     before = set(psutil.Process().children(recursive=True))
 
     def kill() -> list[psutil.Process]:
-        assert wait_until(lambda: len(descendants(before)) == count)
+        until(lambda: len(descendants(before)) == count, f"{count} processes")
         everyone = descendants(before)
         everyone[victim].kill()
         return everyone
@@ -264,7 +263,7 @@ def test_a_command_that_has_to_stop_removes_the_file_that_it_measured(number: si
     words = ["--engine", "threads", "--seconds", "60", "--file-size", "1m", "--output", str(tmp_path / "results")]
     command = [sys.executable, "-m", "dlemu", "probe", str(tmp_path), *words]
     probe = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
-    assert wait_until(lambda: any(tmp_path.glob("*dlemu-probe-*")))
+    until(lambda: any(tmp_path.glob("*dlemu-probe-*")), "the probe's file")
     probe.send_signal(number)
     _, complaint = probe.communicate(timeout=60)
     assert probe.returncode == 128 + number

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
@@ -38,16 +37,6 @@ def in_threads(
 def comms(size: int, timeout_seconds: float = PATIENCE_SECONDS) -> list[Comm]:
     """Return the connected communicators of all ranks, in this process."""
     return connected(HostRanks(members=range(size), size=size), timeout_seconds)[0]
-
-
-def wait_until(condition: Callable[[], bool]) -> bool:
-    """Look until the condition holds or patience ends; return whether it held."""
-    deadline_seconds = time.monotonic() + PATIENCE_SECONDS
-    while time.monotonic() < deadline_seconds:
-        if condition():
-            return True
-        time.sleep(0.01)
-    return condition()
 
 
 def lives(process: int) -> bool:

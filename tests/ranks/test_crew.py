@@ -18,23 +18,20 @@ from dlemu.ranks import Comm
 from dlemu.ranks.failure import Role
 from dlemu.ranks.launch import run_crew
 from tests.children import children
-from tests.e2e.harness import assert_gone
-from tests.ranks.many_ranks import PATIENCE_SECONDS, wait_until
+from tests.e2e.harness import assert_gone, until
+from tests.ranks.many_ranks import PATIENCE_SECONDS
 from tests.run.crews import CREWS
 
 ROLE = Role("worker", "use fewer workers")
 LONG_SECONDS = 600.0
 
 
-def test_results_come_in_the_order_of_the_orders_however_large() -> None:
-    before = children()
-
+def test_results_come_in_the_order_of_the_orders() -> None:
     def work(comm: Comm, order: str) -> tuple[int, str]:
-        return comm.rank, order * 1_000_000
+        return comm.rank, order
 
-    found = run_crew(work, ["a", "b", "c"], ROLE, timeout_seconds=LONG_SECONDS)
-    assert found == [(0, "a" * 1_000_000), (1, "b" * 1_000_000), (2, "c" * 1_000_000)]
-    assert children() == before
+    orders = ["a", "b", "c"]
+    assert run_crew(work, orders, ROLE, timeout_seconds=LONG_SECONDS) == list(enumerate(orders))
 
 
 def test_a_known_error_is_raised_in_its_own_words() -> None:
@@ -78,7 +75,7 @@ def test_every_user_of_a_crew_ends_in_time_and_says_why(role: str, what: str, tm
     workers: list[psutil.Process] = []
     victim = 0
     if what != "raises":
-        assert wait_until(lambda: len(_named(program, role)) >= 2 or program.poll() is not None)
+        until(lambda: len(_named(program, role)) >= 2 or program.poll() is not None, "two of them")
         workers = psutil.Process(program.pid).children(recursive=True)
         victim = _named(program, role)[0].pid
     match what:

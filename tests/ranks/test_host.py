@@ -19,7 +19,8 @@ from datagen.errors import DlemuError
 from dlemu.ranks import Comm, PeerLostError, run_ranks
 from dlemu.ranks import host as host_module
 from dlemu.ranks.host import Host, _through_door
-from tests.ranks.many_ranks import PATIENCE_SECONDS, wait_until
+from tests.e2e.harness import until
+from tests.ranks.many_ranks import PATIENCE_SECONDS
 from tests.ranks.test_leaders import ThreadLeaders, Wire
 
 
@@ -139,7 +140,7 @@ def test_a_stranger_at_the_door_is_not_let_in(monkeypatch: pytest.MonkeyPatch) -
     with socket.socket(socket.AF_UNIX) as stranger, ThreadPoolExecutor() as pool:
         monkeypatch.setattr(os, "geteuid", lambda: 12345)
         met = pool.submit(_through_door, launched)
-        assert wait_until(lambda: stranger.connect_ex(f"\0dlemu-{launched.door}") == 0)
+        until(lambda: stranger.connect_ex(f"\0dlemu-{launched.door}") == 0, "the door")
         with pytest.raises(PeerLostError, match="1 of the processes of ranks 0, 1 did not arrive"):
             met.result()
         assert stranger.recv(1) == b""

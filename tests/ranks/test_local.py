@@ -13,11 +13,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from datagen.errors import DlemuError
-from dlemu.machine.clock import FakeClock
 from dlemu.ranks import Comm, PeerLostError
-from dlemu.ranks.comm import PART_BYTES
+from dlemu.ranks.comm import PART_BYTES, Connection, Frame
 from tests.ranks.many_ranks import comms, in_threads
-from tests.ranks.memory_links import Pipe, TimedLink, run
 
 INT64 = st.integers(min_value=-(2**63), max_value=2**63 - 1)
 
@@ -110,20 +108,20 @@ def _alarm(handler: Any) -> Iterator[None]:
     signal.signal(signal.SIGALRM, before)
 
 
-MANY = 1024
-"""Ranks of no host that there is: they meet as threads, by links whose hops are counted."""
+@pytest.mark.parametrize("size", [2, 18, 64, 256])
+def test_ranks_meet_in_as_many_hops_as_the_tree_is_deep(size: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    sent, send = list[Frame](), Connection.send
 
+    def counted(link: Connection, frame: Frame, content: int | bytes | bytearray) -> None:
+        sent.append(frame)
+        send(link, frame, content)
 
-@pytest.mark.parametrize("size", [2, 18, 64, 256, MANY])
-def test_ranks_meet_in_as_many_hops_as_the_tree_is_deep(size: int) -> None:
-    clocks = [FakeClock(0) for _ in range(size)]
-    links: list[TimedLink] = []
-
-    def linked(incoming: Pipe, outgoing: Pipe, rank: int) -> TimedLink:
-        links.append(TimedLink(incoming, outgoing, clocks[rank], hop_ns=1))
-        return links[-1]
-
-    highest = run(size, lambda comm, rank: comm.all_reduce_max(rank), linked)
-    assert highest == [size - 1] * size
-    assert max(clock.time_ns for clock in clocks) == 2 * (size.bit_length() - 1), "the way up and the way down"
-    assert sum(link.sent for link in links) == 2 * (size - 1), "one frame each way for each rank but the first"
+    monkeypatch.setattr(Connection, "send", counted)
+    assert in_threads(size, lambda comm: comm.all_reduce_max(comm.rank)) == [size - 1] * size
+    assert len(sent) == 2 * (size - 1), "one frame each way for each rank but the first"
+    tree, rank, hops = comms(size), size - 1, 0
+    while (above := tree[rank].above) is not None:
+        rank, hops = int(above._peer.removeprefix("rank ")), hops + 1
+    assert (rank, hops) == (0, size.bit_length() - 1)
+    for comm in tree:
+        comm.close()

@@ -12,7 +12,7 @@ import pytest
 from dlemu.metrics.verdict import COMPLETED
 from tests.budget import read_budget
 from tests.datasets import make_dataset
-from tests.e2e.harness import small_run
+from tests.e2e.harness import CEILING, small_run
 
 ROOT = Path(__file__).parents[2]
 FUNCTIONS, FILES, MODULES = (read_budget()["whole"][f"train_{what}"] for what in ("functions", "files", "modules"))
@@ -63,7 +63,7 @@ def test_a_minimal_run_takes_little_of_dlemu(tmp_path: Path) -> None:
 def called_in(folder: Path, number: int) -> set[tuple[str, ...]]:
     """Return what a run called: file, qualified name, name, and whether it is a function."""
     called = folder / f"called-{number}"
-    words = small_run(folder / f"run-{number}", folder / "data", "ranks=1", "train.epochs=1", LONG_STEPS)
+    words = small_run(folder / f"run-{number}", folder / "data", CEILING, "ranks=1", "train.epochs=1", LONG_STEPS)
     ran = subprocess.run(
         [sys.executable, "-c", PROGRAM, str(called), "train", *words],
         cwd=ROOT,

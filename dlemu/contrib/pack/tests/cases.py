@@ -47,7 +47,6 @@ FOLDERS = {
 }
 COMMANDS = {"pack": small_pack}
 ENDS = {"pack": signal.SIGINT}
-WRONG = {"pack": "pack.resize=1x"}
 READ = {"pack": "images"}
 OWN_PLACES = {"pack": "-packed"}
 CHEAPEST = {"pack": cheapest}

@@ -82,8 +82,7 @@ def main() -> None:
     kinds: dict[str, Any] = {"mapped": Tokens, "loaded": Loaded, "storages": Storages}
     options: dict[str, Any] = {"multiprocessing_context": words.method} if words.workers else {}
     dataset = kinds.get(words.kind, Files)(words.data)
-    options |= {"shuffle": words.kind not in ("lines"), "num_workers": words.workers}
-    loader = DataLoader(dataset, batch_size=4, **options)
+    loader = DataLoader(dataset, batch_size=4, shuffle=True, num_workers=words.workers, **options)
     held_out = DataLoader(dataset, batch_size=8)
     model = torch.nn.Linear(4, 1)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
