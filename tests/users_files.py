@@ -7,7 +7,7 @@ from pathlib import Path
 
 _OF_USERS = ("notes.txt", ".mine", "photo.jpeg", "mine/deep/notes.txt")
 _LIKE_OURS = (
-    *("mine.part", ".img_1_of_2.npz.part", "rank_99999.steps", "checkpoint_99999.rows", "rank_0.ckpt"),
+    *("mine.part", ".img_1_of_2.npz.part", "rank_99999.steps", "rows_99999", "finished_99999", "rank_0.ckpt"),
     *("99_output.json", "point-99"),
 )
 """Names that dlemu gives, or gave once: what is not its own stays all the same."""

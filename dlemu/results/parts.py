@@ -43,7 +43,7 @@ class Concluded:
     """What a run or a study comes to."""
 
     verdict: str = ""
-    """The result as one line of text; empty while the study goes on."""
+    """The result as one line of text; empty in a study that goes on."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,10 +60,19 @@ class Judged:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Attempt:
+    """One number of accelerators."""
+
+    accelerators: int
+    passed: bool | None
+    """None while the verdict is open: the threshold is inside the interval."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class RunHead(Emulated, Judged, Concluded):
     """What the summary of a run and its figures begin with."""
 
-    kind: str = ""
+    kind: str
     """Kind of job: `training`, `checkpoint`, ...; its catalogue has the metrics' titles and units."""
     ranks: int
 
@@ -93,6 +102,8 @@ class MeasuredOn:
 class JobSummary(MeasuredOn, RunHead, Answer):
     """What every job's summary contains; a kind adds its metrics in a subclass."""
 
+    complete: bool = field()
+    verdict: str = field()
     failure: str | None
     """Why the run is incomplete; None for a complete one."""
 

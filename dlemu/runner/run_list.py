@@ -12,7 +12,7 @@ import os
 import shlex
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any, ClassVar, Generic, TypeVar
 
 from datagen import owned
@@ -27,6 +27,7 @@ DIGEST = "settings_digest"  # the field of a question with the digest of all set
 class StudyAnswer(Answer):
     """The content of a list's answer file, apart from the runs."""
 
+    complete: bool = field()
     question: Any
     """A dataclass with the user's request; only a list with an equal question may be continued."""
 

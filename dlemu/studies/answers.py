@@ -8,7 +8,6 @@ from typing import NamedTuple, TypeVar
 
 import numpy as np
 
-from dlemu.jobs.training.prediction.prediction import Attempt
 from dlemu.metrics.findings import LimitedBy
 from dlemu.metrics.limit import Limit
 from dlemu.metrics.t_interval import Estimate, estimate
@@ -16,7 +15,7 @@ from dlemu.metrics.verdict import HOST_LIMITS
 from dlemu.results.answer_files import Answer
 from dlemu.results.figures import CONFIDENCE, Difference, JobFigures
 from dlemu.results.kinds import catalogue_of
-from dlemu.results.parts import Concluded, Judged, Target
+from dlemu.results.parts import Attempt, Concluded, Judged, Target
 from dlemu.runner.run_list import StudyAnswer
 
 SIZE, SWEEP, COMPARE = "size.json", "sweep.json", "compare.json"
@@ -59,7 +58,7 @@ class Question(Target, RunsQuestion):
 class StudyRun:
     """One run of a study."""
 
-    folder: str = ""
+    folder: str
     """The run's folder, in that of the study; empty in a comparison."""
     figures: JobFigures | None = None
     """None for a run that failed."""
@@ -79,7 +78,7 @@ class Trial(StudyRun):
     """As in the run's summary.json."""
     page_cache_warning: str | None = None
     """The warning in the run's summary.json when the page cache may have served some or all reads."""
-    figures: JobFigures
+    figures: JobFigures = field()  # unlike a study's other runs it did not fail
 
     @property
     def accelerators(self) -> int:
@@ -275,8 +274,12 @@ class ComparedSide:
 
 @dataclass(frozen=True, kw_only=True)
 class Comparison(Concluded, Answer):
-    """Two storages side by side, A and B: compare.json. Its issues are what differs apart from the storage."""
+    """Two storages side by side, A and B: compare.json.
 
+    Its issues are what differs apart from the storage, and the warnings of both sides' runs.
+    """
+
+    verdict: str = field()
     kind: str
     """Kind of the jobs that were compared: `training`, `checkpoint`, ..."""
     runs: tuple[RunPair, ...]

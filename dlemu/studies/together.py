@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import shlex
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any, NamedTuple
 
@@ -39,7 +39,7 @@ Span = tuple[float, float]  # begin and end, s
 class MeasuredJob(StudyRun):
     """What was measured of a job, alone or together with the others."""
 
-    figures: JobFigures
+    figures: JobFigures = field()
     overlap_percent: float = 100.0
     """Share of its time in which at least one other job ran; 100 for a run alone."""
 

@@ -132,6 +132,9 @@ def test_what_is_written_is_valid(folder: Path) -> None:
     jsonschema.Draft202012Validator.check_schema(schema)
     assert valid(schema, answer)
     assert valid(schema, answer | {"added_later": 1}), "keys may be added"
+    for table in schema["$defs"].values():
+        for key, field in table.get("properties", {}).items():
+            assert "default" not in field or valid(field | {"$defs": schema["$defs"]}, field["default"]), key
     root = schema["$defs"][schema["$ref"].rpartition("/")[2]]
     for key in root["required"]:
         assert not valid(schema, {name: value for name, value in answer.items() if name != key}), key

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 
 import numpy as np
 from numpy.typing import NDArray
@@ -189,6 +189,7 @@ class Replay(Reads):
 class RecordAnswer(Answer):
     """A recorded job: record.json."""
 
+    complete: bool = field()
     recording: JobRun
     data: JobData | None
     replays: tuple[Replay, ...] = ()

@@ -5,7 +5,7 @@ Fields may be added within a schema version; none changes its meaning or is remo
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
 import numpy as np
@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from datagen.quantiles import Percentiles
 from dlemu.results.answer_files import Answer
-from dlemu.results.parts import MeasuredOn
+from dlemu.results.parts import Environment, MeasuredOn
 
 PROBE = "probe.json"
 
@@ -85,6 +85,8 @@ class ProbeCell(CellSpec):
 class ProbeAnswer(MeasuredOn, Answer):
     """The whole result; its environment has one host, and the storage of the target."""
 
+    complete: bool = field()
+    environment: Environment = field()
     target: str
     """Folder or file that was measured."""
     engine: Engine

@@ -182,7 +182,7 @@ class Summary(StorageSummary):
     """
 
     kind: str = "training"
-    outcome: Outcome
+    outcome: Outcome = field()
     """`pass`, `fail`, `undecided` or `no verdict`, as the exit status."""
     verdict_code: str
     """`pass`, `fail`, `undecided`, or why there is no verdict: `incomplete`, `nothing_computed`,

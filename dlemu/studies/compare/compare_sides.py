@@ -76,7 +76,7 @@ def _compared_side(side: Side, paired: Collection[Settings], about: Conditions) 
         accelerators_fed=side.accelerators_fed,
         may_feed_more=side.may_feed_more,
         about=texts,
-        unpaired=tuple(SweepPoint(settings=settings, figures=run) for settings, run in unpaired),
+        unpaired=tuple(SweepPoint(settings=settings, folder="", figures=run) for settings, run in unpaired),
     )
 
 

@@ -5,7 +5,7 @@ docs/prediction.md explains it. Within a schema version fields may be added; non
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
 from dlemu.jobs.training.prediction.calibration import Curve
@@ -17,7 +17,7 @@ from dlemu.report.screen import Said, Screen, rate
 from dlemu.report.table import Tone
 from dlemu.report.units import with_uncertainty
 from dlemu.results.kinds import Parts
-from dlemu.results.parts import Target
+from dlemu.results.parts import Attempt, Target
 from dlemu.results.wording import scaled
 from dlemu.runner.prediction_request import Predicted
 
@@ -46,15 +46,6 @@ class SimulatedFigures:
     def verdict_au(self, by: str) -> float:
         """Return the AU that is compared with the threshold when `metric.verdict` is `by`."""
         return {"sustained": self.au_sustained_percent, "au": self.au_percent, "rules": self.au_whole_percent}[by]
-
-
-@dataclass(frozen=True, kw_only=True)
-class Attempt:
-    """One number of accelerators."""
-
-    accelerators: int
-    passed: bool | None
-    """None while the verdict is open: the threshold is inside the interval."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -90,7 +81,7 @@ class Prediction(Predicted):
     question: PredictionQuestion
     accelerators: int
     """The requested number, else the highest that passes (1 if none): `counts` has its figures."""
-    outcome: Outcome
+    outcome: Outcome = field()
     """As in the exit status: for the requested number, else whether any passes."""
     limited_by: LimitedBy[What]
     """What limits the requested number, or the first that does not pass."""
