@@ -67,7 +67,7 @@ class JobKind:
     """A kind of job: first its runs as facts and rows, then its work, by methods in the order in which they are called.
 
     Most kinds have `columns`, `measure` and `summarise`; one with facts, runs or logs of its own has `run_of` and
-    `run_rank` in place of the latter two. A class without these can read runs, but not make them.
+    `run_rank` in place of the latter two.
     """
 
     name: ClassVar[str]

@@ -273,3 +273,9 @@ def test_a_run_that_hardly_waited_predicts_itself(ranks: int, read_threads: int,
     for low, high in (answer.shown.au_sustained_interval_percent, answer.shown.au_interval_percent):
         assert low <= 100 == high
     assert answer.shown.samples_per_second_interval[1] >= ranks * 4 / 0.05
+
+
+def test_a_full_storage_is_the_limit_with_certainty_and_the_question_is_kept() -> None:
+    answer = predict(workload(ranks=2, steps=200), given_speed(DEMAND, cores=4), ranks=2, hosts=3)
+    assert (answer.limited_by.what, answer.limited_by.confidence) == ("storage", "high")
+    assert (answer.question.hosts, answer.question.verdict, answer.question.threshold_percent) == (3, "sustained", 90.0)

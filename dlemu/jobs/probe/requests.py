@@ -142,11 +142,11 @@ def run_threads(cell: CellSpec, path: str, part: range, seconds: float) -> Reque
     def send() -> list[tuple[int, int]]:
         """Send one request after another; return when each ended, and its latency."""
         random, call = np.random.default_rng(), os.pwritev if cell.writes else os.preadv
-        buffer = mmap.mmap(-1, size_bytes)
-        if cell.writes:
-            buffer[:] = random.bytes(size_bytes)
         ended: list[tuple[int, int]] = []
         try:
+            buffer = mmap.mmap(-1, size_bytes)
+            if cell.writes:
+                buffer[:] = random.bytes(size_bytes)
             while True:
                 slot = int(random.integers(slots)) if cell.random else next(numbers) % slots
                 began_ns = time.monotonic_ns()

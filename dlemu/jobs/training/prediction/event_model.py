@@ -9,8 +9,8 @@ or ends meanwhile; a heap holds the reads by that value. Decoding shares the cor
     seconds        0      0.5            1.5
     reader_bytes   0      50 MB          100 MB     (A ends at 0 + 100, B at 50 + 50)
 
-Loaders and trainers behave as dlemu's own (`loop` and `prefetch` of training): a window limits the batches ready or in
-the making, batches are delivered in order, and one is taken off the loader while the previous step computes.
+Loaders and trainers behave as dlemu's own (`dlemu.jobs.training.loop`): a window limits the batches ready or in the
+making, batches are delivered in order, and one is taken off the loader while the previous step computes.
 """
 
 from __future__ import annotations

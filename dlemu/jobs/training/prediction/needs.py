@@ -166,7 +166,7 @@ def _needs_of(workload: Workload, request: PredictionRequest) -> Needs:
     stall = min(WATCHDOG_SECONDS, seconds * LOST_PERCENT / (100 - LOST_PERCENT))
     of_job = Needs(
         workload=workload.model.name,
-        accelerator=workload.accelerator or None,
+        accelerator=workload.accelerator,
         sample_divisor=sample_divisor(workload),
         accelerators=ranks,
         nodes=nodes,
