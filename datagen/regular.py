@@ -1,4 +1,4 @@
-"""Opening files, untrusted ones too: only regular ones are then opened, and those read whole have a maximum size.
+"""Opening files; of untrusted ones (all but `opened`) only regular ones, and those read whole up to a maximum size.
 
 Opening a pipe would wait for a writer, and reading a device might never end. Errors are OSError with a message of ours,
 to which callers add what they wanted to read.

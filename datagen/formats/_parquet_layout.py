@@ -220,14 +220,19 @@ class FilePlan:
         self.rows = rows
         self.group_rows = min(group_rows, rows)
         self.columns = columns
-        full_groups = (rows - 1) // self.group_rows
-        full, last = Group(self.group_rows, columns), Group(rows - full_groups * self.group_rows, columns)
-        self.groups = [
-            (full if index < full_groups else last, len(MAGIC) + index * full.size_bytes, index * full.payload_bytes)
-            for index in range(full_groups + 1)
-        ]
-        """Each row group, its offset in the file, and the offset of its values among all values of the file."""
-        self.end = len(MAGIC) + full_groups * full.size_bytes + last.size_bytes  # of the last row group
+        self._full_groups = (rows - 1) // self.group_rows
+        self._full = Group(self.group_rows, columns)
+        self._last = Group(rows - self._full_groups * self.group_rows, columns)
+        self.end = self.group(self._full_groups)[1] + self._last.size_bytes  # of the last row group
+
+    def group(self, index: int) -> tuple[Group, int, int]:
+        """Return a row group, its offset in the file, and the offset of its values among all values of the file."""
+        group = self._full if index < self._full_groups else self._last
+        return group, len(MAGIC) + index * self._full.size_bytes, index * self._full.payload_bytes
+
+    @property
+    def groups(self) -> Iterator[tuple[Group, int, int]]:
+        return map(self.group, range(self._full_groups + 1))
 
     @functools.cached_property
     def tail(self) -> bytes:

@@ -23,14 +23,24 @@ from numpy.typing import NDArray
 from datagen import registry
 from datagen.buffers import AlignedBuffer
 from datagen.content import Content
-from datagen.errors import DamagedError, UserError, damaged, own_damaged, reading, unreadable, what_is_damaged
+from datagen.errors import (
+    DamagedError,
+    UserError,
+    damaged,
+    ended_early,
+    own_damaged,
+    read_failure,
+    reading,
+    unreadable,
+    what_is_damaged,
+)
 from datagen.formats._source import CachedSource, MemorySource, Scratch, Source, SourceStream
 from datagen.layout import Layout
 from datagen.spec import BLOCK_BYTES, Compression, DatasetSpec
 from datagen.storage.storage_base import Writer
 
-__all__ = ["DamagedError", "damaged", "own_damaged", "reading", "unreadable", "what_is_damaged"]
-__all__ += ["CachedSource", "MemorySource", "Scratch", "Source", "SourceStream"]
+__all__ = ["DamagedError", "damaged", "ended_early", "own_damaged", "read_failure", "reading", "unreadable"]
+__all__ += ["CachedSource", "MemorySource", "Scratch", "Source", "SourceStream", "what_is_damaged"]
 
 Sizes = NDArray[np.int64]
 Offsets = NDArray[np.int64]  # offset of each record, and the end of the last one
@@ -374,8 +384,8 @@ class RecordFile:
         return extents
 
     def extent(self, record: memoryview, offset: int, verify: bool) -> tuple[int, int]:
-        """Return start and bytes of the sample in a record, which is at `offset` of the file: here the whole record."""
-        return 0, len(record)
+        """Return start and bytes of the sample in a record at `offset` of the file; override this, or `samples`."""
+        raise NotImplementedError
 
     def largest_bytes(self) -> int:
         """Return the bytes of the largest record, from the file or its index."""

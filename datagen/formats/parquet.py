@@ -175,7 +175,7 @@ class GroupsFile:
 
     def spans(self, group: int) -> list[tuple[int, int]]:
         if self._plan:
-            planned, start, _ = self._plan.groups[group]
+            planned, start, _ = self._plan.group(group)
             if planned.rows not in self._spans:
                 self._spans[planned.rows] = merge_spans(planned.spans, *self._limits)
             return [(start + offset, size) for offset, size in self._spans[planned.rows]]
@@ -194,7 +194,7 @@ class GroupsFile:
         plan = self._plan or self._plan_of_table
         if plan is None:
             return []
-        planned, _, payload = plan.groups[group]
+        planned, _, payload = plan.group(group)
         return [(size, payload + before) for size, before in planned.payload]
 
     @functools.cached_property

@@ -101,8 +101,8 @@ class Format(base.RecordFormat):
     def locate(self, inputs: base.RecordInputs) -> base.Offsets | None:
         """Read the index, if there is one that fits the file, else the headers."""
         index = inputs.open_side(0)
+        text = b"" if index is None else bytes(index.read(0, index.size_bytes))
         with contextlib.suppress(ValueError, OverflowError):  # of text that is no index
-            text = b"" if index is None else bytes(index.read(0, index.size_bytes))
             lines = np.array(text.split(), np.int64).reshape(-1, 2)  # offset and length of each record
             offsets = np.array([0, *lines.sum(1)], np.int64)
             is_sequence = (lines[:, 0] == offsets[:-1]).all() and (np.diff(offsets[:-1]) > 0).all()

@@ -87,7 +87,7 @@ class Storage(StorageBase):
                     raise
 
     def free_bytes(self, folder: str) -> int | None:
-        state = os.statvfs(existing_folder(folder))
+        state = os.statvfs(existing_folder(folder))  # the folder may be made later
         return state.f_bavail * state.f_frsize if state.f_blocks else None  # some remote file systems report size 0
 
     def evict(self, path: str, *, write_first: bool) -> None:

@@ -32,7 +32,7 @@ def to_yaml(workload: Workload) -> str:
 
 
 def published(value: Any, name: str = "") -> Any:
-    """Return a workload, or a part of it, without credentials: options that may be some, and users in URLs.
+    """Return a workload, or a part of it, less credentials: options that may be some, and users in URLs, are withheld.
 
     `name` is the part's key, which in a scale's entries may have dots.
     """

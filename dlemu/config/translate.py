@@ -247,9 +247,9 @@ def translated(tree: Mapping[str, Any], *, received: bool = False) -> dict[str, 
         if _SECRET.fullmatch(key):
             dlio_key = key
         if not dlio_key:
-            default = _default(path)
-            is_word = isinstance(default, str) and default  # else null is the default, but for unknown keys
-            if value is not None or default is None or is_word:
+            # A null requests the default, but is itself a word; what has no default is refused, if it is no key.
+            default = _default(path) if value is None else None
+            if default is None or (isinstance(default, str) and default):
                 put(settings, path, value)
             continue
         if value in (None, _DEFAULTS[key]) if key in _DEFAULTS else value in _INERT:

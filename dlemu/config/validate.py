@@ -117,9 +117,11 @@ def _training_problems(workload: Workload) -> Iterator[str]:
         yield from _folder_problems(workload, "checkpoint.checkpoint_folder", folder)
         if keep_last:
             yield f"checkpoint.keep_last is {keep_last}: training keeps all its checkpoints, as DLIO does; wanted 0"
-        inner, outer = (each if "://" in each else os.path.realpath(each) for each in (folder, data.data_folder))
-        if data.source == "folder" and PurePath(inner).is_relative_to(outer):
-            yield f"checkpoint.checkpoint_folder {folder}: dlemu writes nothing among files of your own; set another"
+        if data.source == "folder":
+            inner, outer = (each if "://" in each else os.path.realpath(each) for each in (folder, data.data_folder))
+            if PurePath(inner).is_relative_to(outer):
+                problem = "dlemu writes nothing among files of your own; set another"
+                yield f"checkpoint.checkpoint_folder {folder}: {problem}"
     if not is_zero(train.step_cpu_time) and is_zero(train.computation_time):
         yield "train.step_cpu_time is part of train.computation_time, which is 0: wanted the time of a whole step"
     if bool(reader.tensors) != bool(reader.tensor_bytes):

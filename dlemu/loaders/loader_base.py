@@ -99,13 +99,17 @@ class LoaderSpec:
         return max(2, self.computation_threads)
 
     @property
+    def prefetch_per_worker(self) -> int:
+        return self.reader.prefetch_per_worker
+
+    @property
     def slots(self) -> int:
         """Batch buffers of a rank whose batches come in order: for those ready or under way, and two of the trainer.
 
         The trainer takes one batch ahead of the one in training. Batch k is in buffer k modulo `slots`, whichever
         worker makes it.
         """
-        return max(1, self.reader.read_threads) * self.reader.prefetch_per_worker + 2
+        return max(1, self.reader.read_threads) * self.prefetch_per_worker + 2
 
     @property
     def slot_bytes(self) -> int:
