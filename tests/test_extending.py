@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from datagen.registry import find
+from datagen.storage.storage_base import StorageSpec, open_storage, read_whole
 from tests.e2e import harness
 from tests.e2e.harness import Ended
 
@@ -120,6 +121,28 @@ def test_the_storage_of_the_page_holds_a_dataset_and_checkpoints_by_its_dotted_n
     assert "saved/epoch_2_block_1/rank_0.ckpt" in paths
     assert {path.split("/")[0] for path in paths} == {"set", "saved"}
     assert sorted(path.name for path in mine.iterdir()) == ["files.db", "mine"], "no data lies anywhere else"
+
+
+def test_the_storage_of_the_page_keeps_its_promises(mine: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(mine))
+    storage = open_storage(StorageSpec(type="mine.my_store", root=str(mine / "files.db")))
+    with pytest.raises(FileNotFoundError), storage.entries("set"):
+        pass
+    assert not storage.is_folder("set")
+    for path in ("set/a/file", "set/other"):
+        writer = storage.create(path)
+        writer.skip(2)
+        writer.write(b"three")
+        writer.write_at(b"on", 0)
+        assert not storage.is_folder(path)
+        writer.commit()
+    assert bytes(read_whole(storage, "set/other")) == b"onthree"
+    with storage.entries("set") as entries:
+        assert {entry.name: entry.is_dir() for entry in entries} == {"a": True, "other": False}
+    assert list(storage.sizes(["set/a/file", "set/none"])) == [7, None]
+    storage.remove("set/other")
+    with pytest.raises(FileNotFoundError):
+        storage.open("set/other")
 
 
 def test_the_page_names_what_is_there() -> None:

@@ -13,8 +13,10 @@ from click.testing import CliRunner
 from dlemu.cli import doctor
 from dlemu.cli.workloads import command
 from dlemu.config import load, workload_names
-from dlemu.doctor.check_base import Check
+from dlemu.doctor.check_base import Check, Facts
 from tests.datasets import make_dataset
+from tests.doctor.test_contract import CHECKS
+from tests.doctor.workloads import small
 
 
 @pytest.mark.parametrize(("levels", "status"), [(["ok", "warn"], 0), (["ok", "fail"], 2)])
@@ -58,6 +60,7 @@ def test_every_shipped_pair_is_listed_once_and_a_folder_of_ones_own_too(tmp_path
     listed = json.loads(CliRunner().invoke(command, ["--json", "--config-dir", str(tmp_path)]).stdout)
     (mine,) = [one for one in listed if one["workload"] == "mine"]
     assert mine["mb_per_second"] is None, "no limit"
+    assert re.search(r"mine .*no limit", CliRunner().invoke(command, ["--config-dir", str(tmp_path)]).stdout)
     listed.remove(mine)
     pairs = [(one["workload"], one["accelerator"]) for one in listed if "accelerator" in one]
     workloads = {name: load([f"workload={name}"]) for name in workload_names()}
@@ -82,3 +85,16 @@ def test_a_file_of_ones_own_is_shown_with_its_demand(tmp_path: Path) -> None:
     shown = re.sub(r"\s+", " ", CliRunner().invoke(command, [str(tmp_path / "my.yaml")]).output)
     for words in ("num files 10", "5,500 bytes", "400 samples/s", "mb per second 2.2", "cores 0.4"):
         assert words in shown
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("there", [True, False])
+def test_a_check_that_finds_something_says_what_is_wanted(there: bool, tmp_path: Path) -> None:
+    if there:
+        make_dataset(tmp_path / "data")
+    quick = ("train.computation_time=0.01", "reader.data_loader=threads", "metric.ceiling_seconds=0.1")
+    for name, check in CHECKS:
+        found = check(Facts(small(tmp_path / "data", *quick)))
+        if found is not None:
+            assert found.observed, name
+            assert found.level == "ok" or found.wanted or found.advice or found.observed.count(" ") > 3, name

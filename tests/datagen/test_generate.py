@@ -102,8 +102,11 @@ def test_killed_in_the_middle_it_goes_on(small: MakeSpec, tmp_path: Path) -> Non
             if last:
                 os.kill(os.getpid(), signal.SIGKILL)
 
-        with patch.object(posix.FileWriter, "write", killed):
-            generate(spec)
+        try:
+            with patch.object(posix.FileWriter, "write", killed):
+                generate(spec)
+        finally:
+            os._exit(1)  # else a child that nobody kills would go on with the tests
     assert os.waitpid(process, 0)[1] == signal.SIGKILL
     done = [path for path in paths(spec) if os.path.exists(path)]
     assert 0 < len(done) < 9
@@ -278,3 +281,21 @@ def test_compressed_files_are_generated_again(small: MakeSpec) -> None:
     message = only(spec).message
     assert message.startswith("it differs from what was generated, at offset 300: ")
     assert message.endswith("; the version of the library that compresses decides on its bytes, too")
+
+
+@pytest.mark.parametrize("stdev", [0, 6000])
+def test_files_that_are_swapped_too_long_or_of_another_seed_are_said_to_be(
+    small: MakeSpec, tmp_path: Path, stdev: int
+) -> None:
+    spec = make(small(record_length_bytes_stdev=stdev))
+    foreign = make(small(seed=1, record_length_bytes_stdev=stdev, data_folder=str(tmp_path / "other")))
+    one, two, three, other = (Path(layouts(spec)[0].path(file)) for file in (1, 2, 3, 4))
+    first, second = one.read_bytes(), other.read_bytes()
+    one.write_bytes(second)
+    other.write_bytes(first)
+    os.replace(layouts(foreign)[0].path(2), two)
+    os.truncate(three, 50_000)
+    findings = verify(spec)
+    assert [finding.path for finding in findings] == [str(path) for path in (one, two, three, other)]
+    words = ("file number 4", "another dataset", "it has 50000 bytes, wanted", "file number 1")
+    assert all(word in finding.message for word, finding in zip(words, findings, strict=True))

@@ -94,6 +94,7 @@ def test_files_are_h5pys(values: Settings) -> None:
     sizes = Format().file_bytes(spec, np.array([file_job.shape]))
     assert (None if sizes is None else sizes.tolist()) == ([len(mine)] if values in PLAIN else None)
     assert written(Format(), file_job) == mine, "verifying writes them again"
+    assert not mine[53] & 0x20, "the root group notes no times (File Format Specification 3.0, IV.A.1.b)"
 
 
 @given(first=st.integers(1, 400), second=st.integers(1, 400), samples=st.integers(1, 300))

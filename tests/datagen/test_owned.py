@@ -81,6 +81,8 @@ def test_a_name_that_was_there_is_not_claimed(tmp_path: Path) -> None:
     (tmp_path / "notes").write_text("mine")
     owned.claim(str(tmp_path), "notes", "own")
     assert owned.claimed(str(tmp_path)) == {"own"}
+    os.close(owned.create_claimed(str(tmp_path), "log"))  # claims it, too
+    assert owned.claimed(str(tmp_path)) == {"own", "log"}
     with pytest.raises(FileExistsError):
         owned.create_claimed(str(tmp_path), "notes")
     for text in ("first", "second"):  # its own it makes anew

@@ -39,6 +39,8 @@ def opened(data: bytes, samples: int, index: bytes | None = None) -> TfrecordFil
 
 
 @given(shape=SHAPES, samples=st.integers(1, 40))
+@example((1, 127), 3)
+@example((1, 128), 3)
 @example((1, 16383), 3)  # lengths in Protocol Buffers take one more byte from 128, and from 16384 on
 @example((1, 16384), 3)
 @example((1, CHUNK_BYTES // 2), 3)

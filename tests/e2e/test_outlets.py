@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import subprocess
@@ -85,9 +86,7 @@ def test_a_full_stdout_and_closed_streams_turn_no_status_and_lose_no_result(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("program", "streams"), [(DLEMU, "<&- >&- 2>&-"), (DLIO, "<&- >&- 2>&-"), (DLIO, "2>/dev/full")]
-)
+@pytest.mark.parametrize(("program", "streams"), [*itertools.product([DLEMU, DLIO], ["<&- >&- 2>&-", "2>/dev/full"])])
 def test_a_run_is_whole_whatever_becomes_of_its_streams(
     program: str, streams: str, dataset: Path, tmp_path: Path
 ) -> None:

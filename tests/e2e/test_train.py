@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 from datagen.owned import MARKER
-from dlemu.metrics.au import au_percent
+from dlemu.config import load
+from dlemu.metrics.au import au_percent, kept_rows
 from dlemu.metrics.verdict import EXIT_STATUSES
 from tests.e2e.harness import (
     CEILING,
@@ -42,11 +43,14 @@ def run(tmp_path_factory: pytest.TempPathFactory, dataset: Path) -> Path:
     return folder
 
 
-def test_the_folder_holds_everything_and_nothing_half_done(run: Path) -> None:
+def test_the_folder_holds_everything_and_nothing_half_done(run: Path, dataset: Path) -> None:
     files = {"config.yaml", "facts.json", "summary.json", "steps.parquet", "telemetry.parquet", "log.txt", "dlio"}
     assert {path.name for path in run.iterdir()} == files | {MARKER}
     assert not list(run.rglob("*.part"))
     assert (run / "dlio" / "2_output.json").exists()
+    assert load([f"workload={run / 'config.yaml'}"]) == load(small_run(run, dataset, CEILING, PYTORCH))
+    metrics = summary(run)["metrics"]
+    assert au_percent(kept_rows(steps(run), 1, 0)) == pytest.approx(metrics["au_percent"]["mean"], abs=1e-12)
 
 
 def test_the_columns_add_up_for_every_rank(run: Path) -> None:
@@ -191,3 +195,10 @@ def test_a_file_that_asks_for_data_alone_makes_it(launcher: list[str], tmp_path:
     assert "made 48 files" in ended.out
     assert sorted(path.name for path in tmp_path.iterdir()) == ["data", "workload"], "nothing was trained"
     assert dlemu("datagen", "verify", *settings).status == 0
+
+
+def test_files_that_are_too_few_for_a_verdict_are_made_with_a_warning(tmp_path: Path) -> None:
+    shape = ("num_files_train=8", "record_length_bytes=1000", f"data_folder={tmp_path / 'data'}")
+    made = dlemu("datagen", *(f"dataset.{one}" for one in shape), "train.computation_time=0.01", "ranks=2")
+    made.assert_ended(0)
+    assert "8 files are too few for a verdict with 2 ranks" in made.err

@@ -119,9 +119,12 @@ def test_ranks_meet_in_as_many_hops_as_the_tree_is_deep(size: int, monkeypatch: 
     monkeypatch.setattr(Connection, "send", counted)
     assert in_threads(size, lambda comm: comm.all_reduce_max(comm.rank)) == [size - 1] * size
     assert len(sent) == 2 * (size - 1), "one frame each way for each rank but the first"
-    tree, rank, hops = comms(size), size - 1, 0
-    while (above := tree[rank].above) is not None:
-        rank, hops = int(above._peer.removeprefix("rank ")), hops + 1
-    assert (rank, hops) == (0, size.bit_length() - 1)
+    tree = comms(size)
+
+    def hops(rank: int) -> int:
+        above = tree[rank].above
+        return 0 if above is None else 1 + hops(int(above._peer.removeprefix("rank ")))
+
+    assert [hops(rank) for rank in range(size)] == [(rank + 1).bit_length() - 1 for rank in range(size)]
     for comm in tree:
         comm.close()

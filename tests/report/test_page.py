@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from dataclasses import replace
 from html.parser import HTMLParser
@@ -117,6 +118,17 @@ def test_a_pass_from_memory_is_no_pass_of_the_storage(
     assert run.summary.verdict == "PASS: AU", "the file says what was judged, as metric.cached=true asks"
 
 
+@pytest.mark.parametrize(
+    ("ranks", "said"), [(18, "all 18 accelerators were busy. They read"), (1, "its accelerator was busy. It read")]
+)
+def test_a_pass_from_memory_says_what_was_read_and_what_to_measure_next(ranks: int, said: str) -> None:
+    run = from_memory(_not_read("reader.odirect=true"), 30.0, outcome="pass", verdict="PASS: AU", ranks=ranks)
+    for shown in (" ".join(_Read(html(run)).words), printed(run)):
+        text = " ".join(shown.split())
+        assert f"dlemu works here: {said} 207.0 MB/s, 70 % of it from memory" in text
+        assert "Next: measure the drive with reader.odirect=true (metric.cached=true " in text
+
+
 def test_it_is_one_small_file_that_loads_nothing(page: Path) -> None:
     text = page.read_text()
     assert page.stat().st_size < MOST_BYTES
@@ -192,3 +204,10 @@ def _light(colour: str) -> float:
     parts = [int(colour[at : at + 2], 16) / 255 for at in (1, 3, 5)]
     red, green, blue = (part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts)
     return 0.2126 * red + 0.7152 * green + 0.0722 * blue
+
+
+def test_an_edited_summary_is_computed_again(tmp_path: Path) -> None:
+    folder = write_run(tmp_path, telemetry=False)
+    measured, path = read_page(Path(write_page(str(folder)))).words, folder / "summary.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"verdict": "PASS: forged", "outcome": "pass"}))
+    assert read_page(Path(write_page(str(folder)))).words == measured

@@ -26,7 +26,7 @@ from dlemu.report.progress import PLAIN_SECONDS, ProgressLine
 from dlemu.report.table import Table, columns, html_table, print_table
 from dlemu.report.units import with_uncertainty
 from dlemu.results.wording import sentences
-from tests.runs import make_job, make_log
+from tests.runs import make_job, make_log, present
 from tests.shown import details
 
 
@@ -210,3 +210,18 @@ def test_each_finding_is_a_sentence_but_those_that_are_said_elsewhere() -> None:
     stalls = [not_steady("stalled", at_seconds=at, seconds=2) for at in range(9)]
     first, *others = words.issue_lines([*stalls, Finding(Code.PAGE_CACHE)])
     assert (first, len(others)) == ("the storage stalled for 2.0 s at 00:00", 8)
+
+
+def test_every_definition_of_au_has_its_own_label_and_value() -> None:
+    summary = summary_of(make_job(), make_log(make_job()))
+    text, metrics = shown(summary), summary.metrics
+    labels = {
+        "AU, counted steps": metrics.au_percent,
+        "AU": metrics.au_sustained_percent,
+        "AU, whole epochs": metrics.au_whole_percent,
+        "AU, DLIO 2.x": metrics.au_dlio_percent,
+        "AU, DLIO v1.0": metrics.au_dlio_v1_percent,
+    }
+    for label, figure in labels.items():
+        assert re.search(rf"^ *{label}  +{present(figure).mean:.2f} %", text, re.M), label
+    assert re.search(r"emulator's ceiling  +99\.50 %", text)

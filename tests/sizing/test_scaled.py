@@ -144,3 +144,6 @@ def test_comparisons_sweeps_and_pages_name_the_size_of_samples(a: Any, b: Any, s
         assert scaled(divisor) in shown
         assert f" x h100{scaled(divisor)} on" in screen(replace(measured, sample_divisor=divisor), "x").title
         assert run.title == f"w h100{scaled(divisor)}"
+    nameless = replace(measured, accelerator=None, sample_divisor=16.0)
+    assert "2 ranks with samples 1/16 of real size on" in screen(nameless, "x").title
+    assert scaled(0.5) == " with samples 2 x real size"

@@ -68,6 +68,7 @@ def test_a_good_estimate_costs_two_counts_and_their_repeats_and_a_failed_trial_t
     runner = FakeRunner(16.4 * 0.9 * DEMAND)
     find(runner, first=first)
     assert sorted(runner.tried[: len(tried)]) == sorted(tried)
+    assert runner.tried[: len(tried)] == tried or first == 16, "the estimate first"
     assert len(runner.tried) == 4 or first == 100
 
 

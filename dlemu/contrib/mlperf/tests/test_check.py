@@ -26,7 +26,7 @@ from dlemu.contrib.mlperf.rules.known import SEVERITIES, Finding, known_rules
 from dlemu.contrib.mlperf.tests import foreign_runs, golden
 from dlemu.contrib.mlperf.tests.changes import META, config, first, of_the_first, put, runs, summary
 from dlemu.contrib.mlperf.tests.foreign_runs import Rank
-from dlemu.contrib.mlperf.tests.forging.kinds import drives, stamp
+from dlemu.contrib.mlperf.tests.forging.kinds import drives, stamp, waiting
 from dlemu.contrib.mlperf.tests.golden import STAMP, config_folder, edit, make_tree, moved
 
 PUBLISHED = Path(__file__).parents[5] / "shared" / "published-runs"
@@ -403,3 +403,12 @@ def test_provenance_that_agrees_with_the_tree_is_no_finding(tree: Tree) -> None:
     root = tree("3.0")
     stamp(root)
     assert told(check_folder(str(root))) == set()
+
+
+def test_au_is_judged_by_the_steps_and_not_by_the_word_success(tree: Tree) -> None:
+    root = tree("3.0")
+    waiting(root)
+    checked = check_folder(str(root))
+    (low,) = [one for one in checked.findings if one.rule == "au.low"]
+    assert (Path(low.path), low.seen.endswith("(from its steps)")) == (runs(root)[-1], True)
+    assert ("error", "au.differs") in told(checked)

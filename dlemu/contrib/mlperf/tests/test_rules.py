@@ -21,7 +21,7 @@ from dlemu.contrib.mlperf.check.training_rules import check_run
 from dlemu.contrib.mlperf.rehearsal.datasize import datasize
 from dlemu.contrib.mlperf.rules.core_config import core_config_hash, effective
 from dlemu.contrib.mlperf.rules.editions import EDITIONS, newest_edition
-from dlemu.contrib.mlperf.rules.known import Finding, known_rules, rule_groups
+from dlemu.contrib.mlperf.rules.known import Finding, known_rules, official_name, rule_groups
 from dlemu.contrib.mlperf.rules.training import GIB, smallest_dataset
 from dlemu.contrib.mlperf.tests.foreign_runs import workload_of
 from dlemu.dlio.config import dlio_workload
@@ -347,3 +347,9 @@ def test_the_page_of_rules_is_made_of_the_table(monkeypatch: pytest.MonkeyPatch)
     page = importlib.import_module("documentation.mlperf_rules").page()
     assert (ROOT / "dlemu/contrib/mlperf/docs/mlperf-rules.md").read_text() == page, "scripts/docs makes it anew"
     assert all(f"- `{name}`:" in page for name in known_rules())
+
+
+def test_rules_of_dlemu_s_own_have_no_name_in_an_editions_checker() -> None:
+    assert official_name("runs.copied", "3.0", "closed") == ""
+    assert official_name("dataset.size", "2.0", "closed") == "check_num_files_train"
+    assert official_name("overrides.unknown", "3.0", "open") == "3.6.3 trainingOpenSubmissionParameters"
