@@ -44,6 +44,15 @@ class VerdictCode(StrEnum):
     HOST_LIMITED = "host_limited"
 
 
+@dataclass(frozen=True, kw_only=True)
+class Attempt:
+    """One number of accelerators, measured or predicted."""
+
+    accelerators: int
+    passed: bool | None
+    """None while the verdict is open: the threshold is inside the interval."""
+
+
 _OUTCOMES: dict[str, Outcome] = {"pass": "pass", "fail": "fail", "undecided": "undecided"}
 
 

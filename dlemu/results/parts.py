@@ -60,15 +60,6 @@ class Judged:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Attempt:
-    """One number of accelerators."""
-
-    accelerators: int
-    passed: bool | None
-    """None while the verdict is open: the threshold is inside the interval."""
-
-
-@dataclass(frozen=True, kw_only=True)
 class RunHead(Emulated, Judged, Concluded):
     """What the summary of a run and its figures begin with."""
 

@@ -11,11 +11,11 @@ import numpy as np
 from dlemu.metrics.findings import LimitedBy
 from dlemu.metrics.limit import Limit
 from dlemu.metrics.t_interval import Estimate, estimate
-from dlemu.metrics.verdict import HOST_LIMITS
+from dlemu.metrics.verdict import HOST_LIMITS, Attempt
 from dlemu.results.answer_files import Answer
 from dlemu.results.figures import CONFIDENCE, Difference, JobFigures
 from dlemu.results.kinds import catalogue_of
-from dlemu.results.parts import Attempt, Concluded, Judged, Target
+from dlemu.results.parts import Concluded, Judged, Target
 from dlemu.runner.run_list import StudyAnswer
 
 SIZE, SWEEP, COMPARE = "size.json", "sweep.json", "compare.json"

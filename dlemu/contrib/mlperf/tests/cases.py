@@ -65,3 +65,9 @@ RESULT_READERS = {REHEARSAL: check_folder}
 CHEAPEST = {"mlperf": lambda folder: (["check", str(folder)], 2, ""), "audit": lambda folder: ([str(folder)], 2, "")}
 READS_SETTINGS = {"datasize": ("mlperf", "datasize", "workload=unet3d", "accelerator=h100", "--json")}
 NO_TEXT = {"audit": ["audit", "\udce4"]}
+
+# What others start and go on with
+KEPT = {
+    r"results/unet3d/mlperf-[\d-]+": HERE / "rehearsal",
+    r"submission/?|closed/?|open/?|results/?|results/training/unet3d/run/[\d_]+": HERE / "rehearsal" / "tree" / "open",
+}

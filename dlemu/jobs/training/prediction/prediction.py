@@ -11,13 +11,13 @@ from typing import Literal
 from dlemu.jobs.training.prediction.calibration import Curve
 from dlemu.metrics.findings import LimitedBy
 from dlemu.metrics.limit import What
-from dlemu.metrics.verdict import Outcome
+from dlemu.metrics.verdict import Attempt, Outcome
 from dlemu.report.any_run import listed
 from dlemu.report.screen import Said, Screen, rate
 from dlemu.report.table import Tone
 from dlemu.report.units import with_uncertainty
 from dlemu.results.kinds import Parts
-from dlemu.results.parts import Attempt, Target
+from dlemu.results.parts import Target
 from dlemu.results.wording import scaled
 from dlemu.runner.prediction_request import Predicted
 
