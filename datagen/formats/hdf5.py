@@ -158,8 +158,8 @@ def _laid_out(fill: Callable[[Any], None]) -> Iterator[BinaryIO]:
         except (OSError, RuntimeError) as error:  # h5py raises either
             folder = tempfile.tempdir or "any temporary folder"
             raise SpaceError(
-                f"HDF5's temporary file can't be written in {folder} ({error}); where records are chunked, each thread "
-                "needs room for a file of the dataset. Set TMPDIR to a folder with that room"
+                f"HDF5 can't write its temporary file in {folder}: {error}. If it lacks room there, set TMPDIR to a "
+                "folder with more: where records are chunked, each thread needs it for a file of the dataset"
             ) from error
         yield cast("BinaryIO", temporary)
 
