@@ -183,7 +183,7 @@ def test_free_space_and_kind_of_memory_are_known_or_not(name: str, tmp_path: Pat
         free = backend.free_bytes(str(folder))
         assert (free is not None) == of_disk
         assert free is None or abs(free - state.f_bavail * state.f_frsize) < 0.1 * state.f_blocks * state.f_frsize
-    assert backend.memory_kind(str(tmp_path)) in ("", "memory", *posix.IN_MEMORY)
+    assert backend.memory_kind(str(tmp_path)) in ("", "memory", *posix.RAM_FILE_SYSTEMS)
 
 
 @pytest.mark.parametrize("name", ALL)
