@@ -94,8 +94,8 @@ class DamagedError(Exception):
 
 def damaged(path: str, problem: str, offset: int | None = None) -> DatasetError:
     """Return the error for a damaged file, with what to do about it."""
-    at = "" if offset is None else f" at offset {offset}"
-    return DatasetError(f"{path}: {problem}{at}{_MAKE_AGAIN}")
+    at = "" if offset is None else f"at offset {offset}: "
+    return DatasetError(f"{path}: {at}{problem}{_MAKE_AGAIN}")
 
 
 def what_is_damaged(error: Exception) -> str:
@@ -110,7 +110,7 @@ def own_damaged(error: DatasetError) -> DatasetError:
 
 def ended_early(path: str, missing_bytes: int, at: int) -> DatasetError:
     """Return the error for a file that ended at offset `at`, `missing_bytes` before the end of a read."""
-    return damaged(path, f"the file ended {missing_bytes} bytes early,", at)
+    return damaged(path, f"the file ended {missing_bytes} bytes early", at)
 
 
 def unreadable(path: str, error: OSError) -> DlemuError:

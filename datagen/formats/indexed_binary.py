@@ -55,7 +55,7 @@ class Format(base.RecordFormat):
             with open(path + suffix, "rb") as side:
                 table = np.frombuffer(side.read(), np.uint8)
             if len(table) < samples * ENTRY_BYTES:
-                raise base.DamagedError(f"{suffix}: an index of {len(table) // ENTRY_BYTES} records, not {samples},")
+                raise base.DamagedError(f"{suffix} indexes {len(table) // ENTRY_BYTES} records, not {samples}", None)
             entries.append(int(table[: samples * ENTRY_BYTES].view("<u8")[index]))
         offset, size = entries
         data = self.load_record(path, offset, size)
@@ -81,7 +81,7 @@ class IndexedFile(base.RecordFile):
             needed = samples * ENTRY_BYTES
             for side in (offsets, sizes):
                 if side.size_bytes < needed:
-                    problem = f"the index is truncated: {samples} records need {needed} bytes,"
+                    problem = f"the index is truncated: {samples} records need {needed} bytes"
                     raise base.damaged(side.path, problem, side.size_bytes)
             is_even = not (inputs.matched or rest) and all(  # as far as three entries tell
                 (_entry(offsets, number * ENTRY_BYTES), _entry(sizes, number * ENTRY_BYTES))
@@ -92,7 +92,7 @@ class IndexedFile(base.RecordFile):
                 self._index, self.scattered = (offsets, sizes), True
         elif rest or not self._record_bytes:
             problem = f"its {source.size_bytes} bytes are not {samples} records of one length, and it has no index"
-            raise base.DamagedError(problem + " (FILE.off.idx, FILE.sz.idx);")
+            raise base.DamagedError(problem + " (FILE.off.idx, FILE.sz.idx)", None)
 
     def span(self, index: int, count: int) -> tuple[int, int]:
         if self._index is None or not 0 <= index <= index + count <= self._samples:
@@ -101,7 +101,7 @@ class IndexedFile(base.RecordFile):
         offsets, sizes = self._index
         start, size = _entry(offsets, at), _entry(sizes, at)
         if start + size > self.source.size_bytes:
-            problem = f"its index puts the end of record {index} at {start + size}, beyond the end of the file,"
+            problem = f"its index puts the end of record {index} at {start + size}, beyond the end of the file"
             raise base.DamagedError(problem, start)
         return start, size
 

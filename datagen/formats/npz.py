@@ -188,13 +188,15 @@ def _packed_member(data: memoryview, entry: Entry) -> tuple[memoryview, int]:
     if signature != b"PK\x03\x04":
         raise base.DamagedError("no member where the directory points", entry.start)
     if entry.method not in (STORED, DEFLATED):
-        raise base.DamagedError(f"member {entry.name} is compressed by method {entry.method}, unknown to NumPy,", 0)
+        raise base.DamagedError(
+            f"member {entry.name}: NumPy knows no compression method {entry.method}", entry.start
+        )
     start = entry.start + _LOCAL.size + name_bytes + extra_bytes
     member = data[start : start + entry.packed_bytes]
     if len(member) != entry.packed_bytes:
         raise base.DamagedError(f"member {entry.name} ends beyond the end of the file", entry.start)
     if entry.method == STORED and entry.plain_bytes != entry.packed_bytes:
-        raise base.DamagedError(f"member {entry.name} is stored, yet its two sizes differ,", entry.start)
+        raise base.DamagedError(f"member {entry.name} is stored, yet its two sizes differ", entry.start)
     if entry.plain_bytes > MAX_INFLATION * (entry.packed_bytes + 1):
         raise base.DamagedError(f"member {entry.name} can't hold the {entry.plain_bytes} bytes stated", entry.start)
     return member, start
@@ -238,7 +240,7 @@ def _find_directory(data: memoryview) -> tuple[int, int, int]:
     """Return offset, number of entries and bytes of the central directory, from the record at the end of the file."""
     end = len(data) - END_BYTES
     if end < 0 or bytes(data[end : end + 4]) != b"PK\x05\x06":
-        reason = "the file is truncated, not .npz, or ends in a comment, as NumPy writes none;"
+        reason = "the file is truncated, not .npz, or ends in a comment, as NumPy writes none"
         raise base.DamagedError(f"no end-of-central-directory record: {reason}", len(data))
     *_, count, size, position, _ = _END.unpack_from(data, end)
     if position == 0xFFFFFFFF or size == 0xFFFFFFFF or count == 0xFFFF:
@@ -304,7 +306,7 @@ def _inflate(packed: memoryview, out: memoryview, offset: int, crc: int) -> memo
     except (_DAMAGED, ValueError) as error:
         raise base.DamagedError(f"deflated data is damaged ({error})", offset) from error
     if not inflater.eof or plain_bytes != len(out):
-        raise base.DamagedError(f"deflated data unpacks to {plain_bytes} bytes, not {len(out)},", offset)
+        raise base.DamagedError(f"deflated data unpacks to {plain_bytes} bytes, not {len(out)}", offset)
     if checksum != crc:
         raise base.DamagedError(f"deflated data does not match its checksum (CRC32 {checksum:08x})", offset)
     return out

@@ -186,7 +186,7 @@ class GroupsFile:
                 start = min(start, chunk.dictionary_page_offset)
             size = chunk.total_compressed_size
             if start < len(layout.MAGIC) or size < 0 or start + size > self.source.size_bytes:
-                raise base.DamagedError(f"row group {group} has a column outside the file,", start)
+                raise base.DamagedError(f"row group {group} has a column outside the file", start)
             chunks.append((start, size))
         return merge_spans(sorted(chunks), *self._limits)
 

@@ -219,7 +219,7 @@ class TfrecordFile(base.RecordFile):
         self._before = b""  # the bytes before the image in the last record parsed
         self._image_bytes = 0
         if inputs.offsets is None and (size_bytes % samples or self._record_bytes < FRAME_BYTES):
-            raise base.DamagedError(f"its {size_bytes} bytes are not {samples} records of one length,", size_bytes)
+            raise base.DamagedError(f"its {size_bytes} bytes are not {samples} records of one length", size_bytes)
 
     def samples(self, index: int, count: int, data: memoryview, verify: bool) -> base.Extents:
         before, size = self._before, self._record_bytes
