@@ -52,7 +52,7 @@ def files_below(
             else:
                 sizes[f"{below}{entry.name}"] = entry.size_bytes if isinstance(entry, Listed) else None
     if whole and subfolders and not levels:
-        raise UserError(f"{folder}/{subfolders[0]} is nested too deep: move it up, or remove the link that leads back up")
+        raise UserError(f"{folder}/{subfolders[0]} nests too deep: move it up, or remove the link that leads back up")
     for subfolder in subfolders if levels else ():
         sizes |= files_below(folder, storage, levels - 1, subfolder, whole=whole)
     return sizes
