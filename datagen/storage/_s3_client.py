@@ -7,6 +7,7 @@ objects, each wake-up and each read that finds nothing cost as much as copying t
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import heapq
 import itertools
@@ -314,14 +315,10 @@ class Client:
 
     def _connection(self) -> Connection:
         """Return an idle connection that is still open, or a new one."""
-        try:
+        with contextlib.suppress(IndexError):  # there is none, or another thread took it
             while not (idle := self._idle.pop()).is_quiet():
                 self._close(idle)
-        except IndexError:  # there is none, or another thread took it
-            return self._connect()
-        return idle
-
-    def _connect(self) -> Connection:
+            return idle
         address = self._options.addresses[next(self._next_address) % len(self._options.addresses)]
         opened = Connection(address, self._tls, self._options.timeout_seconds)
         self.counts.add("connections_opened")
