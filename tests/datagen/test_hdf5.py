@@ -151,9 +151,9 @@ NEVER_WRITTEN = {"shape": (1, 5), "dtype": "u1"}
 @pytest.mark.parametrize(
     ("data", "samples", "words"),
     [
-        (b"", 1, "no readable HDF5 structure"),
-        (bytes(3000), 1, "no readable HDF5 structure"),
-        (of_datasets(images={"data": [[1, 2]]}), 1, "no readable HDF5 structure"),
+        (b"", 1, "no readable HDF5 metadata"),
+        (bytes(3000), 1, "no readable HDF5 metadata"),
+        (of_datasets(images={"data": [[1, 2]]}), 1, "no readable HDF5 metadata"),
         (of_datasets(records_0={"data": [[1], [2]]}), 3, "holds 2 samples, not 3"),
         (of_datasets(records_0=NEVER_WRITTEN), 1, "whose bytes are not in the file"),
         (of_datasets(records_0={**NEVER_WRITTEN, "chunks": (1, 5)}), 1, "never written"),
