@@ -168,5 +168,5 @@ def test_a_file_with_other_bytes_around_its_records_is_not_taken_for_a_known_one
     data = written(Format(), made({}))
     reader = Format()
     reader.open(MemorySource(data), 1)
-    with pytest.raises(DatasetError, match="structure"), reading("file.dat"):
+    with pytest.raises(DatasetError, match="metadata"), reading("file.dat"):
         reader.open(MemorySource(bytes(8) + data[8:]), 1)
