@@ -335,7 +335,7 @@ def group_rows(file: BinaryIO, _: base.Version | None = None) -> int:
 
 COUNTERS: dict[str, ReadNumber] = {
     "parquet": lambda file, _: int(library("pyarrow.parquet", "parquet").read_metadata(file).num_rows),
-    "webdataset": lambda file, version: len(Webdataset().known_offsets(file, version)) - 1,
-    "tfrecord": lambda file, version: len(Tfrecord().known_offsets(file, version)) - 1,
+    "webdataset": lambda file, version: len(Webdataset().cached_offsets(file, version)) - 1,
+    "tfrecord": lambda file, version: len(Tfrecord().cached_offsets(file, version)) - 1,
 }
 """Functions that count the samples of a file by its footer or record headers, for formats with several a file."""

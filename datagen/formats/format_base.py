@@ -141,7 +141,7 @@ class SideFile(abc.ABC):
 
 
 class FormatBase(abc.ABC):
-    """A file format: a subclass implements the abstract methods, and `open` or `parse` to read files.
+    """A file format: a subclass implements the abstract methods, and `open` or `parse`: by default each uses the other.
 
     A method that reads may raise any exception: `read_failure` turns it into an error that names the file.
     """
@@ -199,7 +199,7 @@ class FormatBase(abc.ABC):
     """
 
     def parse(self, data: memoryview, samples: int, scratch: Scratch) -> OpenFile:
-        """Return the open file, given all its bytes: here by `open`, for formats that implement that instead."""
+        """Return the open file, given all its bytes: here by `open`, where a format implements that."""
         if type(self).open is FormatBase.open:
             raise UserError(f"{type(self).__module__} can't read files: its `Format` has neither `open` nor `parse`")
         return self.open(MemorySource(data, scratch), samples)
@@ -263,12 +263,12 @@ class RecordFormat(FormatBase):
         if self.looks_up:
             return None
         file = io.BufferedReader(SourceStream(inputs.source), HEADERS_AT_ONCE_BYTES)
-        offsets = self.known_offsets(file, version_of(inputs.source.path, inputs.source.size_bytes))
+        offsets = self.cached_offsets(file, version_of(inputs.source.path, inputs.source.size_bytes))
         if (records := len(offsets) - 1) < inputs.samples:
             raise no_such_record(records, records)
         return offsets[: inputs.samples + 1]
 
-    def known_offsets(self, file: BinaryIO, version: Version) -> Offsets:
+    def cached_offsets(self, file: BinaryIO, version: Version) -> Offsets:
         """Return the offsets of all records of a file; its headers are read only once for each `version` of it.
 
         They are kept for the life of the process, 8 bytes a record: no training job makes the requests that read
@@ -329,10 +329,10 @@ def sample_bytes(spec: DatasetSpec, shapes: Sizes) -> Sizes:
     return cast("NDArray[np.int64]", shapes.prod(axis=1) * spec.element_bytes)
 
 
-def by_size(sizes: Sizes, find: Callable[[int], int]) -> Sizes:
-    """Return what `find` returns for each size; it is called once for equal ones."""
-    unique, places = np.unique(sizes, return_inverse=True)
-    return np.fromiter(map(find, unique.tolist()), np.int64, len(unique))[places]
+def map_distinct(sizes: Sizes, compute: Callable[[int], int]) -> Sizes:
+    """Return what `compute` returns for each size; it is called once for equal ones."""
+    distinct, places = np.unique(sizes, return_inverse=True)
+    return np.fromiter(map(compute, distinct.tolist()), np.int64, len(distinct))[places]
 
 
 Extents = Sequence[tuple[int, int]] | NDArray[np.int64]

@@ -57,7 +57,7 @@ class Format(GroupFormat):
             return None
         if spec.parquet.columns:
             return np.full(len(shapes), layout.plan_of(spec, 0).size_bytes, np.int64)
-        return base.by_size(base.sample_bytes(spec, shapes), lambda size: layout.plan_of(spec, size).size_bytes)
+        return base.map_distinct(base.sample_bytes(spec, shapes), lambda size: layout.plan_of(spec, size).size_bytes)
 
     def write(self, job: base.FileJob, writer: Writer, buffer: AlignedBuffer) -> None:
         plan = layout.plan_of(job.spec, job.record_bytes)

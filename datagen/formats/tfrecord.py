@@ -66,7 +66,7 @@ class Index(base.SideFile):
                 power *= 10
             return total
 
-        return base.by_size(Format().record_bytes(spec, shapes), index_bytes)
+        return base.map_distinct(Format().record_bytes(spec, shapes), index_bytes)
 
     def write(self, job: base.FileJob, writer: Writer, buffer: AlignedBuffer) -> None:
         size = _Frame(job.record_bytes).record_bytes
@@ -84,7 +84,7 @@ class Format(base.RecordFormat):
     )
 
     def record_bytes(self, spec: DatasetSpec, shapes: base.Sizes) -> base.Sizes:
-        return base.by_size(base.sample_bytes(spec, shapes), lambda size: _Frame(size).record_bytes)
+        return base.map_distinct(base.sample_bytes(spec, shapes), lambda size: _Frame(size).record_bytes)
 
     def write(self, job: base.FileJob, writer: Writer, buffer: AlignedBuffer) -> None:
         frame = _Frame(job.record_bytes)
