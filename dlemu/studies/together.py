@@ -19,7 +19,7 @@ from dlemu.metrics.demand import sample_divisor
 from dlemu.report.screen import Said, Screen
 from dlemu.report.table import Table, columns
 from dlemu.results.figures import SAME_PERCENT, Difference, JobFigures, difference, difference_in_words
-from dlemu.results.kinds import Parts, catalogue_of, kind_wanted, kinds, read_figures
+from dlemu.results.kinds import Parts, catalogue_of, kind_to_run, kinds, read_figures
 from dlemu.results.parts import Concluded
 from dlemu.results.wording import count, scaled
 from dlemu.runner import child_run
@@ -215,7 +215,7 @@ def _child(words: Sequence[str], config_dir: str | None) -> Child:
     if take_word(overrides, "output.folder")[0]:
         raise UserError("output.folder is set for a job: name the folder of all of them with --output")
     workload = load(overrides, config_dir=config_dir)
-    kind = kind or kind_wanted(workload)
+    kind = kind or kind_to_run(workload)
     job = kind.load_job().job
     workload = checked(workload, job)
     if not workload.workflow.generate_data:  # else the job makes its data
