@@ -62,7 +62,7 @@ class JobParts(Parts):
     """For `dlemu predict`: given overrides or a workload, and a `dlemu.runner.prediction_request.PredictionRequest`,
     returns the answer, its folder and the workload."""
     host_checks: Callable[[], Mapping[str, Any]] = dict
-    """Returns by name the checks of `dlemu doctor` that only this kind has, like `CHECKS` in a file of `dlemu.doctor`."""
+    """Returns the checks of `dlemu doctor` that only this kind has, by name, as `CHECKS` of a file of `dlemu.doctor`."""
     exported: Callable[[Any], ExportedSteps | ExportedCheckpoints] | None = None
     """Given a run, returns it in the terms of other benchmarks: DLIO's files are made from that."""
 
@@ -89,7 +89,7 @@ class Kind:
     """Imports and returns its code."""
     wants: Callable[[Workload], bool] = field(default=lambda workload: False)
     """Returns whether `dlemu train` runs this kind of job for a workload."""
-    is_only_job: Callable[[Workload], bool] = field(default=lambda workload: False)
+    is_all: Callable[[Workload], bool] = field(default=lambda workload: False)
     """Returns whether a workload is only for this kind of job, even if its amount is not set yet; used by sweeps."""
     scaled_by: str = ""
     """The setting (`SECTION.KEY`) that scales the load of a job; `dlemu size` finds its largest passing value."""
@@ -204,8 +204,8 @@ def catalogue_of(kind: str) -> Catalogue:
 
 
 def kind_needed(workload: Workload) -> Kind:
-    """Return the kind of job that a workload is for, even if its amount is not set yet (see `Kind.is_only_job`)."""
-    return next((kind for kind in kinds() if kind.is_only_job(workload)), None) or kind_to_run(workload)
+    """Return the kind of job that a workload is for, even if its amount is not set yet (see `Kind.is_all`)."""
+    return next((kind for kind in kinds() if kind.is_all(workload)), None) or kind_to_run(workload)
 
 
 def kind_to_run(workload: Workload) -> Kind:

@@ -51,7 +51,7 @@ KIND = Kind(
     300 MB of memory whatever the model's size. Under mpirun or srun the ranks are the launcher's.""",
     load=_checkpoints,
     wants=only_checkpoints,
-    is_only_job=only_saves,
+    is_all=only_saves,
     is_exported=True,
 )
 ANSWERS = (
