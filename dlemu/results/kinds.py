@@ -62,7 +62,7 @@ class JobParts(Parts):
     """For `dlemu predict`: given overrides or a workload, and a `dlemu.runner.prediction_request.PredictionRequest`,
     returns the answer, its folder and the workload."""
     host_checks: Callable[[], Mapping[str, Any]] = dict
-    """Returns the checks of `dlemu doctor` that only this kind has, by name, as `CHECKS` of a file of `dlemu.doctor`."""
+    """Returns the checks of `dlemu doctor` of this kind alone, by name, as `CHECKS` of a file of `dlemu.doctor`."""
     exported: Callable[[Any], ExportedSteps | ExportedCheckpoints] | None = None
     """Given a run, returns it in the terms of other benchmarks: DLIO's files are made from that."""
 
