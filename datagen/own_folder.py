@@ -92,7 +92,7 @@ def _inspect(spec: DatasetSpec, storage: StorageBase) -> UserFolder:
     folder = spec.data_folder.rstrip("/") or "/"
     if not storage.is_folder(folder):
         raise DatasetError(f"{folder} is not a folder: set dataset.data_folder to the folder of your files")
-    listed = files_below(folder, storage, MAX_DEPTH, whole=True)
+    listed = files_below(folder, storage, MAX_DEPTH, refuse_deeper=True)
     if not listed:
         raise DatasetError(f"{folder} holds no files: set dataset.data_folder to the folder of your files")
     format_name, paths, notes = _choose_files(spec, sorted(listed))
