@@ -160,10 +160,8 @@ class DatasetSpec:
         with contextlib.suppress(OverflowError):  # by numbers out of range, which are named already
             total_bytes = samples * elements * self.element_bytes
             if total_bytes > MAX_DATASET_BYTES:
-                yield (
-                    f"{where}: files, samples per file and record size multiply to {total_bytes:.3g} bytes: "
-                    f"wanted at most {MAX_DATASET_BYTES:.3g}"
-                )
+                product = f"{where}: files, samples per file and record size multiply to {total_bytes:.3g} bytes"
+                yield f"{product}: wanted at most {MAX_DATASET_BYTES:.3g}"
         from datagen import registry  # here, as the formats import this module
 
         # An unknown format is reported when it is opened, with the list of known ones.

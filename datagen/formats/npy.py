@@ -43,8 +43,7 @@ class Format(base.FormatBase):
     def parse(self, data: memoryview, samples: int, scratch: base.Scratch) -> ArrayFile:
         magic, version, size_of_header = _PREFIX.unpack_from(data)
         if magic != MAGIC or version != 1:
-            known = "a NumPy array of file format 1.0, to which np.save writes all plain types"
-            raise base.DamagedError(f"it is not {known}")
+            raise base.DamagedError("no NumPy array of file format 1.0, to which np.save writes all plain types")
         end = PREFIX_BYTES + size_of_header
         parsed, payload = _parse_header(bytes(data[PREFIX_BYTES:end])), data[end:]
         if len(payload) != parsed.payload_bytes:
