@@ -113,5 +113,5 @@ def of_each(numbers: Sequence[int], find: Callable[[int], T]) -> list[T]:
         tally.add(files=1)
         found[index] = find(numbers[index])
 
-    run(lambda: work, range(len(numbers)), tally, max(1, min(16, len(numbers))), None)
+    run(lambda: work, range(len(numbers)), tally, min(16, len(numbers)) or 1, None)
     return [found[index] for index in range(len(numbers))]

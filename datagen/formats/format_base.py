@@ -66,7 +66,7 @@ class Sample(NamedTuple):
 
     @property
     def plain_payload(self) -> memoryview:
-        """Return the payload, decoded if needed."""
+        """The payload, decoded if needed."""
         return self.payload if self.decode is None or len(self.payload) else self.decode()
 
 
@@ -220,7 +220,7 @@ class StreamCalls(NamedTuple):
     sizes: Callable[[int], Iterator[int]]
     """Takes the file system's block size; yields the bytes that successive read calls request, endlessly."""
     min_stream_bytes: int = 0
-    """A non-sequential read of fewer bytes is made as scripts with an index do: through Python's buffered files."""
+    """Reads of fewer bytes that are not sequential are made as by scripts with an index: by Python's buffered files."""
     retries_short_reads: bool = False  # after a call cut short by the end of the file, request the missing bytes
 
 

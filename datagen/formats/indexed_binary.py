@@ -91,8 +91,11 @@ class IndexedFile(base.RecordFile):
             if not is_uniform:
                 self._index, self.scattered = (offsets, sizes), True
         elif rest or not self._record_bytes:
-            problem = f"its {source.size_bytes} bytes are not {samples} records of one length, and it has no index"
-            raise base.DamagedError(problem + " (FILE.off.idx, FILE.sz.idx)", None)
+            raise base.DamagedError(
+                f"its {source.size_bytes} bytes are not {samples} records of one length, and it has no index "
+                "(FILE.off.idx, FILE.sz.idx)",
+                None,
+            )
 
     def span(self, index: int, count: int) -> tuple[int, int]:
         if self._index is None or not 0 <= index <= index + count <= self._samples:

@@ -43,13 +43,13 @@ class Storage(StorageBase):
         self._is_local = scheme in LOCAL_SCHEMES
         self._options = dict(spec.options)
         try:
-            # No shared instance for threads and forks: some file systems keep connections and event loops
+            # No instance is shared with other threads or forks: some keep connections and event loops
             self.fs: Any = fsspec.filesystem(scheme, skip_instance_cache=scheme != "memory", **self._options)
         except (ImportError, ValueError, TypeError) as error:
-            what = f"storage.storage_root is {public_text(spec.root)}"
+            problem = f"storage.storage_root is {public_text(spec.root)}"
             if isinstance(error, TypeError):
-                what = f"storage.storage_options do not fit fsspec's {scheme} file system"
-            raise UserError(f"{what}: {scrubbed(str(error), self._options)}") from None
+                problem = f"storage.storage_options do not fit fsspec's {scheme} file system"
+            raise UserError(f"{problem}: {scrubbed(str(error), self._options)}") from None
 
     def open(self, path: str) -> FsspecReader:
         return FsspecReader(self, self._url(path), self.size_bytes(path))
@@ -80,9 +80,9 @@ class Storage(StorageBase):
             raise no_such_file(path)
         if info["type"] == "other":  # a local pipe or device: opening a pipe would block forever
             raise OSError(errno.ENODEV, "it is not a regular file", path)
-        if info.get("size") is None:
+        if (size := info.get("size")) is None:
             raise OSError(errno.EOPNOTSUPP, "the server does not state the size of the file", path)
-        return int(info["size"])
+        return int(size)
 
     def remove(self, path: str) -> None:
         with self.as_os_errors(path):
@@ -110,10 +110,10 @@ class Storage(StorageBase):
             raise no_such_file(path) from error
         except Exception as error:
             message = scrubbed(str(error), self._options)
-            number = error.errno if isinstance(error, OSError) else None
             is_public = message == str(error)
             if isinstance(error, UserError) or (isinstance(error, OSError) and is_public):
                 raise
+            number = error.errno if isinstance(error, OSError) else None
             # A traceback would show the cause, and with it secrets
             cause = error if is_public else None
             raise OSError(number or errno.EIO, f"{type(error).__name__}: {message}", path) from cause
