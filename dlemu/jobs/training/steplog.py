@@ -109,7 +109,7 @@ class StepLog:
         """Add a row. Its `step` is stored last, so that a row cut off by a kill stays marked as unused."""
         rank, phase, epoch, block, step, *times = record
         offset = self._used * STEP_DTYPE.itemsize
-        _ROW.pack_into(self._memory, offset, rank, phase, epoch, block, 0, *times, *trace[2:])
+        _ROW.pack_into(self._memory, offset, rank, phase, epoch, block, 0, *times, *trace[2:])  # no slot, no places
         _STEP.pack_into(self._memory, offset + _STEP_OFFSET, step)
         self._used += 1
         if self._in_file and self._used % _RELEASE_ROWS == 0:
