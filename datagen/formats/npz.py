@@ -81,7 +81,7 @@ class Format(base.FormatBase):
             _read_by_zipfile(file, entry)
 
     def load(self, path: str, index: int, samples: int) -> base.Sample:
-        with open(path, "rb") as file, np.load(file) as archive:  # np.load would leave one that is damaged open
+        with open(path, "rb") as file, np.load(file) as archive:  # given a path, np.load leaves a damaged file open
             entries = [
                 Entry(info.filename, 0, 0, info.compress_size, info.file_size, info.header_offset)
                 for info in archive.zip.infolist()

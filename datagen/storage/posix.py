@@ -48,7 +48,7 @@ class Storage(StorageBase):
         return MappedReader(path) if can_map else self.open(path)
 
     def open_unread_ahead(self, path: str) -> FileReader:
-        reader = Storage.open(self, path)
+        reader = Storage.open(self, path)  # not a subclass's: it has the descriptor
         os.posix_fadvise(reader.descriptor, 0, 0, os.POSIX_FADV_RANDOM)
         return reader
 
