@@ -106,12 +106,12 @@ def of_each(numbers: Sequence[int], find: Callable[[int], T]) -> list[T]:
     Up to 16 threads share the numbers, because a million requests of milliseconds, one after another, would take
     minutes.
     """
-    found: dict[int, T] = {}
+    results: dict[int, T] = {}
     tally = Tally(len(numbers), 0, exact=True)
 
     def work(index: int) -> None:
         tally.add(files=1)
-        found[index] = find(numbers[index])
+        results[index] = find(numbers[index])
 
     run(lambda: work, range(len(numbers)), tally, min(16, len(numbers)) or 1, None)
-    return [found[index] for index in range(len(numbers))]
+    return [results[index] for index in range(len(numbers))]
