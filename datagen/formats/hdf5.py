@@ -52,13 +52,13 @@ class Format(base.FormatBase):
         record = _dataset_shape(spec, spec.record_dims or (2, 2))[1:]
         chunk, max_shape, axes = spec.hdf5.chunk_dims, spec.hdf5.max_shape, len(record)
         if chunk and (len(chunk) != axes + 1 or min(chunk) < 1):
-            wanted = f"{axes + 1} numbers of 1 or more, samples and then a record's {axes} axes"
-            problems.append(f"dataset.hdf5.chunk_dims is {list(chunk)}: wanted {wanted}")
+            expected = f"{axes + 1} numbers of 1 or more, samples and then a record's {axes} axes"
+            problems.append(f"dataset.hdf5.chunk_dims is {list(chunk)}: wanted {expected}")
         if max_shape and len(max_shape) != axes:
             problems.append(f"dataset.hdf5.max_shape is {list(max_shape)}: wanted {axes} numbers, a record's axes")
         elif max_shape and spec.record_dims and any(a < b for a, b in zip(max_shape, record, strict=True)):
-            wanted = f"wanted at least the record's {list(record)}"
-            problems.append(f"dataset.hdf5.max_shape is {list(max_shape)}: {wanted}")
+            expected = f"at least the record's {list(record)}"
+            problems.append(f"dataset.hdf5.max_shape is {list(max_shape)}: wanted {expected}")
         return problems
 
     def file_bytes(self, spec: DatasetSpec, shapes: base.Sizes) -> base.Sizes | None:
