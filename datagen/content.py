@@ -11,9 +11,9 @@ All are little-endian. The stamp makes every block of a dataset different from e
 applied, so the block ends in one 8-byte word repeated, which any compressor removes. Rows repeat only
 every 256 KiB, and under another key, so no compressor finds a repetition in the rest.
 
-Checkpoint files have the same stamps, but one key for each MiB, and a pool of 1 MiB: one pass of the processor over the
-memory, about 30 GB/s on a core, faster than any storage, and three times as fast as samples. Of these, too, no two
-blocks are equal, and no compressor finds a repetition, however far it looks back.
+Checkpoint files have the same stamps, but one key for each MiB, and a pool of 1 MiB: one pass over the memory, about
+30 GB/s on a core, faster than any storage, and three times as fast as for samples. Here, too, no two blocks are equal,
+and no compressor finds a repetition, however far it looks back.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ STAMP_BYTES = 32
 BLOCK_WORDS = BLOCK_BYTES // 8
 STAMP_WORDS = STAMP_BYTES // 8
 POOL_ROWS = 64  # 256 KiB: stays in a core's cache
-BATCH_BLOCKS = 1024  # blocks whose keys are computed at a time: enough to spread numpy's cost for each call
+BATCH_BLOCKS = 1024  # blocks whose keys are computed at a time: enough to amortise the cost of a numpy call
 PIECE_BYTES = 1 << 20  # bytes of a checkpoint that share a key, and size of its pool
 _PIECE_WORDS = PIECE_BYTES // 8
 _CACHED_MULTIPLE = 256  # `_offsets` caches arrays of these lengths, which files of nearly equal size share
@@ -46,10 +46,11 @@ Pattern = Literal["random", "ones_fp16", "ones_fp32"]
 """`random`: incompressible; `ones`: constant."""
 Words = NDArray[np.uint64]
 GOLDEN = 0x9E3779B97F4A7C15  # splitmix64's increment: 2^64 / the golden ratio
-_GOLDEN = np.array(GOLDEN, np.uint64)  # arrays, as are the next ones: numpy takes twice as long for scalars
-_FACTOR, _OTHER_FACTOR = np.array(0xBF58476D1CE4E5B9, np.uint64), np.array(0x94D049BB133111EB, np.uint64)
-_27, _30, _31 = np.array(27, np.uint64), np.array(30, np.uint64), np.array(31, np.uint64)
-_UPPER, _MAGIC = np.array(0xFFFFFFFF00000000, np.uint64), np.array(MAGIC, np.uint64)
+FACTOR_1, FACTOR_2 = 0xBF58476D1CE4E5B9, 0x94D049BB133111EB  # of splitmix64's finaliser
+# Arrays of no axes: numpy takes twice as long for scalars
+_GOLDEN, _FACTOR_1, _FACTOR_2, _27, _30, _31, _UPPER, _MAGIC = (
+    np.array(number, np.uint64) for number in (GOLDEN, FACTOR_1, FACTOR_2, 27, 30, 31, 0xFFFFFFFF00000000, MAGIC)
+)
 _MASK = (1 << 64) - 1
 _STAMP = struct.Struct("<4Q")
 
@@ -80,27 +81,27 @@ class StampedContent(abc.ABC):
         return mix_number(self.seed + GOLDEN)
 
     @abc.abstractmethod
-    def write_blocks(self, blocks: Words, file: int, first: int) -> None:
-        """Write neighbouring blocks of `file` from its block `first` on, into an array (blocks, words of a block)."""
+    def write_blocks(self, blocks: Words, file: int, first_block: int) -> None:
+        """Write the blocks of `file` from `first_block` on into an array (blocks, words of a block)."""
 
     def fill(self, out: memoryview | NDArray[np.uint8], file: int, offset: int) -> None:
         """Fill `out` with the payload of `file` from `offset` on; fastest for whole blocks."""
         target = np.frombuffer(out, np.uint8)
         head = min(-offset % BLOCK_BYTES, target.size)
         if head:
-            block = self._some_blocks(file, offset // BLOCK_BYTES, 1)
+            block = self._generated_blocks(file, offset // BLOCK_BYTES, 1)
             start = offset % BLOCK_BYTES
             target[:head] = block[start : start + head]
-        first = (offset + head) // BLOCK_BYTES
+        first_block = (offset + head) // BLOCK_BYTES
         count = (target.size - head) // BLOCK_BYTES
         tail = head + count * BLOCK_BYTES
         words = target[head:tail].view(np.uint64)
         if words.flags.aligned:
-            self.write_blocks(words.reshape(count, BLOCK_WORDS), file, first)
+            self.write_blocks(words.reshape(count, BLOCK_WORDS), file, first_block)
         else:
-            target[head:tail] = self._some_blocks(file, first, count)
+            target[head:tail] = self._generated_blocks(file, first_block, count)
         if tail < target.size:
-            target[tail:] = self._some_blocks(file, first + count, 1)[: target.size - tail]
+            target[tail:] = self._generated_blocks(file, first_block + count, 1)[: target.size - tail]
 
     def first_difference(self, data: memoryview | NDArray[np.uint8], file: int, offset: int) -> int | None:
         """Compare `data` with the payload from `offset` on; return the index of the first difference, or None."""
@@ -117,9 +118,9 @@ class StampedContent(abc.ABC):
             start += size
         return None
 
-    def _some_blocks(self, file: int, first: int, count: int) -> NDArray[np.uint8]:
+    def _generated_blocks(self, file: int, first_block: int, count: int) -> NDArray[np.uint8]:
         blocks = np.empty((count, BLOCK_WORDS), np.uint64)
-        self.write_blocks(blocks, file, first)
+        self.write_blocks(blocks, file, first_block)
         return blocks.reshape(-1).view(np.uint8)
 
 
@@ -140,18 +141,19 @@ class Content(StampedContent):
         pool[:, BLOCK_WORDS - removable :] = 0
         return pool
 
-    def write_blocks(self, blocks: Words, file: int, first: int) -> None:
+    def write_blocks(self, blocks: Words, file: int, first_block: int) -> None:
         for start in range(0, len(blocks), BATCH_BLOCKS):
             batch = blocks[start : start + BATCH_BLOCKS]
-            offsets = np.arange(first + start, first + start + len(batch), dtype=np.uint64) * np.uint64(BLOCK_BYTES)
+            batch_start = first_block + start
+            offsets = np.arange(batch_start, batch_start + len(batch), dtype=np.uint64) * np.uint64(BLOCK_BYTES)
             keys = _mix(np.uint64(_file_key(self.seed_hash, file)) + offsets * _GOLDEN).reshape(-1, 1)
             at = 0
             while at < len(batch):
-                row = (first + start + at) % POOL_ROWS
+                row = (batch_start + at) % POOL_ROWS
                 size = min(POOL_ROWS - row, len(batch) - at)
                 piece = batch[at : at + size]
                 np.bitwise_xor(self._pool[row : row + size], keys[at : at + size], out=piece)
-                write_stamps(piece, self.seed_hash, file, first + start + at)  # while the blocks are in the cache
+                write_stamps(piece, self.seed_hash, file, batch_start + at)  # while the blocks are in the cache
                 at += size
 
 
@@ -169,25 +171,25 @@ class BulkContent(StampedContent):
         return not self.pattern.startswith("ones")
 
     @functools.cached_property
-    def _pool(self) -> NDArray[np.uint64]:
+    def _pool(self) -> Words:
         if self.pattern == "ones_fp16":
             return np.ones(PIECE_BYTES // 2, np.float16).view(np.uint64)
         if self.pattern == "ones_fp32":
             return np.ones(PIECE_BYTES // 4, np.float32).view(np.uint64)
-        words: NDArray[np.uint64] = np.random.SFC64([MAGIC, self.seed]).random_raw(_PIECE_WORDS)
+        words: Words = np.random.SFC64([MAGIC, self.seed]).random_raw(_PIECE_WORDS)
         return words
 
-    def write_blocks(self, blocks: Words, file: int, first: int) -> None:
+    def write_blocks(self, blocks: Words, file: int, first_block: int) -> None:
         words = blocks.reshape(-1)
         at = 0
         while at < len(words):
-            piece, start = divmod(first * BLOCK_WORDS + at, _PIECE_WORDS)
+            piece, start = divmod(first_block * BLOCK_WORDS + at, _PIECE_WORDS)
             count = min(_PIECE_WORDS - start, len(words) - at)
             key = mix_number(_file_key(self.seed_hash, file) + piece * GOLDEN) if self.is_stamped else 0
             np.bitwise_xor(self._pool[start : start + count], np.uint64(key), out=words[at : at + count])
             at += count
         if self.is_stamped:
-            write_stamps(blocks, self.seed_hash, file, first)
+            write_stamps(blocks, self.seed_hash, file, first_block)
 
 
 def identify(block: memoryview | bytes) -> Stamp | None:
@@ -230,13 +232,13 @@ def _file_key(seed_hash: int, file: int) -> int:
     return mix_number(seed_hash ^ mix_number(file + GOLDEN))
 
 
-def write_stamps(blocks: Words, seed_hash: int, file: int, first: int) -> None:
+def write_stamps(blocks: Words, seed_hash: int, file: int, first_block: int) -> None:
     """Write the stamps of neighbouring blocks of a file's payload, the first of which is its `first`-th (from 0).
 
     `blocks` has the shape (blocks, words of a block). Word 0 is the magic and, above it, 32 bits that depend on the
     rest of the stamp.
     """
-    offsets, mixed = _offsets(first, -(-len(blocks) // _CACHED_MULTIPLE) * _CACHED_MULTIPLE)
+    offsets, mixed = _offsets(first_block, -(-len(blocks) // _CACHED_MULTIPLE) * _CACHED_MULTIPLE)
     words = _mix(np.uint64(seed_hash) + _mix(np.uint64(file) + mixed[: len(blocks)]))
     words &= _UPPER
     words |= _MAGIC
@@ -247,18 +249,18 @@ def write_stamps(blocks: Words, seed_hash: int, file: int, first: int) -> None:
 
 
 @functools.lru_cache(64)  # files are mostly written from their beginnings in pieces of one size
-def _offsets(first: int, count: int) -> tuple[Words, Words]:
+def _offsets(first_block: int, count: int) -> tuple[Words, Words]:
     """Return the offsets of blocks, and the part of `write_stamps`'s hash that does not depend on the file."""
-    offsets = np.arange(first, first + count, dtype=np.uint64) * np.uint64(BLOCK_BYTES)
+    offsets = np.arange(first_block, first_block + count, dtype=np.uint64) * np.uint64(BLOCK_BYTES)
     return offsets, _mix(offsets + _GOLDEN)
 
 
 def _mix(words: Words) -> Words:
     """Return splitmix64's finaliser of each word: a bijection that spreads every bit (Steele, Lea, Flood 2014)."""
     words = words ^ (words >> _30)
-    words *= _FACTOR  # in place: new arrays cost more than the arithmetic
+    words *= _FACTOR_1  # in place: new arrays cost more than the arithmetic
     words ^= words >> _27
-    words *= _OTHER_FACTOR
+    words *= _FACTOR_2
     words ^= words >> _31
     return words
 
@@ -266,6 +268,6 @@ def _mix(words: Words) -> Words:
 def mix_number(number: int) -> int:
     """Return `_mix` of a number modulo 2^64, by Python's own integers: numpy takes ten times as long for one word."""
     word = number & _MASK
-    word = ((word ^ (word >> 30)) * 0xBF58476D1CE4E5B9) & _MASK
-    word = ((word ^ (word >> 27)) * 0x94D049BB133111EB) & _MASK
+    word = ((word ^ (word >> 30)) * FACTOR_1) & _MASK
+    word = ((word ^ (word >> 27)) * FACTOR_2) & _MASK
     return word ^ (word >> 31)

@@ -161,7 +161,7 @@ class FileEngine(Engine):
         """Open a file, unless it is still open from an earlier batch."""
         self.finish()
         self._memory.reuse(place if self._samples == 1 else memoryview(b""))
-        if self._by_one_call:  # a Source would cost a fifth of the CPU of reading a small file
+        if self._by_one_call:  # without a Source, which takes a fifth of the CPU time of reading a small file
             size = self._sizes.pop(path, None)
             if size is None:
                 (size,) = self._read_files(((path, place),))
@@ -212,10 +212,10 @@ class FileEngine(Engine):
 
 
 def by_library(engine: Engine, storage: StorageBase, path: str, load: Callable[[str], T]) -> T:
-    """Return what `load` returns for a file of this host, given its path; count the reads as those of an engine.
+    """Return what `load` returns for the path of a local file, and add its reads to those of an engine.
 
-    Bytes and calls are those that the kernel counts for this thread (rchar and syscr, proc(5)). Within the library's
-    call, CPU time counts as decoding and the rest as reading. Raises as `read_failure`.
+    Bytes and calls are those that the kernel counts for this thread (rchar and syscr, proc(5)). The CPU time of `load`
+    counts as decoding, the rest as reading. Raises `read_failure`.
     """
     counters = os.open("/proc/thread-self/io", os.O_RDONLY | os.O_CLOEXEC)
     try:

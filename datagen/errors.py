@@ -11,9 +11,9 @@ from collections.abc import Iterator
 _STORAGE_FAILED = (errno.EIO, errno.ENXIO, errno.EROFS, errno.ESTALE, errno.EREMOTEIO)
 _SEE_LOG = "see the kernel's log (dmesg) for why"
 _READ_ADVICE = {
-    errno.ENOENT: "it existed when the run started, on several hosts on that of rank 0: let all of them see the "
-    "dataset, or make the file again with `dlemu datagen`",
-    # Some file systems open a file with O_DIRECT, but refuse to read it
+    errno.ENOENT: "it existed on the host of rank 0 when the run started: let all hosts see the dataset, or make the "
+    "file again with `dlemu datagen`",
+    # Some file systems open a file with O_DIRECT, but then refuse to read it
     errno.EINVAL: "the file system may refuse O_DIRECT: set reader.odirect=false",
     errno.EACCES: "give the user of this run permission to read the dataset",
     errno.EPERM: "give the user of this run permission to read the dataset",
@@ -55,10 +55,7 @@ def no_space(error: OSError) -> str:
 
 
 def host_failure(error: BaseException) -> str:
-    """Return the message for an error by which this host, not dlemu, failed; '' for others.
-
-    The host lacked memory or processes, or a drive or file system failed where no message says more.
-    """
+    """Return the message for a failure of this host (no memory, no processes, a broken drive); '' for other errors."""
     if isinstance(error, OSError) and error.errno in _STORAGE_FAILED:
         named = error.filename or "a file"
         return f"{named}: {error.strerror}: the storage failed to access it; {_SEE_LOG}"
@@ -94,8 +91,8 @@ class DamagedError(Exception):
 
 def damaged(path: str, problem: str, offset: int | None = None) -> DatasetError:
     """Return the error for a damaged file, with what to do about it."""
-    at = "" if offset is None else f" at offset {offset}"
-    return DatasetError(f"{path}: {problem}{at}{_MAKE_AGAIN}")
+    at = "" if offset is None else f"at offset {offset}: "
+    return DatasetError(f"{path}: {at}{problem}{_MAKE_AGAIN}")
 
 
 def what_is_damaged(error: Exception) -> str:
@@ -110,7 +107,7 @@ def own_damaged(error: DatasetError) -> DatasetError:
 
 def ended_early(path: str, missing_bytes: int, at: int) -> DatasetError:
     """Return the error for a file that ended at offset `at`, `missing_bytes` before the end of a read."""
-    return damaged(path, f"the file ended {missing_bytes} bytes early,", at)
+    return damaged(path, f"the file ended {missing_bytes} bytes early", at)
 
 
 def unreadable(path: str, error: OSError) -> DlemuError:

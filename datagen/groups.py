@@ -221,7 +221,7 @@ class GroupReader(RangeReader):
         if self._check is not None:
             payload = groups.payload(number)
             if [len(column) for column in columns] != [size for size, _ in payload]:
-                raise base.DamagedError("a row group's values do not match its schema,")
+                raise base.DamagedError("a row group's values do not match its schema")
             for column, (_, offset) in zip(columns, payload, strict=True):
                 self._check(base.Sample(column, column, offset), file)
         return places, end

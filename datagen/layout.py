@@ -132,8 +132,8 @@ def record_shapes(spec: DatasetSpec, start: int, stop: int) -> NDArray[np.int64]
     if spec.record_dims:
         return np.tile(np.array(spec.record_dims, np.int64), (stop - start, 1))
     if spec.record_length_bytes_quantiles:
-        shares = quantiles.even_shares(start, stop)
-        sizes = quantiles.values_at(spec.record_length_bytes_quantiles, spec.record_length_bytes, shares)
+        probabilities = quantiles.low_discrepancy(start, stop)
+        sizes = quantiles.values_at(spec.record_length_bytes_quantiles, spec.record_length_bytes, probabilities)
         rows = np.maximum(np.sqrt(sizes), 1).astype(np.int64)
         return np.stack([rows, np.maximum(np.rint(sizes / rows), 1).astype(np.int64)], axis=1)
     root = math.sqrt(spec.record_length_bytes)

@@ -31,11 +31,9 @@ from datagen.layout import Layout
 from datagen.registry import library
 from datagen.scan import SHOWN_NAMES, files_below, format_of_ending, sizes_on_disk
 from datagen.spec import DatasetSpec
-from datagen.storage.posix import cache_restored
+from datagen.storage.posix import cache_restored as cache_restored  # optional parts have it from here
 from datagen.storage.storage_base import StorageBase, StorageSpec, open_storage
 from datagen.thread_pool import of_each
-
-__all__ = ["cache_restored"]
 
 MAX_DEPTH = 16  # maximum nesting of folders; deeper nesting is taken for a loop of links
 COUNTED_FILES = 256  # maximum files whose samples are counted, evenly spaced among all files
@@ -61,8 +59,8 @@ _SPLIT = re.compile(
 """The words by which Hugging Face's `datasets` recognises the split of a path, with no letters around."""
 
 Sizes = NDArray[np.int64]  # bytes that are read of each file
-Find = Callable[[BinaryIO, base.Version], int]  # finds a number in an open file, such as the number of its samples
-Readable = tuple[Layout, Sizes, str]  # files with the same number of samples, and a note: which samples are not read
+ReadNumber = Callable[[BinaryIO, base.Version], int]  # reads a number from an open file, such as that of its samples
+CountedFiles = tuple[Layout, Sizes, str]  # files with the same number of samples, and a note on samples not read
 
 
 @dataclass(frozen=True)
@@ -94,7 +92,7 @@ def _inspect(spec: DatasetSpec, storage: StorageBase) -> UserFolder:
     folder = spec.data_folder.rstrip("/") or "/"
     if not storage.is_folder(folder):
         raise DatasetError(f"{folder} is not a folder: set dataset.data_folder to the folder of your files")
-    listed = files_below(folder, storage, MAX_DEPTH, whole=True)
+    listed = files_below(folder, storage, MAX_DEPTH, refuse_deeper=True)
     if not listed:
         raise DatasetError(f"{folder} holds no files: set dataset.data_folder to the folder of your files")
     format_name, paths, notes = _choose_files(spec, sorted(listed))
@@ -116,11 +114,12 @@ def _inspect(spec: DatasetSpec, storage: StorageBase) -> UserFolder:
     if not filled.size:
         raise DatasetError(f"{folder} holds only empty files: set dataset.data_folder to the folder of your files")
     if filled.size < sizes.size:
-        notes.append(f"empty files, which are not read: {sizes.size - filled.size}")
+        notes.append(f"empty files are skipped: {sizes.size - filled.size}")
     layout = _subset(layout, filled)
-    ends = dict.fromkeys((layout.path(0), layout.path(layout.num_files - 1)))
-    problems = [problem for path in ends if (problem := _problem_reading(format_name, path, storage))]
-    if 0 < len(problems) < len(ends):
+    # If one of two can be read, the other is damaged; if neither, they are of another format
+    probed = dict.fromkeys((layout.path(0), layout.path(layout.num_files - 1)))
+    problems = [problem for path in probed if (problem := _problem_reading(format_name, path, storage))]
+    if 0 < len(problems) < len(probed):
         raise DatasetError(f"{problems[0]}: move it away, {OR_RAW}")
     if problems and kind_of(layout.name(0)) != format_name:
         raise DatasetError(f"dataset.format={format_name}: {problems[0]}: leave dataset.format out, {OR_RAW}")
@@ -167,9 +166,9 @@ def _choose_files(spec: DatasetSpec, listed: list[str]) -> tuple[str, list[str],
     chosen = [path for path in data if kinds[path] in chosen_kinds]
     paths, notes = _training_split(chosen)
     if others := sorted(set(listed).difference(chosen)):
-        of_each = Counter(extension_of(other) or "no ending" for other in others)
-        shown = ", ".join(f"{extension} ({count})" for extension, count in of_each.most_common(SHOWN_NAMES))
-        notes.insert(0, f"files of other kinds, which are not read: {shown}; dataset.format chooses")
+        other_counts = Counter(extension_of(other) or "no ending" for other in others)
+        shown = ", ".join(f"{extension} ({count})" for extension, count in other_counts.most_common(SHOWN_NAMES))
+        notes.insert(0, f"files of other kinds are skipped: {shown}; set dataset.format to choose them")
     return format_name or RAW, paths, notes
 
 
@@ -186,7 +185,7 @@ def _training_split(paths: list[str]) -> tuple[list[str], list[str]]:
     if len(training) in (0, len(splits)):
         return paths, []
     left_out = sorted(set(paths).difference(training))
-    return training, [f"files of other splits, which are not read: {len(left_out)}, such as {left_out[0]}"]
+    return training, [f"files of other splits are skipped: {len(left_out)}, such as {left_out[0]}"]
 
 
 def kind_of(path: str) -> str:
@@ -207,7 +206,7 @@ def extension_of(path: str) -> str:
 def _completed(spec: DatasetSpec, layout: Layout, sizes: Sizes, storage: StorageBase) -> DatasetSpec:
     parquet = spec.parquet
     if spec.format == "parquet":  # the memory for a batch follows from the rows of a row group
-        parquet = replace(parquet, row_group_size=min(_measure(group_rows, layout, sizes, storage)))
+        parquet = replace(parquet, row_group_size=min(_numbers_in(group_rows, layout, sizes, storage)))
     sample_sizes = sizes / layout.num_samples_per_file
     quantiles: tuple[float, ...] = ()
     if sample_sizes.min() < sample_sizes.max() and not spec.parquet.columns:
@@ -232,7 +231,7 @@ def _completed(spec: DatasetSpec, layout: Layout, sizes: Sizes, storage: Storage
 
 def _readable_files(
     format_name: str, layout: Layout, sizes: Sizes, spec: DatasetSpec, storage: StorageBase
-) -> Readable:
+) -> CountedFiles:
     """Return the files with their number of samples. Raises DatasetError: they are damaged, or of another format.
 
     Files of records without framing are cut into records of one length; what is left at the end belongs to no sample.
@@ -242,16 +241,16 @@ def _readable_files(
         note = f"{which} is read whole, as one sample: if it holds many, {HOW_TO_CUT}"
         return layout, sizes, note if format_name == RAW and spec.format != RAW else ""
     is_cut, record_bytes = format_name in FLAT, max(1, int(spec.record_length_bytes))
-    counts = sizes // record_bytes if is_cut else np.array(_measure(COUNTERS[format_name], layout, sizes, storage))
-    files = np.arange(layout.num_files)
+    counts = sizes // record_bytes if is_cut else np.array(_numbers_in(COUNTERS[format_name], layout, sizes, storage))
+    files, note = np.arange(layout.num_files), ""
     if len(counts) < layout.num_files:
         samples = int(counts.min())
         note = f"{samples} samples of each file are read: the fewest of {len(counts)} files that were counted"
     else:  # most samples in all: files with fewer are left out
         samples = max(set(counts.tolist()), key=lambda count: count * int((counts >= count).sum()))
         files = np.flatnonzero(counts >= samples)
-        read, total = samples * len(files), int(counts.sum())
-        note = f"{read:,} of {total:,} samples are read: {samples} of each of {len(files)} files" * (read < total)
+        if (read := samples * len(files)) < (total := int(counts.sum())):
+            note = f"{read:,} of {total:,} samples are read: {samples} of each of {len(files)} files"
     if samples < 1:
         if is_cut:
             raise DatasetError(
@@ -297,11 +296,11 @@ def _opened_files(layout: Layout) -> list[int]:
     return sorted({int(number * step) for number in range(min(layout.num_files, COUNTED_FILES))})
 
 
-_known_numbers: dict[tuple[Find, base.Version], int] = {}  # of unchanged files: a command inspects a folder repeatedly
+_number_cache: dict[tuple[ReadNumber, base.Version], int] = {}  # as a command inspects a folder repeatedly
 
 
-def _measure(find: Find, layout: Layout, sizes: Sizes, storage: StorageBase) -> list[int]:
-    """Return what `find` finds in at most COUNTED_FILES files; a file that has not changed since is not opened again.
+def _numbers_in(read_number: ReadNumber, layout: Layout, sizes: Sizes, storage: StorageBase) -> list[int]:
+    """Return a number from each of at most COUNTED_FILES files; one that has not changed since is not opened again.
 
     Raises DatasetError: a file is damaged, compressed or of another format.
     """
@@ -311,17 +310,17 @@ def _measure(find: Find, layout: Layout, sizes: Sizes, storage: StorageBase) -> 
         local = storage.local_path(path)
         version = base.version_of(path if local is None else local, int(sizes[file]))
         try:
-            if (find, version) not in _known_numbers:
+            if (read_number, version) not in _number_cache:
                 source = base.Source(path, storage.open_received(path))
                 with cache_restored([local] if local else []), contextlib.closing(source):
                     stream = io.BufferedReader(base.SourceStream(source), base.HEADERS_AT_ONCE_BYTES)
-                    _known_numbers[find, version] = find(stream, version)
+                    _number_cache[read_number, version] = read_number(stream, version)
         except (OSError, ValueError, base.DamagedError) as error:
             raise DatasetError(
                 f"{path}: its samples can't be counted ({error}): restore it, decompress it if it is compressed, "
                 f"or move it away, {OR_RAW}"
             ) from error
-        return _known_numbers[find, version]
+        return _number_cache[read_number, version]
 
     return of_each(_opened_files(layout), number_in)
 
@@ -334,9 +333,9 @@ def group_rows(file: BinaryIO, _: base.Version | None = None) -> int:
     return max(1, sum(full_groups) // max(1, len(full_groups)))
 
 
-COUNTERS: dict[str, Find] = {
+COUNTERS: dict[str, ReadNumber] = {
     "parquet": lambda file, _: int(library("pyarrow.parquet", "parquet").read_metadata(file).num_rows),
-    "webdataset": lambda file, version: len(Webdataset().known_offsets(file, version)) - 1,
-    "tfrecord": lambda file, version: len(Tfrecord().known_offsets(file, version)) - 1,
+    "webdataset": lambda file, version: len(Webdataset().cached_offsets(file, version)) - 1,
+    "tfrecord": lambda file, version: len(Tfrecord().cached_offsets(file, version)) - 1,
 }
 """Functions that count the samples of a file by its footer or record headers, for formats with several a file."""

@@ -46,8 +46,8 @@ def problems(quantiles: Sequence[float], mean: float, where: str, mean_at: str) 
         yield f"{mean_at} is {mean:g}, outside of {where}: wanted their mean, {quantiles[0]:g} to {quantiles[-1]:g}"
 
 
-def values_at(quantiles: Sequence[float], mean: float, shares: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return the values of the distribution at these probabilities (`shares`, 0 to 1); its mean is exactly `mean`."""
+def values_at(quantiles: Sequence[float], mean: float, probabilities: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return the distribution's values at these probabilities (0 to 1); the mean of the distribution is `mean`."""
     import numpy as np
 
     known = np.asarray(quantiles, np.float64)
@@ -61,15 +61,15 @@ def values_at(quantiles: Sequence[float], mean: float, shares: NDArray[np.float6
         exponent = rise / mean_rise - 1 if mean_rise > 0 else MAX_EXPONENT
         exponent = min(MAX_EXPONENT, max(1 / MAX_EXPONENT, exponent))
     fitted_mean = (before_last + low + rise / (exponent + 1)) / intervals
-    values = np.interp(shares, np.linspace(0, 1, len(known)), known)
-    within = shares * intervals - (intervals - 1)  # position in the last interval, 0 to 1
+    values = np.interp(probabilities, np.linspace(0, 1, len(known)), known)
+    within = probabilities * intervals - (intervals - 1)  # position in the last interval, 0 to 1
     last = within > 0
     values[last] = low + rise * within[last] ** exponent
     return np.asarray(values * (mean / fitted_mean if fitted_mean > 0 else 1.0))
 
 
-def even_shares(start: int, stop: int) -> NDArray[np.float64]:
-    """Return a probability (0 to 1) for each of the items `start` to `stop` - 1, evenly spread over any range of items.
+def low_discrepancy(start: int, stop: int) -> NDArray[np.float64]:
+    """Return the probabilities (0 to 1) of items `start` to `stop` - 1, spread evenly over any range of items.
 
     So even a few items have nearly the distribution's mean, and an item's value does not depend on their number.
     """
@@ -79,7 +79,7 @@ def even_shares(start: int, stop: int) -> NDArray[np.float64]:
     return np.asarray(numbers / 2.0**64)
 
 
-def drawn_shares(random: np.random.Generator, count: int) -> NDArray[np.float64]:
+def stratified(random: np.random.Generator, count: int) -> NDArray[np.float64]:
     """Return `count` random probabilities, one in each of `count` equal parts of 0 to 1: their mean varies little."""
     import numpy as np
 

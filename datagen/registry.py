@@ -46,7 +46,7 @@ def installed_part(group: str, name: str) -> Any:
     return entry.load() if entry else None
 
 
-@cache  # called for every check and every file opened, and the modules in a folder don't change meanwhile
+@cache  # called for every check and every file opened; the modules of a package don't change meanwhile
 def _names_in(*folders: str) -> tuple[str, ...]:
     modules = [module.name for module in pkgutil.iter_modules(folders)]
     return tuple(sorted(name for name in modules if not name.endswith("_base") and not name.startswith("_")))
@@ -71,7 +71,7 @@ def find(package: str, name: str, attribute: str) -> Any:
 
 
 def companion(package: str, name: str, attribute: str, default: Any = None) -> Any:
-    """Return `attribute`, which the plug-in's module may declare beside its class, or `default`; raises like `find`."""
+    """Return an attribute that a plug-in's module may declare beside its class, else `default`; raises as `find`."""
     return getattr(_located(package, name)[0], attribute, default)
 
 
@@ -85,7 +85,7 @@ def import_by_name(module: str, name: str = "") -> Any:
 
 
 def is_dotted(name: str) -> bool:
-    """Return whether `name` can be a module in a package or a class in a module; `.jpg` can't."""
+    """Return whether a name has a dot within, as that of a module in a package or of a class; `.jpg` has none."""
     return "." in name.strip(".")
 
 
@@ -115,7 +115,7 @@ def _located(package: str, name: str) -> tuple[ModuleType, str]:
         wanted = f"{nearest(name, known)}wanted one of {', '.join(known)}, or the dotted name of your own module"
         raise UserError(f"{package} has no {name!r}: {wanted}")
     was_collecting = gc.isenabled()
-    gc.disable()  # garbage collection during the import took a tenth of PyTorch's import, and what it makes stays
+    gc.disable()  # what an import makes stays, and collecting garbage takes a tenth of PyTorch's import
     try:
         for path, class_name in candidates:
             try:

@@ -34,28 +34,27 @@ def format_of_ending(ending: str) -> str:
 
 
 def files_below(
-    folder: str, storage: StorageBase, levels: int, below: str = "", *, whole: bool = False
+    folder: str, storage: StorageBase, levels: int, prefix: str = "", *, refuse_deeper: bool = False
 ) -> dict[str, int | None]:
     """Return the path below a folder of each file at most `levels` folders down, and its size if the listing has it.
 
-    Hidden files and folders are skipped; a missing folder counts as empty. Raises OSError; with `whole`, UserError if
-    there are folders below those levels: a link may lead back up.
+    Hidden files and folders are skipped; a missing folder counts as empty. Raises OSError; with
+    `refuse_deeper`, UserError for folders below those levels, as a link may lead back up.
     """
     sizes: dict[str, int | None] = {}
     subfolders: list[str] = []
-    with contextlib.suppress(FileNotFoundError), storage.entries(f"{folder}/{below}".rstrip("/")) as entries:
+    with contextlib.suppress(FileNotFoundError), storage.entries(f"{folder}/{prefix}".rstrip("/")) as entries:
         for entry in entries:
             if entry.name.startswith("."):
                 continue
             if entry.is_dir():
-                subfolders.append(f"{below}{entry.name}/")
+                subfolders.append(f"{prefix}{entry.name}/")
             else:
-                sizes[f"{below}{entry.name}"] = entry.size_bytes if isinstance(entry, Listed) else None
-    if whole and subfolders and not levels:
-        depth = below.count("/")
-        raise UserError(f"{folder}/{subfolders[0]} is {depth} folders deep: remove the link that leads back up")
+                sizes[f"{prefix}{entry.name}"] = entry.size_bytes if isinstance(entry, Listed) else None
+    if refuse_deeper and subfolders and not levels:
+        raise UserError(f"{folder}/{subfolders[0]} nests too deep: move it up, or remove the link that leads back up")
     for subfolder in subfolders if levels else ():
-        sizes |= files_below(folder, storage, levels - 1, subfolder, whole=whole)
+        sizes |= files_below(folder, storage, levels - 1, subfolder, refuse_deeper=refuse_deeper)
     return sizes
 
 
@@ -64,9 +63,9 @@ def find_files(
 ) -> tuple[Layout, list[str]]:
     """Return the layout of as many files as expected, by their names, and notes for the user.
 
-    They have one of the extensions `endings`, in any case, and are at most one folder down, but not in `valid` (where
-    the folder is the dataset's). If names follow the pattern, for any N, the layout computes them; else it lists the
-    names in order. Raises OSError, and DatasetError: there are fewer files than expected, or some are missing.
+    They have one of the extensions `endings`, in upper or lower case, and are at most one folder down, but not in
+    `valid/`, the other split of a dataset. If names follow the pattern, for any N, the layout computes them; else it
+    lists the names in order. Raises OSError, and DatasetError: there are too few files, or some are missing.
     """
     requested, folder = expected.num_files, expected.folder
     by_pattern = _count_by_pattern(expected, storage)
@@ -83,10 +82,10 @@ def find_files(
         return layout, _surplus_note(expected, count)
     holds = f"{folder} holds {count} {expected.extension} file{'s' if count != 1 else ''}, {requested} requested"
     base_names = set(map(os.path.basename, paths))
-    lost = [name for name in missing if os.path.basename(name) not in base_names]  # from all sub-folders
-    if lost:
-        shown = ", ".join(lost[:SHOWN_NAMES]) + (", ..." if len(lost) > SHOWN_NAMES else "")
-        raise DatasetError(f"{holds}: {len(lost)} missing ({shown}). {advice()}")
+    absent = [name for name in missing if os.path.basename(name) not in base_names]  # nor in another sub-folder
+    if absent:
+        shown = ", ".join(absent[:SHOWN_NAMES]) + (", ..." if len(absent) > SHOWN_NAMES else "")
+        raise DatasetError(f"{holds}: {len(absent)} missing ({shown}). {advice()}")
     if not count:
         raise DatasetError(f"{holds}. {advice()}")
     if count < requested:

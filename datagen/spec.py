@@ -1,6 +1,6 @@
-"""The settings that define a dataset: an immutable value, picklable, and stored in the manifest beside the files.
+"""The settings that define a dataset: an immutable value that can be pickled, and is in the manifest beside the files.
 
-Field names are those of DLIO, so that its users know them and its YAML files work.
+Fields that DLIO has too have its names: its users know them, and its YAML files work.
 """
 
 from __future__ import annotations
@@ -139,9 +139,7 @@ class DatasetSpec:
         return list(problems(self, "dataset"))
 
     def problems(self, where: str) -> Iterator[str]:
-        """Yield which settings contradict each other; `where` is the key of this section. `settings.problems` calls
-        this, and checks each setting by itself.
-        """
+        """Yield contradictions of settings, whose section is `where`; `settings.problems` checks each by itself."""
         sizes = self.record_length_bytes_quantiles
         sized_by = ["record_dims", "record_length_bytes_stdev", "record_length_bytes_quantiles"]
         given = [f"{where}.{name}" for name in sized_by if getattr(self, name)]
@@ -162,8 +160,8 @@ class DatasetSpec:
         with contextlib.suppress(OverflowError):  # by numbers out of range, which are named already
             total_bytes = samples * elements * self.element_bytes
             if total_bytes > MAX_DATASET_BYTES:
-                product = f"{where}.num_files_train, num_samples_per_file and record_length_bytes multiply to"
-                yield f"{product} {total_bytes:.3g} bytes: wanted at most {MAX_DATASET_BYTES:.3g}"
+                product = f"{where}: files, samples per file and record size multiply to {total_bytes:.3g} bytes"
+                yield f"{product}: wanted at most {MAX_DATASET_BYTES:.3g}"
         from datagen import registry  # here, as the formats import this module
 
         # An unknown format is reported when it is opened, with the list of known ones.

@@ -106,7 +106,12 @@ def of_each(numbers: Sequence[int], find: Callable[[int], T]) -> list[T]:
     Up to 16 threads share the numbers, because a million requests of milliseconds, one after another, would take
     minutes.
     """
-    threads = min(16, len(numbers))
-    with ThreadPoolExecutor(threads, "finding") as pool:
-        shares = list(pool.map(lambda first: [find(number) for number in numbers[first::threads]], range(threads)))
-    return [shares[index % threads][index // threads] for index in range(len(numbers))]
+    results: dict[int, T] = {}
+    tally = Tally(len(numbers), 0, exact=True)
+
+    def work(index: int) -> None:
+        tally.add(files=1)
+        results[index] = find(numbers[index])
+
+    run(lambda: work, range(len(numbers)), tally, min(16, len(numbers)) or 1, None)
+    return [results[index] for index in range(len(numbers))]

@@ -26,7 +26,7 @@ from dlemu.config import load
 from dlemu.config.overrides import given_keys, override
 from dlemu.config.schema import Workload
 from dlemu.ranks import Interrupted, detect_launcher
-from dlemu.results.kinds import kind_of_command, kind_wanted, read_result
+from dlemu.results.kinds import kind_of_command, kind_to_run, read_result
 from dlemu.runner.events import DatasetMade, Event, NotSaved, OnEvent, Saved, ignore, to_all
 
 if TYPE_CHECKING:  # each function imports what it needs, so that any kind of job may be missing
@@ -70,7 +70,7 @@ def train(
     last step.
     """
     workload = _workload(source, settings, config_dir)
-    kind = kind_wanted(workload)
+    kind = kind_to_run(workload)
     if kind.command != "train":
         raise UserError(f"the workload is for {kind.noun}: use `dlemu {kind.command}`, or set workflow.train=true")
     if workload.workflow.generate_data and not workload.workflow.train:

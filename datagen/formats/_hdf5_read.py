@@ -1,7 +1,7 @@
 """Reading HDF5 files: the HDF5 library reports where records are, and their bytes are read from there directly.
 
-Files of equal size mostly have the same structure. So the bytes of the structure and the positions of records found in
-one file are kept, and HDF5 parses another file only if its structure has other bytes. HDF5 decodes chunks.
+Files of equal size mostly have the same metadata. So the metadata and the positions of records found in one file are
+kept, and HDF5 parses another file only if its metadata differs. HDF5 decodes chunks.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from datagen.formats.format_base import DamagedError, OpenFile, Sample, Source
 from datagen.registry import library
 
 OLD_NAME = "records"  # name of the dataset of records in files of DLIO up to 2.0.0, which are read but never written
-BLOCK_BYTES = 16 << 10  # the structure of a file, which consists of many small pieces, is read in blocks of this size
+BLOCK_BYTES = 16 << 10  # the metadata of a file, which consists of many small pieces, is read in blocks of this size
 SIGNATURE_BYTES = 8  # bytes that HDF5 reads of a file first
 SIEVE_BYTES = 64 << 10  # minimum that HDF5 reads of a contiguous dataset, and buffers (`H5Pset_sieve_buf_size`)
 HDF5_ERRORS = (OSError, KeyError, ValueError, RuntimeError, TypeError, IndexError)  # of h5py, for damaged files
@@ -33,15 +33,15 @@ def hdf5() -> Any:
     return library("h5py", "hdf5")
 
 
-class Structure(NamedTuple):
-    """The structure of an unchunked file: the bytes of it that HDF5 reads, and the datasets that HDF5 finds by them."""
+class Metadata(NamedTuple):
+    """The metadata of a contiguous file: the bytes of it that HDF5 reads, and the datasets that HDF5 finds by them."""
 
     reads: dict[Extent, bytes]
     datasets: Sequence[_Dataset]
 
 
-Structures = dict[int, Structure]  # structure of a file that was read, by file size
-_MAX_STRUCTURES = 1024  # the structure of files of further sizes is always parsed by HDF5, which is slower
+KnownMetadata = dict[int, Metadata]  # metadata of a file that was read, by file size
+_MAX_KNOWN = 1024  # the metadata of files of further sizes is always parsed by HDF5, which is slower
 
 
 class Hdf5File(OpenFile):
@@ -49,27 +49,27 @@ class Hdf5File(OpenFile):
 
     stays_open = True
 
-    def __init__(self, source: Source, samples: int, structures: Structures, *, matched: bool = False) -> None:
-        """With `matched`, read as HDF5 would: first the structure, then each record or chunk."""
+    def __init__(self, source: Source, samples: int, known_metadata: KnownMetadata, *, matched: bool = False) -> None:
+        """With `matched`, read as HDF5 would: first the metadata, then each record or chunk."""
         self._source = source
         self._gathered = self._decoded = memoryview(b"")  # memory for a sample of several pieces, and for a decoded one
         self._file = SourceFile(source, matched=matched)
-        structure = structures.get(source.size_bytes) if samples == 1 else None
-        if structure and all(source.read(*extent) == data for extent, data in structure.reads.items()):
-            self._datasets = structure.datasets  # HDF5 would find the same, but takes a millisecond
+        metadata = known_metadata.get(source.size_bytes) if samples == 1 else None
+        if metadata and all(source.read(*extent) == data for extent, data in metadata.reads.items()):
+            self._datasets = metadata.datasets  # HDF5 would find the same, but takes a millisecond
         else:
             self._datasets = self._datasets_by_hdf5(samples)
         self._record_bytes = sum(dataset.bytes for dataset in self._datasets)
         self._is_plain = not any(dataset.chunk for dataset in self._datasets)
-        if self._is_plain and samples == 1 and len(structures) < _MAX_STRUCTURES:
-            structures.setdefault(source.size_bytes, Structure(self._file.structure, self._datasets))
+        if self._is_plain and samples == 1 and len(known_metadata) < _MAX_KNOWN:
+            known_metadata.setdefault(source.size_bytes, Metadata(self._file.metadata, self._datasets))
 
     def _datasets_by_hdf5(self, samples: int) -> Sequence[_Dataset]:
-        """Let HDF5 read the structure, and check that it fits the settings and the file."""
+        """Let HDF5 read the metadata, and check that it fits the settings and the file."""
         # What HDF5 reads first: a failing storage must not first fail inside h5f.open, which would leak resources
-        self._file.read_structure(0, min(SIGNATURE_BYTES, self._source.size_bytes))
+        self._file.read_metadata(0, min(SIGNATURE_BYTES, self._source.size_bytes))
         h5py = hdf5()
-        with self._hdf5_errors("no readable HDF5 structure"):
+        with self._hdf5_errors("no readable HDF5 metadata"):
             access = h5py.h5p.create(h5py.h5p.FILE_ACCESS)
             access.set_fileobj_driver(h5py.h5fd.fileobj_driver, self._file)
             access.set_fclose_degree(h5py.h5f.CLOSE_STRONG)
@@ -189,7 +189,7 @@ class _Dataset:
 class SourceFile(SourceStream):
     """A file object for HDF5 that reads from a `Source`, each record or chunk when it is first requested.
 
-    With `matched`, the calls are those of HDF5: HDF5 itself makes those for the structure, this class those for
+    With `matched`, the calls are those of HDF5: HDF5 itself makes those for the metadata, this class those for
     records. Else the calls are as few as possible.
     """
 
@@ -200,7 +200,7 @@ class SourceFile(SourceStream):
 
         An exception raised through HDF5 would leave a file open in it, which calls this object when Python exits.
         """
-        self.structure: dict[Extent, bytes] = {}  # what HDF5 has read of the structure
+        self.metadata: dict[Extent, bytes] = {}  # what HDF5 has read of the metadata
         self._matched = matched
         self._blocks: dict[int, bytes] = {}  # by offset; copies, because the memory of a batch is reused
         self.pieces: dict[int, memoryview] = {}  # records and chunks, by offset
@@ -214,7 +214,7 @@ class SourceFile(SourceStream):
             missing.sort()
         spans = iter(missing if self._matched else merge_spans(missing))
         start, read = -1, memoryview(b"")
-        for offset, size in missing:
+        for offset, size in missing:  # spans are in the same order, and each extent is within one
             while not start <= offset <= offset + size <= start + len(read):
                 start, span_bytes = next(spans)
                 read = self.source.read(start, span_bytes)
@@ -238,7 +238,7 @@ class SourceFile(SourceStream):
         try:
             data: memoryview | bytes | None = self.pieces.get(self._position)  # a chunk that is being decoded
             if data is None or len(data) < size:
-                data = self.read_structure(self._position, size)
+                data = self.read_metadata(self._position, size)
             out[:size] = data[:size]
         except (DlemuError, OSError) as error:
             self.failure = error
@@ -247,9 +247,9 @@ class SourceFile(SourceStream):
         self._position += size
         return size
 
-    def read_structure(self, offset: int, size_bytes: int) -> bytes:
-        """Return bytes of the structure, which are read once. Raises DlemuError, OSError."""
-        if (offset, size_bytes) not in self.structure:
+    def read_metadata(self, offset: int, size_bytes: int) -> bytes:
+        """Return bytes of the metadata, which are read once. Raises DlemuError, OSError."""
+        if (offset, size_bytes) not in self.metadata:
             if self._matched:
                 data = bytes(self.source.read(offset, size_bytes))
             else:
@@ -260,5 +260,5 @@ class SourceFile(SourceStream):
                         size = min(BLOCK_BYTES, self.source.size_bytes - block)
                         self._blocks[block] = bytes(self.source.read(block, size))
                 data = b"".join(map(self._blocks.__getitem__, blocks))[start : start + size_bytes]
-            self.structure[offset, size_bytes] = data
-        return self.structure[offset, size_bytes]
+            self.metadata[offset, size_bytes] = data
+        return self.metadata[offset, size_bytes]

@@ -76,7 +76,7 @@ class Sample(NamedTuple):
 
     @property
     def plain_payload(self) -> memoryview:
-        """Return the payload, decoded if needed."""
+        """The payload, decoded if needed."""
         return self.payload if self.decode is None or len(self.payload) else self.decode()
 
 
@@ -151,7 +151,7 @@ class SideFile(abc.ABC):
 
 
 class FormatBase(abc.ABC):
-    """A file format: a subclass implements the abstract methods, and `open` or `parse` to read files.
+    """A file format: a subclass implements the abstract methods, and `open` or `parse`: by default each uses the other.
 
     A method that reads may raise any exception: `read_failure` turns it into an error that names the file.
     """
@@ -209,7 +209,7 @@ class FormatBase(abc.ABC):
     """
 
     def parse(self, data: memoryview, samples: int, scratch: Scratch) -> OpenFile:
-        """Return the open file, given all its bytes: here by `open`, for formats that implement that instead."""
+        """Return the open file, given all its bytes: here by `open`, where a format implements that."""
         if type(self).open is FormatBase.open:
             raise UserError(f"{type(self).__module__} can't read files: its `Format` has neither `open` nor `parse`")
         return self.open(MemorySource(data, scratch), samples)
@@ -230,7 +230,7 @@ class StreamCalls(NamedTuple):
     sizes: Callable[[int], Iterator[int]]
     """Takes the file system's block size; yields the bytes that successive read calls request, endlessly."""
     min_stream_bytes: int = 0
-    """A non-sequential read of fewer bytes is made as scripts with an index do: through Python's buffered files."""
+    """Reads of fewer bytes that are not sequential are made as by scripts with an index: by Python's buffered files."""
     retries_short_reads: bool = False  # after a call cut short by the end of the file, request the missing bytes
 
 
@@ -273,12 +273,12 @@ class RecordFormat(FormatBase):
         if self.looks_up:
             return None
         file = io.BufferedReader(SourceStream(inputs.source), HEADERS_AT_ONCE_BYTES)
-        offsets = self.known_offsets(file, version_of(inputs.source.path, inputs.source.size_bytes))
+        offsets = self.cached_offsets(file, version_of(inputs.source.path, inputs.source.size_bytes))
         if (records := len(offsets) - 1) < inputs.samples:
             raise no_such_record(records, records)
         return offsets[: inputs.samples + 1]
 
-    def known_offsets(self, file: BinaryIO, version: Version) -> Offsets:
+    def cached_offsets(self, file: BinaryIO, version: Version) -> Offsets:
         """Return the offsets of all records of a file; its headers are read only once for each `version` of it.
 
         They are kept for the life of the process, 8 bytes a record: no training job makes the requests that read
@@ -339,10 +339,10 @@ def sample_bytes(spec: DatasetSpec, shapes: Sizes) -> Sizes:
     return cast("NDArray[np.int64]", shapes.prod(axis=1) * spec.element_bytes)
 
 
-def by_size(sizes: Sizes, find: Callable[[int], int]) -> Sizes:
-    """Return what `find` returns for each size; it is called once for equal ones."""
-    unique, places = np.unique(sizes, return_inverse=True)
-    return np.fromiter(map(find, unique.tolist()), np.int64, len(unique))[places]
+def map_distinct(sizes: Sizes, compute: Callable[[int], int]) -> Sizes:
+    """Return what `compute` returns for each size; it is called once for equal ones."""
+    distinct, places = np.unique(sizes, return_inverse=True)
+    return np.fromiter(map(compute, distinct.tolist()), np.int64, len(distinct))[places]
 
 
 Extents = Sequence[tuple[int, int]] | NDArray[np.int64]

@@ -1,6 +1,6 @@
 """HDF5 as DLIO lays it out: datasets `records_0` ... (samples, d1, d2, ...) and `labels` (samples) of zeros.
 
-The HDF5 library writes and reads the structure (in its latest file format, as DLIO requests). Contiguous records bypass
+The HDF5 library writes and reads the metadata (in its latest file format, as DLIO requests). Contiguous records bypass
 the library: they are written to, and read from, the offset that it reports, which is the same as in a file written by
 DLIO. Chunks are compressed here, in parallel threads, and only placed by the library. `_hdf5_read` reads the files.
 
@@ -22,7 +22,7 @@ import numpy as np
 from datagen.buffers import AlignedBuffer
 from datagen.errors import SpaceError
 from datagen.formats import format_base as base
-from datagen.formats._hdf5_read import OLD_NAME, Hdf5File, Structures, hdf5
+from datagen.formats._hdf5_read import OLD_NAME, Hdf5File, KnownMetadata, hdf5
 from datagen.spec import DatasetSpec
 from datagen.storage.storage_base import Writer
 
@@ -35,7 +35,7 @@ class Format(base.FormatBase):
     reads_parts = True
 
     def __init__(self) -> None:
-        self._structures: Structures = {}
+        self._known_metadata: KnownMetadata = {}
 
     def unfit(self, spec: DatasetSpec) -> list[str]:
         problems = super().unfit(spec)
@@ -52,13 +52,13 @@ class Format(base.FormatBase):
         record = _dataset_shape(spec, spec.record_dims or (2, 2))[1:]
         chunk, max_shape, axes = spec.hdf5.chunk_dims, spec.hdf5.max_shape, len(record)
         if chunk and (len(chunk) != axes + 1 or min(chunk) < 1):
-            wanted = f"{axes + 1} numbers of 1 or more, samples and then a record's {axes} axes"
-            problems.append(f"dataset.hdf5.chunk_dims is {list(chunk)}: wanted {wanted}")
+            expected = f"{axes + 1} numbers of 1 or more, samples and then a record's {axes} axes"
+            problems.append(f"dataset.hdf5.chunk_dims is {list(chunk)}: wanted {expected}")
         if max_shape and len(max_shape) != axes:
             problems.append(f"dataset.hdf5.max_shape is {list(max_shape)}: wanted {axes} numbers, a record's axes")
         elif max_shape and spec.record_dims and any(a < b for a, b in zip(max_shape, record, strict=True)):
-            wanted = f"wanted at least the record's {list(record)}"
-            problems.append(f"dataset.hdf5.max_shape is {list(max_shape)}: {wanted}")
+            expected = f"at least the record's {list(record)}"
+            problems.append(f"dataset.hdf5.max_shape is {list(max_shape)}: wanted {expected}")
         return problems
 
     def file_bytes(self, spec: DatasetSpec, shapes: base.Sizes) -> base.Sizes | None:
@@ -67,8 +67,8 @@ class Format(base.FormatBase):
         payload: base.Sizes = base.sample_bytes(spec, shapes) * spec.num_samples_per_file
         if not len(payload):
             return payload
-        # The structure has the same size for all shapes
-        size_bytes, _ = _outline(spec, tuple(shapes[0].tolist()))
+        # The metadata has the same size for all shapes
+        size_bytes, _ = _size_and_parts(spec, tuple(shapes[0].tolist()))
         return payload + (size_bytes - int(payload[0]))
 
     def write(self, job: base.FileJob, writer: Writer, buffer: AlignedBuffer) -> None:
@@ -76,17 +76,17 @@ class Format(base.FormatBase):
             _write_chunked(job, writer)
             return
         datasets = job.spec.hdf5.num_dset_per_record
-        step = job.payload_bytes if datasets == 1 else job.record_bytes
-        for part in _outline(job.spec, job.shape)[1]:
+        stride = job.payload_bytes if datasets == 1 else job.record_bytes
+        for part in _size_and_parts(job.spec, job.shape)[1]:
             if isinstance(part, bytes):
                 writer.write(part)
                 continue
-            for start in range(part * step // datasets, job.payload_bytes, step):  # a dataset's part of each sample
-                for piece in job.payload(buffer, start, start + step // datasets):
+            for start in range(part * stride // datasets, job.payload_bytes, stride):  # a dataset's part of each sample
+                for piece in job.payload(buffer, start, start + stride // datasets):
                     writer.write(piece)
 
     def open(self, source: base.Source, samples: int, *, matched: bool = False) -> Hdf5File:
-        return Hdf5File(source, samples, self._structures, matched=matched)
+        return Hdf5File(source, samples, self._known_metadata, matched=matched)
 
     def load(self, path: str, index: int, samples: int) -> base.Sample:
         with hdf5().File(path, "r") as opened:
@@ -107,10 +107,10 @@ def _dataset_shape(spec: DatasetSpec, shape: tuple[int, ...]) -> tuple[int, ...]
     return (spec.num_samples_per_file, *record)
 
 
-def _outline(spec: DatasetSpec, shape: tuple[int, ...]) -> tuple[int, list[bytes | int]]:
-    """Return the size of an unchunked file, and its parts in order: bytes of structure, and numbers of datasets.
+def _size_and_parts(spec: DatasetSpec, shape: tuple[int, ...]) -> tuple[int, list[bytes | int]]:
+    """Return the size of a contiguous file, and its parts in order: bytes of metadata, and numbers of datasets.
 
-    A file of two datasets may be [structure, 0, 1, structure]: records are where the numbers stand.
+    A file of two datasets may be [metadata, 0, 1, metadata]: records are where the numbers stand.
     """
     h5py = hdf5()
     layout = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
@@ -128,8 +128,8 @@ def _outline(spec: DatasetSpec, shape: tuple[int, ...]) -> tuple[int, list[bytes
             extents.append((int(dataset.get_offset()), math.prod(dims) * element.itemsize))
 
     contents: list[bytes | int] = []
-    with _laid_out(allocate) as temporary:
-        for (offset, size_bytes), number in sorted(zip(extents[:-1], range(len(extents)), strict=False)):
+    with _file_laid_out_by_hdf5(allocate) as temporary:
+        for (offset, size_bytes), number in sorted((extent, number) for number, extent in enumerate(extents[:-1])):
             contents += temporary.read(offset - temporary.tell()), number
             temporary.seek(offset + size_bytes)
         contents.append(temporary.read())
@@ -137,12 +137,12 @@ def _outline(spec: DatasetSpec, shape: tuple[int, ...]) -> tuple[int, list[bytes
 
 
 @contextlib.contextmanager
-def _laid_out(fill: Callable[[Any], None]) -> Iterator[BinaryIO]:
+def _file_laid_out_by_hdf5(fill: Callable[[Any], None]) -> Iterator[BinaryIO]:
     """Yield a temporary file in which HDF5 has placed what `fill` adds to an h5py.File. Raises SpaceError.
 
     It is created as by h5py.File(..., libver="latest"), but without times: old releases of h5py store the creation time
     in the root group, with which `verify` could not reproduce a file. It must be a real file: with other drivers, HDF5
-    does not gather the structure into blocks, and offsets differ.
+    does not gather the metadata into blocks, and offsets differ.
     """
     h5py = hdf5()
     creation, access = h5py.h5p.create(h5py.h5p.FILE_CREATE), h5py.h5p.create(h5py.h5p.FILE_ACCESS)
@@ -158,8 +158,8 @@ def _laid_out(fill: Callable[[Any], None]) -> Iterator[BinaryIO]:
         except (OSError, RuntimeError) as error:  # h5py raises either
             folder = tempfile.tempdir or "any temporary folder"
             raise SpaceError(
-                f"HDF5's temporary file can't be written in {folder} ({error}); where records are chunked, each thread "
-                "needs room for a file of the dataset. Set TMPDIR to a folder with that room"
+                f"HDF5 can't write its temporary file in {folder}: {error}. If it lacks room there, set TMPDIR to a "
+                "folder with more: where records are chunked, each thread needs it for a file of the dataset"
             ) from error
         yield cast("BinaryIO", temporary)
 
@@ -187,7 +187,7 @@ def _write_chunked(job: base.FileJob, writer: Writer) -> None:
                 dataset.id.write_direct_chunk(start, packed)
         file.create_dataset(LABELS, data=np.zeros(shape[0], np.int64))
 
-    with _laid_out(fill) as temporary:
+    with _file_laid_out_by_hdf5(fill) as temporary:
         while piece := temporary.read(base.CHUNK_BYTES):
             writer.write(piece)
 

@@ -20,13 +20,13 @@ SUFFIXES = (".off.idx", ".sz.idx")
 
 
 class Side(base.SideFile):
-    """One of the two index files: `number` is OFFSETS or SIZES."""
+    """One of the two index files: `kind` is OFFSETS or SIZES."""
 
-    def __init__(self, number: int) -> None:
-        self._number = number
+    def __init__(self, kind: int) -> None:
+        self._kind = kind
 
     def path(self, layout: Layout, file: int) -> str:
-        return layout.path(file) + SUFFIXES[self._number]
+        return layout.path(file) + SUFFIXES[self._kind]
 
     def file_bytes(self, spec: DatasetSpec, shapes: base.Sizes) -> base.Sizes:
         return np.full(len(shapes), ENTRY_BYTES * spec.num_samples_per_file, np.int64)
@@ -35,7 +35,7 @@ class Side(base.SideFile):
         samples, step = job.spec.num_samples_per_file, base.CHUNK_BYTES // ENTRY_BYTES
         for first in range(0, samples, step):
             entries = np.arange(first, min(first + step, samples), dtype="<u8") * np.uint64(job.record_bytes)
-            if self._number == SIZES:
+            if self._kind == SIZES:
                 entries[:] = job.record_bytes
             writer.write(entries.view(np.uint8).data)
 
@@ -55,7 +55,7 @@ class Format(base.RecordFormat):
             with open(path + suffix, "rb") as side:
                 table = np.frombuffer(side.read(), np.uint8)
             if len(table) < samples * ENTRY_BYTES:
-                raise base.DamagedError(f"{suffix}: an index of {len(table) // ENTRY_BYTES} records, not {samples},")
+                raise base.DamagedError(f"{suffix} indexes {len(table) // ENTRY_BYTES} records, not {samples}", None)
             entries.append(int(table[: samples * ENTRY_BYTES].view("<u8")[index]))
         offset, size = entries
         data = self.load_record(path, offset, size)
@@ -81,27 +81,30 @@ class IndexedFile(base.RecordFile):
             needed = samples * ENTRY_BYTES
             for side in (offsets, sizes):
                 if side.size_bytes < needed:
-                    problem = f"the index is truncated: {samples} records need {needed} bytes,"
+                    problem = f"the index is truncated: {samples} records need {needed} bytes"
                     raise base.damaged(side.path, problem, side.size_bytes)
-            is_even = not (inputs.matched or rest) and all(  # as far as three entries tell
+            is_uniform = not (inputs.matched or rest) and all(  # judged by the first, middle and last record
                 (_entry(offsets, number * ENTRY_BYTES), _entry(sizes, number * ENTRY_BYTES))
                 == (number * record_bytes, record_bytes)
                 for number in {0, samples // 2, samples - 1}
             )
-            if not is_even:
+            if not is_uniform:
                 self._index, self.scattered = (offsets, sizes), True
         elif rest or not self._record_bytes:
-            problem = f"its {source.size_bytes} bytes are not {samples} records of one length, and it has no index"
-            raise base.DamagedError(problem + " (FILE.off.idx, FILE.sz.idx);")
+            raise base.DamagedError(
+                f"its {source.size_bytes} bytes are not {samples} records of one length, and it has no index "
+                "(FILE.off.idx, FILE.sz.idx)",
+                None,
+            )
 
     def span(self, index: int, count: int) -> tuple[int, int]:
         if self._index is None or not 0 <= index <= index + count <= self._samples:
             return super().span(index, count)  # by the record length, or raises the error of a missing record
-        at = index * ENTRY_BYTES
+        at = index * ENTRY_BYTES  # the file is `scattered`, so `count` is 1
         offsets, sizes = self._index
         start, size = _entry(offsets, at), _entry(sizes, at)
         if start + size > self.source.size_bytes:
-            problem = f"its index puts the end of record {index} at {start + size}, beyond the end of the file,"
+            problem = f"its index puts the end of record {index} at {start + size}, beyond the end of the file"
             raise base.DamagedError(problem, start)
         return start, size
 

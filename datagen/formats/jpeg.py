@@ -29,9 +29,11 @@ from datagen.registry import library
 
 ENDINGS = ("jpeg", "jpg")
 HAS_OWN_LENGTH = True
-SOI, EOI = b"\xff\xd8", b"\xff\xd9"
+# Markers (ITU-T T.81, table B.1): start and end of image, comment, and those of the segments of `_headers`
+SOI, EOI, COM = b"\xff\xd8", b"\xff\xd9", b"\xff\xfe"
+DQT, SOF0, DHT, SOS = b"\xff\xdb", b"\xff\xc0", b"\xff\xc4", b"\xff\xda"
 JFIF = b"\xff\xe0\x00\x10JFIF\x00\x01\x01\x00\x00\x01\x00\x01\x00\x00"
-SOS = 0xDA  # start of scan (ITU-T T.81, table B.1)
+
 STANDALONE = frozenset((0x01, *range(0xD0, 0xD8)))  # markers without a segment: TEM and the restart markers
 COMMENT_HEAD_BYTES = 4  # marker and length
 SEGMENT_BYTES = 65533  # maximum bytes of a comment: a segment's length has 16 bits and includes its own 2 bytes
@@ -53,21 +55,21 @@ class Format(PictureFormat):
         block_bytes = min((size_bytes - _fixed_bytes(shape)) // blocks, MAX_COEFFICIENTS + 1)
         spare_bytes = size_bytes - _fixed_bytes(shape) - block_bytes * blocks
         comment_bytes = COMMENT_HEAD_BYTES + picture.MIN_PADDING_BYTES + spare_bytes
-        comments = -(-comment_bytes // (COMMENT_HEAD_BYTES + SEGMENT_BYTES))
+        num_comments = -(-comment_bytes // (COMMENT_HEAD_BYTES + SEGMENT_BYTES))
         coefficients = MAX_COEFFICIENTS if block_bytes > MAX_COEFFICIENTS else block_bytes - 2
         padding, codes = picture.padding_and_codes(
-            content, file, comment_bytes - COMMENT_HEAD_BYTES * comments, blocks * coefficients
+            content, file, comment_bytes - COMMENT_HEAD_BYTES * num_comments, blocks * coefficients
         )
         parts = [SOI + JFIF]
-        for piece in np.array_split(padding, comments):
-            parts += b"\xff\xfe" + struct.pack(">H", len(piece) + 2), piece.tobytes()
+        for piece in np.array_split(padding, num_comments):
+            parts.append(COM + struct.pack(">H", len(piece) + 2) + piece.tobytes())
         # The blocks, one per row: no DC difference, the coefficients, and an end of block after fewer than 63
         scan = np.empty((blocks, block_bytes), np.uint8)
         scan[:, 0] = NO_DIFFERENCE
         scan[:, coefficients + 1 :] = END_OF_BLOCK
-        np.bitwise_and(codes, 0x7F, out=codes, where=codes >= END_OF_BLOCK)
+        np.bitwise_and(codes, 0x7F, out=codes, where=codes >= END_OF_BLOCK)  # FE and FF are no coefficients: 7E and 7F
         scan[:, 1 : coefficients + 1] = codes.reshape(blocks, coefficients)
-        return b"".join([*parts, _tables(shape), scan.data, EOI])
+        return b"".join([*parts, _headers(shape), scan.data, EOI])
 
     def check(self, data: memoryview) -> None:
         if data[:2] != SOI:
@@ -83,7 +85,7 @@ class Format(PictureFormat):
             marker = marker << 8 & 0xFF00 | struct.unpack("B", file.read(1))[0]
             if marker in (0xFFFF, 0xFF00):
                 marker = 0xFF
-            elif marker & 0xFF == SOS:
+            elif marker & 0xFF == SOS[1]:
                 break
             elif marker >= 0xFF00 and marker & 0xFF not in STANDALONE:
                 (size,) = struct.unpack(">H", file.read(2))
@@ -111,19 +113,17 @@ def _blocks(shape: Shape) -> int:
 
 def _fixed_bytes(shape: Shape) -> int:
     """Return the bytes of a file without the blocks, with the minimum padding in its segment."""
-    return len(SOI + JFIF + EOI) + COMMENT_HEAD_BYTES + picture.MIN_PADDING_BYTES + len(_tables(shape))
+    return len(SOI + JFIF + EOI) + COMMENT_HEAD_BYTES + picture.MIN_PADDING_BYTES + len(_headers(shape))
 
 
-def _tables(shape: Shape) -> bytes:
+def _headers(shape: Shape) -> bytes:
     """Return the segments between the comments and the blocks: tables, frame header and scan header."""
-    quantization = b"\xff\xdb\x00\x43\x00" + b"\x01" * 64
+    quantization = DQT + b"\x00\x43\x00" + b"\x01" * 64
     count = shape.channels
     sampling = [0x11] if count == 1 else [0x22, 0x11, 0x11]
     components = b"".join(bytes([i + 1, sampling[i], 0]) for i in range(count))
-    frame = b"\xff\xc0" + struct.pack(">HBHHB", 8 + 3 * count, 8, shape.height, shape.width, count) + components
+    frame = SOF0 + struct.pack(">HBHHB", 8 + 3 * count, 8, shape.height, shape.width, count) + components
     codes = bytes([1] * 8 + [0] * 8) + SIZES  # one code of each length from 1 to 8
-    huffman = b"".join(b"\xff\xc4" + struct.pack(">HB", 3 + len(codes), kind) + codes for kind in (0x00, 0x10))
-    scan = b"".join(bytes([i + 1, 0]) for i in range(count))
-    return (
-        quantization + frame + huffman + b"\xff\xda" + struct.pack(">HB", 6 + 2 * count, count) + scan + b"\x00\x3f\x00"
-    )
+    huffman = b"".join(DHT + struct.pack(">HB", 3 + len(codes), kind) + codes for kind in (0x00, 0x10))
+    scan = SOS + struct.pack(">HB", 6 + 2 * count, count) + b"".join(bytes([i + 1, 0]) for i in range(count))
+    return quantization + frame + huffman + scan + b"\x00\x3f\x00"

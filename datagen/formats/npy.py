@@ -43,12 +43,11 @@ class Format(base.FormatBase):
     def parse(self, data: memoryview, samples: int, scratch: base.Scratch) -> ArrayFile:
         magic, version, size_of_header = _PREFIX.unpack_from(data)
         if magic != MAGIC or version != 1:
-            known = "a NumPy array of file format 1.0, to which np.save writes all plain types,"
-            raise base.DamagedError(f"it is not {known}")
+            raise base.DamagedError("no NumPy array of file format 1.0, to which np.save writes all plain types")
         end = PREFIX_BYTES + size_of_header
         parsed, payload = _parse_header(bytes(data[PREFIX_BYTES:end])), data[end:]
         if len(payload) != parsed.payload_bytes:
-            raise base.DamagedError(f"the array has {len(payload)} bytes, which do not make {parsed.shape_and_type},")
+            raise base.DamagedError(f"the array has {len(payload)} bytes, which do not make {parsed.shape_and_type}")
         return ArrayFile(parsed, payload, samples, scratch)
 
     def read_matched(self, file: BufferedFile, samples: int) -> None:
@@ -109,10 +108,10 @@ def _parse_header(text: bytes) -> Header:
         descr, fortran_order = match[1].decode(), match[2] == b"True"
         shape = tuple(int(axis) for axis in match[3].split(b",") if axis.strip())
     if str(descr).lstrip("<>=|").startswith("a"):  # NumPy 2 warns of this name, and no release ever wrote it
-        raise base.DamagedError(f"the array is of type {descr}, which NumPy does not write,")
+        raise base.DamagedError(f"the array is of type {descr}, which NumPy does not write")
     dtype = np.dtype(descr)
     if dtype.hasobject:
-        raise base.DamagedError("the array holds Python objects, which only pickle can read,")
+        raise base.DamagedError("the array holds Python objects, which only pickle can read")
     size, last_axis = math.prod(shape) * dtype.itemsize, shape[-1] if shape else 1
     return Header(size, dtype.itemsize, fortran_order, last_axis, f"{shape} of {descr}")
 

@@ -38,7 +38,7 @@ class Format(base.FormatBase):
         y_bytes = len(npy.array_header("<i8", (samples,))) + 8 * samples
         y_start = LOCAL_BYTES + x_bytes
         directory_start = y_start + LOCAL_BYTES + y_bytes
-        # Factors of 0 or 1, one for each file: 64-bit fields of a large x, and of a distant y
+        # Booleans per file, as 0 or 1: 64-bit fields of a large x, and of a distant y
         zip64_bytes = 20 * (x_bytes > ZIP64_LIMIT) + 12 * (y_start > ZIP64_LIMIT)
         end64_bytes = (_END64.size + _END64_LOCATOR.size) * (directory_start > ZIP64_LIMIT)
         entries_bytes = 2 * (_ENTRY.size + NAME_BYTES)
@@ -81,7 +81,7 @@ class Format(base.FormatBase):
             _read_by_zipfile(file, entry)
 
     def load(self, path: str, index: int, samples: int) -> base.Sample:
-        with open(path, "rb") as file, np.load(file) as archive:  # np.load would leave one that is damaged open
+        with open(path, "rb") as file, np.load(file) as archive:  # given a path, np.load leaves a damaged file open
             entries = [
                 Entry(info.filename, 0, 0, info.compress_size, info.file_size, info.header_offset)
                 for info in archive.zip.infolist()
@@ -91,9 +91,9 @@ class Format(base.FormatBase):
             return npy.sample_of(arrays[members[0].name], index, samples)
 
 
-LOAD_BYTES = 1 << 18  # bytes that np.load reads of a member at a time (`BUFFER_SIZE` in numpy/lib/_format_impl.py)
+NUMPY_READ_BYTES = 1 << 18  # np.load reads a member in pieces of this size (`BUFFER_SIZE` in numpy/lib/_format_impl.py)
 MAX_LABEL_BYTES = 4096  # maximum size of a member that is taken for a label and not read, as DLIO does not read `y`
-ZIP_BYTES = 4096  # minimum bytes that Python's zipfile reads of a member at a time (`ZipExtFile.MIN_READ_SIZE`)
+ZIPFILE_MIN_READ_BYTES = 4096  # minimum that Python's zipfile reads of a member (`ZipExtFile.MIN_READ_SIZE`)
 
 
 def _read_by_zipfile(file: BufferedFile, entry: Entry) -> None:
@@ -109,8 +109,8 @@ def _read_by_zipfile(file: BufferedFile, entry: Entry) -> None:
     header_bytes = 2 * npy.ALIGNMENT - npy.PREFIX_BYTES  # the usual size
     if entry.method == STORED:
         header_bytes = npy.header_bytes(packed[: npy.PREFIX_BYTES])
-    items = range(npy.PREFIX_BYTES + header_bytes, entry.plain_bytes, LOAD_BYTES)
-    pieces = [npy.PREFIX_BYTES, header_bytes, *(min(LOAD_BYTES, entry.plain_bytes - start) for start in items)]
+    items = range(npy.PREFIX_BYTES + header_bytes, entry.plain_bytes, NUMPY_READ_BYTES)
+    pieces = [npy.PREFIX_BYTES, header_bytes, *(min(NUMPY_READ_BYTES, entry.plain_bytes - start) for start in items)]
     unread_bytes, ratio = len(packed), entry.plain_bytes / max(1, len(packed))
     packed_ahead = plain_ahead = 0.0  # bytes read but not decompressed, and decompressed but not requested
     for size in pieces:
@@ -118,11 +118,11 @@ def _read_by_zipfile(file: BufferedFile, entry: Entry) -> None:
         plain_ahead = max(0.0, -missing)
         while missing > 0 and (unread_bytes or packed_ahead >= 1):
             if unread_bytes and missing > packed_ahead:
-                read_bytes = min(max(round(missing - packed_ahead), ZIP_BYTES), unread_bytes)
+                read_bytes = min(max(round(missing - packed_ahead), ZIPFILE_MIN_READ_BYTES), unread_bytes)
                 file.read(read_bytes)
                 unread_bytes -= read_bytes
                 packed_ahead += read_bytes
-            plain_bytes = min(packed_ahead * ratio, max(missing, ZIP_BYTES))
+            plain_bytes = min(packed_ahead * ratio, max(missing, ZIPFILE_MIN_READ_BYTES))
             packed_ahead -= plain_bytes / ratio
             plain_ahead = max(0.0, plain_bytes - missing)
             missing -= plain_bytes
@@ -176,8 +176,8 @@ def _write_member(writer: Writer, name: str, level: int, pieces: Iterable[bytes 
     if deflate:
         writer.write(deflate.flush())
     method, packed_bytes = DEFLATED if deflate else STORED, writer.position - start - LOCAL_BYTES
-    sizes = crc, 0xFFFFFFFF, 0xFFFFFFFF, len(name), _LOCAL_ZIP64.size
-    header = _LOCAL.pack(b"PK\x03\x04", ZIP64_VERSION, 0, method, 0, DATE_1980, *sizes) + name.encode()
+    tail = crc, 0xFFFFFFFF, 0xFFFFFFFF, len(name), _LOCAL_ZIP64.size
+    header = _LOCAL.pack(b"PK\x03\x04", ZIP64_VERSION, 0, method, 0, DATE_1980, *tail) + name.encode()
     writer.write_at(header + _LOCAL_ZIP64.pack(1, 16, plain_bytes, packed_bytes), start)
     return Entry(name, method, crc, packed_bytes, plain_bytes, start)
 
@@ -188,13 +188,13 @@ def _packed_member(data: memoryview, entry: Entry) -> tuple[memoryview, int]:
     if signature != b"PK\x03\x04":
         raise base.DamagedError("no member where the directory points", entry.start)
     if entry.method not in (STORED, DEFLATED):
-        raise base.DamagedError(f"member {entry.name} is compressed by method {entry.method}, unknown to NumPy,", 0)
+        raise base.DamagedError(f"member {entry.name}: NumPy knows no compression method {entry.method}", entry.start)
     start = entry.start + _LOCAL.size + name_bytes + extra_bytes
     member = data[start : start + entry.packed_bytes]
     if len(member) != entry.packed_bytes:
         raise base.DamagedError(f"member {entry.name} ends beyond the end of the file", entry.start)
     if entry.method == STORED and entry.plain_bytes != entry.packed_bytes:
-        raise base.DamagedError(f"member {entry.name} is stored, yet its two sizes differ,", entry.start)
+        raise base.DamagedError(f"member {entry.name} is stored, yet its two sizes differ", entry.start)
     if entry.plain_bytes > MAX_INFLATION * (entry.packed_bytes + 1):
         raise base.DamagedError(f"member {entry.name} can't hold the {entry.plain_bytes} bytes stated", entry.start)
     return member, start
@@ -221,16 +221,16 @@ def _entries(data: memoryview, position: int, count: int, size: int) -> Iterator
     """Yield the members that the central directory at `position` lists."""
     stop = position + size
     for _ in range(count):
-        fields = _ENTRY.unpack_from(data, position)
-        if fields[0] != b"PK\x01\x02" or position >= stop:
+        signature, _, _, _, method, _, _, crc, *sizes, _, _, _, start = _ENTRY.unpack_from(data, position)
+        if signature != b"PK\x01\x02" or position >= stop:
             raise base.DamagedError("the zip directory is damaged", position)
-        name_bytes, extra_bytes, comment_bytes = fields[10:13]
+        packed, plain, name_bytes, extra_bytes, comment_bytes = sizes
         name_at = position + _ENTRY.size
         extra_at = name_at + name_bytes
         extra = data[extra_at : extra_at + extra_bytes]
-        plain, packed, start = _zip64_values([fields[9], fields[8], fields[16]], extra)
+        plain, packed, start = _zip64_values([plain, packed, start], extra)
         name = bytes(data[name_at:extra_at]).decode(errors="replace")
-        yield Entry(name, fields[4], fields[7], packed, plain, start)
+        yield Entry(name, method, crc, packed, plain, start)
         position = extra_at + extra_bytes + comment_bytes
 
 
@@ -238,7 +238,7 @@ def _find_directory(data: memoryview) -> tuple[int, int, int]:
     """Return offset, number of entries and bytes of the central directory, from the record at the end of the file."""
     end = len(data) - END_BYTES
     if end < 0 or bytes(data[end : end + 4]) != b"PK\x05\x06":
-        reason = "the file is truncated, not .npz, or ends in a comment, as NumPy writes none;"
+        reason = "the file is truncated, not .npz, or ends in a comment, as NumPy writes none"
         raise base.DamagedError(f"no end-of-central-directory record: {reason}", len(data))
     *_, count, size, position, _ = _END.unpack_from(data, end)
     if position == 0xFFFFFFFF or size == 0xFFFFFFFF or count == 0xFFFF:
@@ -276,8 +276,8 @@ def _directory(entries: list[Entry], start: int) -> bytes:
             member_start = 0xFFFFFFFF
         extra = struct.pack(f"<HH{len(wide)}Q", 1, 8 * len(wide), *wide) if wide else b""
         head = UNIX << 8 | version, version, 0, method, 0, DATE_1980
-        sizes = crc, packed, plain, len(name), len(extra)
-        data += _ENTRY.pack(b"PK\x01\x02", *head, *sizes, 0, 0, 0, FILE_MODE << 16, member_start)
+        tail = crc, packed, plain, len(name), len(extra), 0, 0, 0, FILE_MODE << 16, member_start
+        data += _ENTRY.pack(b"PK\x01\x02", *head, *tail)
         data += name.encode() + extra
     count, size = len(entries), len(data)
     if start > ZIP64_LIMIT:
@@ -304,7 +304,7 @@ def _inflate(packed: memoryview, out: memoryview, offset: int, crc: int) -> memo
     except (_DAMAGED, ValueError) as error:
         raise base.DamagedError(f"deflated data is damaged ({error})", offset) from error
     if not inflater.eof or plain_bytes != len(out):
-        raise base.DamagedError(f"deflated data unpacks to {plain_bytes} bytes, not {len(out)},", offset)
+        raise base.DamagedError(f"deflated data unpacks to {plain_bytes} bytes, not {len(out)}", offset)
     if checksum != crc:
         raise base.DamagedError(f"deflated data does not match its checksum (CRC32 {checksum:08x})", offset)
     return out

@@ -57,7 +57,7 @@ class Format(GroupFormat):
             return None
         if spec.parquet.columns:
             return np.full(len(shapes), layout.plan_of(spec, 0).size_bytes, np.int64)
-        return base.by_size(base.sample_bytes(spec, shapes), lambda size: layout.plan_of(spec, size).size_bytes)
+        return base.map_distinct(base.sample_bytes(spec, shapes), lambda size: layout.plan_of(spec, size).size_bytes)
 
     def write(self, job: base.FileJob, writer: Writer, buffer: AlignedBuffer) -> None:
         plan = layout.plan_of(job.spec, job.record_bytes)
@@ -186,7 +186,7 @@ class GroupsFile:
                 start = min(start, chunk.dictionary_page_offset)
             size = chunk.total_compressed_size
             if start < len(layout.MAGIC) or size < 0 or start + size > self.source.size_bytes:
-                raise base.DamagedError(f"row group {group} has a column outside the file,", start)
+                raise base.DamagedError(f"row group {group} has a column outside the file", start)
             chunks.append((start, size))
         return merge_spans(sorted(chunks), *self._limits)
 

@@ -14,7 +14,7 @@ from datagen.storage.storage_base import Writer
 
 
 class Format(UnreadFormat):
-    """Writes each file's running index; reads nothing."""
+    """Writes the running index into each file, and never reads one."""
 
     def file_bytes(self, spec: DatasetSpec, shapes: Sizes) -> None:
         """Return None: a file's size depends on its running index (`unread_bytes`), not on its shape."""

@@ -66,7 +66,7 @@ class Index(base.SideFile):
                 power *= 10
             return total
 
-        return base.by_size(Format().record_bytes(spec, shapes), index_bytes)
+        return base.map_distinct(Format().record_bytes(spec, shapes), index_bytes)
 
     def write(self, job: base.FileJob, writer: Writer, buffer: AlignedBuffer) -> None:
         size = _Frame(job.record_bytes).record_bytes
@@ -84,7 +84,7 @@ class Format(base.RecordFormat):
     )
 
     def record_bytes(self, spec: DatasetSpec, shapes: base.Sizes) -> base.Sizes:
-        return base.by_size(base.sample_bytes(spec, shapes), lambda size: _Frame(size).record_bytes)
+        return base.map_distinct(base.sample_bytes(spec, shapes), lambda size: _Frame(size).record_bytes)
 
     def write(self, job: base.FileJob, writer: Writer, buffer: AlignedBuffer) -> None:
         frame = _Frame(job.record_bytes)
@@ -219,7 +219,7 @@ class TfrecordFile(base.RecordFile):
         self._before = b""  # the bytes before the image in the last record parsed
         self._image_bytes = 0
         if inputs.offsets is None and (size_bytes % samples or self._record_bytes < FRAME_BYTES):
-            raise base.DamagedError(f"its {size_bytes} bytes are not {samples} records of one length,", size_bytes)
+            raise base.DamagedError(f"its {size_bytes} bytes are not {samples} records of one length", size_bytes)
 
     def samples(self, index: int, count: int, data: memoryview, verify: bool) -> base.Extents:
         before, size = self._before, self._record_bytes

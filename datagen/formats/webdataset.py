@@ -159,7 +159,7 @@ class TarRecords(base.RecordFile):
                 raise base.no_such_record(0, 0)
             record_bytes = first.stored_bytes
             if source.size_bytes != samples * record_bytes + len(TAIL):
-                raise base.DamagedError(f"it does not hold {samples} members of one size,", source.size_bytes)
+                raise base.DamagedError(f"it does not hold {samples} members of one size", source.size_bytes)
         super().__init__(inputs, record_bytes)
 
     def samples(self, index: int, count: int, data: memoryview, verify: bool) -> base.Extents:
@@ -177,12 +177,12 @@ class TarRecords(base.RecordFile):
         while at < len(record):
             member = parse(record[at : at + BLOCK], offset + at)
             if member is None or at + member.stored_bytes > len(record):
-                raise base.DamagedError("a sample ends where none did before,", offset + at)
+                raise base.DamagedError("a sample ends where none did before", offset + at)
             if member.is_file:
                 begin, end = begin or at + BLOCK, at + BLOCK + member.size_bytes
             at += member.stored_bytes
         if not end:
-            raise base.DamagedError("a sample without a file,", offset)
+            raise base.DamagedError("a sample without a file", offset)
         return begin, end - begin
 
 

@@ -1,12 +1,13 @@
 """S3 client: signs, sends, retries, counts and times requests; one thread keeps several in flight.
 
 A thread drives its own requests by poll(2). So a loader's worker needs no further threads, its CPU time is that of one
-thread, and a fork leaves no threads behind. A request that is alone in flight is waited for in a blocking read: for
-small objects each wake-up, and each read that finds nothing, costs as much as copying the data.
+thread, and no fork loses a thread. For a request that is alone in flight, the thread blocks in a read: for small
+objects, each wake-up and each read that finds nothing cost as much as copying the data.
 """
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import heapq
 import itertools
@@ -38,7 +39,7 @@ RETRYABLE = (
     *("XAmzContentSHA256Mismatch", "BadDigest", "IncompleteBody"),  # the body was damaged on its way to the server
 )
 REGION_ADVICE = "set storage.storage_options.region, or AWS_REGION"
-REFUSALS: dict[str | int, str] = {
+ADVICE: dict[str | int, str] = {
     "NoSuchUpload": "another program or a lifecycle rule of the bucket aborted the upload: run the command again",
     "RequestTimeTooSkewed": "the clocks of this host and of the server differ too much: set them (ntp)",
     **dict.fromkeys(
@@ -55,16 +56,16 @@ REFUSALS: dict[str | int, str] = {
     ),
     403: "these credentials are not allowed to do that: let them list, read and write the bucket, or use others",
 }
-"""Code or status of a refusal that is of no use to repeat -> what it means, and what to do."""
+"""Code or status of a request that it is useless to repeat -> what it means, and what to do."""
 NO_SPACE = ("QuotaExceeded", "StorageFull", "InsufficientStorage")
 """Ends of the codes with which Ceph (QuotaExceeded) and MinIO (XMinioAdminBucketQuotaExceeded, ...) refuse a PUT."""
-REFUSED = (400, 401, 403)  # statuses that are explained only by the response's body, which a HEAD does not have
-NO_TLS = "WRONG_VERSION_NUMBER"  # openSSL's reason when the peer does not speak TLS
+UNEXPLAINED_BY_HEAD = (400, 401, 403)  # statuses that only the body of a response explains, which a HEAD has not
+NO_TLS = "WRONG_VERSION_NUMBER"  # OpenSSL's reason when the peer does not speak TLS
 MESSAGE_CHARACTERS = 300  # maximum length of a server's error text in our messages
 MAX_IDLE_CONNECTIONS = 64  # maximum connections of a process that are kept open between requests
 _content_range = re.compile(r"bytes ([0-9]{1,18})-([0-9]{1,18})/([0-9]{1,18}|\*)", re.IGNORECASE).fullmatch
 Steps = Generator[Exchange | int, None, None]
-"""Pauses for an exchange that waits for the server, or until the time of another attempt, in ns."""
+"""Yields an exchange that waits for the server, or the time of the next attempt (monotonic, ns)."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -122,25 +123,24 @@ class Client:
             ServerError: credentials, bucket, region or endpoint are wrong, or all attempts failed.
             DatasetError: all attempts to GET an object failed, or the object changed.
         """
-        order = itertools.count()
+        tie_breaker = itertools.count()  # of heap entries: generators can't be compared
         active: dict[int, tuple[Exchange, Steps]] = {}  # what waits for the server, by descriptor
         poller = select.poll()
 
         def is_alone() -> bool:
             return not active and (depth == 1 or not waiting)
 
-        waiting = [(0, next(order), self._complete(request, is_alone)) for request in requests]
+        waiting = [(0, next(tie_breaker), self._complete(request, is_alone)) for request in requests]
         """A heap: the time to proceed, and with what."""
 
         def proceed(steps: Steps) -> None:
-            for pause in steps:
-                if isinstance(pause, int):
-                    heapq.heappush(waiting, (pause, next(order), steps))
-                else:
-                    active[pause.connection.descriptor] = pause, steps
-                    events = select.POLLIN | (select.POLLOUT if pause.is_sending else 0)
-                    poller.register(pause.connection.descriptor, events)
-                return
+            pause = next(steps, None)
+            if isinstance(pause, int):
+                heapq.heappush(waiting, (pause, next(tie_breaker), steps))
+            elif pause is not None:
+                active[pause.connection.descriptor] = pause, steps
+                events = select.POLLIN | (select.POLLOUT if pause.is_sending else 0)
+                poller.register(pause.connection.descriptor, events)
 
         try:
             while waiting or active:
@@ -168,11 +168,11 @@ class Client:
                 exchange = yield from self._attempt(request, is_alone)
                 self._check(request, exchange)
             except OSError as error:
-                next_attempt_ns = self._next_attempt_ns(request, attempt, exchange, error)
+                retry_at_ns = self._retry_at_ns(request, attempt, exchange, error)
             else:
                 request.response = exchange
                 return
-            yield next_attempt_ns
+            yield retry_at_ns
             self.counts.add("retried")
 
     def _attempt(self, request: Request, is_alone: Callable[[], bool]) -> Generator[Exchange, None, Exchange]:
@@ -193,10 +193,10 @@ class Client:
             while not exchange.advance(wait=is_alone()):
                 if time.monotonic_ns() >= exchange.deadline_ns:
                     moved = exchange.progress_bytes - checked_bytes
-                    if moved < MIN_PROGRESS_BYTES or was_collecting:  # what is collected is short
-                        what = f"no more than {MIN_PROGRESS_BYTES >> 10} KiB" if exchange.status else "no response"
-                        what = "not all of a short response" if was_collecting else what
-                        text = f"{what} arrived within {self._options.timeout_seconds:g} s"
+                    if moved < MIN_PROGRESS_BYTES or was_collecting:  # a collected body is short: one timeout suffices
+                        amount = f"no more than {MIN_PROGRESS_BYTES >> 10} KiB" if exchange.status else "no response"
+                        amount = "not all of a short response" if was_collecting else amount
+                        text = f"{amount} arrived within {self._options.timeout_seconds:g} s"
                         raise TimeoutError(errno.ETIMEDOUT, text)
                     checked_bytes, was_collecting = exchange.progress_bytes, exchange.is_collecting
                     exchange.deadline_ns = time.monotonic_ns() + self._timeout_ns
@@ -230,15 +230,15 @@ class Client:
         if request.parse:
             request.content = request.parse(exchange.body)
 
-    def _next_attempt_ns(self, request: Request, attempt: int, exchange: Exchange | None, error: OSError) -> int:
-        """Count an attempt that failed, maybe with a response; return when to repeat it. Raises: that is of no use."""
+    def _retry_at_ns(self, request: Request, attempt: int, exchange: Exchange | None, error: OSError) -> int:
+        """Count a failed attempt; return when to retry it (monotonic, ns). Raises a user's error if that is futile."""
         self.counts.add("failed")
         if exchange is not None:
             code, status = _code(exchange), exchange.status
             if status in (503, 429):
                 self.counts.add("slow_down")
-            if request.method == "HEAD" and status in REFUSED:
-                # Only a GET's error has a body that says why; a missing or empty object is none
+            if request.method == "HEAD" and status in UNEXPLAINED_BY_HEAD:
+                # A GET's error has a body that says why; it is none if the object is missing or empty
                 self.request(Request(method="GET", bucket=request.bucket, key=request.key, end=1, accepted=(404, 416)))
             is_refusal = not exchange.succeeded and (status < 500 or code.endswith(NO_SPACE))
             if is_refusal and status not in RETRYABLE and code not in RETRYABLE:
@@ -271,7 +271,7 @@ class Client:
         if code == "NoSuchBucket" or (status == 404 and not request.key):
             advice = "make it, or set storage.storage_root to one"
             return ServerError(f"there is no bucket {request.bucket!r} at {self.endpoint}: {advice}")
-        if status == 404 and code not in REFUSALS:
+        if status == 404 and code not in ADVICE:
             return no_such_file(f"s3://{request.bucket}/{request.key}")
         if status == 412:
             return self._changed(request)
@@ -279,7 +279,7 @@ class Client:
         message = f"{self.where(request)}: {status} {code}{f' ({text})' if text else ''}".rstrip()
         if code.endswith(NO_SPACE):
             return SpaceError(f"{message}: the bucket is full: raise its quota, remove objects, or use another")
-        advice = REFUSALS.get(code) or REFUSALS.get(status, "the server refuses the request; wanted an S3 server")
+        advice = ADVICE.get(code) or ADVICE.get(status, "the server refuses the request; wanted an S3 server")
         if region not in ("", self._signer.region):
             advice = f"the bucket is in region {region!r}: {REGION_ADVICE}"
         elif not code and b"HTTPS" in exchange.body[:1000]:  # plain text of Go's servers, HTML of nginx
@@ -315,14 +315,10 @@ class Client:
 
     def _connection(self) -> Connection:
         """Return an idle connection that is still open, or a new one."""
-        try:
+        with contextlib.suppress(IndexError):  # there is none, or another thread took it
             while not (idle := self._idle.pop()).is_quiet():
                 self._close(idle)
-        except IndexError:  # there is none, or another thread took it
-            return self._connect()
-        return idle
-
-    def _connect(self) -> Connection:
+            return idle
         address = self._options.addresses[next(self._next_address) % len(self._options.addresses)]
         opened = Connection(address, self._tls, self._options.timeout_seconds)
         self.counts.add("connections_opened")

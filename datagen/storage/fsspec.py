@@ -43,13 +43,13 @@ class Storage(StorageBase):
         self._is_local = scheme in LOCAL_SCHEMES
         self._options = dict(spec.options)
         try:
-            # No shared instance for threads and forks: some file systems keep connections and event loops
-            self.files: Any = fsspec.filesystem(scheme, skip_instance_cache=scheme != "memory", **self._options)
+            # No instance is shared with other threads or forks: some keep connections and event loops
+            self.fs: Any = fsspec.filesystem(scheme, skip_instance_cache=scheme != "memory", **self._options)
         except (ImportError, ValueError, TypeError) as error:
-            what = f"storage.storage_root is {public_text(spec.root)}"
+            problem = f"storage.storage_root is {public_text(spec.root)}"
             if isinstance(error, TypeError):
-                what = f"storage.storage_options do not fit fsspec's {scheme} file system"
-            raise UserError(f"{what}: {scrubbed(str(error), self._options)}") from None
+                problem = f"storage.storage_options do not fit fsspec's {scheme} file system"
+            raise UserError(f"{problem}: {scrubbed(str(error), self._options)}") from None
 
     def open(self, path: str) -> FsspecReader:
         return FsspecReader(self, self._url(path), self.size_bytes(path))
@@ -61,12 +61,12 @@ class Storage(StorageBase):
     @contextlib.contextmanager
     def entries(self, folder: str) -> Iterator[Iterator[Entry]]:
         url = self._url(folder)
-        self.files.invalidate_cache()
-        with self.errors(folder):
-            listed = self.files.ls(url, detail=True)
-        own_name = url.partition("://")[2].rstrip("/")  # fsspec lists names without the scheme
+        self.fs.invalidate_cache()
+        with self.as_os_errors(folder):
+            listed = self.fs.ls(url, detail=True)
+        own_name = self.fs._strip_protocol(url).rstrip("/")  # of a file, `ls` lists the file itself
         below = [entry for entry in listed if entry["name"].rstrip("/") != own_name]
-        if not below and not self.files.isdir(url):
+        if not below and not self.fs.isdir(url):
             raise no_such_file(folder)
         yield (
             Listed(entry["name"].rstrip("/").rpartition("/")[2], entry["type"] == "directory", entry.get("size"))
@@ -74,21 +74,23 @@ class Storage(StorageBase):
         )
 
     def size_bytes(self, path: str) -> int:
-        with self.errors(path):
-            info = self.files.info(self._url(path))
+        with self.as_os_errors(path):
+            info = self.fs.info(self._url(path))
         if info["type"] == "directory":
             raise no_such_file(path)
         if info["type"] == "other":  # a local pipe or device: opening a pipe would block forever
             raise OSError(errno.ENODEV, "it is not a regular file", path)
-        return int(info["size"])
+        if (size := info.get("size")) is None:
+            raise OSError(errno.EOPNOTSUPP, "the server does not state the size of the file", path)
+        return int(size)
 
     def remove(self, path: str) -> None:
-        with self.errors(path):
-            self.files.rm_file(self._url(path))
+        with self.as_os_errors(path):
+            self.fs.rm_file(self._url(path))
 
     def make_folder(self, folder: str) -> None:
-        with self.errors(folder):
-            self.files.makedirs(self._url(folder), exist_ok=True)
+        with self.as_os_errors(folder):
+            self.fs.makedirs(self._url(folder), exist_ok=True)
 
     def remove_unfinished(self, folder: str) -> None:
         local = self.local_path(folder)
@@ -97,22 +99,22 @@ class Storage(StorageBase):
                 owned.remove_parts(local)
 
     def local_path(self, path: str) -> str | None:
-        return str(self.files._strip_protocol(self._url(path))) if self._is_local else None  # it expands ~
+        return str(self.fs._strip_protocol(self._url(path))) if self._is_local else None  # it expands ~
 
     @contextlib.contextmanager
-    def errors(self, path: str) -> Iterator[None]:
-        """Turn exceptions of fsspec packages into OSError, with options (secrets) removed."""
+    def as_os_errors(self, path: str) -> Iterator[None]:
+        """Turn exceptions of fsspec packages into OSError, with secret options removed."""
         try:
             yield
         except FileNotFoundError as error:
             raise no_such_file(path) from error
         except Exception as error:
             message = scrubbed(str(error), self._options)
-            number = error.errno if isinstance(error, OSError) else None
             is_public = message == str(error)
             if isinstance(error, UserError) or (isinstance(error, OSError) and is_public):
                 raise
-            # A traceback would show the cause, and with it the options
+            number = error.errno if isinstance(error, OSError) else None
+            # A traceback would show the cause, and with it secrets
             cause = error if is_public else None
             raise OSError(number or errno.EIO, f"{type(error).__name__}: {message}", path) from cause
 
@@ -131,12 +133,12 @@ class FsspecReader(Reader):
         self._url = url
 
     def read_into(self, buffer: memoryview, offset: int) -> int:
-        self.read_calls += 1
         requested = max(0, min(len(buffer), self.size_bytes - offset))
         if not requested:
             return 0
-        with self._storage.errors(self._url):
-            data = self._storage.files.cat_file(self._url, start=offset, end=offset + requested)
+        self.read_calls += 1
+        with self._storage.as_os_errors(self._url):
+            data = self._storage.fs.cat_file(self._url, start=offset, end=offset + requested)
         if len(data) > requested:  # the server ignored the range
             raise OSError(errno.EIO, f"{len(data)} bytes arrived where {requested} were requested", self._url)
         buffer[: len(data)] = data
@@ -154,12 +156,12 @@ class FsspecWriter(MemoryWriter):
     def write_at(self, data: Bytes, offset: int) -> None:
         if offset + len(data) > MAX_FILE_BYTES:
             raise UserError(
-                f"{self._path} exceeds {MAX_FILE_BYTES >> 30} GiB, the most that a file written by fsspec can have, as "
-                "it is in memory until it is complete: wanted smaller files, or storage.storage_type=s3, or a folder"
+                f"{self._path} exceeds {MAX_FILE_BYTES >> 30} GiB, the limit for fsspec, as a file is in memory until "
+                "it is complete: wanted smaller files, storage.storage_type=s3, or a folder"
             )
         super().write_at(data, offset)
 
     def commit(self) -> None:
-        with self._storage.errors(self._path):
-            self._storage.files.pipe_file(self._path, bytes(self._data))
+        with self._storage.as_os_errors(self._path):
+            self._storage.fs.pipe_file(self._path, bytes(self._data))
         self._data.clear()

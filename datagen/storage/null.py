@@ -10,7 +10,7 @@ from datagen.storage.storage_base import Bytes, Entry, StorageBase, Writer
 
 
 class Storage(StorageBase):
-    """No files at all: every path opens as an empty file, and writes are discarded."""
+    """No files are kept: every path opens as an empty file, and writes are discarded."""
 
     reads_nothing = True
 

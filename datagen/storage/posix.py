@@ -19,9 +19,10 @@ from datagen.storage.memory import MemoryReader
 from datagen.storage.storage_base import FOLDERS, Bytes, Reader, StorageBase, StorageSpec, Writer
 
 DIRECT_ALIGNMENT = 4096  # satisfies every block device: logical blocks are 512 or 4096 bytes
-IN_MEMORY = ("tmpfs", "ramfs", "hugetlbfs")  # file systems that keep files in RAM
-READ_REMEDY = "reader.odirect=false, or put the dataset"
-WRITE_REMEDY = "checkpoint.odirect=false, or put the checkpoints"
+RAM_FILE_SYSTEMS = ("tmpfs", "ramfs", "hugetlbfs")
+_ELSEWHERE = "on one that supports it (ext4, xfs, Lustre, NFS)"
+READ_REMEDY = f"set reader.odirect=false, or put the dataset {_ELSEWHERE}"
+WRITE_REMEDY = f"set checkpoint.odirect=false, or put the checkpoints {_ELSEWHERE}"
 
 
 class Storage(StorageBase):
@@ -47,14 +48,14 @@ class Storage(StorageBase):
         return MappedReader(path) if can_map else self.open(path)
 
     def open_unread_ahead(self, path: str) -> FileReader:
-        reader = Storage.open(self, path)
+        reader = Storage.open(self, path)  # not a subclass's: it has the descriptor
         os.posix_fadvise(reader.descriptor, 0, 0, os.POSIX_FADV_RANDOM)
         return reader
 
     def create(self, path: str) -> FileWriter:
         return DirectWriter(path) if self.spec.direct_writes else FileWriter(path)
 
-    def entries(self, folder: str) -> os._ScandirIterator[str]:
+    def entries(self, folder: str) -> contextlib.AbstractContextManager[Iterator[os.DirEntry[str]]]:
         return os.scandir(folder)
 
     def is_folder(self, path: str) -> bool:
@@ -94,14 +95,14 @@ class Storage(StorageBase):
         with opened(path, os.O_NONBLOCK) as descriptor:
             if write_first:
                 os.fdatasync(descriptor)
-            os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)  # pages that are clean, and mapped by nobody
+            os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)  # drops clean pages that nobody maps
 
     def memory_kind(self, folder: str) -> str:
         device = os.stat(folder).st_dev
         number = f"{os.major(device)}:{os.minor(device)}".encode()
         with open("/proc/self/mountinfo", "rb") as mounts:  # proc(5): ID parent MAJOR:MINOR ... - TYPE ...
             types = (mount.partition(b" - ")[2].split()[0] for mount in mounts if mount.split()[2] == number)
-            return next((name for name in map(bytes.decode, types) if name in IN_MEMORY), "")
+            return next((name for name in map(bytes.decode, types) if name in RAM_FILE_SYSTEMS), "")
 
     def local_path(self, path: str) -> str:
         return path
@@ -192,10 +193,7 @@ def _o_direct(path: str, remedy: str) -> Iterator[None]:
     except OSError as error:
         if error.errno != errno.EINVAL:
             raise
-        raise UserError(
-            f"the file system of {os.path.dirname(path)} refuses O_DIRECT: "
-            f"set {remedy} on one that supports it (ext4, xfs, Lustre, NFS)"
-        ) from error
+        raise UserError(f"the file system of {os.path.dirname(path)} refuses O_DIRECT: {remedy}") from error
 
 
 class FileWriter(Writer):
@@ -266,7 +264,7 @@ def _write_all(descriptor: int, view: memoryview, offset: int) -> None:
 @contextlib.contextmanager
 def cache_restored(paths: Sequence[str]) -> Iterator[None]:
     """On exit, evict local files whose middle page was not cached on entry: no later run may be served by the cache."""
-    cold = [path for path in paths if not _in_memory(path)]
+    cold = [path for path in paths if not _is_cached(path)]
     try:
         yield
     finally:
@@ -275,8 +273,11 @@ def cache_restored(paths: Sequence[str]) -> Iterator[None]:
                 Storage().evict(path, write_first=False)
 
 
-def _in_memory(path: str) -> bool:
-    """Return whether the page in the middle of a file is cached (mincore(2)); True for a file that can't be mapped."""
+def _is_cached(path: str) -> bool:
+    """Return whether the page in the middle of a file is cached; True if unknown, as for a file that can't be mapped.
+
+    Since Linux 5.2, mincore(2) also says so for the files of others that this user may not write.
+    """
     try:
         with opened(path, os.O_NONBLOCK) as descriptor:
             middle = os.fstat(descriptor).st_size // 2 // mmap.PAGESIZE * mmap.PAGESIZE

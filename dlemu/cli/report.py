@@ -43,7 +43,7 @@ def command(
     from datagen.errors import DlemuError
     from dlemu.ranks import interrupt_on
     from dlemu.results.answer_files import to_json
-    from dlemu.results.kinds import kind_in, read_result
+    from dlemu.results.kinds import kind_or_training, read_result
 
     interrupt_on(signal.SIGTERM)
     if output and len(folders) > 1:
@@ -63,7 +63,7 @@ def command(
     for folder in folders:
         page = write_page(folder, output)
         answer = read_result(folder)
-        show(kind_in(folder).name, getattr(answer, "summary", answer), folder)
+        show(kind_or_training(folder).name, getattr(answer, "summary", answer), folder)
         click.echo(f"report: {page}")
         for file_format in formats:
             for path in write_pictures(folder, file_format, os.path.join(os.path.dirname(page), "figures")):

@@ -48,7 +48,7 @@ def command(
     from dlemu.config import load, to_yaml
     from dlemu.config.overrides import take_word
     from dlemu.metrics.verdict import EXIT_STATUSES
-    from dlemu.results.kinds import kind_wanted
+    from dlemu.results.kinds import kind_to_run
     from dlemu.studies.size.find_size import size
 
     _, settings = take_word(overrides, "launcher")  # the launcher is not a setting of the workload
@@ -56,7 +56,7 @@ def command(
     if cfg:
         click.echo(to_yaml(workload), nl=False)
         return
-    if kind_wanted(workload).scaled_by:  # this kind of job is scaled by a setting, not by the number of accelerators
+    if kind_to_run(workload).scaled_by:  # this kind of job is scaled by a setting, not by the number of accelerators
         if limits["at_least"] or make:
             raise click.UsageError("--at-least and --make are for training")
         from dlemu.studies.sweep.run import find_bracket

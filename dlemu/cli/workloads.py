@@ -41,7 +41,7 @@ def command(words: tuple[str, ...], config_dir: str | None, as_json: bool) -> No
     from dlemu.metrics.demand import demand
     from dlemu.report.table import Table, columns, print_table
     from dlemu.report.units import explained, plain
-    from dlemu.results.kinds import kind_wanted
+    from dlemu.results.kinds import kind_to_run
 
     if words:
         workload = load([word if "=" in word else f"workload={word}" for word in words], config_dir=config_dir)
@@ -66,7 +66,7 @@ def command(words: tuple[str, ...], config_dir: str | None, as_json: bool) -> No
         elif workload.workflow.checkpoint:
             sizes[name] = checkpoint_sizes(workload)
         else:
-            commands[name] = kind_wanted(workload).command
+            commands[name] = kind_to_run(workload).command
     if as_json:
         rows_json = [asdict(needed) for needed in demands]
         rows_json += [{"workload": name, **asdict(checkpoint)} for name, checkpoint in sizes.items()]

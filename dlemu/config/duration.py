@@ -122,7 +122,7 @@ def draw_seconds(duration: Duration, random: np.random.Generator, count: int) ->
     if duration.type == "fixed":
         return np.full(count, duration.mean, dtype=np.float64)
     if duration.type == "empirical":
-        return quantiles.values_at(duration.seconds, duration.mean, quantiles.drawn_shares(random, count))
+        return quantiles.values_at(duration.seconds, duration.mean, quantiles.stratified(random, count))
     parameters = [getattr(duration, name) for name in PARAMETERS[duration.type]]
     drawn = np.asarray(getattr(random, duration.type)(*parameters, size=count), dtype=np.float64)
     return np.maximum(drawn, 0.0)

@@ -8,14 +8,14 @@ from dataclasses import replace
 from datagen.errors import DlemuError
 from dlemu.config.schema import Workload
 from dlemu.doctor.check_base import Check, Checks, Facts
-from dlemu.results.kinds import kind_wanted
+from dlemu.results.kinds import kind_to_run
 
 
 def examine(workload: Workload) -> Iterator[Check]:
     """Yield the outcome of each check of what the workload needs on this host."""
     from dlemu.doctor import host, storage
 
-    of_kind = kind_wanted(workload).load_job().host_checks()
+    of_kind = kind_to_run(workload).load_job().host_checks()
     return outcomes({**host.CHECKS, **storage.CHECKS, **of_kind}, Facts(workload))
 
 

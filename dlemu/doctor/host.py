@@ -18,7 +18,7 @@ from dlemu.loaders.traits_base import traits_of
 from dlemu.machine.cgroup_limits import cpu_limit, shared_memory_problem
 from dlemu.machine.environment import installed_version
 from dlemu.ranks.mpi import stale_shared_memory
-from dlemu.results.kinds import kind_wanted
+from dlemu.results.kinds import kind_to_run
 from dlemu.results.wording import count
 from dlemu.runner.child_run import OverdueError, output_of
 
@@ -31,7 +31,7 @@ _WATCHED_SECONDS, _BUSY_PERCENT = 0.5, 25.0  # bursts average out; 25 %: as pred
 
 def check_configuration(facts: Facts) -> Check:
     """This version of dlemu can run the workload with these settings."""
-    workload = kind_wanted(facts.workload).load_job().job.complete(facts.workload)
+    workload = kind_to_run(facts.workload).load_job().job.complete(facts.workload)
     if workload.workflow.checkpoint:
         plan_checkpoint(workload.model, workload.checkpoint, workload.ranks)
     if workload.notes:

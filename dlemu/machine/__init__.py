@@ -1,1 +1,1 @@
-"""What the host is and does: its hardware and limits, its clock, and the accounts that the kernel keeps."""
+"""What is known of the host: its hardware and limits, its clock, and what the kernel counts."""

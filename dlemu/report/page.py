@@ -19,7 +19,7 @@ from dlemu import __version__
 from dlemu.report.any_run import keys_of, screen_of, sections_of
 from dlemu.report.screen import Said, Screen
 from dlemu.report.table import Table, Tone, html_table
-from dlemu.results.kinds import kind_in
+from dlemu.results.kinds import kind_or_training
 from dlemu.results.tables import read_config
 
 if TYPE_CHECKING:  # terminals use this module without drawing
@@ -51,7 +51,7 @@ class Page:
 
 def open_page(folder: str) -> Page:
     """Return the page of the result in a folder; raises UserError."""
-    kind = kind_in(folder)
+    kind = kind_or_training(folder)
     charts, result = kind.load().charts, kind.read(folder)
     answer = result.summary if kind.is_job else result
     return Page(

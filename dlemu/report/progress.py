@@ -13,7 +13,7 @@ from datagen.atomic import write_text
 from datagen.errors import UserError
 from dlemu.report.any_run import show
 from dlemu.results import ADVICE
-from dlemu.results.kinds import kind_named, kind_wanted
+from dlemu.results.kinds import kind_named, kind_to_run
 from dlemu.results.wording import VISIBLE
 from dlemu.runner.events import Event, JobBegan, OnEvent, Saved
 
@@ -60,6 +60,6 @@ def log_writer(command: str) -> OnEvent:
         elif isinstance(event, JobBegan):
             # Rank 0, which is forked next, and then this process show the result: import the code for that once.
             with contextlib.suppress(UserError):  # the settings of an explicit kind of job may not name that kind
-                kind_wanted(event.workload).load()
+                kind_to_run(event.workload).load()
 
     return write

@@ -38,10 +38,10 @@ class Parts:
     screen: Callable[[Any, str], Any] | None = None
     """Returns the first screen of a result in a folder, a `dlemu.report.screen.Screen`; of a run, of its summary."""
     sections: Callable[[Any, str], Iterable[Any]] | None = None
-    """Given the same, returns the `dlemu.report.table.Table`s that follow; a job without has one of its metrics."""
+    """Given the same, returns the `dlemu.report.table.Table`s that follow; without it, a job has one of its metrics."""
     charts: Callable[[Any, str], Iterable[tuple[str, Any]]] | None = None
     """Given what `read` returns and its folder, returns the page's figures (`dlemu.report.figure_base.Figure`) by name,
-    that which answers the page's question first."""
+    first the one that answers the page's question."""
     rates: Callable[[str], Any] | None = None
     """Returns rates by size and depth of the result in a folder, `dlemu.results.drive.Rates`; raises UserError."""
 
@@ -62,7 +62,7 @@ class JobParts(Parts):
     """For `dlemu predict`: given overrides or a workload, and a `dlemu.runner.prediction_request.PredictionRequest`,
     returns the answer, its folder and the workload."""
     host_checks: Callable[[], Mapping[str, Any]] = dict
-    """Returns the checks of `dlemu doctor` for this kind only by name, as `CHECKS` of a file of `dlemu.doctor`."""
+    """Returns the checks of `dlemu doctor` of this kind alone, by name, as `CHECKS` of a file of `dlemu.doctor`."""
     exported: Callable[[Any], ExportedSteps | ExportedCheckpoints] | None = None
     """Given a run, returns it in the terms of other benchmarks: DLIO's files are made from that."""
 
@@ -90,7 +90,7 @@ class Kind:
     wants: Callable[[Workload], bool] = field(default=lambda workload: False)
     """Returns whether `dlemu train` runs this kind of job for a workload."""
     is_all: Callable[[Workload], bool] = field(default=lambda workload: False)
-    """Returns whether a workload needs only this kind of job, even if its amount is not set yet; used by sweeps."""
+    """Returns whether a workload is only for this kind of job, even if its amount is not set yet; used by sweeps."""
     scaled_by: str = ""
     """The setting (`SECTION.KEY`) that scales the load of a job; `dlemu size` finds its largest passing value."""
     is_exported: bool = False
@@ -181,19 +181,19 @@ def kind_of(folder: str) -> Kind | None:
     return None
 
 
-def kind_in(folder: str) -> Kind:
-    """Return the kind of the result in a folder; without a result training, whose reader says what is missing there."""
+def kind_or_training(folder: str) -> Kind:
+    """Return the kind of the result in a folder; if it has none, training, whose reader says what is missing there."""
     return kind_of(folder) or kind_named(_DEFAULT)
 
 
 def read_result(folder: str) -> Any:
     """Return the result in a folder, typed; raises UserError for a folder without a result, or a damaged one."""
-    return kind_in(folder).read(folder)
+    return kind_or_training(folder).read(folder)
 
 
 def read_figures(folder: str) -> tuple[Any, JobFigures]:
     """Return the run in a folder, and its figures for sweeps, comparisons and pages; raises UserError."""
-    kind = kind_in(folder)
+    kind = kind_or_training(folder)
     figures, run = kind.load_job().figures, kind.read(folder)
     return run, figures(run)
 
@@ -203,11 +203,11 @@ def catalogue_of(kind: str) -> Catalogue:
     return kind_named(kind).load_job().catalogue
 
 
-def kind_requested(workload: Workload) -> Kind:
-    """Return the kind of job that a workload needs, even if its amount is not set yet (see `Kind.is_all`)."""
-    return next((kind for kind in kinds() if kind.is_all(workload)), None) or kind_wanted(workload)
+def kind_needed(workload: Workload) -> Kind:
+    """Return the kind of job that a workload is for, even if its amount is not set yet (see `Kind.is_all`)."""
+    return next((kind for kind in kinds() if kind.is_all(workload)), None) or kind_to_run(workload)
 
 
-def kind_wanted(workload: Workload) -> Kind:
+def kind_to_run(workload: Workload) -> Kind:
     """Return the kind of job that `dlemu train` runs for a workload."""
     return next((kind for kind in kinds() if kind.wants(workload)), kind_named(_DEFAULT))

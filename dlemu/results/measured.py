@@ -60,15 +60,15 @@ def common_fields(facts: RunFacts) -> dict[str, Any]:
     }
 
 
-N = TypeVar("N", bound=RunJournal)
+JournalT = TypeVar("JournalT", bound=RunJournal)
 
 
 @dataclass(frozen=True)
-class MeasuredLog(Generic[N]):
+class MeasuredLog(Generic[JournalT]):
     """What the ranks of a run measured: collected on rank 0, or read from the files of a killed run."""
 
     rows: NDArray[np.void]
-    journal: N
+    journal: JournalT
     telemetry: Telemetry = ()
 
     def __len__(self) -> int:
@@ -115,7 +115,7 @@ def write_summary(run: MeasuredRun) -> None:
     write_text(run.folder, SUMMARY, to_json(run.summary), advice=ADVICE)
 
 
-def read_readings(folder: str, facts: RunFacts) -> Telemetry:
+def read_telemetry(folder: str, facts: RunFacts) -> Telemetry:
     """Return the telemetry of a run, empty if none was recorded; raises UserError for a damaged table."""
     try:
         readings = read_table(folder, TELEMETRY)

@@ -19,7 +19,7 @@ from datagen.withheld import scrubbed
 from dlemu.config.schema import Workload
 from dlemu.ranks import Comm, within
 from dlemu.results import ADVICE
-from dlemu.results.kinds import kind_wanted
+from dlemu.results.kinds import kind_to_run
 from dlemu.results.live import write_live_facts
 from dlemu.results.measured import MeasuredLog, write_measured, write_summary
 from dlemu.results.parts import JobSummary
@@ -76,7 +76,7 @@ def run_alone(
 
 def checked(workload: Workload, kind: JobKind | None = None) -> Workload:
     """Return the workload with the kind's own defaults filled in. Raises UserError for impossible settings."""
-    kind = kind or kind_wanted(workload).load_job().job
+    kind = kind or kind_to_run(workload).load_job().job
     workload = kind.complete(workload)
     if workload.workflow.train or not workload.workflow.generate_data:  # a job that only generates data has no result
         check_folder(workload.output.folder or new_folder(workload.results_name, kind.prefix))
@@ -85,7 +85,7 @@ def checked(workload: Workload, kind: JobKind | None = None) -> Workload:
 
 def _run(ranks: Ranks, request: JobRequest, on_event: OnEvent, chosen: JobKind | None) -> JobResult | None:
     workload = ranks.configure(lambda: checked(request.load(), chosen))
-    kind: JobKind = chosen or kind_wanted(workload).load_job().job
+    kind: JobKind = chosen or kind_to_run(workload).load_job().job
     if (allow_making := request.allow_making) is not None:
 
         def with_missing_data() -> Workload:

@@ -31,7 +31,7 @@ from dlemu.results import FACTS, KILLED, LIVE
 from dlemu.results.answer_files import decode_versioned
 from dlemu.results.kinds import kind_named
 from dlemu.results.live import Figure, Follower, Progress, RunJournal, read_journal, salvaged
-from dlemu.results.measured import MeasuredLog, MeasuredRun, RunFacts, check_hosts, read_readings
+from dlemu.results.measured import MeasuredLog, MeasuredRun, RunFacts, check_hosts, read_telemetry
 from dlemu.results.tables import read_rows, rows_table, write_table
 from dlemu.results.wording import count
 from dlemu.runner.events import Event, OnEvent, Reporter
@@ -170,7 +170,7 @@ class JobKind:
         path, live_path = os.path.join(folder, FACTS), os.path.join(folder, LIVE, FACTS)
         if os.path.lexists(path) or not os.path.isfile(live_path):
             facts = decode_versioned(path, self.facts_type)
-            run = self.run_of(folder, facts, self.saved_rows(folder), read_readings(folder, facts))
+            run = self.run_of(folder, facts, self.saved_rows(folder), read_telemetry(folder, facts))
         else:
             facts, log = decode_versioned(live_path, self.facts_type), salvaged(folder, self.salvage)
             if log is None:

@@ -1,1 +1,1 @@
-"""Questions about jobs: each study is a resumable list of child runs and what it concludes from them."""
+"""Questions about jobs: each study is a resumable list of child runs, and the answer that they give."""

@@ -12,7 +12,7 @@ from dlemu.config.schema import Workload
 from dlemu.jobs.training.prediction.calibration import with_rates
 from dlemu.jobs.training.prediction.needs import needs
 from dlemu.results import CONFIG
-from dlemu.results.kinds import Kind, kind_of, kind_requested, read_figures
+from dlemu.results.kinds import Kind, kind_needed, kind_of, read_figures
 from dlemu.runner.prediction_request import PredictionRequest
 
 
@@ -49,12 +49,12 @@ def known_workload(request: PredictionRequest) -> Workload | None:
 def _kind_of(source: Sequence[str] | Workload, request: PredictionRequest) -> Kind:
     """Return the kind of job of the workload; if the overrides name no workload, that of the run given with --from."""
     if isinstance(source, Workload):
-        return kind_requested(source)
+        return kind_needed(source)
     names_workload = any(word.lstrip("+").startswith("workload=") for word in source)
     if request.from_folder is not None and not names_workload:
         kind = kind_of(request.from_folder)
         if kind is None:  # the run of another tool
-            return kind_requested(known_workload(request) or Workload())
+            return kind_needed(known_workload(request) or Workload())
         if kind.is_job:
             return kind
-    return kind_requested(load(source, config_dir=request.config_dir))  # a prediction's folder names no kind of job
+    return kind_needed(load(source, config_dir=request.config_dir))  # a prediction's folder names no kind of job

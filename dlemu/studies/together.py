@@ -1,4 +1,4 @@
-"""`dlemu together`: runs jobs one by one, then all at once; together.json shows what each loses beside the others."""
+"""`dlemu together`: runs jobs one by one, then all at once; together.json shows what each loses to the others."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from dlemu.metrics.demand import sample_divisor
 from dlemu.report.screen import Said, Screen
 from dlemu.report.table import Table, columns
 from dlemu.results.figures import SAME_PERCENT, Difference, JobFigures, difference, difference_in_words
-from dlemu.results.kinds import Parts, catalogue_of, kind_wanted, kinds, read_figures
+from dlemu.results.kinds import Parts, catalogue_of, kind_to_run, kinds, read_figures
 from dlemu.results.parts import Concluded
 from dlemu.results.wording import count, scaled
 from dlemu.runner import child_run
@@ -44,59 +44,59 @@ class MeasuredJob(StudyRun):
     """Share of its time in which at least one other job ran; 100 for a run alone."""
 
 
-Turn = dict[int, MeasuredJob]
-"""Jobs that ran at the same time, one alone, or all: index of the job in the question -> what was measured of it."""
+ConcurrentRuns = dict[int, MeasuredJob]
+"""Jobs that ran at the same time, or one alone: its index in the question -> what was measured."""
 
 
 class Loss(NamedTuple):
     """What the others cost a job in one metric."""
 
     metric: Metric
-    cost: Difference
+    change: Difference
 
     @property
     def percent(self) -> float:
         """The share of its speed that the job lost, %; below 0: gained."""
-        beside, alone = self.cost.a.mean, self.cost.b.mean
-        fast, slow = (alone, beside) if self.metric.better == "higher" else (beside, alone)
+        together, alone = self.change.a.mean, self.change.b.mean
+        fast, slow = (alone, together) if self.metric.better == "higher" else (together, alone)
         return 100 * (1 - slow / fast) if fast and self.metric.better != "neither" else 0.0
 
     @property
     def is_certain(self) -> bool:
         """Whether it lost more than the uncertainty, which is unknown without repetitions."""
-        return self.percent >= SAME_PERCENT and self.cost.distinct is True
+        return self.percent >= SAME_PERCENT and self.change.distinct is True
 
     def __str__(self) -> str:
-        alone, beside = f"{self.cost.b.mean:,.3g} {self.metric.unit} alone", f"{self.cost.a.mean:,.3g} together"
-        change = difference_in_words(self.cost, self.metric, a="together", b="alone")
-        return f"{self.metric.title} {alone}, {beside}: {change}"
+        together, alone = self.change.a.mean, self.change.b.mean
+        change = difference_in_words(self.change, self.metric, a="together", b="alone")
+        return f"{self.metric.title} {alone:,.3g} {self.metric.unit} alone, {together:,.3g} together: {change}"
 
 
 class JobTogether(NamedTuple):
-    """What the others cost one of the jobs, whose `number` in the question is from 1."""
+    """One job, alone and together with the others; `number` is its place in the question, from 1."""
 
     number: int
     command: str
     alone: MeasuredJob
-    beside: MeasuredJob
+    together: MeasuredJob
 
     @property
     def title(self) -> str:
-        return f"{self.command} {self.beside.figures.workload}{scaled(self.beside.figures.sample_divisor)}"
+        return f"{self.command} {self.together.figures.workload}{scaled(self.together.figures.sample_divisor)}"
 
     @property
-    def cost(self) -> dict[str, Difference]:
+    def changes(self) -> dict[str, Difference]:
         """Metric -> difference of together (A) to alone (B), for the metrics that both runs have."""
-        beside, alone = self.beside.figures.metrics, self.alone.figures.metrics
-        return {name: difference(beside[name], alone[name]) for name in beside if name in alone}
+        together, alone = self.together.figures.metrics, self.alone.figures.metrics
+        return {name: difference(together[name], alone[name]) for name in together if name in alone}
 
     @property
     def loss(self) -> Loss | None:
         """The largest loss among its headline metrics; certain ones win. None if the runs have no metric in common."""
-        cost, catalogue = self.cost, catalogue_of(self.beside.figures.kind)
-        metrics = [metric for metric in catalogue.headlines if metric.name in cost]
-        metrics = metrics or [metric for metric in catalogue.compared if metric.name in cost]
-        losses = [Loss(metric, cost[metric.name]) for metric in metrics]
+        changes, catalogue = self.changes, catalogue_of(self.together.figures.kind)
+        metrics = [metric for metric in catalogue.headlines if metric.name in changes]
+        metrics = metrics or [metric for metric in catalogue.compared if metric.name in changes]
+        losses = [Loss(metric, changes[metric.name]) for metric in metrics]
         return max(losses, key=lambda loss: (loss.is_certain, loss.percent), default=None)
 
 
@@ -106,17 +106,17 @@ class Together(Concluded, StudyAnswer):
 
     question: RunsQuestion
     """In `overrides`, a text for each job."""
-    turns: tuple[Turn, ...]
+    turns: tuple[ConcurrentRuns, ...]
     """Each job alone, then all of them: by their index in the question, what was measured."""
 
     @property
     def jobs(self) -> list[JobTogether]:
-        """What the others cost each job; none before all have run both ways."""
+        """Each job, alone and together; none before all have run both ways."""
         if len(self.turns) <= len(self.question.overrides):
             return []
-        *alone, beside = self.turns
+        *alone, together = self.turns
         return [
-            JobTogether(index + 1, text.split()[0], alone[index][index], beside[index])
+            JobTogether(index + 1, text.split()[0], alone[index][index], together[index])
             for index, text in enumerate(self.question.overrides)
         ]
 
@@ -129,8 +129,8 @@ def verdict_of(answer: Together) -> str:
         return f"lost most: job {number}, {loss}"
     if not losses:
         return ""
-    verdict = "no job lost anything that can be told"
-    if any(loss.cost.distinct is None for _, loss in losses):
+    verdict = "no job lost measurably"
+    if any(loss.change.distinct is None for _, loss in losses):
         verdict += ": too few repetitions (epochs, checkpoints) for an interval"
     return verdict
 
@@ -162,7 +162,7 @@ def run_together(
     return runs.run_missing(), runs.folder
 
 
-class Study(RunList[dict[int, Child], Turn, Together]):
+class Study(RunList[dict[int, Child], ConcurrentRuns, Together]):
     """Each job alone, then all of them side by side."""
 
     file, noun, runs_in, answer_type = TOGETHER, "study of concurrent jobs", "turns", Together
@@ -171,21 +171,21 @@ class Study(RunList[dict[int, Child], Turn, Together]):
     def answer(self, *, complete: bool) -> Together:
         answer = Together(complete=complete, question=self.question, turns=tuple(self.runs))
         issues = tuple(
-            f"job {job.number} ({job.command}) ran with others for {job.beside.overlap_percent:.0f} % of its time: "
+            f"job {job.number} ({job.command}) ran with others for {job.together.overlap_percent:.0f} % of its time: "
             "make the shorter ones longer (train.epochs, checkpoint.num_checkpoints_write) to see what they cost it"
             for job in answer.jobs
-            if job.beside.overlap_percent < WANTED_OVERLAP_PERCENT
+            if job.together.overlap_percent < WANTED_OVERLAP_PERCENT
         )
         return replace(answer, issues=issues, verdict=verdict_of(answer)) if complete else answer
 
-    def is_of(self, run: Turn, planned: Planned[dict[int, Child]]) -> bool:
+    def is_of(self, run: ConcurrentRuns, planned: Planned[dict[int, Child]]) -> bool:
         return run.keys() == planned.what.keys()
 
     def make_folder(self, planned: Planned[dict[int, Child]]) -> str:
         os.makedirs(self.folder, exist_ok=True)
         return self.folder  # each job of a turn has its own folder in it
 
-    def start(self, planned: Planned[dict[int, Child]], folder: str) -> Turn:
+    def start(self, planned: Planned[dict[int, Child]], folder: str) -> ConcurrentRuns:
         jobs = planned.what
         prefix = "alone" if len(jobs) == 1 else "beside"
         folders = {index: fresh_folder(folder, f"{prefix}-{index + 1}") for index in jobs}
@@ -215,7 +215,7 @@ def _child(words: Sequence[str], config_dir: str | None) -> Child:
     if take_word(overrides, "output.folder")[0]:
         raise UserError("output.folder is set for a job: name the folder of all of them with --output")
     workload = load(overrides, config_dir=config_dir)
-    kind = kind or kind_wanted(workload)
+    kind = kind or kind_to_run(workload)
     job = kind.load_job().job
     workload = checked(workload, job)
     if not workload.workflow.generate_data:  # else the job makes its data
@@ -253,8 +253,8 @@ def sections(answer: Together, _: str) -> Iterator[Table]:
     """Yield a table of each job's metrics, together with the others and alone."""
     head = columns("metric", "together", "alone", "change", "±", right=range(1, 5), whole=range(5))
     for job in answer.jobs:
-        rows = difference_rows(job.cost, catalogue_of(job.beside.figures.kind))
-        notes = [f"others ran during {job.beside.overlap_percent:.0f} % of its time"]
+        rows = difference_rows(job.changes, catalogue_of(job.together.figures.kind))
+        notes = [f"others ran during {job.together.overlap_percent:.0f} % of its time"]
         yield Table(title=f"Job {job.number}: {job.title}", columns=head, rows=rows, notes=notes)
 
 

@@ -22,7 +22,7 @@ _WHY_NO_DEVICE = {
     **dict.fromkeys(("nfs", "nfs4"), "the counters of its client are used in place of a device's"),
     "lustre": "its client counts requests, cache hits included, so it is not known what the servers delivered",
 }
-"""File system -> why no device of it is known."""
+"""File system -> why it has no block device to count."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,7 +33,7 @@ class Mount:
     file_system: str
     source: str
     number: str
-    """The device's, `major:minor`."""
+    """Of the device: `major:minor`."""
 
 
 def mounts(proc: str = "/proc") -> list[Mount]:
@@ -58,10 +58,10 @@ def mount_of(path: str, table: list[Mount]) -> Mount | None:
 
 
 def device_stack(folder: str, table: list[Mount], sys: str = "/sys") -> tuple[list[DeviceFacts], str]:
-    """Return the devices under a folder, and why there are none.
+    """Return the devices under a folder, or why there are none.
 
     A file system on md0, which is built on sda1 and sdb1: md0, sda1, sda, sdb1, sdb. `counted` is md0 alone, the device
-    that the file system is on; of an NVMe head that counts nothing, its paths.
+    that the file system is on, not those below; for an NVMe head that counts nothing, its paths are.
     """
     path = os.path.realpath(folder)
     mount = mount_of(path, table)
@@ -75,7 +75,7 @@ def device_stack(folder: str, table: list[Mount], sys: str = "/sys") -> tuple[li
     counted: set[str] = set()
     for top in tops:
         nvme_paths = [name for name in stack[top].below if stack[name].kind == "nvme path"]
-        counts = read_text(f"{sys}/class/block/{top}/stat").split()[0:5:4]  # reads and writes since the host started
+        counts = read_text(f"{sys}/class/block/{top}/stat").split()[0:5:4]  # completed reads and writes since boot
         counted.update(nvme_paths if nvme_paths and not any(map(int, counts)) else [top])
     return [replace(device, counted=device.name in counted) for device in stack.values()], ""
 

@@ -36,7 +36,7 @@ _LAST_EARLY_SHARE = 0.5  # the same for the last reading: a rate since a very re
 
 
 class Recorder:
-    """The rank's handle on the recorder process; its methods do nothing after `stop`, or if the process was lost."""
+    """The rank's handle on the recorder process, to be stopped exactly once; `mark` does nothing if that is lost."""
 
     def __init__(self, process: int, control: socket.socket, log: int) -> None:
         self._process, self._control, self._log = process, control, io.FileIO(log)

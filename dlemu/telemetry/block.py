@@ -1,7 +1,7 @@
 """Throughput, queue depth and latency of the block devices behind the dataset, from /sys/class/block/NAME/stat.
 
-Columns and formulas: https://docs.kernel.org/block/stat.html and iostats.html. Over an interval, mean queue depth is
-the growth of `time_in_queue` / elapsed time, mean read latency the growth of `read ticks` / growth of `read I/Os`.
+Columns and formulas: https://docs.kernel.org/block/stat.html and iostats.html. Of an interval, the mean queue depth is
+the growth of `time_in_queue` / elapsed time, the mean read latency the growth of `read ticks` / that of `read I/Os`.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _COLUMNS = (
     *("writes", "merged_writes", "write_sectors", "write_ms"),
     *("in_flight", "busy_ms", "weighted_ms"),
 )
-"""Columns of the stat file; `weighted_ms` is `time_in_queue`: every ms counts once per request in flight."""
+"""Columns of the stat file; `weighted_ms` is its `time_in_queue`: each ms counts once per request in flight."""
 
 
 class Probe(ProbeBase):

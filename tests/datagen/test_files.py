@@ -18,7 +18,7 @@ from datagen.inspection import inspect
 from datagen.own_folder import inspect_own_folder
 from datagen.regular import open_regular, read_regular
 from datagen.spec import DatasetSpec
-from datagen.storage.posix import _in_memory, cache_restored
+from datagen.storage.posix import _is_cached, cache_restored
 from datagen.storage.storage_base import FOLDERS, StorageSpec, open_storage, read_whole
 
 
@@ -119,7 +119,7 @@ def shard(path: Path) -> None:
 def cached_bytes_after_a_look(path: Path) -> bool:
     spec = inspect_own_folder(DatasetSpec(data_folder=str(path.parent), source="folder", format=""), FOLDERS).spec
     inspect(spec)
-    return _in_memory(str(path))
+    return _is_cached(str(path))
 
 
 def test_looking_leaves_a_cold_file_cold_and_a_cached_one_cached(tmp_path: Path) -> None:
@@ -127,13 +127,13 @@ def test_looking_leaves_a_cold_file_cold_and_a_cached_one_cached(tmp_path: Path)
     shard(path)
     assert cached_bytes_after_a_look(path), "it was just written"
     open_storage(FOLDERS).evict(str(path), write_first=True)
-    if _in_memory(str(path)):
+    if _is_cached(str(path)):
         pytest.skip(f"{path} lies on a file system whose pages can't be dropped")
     assert not cached_bytes_after_a_look(path)
     with cache_restored([str(path)]):
         path.read_bytes()
-    assert not _in_memory(str(path))
+    assert not _is_cached(str(path))
     path.read_bytes()
     with cache_restored([str(path), str(tmp_path / "gone")]):
         path.read_bytes()
-    assert _in_memory(str(path))
+    assert _is_cached(str(path))

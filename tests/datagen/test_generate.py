@@ -214,6 +214,14 @@ def test_an_interrupt_stops_every_thread_and_leaves_no_part(small: MakeSpec, mon
     assert not [name for name in names if name.endswith(".part")]
 
 
+def test_after_a_failure_no_further_file_is_opened() -> None:
+    find = Mock(side_effect=OSError("gone"))
+    with pytest.raises(OSError, match="gone"):
+        thread_pool.of_each(range(1000), find)
+    assert find.call_count <= 16
+    assert thread_pool.of_each([], find) == []
+
+
 def test_fsync_comes_before_the_name(small: MakeSpec, monkeypatch: pytest.MonkeyPatch) -> None:
     calls = Mock(fsync=Mock(wraps=os.fsync), rename=Mock(wraps=os.rename))
     monkeypatch.setattr(os, "fsync", calls.fsync)

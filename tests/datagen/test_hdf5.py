@@ -152,9 +152,9 @@ NEVER_WRITTEN = {"shape": (1, 5), "dtype": "u1"}
 @pytest.mark.parametrize(
     ("data", "samples", "words"),
     [
-        (b"", 1, "no readable HDF5 structure"),
-        (bytes(3000), 1, "no readable HDF5 structure"),
-        (of_datasets(images={"data": [[1, 2]]}), 1, "no readable HDF5 structure"),
+        (b"", 1, "no readable HDF5 metadata"),
+        (bytes(3000), 1, "no readable HDF5 metadata"),
+        (of_datasets(images={"data": [[1, 2]]}), 1, "no readable HDF5 metadata"),
         (of_datasets(records_0={"data": [[1], [2]]}), 3, "holds 2 samples, not 3"),
         (of_datasets(records_0=NEVER_WRITTEN), 1, "whose bytes are not in the file"),
         (of_datasets(records_0={**NEVER_WRITTEN, "chunks": (1, 5)}), 1, "never written"),
@@ -169,5 +169,5 @@ def test_a_file_with_other_bytes_around_its_records_is_not_taken_for_a_known_one
     data = written(Format(), made({}))
     reader = Format()
     reader.open(MemorySource(data), 1)
-    with pytest.raises(DatasetError, match="structure"), reading("file.dat"):
+    with pytest.raises(DatasetError, match="metadata"), reading("file.dat"):
         reader.open(MemorySource(bytes(8) + data[8:]), 1)

@@ -71,7 +71,7 @@ def test_records_of_other_lengths_lie_where_the_index_says(sizes: list[int], gap
     ("offsets", "sizes", "words"),
     [
         (None, None, "10 bytes are not 3 records .* no index"),
-        ([0, 3], [3, 3, 4], "index 0: the index is truncated: 3 records need 24 bytes, at offset 16"),
+        ([0, 3], [3, 3, 4], "index 0: at offset 16: the index is truncated: 3 records need 24 bytes"),
         ([0, 3, 6], [3, 3, 5], "the end of record 2 at 11, beyond the end of the file"),
         ([0, 3, 1 << 63], [3, 3, 4], "beyond the end of the file"),
     ],

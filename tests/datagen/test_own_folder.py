@@ -222,22 +222,22 @@ def test_hdf5_with_many_samples_is_read_whole_and_its_note_says_how_to_cut_it(tm
 
 
 CHOICES = """
-%.png:99 labels.npz:900 |  | png 4: %.png | files of other kinds, which are not read: .npz .1.
+%.png:99 labels.npz:900 |  | png 4: %.png | files of other kinds are skipped: .npz .1.
 %.jpg:99 %.csv |  | jpeg 4: %.jpg | .csv .4.
 %.jpg:99 %.txt a.md | format=raw | raw 4: %.jpg | .txt .4., .md .1.
 %.jpg:99 %.seg | format=raw | raw 8: %.jpg %.seg |
-%.bin:99 %.idx |  | raw 4: %.bin | not read: .idx .4.
+%.bin:99 %.idx |  | raw 4: %.bin | skipped: .idx .4.
 %.mp4:99 %.srt labels.csv:50 |  | raw 4: %.mp4 | .csv .1.
-%.h5 %.txt a/%.json |  | raw 4: %.h5 | not read: .txt .4., .json .4.
+%.h5 %.txt a/%.json |  | raw 4: %.h5 | skipped: .txt .4., .json .4.
 %.flac:99 %.seg:50 |  | raw 8: %.flac %.seg | each .flac file is read whole, as one sample
 %.tfrecord:R %.tfrecord.idx |  | tfrecord 4x3: %.tfrecord | .idx
-part-0000%:R README _SUCCESS:0 | format=tfrecord | tfrecord 4x3: part-0000% | empty files, which are not read: 1
+part-0000%:R README _SUCCESS:0 | format=tfrecord | tfrecord 4x3: part-0000% | empty files are skipped: 1
 %.json:R | format=tfrecord | tfrecord 4x3: %.json |
 %.json:600 | format=indexed_binary record_length_bytes=60 | indexed_binary 4x10: %.json |
 data.mdb:600 lock.mdb | format=mmap_indexed_binary record_length_bytes=60 | mmap_indexed_binary 1x10: data.mdb | .mdb
 %.tar.gz |  | raw 4: %.tar.gz | each .tar.gz file .* one sample: if it holds many, set dataset.format=mmap_indexed_bin
-a/train-%.bmp a/dev-%.bmp a/test-%.bmp |  | raw 4: a/train-%.bmp | files of other splits, which are not read: 8
-train2017/%.bmp val2017/%.bmp a/%.json |  | raw 4: train2017/%.bmp | not read: 4, such as val2017/0.bmp
+a/train-%.bmp a/dev-%.bmp a/test-%.bmp |  | raw 4: a/train-%.bmp | files of other splits are skipped: 8
+train2017/%.bmp val2017/%.bmp a/%.json |  | raw 4: train2017/%.bmp | skipped: 4, such as val2017/0.bmp
 train/%.bmp more/%.bmp |  | raw 8: more/%.bmp train/%.bmp | each .bmp file
 validation-%.bmp test-%.bmp |  | raw 8: test-%.bmp validation-%.bmp | each .bmp file
 train/car/%.bmp train/test/%.bmp |  | raw 8: train/car/%.bmp train/test/%.bmp | each .bmp file
@@ -374,7 +374,7 @@ def test_one_damaged_file_does_not_make_all_of_them_raw(damaged: str, tmp_path: 
     for number in range(3):
         np.savez(tmp_path / f"{number:02}.npz", x=np.zeros(99, np.uint8))
     os.truncate(tmp_path / damaged, 100)
-    with pytest.raises(DatasetError, match=rf"{damaged}: no end-of-central-directory.* move it away, or") as caught:
+    with pytest.raises(DatasetError, match=rf"{damaged}: at offset 100: no end.* move it away, or") as caught:
         inspect_own_folder(own(tmp_path), FOLDERS)
     assert "datagen" not in str(caught.value), "dlemu did not make it, and can't make it again"
     assert inspect_own_folder(own(tmp_path, format="raw"), FOLDERS).spec.format == "raw"

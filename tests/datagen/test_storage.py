@@ -145,7 +145,7 @@ def test_an_interrupted_writer_leaves_nothing_that_is_not_removed(name: str, tmp
     assert names_in(backend, str(tmp_path)) == {"whole": False}
 
 
-@pytest.mark.parametrize("name", KEEPING)
+@pytest.mark.parametrize("name", [*KEEPING, "fsspec in memory"])
 def test_folders_are_made_and_listed(name: str, tmp_path: Path) -> None:
     backend, folder = storage(name), str(tmp_path / "a" / "b")
     assert not backend.is_folder(folder)
@@ -183,7 +183,7 @@ def test_free_space_and_kind_of_memory_are_known_or_not(name: str, tmp_path: Pat
         free = backend.free_bytes(str(folder))
         assert (free is not None) == of_disk
         assert free is None or abs(free - state.f_bavail * state.f_frsize) < 0.1 * state.f_blocks * state.f_frsize
-    assert backend.memory_kind(str(tmp_path)) in ("", "memory", *posix.IN_MEMORY)
+    assert backend.memory_kind(str(tmp_path)) in ("", "memory", *posix.RAM_FILE_SYSTEMS)
 
 
 @pytest.mark.parametrize("name", ALL)
@@ -198,7 +198,7 @@ def test_only_folders_are_read_past_the_page_cache(name: str) -> None:
             open_storage(spec)
 
 
-def test_an_object_that_fsspec_can_not_send_is_an_error_of_the_system(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_fsspec_can_not_do_with_an_object_is_an_error_of_the_system(monkeypatch: pytest.MonkeyPatch) -> None:
     writer = storage("fsspec in memory").create("a")
     writer.write(b"data")
     refuse = Mock(side_effect=RuntimeError("the quota is used up"))
@@ -207,8 +207,12 @@ def test_an_object_that_fsspec_can_not_send_is_an_error_of_the_system(monkeypatc
         writer.commit()
     assert caught.value.errno == errno.EIO
     monkeypatch.setattr(fsspec, "MAX_FILE_BYTES", 5)
-    with pytest.raises(UserError, match=r"/a exceeds 0 GiB, the most .*wanted smaller files"):
+    with pytest.raises(UserError, match=r"/a exceeds 0 GiB, the limit .*wanted smaller files"):
         writer.write(b"more")
+    unknown = Mock(return_value={"type": "file", "size": None})
+    monkeypatch.setattr("fsspec.implementations.memory.MemoryFileSystem.info", unknown)
+    with pytest.raises(OSError, match="does not state the size"):
+        storage("fsspec in memory").open("a")
 
 
 @pytest.mark.parametrize("name", ["memory", "posix"])

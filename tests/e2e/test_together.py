@@ -52,14 +52,14 @@ def measured(metric: Metric, value: float, half: float | None) -> MeasuredJob:
 def answer_of(jobs: list[tuple[Metric, float, float, float | None]]) -> Together:
     """Return an answer of jobs with a metric alone and together, and its half width."""
     alone = [{n: measured(of, value, half)} for n, (of, value, _, half) in enumerate(jobs)]
-    beside = {n: measured(of, value, half) for n, (of, _, value, half) in enumerate(jobs)}
+    together = {n: measured(of, value, half) for n, (of, _, value, half) in enumerate(jobs)}
     question = RunsQuestion(overrides=("train",) * len(jobs), settings_digest="")
-    turns = (*alone, beside)
+    turns = (*alone, together)
     answer = Together(complete=True, question=question, turns=turns)
     return replace(answer, verdict=verdict_of(answer))
 
 
-NONE_TOLD = "no job lost anything that can be told"
+NO_LOSS = "no job lost measurably"
 
 
 @pytest.mark.parametrize(
@@ -71,9 +71,9 @@ NONE_TOLD = "no job lost anything that can be told"
         ([(RATE, 100, 50, 80.0), (RATE, 100, 90, 1.0)], "lost most: job 2, "),
         ([(RATE, 100, 130, 2.0), (RATE, 100, 96, 1.0), (TIME, 100, 80, 1.0)], "lost most: job 2, "),
         ([(WRITING, 10, 20, None), (RATE, 100, 90, 1.0)], "lost most: job 2, "),
-        ([(WRITING, 10, 20, None), (RATE, 100, 99.6, 8.0)], f"{NONE_TOLD}: too few repetitions"),
-        ([(RATE, 100, 99.9, None), (RATE, 100, 100, None)], f"{NONE_TOLD}: too few repetitions"),
-        ([(RATE, 100, 97, 8.0), (TIME, 100, 103, 9.0)], NONE_TOLD),
+        ([(WRITING, 10, 20, None), (RATE, 100, 99.6, 8.0)], f"{NO_LOSS}: too few repetitions"),
+        ([(RATE, 100, 99.9, None), (RATE, 100, 100, None)], f"{NO_LOSS}: too few repetitions"),
+        ([(RATE, 100, 97, 8.0), (TIME, 100, 103, 9.0)], NO_LOSS),
     ],
 )
 def test_the_headline_is_the_job_that_lost_most_beyond_the_uncertainty(
@@ -86,7 +86,7 @@ def test_the_headline_is_the_job_that_lost_most_beyond_the_uncertainty(
     costs = [line.value for line in lines[1:]]
     assert [line.label for line in lines[1:]] == [f"job {number}" for number in range(1, len(jobs) + 1)]
     for one, said, section in zip(answer.jobs, costs, sections(answer, "x"), strict=True):
-        (cost,) = one.cost.values()
+        (cost,) = one.changes.values()
         assert ("no significant difference" in said) == (cost.distinct is False)
         shown = io.StringIO()
         print_table(section, Console(file=shown, width=200))
@@ -117,9 +117,9 @@ def test_training_and_checkpoints_run_alone_then_beside_each_other(dataset: Path
     assert answer is not None
     assert [one.command for one in answer.jobs] == ["train", "checkpoint"]
     for one in answer.jobs:
-        assert one.cost
-        assert 0 <= one.beside.overlap_percent <= 100
-        for run in (one.alone, one.beside):
+        assert one.changes
+        assert 0 <= one.together.overlap_percent <= 100
+        for run in (one.alone, one.together):
             summary = json.loads((folder / run.folder / "summary.json").read_text())
             assert summary["kind"] == run.figures.kind
     run_dlemu("together", *jobs, "--output", str(folder)).assert_ended(2, "set --output to a new folder")

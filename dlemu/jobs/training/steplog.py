@@ -40,8 +40,8 @@ STEP_COLUMNS = {
     "got_ns": "the host had the batch",
     "slept_ns": "the host woke after the computation",
     "met_ns": "the host left the all-reduce of all ranks",
-    # The batch's trace: how it came about
     "ready_ns": "the batch was in the trainer's hands",
+    # The batch's trace: how it came about
     "started_ns": "a worker began to fetch the batch",
     "finished_ns": "a worker had the batch complete",
     "read_ns": "time spent opening and reading files",
@@ -80,7 +80,7 @@ class StepRecord(NamedTuple):
 
 STEP_DTYPE = np.dtype([(name, np.int64) for name in STEP_COLUMNS])
 _ROW, _STEP = struct.Struct(f"={len(STEP_COLUMNS)}q"), struct.Struct("=q")
-"""Packing a row with `struct` takes a third of the time of assigning it to a NumPy array."""
+"""A row, and one value: packing takes a third of the time of an assignment to a NumPy array."""
 _STEP_OFFSET = _STEP.size * list(STEP_COLUMNS).index("step")
 
 StepRows = NDArray[np.void]
@@ -89,7 +89,7 @@ StepRows = NDArray[np.void]
 TRAINING, EVALUATION = 0, 1
 """Values of the column `phase`."""
 _RELEASE_ROWS = 4096
-"""The memory of full pages is released each time so many rows were added."""
+"""Each time this many rows were added, the memory of full pages is released."""
 
 
 class StepLog:
@@ -109,7 +109,7 @@ class StepLog:
         """Add a row. Its `step` is stored last, so that a row cut off by a kill stays marked as unused."""
         rank, phase, epoch, block, step, *times = record
         offset = self._used * STEP_DTYPE.itemsize
-        _ROW.pack_into(self._memory, offset, rank, phase, epoch, block, 0, *times, *trace[2:])
+        _ROW.pack_into(self._memory, offset, rank, phase, epoch, block, 0, *times, *trace[2:])  # no slot, no places
         _STEP.pack_into(self._memory, offset + _STEP_OFFSET, step)
         self._used += 1
         if self._in_file and self._used % _RELEASE_ROWS == 0:
@@ -161,10 +161,10 @@ def write_steps(folder: str, rows: Rows) -> None:
     if not len(rows):
         return
     table = rows_table(rows, STEP_COLUMNS)
-    # Differences of a rank's consecutive timestamps are small. Beside pyarrow's default, which tries a dictionary of
-    # values that hardly repeat, this takes a third of the CPU to write and to read, and a quarter less space.
-    how = {"compression": "zstd", "use_dictionary": False, "column_encoding": "DELTA_BINARY_PACKED"}
-    write_file(folder, STEPS, lambda out: pq.write_table(table, out, **how), advice=ADVICE)
+    # Consecutive timestamps of a rank differ little. Compared with pyarrow's default, which tries a dictionary though
+    # values hardly repeat, this takes a third of the CPU to write and to read, and a quarter less space.
+    options = {"compression": "zstd", "use_dictionary": False, "column_encoding": "DELTA_BINARY_PACKED"}
+    write_file(folder, STEPS, lambda out: pq.write_table(table, out, **options), advice=ADVICE)
 
 
 def read_steps(folder: str) -> Rows:

@@ -105,7 +105,7 @@ def difference_rows(differences: Mapping[str, Difference], metrics: Iterable[Met
         if (both := differences.get(metric.name)) is None:
             continue
         a, b, percent, width = both.a, both.b, both.difference_percent, both.half_width_percent
-        change = "-" if percent is None else "can't be told" if both.distinct is False else f"{percent:+.1f} %"
+        change = "-" if percent is None else "not significant" if both.distinct is False else f"{percent:+.1f} %"
         if metric.unit == "%" and change.endswith("%"):  # percentage points: a share of a share tells nobody anything
             change, width = f"{a.mean - b.mean:+.1f} points", None
             if a.half_width is not None and b.half_width is not None:

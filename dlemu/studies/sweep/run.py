@@ -12,7 +12,7 @@ from datagen.errors import DlemuError, UserError
 from datagen.withheld import without_secrets
 from dlemu.config import digest, load
 from dlemu.config.overrides import Point, check_points, named, override, points, take_word
-from dlemu.results.kinds import kind_requested, kind_wanted, read_figures
+from dlemu.results.kinds import kind_needed, kind_to_run, read_figures
 from dlemu.runner.child_run import run_train
 from dlemu.runner.events import ignore
 from dlemu.runner.job import checked
@@ -58,7 +58,7 @@ def _children(all_points: Sequence[Point], config_dir: str | None) -> list[Child
     for point in all_points:
         try:
             workload = load(point.words, config_dir=config_dir)
-            kind = kind_requested(workload)
+            kind = kind_needed(workload)
             job = kind.load_job().job
             looks.setdefault(kind.name, job.look_at_points())(checked(workload, job))
         except UserError as error:
@@ -100,7 +100,7 @@ def find_bracket(overrides: Sequence[str], *, config_dir: str | None, on_event: 
     launcher, words = take_launcher("size", overrides)
     folder, words = take_word(words, "output.folder")
     workload = load(words, config_dir=config_dir)
-    kind = kind_wanted(workload)
+    kind = kind_to_run(workload)
     checked(workload, kind.load_job().job)
     section, _, name = kind.scaled_by.partition(".")
     first = float(str(workload.kinds[section][name]))

@@ -1,8 +1,8 @@
-"""Fingerprints of measurements, to find copied ones: two independent measurements never have the same fingerprint.
+"""Fingerprints of measurements, to find copied ones: those of independent measurements practically never agree.
 
-A fingerprint has the sums of a rank's step times, or the figures of a run. Unlike hashes, sums also recognise a copy
-whose last digits were changed, or whose steps were shuffled. Its sketch, of the order of the steps by their waits, also
-recognises a copy whose times were scaled, or to which noise was added.
+A fingerprint has sums of a rank's step times, or the figures of a run. Unlike hashes, sums also recognise a copy with
+changed last digits or shuffled steps. The sketch, made from the order of the steps by their waits, also recognises a
+copy with scaled times or added noise.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from dlemu.contrib.mlperf.rules.known import Severity
 _MAX_COPY_DIFFERENCE = 1e-8  # relative: sums of hundreds of independently measured times differ by more
 _DECIMALS = 6  # a measured number has more decimals
 STAMP_DECIMALS = 3  # a number derived from time stamps in microseconds has more decimals
-_MIN_MEASURED = 3  # A list with fewer different values, or fewer values with more decimals, was not measured.
+_MIN_MEASURED = 3  # with fewer different values, or fewer values with more decimals, a list was not measured
 
-_MIN_STEPS = 100  # An epoch with fewer steps has no sketch.
+_MIN_STEPS = 100  # an epoch with fewer steps has no sketch
 _PROJECTIONS = 64  # numbers of a sketch
-_MOST_COMPARED = 2_000  # Only the first sketches are compared with each other: a larger matrix takes too much memory.
+_MOST_COMPARED = 2_000  # only the first sketches are compared: a larger matrix takes too much memory
 _MIN_UNEQUAL = 0.9  # share of the waits that must be of different lengths: equal waits have no order
 _WARNING_COSINE = 0.97
 _ERROR_COSINE = 0.9995
@@ -37,13 +37,13 @@ class Fingerprint:
     """Fingerprint of one measurement."""
 
     where: str
-    sums: tuple[float, ...]
-    sketch: tuple[float, ...] = ()  # See `_sketch`; empty for fewer steps than `_MIN_STEPS`.
+    values: tuple[float, ...]
+    sketch: tuple[float, ...] = ()  # see `_sketch`
     epoch: int = 0
 
 
 def step_fingerprints(logs: Logs) -> tuple[Fingerprint, ...]:
-    """Return a fingerprint of each epoch of each rank that kept its steps."""
+    """Return a fingerprint of each epoch of each rank whose steps are logged."""
     fingerprints = []
     for rank, blocks in logs.arrays.items():
         for epoch in sorted({epoch for epoch, _ in blocks}):
@@ -57,17 +57,17 @@ def step_fingerprints(logs: Logs) -> tuple[Fingerprint, ...]:
 
 
 def _sketch(load: Seconds) -> tuple[float, ...]:
-    """Sort the steps by their waits, project their places in that order on random signs, and scale to length 1."""
+    """Project the steps' ranks by wait on random signs, scaled to length 1; comparable only for equally many steps."""
     if len(load) < _MIN_STEPS or len(np.unique(load)) < _MIN_UNEQUAL * len(load):
         return ()
-    places = np.argsort(np.argsort(load[1:])).astype(np.float64)  # The first step also waits for the loader's start.
-    signs = np.random.default_rng(0).choice([-1.0, 1.0], size=(_PROJECTIONS, len(places)))
-    projected = signs @ (places - places.mean())
+    wait_ranks = np.argsort(np.argsort(load[1:])).astype(np.float64)  # the first step also waits for the loader's start
+    signs = np.random.default_rng(0).choice([-1.0, 1.0], size=(_PROJECTIONS, len(wait_ranks)))
+    projected = signs @ (wait_ranks - wait_ranks.mean())
     return tuple((projected / np.linalg.norm(projected)).tolist())
 
 
 def alike_pairs(fingerprints: Sequence[Fingerprint]) -> Iterator[tuple[Fingerprint, Fingerprint, Severity]]:
-    """Yield pairs of sketches with nearly the same order: `error` above _ERROR_COSINE, else `warning`."""
+    """Yield pairs of epochs with similar sketches, of the first `_MOST_COMPARED`; `error` above `_ERROR_COSINE`."""
     sketched = [fingerprint for fingerprint in fingerprints if fingerprint.sketch][:_MOST_COMPARED]
     if sketched:
         sketches = np.array([fingerprint.sketch for fingerprint in sketched])
@@ -79,19 +79,19 @@ def alike_pairs(fingerprints: Sequence[Fingerprint]) -> Iterator[tuple[Fingerpri
 
 def figure_fingerprints(where: str, figures: Iterable[float], decimals: int = _DECIMALS) -> tuple[Fingerprint, ...]:
     """Return a fingerprint of figures measured together; none if fewer than 3 have more decimals than `decimals`."""
-    sums = tuple(figures)
-    measured = sum(round(figure, decimals) != figure for figure in sums)
-    return (Fingerprint(where, sums),) if measured >= _MIN_MEASURED else ()
+    values = tuple(figures)
+    measured = sum(round(value, decimals) != value for value in values)
+    return (Fingerprint(where, values),) if measured >= _MIN_MEASURED else ()
 
 
 def copied_pairs(fingerprints: Iterable[Fingerprint]) -> Iterator[tuple[Fingerprint, Fingerprint]]:
     """Yield pairs of fingerprints of the same measurement."""
-    ordered = sorted(fingerprints, key=lambda fingerprint: (len(fingerprint.sums), fingerprint.sums))
+    ordered = sorted(fingerprints, key=lambda fingerprint: (len(fingerprint.values), fingerprint.values))
     for index, first in enumerate(ordered):
         for second in ordered[index + 1 :]:
-            if len(first.sums) != len(second.sums) or not _same(first.sums[0], second.sums[0]):
-                break
-            if all(map(_same, first.sums, second.sums)):
+            if len(first.values) != len(second.values) or not _same(first.values[0], second.values[0]):
+                break  # they are sorted: no later one matches
+            if all(map(_same, first.values, second.values)):
                 yield first, second
 
 
