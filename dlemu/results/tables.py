@@ -63,8 +63,7 @@ def rows_table(rows: NDArray[np.void] | StepTable, meanings: Mapping[str, str]) 
 
 def read_rows(folder: str, name: str, dtype: np.dtype[np.void]) -> NDArray[np.void]:
     """Return the rows of a table; raises UserError for one that is missing or damaged."""
-    table = read_table(folder, name)
-    path = os.path.join(folder, name)
+    path, table = os.path.join(folder, name), read_table(folder, name)
     if table is None:
         raise UserError(f"{path} is missing: the run's metrics can't be computed; copy the folder again")
     rows = np.zeros(table.num_rows, dtype)
@@ -75,8 +74,7 @@ def read_rows(folder: str, name: str, dtype: np.dtype[np.void]) -> NDArray[np.vo
 
 def whole_numbers(path: str, table: pa.Table, name: str) -> NDArray[np.int64]:
     """Return a column of the table in a file; raises UserError unless there is one such column, of whole numbers."""
-    is_unique = table.column_names.count(name) == 1
-    if not is_unique or not pa.types.is_integer(table[name].type) or table[name].null_count:
+    if table.column_names.count(name) != 1 or not pa.types.is_integer(table[name].type) or table[name].null_count:
         raise UserError(f"{path} is damaged: wanted a column {name} of whole numbers")
     values: NDArray[np.int64] = table[name].to_numpy().astype(np.int64, copy=False)
     return values
