@@ -50,7 +50,7 @@ _WHOLE = (signal.SIGINT, signal.SIGTERM, signal.SIGKILL)
 """What a terminal, a batch system or a container's end sends to all processes at once."""
 _ENDED = {130, 137, 139, 143, -signal.SIGINT, -signal.SIGTERM, -signal.SIGKILL, -signal.SIGSEGV}
 """Of a command that a signal ended, or one of whose processes; mpirun has statuses of its own."""
-_OF_MPIRUN = "BAD TERMINATION", "[mpiexec@"
+_MESSAGES = "dlemu: ", "Aborted", "failed: ", "the job ended ", "BAD TERMINATION", "[mpiexec@"
 _JOB = "/tests/job.py"
 """A training that is recorded."""
 
@@ -273,9 +273,9 @@ def endings_of(seed: int, cases: range, folder: Path, only: Sequence[str] = ()) 
 
 
 def _wrong_words(ending: Ending, status: int, said: str) -> Iterator[str]:
-    if status not in _ENDED | {0, 1, 2, 3} and ending.command != "mpirun":
+    if status not in _ENDED | {*COMPLETED, 2, 3} and ending.command != "mpirun":
         yield f"status {status}"
-    if status > 1 and not any(word in said for word in ("dlemu: ", "Aborted", "failed: ", *_OF_MPIRUN)):
+    if status > 1 and status not in COMPLETED and not any(word in said for word in _MESSAGES):
         yield "no message"
 
 
