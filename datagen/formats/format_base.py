@@ -385,7 +385,7 @@ class RecordFile:
 
     def extent(self, record: memoryview, offset: int, verify: bool) -> tuple[int, int]:
         """Return start and bytes of the sample in a record at `offset` of the file; override this, or `samples`."""
-        raise NotImplementedError
+        raise NotImplementedError  # no default: a forgotten framing would be read as data
 
     def largest_bytes(self) -> int:
         """Return the bytes of the largest record, from the file or its index."""
