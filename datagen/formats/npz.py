@@ -24,11 +24,32 @@ from datagen.formats._source import BufferedFile
 from datagen.spec import DatasetSpec
 from datagen.storage.storage_base import Writer
 
+_LOCAL = struct.Struct("<4sHHHHHLLLHH")  # local header of a member (APPNOTE 4.3.7)
+_LOCAL_ZIP64 = struct.Struct("<HHQQ")  # its zip64 field
+_ENTRY = struct.Struct("<4sHHHHHHLLLHHHHHLL")  # entry of the central directory (4.3.12)
+_END64 = struct.Struct("<4sQHHLLQQQQ")  # zip64 end-of-central-directory record (4.3.14)
+_END64_LOCATOR = struct.Struct("<4sLQL")  # where that record is (4.3.15)
+_END = struct.Struct("<4sHHHHLLH")  # end-of-central-directory record, without a comment (4.3.16)
+NAME_BYTES = len("x.npy")
+LOCAL_BYTES = _LOCAL.size + NAME_BYTES + _LOCAL_ZIP64.size
+STORED, DEFLATED = 0, 8  # compression methods (4.4.5)
+ZIP64_LIMIT = (1 << 31) - 1  # zipfile stores larger sizes and offsets as 64-bit numbers in the central directory
+DATE_1980 = 1 << 5 | 1  # MS-DOS date 1980-01-01, so that a file's bytes do not depend on when it was made
+ZIP64_VERSION = 45  # version of the zip format that introduced 64-bit sizes
+UNIX = 3  # "version made by" a Unix system, as Python's zipfile writes it (4.4.2)
+FILE_MODE = 0o600  # mode of an extracted member
+
+INFLATE_BYTES = 1 << 20  # bytes decompressed at a time
+MAX_INFLATION = 1032  # maximum compression ratio of deflate (zlib's technical notes)
+MAX_LABEL_BYTES = 4096  # a member of at most this size is a label and is not read, as DLIO does not read `y`
+NUMPY_READ_BYTES = 1 << 18  # np.load reads a member in pieces of this size (`BUFFER_SIZE` in numpy/lib/_format_impl.py)
+ZIPFILE_MIN_READ_BYTES = 4096  # minimum that Python's zipfile reads of a member (`ZipExtFile.MIN_READ_SIZE`)
+_DAMAGED = cast("type[Exception]", isal_zlib.error)  # the library's type stub calls the class an instance
+
 
 class Format(base.FormatBase):
     compressions = ("none", "zip")
     transfer_bytes = 256 << 10
-    _arrays = npy.Format()  # of a member
 
     def file_bytes(self, spec: DatasetSpec, shapes: base.Sizes) -> base.Sizes | None:
         if spec.compression == "zip":
@@ -38,11 +59,11 @@ class Format(base.FormatBase):
         y_bytes = len(npy.array_header("<i8", (samples,))) + 8 * samples
         y_start = LOCAL_BYTES + x_bytes
         directory_start = y_start + LOCAL_BYTES + y_bytes
-        # Booleans per file, as 0 or 1: 64-bit fields of a large x, and of a distant y
+        # 64-bit sizes of a large x, and the 64-bit offset of a distant y; the comparisons yield 0 or 1 for each file
         zip64_bytes = 20 * (x_bytes > ZIP64_LIMIT) + 12 * (y_start > ZIP64_LIMIT)
         end64_bytes = (_END64.size + _END64_LOCATOR.size) * (directory_start > ZIP64_LIMIT)
         entries_bytes = 2 * (_ENTRY.size + NAME_BYTES)
-        return cast("base.Sizes", directory_start + entries_bytes + zip64_bytes + end64_bytes + END_BYTES)
+        return cast("base.Sizes", directory_start + entries_bytes + zip64_bytes + end64_bytes + _END.size)
 
     def write(self, job: base.FileJob, writer: Writer, buffer: AlignedBuffer) -> None:
         samples = job.spec.num_samples_per_file
@@ -50,34 +71,34 @@ class Format(base.FormatBase):
         records: Iterable[bytes | memoryview] = itertools.chain([npy.header(job)], job.payload(buffer))
         labels = [npy.array_header("<i8", (samples,)), bytes(8 * samples)]
         entries = [_write_member(writer, "x.npy", level, records), _write_member(writer, "y.npy", level, labels)]
-        writer.write(_directory(entries, writer.position))
+        writer.write(_encode_directory(entries, writer.position))
 
     def parse(self, data: memoryview, samples: int, scratch: base.Scratch) -> npy.ArrayFile:
         """Parse the archive; samples are copied only if they are compressed or interleaved."""
-        entry = _members_to_read(_entries(data, *_find_directory(data)), samples)[0]
-        member, start = _packed_member(data, entry)
+        entry = _members_to_read(_entries(data, _find_directory(data)), samples)[0]
+        member, offset = _stored_data(data, entry)
         if entry.method != STORED:
-            member = _inflate(member, scratch(entry.plain_bytes), start, entry.crc)
+            member = _inflate(member, scratch(entry.plain_bytes), offset, entry.crc)
         try:
-            return self._arrays.parse(member, samples, scratch)
+            return npy.Format().parse(member, samples, scratch)
         except base.DamagedError as error:
-            raise base.DamagedError(str(error), entry.start) from error
+            raise base.DamagedError(str(error), entry.header_offset) from error
 
     def read_matched(self, file: BufferedFile, samples: int) -> None:
         """Read as np.load does: Python's zipfile on a buffered file, arrays in pieces."""
         file.read(len(npy.MAGIC))
         # The directory, as in zipfile.ZipFile (`_EndRecData`, `_RealGetContents`)
-        file.seek_from_end(END_BYTES)
+        file.seek_from_end(_END.size)
         file.read_all()
-        file.seek_from_end(END_BYTES + _END64_LOCATOR.size)
+        file.seek_from_end(_END.size + _END64_LOCATOR.size)
         if bytes(file.read(_END64_LOCATOR.size)[:4]) == b"PK\x06\x07":
-            file.seek_from_end(END_BYTES + _END64_LOCATOR.size + _END64.size)
+            file.seek_from_end(_END.size + _END64_LOCATOR.size + _END64.size)
             file.read(_END64.size)
-        position, count, size = _find_directory(file.image)
-        file.seek(position)
-        file.read(size)
-        members = _members_to_read(_entries(file.image, position, count, size), samples)
-        for entry in sorted(members, key=lambda entry: entry.start):
+        directory = _find_directory(file.image)
+        file.seek(directory.offset)
+        file.read(directory.size_bytes)
+        members = _members_to_read(_entries(file.image, directory), samples)
+        for entry in sorted(members, key=lambda entry: entry.header_offset):
             _read_by_zipfile(file, entry)
 
     def load(self, path: str, index: int, samples: int) -> base.Sample:
@@ -87,67 +108,9 @@ class Format(base.FormatBase):
                 for info in archive.zip.infolist()
             ]
             members = _members_to_read(entries, samples)
-            arrays = {entry.name: archive[entry.name] for entry in sorted(members, key=lambda entry: entry.start)}
+            in_file_order = sorted(members, key=lambda entry: entry.header_offset)
+            arrays = {entry.name: archive[entry.name] for entry in in_file_order}
             return npy.sample_of(arrays[members[0].name], index, samples)
-
-
-NUMPY_READ_BYTES = 1 << 18  # np.load reads a member in pieces of this size (`BUFFER_SIZE` in numpy/lib/_format_impl.py)
-MAX_LABEL_BYTES = 4096  # maximum size of a member that is taken for a label and not read, as DLIO does not read `y`
-ZIPFILE_MIN_READ_BYTES = 4096  # minimum that Python's zipfile reads of a member (`ZipExtFile.MIN_READ_SIZE`)
-
-
-def _read_by_zipfile(file: BufferedFile, entry: Entry) -> None:
-    """Read a member by the calls of np.load (`read_array`) and zipfile (`ZipExtFile.read`).
-
-    np.load requests decompressed pieces: the header, then items of 256 KiB. For each, zipfile reads as many compressed
-    bytes as are missing of the piece, at least 4096, and keeps what it decompresses beyond the piece. How much a piece
-    is compressed is unknown before it is decompressed, so the member's mean ratio is assumed.
-    """
-    file.seek(entry.start)
-    file.read(sum(_LOCAL.unpack(file.read(_LOCAL.size))[-2:]))
-    packed, _ = _packed_member(file.image, entry)
-    header_bytes = 2 * npy.ALIGNMENT - npy.PREFIX_BYTES  # the usual size
-    if entry.method == STORED:
-        header_bytes = npy.header_bytes(packed[: npy.PREFIX_BYTES])
-    items = range(npy.PREFIX_BYTES + header_bytes, entry.plain_bytes, NUMPY_READ_BYTES)
-    pieces = [npy.PREFIX_BYTES, header_bytes, *(min(NUMPY_READ_BYTES, entry.plain_bytes - start) for start in items)]
-    unread_bytes, ratio = len(packed), entry.plain_bytes / max(1, len(packed))
-    packed_ahead = plain_ahead = 0.0  # bytes read but not decompressed, and decompressed but not requested
-    for size in pieces:
-        missing = size - plain_ahead
-        plain_ahead = max(0.0, -missing)
-        while missing > 0 and (unread_bytes or packed_ahead >= 1):
-            if unread_bytes and missing > packed_ahead:
-                read_bytes = min(max(round(missing - packed_ahead), ZIPFILE_MIN_READ_BYTES), unread_bytes)
-                file.read(read_bytes)
-                unread_bytes -= read_bytes
-                packed_ahead += read_bytes
-            plain_bytes = min(packed_ahead * ratio, max(missing, ZIPFILE_MIN_READ_BYTES))
-            packed_ahead -= plain_bytes / ratio
-            plain_ahead = max(0.0, plain_bytes - missing)
-            missing -= plain_bytes
-    file.read(unread_bytes)
-
-
-STORED, DEFLATED = 0, 8  # compression methods (APPNOTE 4.4.5)
-ZIP64_LIMIT = (1 << 31) - 1  # zipfile stores larger sizes and offsets as 64-bit numbers in the central directory
-DATE_1980 = 1 << 5 | 1  # MS-DOS date 1980-01-01, so that a file's bytes do not depend on when it was made
-ZIP64_VERSION = 45  # version of the zip format that introduced 64-bit sizes
-UNIX = 3  # "version made by" a Unix system, as Python's zipfile writes it (APPNOTE 4.4.2)
-FILE_MODE = 0o600  # mode of an extracted member
-END_BYTES = 22  # the end-of-central-directory record, without a comment (APPNOTE 4.3.16)
-
-_DAMAGED = cast("type[Exception]", isal_zlib.error)  # the library's type stub calls the class an instance
-_LOCAL = struct.Struct("<4sHHHHHLLLHH")
-_LOCAL_ZIP64 = struct.Struct("<HHQQ")
-_ENTRY = struct.Struct("<4sHHHHHHLLLHHHHHLL")
-_END = struct.Struct("<4sHHHHLLH")
-_END64_LOCATOR = struct.Struct("<4sLQL")
-_END64 = struct.Struct("<4sQHHLLQQQQ")
-NAME_BYTES = len("x.npy")
-LOCAL_BYTES = _LOCAL.size + NAME_BYTES + _LOCAL_ZIP64.size
-INFLATE_BYTES = 1 << 20  # bytes decompressed at a time
-MAX_INFLATION = 1032  # maximum compression ratio of deflate (zlib's technical notes)
 
 
 class Entry(NamedTuple):
@@ -156,9 +119,17 @@ class Entry(NamedTuple):
     name: str
     method: int
     crc: int
-    packed_bytes: int
-    plain_bytes: int
-    start: int  # offset of the member's local header
+    packed_bytes: int  # compressed
+    plain_bytes: int  # uncompressed
+    header_offset: int  # of the member's local header
+
+
+class Directory(NamedTuple):
+    """Where the central directory is in the file, and how many members it lists."""
+
+    offset: int
+    size_bytes: int
+    members: int
 
 
 def _write_member(writer: Writer, name: str, level: int, pieces: Iterable[bytes | memoryview]) -> Entry:
@@ -176,32 +147,83 @@ def _write_member(writer: Writer, name: str, level: int, pieces: Iterable[bytes 
     if deflate:
         writer.write(deflate.flush())
     method, packed_bytes = DEFLATED if deflate else STORED, writer.position - start - LOCAL_BYTES
-    tail = crc, 0xFFFFFFFF, 0xFFFFFFFF, len(name), _LOCAL_ZIP64.size
-    header = _LOCAL.pack(b"PK\x03\x04", ZIP64_VERSION, 0, method, 0, DATE_1980, *tail) + name.encode()
+    sizes = crc, 0xFFFFFFFF, 0xFFFFFFFF, len(name), _LOCAL_ZIP64.size
+    header = _LOCAL.pack(b"PK\x03\x04", ZIP64_VERSION, 0, method, 0, DATE_1980, *sizes) + name.encode()
     writer.write_at(header + _LOCAL_ZIP64.pack(1, 16, plain_bytes, packed_bytes), start)
     return Entry(name, method, crc, packed_bytes, plain_bytes, start)
 
 
-def _packed_member(data: memoryview, entry: Entry) -> tuple[memoryview, int]:
-    """Return a member's bytes as stored in the file, and their offset."""
-    signature, *_, name_bytes, extra_bytes = _LOCAL.unpack_from(data, entry.start)
-    if signature != b"PK\x03\x04":
-        raise base.DamagedError("no member where the directory points", entry.start)
-    if entry.method not in (STORED, DEFLATED):
-        raise base.DamagedError(f"member {entry.name}: NumPy knows no compression method {entry.method}", entry.start)
-    start = entry.start + _LOCAL.size + name_bytes + extra_bytes
-    member = data[start : start + entry.packed_bytes]
-    if len(member) != entry.packed_bytes:
-        raise base.DamagedError(f"member {entry.name} ends beyond the end of the file", entry.start)
-    if entry.method == STORED and entry.plain_bytes != entry.packed_bytes:
-        raise base.DamagedError(f"member {entry.name} is stored, yet its two sizes differ", entry.start)
-    if entry.plain_bytes > MAX_INFLATION * (entry.packed_bytes + 1):
-        raise base.DamagedError(f"member {entry.name} can't hold the {entry.plain_bytes} bytes stated", entry.start)
-    return member, start
+def _encode_directory(entries: list[Entry], offset: int) -> bytes:
+    """Return the central directory at `offset` of the file, and the records after it, as zipfile writes them."""
+    version, data = ZIP64_VERSION, b""
+    for name, method, crc, packed, plain, header_offset in entries:
+        wide: list[int] = []  # numbers above the limit, which move to a zip64 field
+        if max(plain, packed) > ZIP64_LIMIT:
+            wide += [plain, packed]
+            plain = packed = 0xFFFFFFFF
+        if header_offset > ZIP64_LIMIT:
+            wide.append(header_offset)
+            header_offset = 0xFFFFFFFF
+        extra = struct.pack(f"<HH{len(wide)}Q", 1, 8 * len(wide), *wide) if wide else b""
+        versions_and_method = UNIX << 8 | version, version, 0, method, 0, DATE_1980
+        sizes = crc, packed, plain, len(name), len(extra), 0, 0, 0, FILE_MODE << 16, header_offset
+        data += _ENTRY.pack(b"PK\x01\x02", *versions_and_method, *sizes) + name.encode() + extra
+    count, size = len(entries), len(data)
+    if offset > ZIP64_LIMIT:
+        data += _END64.pack(b"PK\x06\x06", _END64.size - 12, version, version, 0, 0, count, count, size, offset)
+        data += _END64_LOCATOR.pack(b"PK\x06\x07", 0, offset + size, 1)
+    return data + _END.pack(b"PK\x05\x06", 0, 0, count, count, size, min(offset, 0xFFFFFFFF), 0)
+
+
+def _find_directory(data: memoryview) -> Directory:
+    """Find the central directory by the record at the end of the file. Raises DamagedError."""
+    end = len(data) - _END.size
+    if end < 0 or bytes(data[end : end + 4]) != b"PK\x05\x06":
+        reason = "the file is truncated, not .npz, or ends in a comment, as NumPy writes none"
+        raise base.DamagedError(f"no end-of-central-directory record: {reason}", len(data))
+    *_, count, size, offset, _ = _END.unpack_from(data, end)
+    if offset == 0xFFFFFFFF or size == 0xFFFFFFFF or count == 0xFFFF:
+        end = _END64_LOCATOR.unpack_from(data, end - _END64_LOCATOR.size)[2]
+        signature, *_, count, size, offset = _END64.unpack_from(data, end)
+        if signature != b"PK\x06\x06":
+            raise base.DamagedError("the zip64 end-of-central-directory record is missing", end)
+    if offset + size != end:
+        raise base.DamagedError("the zip directory does not end where the end record says", end)
+    return Directory(offset, size, count)
+
+
+def _entries(data: memoryview, directory: Directory) -> Iterator[Entry]:
+    """Yield the members that the central directory lists. Raises DamagedError."""
+    position = directory.offset
+    stop = position + directory.size_bytes
+    for _ in range(directory.members):
+        signature, _, _, _, method, _, _, crc, *sizes, _, _, _, header_offset = _ENTRY.unpack_from(data, position)
+        if signature != b"PK\x01\x02" or position >= stop:
+            raise base.DamagedError("the zip directory is damaged", position)
+        packed, plain, name_bytes, extra_bytes, comment_bytes = sizes
+        name_start = position + _ENTRY.size
+        extra_start = name_start + name_bytes
+        extra = data[extra_start : extra_start + extra_bytes]
+        plain, packed, header_offset = _zip64_values([plain, packed, header_offset], extra)
+        name = bytes(data[name_start:extra_start]).decode(errors="replace")
+        yield Entry(name, method, crc, packed, plain, header_offset)
+        position = extra_start + extra_bytes + comment_bytes
+
+
+def _zip64_values(values: list[int], extra: memoryview) -> list[int]:
+    """Replace each value of 0xFFFFFFFF by the next 64-bit value of the zip64 field (id 1)."""
+    position = 0
+    while position + 4 <= len(extra):
+        field_id, size = struct.unpack_from("<HH", extra, position)
+        if field_id == 1:
+            wide_values = iter(struct.unpack_from(f"<{size // 8}Q", extra, position + 4))
+            return [next(wide_values, value) if value == 0xFFFFFFFF else value for value in values]
+        position += 4 + size
+    return values
 
 
 def _members_to_read(entries: Iterable[Entry], samples: int) -> list[Entry]:
-    """Return the members to be read, first the one that holds the samples: `x` in DLIO's datasets.
+    """Return the members to read; the first one holds the samples: `x` in DLIO's datasets.
 
     An archive of one sample may be the user's own, such as volume.npy (9 MB), mask.npy (1 MB) and id.npy (136 B): all
     arrays but labels are read (volume and mask), and the largest holds the sample.
@@ -217,79 +239,29 @@ def _members_to_read(entries: Iterable[Entry], samples: int) -> list[Entry]:
     return [sample_array]
 
 
-def _entries(data: memoryview, position: int, count: int, size: int) -> Iterator[Entry]:
-    """Yield the members that the central directory at `position` lists."""
-    stop = position + size
-    for _ in range(count):
-        signature, _, _, _, method, _, _, crc, *sizes, _, _, _, start = _ENTRY.unpack_from(data, position)
-        if signature != b"PK\x01\x02" or position >= stop:
-            raise base.DamagedError("the zip directory is damaged", position)
-        packed, plain, name_bytes, extra_bytes, comment_bytes = sizes
-        name_at = position + _ENTRY.size
-        extra_at = name_at + name_bytes
-        extra = data[extra_at : extra_at + extra_bytes]
-        plain, packed, start = _zip64_values([plain, packed, start], extra)
-        name = bytes(data[name_at:extra_at]).decode(errors="replace")
-        yield Entry(name, method, crc, packed, plain, start)
-        position = extra_at + extra_bytes + comment_bytes
-
-
-def _find_directory(data: memoryview) -> tuple[int, int, int]:
-    """Return offset, number of entries and bytes of the central directory, from the record at the end of the file."""
-    end = len(data) - END_BYTES
-    if end < 0 or bytes(data[end : end + 4]) != b"PK\x05\x06":
-        reason = "the file is truncated, not .npz, or ends in a comment, as NumPy writes none"
-        raise base.DamagedError(f"no end-of-central-directory record: {reason}", len(data))
-    *_, count, size, position, _ = _END.unpack_from(data, end)
-    if position == 0xFFFFFFFF or size == 0xFFFFFFFF or count == 0xFFFF:
-        end = _END64_LOCATOR.unpack_from(data, end - _END64_LOCATOR.size)[2]
-        signature, *_, count, size, position = _END64.unpack_from(data, end)
-        if signature != b"PK\x06\x06":
-            raise base.DamagedError("the zip64 end-of-central-directory record is missing", end)
-    if position + size != end:
-        raise base.DamagedError("the zip directory does not end where the end record says", end)
-    return position, count, size
-
-
-def _zip64_values(values: list[int], extra: memoryview) -> list[int]:
-    """Replace each value of 0xFFFFFFFF by the next 64-bit value of the zip64 field (id 1)."""
-    position = 0
-    while position + 4 <= len(extra):
-        field_id, size = struct.unpack_from("<HH", extra, position)
-        if field_id == 1:
-            wide_values = iter(struct.unpack_from(f"<{size // 8}Q", extra, position + 4))
-            return [next(wide_values, value) if value == 0xFFFFFFFF else value for value in values]
-        position += 4 + size
-    return values
-
-
-def _directory(entries: list[Entry], start: int) -> bytes:
-    """Return the central directory at offset `start`, and the records after it, as zipfile writes them."""
-    version, data = ZIP64_VERSION, b""
-    for name, method, crc, packed, plain, member_start in entries:
-        wide: list[int] = []  # numbers above the limit, which move to a zip64 field
-        if max(plain, packed) > ZIP64_LIMIT:
-            wide += [plain, packed]
-            plain = packed = 0xFFFFFFFF
-        if member_start > ZIP64_LIMIT:
-            wide.append(member_start)
-            member_start = 0xFFFFFFFF
-        extra = struct.pack(f"<HH{len(wide)}Q", 1, 8 * len(wide), *wide) if wide else b""
-        head = UNIX << 8 | version, version, 0, method, 0, DATE_1980
-        tail = crc, packed, plain, len(name), len(extra), 0, 0, 0, FILE_MODE << 16, member_start
-        data += _ENTRY.pack(b"PK\x01\x02", *head, *tail)
-        data += name.encode() + extra
-    count, size = len(entries), len(data)
-    if start > ZIP64_LIMIT:
-        data += _END64.pack(b"PK\x06\x06", _END64.size - 12, version, version, 0, 0, count, count, size, start)
-        data += _END64_LOCATOR.pack(b"PK\x06\x07", 0, start + size, 1)
-    return data + _END.pack(b"PK\x05\x06", 0, 0, count, count, size, min(start, 0xFFFFFFFF), 0)
+def _stored_data(data: memoryview, entry: Entry) -> tuple[memoryview, int]:
+    """Return a member's data as stored in the file, and its offset. Raises DamagedError."""
+    name, start = entry.name, entry.header_offset
+    signature, *_, name_bytes, extra_bytes = _LOCAL.unpack_from(data, start)
+    if signature != b"PK\x03\x04":
+        raise base.DamagedError("no member where the directory points", start)
+    if entry.method not in (STORED, DEFLATED):
+        raise base.DamagedError(f"member {name}: NumPy knows no compression method {entry.method}", start)
+    data_start = start + _LOCAL.size + name_bytes + extra_bytes
+    member = data[data_start : data_start + entry.packed_bytes]
+    if len(member) != entry.packed_bytes:
+        raise base.DamagedError(f"member {name} ends beyond the end of the file", start)
+    if entry.method == STORED and entry.plain_bytes != entry.packed_bytes:
+        raise base.DamagedError(f"member {name} is stored, yet its two sizes differ", start)
+    if entry.plain_bytes > MAX_INFLATION * (entry.packed_bytes + 1):
+        raise base.DamagedError(f"member {name} can't hold the {entry.plain_bytes} bytes stated", start)
+    return member, data_start
 
 
 def _inflate(packed: memoryview, out: memoryview, offset: int, crc: int) -> memoryview:
-    """Decompress a member into `out`, which has its decompressed size, in pieces that stay in the cache.
+    """Decompress a member at `offset` into `out`, which has its uncompressed size, in pieces that stay in the cache.
 
-    Damaged data mostly decompresses without an error, so the CRC32 is compared with `crc`.
+    Damaged data mostly decompresses without an error, so the CRC32 is compared with `crc`. Raises DamagedError.
     """
     inflater = isal_zlib.decompressobj(-15)  # raw deflate, as zip has it
     plain_bytes = checksum = 0
@@ -308,3 +280,37 @@ def _inflate(packed: memoryview, out: memoryview, offset: int, crc: int) -> memo
     if checksum != crc:
         raise base.DamagedError(f"deflated data does not match its checksum (CRC32 {checksum:08x})", offset)
     return out
+
+
+def _read_by_zipfile(file: BufferedFile, entry: Entry) -> None:
+    """Read a member by the calls of np.load (`read_array`) and zipfile (`ZipExtFile.read`).
+
+    np.load requests uncompressed pieces: the array's header, then items, 256 KiB at a time. For each request, zipfile
+    reads as many compressed bytes as the request lacks uncompressed ones, at least 4096, and buffers what it
+    decompresses beyond the request. A piece's compression ratio is unknown before it is decompressed: the member's mean
+    ratio is used.
+    """
+    file.seek(entry.header_offset)
+    file.read(sum(_LOCAL.unpack(file.read(_LOCAL.size))[-2:]))
+    stored, _ = _stored_data(file.image, entry)
+    header_bytes = 2 * npy.ALIGNMENT - npy.PREFIX_BYTES  # the usual size
+    if entry.method == STORED:
+        header_bytes = npy.header_bytes(stored[: npy.PREFIX_BYTES])
+    items = range(npy.PREFIX_BYTES + header_bytes, entry.plain_bytes, NUMPY_READ_BYTES)
+    requests = [npy.PREFIX_BYTES, header_bytes, *(min(NUMPY_READ_BYTES, entry.plain_bytes - start) for start in items)]
+    unread_bytes, ratio = len(stored), entry.plain_bytes / max(1, len(stored))
+    packed_buffered = plain_buffered = 0.0  # bytes read but not decompressed; bytes decompressed but not requested
+    for request_bytes in requests:
+        missing = request_bytes - plain_buffered
+        plain_buffered = max(0.0, -missing)
+        while missing > 0 and (unread_bytes or packed_buffered >= 1):
+            if unread_bytes and missing > packed_buffered:
+                read_bytes = min(max(round(missing - packed_buffered), ZIPFILE_MIN_READ_BYTES), unread_bytes)
+                file.read(read_bytes)
+                unread_bytes -= read_bytes
+                packed_buffered += read_bytes
+            plain_bytes = min(packed_buffered * ratio, max(missing, ZIPFILE_MIN_READ_BYTES))
+            packed_buffered -= plain_bytes / ratio
+            plain_buffered = max(0.0, plain_bytes - missing)
+            missing -= plain_bytes
+    file.read(unread_bytes)
