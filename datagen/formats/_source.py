@@ -1,4 +1,4 @@
-"""Reading an open file: in as few calls as possible (`Source`), or by a library's exact calls (`BufferedFile`)."""
+"""Reading an open file: in as few calls as possible (`Source`), or by a Python library's calls (`BufferedFile`)."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ _STDIO_BYTES = 8192  # glibc's BUFSIZ: the maximum size of its buffers
 
 
 class Source:
-    """An open file, and memory for the bytes read from it; `size_bytes` are the bytes of the file that are in use."""
+    """An open file, and memory for the bytes read from it. Bytes of the file after `size_bytes` are not used."""
 
-    read_ns = 0  # time in reads
-    reread_bytes = 0  # bytes read more than once, which `counts` leaves out
-    _counted = (0, 0, 0)  # what `counts` has returned so far: bytes, calls, nanoseconds
+    read_ns = 0  # time spent in reads
+    reread_bytes = 0  # bytes read again, which `counts` does not count
+    _counted = (0, 0, 0)  # sums of all that `counts` has returned: bytes, calls, nanoseconds
 
     def __init__(
         self, path: str, reader: Reader, alignment: int = 1, transfer_bytes: int = 0, memory: Memory | None = None
     ) -> None:
-        """Read in calls of at most `transfer_bytes` (0: any size), at multiples of `alignment`, into `memory`."""
+        """Read in calls of at most `transfer_bytes` (0: unlimited), at multiples of `alignment`, into `memory`."""
         memory = memory or NewMemory(alignment)
         self.memory = memory.take
         self.scratch: Scratch = memory.scratch  # for decoded bytes
@@ -38,9 +38,9 @@ class Source:
         self._transfer_bytes = transfer_bytes
 
     def read(self, offset: int, size_bytes: int) -> memoryview:
-        """Return exactly the bytes requested; they stay valid until the file is closed, or its memory is reused.
+        """Return exactly the bytes requested; they stay valid until the file is closed or the memory reused.
 
-        Raises DatasetError: the file ends too early, or can't be read. SpaceError: too many files are open.
+        Raises DatasetError if the file ends too early or can't be read, SpaceError if too many files are open.
         """
         before = offset % self._alignment
         needed = before + size_bytes
@@ -66,7 +66,7 @@ class Source:
 
 
 class CachedSource(Source):
-    """A `Source` with parts of the file in memory, given as (offset, bytes); other parts are read from the file."""
+    """A `Source` with parts of the file in memory, given as (offset, data); others are read from the file."""
 
     def __init__(self, source: Source, parts: Sequence[tuple[int, memoryview]]) -> None:
         self.path, self.size_bytes, self.reader = source.path, source.size_bytes, source.reader
@@ -93,7 +93,7 @@ class MemorySource(Source):
 
 
 class SourceStream(io.RawIOBase):
-    """A `Source` as a Python file object, for libraries that take one (h5py, pyarrow); closing it leaves `source`."""
+    """A `Source` as a file object for libraries that take one (h5py, pyarrow); closing it leaves the `Source` open."""
 
     def __init__(self, source: Source) -> None:
         self.name, self.source = source.path, source
@@ -114,9 +114,9 @@ class SourceStream(io.RawIOBase):
         return position
 
     def read(self, size: int = -1) -> bytes:
-        """Read by one call, up to the end of the file."""
-        left_bytes = max(0, self.source.size_bytes - self._position)
-        size = left_bytes if size < 0 else min(size, left_bytes)
+        """Read by one call, at most to the end of the file."""
+        remaining_bytes = max(0, self.source.size_bytes - self._position)
+        size = remaining_bytes if size < 0 else min(size, remaining_bytes)
         data = bytes(self.source.read(self._position, size)) if size else b""
         self._position += size
         return data
@@ -129,13 +129,16 @@ class SourceStream(io.RawIOBase):
 
 
 def merge_spans(spans: list[tuple[int, int]], max_hole: int = 0, max_bytes: int = sys.maxsize) -> list[tuple[int, int]]:
-    """Merge spans (offset, bytes), in file order, that are at most `max_hole` bytes apart, to at most `max_bytes`."""
+    """Merge spans (offset, bytes) in file order with at most `max_hole` bytes between them, to at most `max_bytes`."""
     merged: list[tuple[int, int]] = []
     for start, size in spans:
-        if merged and 0 <= start - sum(merged[-1]) <= max_hole and start + size - merged[-1][0] <= max_bytes:
-            merged[-1] = merged[-1][0], start + size - merged[-1][0]
-        else:
-            merged.append((start, size))
+        if merged:
+            merged_start, merged_bytes = merged[-1]
+            hole, total = start - merged_start - merged_bytes, start + size - merged_start
+            if 0 <= hole <= max_hole and total <= max_bytes:
+                merged[-1] = merged_start, total
+                continue
+        merged.append((start, size))
     return merged
 
 
@@ -149,25 +152,25 @@ def python_buffer_bytes(block_bytes: int) -> int:
 def python_calls(sizes: Iterable[int], block_bytes: int) -> Iterator[int]:
     """Yield the sizes of the read calls that a buffered file makes for sequential reads of `sizes` bytes."""
     buffer_bytes = python_buffer_bytes(block_bytes)
-    buffered = 0  # bytes in the buffer that were not requested yet
+    buffered = 0  # bytes in the buffer after those already requested
     for size in sizes:
         missing = size - buffered
         if missing <= 0:
             buffered -= size
             continue
-        rest = missing % buffer_bytes
-        if missing > rest:  # whole buffers are read by one call, past the buffer
-            yield missing - rest
+        last_bytes = missing % buffer_bytes
+        if missing > last_bytes:  # whole multiples of the buffer size are read by one call, without the buffer
+            yield missing - last_bytes
         buffered = 0
-        if rest:
+        if last_bytes:
             yield buffer_bytes
-            buffered = buffer_bytes - rest
+            buffered = buffer_bytes - last_bytes
 
 
 class BufferedFile:
-    """A file that is read by the calls of Python's buffered files (`open(path, "rb")`), without their copies.
+    """A file read by the calls of a Python file opened with `open(path, "rb")`, without copying through its buffer.
 
-    `image` is memory for the whole file, of which only the parts that were read are valid. Source: CPython,
+    `image` is memory for the whole file; only the parts that were read are valid. Source: CPython,
     Modules/_io/bufferedio.c (`_bufferedreader_read_generic`, `_io__Buffered_seek_impl`), confirmed by strace.
     """
 
@@ -178,36 +181,36 @@ class BufferedFile:
         self.position = 0
         self._source = source
         self._buffer_bytes = python_buffer_bytes(source.reader.block_bytes)
-        self._start = self._end = 0  # the range of the file in the buffer
+        self._start = self._end = 0  # range of the file that Python's buffer would hold
         self._reads: list[tuple[int, int]] = []  # ranges (start, stop) read so far
 
     def seek(self, offset: int) -> None:
-        """Set the position; the buffer is kept if it contains it."""
+        """Set the position; the buffer stays filled if it contains that position."""
         if not self._start <= offset <= self._end:
             self._start = self._end = offset
         self.position = offset
 
     def seek_from_end(self, offset_bytes: int = 0) -> None:
-        """Set the position `offset_bytes` before the end, which empties the buffer."""
+        """Set the position to `offset_bytes` before the end of the file; this empties the buffer."""
         self.position = self._start = self._end = max(0, self.size_bytes - offset_bytes)
 
     def read(self, size_bytes: int) -> memoryview:
         """Read as `io.BufferedReader.read` does; return fewer bytes only at the end of the file."""
         begin, stop = self.position, self.position + size_bytes
-        size, bytes_read = self._buffer_bytes, 1
+        buffer_bytes, bytes_read = self._buffer_bytes, 1
         if stop > self._end:
-            while bytes_read and (whole_bytes := (stop - self._end) // size * size):  # past the buffer
-                bytes_read = self.call(self._end, whole_bytes)
+            while bytes_read and stop - self._end >= buffer_bytes:  # whole multiples bypass the buffer
+                bytes_read = self.call(self._end, (stop - self._end) // buffer_bytes * buffer_bytes)
                 self._end += bytes_read
             self._start = self._end
-            while bytes_read and self._end < min(stop, self._start + size):
-                bytes_read = self.call(self._end, self._start + size - self._end)
+            while bytes_read and self._end < min(stop, self._start + buffer_bytes):  # fill the buffer
+                bytes_read = self.call(self._end, self._start + buffer_bytes - self._end)
                 self._end += bytes_read
         self.position = min(stop, self._end)
         return self.image[begin : self.position]
 
     def read_all(self) -> memoryview:
-        """Read the rest as `read()` does: by one call, and another one that returns nothing."""
+        """Read to the end of the file as `read()` does: by one call, and a second one that returns nothing."""
         begin = self.position
         self.call(self._end, self.size_bytes - self._end)
         self.call(self.size_bytes, 1)
@@ -215,7 +218,7 @@ class BufferedFile:
         return self.image[begin:]
 
     def call(self, offset: int, size_bytes: int) -> int:
-        """Make one read call, bypassing the buffer; return the bytes got: 0 at the end of the file. Raises OSError."""
+        """Make one read call, without the buffer; return the bytes read, 0 at the end. Raises OSError, DatasetError."""
         source, offset = self._source, min(offset, self.size_bytes)
         stop = min(offset + size_bytes, self.size_bytes)
         begun = time.monotonic_ns()
@@ -227,7 +230,7 @@ class BufferedFile:
         return stop - offset
 
     def unread(self) -> list[tuple[int, int]]:
-        """Return the ranges (start, stop) that were not read."""
+        """Return the ranges (start, stop) of the file that were not read."""
         unread, end = [], 0
         for start, stop in [*sorted(self._reads), (self.size_bytes, self.size_bytes)]:
             if start > end:
@@ -236,7 +239,7 @@ class BufferedFile:
         return unread
 
     def finish(self) -> int:
-        """Clear what was not read, where the memory may hold an earlier file; return the bytes read more than once."""
+        """Clear the parts of `image` that were not read: its memory is reused. Return the bytes read more than once."""
         reread_bytes = sum(stop - start for start, stop in self._reads) - self.size_bytes
         for start, stop in self.unread():
             self.image[start:stop] = bytes(stop - start)
@@ -244,26 +247,24 @@ class BufferedFile:
         return reread_bytes
 
     def read_rest(self) -> None:
-        """Read all ranges that were not read yet."""
+        """Read the parts of the file that were not read yet."""
         for start, stop in self.unread():
             self.call(start, stop - start)
 
 
 def read_by_stdio(file: BufferedFile, offset: int) -> None:
-    """Read from `offset` to the end as `np.fromfile` does: by C's fseek and fread.
+    """Read from `offset` to the end by the calls of np.fromfile, which uses C's fseek and fread.
 
     fseek reads from the last multiple of the buffer size up to `offset`; fread fills the buffer from that multiple on,
     then reads all but the last bytes by one call. Source: glibc's libio/fileops.c (`_IO_file_xsgetn`), and strace.
     """
     buffer_bytes = min(file.block_bytes, _STDIO_BYTES)
-    before = offset % buffer_bytes
-    at = offset - before
-    if before:
-        file.call(at, before)
-    stop = file.size_bytes
-    at += file.call(at, buffer_bytes)
-    whole_bytes = max(0, stop - at) // buffer_bytes * buffer_bytes
+    position = offset - offset % buffer_bytes
+    if position < offset:
+        file.call(position, offset - position)
+    position += file.call(position, buffer_bytes)
+    whole_bytes = max(0, file.size_bytes - position) // buffer_bytes * buffer_bytes
     if whole_bytes:
-        at += file.call(at, whole_bytes)
-    if at < stop:
-        file.call(at, buffer_bytes)
+        position += file.call(position, whole_bytes)
+    if position < file.size_bytes:
+        file.call(position, buffer_bytes)

@@ -3,7 +3,7 @@
 A record is: length (8 bytes), masked CRC32C of those 8, the data, masked CRC32C of the data, all little-endian
 (tensorflow/core/lib/io/record_writer.h). The index is DATA_FOLDER/index/{train,valid}/FILE.idx, with a line
 `offset length` for each record, framing included. All records of a generated file have one length, so their offsets are
-computed; those of other files come from the index, or from the length in each record's head.
+computed. In other files, offsets come from the index or, without one, from the header of each record.
 
 Protobuf messages are coded by hand. Wire format: protobuf.dev/programming-guides/encoding. Messages:
 tensorflow/core/example/{example,feature}.proto, where Example.features = 1; Features.feature = 1, a map whose entries
@@ -33,36 +33,29 @@ from datagen.storage.storage_base import Writer
 TENSORFLOW_BYTES = 256 << 10  # default `buffer_size` of tf.data.TFRecordDataset
 ENDINGS = ("tfrecord", "tfrecords")
 INDEX_LINES = 1 << 14  # lines of an index written at a time
-HEAD_BYTES = 12  # bytes before a record's data: its length and the checksum of the length
-FRAME_BYTES = 16  # bytes that the framing adds to a record's data
+HEAD_BYTES = 12  # a record's header: the length of its data, and the checksum of that length
+FRAME_BYTES = 16  # header, and the checksum of the data behind it
 HEAD = struct.Struct("<QL")
 MAX_VARINT_BYTES = 10  # 64 bits
 CRC_MASK = 0xA282EAD8  # kMaskDelta in TensorFlow's crc32c.h; masking lets data contain checksums
-
-
-def masked_crc(data: bytes | NDArray[np.uint8]) -> int:
-    """Return the CRC32C of `data`, masked as TFRecord stores it (tensorflow/core/lib/hash/crc32c.h)."""
-    return mask(google_crc32c.value(data))
-
-
-def mask(crc: int) -> int:
-    """Return a CRC32C as TFRecord stores it."""
-    return ((crc >> 15 | crc << 17) + CRC_MASK) & 0xFFFFFFFF
+IMAGE, SIZE = b"image", b"size"  # names of the features
+_KEY_OF_FIELD_1, _KEY_OF_FIELD_2, _KEY_OF_FIELD_3 = b"\x0a", b"\x12", b"\x1a"  # of type bytes or message
 
 
 class Index(base.SideFile):
-    """The side file with the index for DALI."""
+    """The index for DALI."""
 
     def path(self, layout: Layout, file: int) -> str:
         return f"{os.path.dirname(layout.folder)}/index/{layout.split}/{os.path.basename(layout.name(file))}.idx"
 
     def file_bytes(self, spec: DatasetSpec, shapes: base.Sizes) -> base.Sizes:
         def index_bytes(size: int) -> int:
-            """Return the bytes of the lines: the digits of offsets, the multiples of `size`, and the rest of each."""
+            """Return the size of an index of records of `size` bytes, which are at multiples of `size`."""
             samples = spec.num_samples_per_file
-            total, power = samples * (1 + len(str(size)) + 2), 10
+            total = samples * (1 + len(str(size)) + 2)  # offsets of one digit, `size`, a space and a line feed
+            power = 10
             while power <= (samples - 1) * size:
-                total += samples - -(-power // size)  # the offsets of at least `power` have one more digit
+                total += samples - -(-power // size)  # each offset of at least `power` has one more digit
                 power *= 10
             return total
 
@@ -89,7 +82,7 @@ class Format(base.RecordFormat):
     def write(self, job: base.FileJob, writer: Writer, buffer: AlignedBuffer) -> None:
         frame = _Frame(job.record_bytes)
         if frame.record_bytes <= base.CHUNK_BYTES // 2:
-            _write_small(job, frame, writer, buffer)
+            _write_small_records(job, frame, writer, buffer)
             return
         size = frame.image_bytes
         for record in range(job.spec.num_samples_per_file):
@@ -99,14 +92,14 @@ class Format(base.RecordFormat):
         return TfrecordFile(inputs)
 
     def locate(self, inputs: base.RecordInputs) -> base.Offsets | None:
-        """Read the index, if there is one that fits the file, else the headers."""
+        """Return the offsets in the index if it matches the file, else those found in the records' headers."""
         index = inputs.open_side(0)
         text = b"" if index is None else bytes(index.read(0, index.size_bytes))
-        with contextlib.suppress(ValueError, OverflowError):  # of text that is no index
+        with contextlib.suppress(ValueError, OverflowError):  # the text is not an index
             lines = np.array(text.split(), np.int64).reshape(-1, 2)  # offset and length of each record
             offsets = np.array([0, *lines.sum(1)], np.int64)
-            is_sequence = (lines[:, 0] == offsets[:-1]).all() and (np.diff(offsets[:-1]) > 0).all()
-            if is_sequence and len(lines) >= inputs.samples and offsets[-1] == inputs.source.size_bytes:
+            is_contiguous = (lines[:, 0] == offsets[:-1]).all() and (np.diff(offsets[:-1]) > 0).all()
+            if is_contiguous and len(lines) >= inputs.samples and offsets[-1] == inputs.source.size_bytes:
                 return offsets
         return super().locate(inputs)
 
@@ -129,15 +122,15 @@ class Format(base.RecordFormat):
     def load(self, path: str, index: int, samples: int) -> base.Sample:
         """Read a record as scripts without TensorFlow do: find it by its framing, then parse the Example.
 
-        All records are taken to have one length if the checksum at that multiple proves it.
+        Other headers are read only if no valid header is at the offset computed for records of equal length.
         """
         with open(path, "rb") as file:
-            record_bytes, rest = divmod(file.seek(0, os.SEEK_END), samples)
+            record_bytes, remainder = divmod(file.seek(0, os.SEEK_END), samples)
             file.seek(index * record_bytes)
             head = file.read(HEAD_BYTES).ljust(HEAD_BYTES, b"\0")
             length, crc = HEAD.unpack(head)
-            is_record = length == record_bytes - FRAME_BYTES and masked_crc(head[:8]) == crc
-            if rest or index >= samples or not is_record:
+            is_header = length == record_bytes - FRAME_BYTES and masked_crc(head[:8]) == crc
+            if remainder or index >= samples or not is_header:
                 offsets = self.offsets(file)
                 if index + 1 >= len(offsets):
                     raise base.no_such_record(index, len(offsets) - 1)
@@ -150,7 +143,7 @@ class Format(base.RecordFormat):
 
 
 class Packer:
-    """Writes samples of any sizes as framed tf.train.Examples, and the index for DALI."""
+    """Writes samples of any size as framed tf.train.Examples, and the index for DALI."""
 
     ending = "tfrecord"
 
@@ -168,7 +161,7 @@ class Packer:
 
 
 class _Frame:
-    """The bytes before and after an image of a given length in a record."""
+    """The bytes before and after an image of `image_bytes` in a record, and the size of the record."""
 
     def __init__(self, image_bytes: int) -> None:
         before, self.after = around_image(image_bytes)
@@ -179,7 +172,7 @@ class _Frame:
         self.record_bytes = data_bytes + FRAME_BYTES
 
     def write(self, writer: Writer, image: Iterable[memoryview]) -> None:
-        """Write a record with an image given in pieces."""
+        """Write a record; `image` yields the image in pieces."""
         writer.write(self.before)
         crc = google_crc32c.value(self.before[HEAD_BYTES:])
         for piece in image:
@@ -188,8 +181,8 @@ class _Frame:
         writer.write(self.after + struct.pack("<L", mask(google_crc32c.extend(crc, self.after))))
 
 
-def _write_small(job: base.FileJob, frame: _Frame, writer: Writer, buffer: AlignedBuffer) -> None:
-    """Write many records at a time: generate content in whole blocks, then copy it into the frames."""
+def _write_small_records(job: base.FileJob, frame: _Frame, writer: Writer, buffer: AlignedBuffer) -> None:
+    """Write records many at a time: generate whole blocks of content, and copy them into the records' frames."""
     records_at_once = base.CHUNK_BYTES // frame.record_bytes
     memory = np.frombuffer(buffer.view(2 * base.CHUNK_BYTES + BLOCK_BYTES), np.uint8)
     content, frames = memory[: base.CHUNK_BYTES + BLOCK_BYTES], memory[base.CHUNK_BYTES + BLOCK_BYTES :]
@@ -211,7 +204,7 @@ def _write_small(job: base.FileJob, frame: _Frame, writer: Writer, buffer: Align
 
 
 class TfrecordFile(base.RecordFile):
-    """One file. Most records have the same bytes before the image: these are compared, and only others are parsed."""
+    """An open file. It parses a record only if the bytes before the image differ from those of the last record parsed."""
 
     def __init__(self, inputs: base.RecordInputs) -> None:
         size_bytes, samples = inputs.source.size_bytes, inputs.samples
@@ -223,25 +216,25 @@ class TfrecordFile(base.RecordFile):
 
     def samples(self, index: int, count: int, data: memoryview, verify: bool) -> base.Extents:
         before, size = self._before, self._record_bytes
-        head = len(before)
-        if head and self._offsets is None and not verify:
+        image_start = len(before)
+        if image_start and self._offsets is None and not verify:
             if count == 1:
-                if data[:head] == before:
-                    return [(head, self._image_bytes)]
+                if data[:image_start] == before:
+                    return [(image_start, self._image_bytes)]
             else:
-                heads = np.frombuffer(data, np.uint8, count * size).reshape(count, size)[:, :head]
-                if (heads == np.frombuffer(before, np.uint8)).all():
-                    return even_places(head, size, self._image_bytes, count)
+                headers = np.frombuffer(data, np.uint8, count * size).reshape(count, size)[:, :image_start]
+                if (headers == np.frombuffer(before, np.uint8)).all():
+                    return even_places(image_start, size, self._image_bytes, count)
         return super().samples(index, count, data, verify)
 
     def extent(self, record: memoryview, offset: int, verify: bool) -> tuple[int, int]:
-        """Parse a record, and keep the bytes before its image for comparison with later records."""
+        """Parse a record, and keep the bytes before its image to compare later records with."""
         length, crc = HEAD.unpack_from(record)
         if masked_crc(bytes(record[:8])) != crc:
             raise base.DamagedError("a record's length does not match its checksum", offset)
         if length + FRAME_BYTES != len(record):
-            there = len(record) - FRAME_BYTES
-            raise base.DamagedError(f"a record states {length} bytes of data where there are {there}", offset)
+            stored_bytes = len(record) - FRAME_BYTES
+            raise base.DamagedError(f"a record states {length} bytes of data where there are {stored_bytes}", offset)
         crc = int.from_bytes(record[-4:], "little")
         if verify and masked_crc(np.frombuffer(record, np.uint8)[HEAD_BYTES:-4]) != crc:
             raise base.DamagedError("a record's data does not match its checksum (CRC32C)", offset)
@@ -251,16 +244,12 @@ class TfrecordFile(base.RecordFile):
         return start, image_bytes
 
 
-IMAGE, SIZE = b"image", b"size"
-_KEY_OF_FIELD_1, _KEY_OF_FIELD_2, _KEY_OF_FIELD_3 = b"\x0a", b"\x12", b"\x1a"
-
-
 def around_image(image_bytes: int) -> tuple[bytes, bytes]:
     """Return the bytes before and after an image of `image_bytes` bytes in an Example."""
-    values = _field(_KEY_OF_FIELD_1, varint(image_bytes))
-    size = _field(_KEY_OF_FIELD_1, SIZE) + _field(_KEY_OF_FIELD_2, _field(_KEY_OF_FIELD_3, values))
-    after = _field(_KEY_OF_FIELD_1, size)
-    # From the inside out: the length of each message includes the image, which the caller inserts
+    size_value = _field(_KEY_OF_FIELD_1, varint(image_bytes))
+    size_entry = _field(_KEY_OF_FIELD_1, SIZE) + _field(_KEY_OF_FIELD_2, _field(_KEY_OF_FIELD_3, size_value))
+    after = _field(_KEY_OF_FIELD_1, size_entry)
+    # From the innermost message outwards; each length includes the image, which the caller inserts
     before = _KEY_OF_FIELD_1 + varint(image_bytes)  # BytesList.value
     for key in (_KEY_OF_FIELD_1, _KEY_OF_FIELD_2):  # Feature.bytes_list, the entry's value
         before = key + varint(len(before) + image_bytes) + before
@@ -270,30 +259,41 @@ def around_image(image_bytes: int) -> tuple[bytes, bytes]:
 
 
 def image_extent(example: memoryview) -> tuple[int, int]:
-    """Return start and bytes of the image in an Example; the whole record if it has no such feature."""
+    """Return (start, bytes) of the image in an Example, or of the whole Example if it has no feature `image`."""
     data = bytes(example)
-    key = _field(_KEY_OF_FIELD_1, IMAGE) + _KEY_OF_FIELD_2
-    at = data.find(key)
-    if at >= 0:
-        _, at = _read_varint(data, at + len(key))  # the length of the Feature; in it are a BytesList, and its value
-        _, at = _read_varint(data, at + 1)
-        size, at = _read_varint(data, at + 1)
-        if at + size <= len(data):
-            return at, size
+    entry = _field(_KEY_OF_FIELD_1, IMAGE) + _KEY_OF_FIELD_2
+    position = data.find(entry)
+    if position >= 0:
+        _, position = _read_varint(data, position + len(entry))  # length of the Feature
+        _, position = _read_varint(data, position + 1)  # length of its BytesList
+        size, position = _read_varint(data, position + 1)  # length of the list's value
+        if position + size <= len(data):
+            return position, size
     return 0, len(data)
 
 
 def _field(key: bytes, value: bytes) -> bytes:
+    """Encode a field of type bytes or message."""
     return key + varint(len(value)) + value
 
 
-def _read_varint(data: bytes, at: int) -> tuple[int, int]:
-    """Return the number at offset `at`, or 0 beyond the end, and the offset after the number."""
+def _read_varint(data: bytes, position: int) -> tuple[int, int]:
+    """Return the number at `position`, or 0 beyond the end of the data, and the position after the number."""
     value = shift = 0
-    for byte in data[at : at + MAX_VARINT_BYTES]:
-        at += 1
+    for byte in data[position : position + MAX_VARINT_BYTES]:
+        position += 1
         value |= (byte & 0x7F) << shift
         shift += 7
         if byte < 0x80:
             break
-    return value, at
+    return value, position
+
+
+def masked_crc(data: bytes | NDArray[np.uint8]) -> int:
+    """Return the CRC32C of `data`, masked as TFRecord stores it (tensorflow/core/lib/hash/crc32c.h)."""
+    return mask(google_crc32c.value(data))
+
+
+def mask(crc: int) -> int:
+    """Return a CRC32C as TFRecord stores it."""
+    return ((crc >> 15 | crc << 17) + CRC_MASK) & 0xFFFFFFFF
