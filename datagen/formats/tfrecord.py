@@ -204,7 +204,7 @@ def _write_small_records(job: base.FileJob, frame: _Frame, writer: Writer, buffe
 
 
 class TfrecordFile(base.RecordFile):
-    """An open file. It parses a record only if the bytes before the image differ from those of the last record parsed."""
+    """An open file. A record is parsed only if its bytes before the image differ from those of the last one parsed."""
 
     def __init__(self, inputs: base.RecordInputs) -> None:
         size_bytes, samples = inputs.source.size_bytes, inputs.samples
