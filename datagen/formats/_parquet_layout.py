@@ -1,7 +1,7 @@
 """The layout of Parquet files that dlemu writes: plain values in pages of about 1 MiB, and encoded metadata.
 
-All columns are required. Numbers of 4 or 8 bytes have Parquet's own types, several of them are a list, as in DLIO's
-files; everything else is a byte array of fixed length. A `FilePlan` has the offsets and sizes of an uncompressed file.
+All columns are required. Numbers of 4 or 8 bytes have Parquet's own types; several per row are a list, as DLIO writes
+them. Any other value is a byte array of fixed length. A `FilePlan` has the offsets and sizes of an uncompressed file.
 Format: github.com/apache/parquet-format, README.md, Encodings.md, LogicalTypes.md, src/main/thrift/parquet.thrift;
 metadata are in Thrift's compact protocol (github.com/apache/thrift, doc/specs/thrift-compact-protocol.md).
 """
@@ -17,7 +17,7 @@ from typing import NamedTuple
 from datagen.spec import Compression, DatasetSpec, ParquetColumn
 
 Value = tuple[int, bytes]
-"""A value in Thrift's compact protocol: its type and its encoding."""
+"""A value in Thrift's compact protocol: (type, encoded bytes)."""
 STRUCT = 12
 
 
@@ -32,7 +32,7 @@ def varint(value: int) -> bytes:
 
 
 def i32(value: int) -> Value:
-    """Encode an integer of 0 or more as a zigzag varint."""
+    """Encode an integer of at least 0 as a zigzag varint."""
     return 5, varint(value << 1)
 
 
@@ -54,11 +54,11 @@ def list_of(items: Sequence[Value]) -> Value:
 
 def struct(fields: Mapping[int, Value]) -> Value:
     """Encode a struct of fields, by ascending id."""
-    return STRUCT, fields_of(fields) + b"\0"
+    return STRUCT, encode_fields(fields) + b"\0"
 
 
-def fields_of(fields: Mapping[int, Value], last: int = 0) -> bytes:
-    """Encode fields of a struct, of which the field with id `last` comes before them."""
+def encode_fields(fields: Mapping[int, Value], last: int = 0) -> bytes:
+    """Encode fields of a struct, by ascending id; `last` is the id of the field before them."""
     out = bytearray()
     for field_id, (field_type, data) in fields.items():
         out.append((field_id - last) << 4 | field_type)
@@ -74,7 +74,7 @@ _PLAIN, _RLE = 0, 3  # parquet.thrift: Encoding
 _REQUIRED, _REPEATED = 0, 2  # parquet.thrift: FieldRepetitionType
 _LIST = 3  # parquet.thrift: ConvertedType
 _DICTIONARY_PAGE = 2  # parquet.thrift: PageType
-_MAX_DICTIONARY_BYTES = 64  # longer values are left out: the dictionary is in every column chunk, and never used
+_MAX_DICTIONARY_BYTES = 64  # the dictionary, which no page uses, is in every column chunk: none for longer values
 _CODECS: dict[Compression, int] = {"none": 0, "snappy": 1, "gzip": 2, "zstd": 6}
 COMPRESSIONS = tuple(_CODECS)
 MAGIC = b"PAR1"
@@ -82,7 +82,7 @@ LENGTH_BYTES = 4
 PAGE_BYTES = 1 << 20  # pyarrow's default data_page_size
 
 
-@dataclass(frozen=True, eq=False)  # by identity, as the metadata of a file look up 100,000 of them
+@dataclass(frozen=True, eq=False)  # hashed by identity: a file's metadata may look up columns 100,000 times
 class Column:
     """One column of a file."""
 
@@ -94,18 +94,18 @@ class Column:
 
     @property
     def path(self) -> tuple[str, ...]:
-        """Names of the column in the schema, outermost first."""
+        """Names on the path to the column in the schema, outermost first."""
         return (self.name,) if self.length == 1 else (self.name, "list", "element")
 
     @property
     def dictionary(self) -> bytes:
-        """The values of the column's dictionary, which no page uses: a single one, or none if values are long."""
+        """The encoded dictionary of the column, which no page uses: a single value, or none if values are long."""
         value = bytes(self.width // self.length)
         return value if len(value) <= _MAX_DICTIONARY_BYTES else b""
 
     @property
     def in_schema(self) -> tuple[str, str, int]:
-        """Path, physical type and length as pyarrow reports them from a file's schema."""
+        """(path, physical type, length) as pyarrow reports them from a file's schema."""
         return ".".join(self.path), _TYPE_NAMES[self.type], self.width if self.type == FIXED else 0
 
 
@@ -125,19 +125,19 @@ class Page(NamedTuple):
     """Bytes before the values in an uncompressed file: the dictionary (first page only), header and levels."""
     value_bytes: int
     levels: bytes
-    numbers: int
+    num_values: int  # several per row in a column of lists
 
 
-def page_header(numbers: int, plain_bytes: int, stored_bytes: int) -> bytes:
-    """Encode a PageHeader: the type, the sizes of the page with its levels, uncompressed and stored, DataPageHeader."""
-    data = struct({1: i32(numbers), 2: i32(_PLAIN), 3: i32(_RLE), 4: i32(_RLE)})
+def page_header(num_values: int, plain_bytes: int, stored_bytes: int) -> bytes:
+    """Encode a PageHeader; sizes are those of the levels and values, without and with compression."""
+    data = struct({1: i32(num_values), 2: i32(_PLAIN), 3: i32(_RLE), 4: i32(_RLE)})
     return struct({1: i32(0), 2: i32(plain_bytes), 3: i32(stored_bytes), 5: data})[1]
 
 
 def dictionary_page(column: Column, stored: bytes) -> bytes:
-    """Return the dictionary page of a column; `stored` is the (compressed) dictionary.
+    """Return the dictionary page of a column; `stored` is the dictionary as stored, compressed or not.
 
-    Each chunk has one, as in pyarrow's files, although it is not used: DLIO's reader requires it.
+    Each column chunk has one, as in pyarrow's files, because DLIO's reader requires it; no page uses it.
     """
     values = column.dictionary
     header = struct({1: i32(len(values) // (column.width // column.length)), 2: i32(_PLAIN)})
@@ -150,47 +150,47 @@ def _schema_elements(column: Column) -> list[Value]:
         width = {2: i32(column.width)} if column.type == FIXED else {}
         return [struct({1: i32(column.type), **width, 3: i32(_REQUIRED), 4: name})]
     return [
-        struct({3: i32(_REQUIRED), 4: name, 5: i32(1), 6: i32(_LIST)}),  # 5: the number of children
+        struct({3: i32(_REQUIRED), 4: name, 5: i32(1), 6: i32(_LIST)}),  # field 5: number of children
         struct({3: i32(_REPEATED), 4: text("list"), 5: i32(1)}),
         struct({1: i32(column.type), 3: i32(_REQUIRED), 4: text("element")}),
     ]
 
 
 def _chunk_meta(column: Column, chunk: Chunk, start: int, rows: int, codec: int) -> Value:
-    """Encode a ColumnChunk: its offset, and its metadata, which end in the offsets of its pages and its dictionary."""
-    begin, pages = i64(start + chunk.offset), i64(start + chunk.offset + chunk.dictionary_bytes)
-    before = _meta_before_offsets(column, chunk.size_bytes, chunk.plain_bytes, rows, codec)
-    return struct({2: begin, 3: (STRUCT, before + fields_of({9: pages, 11: begin}, 7) + b"\0")})
+    """Encode a ColumnChunk of a row group at `start`; its metadata ends in the offsets of pages and dictionary."""
+    dictionary, pages = i64(start + chunk.offset), i64(start + chunk.offset + chunk.dictionary_bytes)
+    metadata = _meta_before_offsets(column, chunk.size_bytes, chunk.plain_bytes, rows, codec)
+    return struct({2: dictionary, 3: (STRUCT, metadata + encode_fields({9: pages, 11: dictionary}, 7) + b"\0")})
 
 
 @functools.lru_cache(maxsize=4096)
 def _meta_before_offsets(column: Column, size_bytes: int, plain_bytes: int, rows: int, codec: int) -> bytes:
-    """Encode the metadata of a chunk up to its offsets, which is the same in all full row groups."""
+    """Encode the metadata of a column chunk up to its offsets: this part is the same in all full row groups."""
     encodings, path = list_of([i32(_PLAIN), i32(_RLE)]), list_of([text(name) for name in column.path])
-    of_column = {1: i32(column.type), 2: encodings, 3: path, 4: i32(codec)}
-    return fields_of(of_column | {5: i64(rows * column.length), 6: i64(plain_bytes), 7: i64(size_bytes)})
+    fields = {1: i32(column.type), 2: encodings, 3: path, 4: i32(codec)}
+    return encode_fields(fields | {5: i64(rows * column.length), 6: i64(plain_bytes), 7: i64(size_bytes)})
 
 
 class Group:
-    """A row group of `rows` rows in an uncompressed file."""
+    """A row group of `rows` rows in an uncompressed file, wherever it is in the file."""
 
     def __init__(self, rows: int, columns: tuple[Column, ...]) -> None:
         self.rows = rows
         self.size_bytes = self.payload_bytes = 0
         self.pages: list[list[Page]] = []  # of each column
-        self.chunks: list[Chunk] = []  # in file order, with offsets relative to the row group
-        self.spans: list[tuple[int, int]] = []  # (offset, bytes) of the chunk of each column to read
-        self.payload: list[tuple[int, int]] = []  # (bytes, payload offset) of the values of each column to read
+        self.chunks: list[Chunk] = []  # of each column, with offsets relative to the row group
+        self.spans: list[tuple[int, int]] = []  # (offset, bytes) of each chunk to read
+        self.payload: list[tuple[int, int]] = []  # (bytes, offset in the group's payload) of the values in each
         for column in columns:
             pages, value_bytes = list[Page](), rows * column.width
             before = dictionary_page(column, column.dictionary)
-            dictionary_bytes, step = len(before), max(1, PAGE_BYTES // column.width)
-            for first in range(0, rows, step):
-                count = min(step, rows - first)
+            dictionary_bytes, page_rows = len(before), max(1, PAGE_BYTES // column.width)
+            for first in range(0, rows, page_rows):
+                count = min(page_rows, rows - first)
                 levels = _levels(count, column.length) if column.length > 1 else b""
-                numbers, size = count * column.length, len(levels) + count * column.width
-                before += page_header(numbers, size, size) + levels
-                pages.append(Page(before, count * column.width, levels, numbers))
+                num_values, size = count * column.length, len(levels) + count * column.width
+                before += page_header(num_values, size, size) + levels
+                pages.append(Page(before, count * column.width, levels, num_values))
                 before = b""
             size = sum(len(page.before) for page in pages) + value_bytes
             self.pages.append(pages)
@@ -202,7 +202,7 @@ class Group:
             self.payload_bytes += value_bytes
 
     def batches(self) -> Iterator[list[Page]]:
-        """Yield the pages in file order, about 1 MiB at a time."""
+        """Yield the pages in file order, in batches of about 1 MiB."""
         batch, size = list[Page](), 0
         for page in itertools.chain.from_iterable(self.pages):
             if batch and size + page.value_bytes > PAGE_BYTES:
@@ -211,6 +211,14 @@ class Group:
             batch.append(page)
             size += page.value_bytes
         yield batch
+
+
+class PlacedGroup(NamedTuple):
+    """A row group of a file, and its position."""
+
+    group: Group
+    offset: int  # in the file
+    payload_offset: int  # of its values among all values of the file
 
 
 class FilePlan:
@@ -223,30 +231,30 @@ class FilePlan:
         self._full_groups = (rows - 1) // self.group_rows
         self._full = Group(self.group_rows, columns)
         self._last = Group(rows - self._full_groups * self.group_rows, columns)
-        self.end = self.group(self._full_groups)[1] + self._last.size_bytes  # of the last row group
+        self.groups_end = self.place(self._full_groups).offset + self._last.size_bytes
 
-    def group(self, index: int) -> tuple[Group, int, int]:
-        """Return a row group, its offset in the file, and the offset of its values among all values of the file."""
+    def place(self, index: int) -> PlacedGroup:
+        """Return row group `index` of the file."""
         group = self._full if index < self._full_groups else self._last
-        return group, len(MAGIC) + index * self._full.size_bytes, index * self._full.payload_bytes
+        return PlacedGroup(group, len(MAGIC) + index * self._full.size_bytes, index * self._full.payload_bytes)
 
     @property
-    def groups(self) -> Iterator[tuple[Group, int, int]]:
-        return map(self.group, range(self._full_groups + 1))
+    def groups(self) -> Iterator[PlacedGroup]:
+        return map(self.place, range(self._full_groups + 1))
 
     @functools.cached_property
     def tail(self) -> bytes:
         """The bytes after the last row group of an uncompressed file."""
-        return self.tail_of([(start, group.chunks) for group, start, _ in self.groups], "none")
+        return self.encode_tail([(start, group.chunks) for group, start, _ in self.groups], "none")
 
     @property
     def size_bytes(self) -> int:
-        return self.end + len(self.tail)
+        return self.groups_end + len(self.tail)
 
-    def tail_of(self, groups: Sequence[tuple[int, Sequence[Chunk]]], compression: Compression) -> bytes:
+    def encode_tail(self, groups: Sequence[tuple[int, Sequence[Chunk]]], compression: Compression) -> bytes:
         """Return the bytes after the last row group: metadata (FileMetaData), its length, the magic number.
 
-        `groups` has where each row group starts, and its chunks, whose offsets are relative to that.
+        `groups` has (offset, chunks) of each row group; the offsets of chunks are relative to the row group's.
         """
         schema = [struct({4: text("schema"), 5: i32(len(self.columns))})]
         schema += itertools.chain.from_iterable(map(_schema_elements, self.columns))
@@ -254,32 +262,32 @@ class FilePlan:
         for (group, _, _), (start, chunks) in zip(self.groups, groups, strict=True):
             rows, plain_bytes = group.rows, sum(chunk.plain_bytes for chunk in chunks)
             columns = zip(self.columns, chunks, strict=True)
-            of_columns = [_chunk_meta(column, chunk, start, rows, codec) for column, chunk in columns]
-            metas.append(struct({1: list_of(of_columns), 2: i64(plain_bytes), 3: i64(rows)}))
+            column_metas = [_chunk_meta(column, chunk, start, rows, codec) for column, chunk in columns]
+            metas.append(struct({1: list_of(column_metas), 2: i64(plain_bytes), 3: i64(rows)}))
         _, metadata = struct({1: i32(1), 2: list_of(schema), 3: i64(self.rows), 4: list_of(metas), 6: text("dlemu")})
         return metadata + len(metadata).to_bytes(LENGTH_BYTES, "little") + MAGIC
 
 
-def plan_of(spec: DatasetSpec, record_bytes: int) -> FilePlan:
-    """Return the layout of a file; without `dataset.parquet.columns` it has one column `data` of `record_bytes`."""
+def file_plan(spec: DatasetSpec, record_bytes: int) -> FilePlan:
+    """Return the layout of a file; without `dataset.parquet.columns`, it has one column `data` of `record_bytes`."""
     columns = spec.parquet.columns or (ParquetColumn(name="data", dtype="uint8", size=record_bytes),)
-    return _plan(spec.num_samples_per_file, spec.parquet.row_group_size, columns)
+    return _cached_plan(spec.num_samples_per_file, spec.parquet.row_group_size, columns)
 
 
-@functools.lru_cache(maxsize=4)  # with hundreds of columns and groups, the metadata takes a second
-def _plan(rows: int, group_rows: int, columns: tuple[ParquetColumn, ...]) -> FilePlan:
-    planned = []
+@functools.lru_cache(maxsize=4)  # encoding metadata of hundreds of columns and row groups takes a second
+def _cached_plan(rows: int, group_rows: int, columns: tuple[ParquetColumn, ...]) -> FilePlan:
+    typed = []
     for column in columns:
         number_type = TYPES.get(column.dtype, FIXED)
         length = 1 if number_type == FIXED else column.size
-        planned.append(Column(column.name, number_type, column.value_bytes, column.read, length))
-    return FilePlan(rows, group_rows, tuple(planned))
+        typed.append(Column(column.name, number_type, column.value_bytes, column.read, length))
+    return FilePlan(rows, group_rows, tuple(typed))
 
 
 def _levels(rows: int, length: int) -> bytes:
-    """Encode repetition levels (0 where a row's list begins) and definition levels (all present) of a page of lists.
+    """Encode the levels of a page of lists: repetition (0 at the start of each row's list), definition (1: not null).
 
-    Both are runs (Encodings.md, RLE): a count, shifted by one bit, and the level that this many numbers have.
+    Levels are runs (Encodings.md, RLE): a count, shifted left by one bit, and the level of so many values.
     """
     repetition = (varint(1 << 1) + b"\0" + varint((length - 1) << 1) + b"\1") * rows
     definition = varint(rows * length << 1) + b"\1"

@@ -1,8 +1,8 @@
-"""Parquet: fixed-width columns in row groups; training reads whole row groups, of the columns requested.
+"""Parquet: columns of fixed width in row groups; training reads whole row groups of the requested columns.
 
 Files are written without a Parquet library, so that the bytes of an uncompressed file do not depend on its version:
-`_parquet_layout` lays out pages, column chunks and the footer. Row groups are located by that layout or, in files of
-other tools, by the footer; pyarrow decodes values: row groups for training, single rows for verification.
+`_parquet_layout` computes pages, column chunks and the footer. Row groups are located by that layout or, in files of
+other tools, by the footer. pyarrow decodes values: whole row groups for training, single rows for verification.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from datagen.groups import GroupBytes, GroupFormat
 from datagen.spec import BLOCK_BYTES, DatasetSpec
 from datagen.storage.storage_base import Writer
 
-HAS_COLUMNS = True
+HAS_COLUMNS = True  # `dataset.parquet.columns` applies
 FOOTER_BYTES = 64 << 10  # pyarrow reads these first, at the end of a file (`kDefaultFooterReadSize`, properties.h)
 MAX_HOLE_BYTES, MAX_READ_BYTES = 8192, 32 << 20
 """pyarrow merges reads that are at most 8 KiB apart, up to reads of 32 MiB (`CoalesceReadRanges` in
@@ -56,109 +56,107 @@ class Format(GroupFormat):
         if spec.compression != "none":
             return None
         if spec.parquet.columns:
-            return np.full(len(shapes), layout.plan_of(spec, 0).size_bytes, np.int64)
-        return base.map_distinct(base.sample_bytes(spec, shapes), lambda size: layout.plan_of(spec, size).size_bytes)
+            return np.full(len(shapes), layout.file_plan(spec, 0).size_bytes, np.int64)
+        return base.map_distinct(base.sample_bytes(spec, shapes), lambda size: layout.file_plan(spec, size).size_bytes)
 
     def write(self, job: base.FileJob, writer: Writer, buffer: AlignedBuffer) -> None:
-        plan = layout.plan_of(job.spec, job.record_bytes)
+        plan = layout.file_plan(job.spec, job.record_bytes)
         writer.write(layout.MAGIC)
         if job.spec.compression != "none":
             _write_compressed(job, plan, writer, buffer)
             return
-        for group, _, payload in plan.groups:
-            for pages in _pages(job, group, payload, buffer):
+        for placed in plan.groups:
+            for pages in _pages(job, placed, buffer):
                 pieces = [piece for page, values in pages for piece in (page.before, values)]
-                for piece in [b"".join(pieces)] if len(pages) > 1 else pieces:  # small pages are written together
+                if len(pages) > 1:  # small pages are written together
+                    pieces = [b"".join(pieces)]
+                for piece in pieces:
                     writer.write(piece)
         writer.write(plan.tail)
 
-    def open_groups(self, source: base.Source, spec: DatasetSpec, *, matched: bool = False) -> GroupsFile:
-        return GroupsFile(source, spec, matched)
+    def open_groups(self, source: base.Source, spec: DatasetSpec, *, matched: bool = False) -> ParquetGroups:
+        return ParquetGroups(source, spec, matched)
 
     def decode_group(self, where: str | base.SourceStream, index: int, spec: DatasetSpec) -> list[memoryview]:
-        """Return the buffers of the columns requested; lists are flattened.
-
-        Columns of variable-length values also have a buffer of offsets.
-        """
+        """Return the requested columns' buffers: values, lists flattened, and offsets of variable-length values."""
         opened = where if isinstance(where, str) else pa.PythonFile(where, mode="r")
         file = pq.ParquetFile(opened, memory_map=False, pre_buffer=False)
-        table = file.read_row_group(index, _names_of(spec), use_threads=False)
+        table = file.read_row_group(index, _requested_names(spec), use_threads=False)
         return [data for column in table.columns for chunk in column.chunks for data in _buffers(chunk)]
 
 
 def _write_compressed(job: base.FileJob, plan: layout.FilePlan, writer: Writer, buffer: AlignedBuffer) -> None:
-    """Write the pages compressed, and the metadata, as offsets are known only then."""
+    """Write compressed pages, then the metadata: offsets are known only after compression."""
     compression = job.spec.compression
     level = None if compression == "snappy" else job.spec.compression_level  # Snappy has no levels
     codec = pa.Codec(compression, compression_level=level)
     groups = []
-    for group, _, payload in plan.groups:
-        chunks, pages = [], itertools.chain.from_iterable(_pages(job, group, payload, buffer))
-        for column, planned, of_column in zip(plan.columns, group.chunks, group.pages, strict=True):
+    for placed in plan.groups:
+        chunks, pages = [], itertools.chain.from_iterable(_pages(job, placed, buffer))
+        for column, planned, column_pages in zip(plan.columns, placed.group.chunks, placed.group.pages, strict=True):
             dictionary = layout.dictionary_page(column, codec.compress(column.dictionary, asbytes=True))
             begin, plain_bytes = writer.position, planned.dictionary_bytes
             writer.write(dictionary)
-            for page, values in itertools.islice(pages, len(of_column)):
+            for page, values in itertools.islice(pages, len(column_pages)):
                 plain = page.levels + values if page.levels else values
                 packed = codec.compress(plain, asbytes=True)
-                header = layout.page_header(page.numbers, len(plain), len(packed))
+                header = layout.page_header(page.num_values, len(plain), len(packed))
                 writer.write(header + packed)
                 plain_bytes += len(header) + len(plain)
             chunks.append(layout.Chunk(begin, len(dictionary), writer.position - begin, plain_bytes))
         groups.append((0, chunks))
-    writer.write(plan.tail_of(groups, compression))
+    writer.write(plan.encode_tail(groups, compression))
 
 
 def _pages(
-    job: base.FileJob, group: layout.Group, payload: int, buffer: AlignedBuffer
+    job: base.FileJob, placed: layout.PlacedGroup, buffer: AlignedBuffer
 ) -> Iterator[list[tuple[layout.Page, memoryview]]]:
-    """Yield a row group's pages, some at a time, with their values, which are valid until the next pages.
-
-    The first value has payload offset `payload`. Values are generated in whole blocks.
-    """
-    for pages in group.batches():
-        before = payload % BLOCK_BYTES
-        ends = list(itertools.accumulate((page.value_bytes for page in pages), initial=before))
+    """Yield the pages of a row group in batches, each page with its values, which are valid until the next batch."""
+    payload_offset = placed.payload_offset
+    for pages in placed.group.batches():
+        start = payload_offset % BLOCK_BYTES  # content is generated from the start of a block
+        ends = list(itertools.accumulate((page.value_bytes for page in pages), initial=start))
         values = buffer.view(ends[-1])
-        job.content.fill(values, job.running_index, payload - before)
-        payload += ends[-1] - before
-        yield [(page, values[start:stop]) for page, (start, stop) in zip(pages, itertools.pairwise(ends), strict=True)]
+        job.content.fill(values, job.running_index, payload_offset - start)
+        payload_offset += ends[-1] - start
+        yield [(page, values[begin:end]) for page, (begin, end) in zip(pages, itertools.pairwise(ends), strict=True)]
 
 
-class GroupsFile:
-    """An open file of row groups, located by the footer or, in an uncompressed file of dlemu's columns, by `_plan`."""
+class ParquetGroups:
+    """An open file. Row groups are located by `_plan` if dlemu wrote the file, uncompressed, else by the footer."""
 
     def __init__(self, source: base.Source, spec: DatasetSpec, matched: bool) -> None:
-        """With `matched`, keep the end of the file, read by the calls of pyarrow, and read the spans that it reads."""
+        """With `matched`, read the footer and the columns by the calls of pyarrow."""
         self.source, self._spec = source, spec
         self._limits = (MAX_HOLE_BYTES, MAX_READ_BYTES) if matched else ()
-        self._spans: dict[int, list[tuple[int, int]]] = {}
-        """Spans of row groups of the plan, by their rows, as in a group at the start of a file."""
+        self._planned_spans: dict[int, list[tuple[int, int]]] = {}
+        """Spans to read of a planned row group, relative to its offset, by its number of rows."""
         self._plan: layout.FilePlan | None = None
-        self._ends: Sequence[int]  # the row after each row group
+        self._ends: Sequence[int]  # number of the row after each row group
         if matched:
-            self._keep_end(min(FOOTER_BYTES, source.size_bytes))
-        end_bytes = self._end_bytes()
+            self._cache_end(min(FOOTER_BYTES, source.size_bytes))
+        end_bytes = self._read_end_bytes()
         if matched and end_bytes > FOOTER_BYTES:
-            self._keep_end(end_bytes)
+            self._cache_end(end_bytes)
         if spec.parquet.columns and spec.compression == "none":
-            plan = layout.plan_of(spec, 0)
-            if plan.end + end_bytes == source.size_bytes:
+            plan = layout.file_plan(spec, 0)
+            if plan.groups_end + end_bytes == source.size_bytes:
                 self._plan = plan
                 self._ends = range(plan.group_rows, plan.rows + plan.group_rows, plan.group_rows)
                 return
-        self._names = _names_of(spec)
+        self._names = _requested_names(spec)
         footer = layout.MAGIC + bytes(self.source.read(source.size_bytes - end_bytes, end_bytes))
         self._metadata = pq.read_metadata(pa.BufferReader(footer))
         self._rows = [self._metadata.row_group(index).num_rows for index in range(self._metadata.num_row_groups)]
         self._ends = list(itertools.accumulate(self._rows))
 
-    def _keep_end(self, size_bytes: int) -> None:
+    def _cache_end(self, size_bytes: int) -> None:
+        """Read the end of the file by one call, and keep it in memory."""
         start = self.source.size_bytes - size_bytes
         self.source = base.CachedSource(self.source, [(start, self.source.read(start, size_bytes))])
 
-    def _end_bytes(self) -> int:
-        """Return the bytes of the footer and the tail. Raises DamagedError."""
+    def _read_end_bytes(self) -> int:
+        """Return the size of the footer with its length and the magic number. Raises DamagedError."""
         size_bytes = self.source.size_bytes
         tail = bytes(self.source.read(max(size_bytes - TAIL_BYTES, 0), min(TAIL_BYTES, size_bytes)))
         end_bytes = int.from_bytes(tail[:4], "little") + TAIL_BYTES
@@ -175,10 +173,10 @@ class GroupsFile:
 
     def spans(self, group: int) -> list[tuple[int, int]]:
         if self._plan:
-            planned, start, _ = self._plan.group(group)
-            if planned.rows not in self._spans:
-                self._spans[planned.rows] = merge_spans(planned.spans, *self._limits)
-            return [(start + offset, size) for offset, size in self._spans[planned.rows]]
+            planned, group_offset, _ = self._plan.place(group)
+            if planned.rows not in self._planned_spans:
+                self._planned_spans[planned.rows] = merge_spans(planned.spans, *self._limits)
+            return [(group_offset + offset, size) for offset, size in self._planned_spans[planned.rows]]
         chunks = []
         for _, chunk in self._requested_chunks(group):
             start = chunk.data_page_offset
@@ -191,30 +189,30 @@ class GroupsFile:
         return merge_spans(sorted(chunks), *self._limits)
 
     def payload(self, group: int) -> list[tuple[int, int]]:
-        plan = self._plan or self._plan_of_table
+        plan = self._plan or self._matching_plan
         if plan is None:
             return []
-        planned, _, payload = plan.group(group)
-        return [(size, payload + before) for size, before in planned.payload]
+        planned, _, payload_offset = plan.place(group)
+        return [(size, payload_offset + offset) for size, offset in planned.payload]
 
     @functools.cached_property
-    def _plan_of_table(self) -> layout.FilePlan | None:
-        """The uncompressed layout of a file with the columns and row groups of the settings, else None."""
+    def _matching_plan(self) -> layout.FilePlan | None:
+        """The uncompressed layout of the file's values; None if its schema or row groups differ from the settings."""
         schema = self._metadata.schema
         stored = [schema.column(index) for index in range(len(schema))]
         columns = [(column.path, column.physical_type, column.length) for column in stored]
-        plan = layout.plan_of(self._spec, max(columns[0][2], 1) if columns else 1)
+        plan = layout.file_plan(self._spec, max(columns[0][2], 1) if columns else 1)
         same_rows = self._rows == [group.rows for group, _, _ in plan.groups]
         return plan if same_rows and columns == [column.in_schema for column in plan.columns] else None
 
     def largest_bytes(self) -> GroupBytes:
         groups = range(1 if self._plan else len(self._rows))
         stored = [sum(size + READ_SLACK_BYTES for _, size in self.spans(group)) for group in groups]
-        unpacked = stored if self._plan else map(self._unpacked, groups)
+        unpacked = stored if self._plan else map(self._decoded_bytes, groups)
         return GroupBytes.maximum(map(GroupBytes, stored, unpacked))
 
-    def _unpacked(self, group: int) -> int:
-        """Return the bytes of the values requested once decoded; values of variable length as without a dictionary."""
+    def _decoded_bytes(self, group: int) -> int:
+        """Return the bytes of the requested values when decoded, assuming no dictionary for variable-length values."""
         schema, total = self._metadata.schema, 0
         for index, chunk in self._requested_chunks(group):
             width = _WIDTHS.get(chunk.physical_type, schema.column(index).length)
@@ -231,17 +229,17 @@ class GroupsFile:
         return [column for column, name in zip(chunks, names, strict=True) if not self._names or name in self._names]
 
 
-def _names_of(spec: DatasetSpec) -> list[str] | None:
+def _requested_names(spec: DatasetSpec) -> list[str] | None:
     return [column.name for column in spec.parquet.columns if column.read] or None
 
 
 def _buffers(chunk: Any) -> Iterator[memoryview]:
-    """Yield the memory of a column's values, of lists that of the numbers in them."""
+    """Yield the buffers of a column's values, or of the numbers in its lists."""
     while isinstance(chunk.type, (pa.ListType, pa.LargeListType, pa.FixedSizeListType)):
         chunk = chunk.flatten()
     try:
         width = chunk.type.bit_width // 8
-    except ValueError:  # values differ in size
+    except ValueError:  # the type has no fixed width
         width = 0
     if width:
         data = memoryview(chunk.buffers()[-1] or b"").cast("B")
