@@ -1,7 +1,7 @@
-"""Reading HDF5 files: the HDF5 library reports where records are, and their bytes are read from there directly.
+"""Reading HDF5 files: the HDF5 library finds the records, whose bytes are then read without it; it decodes chunks.
 
-Files of equal size mostly have the same metadata. So the metadata and the positions of records found in one file are
-kept, and HDF5 parses another file only if its metadata differs. HDF5 decodes chunks.
+Files of equal size mostly have the same metadata. The metadata of one file is therefore cached with the positions of
+records, and HDF5 parses another file of that size only if its metadata differs.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from datagen.registry import library
 
 OLD_NAME = "records"  # name of the dataset of records in files of DLIO up to 2.0.0, which are read but never written
 BLOCK_BYTES = 16 << 10  # the metadata of a file, which consists of many small pieces, is read in blocks of this size
-SIGNATURE_BYTES = 8  # bytes that HDF5 reads of a file first
+SIGNATURE_BYTES = 8  # HDF5 reads these first
 SIEVE_BYTES = 64 << 10  # minimum that HDF5 reads of a contiguous dataset, and buffers (`H5Pset_sieve_buf_size`)
-HDF5_ERRORS = (OSError, KeyError, ValueError, RuntimeError, TypeError, IndexError)  # of h5py, for damaged files
+HDF5_ERRORS = (OSError, KeyError, ValueError, RuntimeError, TypeError, IndexError)  # raised by h5py for damaged files
 Extent = tuple[int, int]  # (offset, bytes)
 
 
@@ -34,39 +34,39 @@ def hdf5() -> Any:
 
 
 class Metadata(NamedTuple):
-    """The metadata of a contiguous file: the bytes of it that HDF5 reads, and the datasets that HDF5 finds by them."""
+    """The metadata of a file without chunks: the bytes that HDF5 reads, and the datasets that it finds in them."""
 
     reads: dict[Extent, bytes]
     datasets: Sequence[_Dataset]
 
 
-KnownMetadata = dict[int, Metadata]  # metadata of a file that was read, by file size
-_MAX_KNOWN = 1024  # the metadata of files of further sizes is always parsed by HDF5, which is slower
+KnownMetadata = dict[int, Metadata]  # by file size
+_MAX_KNOWN = 1024  # file sizes; HDF5 parses files of other sizes, which is slower
 
 
 class Hdf5File(OpenFile):
-    """One open file. Each of its datasets of records holds a part of every sample."""
+    """An open file. Each of its datasets of records holds a part of every sample."""
 
     stays_open = True
 
     def __init__(self, source: Source, samples: int, known_metadata: KnownMetadata, *, matched: bool = False) -> None:
         """With `matched`, read as HDF5 would: first the metadata, then each record or chunk."""
         self._source = source
-        self._gathered = self._decoded = memoryview(b"")  # memory for a sample of several pieces, and for a decoded one
+        self._joined = self._decoded = memoryview(b"")  # memory for a sample joined from pieces, and for a decoded one
         self._file = SourceFile(source, matched=matched)
         metadata = known_metadata.get(source.size_bytes) if samples == 1 else None
         if metadata and all(source.read(*extent) == data for extent, data in metadata.reads.items()):
-            self._datasets = metadata.datasets  # HDF5 would find the same, but takes a millisecond
+            self._datasets = metadata.datasets  # as HDF5 would find them in a millisecond
         else:
-            self._datasets = self._datasets_by_hdf5(samples)
+            self._datasets = self._parse_metadata(samples)
         self._record_bytes = sum(dataset.bytes for dataset in self._datasets)
         self._is_plain = not any(dataset.chunk for dataset in self._datasets)
         if self._is_plain and samples == 1 and len(known_metadata) < _MAX_KNOWN:
             known_metadata.setdefault(source.size_bytes, Metadata(self._file.metadata, self._datasets))
 
-    def _datasets_by_hdf5(self, samples: int) -> Sequence[_Dataset]:
-        """Let HDF5 read the metadata, and check that it fits the settings and the file."""
-        # What HDF5 reads first: a failing storage must not first fail inside h5f.open, which would leak resources
+    def _parse_metadata(self, samples: int) -> Sequence[_Dataset]:
+        """Return the datasets of records that HDF5 finds. Raises DamagedError if they do not match settings or file."""
+        # A storage that fails is noticed here: a failure within h5f.open would leak resources
         self._file.read_metadata(0, min(SIGNATURE_BYTES, self._source.size_bytes))
         h5py = hdf5()
         with self._hdf5_errors("no readable HDF5 metadata"):
@@ -74,12 +74,12 @@ class Hdf5File(OpenFile):
             access.set_fileobj_driver(h5py.h5fd.fileobj_driver, self._file)
             access.set_fclose_degree(h5py.h5f.CLOSE_STRONG)
             file = h5py.h5f.open(b"file", h5py.h5f.ACC_RDONLY, access)
-            # HDF5 must close the file before Python exits: later it would call a file object that no longer exists
+            # HDF5 must close the file before Python exits: later, it would call a file object that no longer exists
             close = weakref.finalize(self, file.close)
             group = h5py.h5g.open(file, b"/")
             numbered = (b"records_%d" % number for number in itertools.count())
             names = list(itertools.takewhile(lambda name: name in group, numbered))
-            if not names:  # if the old name is missing, too, HDF5 reports that there is no records_0
+            if not names:  # without either name, HDF5 reports that records_0 is missing
                 names = [OLD_NAME.encode() if OLD_NAME.encode() in group else b"records_0"]
             datasets = [_Dataset(h5py.h5d.open(group, name)) for name in names]
         for dataset in datasets:
@@ -104,9 +104,9 @@ class Hdf5File(OpenFile):
         data = pieces[0]
         if len(pieces) > 1:
             size = sum(map(len, pieces))
-            if len(self._gathered) < size:
-                self._gathered = self._source.scratch(size)
-            data = self._gathered[:size]
+            if len(self._joined) < size:
+                self._joined = self._source.scratch(size)
+            data = self._joined[:size]
             np.concatenate([np.frombuffer(piece, np.uint8) for piece in pieces], out=np.frombuffer(data, np.uint8))
         offset = index * self._record_bytes
         if self._is_plain:
@@ -116,10 +116,10 @@ class Hdf5File(OpenFile):
     def forget(self) -> None:
         """Release the samples read so far."""
         self._file.pieces = {}
-        self._gathered = self._decoded = memoryview(b"")
+        self._joined = self._decoded = memoryview(b"")
 
     def _decode(self, index: int) -> memoryview:
-        """Let HDF5 decode a sample from its chunks, which have been read into memory."""
+        """Decode a sample by HDF5 from its chunks, which are in memory."""
         self._decoded = self._decoded or self._source.scratch(self._record_bytes)
         start = 0
         with self._hdf5_errors(f"no readable chunks of sample {index}"):
@@ -134,7 +134,7 @@ class Hdf5File(OpenFile):
 
     @contextlib.contextmanager
     def _hdf5_errors(self, problem: str) -> Iterator[None]:
-        """Raise the storage's error if a read failed during calls of HDF5, else DamagedError for what HDF5 raises."""
+        """Raise the storage's error if a read failed within calls of HDF5, else a DamagedError for an error of HDF5."""
         try:
             yield
         except HDF5_ERRORS as error:
@@ -163,11 +163,11 @@ class _Dataset:
         self.offset, self.end = offset, offset + self.samples * self.bytes
 
     def extent(self, index: int) -> Extent:
-        """Return where a sample of a contiguous dataset is."""
+        """Return the extent of a sample in a contiguous dataset."""
         return self.offset + index * self.bytes, self.bytes
 
     def chunks(self, index: int) -> list[Extent]:
-        """Return where the chunks are that hold parts of a sample."""
+        """Return the extents of the chunks that hold parts of a sample."""
         first = index - index % self.chunk[0]
         grid = [range(0, axis, step) for axis, step in zip(self._shape[1:], self.chunk[1:], strict=True)]
         extents = []
@@ -179,6 +179,7 @@ class _Dataset:
         return extents
 
     def read(self, index: int, out: memoryview) -> None:
+        """Read a sample into `out` by HDF5."""
         count = (1, *self._shape[1:])
         file_space = self._dataset.get_space()
         file_space.select_hyperslab((index, *[0] * (len(count) - 1)), count)
@@ -187,48 +188,48 @@ class _Dataset:
 
 
 class SourceFile(SourceStream):
-    """A file object for HDF5 that reads from a `Source`, each record or chunk when it is first requested.
+    """A file object for HDF5 that reads from a `Source`.
 
-    With `matched`, the calls are those of HDF5: HDF5 itself makes those for the metadata, this class those for
-    records. Else the calls are as few as possible.
+    With `matched`, read calls are those of HDF5: HDF5 itself requests the metadata, this class requests the records as
+    HDF5 would. Otherwise, there are as few calls as possible.
     """
 
     def __init__(self, source: Source, *, matched: bool) -> None:
         super().__init__(source)
         self.failure: DlemuError | OSError | None = None
-        """The error of a read that failed, to be checked after each call of HDF5: HDF5 got zeros instead.
+        """The error of a failed read, for which HDF5 got zeros; to be checked after each call of HDF5.
 
-        An exception raised through HDF5 would leave a file open in it, which calls this object when Python exits.
+        An exception raised through HDF5 would leave the file open there, and HDF5 would call this object at exit.
         """
-        self.metadata: dict[Extent, bytes] = {}  # what HDF5 has read of the metadata
+        self.metadata: dict[Extent, bytes] = {}  # all reads of metadata by HDF5
         self._matched = matched
-        self._blocks: dict[int, bytes] = {}  # by offset; copies, because the memory of a batch is reused
+        self._blocks: dict[int, bytes] = {}  # of metadata, by offset; copied, because a batch's memory is reused
         self.pieces: dict[int, memoryview] = {}  # records and chunks, by offset
         self._sieves: dict[int, tuple[int, memoryview]] = {}
-        """Sieve buffer (offset, data) of each dataset, by the dataset's end."""
+        """(offset, data) of each dataset's sieve buffer, by the dataset's end."""
 
     def extents(self, extents: list[Extent]) -> list[memoryview]:
-        """Return the bytes of each extent, reading adjacent ones by one call if not `matched`. Raises DatasetError."""
+        """Return the bytes of each extent; unless `matched`, read adjacent ones by one call. Raises DatasetError."""
         missing = [extent for extent in extents if extent[0] not in self.pieces]
         if not self._matched:
             missing.sort()
         spans = iter(missing if self._matched else merge_spans(missing))
-        start, read = -1, memoryview(b"")
-        for offset, size in missing:  # spans are in the same order, and each extent is within one
-            while not start <= offset <= offset + size <= start + len(read):
+        start, data = -1, memoryview(b"")
+        for offset, size in missing:  # each extent lies within a span, and spans are in the order of extents
+            while not start <= offset <= offset + size <= start + len(data):
                 start, span_bytes = next(spans)
-                read = self.source.read(start, span_bytes)
-            self.pieces[offset] = read[offset - start : offset - start + size]
+                data = self.source.read(start, span_bytes)
+            self.pieces[offset] = data[offset - start : offset - start + size]
         return [self.pieces[offset] for offset, _ in extents]
 
     def sieve(self, offset: int, size_bytes: int, end: int) -> None:
-        """If `matched`, read a small record through the sieve buffer of its dataset, which ends at `end`, as HDF5."""
+        """If `matched`, read a small record, as HDF5 does, through the sieve buffer of its dataset that ends at `end`."""
         if not self._matched or size_bytes > SIEVE_BYTES or offset in self.pieces:
             return
         start, buffered = self._sieves.get(end, (0, memoryview(b"")))
         if not start <= offset <= offset + size_bytes <= start + len(buffered):
             start, buffered = offset, self.source.read(offset, min(SIEVE_BYTES, end - offset))
-            if len(buffered) > size_bytes:  # it serves later samples, too: a copy, because the memory is reused
+            if len(buffered) > size_bytes:  # later samples use it, too: copied, because the memory is reused
                 buffered = memoryview(bytes(buffered))
             self._sieves[end] = start, buffered
         self.pieces[offset] = buffered[offset - start : offset - start + size_bytes]
@@ -236,7 +237,7 @@ class SourceFile(SourceStream):
     def readinto(self, out: bytearray | memoryview) -> int:  # type: ignore[override]  # as the base class
         size = max(0, min(len(out), self.source.size_bytes - self._position))
         try:
-            data: memoryview | bytes | None = self.pieces.get(self._position)  # a chunk that is being decoded
+            data: memoryview | bytes | None = self.pieces.get(self._position)  # a chunk for decoding
             if data is None or len(data) < size:
                 data = self.read_metadata(self._position, size)
             out[:size] = data[:size]
@@ -248,17 +249,17 @@ class SourceFile(SourceStream):
         return size
 
     def read_metadata(self, offset: int, size_bytes: int) -> bytes:
-        """Return bytes of the metadata, which are read once. Raises DlemuError, OSError."""
+        """Return bytes of the metadata, each read once from the source. Raises DlemuError, OSError."""
         if (offset, size_bytes) not in self.metadata:
             if self._matched:
                 data = bytes(self.source.read(offset, size_bytes))
             else:
-                start = offset % BLOCK_BYTES
-                blocks = range(offset - start, offset + size_bytes, BLOCK_BYTES)
+                skipped = offset % BLOCK_BYTES
+                blocks = range(offset - skipped, offset + size_bytes, BLOCK_BYTES)
                 for block in blocks:
                     if block not in self._blocks:
                         size = min(BLOCK_BYTES, self.source.size_bytes - block)
                         self._blocks[block] = bytes(self.source.read(block, size))
-                data = b"".join(map(self._blocks.__getitem__, blocks))[start : start + size_bytes]
+                data = b"".join(self._blocks[block] for block in blocks)[skipped : skipped + size_bytes]
             self.metadata[offset, size_bytes] = data
         return self.metadata[offset, size_bytes]

@@ -2,9 +2,9 @@
 
 The HDF5 library writes and reads the metadata (in its latest file format, as DLIO requests). Contiguous records bypass
 the library: they are written to, and read from, the offset that it reports, which is the same as in a file written by
-DLIO. Chunks are compressed here, in parallel threads, and only placed by the library. `_hdf5_read` reads the files.
+DLIO. Chunks are compressed here, in parallel threads; the library only places them. `_hdf5_read` reads the files.
 
-The payload of a sample is its part of each dataset in order, followed by the payload of the next sample.
+The payload of a file is sample after sample, and of each sample its part of each dataset, in order.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ class Format(base.FormatBase):
         if not len(payload):
             return payload
         # The metadata has the same size for all shapes
-        size_bytes, _ = _size_and_parts(spec, tuple(shapes[0].tolist()))
+        size_bytes, _ = _contiguous_layout(spec, tuple(shapes[0].tolist()))
         return payload + (size_bytes - int(payload[0]))
 
     def write(self, job: base.FileJob, writer: Writer, buffer: AlignedBuffer) -> None:
@@ -77,11 +77,12 @@ class Format(base.FormatBase):
             return
         datasets = job.spec.hdf5.num_dset_per_record
         stride = job.payload_bytes if datasets == 1 else job.record_bytes
-        for part in _size_and_parts(job.spec, job.shape)[1]:
+        _, parts = _contiguous_layout(job.spec, job.shape)
+        for part in parts:
             if isinstance(part, bytes):
                 writer.write(part)
                 continue
-            for start in range(part * stride // datasets, job.payload_bytes, stride):  # a dataset's part of each sample
+            for start in range(part * stride // datasets, job.payload_bytes, stride):  # one for each sample
                 for piece in job.payload(buffer, start, start + stride // datasets):
                     writer.write(piece)
 
@@ -107,41 +108,42 @@ def _dataset_shape(spec: DatasetSpec, shape: tuple[int, ...]) -> tuple[int, ...]
     return (spec.num_samples_per_file, *record)
 
 
-def _size_and_parts(spec: DatasetSpec, shape: tuple[int, ...]) -> tuple[int, list[bytes | int]]:
-    """Return the size of a contiguous file, and its parts in order: bytes of metadata, and numbers of datasets.
+def _contiguous_layout(spec: DatasetSpec, shape: tuple[int, ...]) -> tuple[int, list[bytes | int]]:
+    """Return the size of a file without chunks, and its parts in order: metadata as bytes, datasets by number.
 
-    A file of two datasets may be [metadata, 0, 1, metadata]: records are where the numbers stand.
+    The parts of a file of two datasets may be [metadata, 0, 1, metadata]. Labels, all zero, are part of the metadata.
     """
     h5py = hdf5()
-    layout = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
-    layout.set_alloc_time(h5py.h5d.ALLOC_TIME_EARLY)  # allocates the datasets although nothing is written
-    layout.set_fill_time(h5py.h5d.FILL_TIME_NEVER)
-    layout.set_obj_track_times(False)
+    creation = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
+    creation.set_alloc_time(h5py.h5d.ALLOC_TIME_EARLY)  # allocate datasets to which nothing is written
+    creation.set_fill_time(h5py.h5d.FILL_TIME_NEVER)
+    creation.set_obj_track_times(False)
     extents: list[tuple[int, int]] = []  # (offset, bytes) of each dataset, labels last
 
     def allocate(file: Any) -> None:
         records = _dataset_shape(spec, shape), np.dtype(spec.record_element_type)
         datasets = {f"records_{part}": records for part in range(spec.hdf5.num_dset_per_record)}
-        for name, (dims, element) in (datasets | {LABELS: ((spec.num_samples_per_file,), np.dtype("int64"))}).items():
+        datasets[LABELS] = (spec.num_samples_per_file,), np.dtype("int64")
+        for name, (dims, element) in datasets.items():
             space, element_type = h5py.h5s.create_simple(dims), h5py.h5t.py_create(element)
-            dataset = h5py.h5d.create(file.id, name.encode(), element_type, space, layout)
+            dataset = h5py.h5d.create(file.id, name.encode(), element_type, space, creation)
             extents.append((int(dataset.get_offset()), math.prod(dims) * element.itemsize))
 
-    contents: list[bytes | int] = []
+    parts: list[bytes | int] = []
     with _file_laid_out_by_hdf5(allocate) as temporary:
         for (offset, size_bytes), number in sorted((extent, number) for number, extent in enumerate(extents[:-1])):
-            contents += temporary.read(offset - temporary.tell()), number
+            parts += temporary.read(offset - temporary.tell()), number
             temporary.seek(offset + size_bytes)
-        contents.append(temporary.read())
-        return temporary.tell(), contents
+        parts.append(temporary.read())
+        return temporary.tell(), parts
 
 
 @contextlib.contextmanager
 def _file_laid_out_by_hdf5(fill: Callable[[Any], None]) -> Iterator[BinaryIO]:
-    """Yield a temporary file in which HDF5 has placed what `fill` adds to an h5py.File. Raises SpaceError.
+    """Yield a temporary HDF5 file with the datasets that `fill` adds to an h5py.File. Raises SpaceError.
 
     It is created as by h5py.File(..., libver="latest"), but without times: old releases of h5py store the creation time
-    in the root group, with which `verify` could not reproduce a file. It must be a real file: with other drivers, HDF5
+    in the root group, so that `verify` could not reproduce the file. It must be a real file: with other drivers, HDF5
     does not gather the metadata into blocks, and offsets differ.
     """
     h5py = hdf5()
@@ -165,7 +167,7 @@ def _file_laid_out_by_hdf5(fill: Callable[[Any], None]) -> Iterator[BinaryIO]:
 
 
 def _write_chunked(job: base.FileJob, writer: Writer) -> None:
-    """Let HDF5 place the chunks in a temporary file, and copy that file: its size is not known before."""
+    """Write a file of chunks: HDF5 places them in a temporary file, which is then copied."""
     spec = job.spec
     shape = _dataset_shape(spec, job.shape)
     options: dict[str, Any] = {"dtype": spec.record_element_type}
@@ -173,7 +175,7 @@ def _write_chunked(job: base.FileJob, writer: Writer) -> None:
     if not chunk and spec.enable_chunking:
         axes = len(shape) - 1
         chunk = (1, *[math.ceil((spec.chunk_size / spec.element_bytes) ** (1 / max(1, axes)))] * axes)
-    if chunk:  # else h5py chooses it, as in DLIO
+    if chunk:  # otherwise h5py chooses the shape of chunks, as in DLIO
         options["chunks"] = tuple(map(min, chunk, shape))
     if spec.hdf5.max_shape:
         options["maxshape"] = (shape[0], *spec.hdf5.max_shape)
@@ -195,22 +197,22 @@ def _write_chunked(job: base.FileJob, writer: Writer) -> None:
 def _chunks(
     job: base.FileJob, part: int, shape: tuple[int, ...], chunk: tuple[int, ...]
 ) -> Iterator[tuple[tuple[int, ...], bytes]]:
-    """Yield the position (index of its first element) and stored bytes of each chunk of a dataset.
+    """Yield (index of the first element, stored bytes) of each chunk of dataset `part`.
 
-    Chunks beyond the dataset's edge are filled with zeros.
+    Chunks that extend beyond the edges of the dataset are filled up with zeros.
     """
     level = job.spec.compression_level if job.spec.compression == "gzip" else None
     part_bytes = job.record_bytes // job.spec.hdf5.num_dset_per_record
     grid = [range(0, axis, step) for axis, step in zip(shape[1:], chunk[1:], strict=True)]
     for first in range(0, shape[0], chunk[0]):
-        slab = np.empty((min(chunk[0], shape[0] - first), part_bytes), np.uint8)  # the dataset's part of some samples
+        slab = np.empty((min(chunk[0], shape[0] - first), part_bytes), np.uint8)  # samples of a row of chunks
         for number, row in enumerate(slab, first):
             job.content.fill(row, job.running_index, number * job.record_bytes + part * part_bytes)
         samples = slab.view(job.spec.record_element_type).reshape(len(slab), *shape[1:])
         for start in itertools.product(*grid):
-            cut = tuple(slice(at, at + size) for at, size in zip(start, chunk[1:], strict=True))
-            piece = samples[(slice(None), *cut)]
-            full = np.zeros(chunk, piece.dtype)
-            full[tuple(map(slice, piece.shape))] = piece
-            plain = full.tobytes()
+            ranges = [slice(begin, begin + size) for begin, size in zip(start, chunk[1:], strict=True)]
+            piece = samples[(slice(None), *ranges)]
+            padded = np.zeros(chunk, piece.dtype)
+            padded[tuple(map(slice, piece.shape))] = piece
+            plain = padded.tobytes()
             yield (first, *start), plain if level is None else zlib.compress(plain, level)
