@@ -223,7 +223,7 @@ class SourceFile(SourceStream):
         return [self.pieces[offset] for offset, _ in extents]
 
     def sieve(self, offset: int, size_bytes: int, end: int) -> None:
-        """If `matched`, read a small record, as HDF5 does, through the sieve buffer of its dataset that ends at `end`."""
+        """If `matched`, read a small record, like HDF5, through the sieve buffer of its dataset that ends at `end`."""
         if not self._matched or size_bytes > SIEVE_BYTES or offset in self.pieces:
             return
         start, buffered = self._sieves.get(end, (0, memoryview(b"")))

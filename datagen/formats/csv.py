@@ -1,7 +1,7 @@
 """CSV: one line of numbers per record, without a header, as pandas writes it (DLIO's datasets).
 
-Each byte of a record is a decimal number, 0 to 255; commas separate the numbers of a line. The length of the text
-depends on the numbers: 3.57 bytes each on average if they are random.
+Each byte of a record is a decimal number, 0 to 255; commas separate the numbers of a line. The size of a file depends
+on its numbers: a random number takes 3.57 bytes on average.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from datagen.storage.storage_base import Writer
 
 PARSER_BYTES = 256 << 10  # `DEFAULT_CHUNKSIZE` in pandas' parsers.pyx
 COMMA, LINE_FEED = b",\n"
-NUMBER_BYTES = 4  # maximum bytes of a number with its comma; in TEXTS, spaces fill up shorter ones
+NUMBER_BYTES = 4  # maximum bytes of a number and its comma; in TEXTS, shorter ones are padded with spaces
 TEXTS = np.frombuffer(b"".join(f"{number},".ljust(NUMBER_BYTES).encode() for number in range(256)), np.uint32)
 
 
@@ -25,7 +25,7 @@ class Format(base.FormatBase):
     transfer_bytes = PARSER_BYTES
 
     def file_bytes(self, spec: DatasetSpec, shapes: base.Sizes) -> None:
-        """Return None: the length of the text depends on the numbers."""
+        """Return None: the size depends on the numbers."""
 
     def write(self, job: base.FileJob, writer: Writer, buffer: AlignedBuffer) -> None:
         chunk = buffer.view(base.CHUNK_BYTES // NUMBER_BYTES)
@@ -40,35 +40,38 @@ class Format(base.FormatBase):
         return CsvFile(data, samples)
 
     def read_matched(self, file: BufferedFile, samples: int) -> None:
-        """Read as pandas' parser does: a buffered file in pieces, until a read returns nothing."""
+        """Read as pandas' parser does: pieces of a buffered file, until a read returns nothing."""
         while file.read(PARSER_BYTES):
             continue
 
 
 class CsvFile(base.OpenFile):
-    """One file in memory, split into lines."""
+    """A file in memory, split into lines."""
 
     def __init__(self, data: memoryview, samples: int) -> None:
         self._data = data
         text = np.frombuffer(data, np.uint8)
         ends = np.flatnonzero(text == LINE_FEED)
         if len(ends) != samples or ends[-1] + 1 != len(text):
-            more = " and an incomplete one" if len(text) and text[-1] != LINE_FEED else ""
-            raise base.DamagedError(f"{len(ends)} whole lines{more} where {samples} samples were wanted", len(text))
-        self._bounds = [0, *(ends + 1).tolist()]
+            incomplete = " and an incomplete one" if len(text) and text[-1] != LINE_FEED else ""
+            raise base.DamagedError(
+                f"{len(ends)} whole lines{incomplete} where {samples} samples were wanted", len(text)
+            )
+        self._line_starts = [0, *(ends + 1).tolist()]
 
     def sample(self, index: int) -> base.Sample:
-        first, last = self._bounds[index], self._bounds[index + 1]
-        line = self._data[first : last - 1]
-        # All lines of a file have equally many numbers, which gives the offset of this line in the payload
+        start, next_start = self._line_starts[index], self._line_starts[index + 1]
+        line = self._data[start : next_start - 1]
+        # All lines of a file have as many numbers, so earlier lines hold `index * numbers` bytes of the payload
         numbers = int(np.count_nonzero(np.frombuffer(line, np.uint8) == COMMA)) + 1
-        return base.Sample(line, memoryview(b""), index * numbers, decode=lambda: _decoded(line, first))
+        return base.Sample(line, memoryview(b""), index * numbers, decode=lambda: _decoded(line, start))
 
 
 def _decoded(line: memoryview, offset: int) -> memoryview:
+    """Return the numbers of a line at `offset` of the file. Raises DamagedError."""
     try:
         numbers = memoryview(bytes(map(int, bytes(line).split(b","))))
-        if _text(numbers)[:-1] != line:  # such as spaces, signs, and leading zeros
+        if _text(numbers)[:-1] != line:  # spaces, signs or leading zeros
             raise ValueError("wanted digits and commas")
     except ValueError as error:
         raise base.DamagedError(f"a line that is not of numbers from 0 to 255 ({error})", offset) from error
@@ -77,5 +80,5 @@ def _decoded(line: memoryview, offset: int) -> memoryview:
 
 def _text(numbers: memoryview) -> bytes:
     """Return numbers as text, each followed by a comma."""
-    # Removing the padding afterwards takes a fifth of the time of selecting characters by an array of booleans
+    # Removing the padding afterwards takes a fifth of the time of selecting characters by a boolean array
     return TEXTS.take(np.frombuffer(numbers, np.uint8)).tobytes().translate(None, b" ")

@@ -1,7 +1,7 @@
 """NumPy's .npy: one array (d1, d2, ..., samples) of records, as np.save writes it (DLIO's datasets).
 
-A sample is a slice of the array along its last axis; `npz` has such arrays, too. Format: NEP 1. Magic of 6 bytes,
-version, length of the header, the header as a Python literal, the items.
+A sample is a slice of the array along its last axis; `npz` has such arrays, too. Format (NEP 1): a magic of 6 bytes,
+the version, the length of the header, the header as a Python literal, the items.
 """
 
 from __future__ import annotations
@@ -41,10 +41,10 @@ class Format(base.FormatBase):
         super().write(job, writer, buffer)
 
     def parse(self, data: memoryview, samples: int, scratch: base.Scratch) -> ArrayFile:
-        magic, version, size_of_header = _PREFIX.unpack_from(data)
+        magic, version, header_size = _PREFIX.unpack_from(data)
         if magic != MAGIC or version != 1:
             raise base.DamagedError("no NumPy array of file format 1.0, to which np.save writes all plain types")
-        end = PREFIX_BYTES + size_of_header
+        end = PREFIX_BYTES + header_size
         parsed, payload = _parse_header(bytes(data[PREFIX_BYTES:end])), data[end:]
         if len(payload) != parsed.payload_bytes:
             raise base.DamagedError(f"the array has {len(payload)} bytes, which do not make {parsed.shape_and_type}")
@@ -56,7 +56,7 @@ class Format(base.FormatBase):
         read_by_stdio(file, file.position)
 
     def load(self, path: str, index: int, samples: int) -> base.Sample:
-        with open(path, "rb") as file:  # np.load would leave one that is damaged open
+        with open(path, "rb") as file:  # given a path, np.load leaves a damaged file open
             return sample_of(np.load(file), index, samples)
 
 
@@ -76,7 +76,7 @@ def header(job: base.FileJob) -> bytes:
 
 
 def array_header(descr: str, shape: tuple[int, ...]) -> bytes:
-    """Return the header of a C-ordered array as np.save writes it, version 1.0."""
+    """Return the header (version 1.0) of a C-ordered array of NumPy's type `descr`, as np.save writes it."""
     text = f"{{'descr': '{descr}', 'fortran_order': False, 'shape': {shape!r}, }}"
     text += " " * (GROWTH_DIGITS - len(str(shape[0])))
     total = -(-(PREFIX_BYTES + len(text) + 1) // ALIGNMENT) * ALIGNMENT
@@ -84,30 +84,30 @@ def array_header(descr: str, shape: tuple[int, ...]) -> bytes:
 
 
 def array_bytes(descr: str, shapes: NDArray[np.int64], samples: int) -> NDArray[np.int64]:
-    """Return the size of .npy files whose records have these shapes (files, axes)."""
-    # Random shapes have two axes, whose digits always fit in the same header size; shapes of more axes are all equal
+    """Return the size of each .npy file, given the shapes of its records (files, axes)."""
+    # All headers have one size: random shapes have two axes, whose digits fit the padding; other shapes are all equal
     largest = tuple(shapes.max(axis=0, initial=1).tolist())
-    size_of_header = len(array_header(descr, (*largest, samples)))
-    sizes: NDArray[np.int64] = size_of_header + shapes.prod(axis=1) * samples * np.dtype(descr).itemsize
+    header_size = len(array_header(descr, (*largest, samples)))
+    sizes: NDArray[np.int64] = header_size + shapes.prod(axis=1) * samples * np.dtype(descr).itemsize
     return sizes
 
 
 def header_bytes(prefix: memoryview) -> int:
-    """Return the bytes of the header after the first `PREFIX_BYTES` of a .npy; 0 if `prefix` is not that of a .npy."""
+    """Return the size of the header that follows `prefix`, a file's first `PREFIX_BYTES`; 0 if it is no .npy."""
     return int.from_bytes(prefix[8:PREFIX_BYTES], "little") if bytes(prefix[:6]) == MAGIC else 0
 
 
 @functools.lru_cache(CACHED_HEADERS)  # most files of a dataset have the same header
 def _parse_header(text: bytes) -> Header:
-    """Return what a header says. Raises DamagedError: no such array is supported; anything if it can't be parsed."""
+    """Parse a header. Raises DamagedError for an unsupported array, any exception for a damaged header."""
     match = _HEADER.fullmatch(text)
-    if match is None:  # a structured type, or a header with other spacing
+    if match is None:  # a structured type, or other spacing than NumPy's
         fields = ast.literal_eval(text.decode("latin-1").strip())
         descr, fortran_order, shape = fields["descr"], bool(fields["fortran_order"]), tuple(fields["shape"])
     else:
         descr, fortran_order = match[1].decode(), match[2] == b"True"
         shape = tuple(int(axis) for axis in match[3].split(b",") if axis.strip())
-    if str(descr).lstrip("<>=|").startswith("a"):  # NumPy 2 warns of this name, and no release ever wrote it
+    if str(descr).lstrip("<>=|").startswith("a"):  # NumPy 2 warns of this type; no release has written it
         raise base.DamagedError(f"the array is of type {descr}, which NumPy does not write")
     dtype = np.dtype(descr)
     if dtype.hasobject:
@@ -117,11 +117,11 @@ def _parse_header(text: bytes) -> Header:
 
 
 class ArrayFile(base.OpenFile):
-    """The samples of an array in memory; a sample is copied only if the array interleaves samples (C order)."""
+    """An array in memory; a sample is copied only if the array interleaves samples (C order)."""
 
     def __init__(self, header: Header, payload: memoryview, samples: int, scratch: base.Scratch) -> None:
         self._header, self._payload, self._samples, self._scratch = header, payload, samples, scratch
-        self._copy: memoryview | None = None
+        self._copy: memoryview | None = None  # memory for a copied sample
 
     def sample(self, index: int) -> base.Sample:
         """Return x[..., index]: a view in Fortran order, a copy in C order."""
