@@ -53,10 +53,8 @@ class CsvFile(base.OpenFile):
         text = np.frombuffer(data, np.uint8)
         ends = np.flatnonzero(text == LINE_FEED)
         if len(ends) != samples or ends[-1] + 1 != len(text):
-            incomplete = " and an incomplete one" if len(text) and text[-1] != LINE_FEED else ""
-            raise base.DamagedError(
-                f"{len(ends)} whole lines{incomplete} where {samples} samples were wanted", len(text)
-            )
+            tail = " and an incomplete one" if len(text) and text[-1] != LINE_FEED else ""
+            raise base.DamagedError(f"{len(ends)} whole lines{tail} where {samples} samples were wanted", len(text))
         self._line_starts = [0, *(ends + 1).tolist()]
 
     def sample(self, index: int) -> base.Sample:

@@ -1,7 +1,7 @@
 """Consecutive records without framing, read by calls instead of memory maps (DLIO's `indexed_binary`).
 
-FILE holds the records; FILE.off.idx and FILE.sz.idx hold the offset and the size of each, little-endian uint64, as in
-Megatron-like datasets. A file may have hundreds of millions of records, so nothing is kept in memory per record.
+FILE holds the records. FILE.off.idx and FILE.sz.idx hold the offset and the size of each as little-endian uint64, as in
+Megatron-like datasets. A file may have hundreds of millions of records, so no memory is used per record.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class Format(base.RecordFormat):
     looks_up = True
 
     def open_records(self, inputs: base.RecordInputs) -> IndexedFile:
-        """Open a file; with reader.engine=matched, as Megatron-LM: a mapped index, and a read call for each record."""
+        """Open a file; with reader.engine=matched, read like Megatron-LM: a mapped index, one read call per record."""
         return IndexedFile(inputs)
 
     def load(self, path: str, index: int, samples: int) -> base.Sample:
@@ -64,33 +64,33 @@ class Format(base.RecordFormat):
         return base.Sample(data, data, offset)
 
     def load_record(self, path: str, offset: int, size: int) -> memoryview:
-        """Return the bytes of a record, fewer at the end of the file, as scripts read it."""
+        """Return the record, read as by scripts; it is shorter if the file ends within it."""
         return np.fromfile(path, np.uint8, size, offset=offset).data
 
 
 class IndexedFile(base.RecordFile):
-    """One data file: offsets of records of equal length are computed, others are looked up in the index."""
+    """An open data file. Offsets are computed if records have one length, else looked up in the index."""
 
     def __init__(self, inputs: base.RecordInputs) -> None:
         source, samples = inputs.source, inputs.samples
-        record_bytes, rest = divmod(source.size_bytes, samples)
+        record_bytes, remainder = divmod(source.size_bytes, samples)
         super().__init__(inputs, record_bytes)
         offsets, sizes = inputs.open_side(OFFSETS), inputs.open_side(SIZES)
         self._index: tuple[base.Source, base.Source] | None = None
         if offsets is not None and sizes is not None:
-            needed = samples * ENTRY_BYTES
+            index_bytes = samples * ENTRY_BYTES
             for side in (offsets, sizes):
-                if side.size_bytes < needed:
-                    problem = f"the index is truncated: {samples} records need {needed} bytes"
+                if side.size_bytes < index_bytes:
+                    problem = f"the index is truncated: {samples} records need {index_bytes} bytes"
                     raise base.damaged(side.path, problem, side.size_bytes)
-            is_uniform = not (inputs.matched or rest) and all(  # judged by the first, middle and last record
+            is_uniform = not (inputs.matched or remainder) and all(  # tested are the first, middle and last record
                 (_entry(offsets, number * ENTRY_BYTES), _entry(sizes, number * ENTRY_BYTES))
                 == (number * record_bytes, record_bytes)
                 for number in {0, samples // 2, samples - 1}
             )
             if not is_uniform:
                 self._index, self.scattered = (offsets, sizes), True
-        elif rest or not self._record_bytes:
+        elif remainder or not self._record_bytes:
             raise base.DamagedError(
                 f"its {source.size_bytes} bytes are not {samples} records of one length, and it has no index "
                 "(FILE.off.idx, FILE.sz.idx)",
@@ -99,10 +99,10 @@ class IndexedFile(base.RecordFile):
 
     def span(self, index: int, count: int) -> tuple[int, int]:
         if self._index is None or not 0 <= index <= index + count <= self._samples:
-            return super().span(index, count)  # by the record length, or raises the error of a missing record
-        at = index * ENTRY_BYTES  # the file is `scattered`, so `count` is 1
+            return super().span(index, count)  # computed, or the error for a missing record
+        position = index * ENTRY_BYTES  # the file is `scattered`, so `count` is 1
         offsets, sizes = self._index
-        start, size = _entry(offsets, at), _entry(sizes, at)
+        start, size = _entry(offsets, position), _entry(sizes, position)
         if start + size > self.source.size_bytes:
             problem = f"its index puts the end of record {index} at {start + size}, beyond the end of the file"
             raise base.DamagedError(problem, start)
@@ -118,12 +118,13 @@ class IndexedFile(base.RecordFile):
             return super().largest_bytes()
         sizes = self._index[SIZES]
         stop = self._samples * ENTRY_BYTES
-        chunks = (sizes.read(at, min(base.CHUNK_BYTES, stop - at)) for at in range(0, stop, base.CHUNK_BYTES))
+        step = base.CHUNK_BYTES
+        chunks = (sizes.read(start, min(step, stop - start)) for start in range(0, stop, step))
         return max(int(np.frombuffer(chunk, "<u8").max()) for chunk in chunks)
 
 
-def _entry(side: base.Source, at: int) -> int:
-    """Return an entry of an index, from memory if the index is mapped."""
+def _entry(side: base.Source, position: int) -> int:
+    """Return the index entry at `position`, from memory if the index is mapped."""
     mapped = side.reader.mapped
-    data = side.read(at, ENTRY_BYTES) if mapped is None else mapped[at : at + ENTRY_BYTES]
+    data = side.read(position, ENTRY_BYTES) if mapped is None else mapped[position : position + ENTRY_BYTES]
     return int.from_bytes(data, "little")

@@ -1,8 +1,8 @@
 """WebDataset: tar files of samples. The key of a member is its name up to the first dot of the base name.
 
 Consecutive members with the same key are one sample: `a/1.jpg`, `a/1.cls` and `a/2.jpg` are two. Generated samples have
-one member each. A sample is read as all its members with the headers between them. Format: POSIX.1-1988 ustar, as
-Python's tarfile writes it; names are those of WebDataset (https://github.com/webdataset/webdataset).
+one member each. All members of a sample are read, and the headers between them. Format: POSIX.1-1988 ustar, as Python's
+tarfile writes it; names are those of WebDataset (https://github.com/webdataset/webdataset).
 """
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ from datagen.storage.storage_base import Writer
 ENDINGS = ("tar",)
 BLOCK = tarfile.BLOCKSIZE
 _SIZE, _CHECKSUM, _TYPE = slice(124, 136), slice(148, 156), 156  # positions of fields in a header
-_BASE_256 = 0x80  # first bit of a size that is binary rather than octal: GNU's extension for sizes above 8 GiB
-_FILE_TYPES = (ord("0"), 0)
+_BASE_256 = 0x80  # set in the first byte of a binary size: GNU's extension for sizes above 8 GiB
+_FILE_TYPES = (ord("0"), 0)  # of regular files
 
 
 class Member(NamedTuple):
     """A parsed header."""
 
     size_bytes: int
-    stored_bytes: int  # of header and padded data
+    stored_bytes: int  # header and padded data
     is_file: bool
 
 
@@ -46,11 +46,12 @@ def key_of(name: str) -> str:
 
 
 def padded(size_bytes: int) -> int:
+    """Return a size rounded up to whole blocks."""
     return -(-size_bytes // BLOCK) * BLOCK
 
 
 def _write_member(writer: Writer, name: str, size_bytes: int, pieces: Iterable[memoryview]) -> None:
-    """Write a member, without user, group or time. Raises ValueError for a name that is too long."""
+    """Write a member without user, group and time. Raises ValueError if its name is too long."""
     member = tarfile.TarInfo(name)
     member.size, member.mode = size_bytes, 0o644
     writer.write(member.tobuf(tarfile.USTAR_FORMAT, "utf-8", "strict"))
@@ -59,18 +60,18 @@ def _write_member(writer: Writer, name: str, size_bytes: int, pieces: Iterable[m
     writer.write(bytes(-size_bytes % BLOCK))
 
 
-TAIL = bytes(2 * BLOCK)  # end marker; tarfile pads it to a multiple of 10240 bytes, which readers don't need
+TAIL = bytes(2 * BLOCK)  # end marker; tarfile also pads the file to a multiple of 10240 bytes, which readers don't need
 
 
 def _tarfile_calls(block_bytes: int) -> Iterator[int]:
     """Yield the sizes of webdataset's read calls: one block, then tarfile's stream mode (`r|*`) on a Python file.
 
-    tarfile reads records of 10240 bytes. The sizes of calls repeat once the records fill whole buffers of the file, so
-    they are computed only up to there.
+    tarfile requests 10240 bytes at a time. The sizes of calls repeat as soon as the requests fill whole buffers of the
+    file, so only one such cycle is computed.
     """
-    records = math.lcm(python_buffer_bytes(block_bytes), tarfile.RECORDSIZE) // tarfile.RECORDSIZE
-    reads = itertools.chain([tarfile.BLOCKSIZE], itertools.repeat(tarfile.RECORDSIZE, records))
-    calls = python_calls(reads, block_bytes)
+    requests = math.lcm(python_buffer_bytes(block_bytes), tarfile.RECORDSIZE) // tarfile.RECORDSIZE
+    sizes = itertools.chain([tarfile.BLOCKSIZE], itertools.repeat(tarfile.RECORDSIZE, requests))
+    calls = python_calls(sizes, block_bytes)
     return itertools.chain([next(calls)], itertools.cycle(calls))
 
 
@@ -92,14 +93,14 @@ class Format(base.RecordFormat):
         return TarRecords(inputs)
 
     def offsets(self, file: BinaryIO) -> list[int]:
-        """Return the offsets of samples: of the extended header, if a member with a long name or size has one."""
+        """Return the offset of each sample's first header, an extended one if the member's name or size is long."""
         offsets: list[int] = []
         sample_key, end = None, file.seek(0, io.SEEK_END)
         file.seek(0)
         try:
             with tarfile.open(fileobj=file, mode="r:") as archive:
                 while (member := archive.next()) is not None:
-                    archive.members.clear()  # type: ignore[attr-defined]  # else all members stay in memory
+                    archive.members.clear()  # type: ignore[attr-defined]  # otherwise, all members would stay in memory
                     key = key_of(member.name)
                     if member.isfile() and not key.rpartition("/")[2].startswith(".") and key != sample_key:
                         offsets.append(member.offset)
@@ -111,7 +112,7 @@ class Format(base.RecordFormat):
             raise base.DamagedError(f"tarfile can't read it ({error})") from error
 
     def load(self, path: str, index: int, samples: int) -> base.Sample:
-        """Read as scripts without an index do: from member to member."""
+        """Read like scripts without an index: from member to member."""
         number = -1
         with tarfile.open(path, "r:") as archive:
             files = (member for member in archive if member.isfile())
@@ -124,7 +125,7 @@ class Format(base.RecordFormat):
 
 
 class Packer:
-    """Writes samples of any sizes as members named after their source; duplicate names get a number."""
+    """Writes samples of any size as members named after their source files; duplicate names get a number."""
 
     ending = "tar"
 
@@ -136,7 +137,7 @@ class Packer:
         stem = sample.name.rpartition(".")[0] or sample.name
         base_key = "_".join(filter(None, stem.replace("/", "_").replace(".", "_").split("_")))[-80:]
         key, number = base_key, len(self._keys)
-        while key in self._keys:  # members with equal keys would be one sample
+        while key in self._keys:  # consecutive members with equal keys would be one sample
             key, number = f"{base_key}_{number}", number + 1
         self._keys.add(key)  # 80 characters, a number and an ending fit the 100 bytes of ustar's name
         _write_member(self._writer, f"{key}.{sample.ending}", len(sample.data), [sample.data])
@@ -147,7 +148,7 @@ class Packer:
 
 
 class TarRecords(base.RecordFile):
-    """One file. Samples of equal size are checked together, all others one by one."""
+    """An open file. Headers of samples of equal size are checked together, others one by one."""
 
     def __init__(self, inputs: base.RecordInputs) -> None:
         source, samples, record_bytes = inputs.source, inputs.samples, 0
@@ -172,40 +173,40 @@ class TarRecords(base.RecordFile):
         return super().samples(index, count, data, verify)
 
     def extent(self, record: memoryview, offset: int, verify: bool) -> tuple[int, int]:
-        """Return where a sample's data is: from the first to the last byte of its files."""
-        at = begin = end = 0
-        while at < len(record):
-            member = parse(record[at : at + BLOCK], offset + at)
-            if member is None or at + member.stored_bytes > len(record):
-                raise base.DamagedError("a sample ends where none did before", offset + at)
+        """Return (start, bytes) of a sample's data, from the first to the last byte of its files."""
+        position = begin = end = 0
+        while position < len(record):
+            member = parse(record[position : position + BLOCK], offset + position)
+            if member is None or position + member.stored_bytes > len(record):
+                raise base.DamagedError("a sample ends where none did before", offset + position)
             if member.is_file:
-                begin, end = begin or at + BLOCK, at + BLOCK + member.size_bytes
-            at += member.stored_bytes
+                begin, end = begin or position + BLOCK, position + BLOCK + member.size_bytes
+            position += member.stored_bytes
         if not end:
             raise base.DamagedError("a sample without a file", offset)
         return begin, end - begin
 
 
-def _are_equal(heads: NDArray[np.uint8]) -> bool:
-    """Return whether headers, one a row, differ only in name and times, and have the right checksums.
+def _are_equal(headers: NDArray[np.uint8]) -> bool:
+    """Return whether headers (one per row) have valid checksums, and differ only in name, mode, owner and time.
 
-    A checksum must be written in the usual way, as six octal digits, a NUL and a space: `parse` knows other ways.
+    Only the usual notation of checksums is valid, six octal digits, a NUL and a space; `parse` reads others.
     """
-    first, digits = heads[0], heads[:, _CHECKSUM.start : _CHECKSUM.start + 6] ^ np.uint8(ord("0"))
-    if (heads[:, _TYPE - 2 :] != first[_TYPE - 2 :]).any() or (heads[:, _SIZE] != first[_SIZE]).any():
+    first, digits = headers[0], headers[:, _CHECKSUM.start : _CHECKSUM.start + 6] ^ np.uint8(ord("0"))
+    if (headers[:, _TYPE - 2 :] != first[_TYPE - 2 :]).any() or (headers[:, _SIZE] != first[_SIZE]).any():
         return False
-    sums = heads.sum(1, np.int64) - heads[:, _CHECKSUM].sum(1, np.int64) + 8 * ord(" ")
+    sums = headers.sum(1, np.int64) - headers[:, _CHECKSUM].sum(1, np.int64) + 8 * ord(" ")
     return bool((digits < 8).all() and (digits @ 8 ** np.arange(5, -1, -1) == sums).all())
 
 
 def parse(block: memoryview, offset: int) -> Member | None:
-    """Parse a header; return None for a block of zeros (end of the tar). Raises DamagedError."""
+    """Parse a header at `offset` of the file; return None for a block of zeros, the end. Raises DamagedError."""
     data = bytes(block)
     if not data.strip(b"\0"):
         return None
-    plain = data[: _CHECKSUM.start] + b" " * 8 + data[_CHECKSUM.stop :]
+    summed = data[: _CHECKSUM.start] + b" " * 8 + data[_CHECKSUM.stop :]
     try:
-        if len(data) < BLOCK or int(data[_CHECKSUM].strip(b" \0") or b"0", 8) != sum(plain):
+        if len(data) < BLOCK or int(data[_CHECKSUM].strip(b" \0") or b"0", 8) != sum(summed):
             raise ValueError("a header whose checksum is wrong")
         size = data[_SIZE]
         size_bytes = int.from_bytes(size[1:], "big") if size[0] & _BASE_256 else int(size.strip(b" \0") or b"0", 8)
