@@ -1,7 +1,7 @@
-"""The common part of image formats: one image per file, of exactly the requested file size, whatever its shape.
+"""What image formats share: one image per file, whose file size is exactly the requested one for any shape.
 
 The bytes of a file are a pure function of (content, running index, shape, size), so that they can be generated again
-for comparison. Therefore no library encodes the images: its next version might give other bytes.
+for comparison. No library encodes the images, because its next version might write other bytes.
 """
 
 from __future__ import annotations
@@ -22,24 +22,24 @@ from datagen.registry import library
 from datagen.spec import BLOCK_BYTES, DatasetSpec
 from datagen.storage.storage_base import Writer
 
-MIN_PADDING_BYTES = STAMP_BYTES  # the first bytes of a file's content, unchanged: their stamp identifies the file
+MIN_PADDING_BYTES = STAMP_BYTES  # a file's first content bytes are stored unchanged: their stamp identifies the file
 CHANNELS = (1, 3)  # numbers of channels: grey, or red, green and blue
 MAX_PIXELS = 1_000_000_000
-"""Maximum pixels of an image, 3 GB once decoded. A header with more is damaged, or meant to exhaust the memory."""
+"""Maximum pixels of an image: 3 GB decoded. A header that states more is damaged, or an attack on the memory."""
 
 PILLOW_BYTES = 64 << 10  # bytes that Pillow passes to a decoder at a time (`MAXBLOCK` in PIL/ImageFile.py)
-SAFE_BYTES = 1 << 20  # bytes by which Pillow reads everything else (`SAFEBLOCK` in PIL/ImageFile.py)
+SAFE_BYTES = 1 << 20  # maximum size of Pillow's reads of other data (`SAFEBLOCK` in PIL/ImageFile.py)
 
 
 def read_in_blocks(file: BufferedFile, size_bytes: int, block_bytes: int) -> None:
-    """Read `size_bytes` as Pillow's `_safe_read` does, a block at a time."""
-    for at in range(0, size_bytes, block_bytes):
-        if not file.read(min(block_bytes, size_bytes - at)):
+    """Read `size_bytes` as Pillow's `_safe_read` does: a block at a time, to the end of the file at most."""
+    for offset in range(0, size_bytes, block_bytes):
+        if not file.read(min(block_bytes, size_bytes - offset)):
             return
 
 
 def feed_decoder(file: BufferedFile, end: int) -> None:
-    """Read as Pillow does for a decoder that finds the end of the image at offset `end`."""
+    """Read as Pillow does for a decoder, which finds the end of the image at offset `end`."""
     while file.position < end and file.read(PILLOW_BYTES):
         continue
 
@@ -60,19 +60,19 @@ class PictureFormat(base.FormatBase):
     one_sample = only_bytes = compares_files = True
     transfer_bytes = 128 << 10
     """Pillow reads 64 KiB at a time, which Linux turns into device requests of 128 KiB (its default read-ahead)."""
-    longest_side: ClassVar[int] = 1 << 30  # pixels; more than `record_dims` can have
+    longest_side: ClassVar[int] = 1 << 30  # maximum pixels per side; by default more than `record_dims` can have
 
     @abc.abstractmethod
     def min_bytes(self, shape: Shape) -> int:
-        """Return the bytes of the smallest file for an image of this shape, including the minimum padding."""
+        """Return the size of the smallest file of an image of this shape, with the minimum padding."""
 
     @abc.abstractmethod
     def encode(self, content: Content, file: int, shape: Shape, size_bytes: int) -> bytes:
-        """Return the bytes of a file of this size, which is at least `min_bytes`."""
+        """Return a file of `size_bytes` bytes, which are at least `min_bytes(shape)`."""
 
     @abc.abstractmethod
     def check(self, data: memoryview) -> None:
-        """Raise DamagedError unless a file begins and ends as one of this format."""
+        """Raise DamagedError unless a file begins and ends like one of this format."""
 
     @abc.abstractmethod
     def read_by_pillow(self, file: BufferedFile) -> None:
@@ -82,7 +82,7 @@ class PictureFormat(base.FormatBase):
         """
 
     def decode(self, data: memoryview, scratch: base.Scratch) -> memoryview:
-        """Return the pixels, in memory of `scratch` if the library can. Raises what the library raises."""
+        """Return the pixels, in memory of `scratch` if the decoder can use it. Raises the decoder's exceptions."""
         return pillow_pixels(data)
 
     def unfit(self, spec: DatasetSpec) -> list[str]:
@@ -106,7 +106,7 @@ class PictureFormat(base.FormatBase):
     def file_bytes(self, spec: DatasetSpec, shapes: base.Sizes) -> base.Sizes:
         if not spec.sizes_vary:
             return np.full(len(shapes), int(spec.record_length_bytes), np.int64)
-        # Random shapes assume one byte per pixel, which may be too few for any file
+        # Random shapes are drawn for one byte per pixel, which may be too few for a file of the format
         min_bytes = (self.min_bytes(Shape(*shape)) for shape in shapes.tolist())
         sizes: base.Sizes = np.maximum(shapes.prod(axis=1), np.fromiter(min_bytes, np.int64, len(shapes)))
         return sizes
@@ -121,11 +121,11 @@ class PictureFormat(base.FormatBase):
         file.seek(0)
         try:
             self.read_by_pillow(file)
-        except (struct.error, KeyError, base.DamagedError):  # `check` reports the damage, if there is any
+        except (struct.error, KeyError, base.DamagedError):  # not this format, or damaged, which `check` reports
             file.read_rest()
 
     def parse(self, data: memoryview, samples: int, scratch: base.Scratch) -> base.OneSample:
-        """Return an image file; Pillow decodes a user's own one that is not of the format its name says."""
+        """Return the open file. A user's own file that is not of this format is left to Pillow to decode."""
         decode = partial(self.decode, data, scratch)
         try:
             self.check(data)
@@ -145,19 +145,19 @@ class PictureFormat(base.FormatBase):
 
     def load(self, path: str, index: int, samples: int) -> base.Sample:
         sample = super().load(path, index, samples)
-        return sample._replace(decode=partial(pillow_pixels, sample.data))  # as in most scripts
+        return sample._replace(decode=partial(pillow_pixels, sample.data))  # most scripts decode by Pillow
 
 
 def pillow_pixels(data: memoryview) -> memoryview:
-    """Decode by Pillow. Raises OSError, ValueError, SyntaxError; UserError if Pillow is not installed."""
+    """Return the pixels, decoded by Pillow. Raises OSError, ValueError, SyntaxError; UserError without Pillow."""
     pixels: NDArray[np.uint8] = np.ascontiguousarray(pillow_image(data))
     return pixels.reshape(-1).data
 
 
 def pillow_image(data: memoryview) -> Any:
-    """Open an image by Pillow, which decodes it later. Raises as `pillow_pixels`; ValueError for too many pixels."""
+    """Open an image by Pillow without decoding it. Raises like `pillow_pixels`, ValueError for too many pixels."""
     pillow = library("PIL.Image", "image")
-    # Pillow warns above 89 million pixels and refuses twice as many, fewer than a scanned slide may have
+    # Pillow's limits, a warning at 89 million pixels and an error at twice as many, are too low for scanned slides
     pillow.MAX_IMAGE_PIXELS = None
     image = pillow.open(base.SourceStream(base.MemorySource(data, NewMemory(1).scratch)))  # BytesIO would copy
     check_pixels(image.height, image.width)
@@ -165,7 +165,7 @@ def pillow_image(data: memoryview) -> Any:
 
 
 def check_pixels(height: int, width: int) -> None:
-    """Raise ValueError for more than MAX_PIXELS, before memory is allocated for them."""
+    """Raise ValueError for more than MAX_PIXELS; called before memory is allocated for the pixels."""
     if height * width > MAX_PIXELS:
         raise ValueError(f"{width:,} x {height:,} pixels are more than the {MAX_PIXELS:,} allowed in an image")
 
@@ -173,7 +173,10 @@ def check_pixels(height: int, width: int) -> None:
 def padding_and_codes(
     content: Content, file: int, padding_bytes: int, count: int
 ) -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
-    """Return the first bytes of a file's content, and `count` more from the next block on: whole blocks are fastest."""
+    """Return the first `padding_bytes` of a file's content, and `count` bytes from the next block on.
+
+    Content is generated fastest from the start of a block.
+    """
     padding, codes = np.empty(padding_bytes, np.uint8), np.empty(count, np.uint8)
     content.fill(padding, file, 0)
     content.fill(codes, file, -(-padding_bytes // BLOCK_BYTES) * BLOCK_BYTES)

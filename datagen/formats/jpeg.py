@@ -8,9 +8,9 @@ The images are baseline JPEG (ITU-T T.81) with Huffman tables chosen so that eac
     1111110v               a coefficient of 1 bit
     11111110               the end of the block; as a DC code: no difference
 
-11111111 is not a code, so no byte needs escaping, and every other byte is a coefficient: content is the image data.
-A decoder does as much work as for any image of so many bytes, and sees noise, as in DLIO's images. Content that does
-not fit into the blocks goes into comment segments, so that the file has exactly the requested size.
+No code is 11111111, so no byte needs escaping, and every byte below 11111110 is a coefficient: content is image data.
+Decoding takes as much work as for any image of this size; the pixels are noise, as in DLIO's images. Comment segments
+hold the content that does not fit into the blocks, so that the file has exactly the requested size.
 """
 
 from __future__ import annotations
@@ -29,16 +29,16 @@ from datagen.registry import library
 
 ENDINGS = ("jpeg", "jpg")
 HAS_OWN_LENGTH = True
-# Markers (ITU-T T.81, table B.1): start and end of image, comment, and those of the segments of `_headers`
+# Markers (ITU-T T.81, table B.1): start and end of the image, comment, and the segments of `_headers`
 SOI, EOI, COM = b"\xff\xd8", b"\xff\xd9", b"\xff\xfe"
 DQT, SOF0, DHT, SOS = b"\xff\xdb", b"\xff\xc0", b"\xff\xc4", b"\xff\xda"
 JFIF = b"\xff\xe0\x00\x10JFIF\x00\x01\x01\x00\x00\x01\x00\x01\x00\x00"
 
-STANDALONE = frozenset((0x01, *range(0xD0, 0xD8)))  # markers without a segment: TEM and the restart markers
+STANDALONE = frozenset((0x01, *range(0xD0, 0xD8)))  # markers without a segment: TEM, and restart markers
 COMMENT_HEAD_BYTES = 4  # marker and length
 SEGMENT_BYTES = 65533  # maximum bytes of a comment: a segment's length has 16 bits and includes its own 2 bytes
-END_OF_BLOCK = 0xFE  # the code of 8 bits, for size 0: the last one in SIZES
-NO_DIFFERENCE = 0xFE  # the same code in the table of DC differences
+END_OF_BLOCK = 0xFE  # the code of 8 bits, the last one in SIZES
+NO_DIFFERENCE = 0xFE  # the same code in the table for DC differences
 MAX_COEFFICIENTS = 63  # AC coefficients of a block of 8 x 8
 SIZES = bytes([7, 6, 5, 4, 3, 2, 1, 0])
 """Bits of a coefficient for the Huffman codes of 1 to 8 bits; 0: end of block, or no difference."""
@@ -63,11 +63,11 @@ class Format(PictureFormat):
         parts = [SOI + JFIF]
         for piece in np.array_split(padding, num_comments):
             parts.append(COM + struct.pack(">H", len(piece) + 2) + piece.tobytes())
-        # The blocks, one per row: no DC difference, the coefficients, and an end of block after fewer than 63
+        # Each row is a block: no DC difference, the coefficients and, if these are fewer than 63, an end of block
         scan = np.empty((blocks, block_bytes), np.uint8)
         scan[:, 0] = NO_DIFFERENCE
         scan[:, coefficients + 1 :] = END_OF_BLOCK
-        np.bitwise_and(codes, 0x7F, out=codes, where=codes >= END_OF_BLOCK)  # FE and FF are no coefficients: 7E and 7F
+        np.bitwise_and(codes, 0x7F, out=codes, where=codes >= END_OF_BLOCK)  # FE and FF become 7E and 7F
         scan[:, 1 : coefficients + 1] = codes.reshape(blocks, coefficients)
         return b"".join([*parts, _headers(shape), scan.data, EOI])
 
@@ -94,8 +94,7 @@ class Format(PictureFormat):
         picture.feed_decoder(file, file.size_bytes)
 
     def decode(self, data: memoryview, scratch: Scratch) -> memoryview:
-        # simplejpeg decodes a small picture in a fifth of Pillow's time
-        simplejpeg = library("simplejpeg", "image")
+        simplejpeg = library("simplejpeg", "image")  # takes a fifth of Pillow's time for small images
         height, width, colours, _ = simplejpeg.decode_jpeg_header(data)
         picture.check_pixels(height, width)
         shape = Shape(height, width, 1 if colours == "Gray" else 3)
@@ -112,7 +111,7 @@ def _blocks(shape: Shape) -> int:
 
 
 def _fixed_bytes(shape: Shape) -> int:
-    """Return the bytes of a file without the blocks, with the minimum padding in its segment."""
+    """Return the size of a file without its blocks, with the minimum padding in a comment."""
     return len(SOI + JFIF + EOI) + COMMENT_HEAD_BYTES + picture.MIN_PADDING_BYTES + len(_headers(shape))
 
 

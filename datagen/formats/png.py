@@ -1,9 +1,9 @@
 """PNG: one image per file, grey or colour, 8 bits per channel.
 
-Pixels are made of the content, with as many levels as fit the requested file size: the deflate data is one block whose
-Huffman codes all have the same length b, one for the end of the block, the others for 2^b - 1 levels. A private chunk
-of content fills the file to its size. No compressor is used, so that the bytes are the same everywhere; decoding is
-ordinary work. Formats: PNG (W3C, third edition), RFC 1950 (zlib), RFC 1951 (deflate).
+Pixels come from the content, with as many levels as fit the requested file size: the deflate data is one block with
+Huffman codes of one length b, one of them for the end of the block, the others for 2^b - 1 levels. A private chunk of
+content pads the file to its size. No compressor is used, so that the bytes are the same everywhere; decoders do their
+usual work. Formats: PNG (W3C, third edition), RFC 1950 (zlib), RFC 1951 (deflate).
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ HAS_OWN_LENGTH = True
 SIGNATURE = b"\x89PNG\r\n\x1a\n"
 PADDING = b"dlEm"
 """Type of the chunk of padding: lower case marks it as ancillary (1st letter), private (2nd), safe to copy (4th)."""
-CHUNK_BYTES = 12  # length, type and CRC of a chunk
-HEADER_BYTES = 13  # content of the IHDR chunk
+CHUNK_BYTES = 12  # a chunk's length, type and CRC
+HEADER_BYTES = 13  # data of the IHDR chunk
 ADLER32_BYTES = 4  # checksum at the end of zlib data
 ZLIB_HEADER = b"\x78\x01"
 LITERALS = 256  # deflate's codes of single bytes (RFC 1951, 3.2.5)
 END_OF_BLOCK = 256  # RFC 1951, 3.2.5
 LENGTH_ORDER = (16, 17, 18, 0, 8, 7, 9, 6, 10, 5, 11, 4, 12, 3, 13, 2, 14, 1, 15)
-"""The order in which deflate gives the lengths of the code for code lengths (RFC 1951, 3.2.7)."""
-MAX_BITS = 8  # 255 levels and the end of the block use all codes of 8 bits
+"""The order in which deflate stores the lengths of the codes for code lengths (RFC 1951, 3.2.7)."""
+MAX_BITS = 8  # 255 levels and the end of the block use all 256 codes
 
 
 class Format(PictureFormat):
@@ -72,23 +72,23 @@ class Format(PictureFormat):
 
 
 def _bytes_needed(shape: Shape, bits: int) -> int:
-    """Return the bytes of the file that `encode` makes with codes of `bits` bits and the minimum padding."""
+    """Return the size of a file with codes of `bits` bits and the minimum padding."""
     codes = shape.height * (1 + shape.width * shape.channels) + 1
     zlib_bytes = len(ZLIB_HEADER) + len(_block_header(bits)) + -(-codes * bits // 8) + ADLER32_BYTES
     return len(SIGNATURE) + 4 * CHUNK_BYTES + HEADER_BYTES + picture.MIN_PADDING_BYTES + zlib_bytes
 
 
 def _levels(bits: int) -> NDArray[np.uint8]:
-    """Return the pixel values in use, evenly spread; 0 is one of them, as rows need it for their filter type."""
+    """Return the pixel values for codes of `bits` bits, evenly spread from 0, the filter type of each row."""
     count = (1 << bits) - 1
     return (np.arange(count) * 255 // max(1, count - 1)).astype(np.uint8)
 
 
 @functools.cache
 def _block_header(bits: int) -> bytes:
-    """Return the header of a final block with dynamic codes: of length `bits` for levels and end of block, else 0.
+    """Return the header of a final block with dynamic codes: of `bits` bits for the levels and the end of the block.
 
-    Unused length codes are added so that the header ends on a byte boundary.
+    Unused symbols (code length 0) are added, so that the header ends on a byte boundary.
     """
     symbols = {*_levels(bits).tolist(), END_OF_BLOCK}
     lengths = LENGTH_ORDER[: LENGTH_ORDER.index(bits) + 1]
@@ -99,31 +99,31 @@ def _block_header(bits: int) -> bytes:
     fields += [(int(length in (0, bits)), 3) for length in lengths]
     fields += [(int(symbol in symbols), 1) for symbol in range(LITERALS + 1 + unused)]
     fields += [(0, 1)]  # one distance code, of length 0: no distances are used
-    bits_of_fields = [value >> place & 1 for value, width in fields for place in range(width)]
-    return np.packbits(np.array(bits_of_fields, np.uint8), bitorder="little").tobytes()
+    field_bits = [value >> bit & 1 for value, width in fields for bit in range(width)]
+    return np.packbits(np.array(field_bits, np.uint8), bitorder="little").tobytes()
 
 
 def _zlib_data(codes: NDArray[np.uint8], bits: int) -> bytes:
-    """Return the zlib data of an image; the low bits of `codes` (height, bytes per row) are the codes of its pixels."""
+    """Return the zlib data of an image; the low `bits` of each of `codes` (height, bytes per row) encode a pixel."""
     end = (1 << bits) - 1
     height, row_bytes = codes.shape
     count = height * (row_bytes + 1)
     stream = np.zeros(-(-(count + 1) // 8) * 8, np.uint8)
     rows = stream[:count].reshape(height, row_bytes + 1)  # each row begins with its filter type, 0: none
     np.bitwise_and(codes, end, out=rows[:, 1:])
-    np.bitwise_xor(stream, 1, out=stream, where=stream == end)  # the code `end` is reserved
+    np.bitwise_xor(stream, 1, out=stream, where=stream == end)  # `end` is no level
     pixel_of_code = np.zeros(1 << bits, np.uint8)
-    for number, level in enumerate(_levels(bits)):  # the first bit of a Huffman code is the lowest one in the stream
+    for number, level in enumerate(_levels(bits)):  # Huffman codes are stored first bit lowest
         pixel_of_code[int(format(number, f"0{bits}b")[::-1], 2)] = level
     checksum = isal_zlib.adler32(pixel_of_code[stream[:count]])
     stream[count] = end
     words = np.zeros(len(stream) // 8, "<u8")  # eight codes fill `bits` bytes, the first code lowest
-    for place in range(8):
-        words |= stream[place::8].astype(np.uint64) << np.uint64(place * bits)
+    for number in range(8):
+        words |= stream[number::8].astype(np.uint64) << np.uint64(number * bits)
     data = words.view(np.uint8).reshape(-1, 8)[:, :bits].tobytes()[: -(-(count + 1) * bits // 8)]
     return ZLIB_HEADER + _block_header(bits) + data + struct.pack(">L", checksum)
 
 
 def _chunk(name: bytes, data: bytes | memoryview) -> tuple[bytes, bytes | memoryview, bytes]:
-    total = isal_zlib.crc32(data, isal_zlib.crc32(name))
-    return struct.pack(">L", len(data)) + name, data, struct.pack(">L", total)
+    checksum = isal_zlib.crc32(data, isal_zlib.crc32(name))
+    return struct.pack(">L", len(data)) + name, data, struct.pack(">L", checksum)

@@ -22,9 +22,9 @@ _WIDTH, _HEIGHT, _BITS, _COMPRESSION, _PHOTOMETRIC = 256, 257, 258, 259, 262
 _STRIP_OFFSETS, _CHANNELS, _ROWS, _STRIP_BYTES = 273, 277, 278, 279
 _TAGS = 9
 _NO_COMPRESSION = 1
-_BIT_VALUES_BYTES = 6  # bits per sample of the three channels, 16 bits each, which follow the directory
+_BIT_VALUES_BYTES = 6  # after the directory: bits per sample of three channels, 16 bits each
 _FIXED_BYTES = _HEADER.size + 2 + _TAGS * _ENTRY.size + 4 + _BIT_VALUES_BYTES
-_ORDERS = {b"II": "<", b"MM": ">"}
+_ORDERS = {b"II": "<", b"MM": ">"}  # byte orders
 
 
 class Format(PictureFormat):
@@ -53,7 +53,7 @@ class Format(PictureFormat):
     def check(self, data: memoryview) -> None:
         try:
             tags = _tags(data)
-            end = tags.get(_STRIP_OFFSETS, 0) + tags.get(_STRIP_BYTES, 0)  # several strips are left to the decoder
+            end = tags.get(_STRIP_OFFSETS, 0) + tags.get(_STRIP_BYTES, 0)  # the decoder checks several strips
         except struct.error as error:
             raise DamagedError(f"no readable TIFF structure ({error})", 0) from error
         if end > len(data):
@@ -61,43 +61,43 @@ class Format(PictureFormat):
 
     def read_by_pillow(self, file: BufferedFile) -> None:
         order = _ORDERS.get(bytes(file.read(2)), "<")
-        (at,) = struct.unpack(f"{order}L", file.read(6)[2:])
-        _read_directory(file, at, order)
-        _read_directory(file, at, order)
+        (directory,) = struct.unpack(f"{order}L", file.read(6)[2:])
+        _read_directory(file, directory, order)
+        _read_directory(file, directory, order)
         tags = _tags(file.image)
         file.seek(tags[_STRIP_OFFSETS])
         feed_decoder(file, tags[_STRIP_OFFSETS] + tags[_STRIP_BYTES])
-        _read_directory(file, at, order)
+        _read_directory(file, directory, order)
 
 
-def _read_directory(file: BufferedFile, at: int, order: str) -> None:
-    """Seek to the end of the file, then read a directory and the values outside of it, as Pillow does."""
+def _read_directory(file: BufferedFile, offset: int, order: str) -> None:
+    """Read as Pillow does: seek to the end of the file, then read a directory and the values outside of it."""
     file.seek_from_end()
-    file.seek(at)
+    file.seek(offset)
     (count,) = struct.unpack(f"{order}H", file.read(2))
     for _ in range(count):
-        _, field_type, values, offset = struct.unpack(f"{order}HHLL", file.read(_ENTRY.size))
-        if field_type == _SHORT and values > 2:
+        _, field_type, num_values, values_offset = struct.unpack(f"{order}HHLL", file.read(_ENTRY.size))
+        if field_type == _SHORT and num_values > 2:
             next_entry = file.position
-            file.seek(offset)
-            file.read(2 * values)
+            file.seek(values_offset)
+            file.read(2 * num_values)
             file.seek(next_entry)
     file.read(4)
 
 
 def _tags(data: memoryview) -> dict[int, int]:
-    """Return the tags of the first directory that have a single integer value, stored in the directory."""
+    """Return the values of the tags in the first directory that have a single integer value."""
     order = _ORDERS.get(bytes(data[:2]))
     if order is None:
         raise DamagedError("no TIFF start")
-    magic, at = struct.unpack_from(f"{order}HL", data, 2)
+    magic, directory = struct.unpack_from(f"{order}HL", data, 2)
     if magic != 42:
         raise DamagedError("no TIFF start", 2)
-    (count,) = struct.unpack_from(f"{order}H", data, at)
+    (count,) = struct.unpack_from(f"{order}H", data, directory)
     tags = {}
     for entry in range(count):
-        offset = at + 2 + entry * _ENTRY.size
-        tag, field_type, values = struct.unpack_from(f"{order}HHL", data, offset)
-        if values == 1 and field_type in (_SHORT, _LONG):
+        offset = directory + 2 + entry * _ENTRY.size
+        tag, field_type, num_values = struct.unpack_from(f"{order}HHL", data, offset)
+        if num_values == 1 and field_type in (_SHORT, _LONG):
             (tags[tag],) = struct.unpack_from(f"{order}{'H' if field_type == _SHORT else 'L'}", data, offset + 8)
     return tags
