@@ -173,11 +173,8 @@ def check_pixels(height: int, width: int) -> None:
 def padding_and_codes(
     content: Content, file: int, padding_bytes: int, count: int
 ) -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
-    """Return the first `padding_bytes` of a file's content, and `count` bytes from the next block on.
-
-    Content is generated fastest from the start of a block.
-    """
+    """Return the first `padding_bytes` of a file's content, and `count` bytes from the start of the next block on."""
     padding, codes = np.empty(padding_bytes, np.uint8), np.empty(count, np.uint8)
     content.fill(padding, file, 0)
-    content.fill(codes, file, -(-padding_bytes // BLOCK_BYTES) * BLOCK_BYTES)
+    content.fill(codes, file, -(-padding_bytes // BLOCK_BYTES) * BLOCK_BYTES)  # filling whole blocks is fastest
     return padding, codes

@@ -69,10 +69,7 @@ class Sample(NamedTuple):
     decode: Callable[[], memoryview] | None = None
     """Decodes `data` (to pixels, numbers or plain bytes); None if `data` is not encoded."""
     rebuild: Callable[[Content, int], memoryview] | None = None
-    """Returns the expected `payload`, given the dataset's content and the file's running index.
-
-    None if the payload is the content itself.
-    """
+    """Returns the expected `payload`, from the dataset's content and the file's running index; None: it is the content."""
 
     def first_difference(self, content: Content, file: int) -> int | None:
         """Return the index in `plain_payload` of the first byte that was not generated for `file`, if any."""
@@ -382,10 +379,7 @@ class PackedSample(NamedTuple):
 
 
 class Packer(Protocol):
-    """Packs existing samples into one file of a format, sequentially.
-
-    A format's module may define a class `Packer`; `dlemu pack` can then write the format.
-    """
+    """Packs existing samples into one file, sequentially; a format whose module has a `Packer` suits `dlemu pack`."""
 
     ending: ClassVar[str]  # extension of the files
 

@@ -197,10 +197,7 @@ def _write_chunked(job: base.FileJob, writer: Writer) -> None:
 def _chunks(
     job: base.FileJob, part: int, shape: tuple[int, ...], chunk: tuple[int, ...]
 ) -> Iterator[tuple[tuple[int, ...], bytes]]:
-    """Yield (index of the first element, stored bytes) of each chunk of dataset `part`.
-
-    Chunks that extend beyond the edges of the dataset are filled up with zeros.
-    """
+    """Yield (index of the first element, stored bytes) of each chunk of dataset `part`."""
     level = job.spec.compression_level if job.spec.compression == "gzip" else None
     part_bytes = job.record_bytes // job.spec.hdf5.num_dset_per_record
     grid = [range(0, axis, step) for axis, step in zip(shape[1:], chunk[1:], strict=True)]
@@ -212,7 +209,7 @@ def _chunks(
         for start in itertools.product(*grid):
             ranges = [slice(begin, begin + size) for begin, size in zip(start, chunk[1:], strict=True)]
             piece = samples[(slice(None), *ranges)]
-            padded = np.zeros(chunk, piece.dtype)
+            padded = np.zeros(chunk, piece.dtype)  # a chunk may extend beyond the edges of the dataset
             padded[tuple(map(slice, piece.shape))] = piece
             plain = padded.tobytes()
             yield (first, *start), plain if level is None else zlib.compress(plain, level)

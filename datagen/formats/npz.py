@@ -133,10 +133,7 @@ class Directory(NamedTuple):
 
 
 def _write_member(writer: Writer, name: str, level: int, pieces: Iterable[bytes | memoryview]) -> Entry:
-    """Write a member, deflated unless `level` is 0. Its local header is written last, when the checksum is known.
-
-    Sizes are in a zip64 field of the header, as zipfile writes it with force_zip64.
-    """
+    """Write a member, deflated unless `level` is 0. Its local header is written last, when the checksum is known."""
     start, crc, plain_bytes = writer.position, 0, 0
     deflate = zlib.compressobj(level, zlib.DEFLATED, -15) if level else None
     writer.skip(LOCAL_BYTES)

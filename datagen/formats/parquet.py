@@ -223,10 +223,9 @@ class ParquetGroups:
 
     def _requested_chunks(self, group: int) -> list[tuple[int, Any]]:
         """Return (column index, metadata) of the requested column chunks."""
-        row_group = self._metadata.row_group(group)
+        row_group, names = self._metadata.row_group(group), self._names
         chunks = [(index, row_group.column(index)) for index in range(row_group.num_columns)]
-        names = [chunk.path_in_schema.partition(".")[0] for _, chunk in chunks]
-        return [column for column, name in zip(chunks, names, strict=True) if not self._names or name in self._names]
+        return [(index, chunk) for index, chunk in chunks if not names or chunk.path_in_schema.split(".")[0] in names]
 
 
 def _requested_names(spec: DatasetSpec) -> list[str] | None:
