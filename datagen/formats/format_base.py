@@ -69,7 +69,7 @@ class Sample(NamedTuple):
     decode: Callable[[], memoryview] | None = None
     """Decodes `data` (to pixels, numbers or plain bytes); None if `data` is not encoded."""
     rebuild: Callable[[Content, int], memoryview] | None = None
-    """Returns the expected `payload`, from the dataset's content and the file's running index; None: it is the content."""
+    """Computes the expected `payload` from the content and the file's running index; None: it is the content itself."""
 
     def first_difference(self, content: Content, file: int) -> int | None:
         """Return the index in `plain_payload` of the first byte that was not generated for `file`, if any."""
