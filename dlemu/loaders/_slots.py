@@ -1,4 +1,4 @@
-"""Batch buffers (slots) in memory shared by a rank and its workers: made once, reused, never copied."""
+"""Batch buffers (slots) in memory that a rank shares with its workers: allocated once, reused, never copied."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from datagen.errors import SpaceError
 
 
 class SharedSlots:
-    """`slots` buffers of `slot_bytes` each in one anonymous file that lives in memory (memfd).
+    """`slots` buffers of `slot_bytes` each in an anonymous file in memory (memfd), outside the limits of /dev/shm.
 
-    Nothing appears in /dev/shm and its size limit does not apply; memory is allocated when a slot is written, or by
-    `take_pages`. Workers inherit the slots by fork or, when spawned, get them as a duplicated file descriptor.
+    Memory is allocated when a slot is written, or by `take_pages`. Workers inherit the slots by fork or, when spawned,
+    get them as a duplicated file descriptor.
     """
 
     def __init__(self, slots: int, slot_bytes: int) -> None:
@@ -39,18 +39,18 @@ class SharedSlots:
         self._view = memoryview(self._memory)
 
     def slot(self, index: int) -> memoryview:
-        """Return the writable bytes of one slot; its address is page-aligned."""
+        """Return the memory of one slot, writable and page-aligned."""
         return self._view[index * self._slot_bytes : (index + 1) * self._slot_bytes]
 
     def take_pages(self) -> None:
-        """Allocate the memory of all slots now, and map it into this process; raises SpaceError."""
+        """Allocate the memory of all slots now, and map it into this process. Raises SpaceError."""
         take_pages(self._memory, 0, len(self._memory))
 
     def close(self) -> None:
-        """Release the memory. Views that a trainer still holds keep the mapping alive, but not the file."""
+        """Close the file and release the memory; views that a trainer still has keep the mapping alive."""
         os.close(self._fd)
         self._view.release()
-        with contextlib.suppress(BufferError):  # a tensor over a slot still exists; the mapping ends with it
+        with contextlib.suppress(BufferError):  # a tensor over a slot still exists, and the mapping ends with it
             self._memory.close()
 
     def __getstate__(self) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""The `tensorflow` loader: tfrecord files by the record reader of `tf.data`."""
+"""The `tensorflow` loader: `tf.data` pipelines over tfrecord files."""
 
 from __future__ import annotations
 
@@ -26,41 +26,41 @@ from dlemu.machine.thread_accounting import process_storage_bytes
 from dlemu.plan.samples import hash_samples
 from dlemu.plan.streams import StreamPlan
 
-FRAMING_BYTES = 16  # bytes around each record: its length (8), the CRC of the length (4) and the CRC of the record (4)
+FRAMING_BYTES = 16  # bytes around each record: length (8), CRC of the length (4), CRC of the record (4)
 _FEATURES = {"image": tf.io.FixedLenFeature([], tf.string), "size": tf.io.FixedLenFeature([], tf.int64)}
 _plain = tf.autograph.experimental.do_not_convert
-"""Keeps TensorFlow from rewriting `if` and `for` in a function: it has none, and rewriting delays the first epoch."""
+"""Marks a function without `if` and `for`, which TensorFlow would rewrite: looking for them delays the first epoch."""
 _NUMBER, _NUMBERS = tf.TensorSpec([], tf.int64), tf.TensorSpec([None], tf.int64)
-_RECORD = (_NUMBER, tf.TensorSpec([], tf.string))  # type of a dataset's element: a sample's number and its record
+_RECORD = (_NUMBER, tf.TensorSpec([], tf.string))  # an element of a dataset: the sample's number and its record
 # glibc's malloc.h
 _TRIM_THRESHOLD, _TOP_PAD, _MMAP_MAX, _ARENA_MAX = -1, -2, -4, -8
 _MAX_INT = (1 << 31) - 1  # mallopt(3) takes an int
-_GROW_BYTES = 64 << 20  # the step in which the heap grows: with small steps every large batch costs system calls
+_GROW_BYTES = 64 << 20  # step by which the heap grows: with small steps, each large batch takes system calls
 _MAX_ARENAS = 4
-"""Number of malloc arenas. With one, threads wait for each other; each further one held 25 MB in a fast pipeline."""
+"""Number of malloc arenas. With one, threads wait for each other; each further arena takes 25 MB in a fast pipeline."""
 _STAMPS = 6
-"""Numbers before the sample numbers in an element: four times in s, the bytes read, the CPU ns of preprocessing."""
+"""Numbers in an element before the sample numbers: four times in s, the bytes read, CPU time of preprocessing in ns."""
 
 
-class Records:
-    """The batches of one phase.
+class PhasePipeline:
+    """The pipeline that makes the batches of one phase.
 
-    TensorFlow reports neither the time nor the number of its reads: in a batch's trace, `read_calls` is 0. `app_bytes`
-    are the records parsed, and those skipped as other ranks' share, with their framing. The times of a batch:
+    TensorFlow reports neither the time nor the number of its reads, so `read_calls` of a trace is 0. `app_bytes` counts
+    the records parsed, and the records that are read and skipped as other ranks' share, with framing. Times of a batch:
 
         begun | wait for records | assembled | wait for a thread | parsing | parse, crop, preprocess | done
               |     read_ns      |                                         |       decode_ns         |
     """
 
     def __init__(self, spec: LoaderSpec, phase: Phase) -> None:
-        assert spec.interleave is not None  # with tfrecord files, the only ones it reads
+        assert spec.interleave is not None  # `Traits.interleave` returns one for tfrecord files
         self._spec, self._phase, self._interleave = spec, phase, spec.interleave
         self._streams = partial(cast(StreamPlan, phase.plan.plan).streams, phase.plan.rank)
         self._in_memory = phase.fetch.reads_nothing
         self._traced: Any = None
 
     def trace(self) -> None:
-        """Build the pipeline's graph once for all epochs, as training scripts do: it takes as long as many batches."""
+        """Build the pipeline's graph once for all epochs, like training scripts: it takes as long as many batches."""
         if self._in_memory:
             return
         shares = self._streams(1, 1)
@@ -88,13 +88,13 @@ class Records:
         return self._batches(records, steps, seed, stride)
 
     def _batches(self, records: Any, steps: Any, seed: Any, reads_per_record: int) -> Any:
-        """Return batches of parsed records, for each of which `reads_per_record` records are read."""
+        """Return batches of parsed records; `reads_per_record` records are read for each one parsed."""
         spec = self._spec
         if spec.shuffle_window:
             records = records.shuffle(spec.shuffle_window, seed=seed + spec.rank)
         batches = records.batch(self._phase.batch_size, drop_remainder=True)
         now = _clock(steps)
-        # zip takes an element of each in this order: the time, then the batch, which it waits for, then the time again.
+        # zip takes an element of each in order: the time, the batch, for which it waits, and the time after that
         timed = tf.data.Dataset.zip((now, batches, now))
         parsed = timed.map(
             _plain(lambda begun, batch, assembled: self._parse(begun, batch, assembled, reads_per_record)),
@@ -103,12 +103,12 @@ class Records:
         return parsed.prefetch(spec.reader.prefetch_size) if spec.reader.prefetch_size else parsed
 
     def _interleaved(self, sources: Any, records: Callable[..., Any]) -> Any:
-        """Read several sources at a time, a block of records of each in turn.
+        """Read `Interleave.files` sources at a time, a block of records of each in turn.
 
         With one source at a time (flat_map), the thread that assembles batches also reads. A second thread would hand
-        over each record, which costs as much as reading one of a few kB. For several, this is the operation that
-        `Dataset.interleave` calls, which has no parameter for the files to begin ahead: it always begins twice as many
-        as are read at a time.
+        over each record, which takes as long as reading a record of a few kB. Several sources are read by the operation
+        within `Dataset.interleave`, as that has no parameter for read-ahead: it opens twice as many files ahead as it
+        reads at a time.
         """
         turns = self._interleave
         if turns.files == 1:
@@ -133,7 +133,7 @@ class Records:
         return tf.data.experimental.from_variant(interleaved, _RECORD)
 
     def _records_in_memory(self, steps: int) -> Any:
-        """Return one Example in memory over and over: records for null storage, which has no files."""
+        """Return the records for null storage, which has no files: one Example in memory, repeated."""
         size = self._phase.fetch.nominal_sample_bytes
         example = bytes(size).join(around_image(size))
         files, total = self._interleave.files, steps * self._phase.batch_size
@@ -146,7 +146,7 @@ class Records:
         return records.take(total)
 
     def _records(self, path: Any, file: Any, count: Any, first: int, stride: int) -> Any:
-        """Return the records of one file that this rank keeps, each with the number of its sample."""
+        """Return the records of a file that this rank uses, each with its sample's number."""
         records = tf.data.TFRecordDataset(path, buffer_size=self._spec.reader.transfer_size or None)
         if stride > 1:
             records = records.shard(stride, first)
@@ -155,14 +155,15 @@ class Records:
         return tf.data.Dataset.zip((samples, records))
 
     def _parse(self, begun: Any, batch: tuple[Any, Any], assembled: Any, reads_per_record: int) -> tuple[Any, ...]:
+        """Return the stamps and sample numbers of a batch in one tensor, and its images."""
         parsing = tf.timestamp()
         samples, records = batch
-        # For each record kept, `stride` records of the same size are read; the rest is other ranks' share.
+        # All records read for one parsed are taken to have its size
         app_bytes = tf.reduce_sum(tf.cast(tf.strings.length(records), tf.int64) + FRAMING_BYTES) * reads_per_record
         with tf.control_dependencies([parsing]):
             images = tf.io.parse_example(records, _FEATURES)["image"]
         resize = self._phase.fetch.resize_bytes
-        if resize:  # images that are all shorter are not copied once more
+        if resize:  # only if an image is longer: cropping copies all images
             is_longer = tf.reduce_max(tf.strings.length(images)) > resize
             images = tf.cond(is_longer, lambda: tf.strings.substr(images, 0, resize), lambda: images)
         burned_ns = tf.constant(0, tf.int64)
@@ -171,8 +172,8 @@ class Records:
             burned_ns = tf.ensure_shape(burned_ns, [])
         with tf.control_dependencies([images, burned_ns]):
             done = tf.timestamp()
-        # All in one tensor, because each tensor of an element costs the trainer's thread some Python. A float64 holds
-        # whole numbers up to 2^53 exactly, far more than there are samples.
+        # One tensor for all, because the trainer's thread spends Python time on each tensor of an element. A float64
+        # holds whole numbers up to 2^53 exactly, far more than there are samples
         counts = tf.cast(tf.stack([app_bytes, burned_ns]), tf.float64)
         stamps = tf.stack([begun, assembled, parsing, done])
         return tf.concat([stamps, counts, tf.cast(samples, tf.float64)], 0), images
@@ -183,7 +184,7 @@ class Records:
         return np.int64(preprocessing.spend(len(samples))[1])
 
     def batches(self, epoch: int, elements: Iterator[list[Any]], steps: int) -> Iterator[Batch]:
-        """Deliver `steps` batches out of the running pipeline, with their traces.
+        """Yield `steps` batches of the running pipeline, with their traces.
 
         Raises:
             DatasetError: a file is gone, damaged, no tfrecord of Examples, or has fewer records than the settings say.
@@ -202,7 +203,7 @@ class Records:
             before = after
 
     def _damaged(self, epoch: int, steps: int, step: int, reason: str) -> DatasetError:
-        """Find the faulty file, which TensorFlow does not name, among those whose records are not all delivered yet."""
+        """Return the error for the faulty file, which TensorFlow does not name: find it among those not delivered yet."""
         layout, streams = self._phase.fetch.layout, self._streams(epoch, steps)
         complete_files = np.searchsorted(np.cumsum(streams.counts), step * self._phase.batch_size)
         for file in streams.files[max(0, int(complete_files) - self._interleave.files) :].tolist():
@@ -217,6 +218,7 @@ class Records:
 
 
 def _batch(element: list[Any], wall_clock_ns: int, storage_bytes: int) -> Batch:
+    """Return a batch and its trace; `wall_clock_ns` is the wall clock's lead over CLOCK_MONOTONIC."""
     numbers_tensor, images = element
     numbers = numbers_tensor.numpy()
     *times, app_bytes, burned_ns = numbers[:_STAMPS].tolist()
@@ -226,7 +228,7 @@ def _batch(element: list[Any], wall_clock_ns: int, storage_bytes: int) -> Batch:
         slot=0,
         places=NO_PLACES,
         started_ns=begun,
-        finished_ns=min(max(begun, done), time.monotonic_ns()),  # the wall clock is only good to a microsecond
+        finished_ns=min(max(begun, done), time.monotonic_ns()),  # the wall clock has a resolution of a microsecond
         read_ns=max(0, assembled - begun),
         decode_ns=max(0, done - parsing),
         worker=0,
@@ -241,7 +243,7 @@ def _batch(element: list[Any], wall_clock_ns: int, storage_bytes: int) -> Batch:
 
 
 def _fault(path: str, samples: int) -> str:
-    """Return what is wrong with a file; empty if nothing is."""
+    """Return a description of a file's fault; empty if it has none."""
     records = 0
     try:
         for record in tf.data.TFRecordDataset(path):
@@ -258,7 +260,7 @@ def _clock(steps: Any) -> Any:
     """Return a dataset whose elements are the times at which they are requested.
 
     With `use_inter_op_parallelism=False` of the raw operation, the thread that requests an element reads the clock.
-    `Dataset.map` would use a thread of the pool, for which the requesting thread, which assembles batches, would wait
+    With `Dataset.map`, a thread of the pool would: the requesting thread, which assembles batches, would wait for it
     until whole batches are parsed.
     """
 
@@ -278,49 +280,49 @@ def _clock(steps: Any) -> Any:
 
 
 class Loader(LoaderBase):
-    """The `tensorflow` loader, for tfrecord files: a batch is a tensor of strings, one per sample.
+    """The `tensorflow` loader, for tfrecord files. A batch is a tensor of strings, one per sample.
 
-    TensorFlow decides their order; each epoch holds exactly the planned samples.
+    TensorFlow decides the order of samples; each epoch has exactly the planned ones.
     """
 
     def __init__(self, spec: LoaderSpec) -> None:
         self._spec = spec
-        self._records = {name: Records(spec, phase) for name, phase in spec.phases.items()}
+        self._pipelines = {name: PhasePipeline(spec, phase) for name, phase in spec.phases.items()}
 
     def start(self) -> None:
         """Configure TensorFlow for a rank: few threads of its own, because ranks share the cores, and no GPU.
 
-        TensorFlow's graph optimizer is off: at the start of each epoch it would examine each function of the pipeline
-        for tens of ms, in which nothing is read, and find nothing to improve.
+        The graph optimizer is off: at the start of each epoch, it would examine the pipeline's functions for tens of
+        ms without reads, and find nothing to improve.
         """
-        _keep_freed_memory()  # before its threads begin
+        _keep_freed_memory()  # before TensorFlow starts threads
         try:
             tf.config.threading.set_inter_op_parallelism_threads(1)
             tf.config.threading.set_intra_op_parallelism_threads(1)
             tf.config.set_visible_devices([], "GPU")
-        except RuntimeError as error:  # TensorFlow's threads did not survive the fork of this rank
+        except RuntimeError as error:  # TensorFlow's threads were lost when this rank was forked
             raise UserError(
                 "the Python program has used TensorFlow before it called dlemu: call dlemu first, or run `dlemu train`"
             ) from error
         tf.config.optimizer.set_experimental_options({"disable_meta_optimizer": True})
-        for records in self._records.values():
-            records.trace()
+        for pipeline in self._pipelines.values():
+            pipeline.trace()
 
     def batches(self, phase: str, epoch: int, steps: int) -> Iterator[Batch]:
         if not steps:
             return iter(())
-        records = self._records[phase]
-        running = _run(records.dataset(epoch, steps), self._spec.computation_threads, self._spec.reader.nice)
-        return records.batches(epoch, running, steps)
+        pipeline = self._pipelines[phase]
+        elements = _run(pipeline.dataset(epoch, steps), self._spec.computation_threads, self._spec.reader.nice)
+        return pipeline.batches(epoch, elements, steps)
 
 
 def _run(dataset: Any, threads: int, nice: int) -> Iterator[list[Any]]:
-    """Start a pipeline on threads of its own and deliver its elements, each a list of tensors.
+    """Start a pipeline on threads of its own and yield its elements, each a list of tensors.
 
     Autotuning is off: its thread can delay the end of a pipeline for seconds, and the workload sets the number of
     threads and buffers. Graph rewriting is off: it takes tens of ms per epoch and finds nothing to improve here.
-    The raw operations are those that `iter(dataset)` calls. That also examines the structure of each element: 0.2 to
-    0.4 ms of Python, while batches of small records are ready in less than 1 ms.
+    The raw operations are those within `iter(dataset)`, which also examines the structure of each element: that takes
+    0.2 to 0.4 ms, while batches of small records are ready in less than 1 ms.
     """
     options = tf.data.Options()
     options.autotune.enabled = False
@@ -347,11 +349,11 @@ def _run(dataset: Any, threads: int, nice: int) -> Iterator[list[Any]]:
 
 
 def _keep_freed_memory() -> None:
-    """Have malloc keep the memory that this process frees, for its next requests.
+    """Let malloc keep freed memory for later allocations. Does nothing without glibc.
 
-    By default glibc returns large blocks to the kernel as they are freed, and the kernel zeroes each page again at the
-    next touch: in a pipeline that allocates each batch anew this took more than half of all CPU time. The price is that
-    the heap stays at its peak size. Does nothing with other C libraries.
+    By default, glibc returns large blocks to the kernel when they are freed, and the kernel zeroes each page at its
+    next use: in a pipeline that allocates each batch anew, this took more than half of all CPU time. In exchange, the
+    heap stays at its peak size.
     """
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     if mallopt is None:

@@ -1,11 +1,11 @@
 """The `pytorch` loader.
 
-Only a batch's trace crosses the DataLoader's queue, as bytes; the samples are in slots (buffers) of memory shared with
-the workers, so a batch costs no allocation, no file descriptor and no copy between worker and trainer. Tensors are made
+Only a batch's trace passes through the DataLoader's queue, as bytes. The samples are in slots (buffers), memory shared
+with the workers, so a batch takes no allocation, file descriptor or copy between worker and trainer. Tensors are made
 over a slot when they are requested.
 
-With `reader.tensors`, batches cross as in a training job instead: workers collate tensors into shared memory, a thread
-of each worker sends them, and the trainer maps them. This work is part of a recorded job's step, and needs cores.
+With `reader.tensors`, batches pass as in a training job: workers collate tensors into shared memory, a thread of each
+worker sends them, and the trainer maps them. This work needs cores, and is part of a recorded job's steps.
 """
 
 from __future__ import annotations
@@ -37,18 +37,18 @@ from dlemu.ranks.failure import killed_by
 from dlemu.ranks.process_control import ignore
 
 Token = tuple[str, int, int, int]
-"""Phase, epoch, step, and the slot to fill: all a worker needs to know to make a batch."""
-_READY_CHECK = ""  # the phase of a token that requests no batch, only an answer once the worker is ready
+"""What a worker makes a batch from: phase, epoch, step, and the slot to read into."""
+_READY_CHECK = ""  # phase of a token that requests no batch, only an answer when the worker is ready
 _REMEDY = "lower reader.read_threads, reader.prefetch_size or ranks"
 
 
 class _Tokens(Sampler[Token]):
-    """The DataLoader's sampler: yields one token per step of the epoch that is about to run."""
+    """The DataLoader's sampler: yields a token for each step of the next epoch."""
 
     def __init__(self, workers: int, slots: int) -> None:
         self.phase, self.epoch, self.steps = _READY_CHECK, 0, workers
         self._slots = itertools.cycle(range(slots))
-        """Continues across epochs: an epoch's first batches must not overwrite the last ones of the epoch before."""
+        """Continues across epochs, so that an epoch's first batches do not overwrite the last ones of another."""
 
     def __iter__(self) -> Iterator[Token]:
         return ((self.phase, self.epoch, step, next(self._slots)) for step in range(1, self.steps + 1))
@@ -62,16 +62,17 @@ Answer = bytes | tuple[bytes, list[torch.Tensor]] | DlemuError | None
 
 
 class _Batches(Dataset[Answer]):
-    """Each item is the answer to a token, made in the worker that gets the token."""
+    """The DataLoader's dataset: maps a token to its answer, in the worker that gets the token."""
 
     def __init__(self, spec: LoaderSpec, slots: SharedSlots) -> None:
-        self._spec, self._slots, tensors = spec, slots, spec.reader.tensors
-        self._maker: BatchMaker | None = None
+        self._spec, self._slots = spec, slots
+        self._maker: BatchMaker | None = None  # made in the worker
         self._worker = 0
-        self._sample: tuple[Any, ...] = (torch.zeros(spec.reader.tensor_bytes, dtype=torch.uint8), *[0] * (tensors - 1))
+        image = torch.zeros(spec.reader.tensor_bytes, dtype=torch.uint8)  # all bytes; other tensors are numbers
+        self._sample: tuple[Any, ...] = (image, *[0] * (spec.reader.tensors - 1))
 
     def __getitem__(self, token: Token) -> Answer:
-        """Return the batch's packed trace or, as a value, the error: PyTorch would wrap a raised one in a traceback."""
+        """Return the batch's packed trace or an error, which PyTorch, if it were raised, would wrap in a traceback."""
         try:
             if self._maker is None:  # the worker's first item
                 info = get_worker_info()
@@ -93,7 +94,7 @@ class _Batches(Dataset[Answer]):
             return DlemuError(f"worker {self._worker} of rank {self._spec.rank} failed:\n{traceback.format_exc()}")
 
     def _collated(self, trace: BatchTrace) -> Answer:
-        """Collate tensors of the batch's size; return them and the trace, which counts this work as decoding."""
+        """Return the trace, with the work of collating counted as decoding, and the batch's collated tensors."""
         began_cpu_ns = time.thread_time_ns()
         tensors = default_collate([self._sample] * trace.samples)
         finished_ns, collate_cpu_ns = time.monotonic_ns(), time.thread_time_ns() - began_cpu_ns
@@ -114,12 +115,11 @@ def _tensor(slot: memoryview, start: int, size: int) -> torch.Tensor:
 
 
 def _init_worker(nice: int, rank_process: int, worker: int) -> None:
-    """Lower this worker's priority, ignore Ctrl-C (the rank handles it), and die when the rank dies for any reason.
+    """Lower this worker's priority, ignore Ctrl-C (the rank handles it), and let it die with the rank.
 
-    A worker that a fork server started dies with the server, which ends with the rank. Worker 0, which makes each
-    epoch's first batch, gets a higher priority than the others: the rank waits for that batch, and at the start of an
-    epoch all workers wake, often more than there are cores. In a real job each rank has a core, so waiting for a core
-    must not count as waiting for the storage.
+    A worker that a fork server started dies with the server, which ends with the rank. Worker 0 has a higher priority
+    than the others, because it makes each epoch's first batch: the rank waits for that batch while all workers wake,
+    often more than there are cores. In a real job each rank has a core, so waiting for one must not count as storage.
     """
     has_server = multiprocessing.get_start_method(allow_none=True) == "forkserver"
     die_with_parent(os.getppid() if has_server else rank_process)
@@ -129,7 +129,7 @@ def _init_worker(nice: int, rank_process: int, worker: int) -> None:
 
 
 class _Epoch(TimedBatches):
-    """An epoch's batches by the direct queue, with which PyTorch's iterator can be called again after a time limit."""
+    """An epoch's batches from the direct queue, with which PyTorch's iterator can be called again after a timeout."""
 
     def __init__(self, loader: DataLoader[Answer], batch_of: Callable[[Answer], Batch]) -> None:
         self._loader, self._batch_of = loader, batch_of
@@ -149,7 +149,7 @@ class _Epoch(TimedBatches):
     def _begin(self) -> Answer:
         iterator = iter(self._loader)
         self._next = iterator.__next__
-        # PyTorch's own `__next__`, unless a recorder replaced it, spends a tenth of a small batch's CPU on a profiler
+        # PyTorch's `__next__` spends a tenth of a small batch's CPU time on a profiler; a recorder's replacement stays
         if self._next.__module__ == DataLoader.__module__:
             self._next = getattr(iterator, "_next_data", self._next)
         return self._next()
@@ -165,7 +165,7 @@ class Loader(LoaderBase):
         if reader.pin_memory and not torch.cuda.is_available():
             raise UserError("reader.pin_memory=true needs a CUDA device and PyTorch sees none; leave it out")
         workers: dict[str, Any] = {}
-        self._is_direct = reader.read_threads > 0 and not reader.tensors  # tensors' queues carry descriptors
+        self._is_direct = reader.read_threads > 0 and not reader.tensors  # a queue of tensors must carry descriptors
         if reader.read_threads > 0:
             start_method = reader.multiprocessing_context
             workers = {
@@ -174,7 +174,7 @@ class Loader(LoaderBase):
                 "multiprocessing_context": direct_context(start_method) if self._is_direct else start_method,
                 "worker_init_fn": partial(_init_worker, reader.nice, os.getpid()),
             }
-        # PyTorch warns of more workers than cores, but they mostly wait for storage, and the workload sets their number
+        # PyTorch warns of more workers than cores; they mostly wait for storage, and the workload sets their number
         warnings.filterwarnings("ignore", message="This DataLoader will create")
         self._loader: DataLoader[Answer] = DataLoader(
             _Batches(spec, self._slots),
@@ -186,14 +186,14 @@ class Loader(LoaderBase):
         )
 
     def start(self) -> None:
-        """Start the worker processes and check once that each is ready."""
-        torch.set_num_threads(1)  # the trainer only sleeps, but PyTorch would start idle OpenMP threads in each rank
+        """Start the worker processes and wait until each is ready."""
+        torch.set_num_threads(1)  # otherwise, PyTorch would start idle OpenMP threads in each rank
         try:
             for answer in self._loader:
                 if isinstance(answer, DlemuError):
                     raise answer
         except BaseException as error:
-            # Drop PyTorch's half-started workers, without the traceback about missing attributes that it would print
+            # Discard PyTorch's half-started workers without the traceback that it would print, of missing attributes
             hook, sys.unraisablehook = sys.unraisablehook, lambda _: None
             try:
                 traceback.clear_frames(error.__traceback__)
@@ -212,18 +212,18 @@ class Loader(LoaderBase):
         batch_of = partial(self._batch_of, phase)
         if self._is_direct and not self._reader.pin_memory:
             return _Epoch(self._loader, batch_of)
-        return map(batch_of, self._loader)  # pinning copies, which a thread beside the trainer's does
+        return map(batch_of, self._loader)  # pinning copies batches, which the trainer leaves to a thread
 
     def _batch_of(self, phase: str, answer: Answer) -> Batch:
         if isinstance(answer, DlemuError):
             raise answer
-        assert answer is not None  # only `start` uses tokens that request no batch
+        assert answer is not None  # only `start` sends tokens that request no batch
         packed, tensors = answer if isinstance(answer, tuple) else (answer, None)
         trace = BatchTrace.unpacked(packed)
         return Batch(tensors or self._tensors(phase, trace), trace)
 
     def _tensors(self, phase: str, trace: BatchTrace) -> Any:
-        """Return the samples as tensors over the slot: no copy, unless pinning was requested."""
+        """Return the samples as tensors over the slot; only pinned ones are copies."""
         view, resize = self._slots.slot(trace.slot), self._spec.phases[phase].fetch.resize_bytes
         if resize:
             pixels = torch.frombuffer(view, dtype=torch.uint8, count=trace.samples * resize)
@@ -233,7 +233,7 @@ class Loader(LoaderBase):
         return [sample.pin_memory() for sample in samples] if self._reader.pin_memory else samples
 
     def explain(self, error: Exception) -> DlemuError | None:
-        """PyTorch reports a dead worker as a RuntimeError whose text begins with `DataLoader worker`."""
+        """Explain the RuntimeError `DataLoader worker...`, with which PyTorch reports a dead worker."""
         if not (isinstance(error, RuntimeError) and str(error).startswith("DataLoader worker")):
             return None
         for number, worker in enumerate(getattr(self._loader._iterator, "_workers", [])):

@@ -1,4 +1,4 @@
-"""A loader's interface: its spec, the batches it delivers, and `BatchMaker`, with which most loaders make a batch."""
+"""The interface of a loader: its spec, the batches it delivers, and `BatchMaker`, with which most loaders make them."""
 
 from __future__ import annotations
 
@@ -22,28 +22,28 @@ from dlemu.machine.clock import BurnerThreads
 from dlemu.machine.thread_accounting import ThreadAccounting
 from dlemu.plan.samples import PlanAhead, RankPlan
 
-DRAWN_AT_ONCE = 1024  # samples whose times are drawn together: a batch has too few for an even spread of times
+DRAWN_AT_ONCE = 1024  # times drawn at a time, as those of one small batch would not be evenly spread
 _NUMBERS = struct.Struct("<14q")  # the numbers of a `BatchTrace`: `slot`, and all fields after `places`
 S = TypeVar("S")
 
 
 class Preprocessing:
-    """Emulates the preprocessing of one worker's samples: each takes a time drawn from `duration`."""
+    """Emulates the preprocessing of one worker's samples: each takes a time drawn from `reader.preprocess_time`."""
 
     def __init__(self, reader: Reader, random: np.random.Generator, threads: int = 1) -> None:
-        """`threads`: how many threads share the samples of one batch."""
+        """`threads` is the number of threads that share the samples of a batch."""
         self._duration, self._random, self._threads = reader.preprocess_time, random, threads
         burns = reader.preprocess == "burn" and not is_zero(self._duration)
         self._burners = BurnerThreads(threads) if burns else None
         self._drawn_seconds: NDArray[np.float64] = np.empty(0)
 
     def spend(self, samples: int) -> tuple[int, int]:
-        """Preprocess this number of samples; return the wall time and the CPU time that it took, in ns."""
+        """Preprocess this number of samples; return (wall time, CPU time) in ns."""
         if is_zero(self._duration) or not samples:
             return 0, 0
         if len(self._drawn_seconds) < samples:
-            more = draw_seconds(self._duration, self._random, max(DRAWN_AT_ONCE, samples))
-            self._drawn_seconds = np.concatenate([self._drawn_seconds, more])
+            drawn = draw_seconds(self._duration, self._random, max(DRAWN_AT_ONCE, samples))
+            self._drawn_seconds = np.concatenate([self._drawn_seconds, drawn])
         batch_seconds, self._drawn_seconds = np.split(self._drawn_seconds, [samples])
         seconds, cpu_ns = float(batch_seconds.sum()), 0
         began_ns = time.monotonic_ns()
@@ -56,7 +56,7 @@ class Preprocessing:
 
 @dataclass(frozen=True, kw_only=True)
 class Interleave:
-    """How a rank reads several files as streams: with 2 files of block length 3, records AAABBBAAABBB..."""
+    """How a rank reads several files as streams in turn: 2 files with block length 3 as records AAABBBAAABBB..."""
 
     files: int  # files read at a time
     block_length: int = 1  # records to take from a file before the next file's turn
@@ -65,37 +65,37 @@ class Interleave:
 
 @dataclass(frozen=True)
 class Phase:
-    """One stream of batches: training, evaluation, or the ceiling (the emulator's own limit, without storage)."""
+    """A stream of batches: training, evaluation, or the ceiling (the emulator's own limit, without storage)."""
 
     fetch: FetchSpec
     plan: RankPlan
     batch_size: int
-    preprocesses: bool = True  # whether samples are preprocessed; those of the ceiling are not
+    preprocesses: bool = True  # false for the ceiling
 
 
 @dataclass(frozen=True, kw_only=True)
 class LoaderSpec:
-    """All a loader needs to know; the same for every loader."""
+    """What every loader is constructed with."""
 
     rank: int
     phases: Mapping[str, Phase]
     reader: Reader
-    interleave: Interleave | None  # how files read as streams take turns; None: samples are read by their position
+    interleave: Interleave | None  # how files read as streams take turns; None: samples are read by position
     seed: int
 
     @property
     def shuffle_window(self) -> int:
-        """Samples in the window that shuffles streams; 0 when samples are not shuffled."""
+        """Number of samples in the window that shuffles streams; 0 if samples are not shuffled."""
         return self.reader.shuffle_size if self.reader.sample_shuffle != "off" else 0
 
     @property
     def computation_threads(self) -> int:
-        """Threads that parse batches, if not the readers parse them; no more than cores."""
+        """Threads that parse batches in loaders whose readers do not; at most one per core."""
         return min(self.reader.computation_threads, len(os.sched_getaffinity(0)))
 
     @property
     def computation_calls(self) -> int:
-        """Batches parsed at a time: at least two, so that the next is assembled while one is parsed."""
+        """Batches parsed at a time: at least two, so that one is assembled while another is parsed."""
         return max(2, self.computation_threads)
 
     @property
@@ -104,10 +104,10 @@ class LoaderSpec:
 
     @property
     def slots(self) -> int:
-        """Batch buffers of a rank whose batches come in order: for those ready or under way, and two of the trainer.
+        """Number of batch buffers of a rank whose batches come in order; batch k is in buffer k modulo `slots`.
 
-        The trainer takes one batch ahead of the one in training. Batch k is in buffer k modulo `slots`, whichever
-        worker makes it.
+        Each batch that is ready or in the making has a buffer; the trainer has two, one of them for the batch that it
+        takes ahead of the one in training.
         """
         return max(1, self.reader.read_threads) * self.prefetch_per_worker + 2
 
@@ -117,7 +117,7 @@ class LoaderSpec:
 
 
 class BatchTrace(NamedTuple):
-    """How one batch was made. Times are nanoseconds of CLOCK_MONOTONIC; `places` are (offset, length) in the slot."""
+    """How a batch was made. Times are nanoseconds of CLOCK_MONOTONIC; `places` are (offset, length) in the slot."""
 
     slot: int
     places: Sequence[tuple[int, int]] | Places
@@ -130,14 +130,14 @@ class BatchTrace(NamedTuple):
     app_bytes: int
     read_calls: int
     sample_hash: int  # sum of a 64-bit hash of each sample's number, modulo 2^64
-    cpu_ns: int = 0  # CPU time of the worker; 0, and `cpu_wait_ns` 0 too, where it is not known
+    cpu_ns: int = 0  # CPU time of the worker; 0 if unknown, like `cpu_wait_ns`
     cpu_wait_ns: int = 0  # time the worker was runnable but waited for a core
     storage_bytes: int = 0
-    """Bytes that the kernel fetched from storage for the worker meanwhile; the page cache served the others."""
+    """Bytes that the kernel read from storage for the worker; the page cache served the rest."""
     preprocess_cpu_ns: int = 0  # the part of `cpu_ns` spent on emulated preprocessing
 
     def packed(self) -> bytes:
-        """Return the trace as bytes, to cross to another process: pickling each number costs ten times as much."""
+        """Return the trace as bytes for another process: pickling each number takes ten times as long."""
         slot, places, *numbers = self
         return _NUMBERS.pack(slot, *numbers) + np.asarray(places, np.int64).tobytes()
 
@@ -147,11 +147,11 @@ class BatchTrace(NamedTuple):
         return cls(slot, np.frombuffer(data, np.int64, offset=_NUMBERS.size).reshape(-1, 2), *numbers)
 
 
-Cut = Callable[[memoryview, int, int], S]  # makes a sample of (slot, offset, length): a view of these bytes, no copy
+Cut = Callable[[memoryview, int, int], S]  # returns the sample at (slot, offset, length), as a view
 
 
 class Samples(Sequence[S]):
-    """The samples of a batch, each cut out of its slot when it is requested: most trainers need none, or all."""
+    """The samples of a batch; each is cut out of the slot when it is requested, as many trainers need none."""
 
     def __init__(self, slot: memoryview, places: Sequence[tuple[int, int]] | Places, cut: Cut[S]) -> None:
         self._slot, self._places, self._cut = slot, places, cut
@@ -165,22 +165,21 @@ class Samples(Sequence[S]):
 
 
 class Batch(NamedTuple):
-    """A batch in the trainer's hands. `data` is the loader's own type, valid until the next batch but one is taken."""
+    """A batch for the trainer. `data`, of a type of the loader's, is valid until the batch after the next is taken."""
 
     data: Any
     trace: BatchTrace
 
 
 class TimedBatches(Iterator[Batch]):
-    """The batches of an epoch, in order, of a loader that tells whether the next one is ready."""
+    """The batches of an epoch, in order, with a time limit for the next one."""
 
     @abstractmethod
     def take(self, timeout_seconds: float | None = None) -> Batch | None:
-        """Return the next batch; None if it is not ready within the time: it can then be requested again.
+        """Return the next batch; None if it is not ready in time, in which case it can be requested again.
 
-        The first batch, with which the workers begin the epoch, can be requested only once.
-
-        Raises StopIteration after the last batch, and DlemuError when a batch can't be made.
+        The first batch can be requested only once: its request begins the epoch.
+        Raises StopIteration after the last batch, and DlemuError if a batch can't be made.
         """
 
     def __next__(self) -> Batch:
@@ -190,9 +189,9 @@ class TimedBatches(Iterator[Batch]):
 
 
 class Loader(Protocol):
-    """Streams batches in planned order. It is constructed before its workers exist; `start` starts them.
+    """Delivers batches in planned order. It is constructed before its workers exist; `start` starts them.
 
-    A loader that inherits from it need only implement `__init__` and `batches`, if it has no workers.
+    A subclass without workers need only implement `__init__` and `batches`.
     """
 
     def __init__(self, spec: LoaderSpec) -> None: ...
@@ -202,13 +201,13 @@ class Loader(Protocol):
         return
 
     def batches(self, phase: str, epoch: int, steps: int) -> Iterator[Batch]:
-        """Deliver the batches of one epoch, if possible as `TimedBatches`, which spare the trainer a thread.
+        """Deliver the batches of an epoch, if possible as `TimedBatches`, with which the trainer needs no extra thread.
 
-        Raises DlemuError when a batch can't be made.
+        Raises DlemuError if a batch can't be made.
         """
 
     def explain(self, error: Exception) -> DlemuError | None:
-        """Turn a framework's exception about a dead worker into one for users; None for any other."""
+        """Return an error for users if `error` is the framework's exception for a dead worker, else None."""
         return None
 
     def close(self) -> None:
@@ -217,7 +216,7 @@ class Loader(Protocol):
 
 
 class BatchMaker:
-    """Makes batches in one worker: fetches the planned samples into a buffer, and records times, bytes and CPU."""
+    """Makes batches in one worker: fetches the planned samples into a buffer; records times, bytes and CPU time."""
 
     def __init__(self, spec: LoaderSpec, worker: int) -> None:
         self._worker, self._phases = worker, spec.phases
@@ -228,13 +227,13 @@ class BatchMaker:
         self._preprocessing = Preprocessing(spec.reader, random)
 
     def make(self, phase: str, epoch: int, step: int, slot: int, out: memoryview) -> BatchTrace:
-        """Fill `out` with the batch of `step` and return its trace."""
+        """Read the batch of `step` into `out`, which is slot `slot`, and return its trace."""
         before = self._accounting.look()
         started_ns = time.monotonic_ns()
         ids, sample_hash = self._plans[phase].batch(epoch, step)
         samples = len(ids)
         fetched = self._fetchers[phase].fetch(ids, out)
-        took_ns, preprocess_cpu_ns = self._preprocessing.spend(samples if self._phases[phase].preprocesses else 0)
+        preprocess_ns, preprocess_cpu_ns = self._preprocessing.spend(samples if self._phases[phase].preprocesses else 0)
         finished_ns = time.monotonic_ns()
         after = self._accounting.look()
         return BatchTrace(
@@ -243,7 +242,7 @@ class BatchMaker:
             started_ns=started_ns,
             finished_ns=finished_ns,
             read_ns=fetched.read_ns,
-            decode_ns=fetched.decode_ns + took_ns,
+            decode_ns=fetched.decode_ns + preprocess_ns,
             worker=self._worker,
             samples=samples,
             app_bytes=fetched.app_bytes,

@@ -1,4 +1,4 @@
-"""No storage and no workers: every planned batch is ready at once, so that all overhead is the training loop's own."""
+"""No storage and no workers: every planned batch is ready at once, so all overhead is that of the training loop."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class Traits(LoaderTraits):
 
 
 class Loader(LoaderBase):
-    """The `none` loader. Batches carry no data and 0 bytes."""
+    """The `none` loader. Batches have no data."""
 
     def __init__(self, spec: LoaderSpec) -> None:
         self._spec = spec

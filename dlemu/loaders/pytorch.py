@@ -1,4 +1,4 @@
-"""PyTorch's own DataLoader: worker processes, prefetch, persistent workers, reading by dlemu's `BatchMaker`.
+"""PyTorch's DataLoader: persistent worker processes that prefetch batches, and read by dlemu's `BatchMaker`.
 
 Only the traits are here; the `Loader`, which imports PyTorch, is in `_torch_loader`.
 """

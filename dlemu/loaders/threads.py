@@ -1,4 +1,4 @@
-"""Reader threads in the trainer's own process, no framework: reads release the GIL, and no batch crosses processes."""
+"""Reader threads in the trainer's process, without a framework. Reads release the GIL."""
 
 from __future__ import annotations
 
@@ -24,35 +24,35 @@ class Traits(LoaderTraits):
 
 @dataclass
 class _Epoch(TimedBatches):
-    """An epoch's batches; `window` of them are ready or under way."""
+    """An epoch's batches, at most `window` of which are ready or in the making."""
 
-    batches: Iterator[Future[BatchTrace]]  # a batch is begun when its future is taken from here
+    futures: Iterator[Future[BatchTrace]]  # taking a future submits its batch to the threads
     window: int
     slots: SharedSlots
-    under_way: deque[Future[BatchTrace]] = field(default_factory=deque)
+    submitted: deque[Future[BatchTrace]] = field(default_factory=deque)
 
     def take(self, timeout_seconds: float | None = None) -> Batch | None:
-        self.under_way.extend(itertools.islice(self.batches, self.window - len(self.under_way)))
-        if not self.under_way:
+        self.submitted.extend(itertools.islice(self.futures, self.window - len(self.submitted)))
+        if not self.submitted:
             raise StopIteration
         try:
-            self.under_way[0].exception(timeout_seconds)
+            self.submitted[0].exception(timeout_seconds)
         except TimeoutError:
             return None
-        trace = self.under_way.popleft().result()
+        trace = self.submitted.popleft().result()
         slot = self.slots.slot(trace.slot)
         return Batch(Samples(slot, trace.places, lambda slot, start, size: slot[start : start + size]), trace)
 
 
 class Loader(LoaderBase):
-    """The `threads` loader. A batch is its samples' bytes, as views of a slot."""
+    """The `threads` loader. A batch is the bytes of its samples, as views of a slot."""
 
     def __init__(self, spec: LoaderSpec) -> None:
         self._spec = spec
         self._threads = max(1, spec.reader.read_threads)
         self._window = self._threads * spec.reader.prefetch_per_worker
         self._slots = SharedSlots(spec.slots, spec.slot_bytes)
-        self._local = threading.local()
+        self._local = threading.local()  # the `maker` of each thread
         self._pool = ThreadPoolExecutor(self._threads, "dlemu-reader")
 
     def start(self) -> None:
@@ -63,12 +63,12 @@ class Loader(LoaderBase):
             future.result()
 
     def _open(self, worker: int, barrier: threading.Barrier) -> None:
-        """Prepare this thread, not as the pool's initializer: that would hide why it failed."""
+        """Prepare this thread. As the pool's initializer, it would hide its exception."""
         try:
-            os.nice(self._spec.reader.nice)  # on Linux niceness is the thread's own
+            os.nice(self._spec.reader.nice)  # on Linux, each thread has its own niceness
             self._local.maker = BatchMaker(self._spec, worker)
         finally:
-            barrier.wait()  # else a thread that is ready early would run `_open` again, in place of an idle thread
+            barrier.wait()  # otherwise, a thread that is ready early would also run another thread's `_open`
 
     def batches(self, phase: str, epoch: int, steps: int) -> Iterator[Batch]:
         futures = (self._pool.submit(self._make, phase, epoch, step) for step in range(1, steps + 1))

@@ -1,4 +1,4 @@
-"""Traits: the properties of a loader that are known before a run and without importing its framework."""
+"""Traits: the properties of a loader that are known before a run, without importing its framework."""
 
 from __future__ import annotations
 
@@ -16,38 +16,38 @@ PROCESS_BYTES = 24 << 20
 
 
 class LoaderTraits:
-    """Properties of a loader; the defaults are those of one whose workers read by dlemu's own `BatchMaker`.
+    """Properties of a loader; the defaults apply to loaders whose workers read by dlemu's own `BatchMaker`.
 
-    A loader's module declares what differs in a subclass called `Traits`; a module without one has the defaults. Code
-    that depends on a loader's behaviour looks at its traits, never at its name.
+    A loader's module declares other values in a subclass called `Traits`; without one, the defaults apply. Code that
+    depends on a loader's behaviour looks at its traits, never at its name.
     """
 
-    framework: str = "the loader"  # what messages call it, such as PyTorch
-    packages: tuple[str, ...] = ()  # distributions that have the framework, such as torch
+    framework: str = "the loader"  # name in messages, such as PyTorch
+    packages: tuple[str, ...] = ()  # distributions that contain the framework, such as torch
     module: str = ""  # the framework's module; empty without a framework
     extra: str = ""  # the extra of dlemu (`pip install dlemu[...]`) that installs the framework
-    formats: tuple[str, ...] = ()  # formats that the loader reads; empty for all
-    direct_formats: tuple[str, ...] = ()  # those of them that it can itself read past the page cache (O_DIRECT)
+    formats: tuple[str, ...] = ()  # formats that the loader supports; empty: all
+    direct_formats: tuple[str, ...] = ()  # formats that it can itself read with O_DIRECT
     pins: bool = True  # whether `reader.pin_memory` is supported
     collates: bool = False  # whether `reader.tensors` is supported
     in_turn: bool = False
-    """Worker k modulo `read_threads` makes batch k, even if another is free; else the next free worker makes it."""
+    """Whether worker k modulo `read_threads` makes batch k; otherwise, the next free worker makes it."""
 
     def is_installed(self) -> bool:
         """Return whether the framework can be imported, without importing it."""
         try:
             return not self.module or importlib.util.find_spec(self.module) is not None
-        except ModuleNotFoundError:  # the package that `module` is in is missing
+        except ModuleNotFoundError:  # the package of `module` is missing
             return False
 
     def reads_files(self, dataset_format: str) -> bool:
-        """Return whether the loader itself, instead of dlemu's `Fetcher`, opens and reads files of a format."""
+        """Return whether the loader reads files of a format itself, without dlemu's `Fetcher`."""
         return False
 
     def interleave(self, reader: Reader, dataset: DatasetSpec) -> Interleave | None:
-        """Return how files that are read as streams take turns; None where samples are read by their position.
+        """Return how files take turns if they are read as streams; None if samples are read by position.
 
-        The plan of streams is a `StreamPlan`: each rank has files of its own, whatever the order of the samples.
+        Streams follow a `StreamPlan`: each rank has files of its own, whatever the order of the samples.
         """
         return None
 
@@ -56,19 +56,19 @@ class LoaderTraits:
         return () if self.reads_files(dataset_format) else ("reader.transfer_size",)
 
     def batches_ahead(self, spec: LoaderSpec) -> int:
-        """Return the maximum number of batches that a rank's loader has ready or under way, beside the trainer's."""
+        """Return the maximum number of batches ready or in the making in a rank's loader, without the trainer's."""
         return spec.reader.read_threads * spec.reader.prefetch_per_worker
 
     def rank_bytes(self, spec: LoaderSpec) -> int:
-        """Return the memory that a rank and its workers will touch: processes, batch buffers, read buffers."""
+        """Return the bytes of memory that a rank and its workers use: processes, batch buffers, read buffers."""
         workers = max(1, spec.reader.read_threads)
-        reading = sum(phase.fetch.buffer_bytes for phase in spec.phases.values() if not phase.fetch.reads_nothing)
+        read_buffers = sum(phase.fetch.buffer_bytes for phase in spec.phases.values() if not phase.fetch.reads_nothing)
         samples = max((phase.batch_size for phase in spec.phases.values()), default=0)
-        batches = spec.slots * (spec.slot_bytes + samples * spec.reader.tensor_bytes)
-        return batches + workers * reading + (workers + 1) * PROCESS_BYTES
+        batch_buffers = spec.slots * (spec.slot_bytes + samples * spec.reader.tensor_bytes)
+        return batch_buffers + workers * read_buffers + (workers + 1) * PROCESS_BYTES
 
     def notes(self, dataset_format: str) -> tuple[str, ...]:
-        """Return sentences for the result: limits in what can be measured with this loader."""
+        """Return sentences for the result about what can't be measured with this loader."""
         if not self.reads_files(dataset_format):
             return ()
         return (
@@ -83,12 +83,12 @@ class LoaderTraits:
             wanted = f"one of {', '.join(self.formats)}, or {instead}"
             yield f"dataset.format is {name!r}, for which {self.framework} has no reader; wanted {wanted}"
             return
-        impossible = {} if self.pins else {"pin_memory": "its batches are not pinned"}
+        unsupported = {} if self.pins else {"pin_memory": "its batches are not pinned"}
         if self.reads_files(name):
-            impossible["verify"] = f"{self.framework} itself reads {name} files, and does not know their content"
+            unsupported["verify"] = f"{self.framework} itself reads {name} files, and does not know their content"
             if name not in self.direct_formats:
-                impossible["odirect"] = f"{self.framework} itself reads {name} files, through the page cache"
-        for key, reason in impossible.items():
+                unsupported["odirect"] = f"{self.framework} itself reads {name} files, through the page cache"
+        for key, reason in unsupported.items():
             if getattr(workload.reader, key):
                 yield f"reader.{key} is true: {reason}; wanted reader.{key}=false, or {instead}"
         if workload.reader.tensors and not self.collates:
@@ -109,6 +109,6 @@ def check_installed(data_loader: str) -> None:
 
 
 def traits_of(data_loader: str) -> LoaderTraits:
-    """Return the traits of the loader that `reader.data_loader` names; raises UserError where there is none."""
+    """Return the traits of the loader that `reader.data_loader` names. Raises UserError if there is no such loader."""
     traits: type[LoaderTraits] = companion("dlemu.loaders", data_loader, "Traits", LoaderTraits)
     return traits()
