@@ -17,19 +17,16 @@ Phase = Literal["train", "valid", "ceiling"]
 
 @dataclass(frozen=True, kw_only=True)
 class AcceleratorSpec:
-    """What an accelerator is constructed with; picklable."""
+    """What an accelerator is constructed with. It is picklable."""
 
     rank: int
-    seed: int
-    """Seed of the random durations."""
-    computation_time: Duration
-    """Time of a step in training, and in the measurement of the emulator's ceiling."""
-    eval_time: Duration
-    """Time of a step in evaluation."""
+    seed: int  # of random durations
+    computation_time: Duration  # of a step in training, and in the measurement of the emulator's ceiling
+    eval_time: Duration  # of a step in evaluation
 
 
 class Accelerator(Protocol):
-    """One rank's accelerator; constructed in the rank's process, by the thread that runs the loop."""
+    """A rank's accelerator, constructed in the rank's process by the thread that runs the training loop."""
 
     def __init__(self, spec: AcceleratorSpec, clock: Clock) -> None: ...
 
@@ -38,15 +35,15 @@ class Accelerator(Protocol):
         """Raise UserError if this host can't run the accelerator; called once per host before the run."""
 
     def draw_compute_ns(self, phase: Phase, epoch: int, steps: int) -> NDArray[np.int64]:
-        """Return the nominal computation time of each step, shape (steps,); `epoch` is from 1, 0 for the ceiling."""
+        """Return the nominal computation time of each step, shape (steps,); `epoch` counts from 1, 0 is the ceiling."""
 
     def start(self, data: Any, begin_ns: int, compute_ns: int) -> int:
-        """Start a step at `begin_ns` on a batch, of the loader's own type; return when it is expected to end."""
+        """Start a step at `begin_ns` on a batch `data`, of the loader's type; return the expected end in ns."""
 
     def finish(self, end_ns: int) -> int:
-        """Wait until the step is over and return its end on the accelerator's own timeline.
+        """Wait for the end of the step, and return that end in ns on the accelerator's own timeline.
 
-        `end_ns` is what `start` returned. A host that wakes late must not make the step longer.
+        `end_ns` is the value from `start`. A step must not take longer because the host wakes late.
         """
 
 

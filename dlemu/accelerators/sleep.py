@@ -1,4 +1,4 @@
-"""An emulated accelerator: instead of computing, the host sleeps as long as a real accelerator would compute."""
+"""An emulated accelerator: the host sleeps for the time that a real accelerator would compute."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Accelerator:
         """Do nothing: every host can sleep."""
 
     def draw_compute_ns(self, phase: Phase, epoch: int, steps: int) -> NDArray[np.int64]:
-        """Return the nominal time of each step; evaluation has random numbers of its own."""
+        """Return the nominal time of each step; evaluation draws random numbers of its own."""
         if phase == "valid":
             return draw_ns(self._spec.eval_time, self._spec, -epoch, steps)
         return draw_ns(self._spec.computation_time, self._spec, epoch, steps)

@@ -1,5 +1,5 @@
-"""The data loaders, which deliver batches: a file here is a loader; its name is the value of `reader.data_loader`.
+"""Data loaders, which deliver batches: each module here is one; its name is a value of `reader.data_loader`.
 
-`loader_base` defines the interface of a loader, `traits_base` the properties in which loaders differ. The only package
-that imports torch and tensorflow, and only where a loader is made. May import plan, comm, settings and datagen.
+`loader_base` defines the interface of a loader, `traits_base` the properties in which loaders differ. No other package
+of dlemu imports torch or tensorflow, and this one does so only when a loader is made.
 """

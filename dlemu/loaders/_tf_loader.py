@@ -105,10 +105,9 @@ class PhasePipeline:
     def _interleaved(self, sources: Any, records: Callable[..., Any]) -> Any:
         """Read `Interleave.files` sources at a time, a block of records of each in turn.
 
-        With one source at a time (flat_map), the thread that assembles batches also reads. A second thread would hand
-        over each record, which takes as long as reading a record of a few kB. Several sources are read by the operation
-        within `Dataset.interleave`, as that has no parameter for read-ahead: it opens twice as many files ahead as it
-        reads at a time.
+        With one source at a time (flat_map), the thread that assembles batches also reads: handing over a record from
+        a second thread takes as long as reading one of a few kB. Several sources are read by the operation within
+        `Dataset.interleave`, which itself always opens twice as many files ahead as it reads at a time.
         """
         turns = self._interleave
         if turns.files == 1:
@@ -203,7 +202,7 @@ class PhasePipeline:
             before = after
 
     def _damaged(self, epoch: int, steps: int, step: int, reason: str) -> DatasetError:
-        """Return the error for the faulty file, which TensorFlow does not name: find it among those not delivered yet."""
+        """Return the error for the faulty file, which TensorFlow does not name, among those not delivered yet."""
         layout, streams = self._phase.fetch.layout, self._streams(epoch, steps)
         complete_files = np.searchsorted(np.cumsum(streams.counts), step * self._phase.batch_size)
         for file in streams.files[max(0, int(complete_files) - self._interleave.files) :].tolist():

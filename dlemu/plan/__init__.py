@@ -1,4 +1,4 @@
-"""The read plan: which samples are in each batch of each rank. It is computed, so all processes agree on it.
+"""The read plan: the samples of each batch of each rank, computed alike in every process.
 
 `samples` plans reading by sample number, `streams` reading files as streams.
 """

@@ -1,4 +1,4 @@
-"""Plans for reading samples by number: which samples are in each batch of each rank."""
+"""Plans for reading samples by number: the samples of each batch of each rank."""
 
 from __future__ import annotations
 
@@ -16,8 +16,199 @@ _ODD = np.uint64(0x9E3779B97F4A7C15)  # 2^64 / the golden ratio: spreads neighbo
 _MIX = np.uint64(0xBF58476D1CE4E5B9)  # a multiplier of splitmix64 (Steele, Lea, Flood 2014)
 
 
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """The plan of all ranks. An epoch is a shuffled order of all samples, cut into one equal part for each rank.
+
+    Each rank reads its part in order, batch by batch: without a shuffle, one rank reads a file from its start to its
+    end. Samples that do not fill a batch on every rank are dropped.
+
+    With `worker_streams` > 1, a rank's part is cut into that many ranges, and its steps take a batch of each in turn.
+    If a loader assigns batches in turn to as many workers, each worker reads one range from its start: with 6 batches
+    and 2 streams, steps 1 to 6 take batches 0, 3, 1, 4, 2, 5.
+    """
+
+    num_files: int
+    num_samples_per_file: int
+    batch_size: int
+    ranks: int
+    file_shuffle: bool
+    sample_shuffle: bool
+    seed: int
+    seed_change_epoch: bool
+    worker_streams: int = 1
+
+    @property
+    def num_samples(self) -> int:
+        return self.num_files * self.num_samples_per_file
+
+    @property
+    def steps_per_epoch(self) -> int:
+        """Steps of an epoch, equal on all ranks."""
+        return self.num_samples // (self.batch_size * self.ranks)
+
+    def check(self, split: str) -> None:
+        """Raise DatasetError if the samples do not fill one step."""
+        step_samples = self.batch_size * self.ranks
+        if self.num_samples < step_samples:
+            files = -(-step_samples // self.num_samples_per_file)
+            key = "num_files_train" if split == "train" else "num_files_eval"
+            ranks, fewer = ("1 rank", "") if self.ranks == 1 else (f"{self.ranks} ranks", "fewer ranks, ")
+            raise DatasetError(
+                f"the {split} set has {self.num_samples} samples ({self.num_files} files x "
+                f"{self.num_samples_per_file}); one step of {ranks} x batch {self.batch_size} needs "
+                f"{step_samples}: use {fewer}a smaller batch, or a dataset with dataset.{key}={files} or more"
+            )
+
+    def batches(self, rank: int, epoch: int, steps: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return the samples of a rank's batches at `steps` (from 1), shape (steps, batch_size)."""
+        first = self.batch_numbers(rank, steps) * self.batch_size
+        positions = first[:, np.newaxis] + np.arange(self.batch_size)
+        return self.samples_at(epoch, positions.ravel()).reshape(positions.shape)
+
+    def runs(self, rank: int, epoch: int, steps: NDArray[np.int64]) -> list[Runs] | None:
+        """Return the samples of a rank's batches at `steps` as runs; None if batches do not consist of few long runs.
+
+        The time to plan a batch is then independent of its size: a batch of small rows has many thousands of samples.
+        """
+        per_file, batch_size = self.num_samples_per_file, self.batch_size
+        if self.sample_shuffle or per_file < 2 or per_file * 8 < batch_size:  # a batch spans more than about 8 files
+            return None
+        begins = (self.batch_numbers(rank, steps) * batch_size).tolist()
+        # Files have numbers in the epoch's order, which `file_at` maps to file numbers of the layout
+        spanned = [range(begin // per_file, (begin + batch_size - 1) // per_file + 1) for begin in begins]
+        numbers = np.array([number for file_range in spanned for number in file_range], np.int64)
+        files = permute(numbers, self.num_files, self.epoch_seed(epoch)) if self.file_shuffle else numbers
+        file_at = dict(zip(numbers.tolist(), files.tolist(), strict=True))
+        batches = []
+        for begin, file_range in zip(begins, spanned, strict=True):
+            runs = []
+            for number in file_range:
+                first = max(begin, number * per_file)
+                end = min(begin + batch_size, (number + 1) * per_file)
+                runs.append((first + (file_at[number] - number) * per_file, end - first))
+            batches.append(Runs(runs))
+        return batches
+
+    def batch_numbers(self, rank: int | NDArray[np.int64], steps: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return the numbers (from 0, in the epoch's order) of the batches that a rank takes at `steps` (from 1).
+
+        With ranks of shape (ranks, 1), the result has the shape (ranks, steps).
+        """
+        numbers = steps - 1
+        if self.worker_streams > 1:
+            length = self.steps_per_epoch // self.worker_streams
+            turn, stream = np.divmod(numbers, self.worker_streams)
+            # Steps after the last complete turn take the batches after all ranges, in order
+            numbers = np.where(turn < length, stream * length + turn, numbers)
+        return np.asarray(rank * self.steps_per_epoch + numbers)
+
+    def epoch_seed(self, epoch: int) -> int:
+        """Return the seed of an epoch's shuffles, by DLIO's rule."""
+        return self.seed + epoch if self.seed_change_epoch else self.seed
+
+    def samples_at(self, epoch: int, positions: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return the samples at `positions` of an epoch's order."""
+        seed = self.epoch_seed(epoch)
+        if self.sample_shuffle:
+            return permute(positions, self.num_samples, seed)
+        if not self.file_shuffle:
+            return positions
+        numbers, indexes = np.divmod(positions, self.num_samples_per_file)
+        first, end = (int(numbers.min()), int(numbers.max()) + 1) if numbers.size else (0, 0)
+        if end - first < numbers.size:  # many samples in few files: each file is computed only once
+            files = permute(np.arange(first, end), self.num_files, seed)[numbers - first]
+        else:
+            files = permute(numbers, self.num_files, seed)
+        return np.asarray(files * self.num_samples_per_file + indexes)
+
+
+@dataclass(frozen=True)
+class RankPlan:
+    """One rank's part of a plan, for its loader; picklable, and the same in every process."""
+
+    plan: Plan
+    rank: int
+    endless: bool = False
+    """Whether steps after the last one begin again, to measure the emulator's ceiling; otherwise they repeat it."""
+
+    def sample_ids(self, epoch: int, step: int) -> NDArray[np.int64]:
+        """Return the samples of a batch, shape (batch_size,); `epoch` and `step` count from 1."""
+        return self.batches(epoch, np.array([step])).ravel()
+
+    def batches(self, epoch: int, steps: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return the samples of the batches at `steps`, shape (steps, batch_size)."""
+        return self.plan.batches(self.rank, epoch, self._planned(steps))
+
+    def runs(self, epoch: int, steps: NDArray[np.int64]) -> list[Runs] | None:
+        """Return the same as runs of consecutive samples; None if batches do not consist of few long runs."""
+        return self.plan.runs(self.rank, epoch, self._planned(steps))
+
+    def _planned(self, steps: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Map steps after the last one to planned steps."""
+        last = self.plan.steps_per_epoch
+        return (steps - 1) % last + 1 if self.endless else np.minimum(steps, last)
+
+
+class PlanAhead:
+    """Computes many batches of a plan at a time: shuffling one sample takes as long as shuffling hundreds."""
+
+    _SAMPLES_AHEAD = 4096
+    _RUN_STEPS_AHEAD = 64  # minimum if batches are runs, which are planned in a time independent of their samples
+
+    def __init__(self, plan: RankPlan, batch_size: int) -> None:
+        self._plan, self._steps = plan, max(1, self._SAMPLES_AHEAD // batch_size)
+        self._epoch, self._first = -1, 0
+        self._batches: Sequence[NDArray[np.int64] | Runs] = ()
+        self._hashes: list[int] = []
+        """Hashes of `_batches`; empty if batches are so large that hashing them one by one takes no longer."""
+
+    def batch(self, epoch: int, step: int) -> tuple[NDArray[np.int64] | Runs, int]:
+        """Return the samples of a step's batch, in order, and their `hash_samples`; `epoch` and `step` are from 1."""
+        if epoch != self._epoch or not 0 <= step - self._first < len(self._batches):
+            self._epoch, self._first = epoch, step
+            runs = self._plan.runs(epoch, np.arange(step, step + max(self._steps, self._RUN_STEPS_AHEAD)))
+            if runs is None:
+                ids = self._plan.batches(epoch, np.arange(step, step + self._steps))
+                self._batches, self._hashes = list(ids), _hash_rows(ids.astype(np.uint64))
+            else:
+                self._batches = runs
+                self._hashes = _hash_each(runs) if self._steps >= self._RUN_STEPS_AHEAD else []
+        samples = self._batches[step - self._first]
+        return samples, self._hashes[step - self._first] if self._hashes else hash_samples(samples)
+
+
+def hash_samples(samples: NDArray[np.int64] | Runs) -> int:
+    """Return the sum of splitmix64 of each number, modulo 2^64, as a signed int64; the order does not matter.
+
+    Constants: Steele, Lea, Flood, "Fast splittable pseudorandom number generators" (OOPSLA 2014).
+    """
+    if isinstance(samples, Runs):
+        return _hash_each([samples])[0]
+    return _hash_rows(samples.astype(np.uint64).reshape(1, -1))[0]
+
+
+def _hash_each(batches: Sequence[Runs]) -> list[int]:
+    """Return `hash_samples` of each batch; all have the same size."""
+    ids = [np.arange(first, first + count, dtype=np.uint64) for batch in batches for first, count in batch.runs]
+    return _hash_rows((np.concatenate(ids) if len(ids) > 1 else ids[0]).reshape(len(batches), -1))
+
+
+def _hash_rows(z: NDArray[np.uint64]) -> list[int]:
+    """Return `hash_samples` of each row. Overwrites `z`, because new memory for many samples would double the time."""
+    z += np.uint64(0x9E3779B97F4A7C15)
+    shifted = z >> np.uint64(30)
+    z ^= shifted
+    z *= np.uint64(0xBF58476D1CE4E5B9)
+    z ^= np.right_shift(z, np.uint64(27), out=shifted)
+    z *= np.uint64(0x94D049BB133111EB)
+    z ^= np.right_shift(z, np.uint64(31), out=shifted)
+    hashes: list[int] = z.sum(axis=1, dtype=np.uint64).astype(np.int64).tolist()
+    return hashes
+
+
 def permute(positions: NDArray[np.int64], n: int, seed: int) -> NDArray[np.int64]:
-    """Return where a shuffle of range(n) puts each position; for every seed it is a bijection of range(n).
+    """Return the numbers at `positions` of a shuffled range(n); for every seed, the shuffle is a bijection of range(n).
 
     A Feistel network over the smallest even number of bits that holds n - 1; results of n or more are encrypted again
     until below n, less than 4 times on average (cycle walking: Black and Rogaway, "Ciphers with arbitrary finite
@@ -44,192 +235,3 @@ def _encrypt(values: NDArray[np.uint64], half: np.uint64, keys: NDArray[np.uint6
         mixed = (mixed ^ (mixed >> np.uint64(32))) * _MIX
         left, right = right, left ^ ((mixed >> np.uint64(29)) & mask)
     return (left << half) | right
-
-
-@dataclass(frozen=True, kw_only=True)
-class Plan:
-    """The plan of all ranks. An epoch is a shuffled order of all samples, cut into one equal part for each rank.
-
-    Each rank reads its part in order, batch by batch: without a shuffle, one rank reads a file from its start to its
-    end. Samples that do not fill a batch on every rank are dropped.
-    With `worker_streams` > 1 a rank's part is cut into that many ranges, and its steps take a batch from each in turn.
-    A loader that assigns batches to as many workers in turn then has each worker read one range from its start: with 6
-    batches and 2 streams, steps 1 to 6 take the batches 0, 3, 1, 4, 2, 5.
-    """
-
-    num_files: int
-    num_samples_per_file: int
-    batch_size: int
-    ranks: int
-    file_shuffle: bool
-    sample_shuffle: bool
-    seed: int
-    seed_change_epoch: bool
-    worker_streams: int = 1
-
-    @property
-    def num_samples(self) -> int:
-        return self.num_files * self.num_samples_per_file
-
-    @property
-    def steps_per_epoch(self) -> int:
-        """Steps of an epoch, the same on every rank."""
-        return self.num_samples // (self.batch_size * self.ranks)
-
-    def check(self, split: str) -> None:
-        """Raise DatasetError when the samples do not fill one step."""
-        step_samples = self.batch_size * self.ranks
-        if self.num_samples < step_samples:
-            files = -(-step_samples // self.num_samples_per_file)
-            key = "num_files_train" if split == "train" else "num_files_eval"
-            ranks, fewer = ("1 rank", "") if self.ranks == 1 else (f"{self.ranks} ranks", "fewer ranks, ")
-            raise DatasetError(
-                f"the {split} set has {self.num_samples} samples ({self.num_files} files x "
-                f"{self.num_samples_per_file}); one step of {ranks} x batch {self.batch_size} needs "
-                f"{step_samples}: use {fewer}a smaller batch, or a dataset with dataset.{key}={files} or more"
-            )
-
-    def batches(self, rank: int, epoch: int, steps: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return the samples of some of a rank's batches, shape (steps, batch_size)."""
-        first = self.batch_numbers(rank, steps) * self.batch_size
-        positions = first[:, np.newaxis] + np.arange(self.batch_size)
-        return self.samples_at(epoch, positions.ravel()).reshape(positions.shape)
-
-    def runs(self, rank: int, epoch: int, steps: NDArray[np.int64]) -> list[Runs] | None:
-        """Return the samples of some of a rank's batches as runs; None where a batch does not consist of few long runs.
-
-        The cost of planning a batch then does not grow with its samples: one of small rows has many thousands.
-        """
-        per_file, batch_size = self.num_samples_per_file, self.batch_size
-        if self.sample_shuffle or per_file < 2 or per_file * 8 < batch_size:  # a batch spans more than about 8 files
-            return None
-        begins = (self.batch_numbers(rank, steps) * batch_size).tolist()
-        files_by_batch = [range(begin // per_file, (begin + batch_size - 1) // per_file + 1) for begin in begins]
-        files = np.array([file for batch_files in files_by_batch for file in batch_files], np.int64)
-        order = permute(files, self.num_files, self.epoch_seed(epoch)) if self.file_shuffle else files
-        shuffled = dict(zip(files.tolist(), order.tolist(), strict=True))
-        batches = []
-        for begin, batch_files in zip(begins, files_by_batch, strict=True):
-            runs = []
-            for file in batch_files:
-                first = max(begin, file * per_file)
-                last = min(begin + batch_size, (file + 1) * per_file)
-                runs.append((first + (shuffled[file] - file) * per_file, last - first))
-            batches.append(Runs(runs))
-        return batches
-
-    def batch_numbers(self, rank: int | NDArray[np.int64], steps: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return which batches of the epoch's order, counted from 0, a rank takes in some steps, counted from 1.
-
-        With ranks of shape (ranks, 1) the result has the shape (ranks, steps).
-        """
-        numbers = steps - 1
-        if self.worker_streams > 1:
-            length = self.steps_per_epoch // self.worker_streams
-            turn, stream = np.divmod(numbers, self.worker_streams)
-            # Steps beyond the last complete turn read what follows all ranges, in order.
-            numbers = np.where(turn < length, stream * length + turn, numbers)
-        return np.asarray(rank * self.steps_per_epoch + numbers)
-
-    def epoch_seed(self, epoch: int) -> int:
-        """Return the seed of an epoch's shuffles, by DLIO's rule."""
-        return self.seed + epoch if self.seed_change_epoch else self.seed
-
-    def samples_at(self, epoch: int, positions: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return the samples at `positions` of an epoch's order."""
-        seed = self.epoch_seed(epoch)
-        if self.sample_shuffle:
-            return permute(positions, self.num_samples, seed)
-        if not self.file_shuffle:
-            return positions
-        files, within = np.divmod(positions, self.num_samples_per_file)
-        first, after = (int(files.min()), int(files.max()) + 1) if files.size else (0, 0)
-        if after - first < files.size:  # many samples in few files: each file is computed only once
-            shuffled = permute(np.arange(first, after), self.num_files, seed)[files - first]
-        else:
-            shuffled = permute(files, self.num_files, seed)
-        return np.asarray(shuffled * self.num_samples_per_file + within)
-
-
-@dataclass(frozen=True)
-class RankPlan:
-    """One rank's part of a plan, for its loader; picklable, and the same in every process."""
-
-    plan: Plan
-    rank: int
-    endless: bool = (
-        False  # steps beyond the last one begin again, to measure the emulator's ceiling; else they repeat it
-    )
-
-    def sample_ids(self, epoch: int, step: int) -> NDArray[np.int64]:
-        """Return the samples of a batch, shape (batch_size,); `epoch` and `step` count from 1."""
-        return self.batches(epoch, np.array([step])).ravel()
-
-    def batches(self, epoch: int, steps: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return the samples of some batches, shape (steps, batch_size)."""
-        return self.plan.batches(self.rank, epoch, self._existing(steps))
-
-    def runs(self, epoch: int, steps: NDArray[np.int64]) -> list[Runs] | None:
-        """Return the same as runs of neighbours; None where samples do not come in runs."""
-        return self.plan.runs(self.rank, epoch, self._existing(steps))
-
-    def _existing(self, steps: NDArray[np.int64]) -> NDArray[np.int64]:
-        last = self.plan.steps_per_epoch
-        return (steps - 1) % last + 1 if self.endless else np.minimum(steps, last)
-
-
-class PlanAhead:
-    """Computes many batches of a plan at a time: a shuffle costs as much for one sample as for hundreds."""
-
-    _SAMPLES_AHEAD = 4096
-    _RUN_STEPS_AHEAD = 64  # at least, if batches are runs: the cost of these does not grow with their samples
-
-    def __init__(self, plan: RankPlan, batch_size: int) -> None:
-        self._plan, self._steps = plan, max(1, self._SAMPLES_AHEAD // batch_size)
-        self._epoch, self._first = -1, 0
-        self._batches: Sequence[NDArray[np.int64] | Runs] = ()
-        self._hashes: list[int] = []
-        """Hashes of `_batches`; empty where these are so large that hashing them one by one costs no more."""
-
-    def batch(self, epoch: int, step: int) -> tuple[NDArray[np.int64] | Runs, int]:
-        """Return the samples of a step's batch, in order, and their `hash_samples`; epoch and step count from 1."""
-        if epoch != self._epoch or not 0 <= step - self._first < len(self._batches):
-            self._epoch, self._first = epoch, step
-            runs = self._plan.runs(epoch, np.arange(step, step + max(self._steps, self._RUN_STEPS_AHEAD)))
-            if runs is None:
-                ids = self._plan.batches(epoch, np.arange(step, step + self._steps))
-                self._batches, self._hashes = list(ids), _hash_rows(ids.astype(np.uint64))
-            else:
-                self._batches = runs
-                self._hashes = _hash_each(runs) if self._steps >= self._RUN_STEPS_AHEAD else []
-        samples = self._batches[step - self._first]
-        return samples, self._hashes[step - self._first] if self._hashes else hash_samples(samples)
-
-
-def hash_samples(samples: NDArray[np.int64] | Runs) -> int:
-    """Return the sum of splitmix64 of each number modulo 2^64, as a signed int64: it does not depend on their order.
-
-    Constants: Steele, Lea, Flood, "Fast splittable pseudorandom number generators" (OOPSLA 2014).
-    """
-    if isinstance(samples, Runs):
-        return _hash_each([samples])[0]
-    return _hash_rows(samples.astype(np.uint64).reshape(1, -1))[0]
-
-
-def _hash_each(batches: Sequence[Runs]) -> list[int]:
-    """Return `hash_samples` of each of several batches of equal size."""
-    ids = [np.arange(first, first + count, dtype=np.uint64) for batch in batches for first, count in batch.runs]
-    return _hash_rows((np.concatenate(ids) if len(ids) > 1 else ids[0]).reshape(len(batches), -1))
-
-
-def _hash_rows(z: NDArray[np.uint64]) -> list[int]:
-    """Return `hash_samples` of each row. Overwrites `z`: for many samples, new memory would double the time."""
-    z += np.uint64(0x9E3779B97F4A7C15)
-    shifted = z >> np.uint64(30)
-    z ^= shifted
-    z *= np.uint64(0xBF58476D1CE4E5B9)
-    z ^= np.right_shift(z, np.uint64(27), out=shifted)
-    z *= np.uint64(0x94D049BB133111EB)
-    z ^= np.right_shift(z, np.uint64(31), out=shifted)
-    hashes: list[int] = z.sum(axis=1, dtype=np.uint64).astype(np.int64).tolist()
-    return hashes

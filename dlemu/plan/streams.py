@@ -1,4 +1,4 @@
-"""Plans for reading files as streams: each rank has files of its own and reads them from start to end."""
+"""Plans for reading files as streams: each rank has files of its own, and reads them from start to end."""
 
 from __future__ import annotations
 
@@ -14,38 +14,32 @@ from dlemu.plan.samples import Plan, permute
 
 @dataclass(frozen=True, eq=False)
 class Streams:
-    """What one rank reads in an epoch: the records `first + k * stride` of some files."""
+    """The records that a rank reads in an epoch: `first + k * stride` of each of its files."""
 
-    files: NDArray[np.int64]
-    """File numbers in the order in which they are opened."""
-    counts: NDArray[np.int64]
-    """Number of records to use from each file."""
+    files: NDArray[np.int64]  # file numbers, in the order of opening
+    counts: NDArray[np.int64]  # number of records to use from each file
     first: int
-    stride: int
-    """More than 1 where ranks share files: the records in between are read, but used by the other ranks."""
-    seed: int
-    """Seed of the window that shuffles samples."""
+    stride: int  # more than 1 if ranks share files: records in between are read, too, but used by other ranks
+    seed: int  # of the window that shuffles samples
 
 
 @dataclass(frozen=True, kw_only=True)
 class StreamPlan(Plan):
-    """The plan of all ranks. Its files, in shuffled order, are sharded as by `tf.data`: each of R ranks has every R-th.
+    """The plan of all ranks. Shuffled files are sharded as by `tf.data`: each of R ranks has every R-th file.
 
     If there are fewer files than ranks, every rank reads all files and uses every R-th record. A rank reads `cycle`
-    files at a time, `block_length` records of each in turn. The loader then shuffles samples in a window; this plan has
-    the order before that shuffle: which samples an epoch has, but not exactly when each sample comes.
+    files at a time, `block_length` records of each in turn. This is the order before the loader shuffles samples in a
+    window: it tells which samples an epoch has, but not exactly when each sample is used.
 
     Files a, b, c of 4 records, `cycle` 2, `block_length` 2: a0 a1 b0 b1 a2 a3 b2 b3 c0 c1 c2 c3.
     """
 
-    cycle: int
-    """Number of files that a rank reads at a time."""
-    block_length: int = 1
-    """Number of records that it uses from a file before the next file's turn."""
+    cycle: int  # number of files that a rank reads at a time
+    block_length: int = 1  # number of records that a rank uses from a file before the next file's turn
 
     @property
     def by_file(self) -> bool:
-        """Whether each rank has files of its own; otherwise all ranks share all files."""
+        """Whether each rank has files of its own; otherwise, all ranks share all files."""
         return self.num_files >= self.ranks
 
     @property
@@ -62,7 +56,7 @@ class StreamPlan(Plan):
         return self.files_per_rank * self.used_per_file // self.batch_size
 
     def check(self, split: str) -> None:
-        """Raise DatasetError when a rank's records do not fill one step."""
+        """Raise DatasetError if a rank's records do not fill one step."""
         if self.steps_per_epoch:
             return
         ranks, fewer = ("the one rank", "") if self.ranks == 1 else (f"each of {self.ranks} ranks", "fewer ranks, ")
@@ -75,33 +69,32 @@ class StreamPlan(Plan):
 
     def samples_at(self, epoch: int, positions: NDArray[np.int64]) -> NDArray[np.int64]:
         """Return the samples at `positions` of an epoch's order: those of rank 0 first, then those of rank 1."""
-        ranks, of_rank = np.divmod(positions, max(1, self.steps_per_epoch * self.batch_size))
-        group, in_group = np.divmod(of_rank, self.cycle * self.used_per_file)  # of files that are read in turn
+        ranks, rank_positions = np.divmod(positions, max(1, self.steps_per_epoch * self.batch_size))
+        group, group_positions = np.divmod(rank_positions, self.cycle * self.used_per_file)  # files that take turns
         width = np.minimum(self.cycle, self.files_per_rank - group * self.cycle)
-        turn, rest = np.divmod(in_group, width * self.block_length)
-        before = turn * self.block_length
-        slot, record = np.divmod(rest, np.minimum(self.block_length, self.used_per_file - before))
-        record += before
+        turn, turn_positions = np.divmod(group_positions, width * self.block_length)
+        first_record = turn * self.block_length
+        slot, record = np.divmod(turn_positions, np.minimum(self.block_length, self.used_per_file - first_record))
+        record += first_record
         files = self._files(epoch, group * self.cycle + slot, ranks)
         if self.by_file:
             return np.asarray(files * self.num_samples_per_file + record)
         return np.asarray(files * self.num_samples_per_file + record * self.ranks + ranks)
 
     def runs(self, rank: int, epoch: int, steps: NDArray[np.int64]) -> list[Runs] | None:
-        """Return None: files take turns, so samples do not come in long runs."""
+        """Return None: files take turns, so batches do not consist of long runs."""
         return None
 
     def streams(self, rank: int, epoch: int, steps: int) -> Streams:
-        """Return what a rank reads for the first `steps` steps of an epoch: files in order, and records of each."""
-        records = steps * self.batch_size
-        groups, rest = divmod(records, self.cycle * self.used_per_file)
-        full_files = min(groups * self.cycle, self.files_per_rank)
+        """Return the files and records that a rank reads for the first `steps` steps of an epoch."""
+        full_groups, group_records = divmod(steps * self.batch_size, self.cycle * self.used_per_file)
+        full_files = min(full_groups * self.cycle, self.files_per_rank)
         width = min(self.cycle, self.files_per_rank - full_files)  # files of the last group, which is read in part
-        turns, rest = divmod(rest, max(1, width) * self.block_length)
-        before = turns * self.block_length
-        length = min(self.block_length, self.used_per_file - before)
-        in_last_group = before + np.clip(rest - np.arange(width) * length, 0, length)
-        counts = np.concatenate([np.full(full_files, self.used_per_file), in_last_group[in_last_group > 0]])
+        full_turns, turn_records = divmod(group_records, max(1, width) * self.block_length)
+        first_record = full_turns * self.block_length
+        length = min(self.block_length, self.used_per_file - first_record)
+        last_counts = first_record + np.clip(turn_records - np.arange(width) * length, 0, length)
+        counts = np.concatenate([np.full(full_files, self.used_per_file), last_counts[last_counts > 0]])
         return Streams(
             files=self._files(epoch, np.arange(len(counts)), np.int64(rank)),
             counts=counts.astype(np.int64),
@@ -111,6 +104,6 @@ class StreamPlan(Plan):
         )
 
     def _files(self, epoch: int, numbers: NDArray[np.int64], rank: NDArray[np.int64] | np.int64) -> NDArray[np.int64]:
-        """Return the files of a rank by their numbers in its order: 0, 1, ..."""
+        """Return the files with these numbers (from 0) in a rank's order."""
         positions = numbers * self.ranks + rank if self.by_file else numbers
         return permute(positions, self.num_files, self.epoch_seed(epoch)) if self.file_shuffle else positions
