@@ -205,8 +205,7 @@ class SourceFile(SourceStream):
         self._matched = matched
         self._blocks: dict[int, bytes] = {}  # of metadata, by offset; copied, because a batch's memory is reused
         self.pieces: dict[int, memoryview] = {}  # records and chunks, by offset
-        self._sieves: dict[int, tuple[int, memoryview]] = {}
-        """(offset, data) of each dataset's sieve buffer, by the dataset's end."""
+        self._sieves: dict[int, tuple[int, memoryview]] = {}  # sieve buffers (offset, data), by their dataset's end
 
     def extents(self, extents: list[Extent]) -> list[memoryview]:
         """Return the bytes of each extent; unless `matched`, read adjacent ones by one call. Raises DatasetError."""

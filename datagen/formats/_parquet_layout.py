@@ -16,8 +16,7 @@ from typing import NamedTuple
 
 from datagen.spec import Compression, DatasetSpec, ParquetColumn
 
-Value = tuple[int, bytes]
-"""A value in Thrift's compact protocol: (type, encoded bytes)."""
+Value = tuple[int, bytes]  # a value in Thrift's compact protocol: (type, encoded bytes)
 STRUCT = 12
 
 

@@ -45,12 +45,12 @@ class Source:
         before = offset % self._alignment
         needed = before + size_bytes
         target = self.memory(-(-needed // self._alignment) * self._alignment)
-        begun = time.monotonic_ns()
+        start_ns = time.monotonic_ns()
         try:
             bytes_read = read_in_transfers(self.reader, target, offset - before, self._transfer_bytes)
         except OSError as error:
             raise unreadable(self.path, error) from error
-        self.read_ns += time.monotonic_ns() - begun
+        self.read_ns += time.monotonic_ns() - start_ns
         if bytes_read < needed:
             raise ended_early(self.path, needed - bytes_read, offset - before + bytes_read)
         return target[before:needed]
@@ -221,9 +221,9 @@ class BufferedFile:
         """Make one read call, without the buffer; return the bytes read, 0 at the end. Raises OSError, DatasetError."""
         source, offset = self._source, min(offset, self.size_bytes)
         stop = min(offset + size_bytes, self.size_bytes)
-        begun = time.monotonic_ns()
+        start_ns = time.monotonic_ns()
         bytes_read = source.reader.read_into(self.image[offset:stop] or memoryview(bytearray(1)), offset)
-        source.read_ns += time.monotonic_ns() - begun
+        source.read_ns += time.monotonic_ns() - start_ns
         if bytes_read < stop - offset:
             raise ended_early(source.path, stop - offset - bytes_read, offset + bytes_read)
         self._reads.append((offset, stop))

@@ -63,11 +63,9 @@ class Sample(NamedTuple):
     """One sample in memory."""
 
     data: memoryview  # the bytes as they were read
-    payload: memoryview
-    """The part of the file's payload that was read for this sample; empty if only `decode` can produce it."""
+    payload: memoryview  # the part of the file's payload read for this sample; empty if only `decode` can produce it
     payload_offset: int  # offset of that part in the file's payload
-    decode: Callable[[], memoryview] | None = None
-    """Decodes `data` (to pixels, numbers or plain bytes); None if `data` is not encoded."""
+    decode: Callable[[], memoryview] | None = None  # decodes `data` to pixels, numbers or bytes; None: not encoded
     rebuild: Callable[[Content, int], memoryview] | None = None
     """Computes the expected `payload` from the content and the file's running index; None: it is the content itself."""
 
@@ -92,8 +90,7 @@ class Sample(NamedTuple):
 class OpenFile(abc.ABC):
     """An open file whose structure has been read."""
 
-    stays_open = False
-    """Whether the engine keeps a file of several samples open between batches, so that its structure is read once."""
+    stays_open = False  # whether a file of several samples stays open between batches: its structure is read once
 
     @abc.abstractmethod
     def sample(self, index: int) -> Sample:

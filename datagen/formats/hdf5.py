@@ -35,7 +35,7 @@ class Format(base.FormatBase):
     reads_parts = True
 
     def __init__(self) -> None:
-        self._known_metadata: KnownMetadata = {}
+        self._known_metadata: KnownMetadata = {}  # of all files that this format has opened
 
     def unfit(self, spec: DatasetSpec) -> list[str]:
         problems = super().unfit(spec)

@@ -129,8 +129,7 @@ class ParquetGroups:
         """With `matched`, read the footer and the columns by the calls of pyarrow."""
         self.source, self._spec = source, spec
         self._limits = (MAX_HOLE_BYTES, MAX_READ_BYTES) if matched else ()
-        self._planned_spans: dict[int, list[tuple[int, int]]] = {}
-        """Spans to read of a planned row group, relative to its offset, by its number of rows."""
+        self._planned_spans: dict[int, list[tuple[int, int]]] = {}  # by rows of a group, relative to its offset
         self._plan: layout.FilePlan | None = None
         self._ends: Sequence[int]  # number of the row after each row group
         if matched:

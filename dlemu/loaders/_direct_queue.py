@@ -37,10 +37,9 @@ class DirectQueue:
     def __init__(self, context: BaseContext) -> None:
         self._reader, self._writer = context.Pipe(duplex=False)
         self._writing = context.Lock()
+        # Deadline of `get` in addition to its timeout (CLOCK_MONOTONIC); 0: items must be ready; None: no deadline
         self.until_ns: int | None = None
-        """Deadline of `get` in addition to its timeout (CLOCK_MONOTONIC); 0: items must be ready; None: no deadline."""
-        self._buffer = bytearray()
-        """Bytes that were read from the pipe but not returned yet: part of an item, or several items."""
+        self._buffer = bytearray()  # bytes read from the pipe but not returned yet: part of an item, or several items
 
     def __getstate__(self) -> dict[str, Any]:
         return {name: value for name, value in self.__dict__.items() if name != "_readable"} | {"_buffer": bytearray()}

@@ -48,7 +48,7 @@ class PhasePipeline:
     TensorFlow reports neither the time nor the number of its reads, so `read_calls` of a trace is 0. `app_bytes` counts
     the records parsed, and the records that are read and skipped as other ranks' share, with framing. Times of a batch:
 
-        begun | wait for records | assembled | wait for a thread | parsing | parse, crop, preprocess | done
+        started | wait for records | assembled | wait for a thread | parsing | parse, crop, preprocess | finished
               |     read_ns      |                                         |       decode_ns         |
     """
 
@@ -97,7 +97,7 @@ class PhasePipeline:
         # zip takes an element of each in order: the time, the batch, for which it waits, and the time after that
         timed = tf.data.Dataset.zip((now, batches, now))
         parsed = timed.map(
-            _plain(lambda begun, batch, assembled: self._parse(begun, batch, assembled, reads_per_record)),
+            _plain(lambda started, batch, assembled: self._parse(started, batch, assembled, reads_per_record)),
             num_parallel_calls=spec.computation_calls,
         )
         return parsed.prefetch(spec.reader.prefetch_size) if spec.reader.prefetch_size else parsed
@@ -153,7 +153,7 @@ class PhasePipeline:
         samples = tf.data.Dataset.range(begin, begin + count * stride, stride)
         return tf.data.Dataset.zip((samples, records))
 
-    def _parse(self, begun: Any, batch: tuple[Any, Any], assembled: Any, reads_per_record: int) -> tuple[Any, ...]:
+    def _parse(self, started: Any, batch: tuple[Any, Any], assembled: Any, reads_per_record: int) -> tuple[Any, ...]:
         """Return the stamps and sample numbers of a batch in one tensor, and its images."""
         parsing = tf.timestamp()
         samples, records = batch
@@ -170,11 +170,11 @@ class PhasePipeline:
             burned_ns = tf.numpy_function(self._preprocess, [samples], tf.int64)
             burned_ns = tf.ensure_shape(burned_ns, [])
         with tf.control_dependencies([images, burned_ns]):
-            done = tf.timestamp()
+            finished = tf.timestamp()
         # One tensor for all, because the trainer's thread spends Python time on each tensor of an element. A float64
         # holds whole numbers up to 2^53 exactly, far more than there are samples
         counts = tf.cast(tf.stack([app_bytes, burned_ns]), tf.float64)
-        stamps = tf.stack([begun, assembled, parsing, done])
+        stamps = tf.stack([started, assembled, parsing, finished])
         return tf.concat([stamps, counts, tf.cast(samples, tf.float64)], 0), images
 
     def _preprocess(self, samples: NDArray[np.int64]) -> np.int64:
@@ -221,15 +221,15 @@ def _batch(element: list[Any], wall_clock_ns: int, storage_bytes: int) -> Batch:
     numbers_tensor, images = element
     numbers = numbers_tensor.numpy()
     *times, app_bytes, burned_ns = numbers[:_STAMPS].tolist()
-    begun, assembled, parsing, done = (int(seconds * 1e9) - wall_clock_ns for seconds in times)
+    started, assembled, parsing, finished = (int(seconds * 1e9) - wall_clock_ns for seconds in times)
     ids = numbers[_STAMPS:].astype(np.int64)
     trace = BatchTrace(
         slot=0,
         places=NO_PLACES,
-        started_ns=begun,
-        finished_ns=min(max(begun, done), time.monotonic_ns()),  # the wall clock has a resolution of a microsecond
-        read_ns=max(0, assembled - begun),
-        decode_ns=max(0, done - parsing),
+        started_ns=started,
+        finished_ns=min(max(started, finished), time.monotonic_ns()),  # the wall clock is exact to a microsecond
+        read_ns=max(0, assembled - started),
+        decode_ns=max(0, finished - parsing),
         worker=0,
         samples=len(ids),
         app_bytes=int(app_bytes),

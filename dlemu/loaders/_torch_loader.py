@@ -47,8 +47,8 @@ class _Tokens(Sampler[Token]):
 
     def __init__(self, workers: int, slots: int) -> None:
         self.phase, self.epoch, self.steps = _READY_CHECK, 0, workers
+        # Continues across epochs, so that an epoch's first batches do not overwrite the last ones of another
         self._slots = itertools.cycle(range(slots))
-        """Continues across epochs, so that an epoch's first batches do not overwrite the last ones of another."""
 
     def __iter__(self) -> Iterator[Token]:
         return ((self.phase, self.epoch, step, next(self._slots)) for step in range(1, self.steps + 1))

@@ -132,8 +132,7 @@ class BatchTrace(NamedTuple):
     sample_hash: int  # sum of a 64-bit hash of each sample's number, modulo 2^64
     cpu_ns: int = 0  # CPU time of the worker; 0 if unknown, like `cpu_wait_ns`
     cpu_wait_ns: int = 0  # time the worker was runnable but waited for a core
-    storage_bytes: int = 0
-    """Bytes that the kernel read from storage for the worker; the page cache served the rest."""
+    storage_bytes: int = 0  # bytes that the kernel read from storage for the worker; the page cache served the rest
     preprocess_cpu_ns: int = 0  # the part of `cpu_ns` spent on emulated preprocessing
 
     def packed(self) -> bytes:

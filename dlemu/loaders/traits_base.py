@@ -30,8 +30,7 @@ class LoaderTraits:
     direct_formats: tuple[str, ...] = ()  # formats that it can itself read with O_DIRECT
     pins: bool = True  # whether `reader.pin_memory` is supported
     collates: bool = False  # whether `reader.tensors` is supported
-    in_turn: bool = False
-    """Whether worker k modulo `read_threads` makes batch k; otherwise, the next free worker makes it."""
+    in_turn: bool = False  # worker k modulo `read_threads` makes batch k; otherwise, the next free worker makes it
 
     def is_installed(self) -> bool:
         """Return whether the framework can be imported, without importing it."""
