@@ -56,12 +56,12 @@ class Hdf5File(OpenFile):
         self._file = SourceFile(source, matched=matched)
         metadata = known_metadata.get(source.size_bytes) if samples == 1 else None
         if metadata and all(source.read(*extent) == data for extent, data in metadata.reads.items()):
-            self._datasets = metadata.datasets  # as HDF5 would find them in a millisecond
+            self._datasets = metadata.datasets  # it would take HDF5 a millisecond to find them
         else:
             self._datasets = self._parse_metadata(samples)
         self._record_bytes = sum(dataset.bytes for dataset in self._datasets)
-        self._is_plain = not any(dataset.chunk for dataset in self._datasets)
-        if self._is_plain and samples == 1 and len(known_metadata) < _MAX_KNOWN:
+        self._is_contiguous = not any(dataset.chunk for dataset in self._datasets)
+        if self._is_contiguous and samples == 1 and len(known_metadata) < _MAX_KNOWN:
             known_metadata.setdefault(source.size_bytes, Metadata(self._file.metadata, self._datasets))
 
     def _parse_metadata(self, samples: int) -> Sequence[_Dataset]:
@@ -109,7 +109,7 @@ class Hdf5File(OpenFile):
             data = self._joined[:size]
             np.concatenate([np.frombuffer(piece, np.uint8) for piece in pieces], out=np.frombuffer(data, np.uint8))
         offset = index * self._record_bytes
-        if self._is_plain:
+        if self._is_contiguous:
             return Sample(data, data, offset)
         return Sample(data, memoryview(b""), offset, decode=lambda: self._decode(index))
 
@@ -249,16 +249,18 @@ class SourceFile(SourceStream):
 
     def read_metadata(self, offset: int, size_bytes: int) -> bytes:
         """Return bytes of the metadata, each read once from the source. Raises DlemuError, OSError."""
-        if (offset, size_bytes) not in self.metadata:
-            if self._matched:
-                data = bytes(self.source.read(offset, size_bytes))
-            else:
-                skipped = offset % BLOCK_BYTES
-                blocks = range(offset - skipped, offset + size_bytes, BLOCK_BYTES)
-                for block in blocks:
-                    if block not in self._blocks:
-                        size = min(BLOCK_BYTES, self.source.size_bytes - block)
-                        self._blocks[block] = bytes(self.source.read(block, size))
-                data = b"".join(self._blocks[block] for block in blocks)[skipped : skipped + size_bytes]
-            self.metadata[offset, size_bytes] = data
-        return self.metadata[offset, size_bytes]
+        extent = offset, size_bytes
+        if extent in self.metadata:
+            return self.metadata[extent]
+        if self._matched:
+            data = bytes(self.source.read(offset, size_bytes))
+        else:
+            skipped = offset % BLOCK_BYTES
+            blocks = range(offset - skipped, offset + size_bytes, BLOCK_BYTES)
+            for block in blocks:
+                if block not in self._blocks:
+                    size = min(BLOCK_BYTES, self.source.size_bytes - block)
+                    self._blocks[block] = bytes(self.source.read(block, size))
+            data = b"".join(self._blocks[block] for block in blocks)[skipped : skipped + size_bytes]
+        self.metadata[extent] = data
+        return data

@@ -163,7 +163,7 @@ class FormatBase(abc.ABC):
     one_sample: ClassVar[bool] = False  # a file is one sample
     only_bytes: ClassVar[bool] = False  # elements are of type uint8
     sides: ClassVar[tuple[SideFile, ...]] = ()  # generated, counted, resumed and verified with each data file
-    own_files = False  # the files are a user's own: pictures may differ from their file type, or lack their end
+    own_files = False  # the files are a user's own: images may be of another type than their name says, or incomplete
     reads_parts: ClassVar[bool] = False  # `open` reads only what its samples need
     compares_files: ClassVar[bool] = False  # reader.verify compares whole files, also what the library does not read
     transfer_bytes: ClassVar[int] = 0
@@ -208,10 +208,7 @@ class FormatBase(abc.ABC):
 
     read_matched: Callable[[Any, int], None] | None = None
     """A method that reads a `_source.BufferedFile` of some samples by the library's calls: the same offsets and lengths
-    in the same order. `parse` then gets the file's bytes, with zeros in place of those not read.
-
-    None: the library reads a file by one call.
-    """
+    in the same order; `parse` then gets zeros for the bytes not read. None: the library reads a file by one call."""
 
     def parse(self, data: memoryview, samples: int, scratch: Scratch) -> OpenFile:
         """Return the open file, given all its bytes; by default by `open`."""
@@ -335,8 +332,8 @@ class RecordFile:
         extents, begin = [], 0
         for number in range(index, index + count):
             offset, size = self.span(number, 1)
-            start, sample_bytes = self.extent(data[begin : begin + size], offset, verify)
-            extents.append((begin + start, sample_bytes))
+            start, size_bytes = self.extent(data[begin : begin + size], offset, verify)
+            extents.append((begin + start, size_bytes))
             begin += size
         return extents
 
