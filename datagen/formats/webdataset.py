@@ -10,6 +10,7 @@ from __future__ import annotations
 import io
 import itertools
 import math
+import re
 import tarfile
 from collections.abc import Iterable, Iterator
 from typing import BinaryIO, NamedTuple
@@ -26,41 +27,10 @@ from datagen.storage.storage_base import Writer
 
 ENDINGS = ("tar",)
 BLOCK = tarfile.BLOCKSIZE
+TAIL = bytes(2 * BLOCK)  # end marker; tarfile also pads the file to a multiple of 10240 bytes, which readers don't need
 _SIZE, _CHECKSUM, _TYPE = slice(124, 136), slice(148, 156), 156  # positions of fields in a header
 _BASE_256 = 0x80  # set in the first byte of a binary size: GNU's extension for sizes above 8 GiB
 _FILE_TYPES = (ord("0"), 0)  # of regular files
-
-
-class Member(NamedTuple):
-    """A parsed header."""
-
-    size_bytes: int
-    stored_bytes: int  # header and padded data
-    is_file: bool
-
-
-def key_of(name: str) -> str:
-    """Return the key of the sample that a member belongs to."""
-    folder, slash, last = name.rpartition("/")
-    return folder + slash + last.partition(".")[0]
-
-
-def padded(size_bytes: int) -> int:
-    """Return a size rounded up to whole blocks."""
-    return -(-size_bytes // BLOCK) * BLOCK
-
-
-def _write_member(writer: Writer, name: str, size_bytes: int, pieces: Iterable[memoryview]) -> None:
-    """Write a member without user, group and time. Raises ValueError if its name is too long."""
-    member = tarfile.TarInfo(name)
-    member.size, member.mode = size_bytes, 0o644
-    writer.write(member.tobuf(tarfile.USTAR_FORMAT, "utf-8", "strict"))
-    for piece in pieces:
-        writer.write(piece)
-    writer.write(bytes(-size_bytes % BLOCK))
-
-
-TAIL = bytes(2 * BLOCK)  # end marker; tarfile also pads the file to a multiple of 10240 bytes, which readers don't need
 
 
 def _tarfile_calls(block_bytes: int) -> Iterator[int]:
@@ -135,7 +105,7 @@ class Packer:
 
     def add(self, sample: base.PackedSample) -> None:
         stem = sample.name.rpartition(".")[0] or sample.name
-        base_key = "_".join(filter(None, stem.replace("/", "_").replace(".", "_").split("_")))[-80:]
+        base_key = "_".join(filter(None, re.split("[/._]+", stem)))[-80:]
         key, number = base_key, len(self._keys)
         while key in self._keys:  # consecutive members with equal keys would be one sample
             key, number = f"{base_key}_{number}", number + 1
@@ -145,6 +115,22 @@ class Packer:
     def finish(self) -> bytes:
         self._writer.write(TAIL)
         return b""
+
+
+def _write_member(writer: Writer, name: str, size_bytes: int, pieces: Iterable[memoryview]) -> None:
+    """Write a member without user, group and time. Raises ValueError if its name is too long."""
+    member = tarfile.TarInfo(name)
+    member.size, member.mode = size_bytes, 0o644
+    writer.write(member.tobuf(tarfile.USTAR_FORMAT, "utf-8", "strict"))
+    for piece in pieces:
+        writer.write(piece)
+    writer.write(bytes(-size_bytes % BLOCK))
+
+
+def key_of(name: str) -> str:
+    """Return the key of the sample that a member belongs to."""
+    folder, slash, last = name.rpartition("/")
+    return folder + slash + last.partition(".")[0]
 
 
 class TarRecords(base.RecordFile):
@@ -187,6 +173,14 @@ class TarRecords(base.RecordFile):
         return begin, end - begin
 
 
+class Member(NamedTuple):
+    """A parsed header."""
+
+    size_bytes: int
+    stored_bytes: int  # header and padded data
+    is_file: bool
+
+
 def _are_equal(headers: NDArray[np.uint8]) -> bool:
     """Return whether headers (one per row) have valid checksums, and differ only in name, mode, owner and time.
 
@@ -213,3 +207,8 @@ def parse(block: memoryview, offset: int) -> Member | None:
     except ValueError as error:
         raise base.DamagedError(f"no tar header ({error})", offset) from error
     return Member(size_bytes, BLOCK + padded(size_bytes), data[_TYPE] in _FILE_TYPES)
+
+
+def padded(size_bytes: int) -> int:
+    """Return a size rounded up to whole blocks."""
+    return -(-size_bytes // BLOCK) * BLOCK

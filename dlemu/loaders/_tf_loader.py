@@ -42,6 +42,91 @@ _STAMPS = 6
 """Numbers in an element before the sample numbers: four times in s, the bytes read, CPU time of preprocessing in ns."""
 
 
+class Loader(LoaderBase):
+    """The `tensorflow` loader, for tfrecord files. A batch is a tensor of strings, one per sample.
+
+    TensorFlow decides the order of samples; each epoch has exactly the planned ones.
+    """
+
+    def __init__(self, spec: LoaderSpec) -> None:
+        self._spec = spec
+        self._pipelines = {name: PhasePipeline(spec, phase) for name, phase in spec.phases.items()}
+
+    def start(self) -> None:
+        """Configure TensorFlow for a rank: few threads of its own, because ranks share the cores, and no GPU.
+
+        The graph optimizer is off: at the start of each epoch, it would examine the pipeline's functions for tens of
+        ms without reads, and find nothing to improve.
+        """
+        _keep_freed_memory()  # before TensorFlow starts threads
+        try:
+            tf.config.threading.set_inter_op_parallelism_threads(1)
+            tf.config.threading.set_intra_op_parallelism_threads(1)
+            tf.config.set_visible_devices([], "GPU")
+        except RuntimeError as error:  # TensorFlow's threads were lost when this rank was forked
+            raise UserError(
+                "the Python program has used TensorFlow before it called dlemu: call dlemu first, or run `dlemu train`"
+            ) from error
+        tf.config.optimizer.set_experimental_options({"disable_meta_optimizer": True})
+        for pipeline in self._pipelines.values():
+            pipeline.trace()
+
+    def batches(self, phase: str, epoch: int, steps: int) -> Iterator[Batch]:
+        if not steps:
+            return iter(())
+        pipeline = self._pipelines[phase]
+        elements = _run(pipeline.dataset(epoch, steps), self._spec.computation_threads, self._spec.reader.nice)
+        return pipeline.batches(epoch, elements, steps)
+
+
+def _keep_freed_memory() -> None:
+    """Let malloc keep freed memory for later allocations. Does nothing without glibc.
+
+    By default, glibc returns large blocks to the kernel when they are freed, and the kernel zeroes each page at its
+    next use: in a pipeline that allocates each batch anew, this took more than half of all CPU time. In exchange, the
+    heap stays at its peak size.
+    """
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
+    if mallopt is None:
+        return
+    mallopt(_MMAP_MAX, 0)
+    mallopt(_TRIM_THRESHOLD, _MAX_INT)
+    mallopt(_TOP_PAD, _GROW_BYTES)
+    mallopt(_ARENA_MAX, min(_MAX_ARENAS, len(os.sched_getaffinity(0))))
+
+
+def _run(dataset: Any, threads: int, nice: int) -> Iterator[list[Any]]:
+    """Start a pipeline on threads of its own and yield its elements, each a list of tensors.
+
+    Autotuning is off: its thread can delay the end of a pipeline for seconds, and the workload sets the number of
+    threads and buffers. Graph rewriting is off: it takes tens of ms per epoch and finds nothing to improve here.
+    The raw operations are those within `iter(dataset)`, which also examines the structure of each element: that takes
+    0.2 to 0.4 ms, while batches of small records are ready in less than 1 ms.
+    """
+    options = tf.data.Options()
+    options.autotune.enabled = False
+    options.experimental_optimization.apply_default_optimizations = False
+    options.threading.private_threadpool_size = threads
+    options.threading.max_intra_op_parallelism = 1
+    specs = tf.nest.flatten(dataset.element_spec)
+    outputs = {"output_types": [spec.dtype for spec in specs], "output_shapes": [spec.shape for spec in specs]}
+    iterator = tf.raw_ops.AnonymousIteratorV3(**outputs)
+    take = partial(tf.raw_ops.IteratorGetNext, iterator=iterator, **outputs)
+
+    def start() -> Any:
+        pipeline = tf.data.experimental.to_variant(dataset.with_options(options))
+        tf.raw_ops.MakeIterator(dataset=pipeline, iterator=iterator)
+        return take()
+
+    with contextlib.suppress(tf.errors.OutOfRangeError):
+        # Threads that TensorFlow starts inherit the niceness of the thread that calls it (Linux)
+        with ThreadPoolExecutor(1, "dlemu-starter", initializer=os.nice, initargs=(nice,)) as starter:
+            first = starter.submit(start).result()
+        yield first
+        while True:
+            yield take()
+
+
 class PhasePipeline:
     """The pipeline that makes the batches of one phase.
 
@@ -216,6 +301,29 @@ class PhasePipeline:
         )
 
 
+def _clock(steps: Any) -> Any:
+    """Return a dataset whose elements are the times at which they are requested.
+
+    With `use_inter_op_parallelism=False` of the raw operation, the thread that requests an element reads the clock.
+    With `Dataset.map`, a thread of the pool would: the requesting thread, which assembles batches, would wait for it
+    until whole batches are parsed.
+    """
+
+    def read_clock(step: Any) -> Any:
+        with tf.control_dependencies([step]):
+            return tf.timestamp()
+
+    times = tf.raw_ops.MapDataset(
+        input_dataset=tf.data.experimental.to_variant(tf.data.Dataset.range(steps)),
+        other_arguments=[],
+        f=tf.function(read_clock, input_signature=[_NUMBER], autograph=False).get_concrete_function(),
+        output_types=[tf.float64],
+        output_shapes=[[]],
+        use_inter_op_parallelism=False,
+    )
+    return tf.data.experimental.from_variant(times, tf.TensorSpec([], tf.float64))
+
+
 def _batch(element: list[Any], wall_clock_ns: int, storage_bytes: int) -> Batch:
     """Return a batch and its trace; `wall_clock_ns` is the wall clock's lead over CLOCK_MONOTONIC."""
     numbers_tensor, images = element
@@ -253,111 +361,3 @@ def _fault(path: str, samples: int) -> str:
     except tf.errors.OpError as error:
         return f"TensorFlow can't read record {records} ({str(error.message).splitlines()[0][-200:]})"
     return "" if records >= samples else f"it holds {records} records, not {samples} as in the settings"
-
-
-def _clock(steps: Any) -> Any:
-    """Return a dataset whose elements are the times at which they are requested.
-
-    With `use_inter_op_parallelism=False` of the raw operation, the thread that requests an element reads the clock.
-    With `Dataset.map`, a thread of the pool would: the requesting thread, which assembles batches, would wait for it
-    until whole batches are parsed.
-    """
-
-    def read_clock(step: Any) -> Any:
-        with tf.control_dependencies([step]):
-            return tf.timestamp()
-
-    times = tf.raw_ops.MapDataset(
-        input_dataset=tf.data.experimental.to_variant(tf.data.Dataset.range(steps)),
-        other_arguments=[],
-        f=tf.function(read_clock, input_signature=[_NUMBER], autograph=False).get_concrete_function(),
-        output_types=[tf.float64],
-        output_shapes=[[]],
-        use_inter_op_parallelism=False,
-    )
-    return tf.data.experimental.from_variant(times, tf.TensorSpec([], tf.float64))
-
-
-class Loader(LoaderBase):
-    """The `tensorflow` loader, for tfrecord files. A batch is a tensor of strings, one per sample.
-
-    TensorFlow decides the order of samples; each epoch has exactly the planned ones.
-    """
-
-    def __init__(self, spec: LoaderSpec) -> None:
-        self._spec = spec
-        self._pipelines = {name: PhasePipeline(spec, phase) for name, phase in spec.phases.items()}
-
-    def start(self) -> None:
-        """Configure TensorFlow for a rank: few threads of its own, because ranks share the cores, and no GPU.
-
-        The graph optimizer is off: at the start of each epoch, it would examine the pipeline's functions for tens of
-        ms without reads, and find nothing to improve.
-        """
-        _keep_freed_memory()  # before TensorFlow starts threads
-        try:
-            tf.config.threading.set_inter_op_parallelism_threads(1)
-            tf.config.threading.set_intra_op_parallelism_threads(1)
-            tf.config.set_visible_devices([], "GPU")
-        except RuntimeError as error:  # TensorFlow's threads were lost when this rank was forked
-            raise UserError(
-                "the Python program has used TensorFlow before it called dlemu: call dlemu first, or run `dlemu train`"
-            ) from error
-        tf.config.optimizer.set_experimental_options({"disable_meta_optimizer": True})
-        for pipeline in self._pipelines.values():
-            pipeline.trace()
-
-    def batches(self, phase: str, epoch: int, steps: int) -> Iterator[Batch]:
-        if not steps:
-            return iter(())
-        pipeline = self._pipelines[phase]
-        elements = _run(pipeline.dataset(epoch, steps), self._spec.computation_threads, self._spec.reader.nice)
-        return pipeline.batches(epoch, elements, steps)
-
-
-def _run(dataset: Any, threads: int, nice: int) -> Iterator[list[Any]]:
-    """Start a pipeline on threads of its own and yield its elements, each a list of tensors.
-
-    Autotuning is off: its thread can delay the end of a pipeline for seconds, and the workload sets the number of
-    threads and buffers. Graph rewriting is off: it takes tens of ms per epoch and finds nothing to improve here.
-    The raw operations are those within `iter(dataset)`, which also examines the structure of each element: that takes
-    0.2 to 0.4 ms, while batches of small records are ready in less than 1 ms.
-    """
-    options = tf.data.Options()
-    options.autotune.enabled = False
-    options.experimental_optimization.apply_default_optimizations = False
-    options.threading.private_threadpool_size = threads
-    options.threading.max_intra_op_parallelism = 1
-    specs = tf.nest.flatten(dataset.element_spec)
-    outputs = {"output_types": [spec.dtype for spec in specs], "output_shapes": [spec.shape for spec in specs]}
-    iterator = tf.raw_ops.AnonymousIteratorV3(**outputs)
-    take = partial(tf.raw_ops.IteratorGetNext, iterator=iterator, **outputs)
-
-    def start() -> Any:
-        pipeline = tf.data.experimental.to_variant(dataset.with_options(options))
-        tf.raw_ops.MakeIterator(dataset=pipeline, iterator=iterator)
-        return take()
-
-    with contextlib.suppress(tf.errors.OutOfRangeError):
-        # Threads that TensorFlow starts inherit the niceness of the thread that calls it (Linux)
-        with ThreadPoolExecutor(1, "dlemu-starter", initializer=os.nice, initargs=(nice,)) as starter:
-            first = starter.submit(start).result()
-        yield first
-        while True:
-            yield take()
-
-
-def _keep_freed_memory() -> None:
-    """Let malloc keep freed memory for later allocations. Does nothing without glibc.
-
-    By default, glibc returns large blocks to the kernel when they are freed, and the kernel zeroes each page at its
-    next use: in a pipeline that allocates each batch anew, this took more than half of all CPU time. In exchange, the
-    heap stays at its peak size.
-    """
-    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
-    if mallopt is None:
-        return
-    mallopt(_MMAP_MAX, 0)
-    mallopt(_TRIM_THRESHOLD, _MAX_INT)
-    mallopt(_TOP_PAD, _GROW_BYTES)
-    mallopt(_ARENA_MAX, min(_MAX_ARENAS, len(os.sched_getaffinity(0))))

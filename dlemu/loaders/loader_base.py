@@ -27,33 +27,6 @@ _NUMBERS = struct.Struct("<14q")  # the numbers of a `BatchTrace`: `slot`, and a
 S = TypeVar("S")
 
 
-class Preprocessing:
-    """Emulates the preprocessing of one worker's samples: each takes a time drawn from `reader.preprocess_time`."""
-
-    def __init__(self, reader: Reader, random: np.random.Generator, threads: int = 1) -> None:
-        """`threads` is the number of threads that share the samples of a batch."""
-        self._duration, self._random, self._threads = reader.preprocess_time, random, threads
-        burns = reader.preprocess == "burn" and not is_zero(self._duration)
-        self._burners = BurnerThreads(threads) if burns else None
-        self._drawn_seconds: NDArray[np.float64] = np.empty(0)
-
-    def spend(self, samples: int) -> tuple[int, int]:
-        """Preprocess this number of samples; return (wall time, CPU time) in ns."""
-        if is_zero(self._duration) or not samples:
-            return 0, 0
-        if len(self._drawn_seconds) < samples:
-            drawn = draw_seconds(self._duration, self._random, max(DRAWN_AT_ONCE, samples))
-            self._drawn_seconds = np.concatenate([self._drawn_seconds, drawn])
-        batch_seconds, self._drawn_seconds = np.split(self._drawn_seconds, [samples])
-        seconds, cpu_ns = float(batch_seconds.sum()), 0
-        began_ns = time.monotonic_ns()
-        if self._burners is None:
-            time.sleep(seconds / self._threads)
-        else:
-            cpu_ns = self._burners.burn(seconds)
-        return time.monotonic_ns() - began_ns, cpu_ns
-
-
 @dataclass(frozen=True, kw_only=True)
 class Interleave:
     """How a rank reads several files as streams in turn: 2 files with block length 3 as records AAABBBAAABBB..."""
@@ -212,6 +185,33 @@ class Loader(Protocol):
     def close(self) -> None:
         """End the workers and wait for them."""
         return
+
+
+class Preprocessing:
+    """Emulates the preprocessing of one worker's samples: each takes a time drawn from `reader.preprocess_time`."""
+
+    def __init__(self, reader: Reader, random: np.random.Generator, threads: int = 1) -> None:
+        """`threads` is the number of threads that share the samples of a batch."""
+        self._duration, self._random, self._threads = reader.preprocess_time, random, threads
+        burns = reader.preprocess == "burn" and not is_zero(self._duration)
+        self._burners = BurnerThreads(threads) if burns else None
+        self._drawn_seconds: NDArray[np.float64] = np.empty(0)
+
+    def spend(self, samples: int) -> tuple[int, int]:
+        """Preprocess this number of samples; return (wall time, CPU time) in ns."""
+        if is_zero(self._duration) or not samples:
+            return 0, 0
+        if len(self._drawn_seconds) < samples:
+            drawn = draw_seconds(self._duration, self._random, max(DRAWN_AT_ONCE, samples))
+            self._drawn_seconds = np.concatenate([self._drawn_seconds, drawn])
+        batch_seconds, self._drawn_seconds = np.split(self._drawn_seconds, [samples])
+        seconds, cpu_ns = float(batch_seconds.sum()), 0
+        began_ns = time.monotonic_ns()
+        if self._burners is None:
+            time.sleep(seconds / self._threads)
+        else:
+            cpu_ns = self._burners.burn(seconds)
+        return time.monotonic_ns() - began_ns, cpu_ns
 
 
 class BatchMaker:
