@@ -17,7 +17,20 @@ from typing import NamedTuple
 from datagen.spec import Compression, DatasetSpec, ParquetColumn
 
 Value = tuple[int, bytes]  # a value in Thrift's compact protocol: (type, encoded bytes)
-STRUCT = 12
+STRUCT = 12  # Thrift's type of a struct; in the functions below, 5 is i32, 6 i64, 8 binary, 9 list
+_INT32, _INT64, _FLOAT, _DOUBLE, FIXED = 1, 2, 4, 5, 7  # parquet.thrift: Type
+_TYPE_NAMES = {_INT32: "INT32", _INT64: "INT64", _FLOAT: "FLOAT", _DOUBLE: "DOUBLE", FIXED: "FIXED_LEN_BYTE_ARRAY"}
+TYPES = {"int32": _INT32, "int64": _INT64, "float32": _FLOAT, "float64": _DOUBLE}
+_PLAIN, _RLE = 0, 3  # parquet.thrift: Encoding
+_REQUIRED, _REPEATED = 0, 2  # parquet.thrift: FieldRepetitionType
+_LIST = 3  # parquet.thrift: ConvertedType
+_DICTIONARY_PAGE = 2  # parquet.thrift: PageType
+_MAX_DICTIONARY_BYTES = 64  # the dictionary, which no page uses, is in every column chunk: none for longer values
+_CODECS: dict[Compression, int] = {"none": 0, "snappy": 1, "gzip": 2, "zstd": 6}
+COMPRESSIONS = tuple(_CODECS)
+MAGIC = b"PAR1"
+LENGTH_BYTES = 4  # the length of the metadata, which follows them
+PAGE_BYTES = 1 << 20  # pyarrow's default data_page_size
 
 
 def varint(value: int) -> bytes:
@@ -64,21 +77,6 @@ def encode_fields(fields: Mapping[int, Value], last: int = 0) -> bytes:
         out += data
         last = field_id
     return bytes(out)
-
-
-_INT32, _INT64, _FLOAT, _DOUBLE, FIXED = 1, 2, 4, 5, 7  # parquet.thrift: Type
-_TYPE_NAMES = {_INT32: "INT32", _INT64: "INT64", _FLOAT: "FLOAT", _DOUBLE: "DOUBLE", FIXED: "FIXED_LEN_BYTE_ARRAY"}
-TYPES = {"int32": _INT32, "int64": _INT64, "float32": _FLOAT, "float64": _DOUBLE}
-_PLAIN, _RLE = 0, 3  # parquet.thrift: Encoding
-_REQUIRED, _REPEATED = 0, 2  # parquet.thrift: FieldRepetitionType
-_LIST = 3  # parquet.thrift: ConvertedType
-_DICTIONARY_PAGE = 2  # parquet.thrift: PageType
-_MAX_DICTIONARY_BYTES = 64  # the dictionary, which no page uses, is in every column chunk: none for longer values
-_CODECS: dict[Compression, int] = {"none": 0, "snappy": 1, "gzip": 2, "zstd": 6}
-COMPRESSIONS = tuple(_CODECS)
-MAGIC = b"PAR1"
-LENGTH_BYTES = 4
-PAGE_BYTES = 1 << 20  # pyarrow's default data_page_size
 
 
 @dataclass(frozen=True, eq=False)  # hashed by identity: a file's metadata may look up columns 100,000 times

@@ -38,7 +38,7 @@ _MAX_INT = (1 << 31) - 1  # mallopt(3) takes an int
 _GROW_BYTES = 64 << 20  # step by which the heap grows: with small steps, each large batch takes system calls
 _MAX_ARENAS = 4
 """Number of malloc arenas. With one, threads wait for each other; each further arena takes 25 MB in a fast pipeline."""
-_STAMPS = 6
+_LEADING_NUMBERS = 6
 """Numbers in an element before the sample numbers: four times in s, the bytes read, CPU time of preprocessing in ns."""
 
 
@@ -239,7 +239,7 @@ class PhasePipeline:
         return tf.data.Dataset.zip((samples, records))
 
     def _parse(self, started: Any, batch: tuple[Any, Any], assembled: Any, reads_per_record: int) -> tuple[Any, ...]:
-        """Return the stamps and sample numbers of a batch in one tensor, and its images."""
+        """Return the `_LEADING_NUMBERS` and sample numbers of a batch in one tensor, and its images."""
         parsing = tf.timestamp()
         samples, records = batch
         # All records read for one parsed are taken to have its size
@@ -250,17 +250,17 @@ class PhasePipeline:
         if resize:  # only if an image is longer: cropping copies all images
             is_longer = tf.reduce_max(tf.strings.length(images)) > resize
             images = tf.cond(is_longer, lambda: tf.strings.substr(images, 0, resize), lambda: images)
-        burned_ns = tf.constant(0, tf.int64)
+        preprocess_cpu_ns = tf.constant(0, tf.int64)
         if self._phase.preprocesses and not is_zero(self._spec.reader.preprocess_time):
-            burned_ns = tf.numpy_function(self._preprocess, [samples], tf.int64)
-            burned_ns = tf.ensure_shape(burned_ns, [])
-        with tf.control_dependencies([images, burned_ns]):
+            preprocess_cpu_ns = tf.numpy_function(self._preprocess, [samples], tf.int64)
+            preprocess_cpu_ns = tf.ensure_shape(preprocess_cpu_ns, [])
+        with tf.control_dependencies([images, preprocess_cpu_ns]):
             finished = tf.timestamp()
         # One tensor for all, because the trainer's thread spends Python time on each tensor of an element. A float64
         # holds whole numbers up to 2^53 exactly, far more than there are samples
-        counts = tf.cast(tf.stack([app_bytes, burned_ns]), tf.float64)
-        stamps = tf.stack([started, assembled, parsing, finished])
-        return tf.concat([stamps, counts, tf.cast(samples, tf.float64)], 0), images
+        counts = tf.cast(tf.stack([app_bytes, preprocess_cpu_ns]), tf.float64)
+        times = tf.stack([started, assembled, parsing, finished])
+        return tf.concat([times, counts, tf.cast(samples, tf.float64)], 0), images
 
     def _preprocess(self, samples: NDArray[np.int64]) -> np.int64:
         random = np.random.default_rng([self._spec.seed, *samples[:1].tolist()])
@@ -328,9 +328,9 @@ def _batch(element: list[Any], wall_clock_ns: int, storage_bytes: int) -> Batch:
     """Return a batch and its trace; `wall_clock_ns` is the wall clock's lead over CLOCK_MONOTONIC."""
     numbers_tensor, images = element
     numbers = numbers_tensor.numpy()
-    *times, app_bytes, burned_ns = numbers[:_STAMPS].tolist()
+    *times, app_bytes, preprocess_cpu_ns = numbers[:_LEADING_NUMBERS].tolist()
     started, assembled, parsing, finished = (int(seconds * 1e9) - wall_clock_ns for seconds in times)
-    ids = numbers[_STAMPS:].astype(np.int64)
+    ids = numbers[_LEADING_NUMBERS:].astype(np.int64)
     trace = BatchTrace(
         slot=0,
         places=NO_PLACES,
@@ -344,7 +344,7 @@ def _batch(element: list[Any], wall_clock_ns: int, storage_bytes: int) -> Batch:
         read_calls=0,
         sample_hash=hash_samples(ids),
         storage_bytes=storage_bytes,
-        preprocess_cpu_ns=int(burned_ns),
+        preprocess_cpu_ns=int(preprocess_cpu_ns),
     )
     return Batch(images, trace)
 

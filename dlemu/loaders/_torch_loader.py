@@ -159,7 +159,8 @@ class Loader(LoaderBase):
     """The `pytorch` loader. Batches are uint8 tensors over the shared slots: one (B, resize), or `Samples`."""
 
     def __init__(self, spec: LoaderSpec) -> None:
-        self._spec, self._reader, reader = spec, spec.reader, spec.reader
+        reader = spec.reader
+        self._spec, self._reader = spec, reader
         self._slots = SharedSlots(spec.slots, spec.slot_bytes)
         self._tokens = _Tokens(max(1, reader.read_threads), spec.slots)
         if reader.pin_memory and not torch.cuda.is_available():
