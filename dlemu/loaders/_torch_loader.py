@@ -82,7 +82,7 @@ class _Batches(Dataset[Answer]):
             if token[0] == _READY_CHECK:
                 return None
             trace = self._maker.make(*token, self._slots.slot(token[-1]))
-            return self._collated(trace) if self._spec.reader.tensors else trace.packed()
+            return self._collate(trace) if self._spec.reader.tensors else trace.packed()
         except DlemuError as error:
             return error
         except MemoryError:
@@ -93,8 +93,8 @@ class _Batches(Dataset[Answer]):
         except Exception:
             return DlemuError(f"worker {self._worker} of rank {self._spec.rank} failed:\n{traceback.format_exc()}")
 
-    def _collated(self, trace: BatchTrace) -> Answer:
-        """Return the trace, with the work of collating counted as decoding, and the batch's collated tensors."""
+    def _collate(self, trace: BatchTrace) -> Answer:
+        """Collate tensors of the batch's size; return the trace, with this work counted as decoding, and the tensors."""
         began_cpu_ns = time.thread_time_ns()
         tensors = default_collate([self._sample] * trace.samples)
         finished_ns, collate_cpu_ns = time.monotonic_ns(), time.thread_time_ns() - began_cpu_ns
@@ -131,8 +131,8 @@ def _init_worker(nice: int, rank_process: int, worker: int) -> None:
 class _Epoch(TimedBatches):
     """An epoch's batches from the direct queue, with which PyTorch's iterator can be called again after a timeout."""
 
-    def __init__(self, loader: DataLoader[Answer], batch_of: Callable[[Answer], Batch]) -> None:
-        self._loader, self._batch_of = loader, batch_of
+    def __init__(self, loader: DataLoader[Answer], make_batch: Callable[[Answer], Batch]) -> None:
+        self._loader, self._make_batch = loader, make_batch
         self._next: Callable[[], Answer] = self._begin
 
     def take(self, timeout_seconds: float | None = None) -> Batch | None:
@@ -140,7 +140,7 @@ class _Epoch(TimedBatches):
         if timeout_seconds is not None:
             results.until_ns = time.monotonic_ns() + round(timeout_seconds * 1e9)
         try:
-            return self._batch_of(self._next())
+            return self._make_batch(self._next())
         except NotInTime:
             return None
         finally:
@@ -149,7 +149,7 @@ class _Epoch(TimedBatches):
     def _begin(self) -> Answer:
         iterator = iter(self._loader)
         self._next = iterator.__next__
-        # PyTorch's `__next__` spends a tenth of a small batch's CPU time on a profiler; a recorder's replacement stays
+        # PyTorch's `__next__` adds a profiler, a tenth of a small batch's CPU time; that of a recorder must stay
         if self._next.__module__ == DataLoader.__module__:
             self._next = getattr(iterator, "_next_data", self._next)
         return self._next()
@@ -210,12 +210,12 @@ class Loader(LoaderBase):
 
     def batches(self, phase: str, epoch: int, steps: int) -> Iterator[Batch]:
         self._tokens.phase, self._tokens.epoch, self._tokens.steps = phase, epoch, steps
-        batch_of = partial(self._batch_of, phase)
+        make_batch = partial(self._make_batch, phase)
         if self._is_direct and not self._reader.pin_memory:
-            return _Epoch(self._loader, batch_of)
-        return map(batch_of, self._loader)  # pinning copies batches, which the trainer leaves to a thread
+            return _Epoch(self._loader, make_batch)
+        return map(make_batch, self._loader)  # pinning copies batches, which the trainer leaves to a thread
 
-    def _batch_of(self, phase: str, answer: Answer) -> Batch:
+    def _make_batch(self, phase: str, answer: Answer) -> Batch:
         if isinstance(answer, DlemuError):
             raise answer
         assert answer is not None  # only `start` sends tokens that request no batch
