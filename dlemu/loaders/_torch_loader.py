@@ -94,7 +94,7 @@ class _Batches(Dataset[Answer]):
             return DlemuError(f"worker {self._worker} of rank {self._spec.rank} failed:\n{traceback.format_exc()}")
 
     def _collate(self, trace: BatchTrace) -> Answer:
-        """Collate tensors of the batch's size; return the trace, with this work counted as decoding, and the tensors."""
+        """Collate tensors of the batch's size; return the trace, with this work as decoding, and the tensors."""
         began_cpu_ns = time.thread_time_ns()
         tensors = default_collate([self._sample] * trace.samples)
         finished_ns, collate_cpu_ns = time.monotonic_ns(), time.thread_time_ns() - began_cpu_ns
