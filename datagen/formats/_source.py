@@ -57,9 +57,10 @@ class Source:
 
     def counts(self) -> tuple[int, int, int]:
         """Return bytes (each counted once), calls and nanoseconds of the reads since `counts` was last called."""
-        before = self._counted
-        after = self._counted = self.reader.app_bytes - self.reread_bytes, self.reader.read_calls, self.read_ns
-        return after[0] - before[0], after[1] - before[1], after[2] - before[2]
+        counted_bytes, counted_calls, counted_ns = self._counted
+        total_bytes, calls = self.reader.app_bytes - self.reread_bytes, self.reader.read_calls
+        self._counted = total_bytes, calls, self.read_ns
+        return total_bytes - counted_bytes, calls - counted_calls, self.read_ns - counted_ns
 
     def close(self) -> None:
         self.reader.close()
