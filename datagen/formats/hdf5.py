@@ -35,7 +35,7 @@ class Format(base.FormatBase):
     reads_parts = True
 
     def __init__(self) -> None:
-        self._known_metadata: KnownMetadata = {}  # of all files that this format has opened
+        self._known_metadata: KnownMetadata = {}  # of opened files with one sample and without chunks
 
     def unfit(self, spec: DatasetSpec) -> list[str]:
         problems = super().unfit(spec)
@@ -167,7 +167,7 @@ def _file_laid_out_by_hdf5(fill: Callable[[Any], None]) -> Iterator[BinaryIO]:
 
 
 def _write_chunked(job: base.FileJob, writer: Writer) -> None:
-    """Write a file of chunks: HDF5 places them in a temporary file, which is then copied."""
+    """Write a file of chunks. HDF5 places them in a temporary file, which is copied once its size is known."""
     spec = job.spec
     shape = _dataset_shape(spec, job.shape)
     options: dict[str, Any] = {"dtype": spec.record_element_type}

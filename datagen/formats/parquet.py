@@ -123,7 +123,7 @@ def _pages(
 
 
 class ParquetGroups:
-    """An open file. Row groups are located by `_plan` if an uncompressed file fits the settings, else by the footer."""
+    """An open file. Groups of an uncompressed file that fits `columns` are located by `_plan`, others by the footer."""
 
     def __init__(self, source: base.Source, spec: DatasetSpec, matched: bool) -> None:
         """With `matched`, read the footer and the columns by the calls of pyarrow."""

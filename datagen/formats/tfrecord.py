@@ -204,7 +204,7 @@ def _write_small_records(job: base.FileJob, frame: _Frame, writer: Writer, buffe
 
 
 class TfrecordFile(base.RecordFile):
-    """An open file. A record is parsed only if its bytes before the image differ from those of the last one parsed."""
+    """An open file. Records of one length are parsed only to verify them, or if the bytes before their image change."""
 
     def __init__(self, inputs: base.RecordInputs) -> None:
         size_bytes, samples = inputs.source.size_bytes, inputs.samples

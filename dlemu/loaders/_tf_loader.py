@@ -134,7 +134,7 @@ class PhasePipeline:
     the records parsed, and the records that are read and skipped as other ranks' share, with framing. Times of a batch:
 
         started | wait for records | assembled | wait for a thread | parsing | parse, crop, preprocess | finished
-              |     read_ns      |                                         |       decode_ns         |
+                |     read_ns      |                                         |       decode_ns         |
     """
 
     def __init__(self, spec: LoaderSpec, phase: Phase) -> None:
