@@ -1,7 +1,7 @@
-"""What ranks and hosts send each other: plain values, arrays, and records of types that both sides have imported.
+"""Messages between ranks and hosts: plain values, arrays, and records of types that both sides have imported.
 
-Whoever reaches a port of MPI or torchrun may send anything, so nothing is pickled: to read a message calls no code but
-that which fills the fields of a dataclass, a NamedTuple or a msgspec.Struct.
+Messages are not pickled, because any program that reaches a port of MPI or torchrun can send one. Decoding a message
+runs no code except to fill the fields of a dataclass, a NamedTuple or a msgspec.Struct.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from datagen.errors import DlemuError
 
 _PARTS: dict[type, Callable[[Any], list[Any]]] = {
     int: lambda value: [str(value)],
-    str: lambda value: [value.encode("utf-8", "surrogatepass")],  # a file's name may have bytes that are no UTF-8
+    str: lambda value: [value.encode("utf-8", "surrogatepass")],  # file names may have bytes that are not UTF-8
     tuple: list,
     set: list,
     frozenset: list,
@@ -42,7 +42,7 @@ _READERS: dict[str, Callable[[list[Any]], Any]] = {
 
 
 def encode(value: Any) -> bytes:
-    """Return a value as a message; raises DlemuError for one of another type than these."""
+    """Return a value as a message; raises DlemuError for a value of an unsupported type."""
     try:
         return msgspec.msgpack.encode(_plain(value))
     except TypeError as error:
@@ -53,7 +53,7 @@ def encode(value: Any) -> bytes:
 
 
 def decode(message: bytes | bytearray) -> Any:
-    """Return the value of a message; raises DlemuError for one that `encode` did not make."""
+    """Return the value of a message; raises DlemuError for a message that is not from `encode`."""
     try:
         return _value(msgspec.msgpack.decode(message))
     except (ValueError, TypeError, KeyError, AttributeError, IndexError) as error:
@@ -64,7 +64,7 @@ def decode(message: bytes | bytearray) -> Any:
 
 
 def _plain(value: Any) -> Any:
-    """Return a value as what msgpack has; all that it has not are maps: {name of the type: parts}."""
+    """Return a value in msgpack's types; a value of another type becomes a map {name of the type: parts}."""
     kind = type(value)
     if value is None or kind in (bool, float, bytes, bytearray) or (kind is str and value.isascii()):
         return value
@@ -85,6 +85,7 @@ def _plain(value: Any) -> Any:
 
 
 def _value(plain: Any) -> Any:
+    """Return the value that `_plain` was given."""
     if isinstance(plain, list):
         return [_value(part) for part in plain]
     if not isinstance(plain, dict):
@@ -102,14 +103,14 @@ def _record(name: str, parts: list[Any]) -> Any:
     values = dict(zip(_fields(kind), parts, strict=True))
     if issubclass(kind, tuple | msgspec.Struct):
         return kind(**values)
-    record = object.__new__(kind)  # as it was, whatever its own __init__ would make of these
+    record = object.__new__(kind)  # restores the fields without running the dataclass's own __init__
     for field, value in values.items():
         object.__setattr__(record, field, value)
     return record
 
 
 def _fields(kind: Any) -> tuple[str, ...]:
-    """Return the names of the fields of a type of record. Raises TypeError for another type."""
+    """Return the field names of a record's type; raises TypeError for any other type."""
     if isinstance(kind, type):
         if dataclasses.is_dataclass(kind):
             return tuple(field.name for field in dataclasses.fields(kind))

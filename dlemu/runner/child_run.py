@@ -20,7 +20,7 @@ from datagen.errors import DlemuError, UserError
 from datagen.owned import create_claimed
 from dlemu.config.overrides import override
 from dlemu.metrics.verdict import COMPLETED
-from dlemu.ranks import Comm, Interrupted, die_with_parent, first_failure
+from dlemu.ranks import Interrupted, die_with_parent, first_failure
 from dlemu.ranks.failure import INTERRUPTED, RANK, Role, killed_by, overdue
 from dlemu.ranks.launch import run_ranks
 from dlemu.results import SUMMARY
@@ -85,22 +85,9 @@ def run_commands(commands: Sequence[Command], look: OnLook = lambda: None) -> No
     """
     for command in commands:
         os.close(create_claimed(command.folder, LOG))
-
-    def run(comm: Comm) -> NoReturn:
-        """Execute the command in place of this forked process, in a session of its own and without input."""
-        command = commands[comm.rank]
-        os.setsid()
-        for number in (signal.SIGINT, signal.SIGHUP):
-            signal.signal(number, signal.SIG_DFL)
-        os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
-        log = os.open(command.log, os.O_WRONLY)
-        os.dup2(log, 1)
-        os.dup2(log, 2)
-        os.execvp(command.words[0], [*command.words])
-
     ends = run_ranks(
         len(commands),
-        run,
+        lambda comm: _execute(commands[comm.rank]),
         role=_RUN,
         timeout_seconds=math.inf,
         grace_seconds=_SAVING_SECONDS,
@@ -119,6 +106,18 @@ def run_commands(commands: Sequence[Command], look: OnLook = lambda: None) -> No
         raise UserError(_failure_message(commands[failure.rank].log))
     else:
         _raise_failure(failure.message, commands[failure.rank].log)
+
+
+def _execute(command: Command) -> NoReturn:
+    """Execute a command in place of this forked process, in a session of its own and without input."""
+    os.setsid()
+    for number in (signal.SIGINT, signal.SIGHUP):
+        signal.signal(number, signal.SIG_DFL)
+    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+    log = os.open(command.log, os.O_WRONLY)
+    os.dup2(log, 1)
+    os.dup2(log, 2)
+    os.execvp(command.words[0], [*command.words])
 
 
 def run_attached(command: Sequence[str], environment: Mapping[str, str]) -> int:

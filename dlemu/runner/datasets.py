@@ -16,7 +16,7 @@ from datagen.withheld import public_text
 from dlemu.config import check_data
 from dlemu.config.schema import Workload
 from dlemu.ranks import Comm
-from dlemu.ranks.process_control import comes_into_sight
+from dlemu.ranks.process_control import becomes_visible
 from dlemu.results.live import Progress, seconds_left
 from dlemu.results.wording import count
 from dlemu.runner.events import DatasetMade, DatasetVerified, OnEvent, Warned
@@ -107,7 +107,7 @@ def _check_shared(workload: Workload, first_manifest: manifest.Manifest | None) 
         is_copy = own is not None and own.complete and not manifest.differing_keys(own.spec, spec)
         return is_copy or own == first_manifest
 
-    if not comes_into_sight(is_shared):
+    if not becomes_visible(is_shared):
         raise UserError(
             f"dataset.data_folder is {public_text(spec.data_folder)}, which this host does not share with rank 0: "
             "wanted a folder on storage that all hosts mount"

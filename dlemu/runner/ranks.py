@@ -156,7 +156,7 @@ class Ranks:
                 yield
             except BaseException as error:
                 if self.host is not None:
-                    self.host.leave(_failure_of(self.host, error))
+                    self.host.report_failure(_failure_of(self.host, error))
                 if not self.leads:
                     clean_up()
                     raise
@@ -213,7 +213,7 @@ def lead(host: Host, on_event: OnEvent, body: Callable[[], T]) -> T:
         raise SystemExit(refused.exit_status) from None
     except BaseException as error:
         failure = _failure_of(host, error)
-        host.leave(failure)
+        host.report_failure(failure)
         if report := _report(host, error, failure):
             on_event(Warned(f"{socket.gethostname()}: {report}" if host.node else report))
         host.end(failure.status)
@@ -228,8 +228,8 @@ def _failure_of(host: Host, error: BaseException) -> Failure:
 
 def _report(host: Host, error: BaseException, failure: Failure) -> str:
     """Return the text to report: only what was saved, if another host reports the cause in the same output."""
-    another_host_failed = host.launched.lost is not None or (failure.echo and host.node > 0)
-    if host.launched.ends_all and another_host_failed:
+    another_host_failed = host.launcher.remote_failure is not None or (failure.echo and host.node > 0)
+    if host.launcher.ends_all and another_host_failed:
         kept = getattr(error, "kept", None)
         return kept.sentence if kept else ""
     if hasattr(error, "failure") or not failure.traceback:

@@ -47,7 +47,7 @@ PACKAGES = {
         ),
     ),
     "comm": Package(
-        ("dlemu/ranks/comm.py", "dlemu/ranks/launch.py", "dlemu/ranks/failure.py", "dlemu/ranks/launched.py"),
+        ("dlemu/ranks/comm.py", "dlemu/ranks/launch.py", "dlemu/ranks/failure.py", "dlemu/ranks/launcher.py"),
         ("tests/ranks/test_local.py", "tests/ranks/test_supervise.py", "tests/ranks/test_base.py"),
         without=("_Supervisor", "_send", "_reap", "children_of_this_process", "end_adopted"),
     ),

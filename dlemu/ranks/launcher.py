@@ -1,7 +1,7 @@
-"""What a launcher's processes know of each other, and the calls by which the leaders of hosts meet.
+"""The processes that a launcher (mpirun, srun, torchrun) started, and the calls between the leaders of hosts.
 
-A leader is the process that forks the ranks of its host. The launcher's library carries what crosses hosts. Its own
-waits may spin on a core and see no signal, so each call is tested between sleeps of 50 microseconds to a millisecond.
+A leader is the process that forks the ranks of its host. The launcher's library carries messages between hosts. As its
+own waits may spin on a core and miss signals, leaders poll each request between sleeps of 50 microseconds to 1 ms.
 """
 
 from __future__ import annotations
@@ -22,75 +22,74 @@ from dlemu.ranks.failure import Failure
 from dlemu.ranks.messages import decode, encode
 
 Launcher = Literal["none", "mpi", "store"]
-"""What started this process: no launcher of ranks; mpirun or srun; torchrun, or whatever sets torchrun's variables."""
+"""The program that started this process: no launcher; mpirun or srun; torchrun or another that sets its variables."""
 
 _SIZE_VARIABLES = ("PMI_SIZE", "OMPI_COMM_WORLD_SIZE", "MV2_COMM_WORLD_SIZE", "PALS_SIZE", "SLURM_STEP_NUM_TASKS")
 _STORE_VARIABLES = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 _TORCHRUN = "TORCHELASTIC_RUN_ID"
 _FIRST_SLEEP_SECONDS, _LONGEST_SLEEP_SECONDS, _SLEEP_GROWTH = 50e-6, 1e-3, 1.2  # prompt first, then up to 1 ms late
-_PIECE_BYTES = 64 << 20  # far below 2^31, the largest count that every MPI library takes
-_PINGS = 40  # the quickest of them met no queue: half of its round trip bounds the offset's error
-_LOOK_SECONDS = 0.5  # between two looks whether another host has failed
-_LAST_LOOKS, _LAST_LOOK_SECONDS = 4, 0.3  # when contact is lost: a host that fails says so before it ends
+_PIECE_BYTES = 64 << 20  # far below 2^31, the largest count that every MPI library supports
+_PINGS = 40  # the fastest of them met no queue: half of its round trip bounds the offset's error
+_LOOK_SECONDS = 0.5  # interval of checks whether another host has failed
+_LAST_LOOKS, _LAST_LOOK_SECONDS = 4, 0.3  # checks after contact is lost: a failing host reports before it ends
 Bytes = NDArray[np.uint8]
 Numbers = NDArray[np.int64]
-Test = Callable[[], bool]
-"""Returns whether a request is done."""
+IsDone = Callable[[], bool]  # tests whether a request is done
 
 
-class Launched(ABC):
-    """One of a launcher's processes.
+class LauncherProcess(ABC):
+    """This process as one of a launcher's processes, and the collective calls of the leaders.
 
-    After `connect` it makes calls with the leaders of the other hosts, in the order of their first ranks; without
-    others (`nodes` is 1) these return at once. They raise PeerLostError after `timeout_seconds`, and when another host
-    says that it has failed.
+    Leaders make calls after `connect`; their `node` is their index in the order of their first ranks. On a single host
+    (`nodes` is 1), calls return at once. They raise PeerLostError after `timeout_seconds`, and when another host
+    reports that it has failed.
     """
 
     ends_all: bool
     """Whether the launcher ends the other hosts when one fails."""
     errors: type[Exception]
-    """What the library raises when contact is lost."""
+    """The library's exception when contact is lost."""
 
-    def __init__(self, rank: int, size: int, members: Sequence[int], door: str, timeout_seconds: float) -> None:
-        """`members` are the ranks whose processes are on this host, rising; `door` names where they meet this time."""
-        self.rank, self.size, self.members, self.door = rank, size, members, door
+    def __init__(self, rank: int, size: int, members: Sequence[int], socket_name: str, timeout_seconds: float) -> None:
+        """`members` are the ranks of this host's processes, ascending; these meet at the Unix socket `socket_name`."""
+        self.rank, self.size, self.members, self.socket_name = rank, size, members, socket_name
         self.timeout_seconds = timeout_seconds
         self.node, self.nodes = 0, 1
-        self.pause: Callable[[float], None] = time.sleep  # sleeps while this waits for other hosts; may raise
-        self.lost: Failure | None = None  # why another host has failed, once it has said so
-        self.others = "another host"  # how messages name the other hosts
-        self._look_seconds = 0.0
-        self._offset_ns = 0
-        self._unfinished: list[object] = []  # requests given up, and their buffers: the library may still write there
+        self.pause: Callable[[float], None] = time.sleep  # sleeps during waits for other hosts; may raise
+        self.remote_failure: Failure | None = None  # reported by another host
+        self.peers_name = "another host"  # of the other hosts, in messages
+        self._look_due_seconds = 0.0
+        self._offset_ns = 0  # to add to this host's clock to get node 0's
+        self._unfinished: list[object] = []  # requests given up, with their buffers: the library may still write there
 
     @abstractmethod
-    def connect(self, led: Sequence[int]) -> None:
-        """Find the other leaders, if this process leads ranks (`led`). Collective over all of the launcher's."""
+    def connect(self, led_ranks: Sequence[int]) -> None:
+        """Connect to the other leaders if this process leads any ranks. Collective over the launcher's processes."""
 
     @abstractmethod
     def finish(self) -> None:
-        """Take leave of the launcher, after the last call of all processes."""
+        """Disconnect from the launcher, after the last call of all processes."""
 
     def end(self, status: int) -> None:
-        """Have the launcher end all processes, where it has a call for that; may not return."""
+        """Make the launcher end all processes, if it has a call for that; may not return."""
         self.finish()
 
     def all_reduce_max(self, value_ns: int) -> int:
-        """Return the maximum over the hosts of a time in ns (CLOCK_MONOTONIC), by this host's clock."""
-        return int(self._highest(np.array([value_ns + self._offset_ns]))[0]) - self._offset_ns
+        """Return the maximum over the hosts of a time by CLOCK_MONOTONIC (ns), converted to this host's clock."""
+        return int(self._maximum(np.array([value_ns + self._offset_ns]))[0]) - self._offset_ns
 
     def gather(self, payload: bytes) -> list[bytes]:
         """Return every host's bytes on node 0, an empty list elsewhere."""
         sizes = np.zeros(self.nodes, np.int64)
         sizes[self.node] = len(payload)
-        sizes = self._highest(sizes)
+        sizes = self._maximum(sizes)
         padded = np.zeros(sizes.max(), np.uint8)
         padded[: len(payload)] = np.frombuffer(payload, np.uint8)
         starts = range(0, padded.size, _PIECE_BYTES)
         pieces = [self._collect(padded[start : start + _PIECE_BYTES]) for start in starts]
         if self.node != 0:
             return []
-        rows = np.concatenate([np.empty((self.nodes, 0), np.uint8), *pieces], axis=1)  # of each host, padded
+        rows = np.concatenate([np.empty((self.nodes, 0), np.uint8), *pieces], axis=1)  # one per host, padded
         return [row[:size].tobytes() for row, size in zip(rows, sizes, strict=True)]
 
     def broadcast(self, payload: bytes | bytearray) -> bytes:
@@ -110,21 +109,21 @@ class Launched(ABC):
     def clock_offsets(self) -> tuple[int, ...]:
         """Return for each host the nanoseconds to add to its CLOCK_MONOTONIC to get node 0's.
 
-        Node 0 calls the others, which answer by their clocks. Of several such pings the fastest counts, its answers
-        taken to be stamped half way through the round trip.
+        Node 0 pings the others, which answer with their times. The fastest of several pings counts; its answers are
+        assumed to date from half way through the round trip.
         """
         self.all_reduce_max(0)
         stamp = np.zeros(1, np.int64)
         offsets_ns = np.zeros(self.nodes, np.int64)
-        quickest_ns = 1 << 62
+        fastest_ns = 1 << 62
         for _ in range(_PINGS):
             sent_ns = time.monotonic_ns()
             self._spread(stamp.view(np.uint8), spin=True)
             stamp[0] = time.monotonic_ns()
             stamps = self._collect(stamp.view(np.uint8), spin=True)
             round_trip_ns = time.monotonic_ns() - sent_ns
-            if self.node == 0 and round_trip_ns < quickest_ns:
-                quickest_ns = round_trip_ns
+            if self.node == 0 and round_trip_ns < fastest_ns:
+                fastest_ns = round_trip_ns
                 offsets_ns = sent_ns + round_trip_ns // 2 - stamps.view(np.int64)[:, 0]
         offsets_ns[0] = 0
         self._spread(offsets_ns.view(np.uint8))
@@ -132,18 +131,18 @@ class Launched(ABC):
         return tuple(map(int, offsets_ns))
 
     def look(self, *, now: bool = False) -> None:
-        """Raise PeerLostError when another host says that it has failed; looks twice a second, unless `now`."""
-        if now or time.monotonic() >= self._look_seconds:
-            self._look_seconds = time.monotonic() + _LOOK_SECONDS
-            if self.lost is None and (message := self._read_failure()):
-                self.lost = decode(message)
-            if self.lost is not None:
-                error = PeerLostError(self.lost.message)
-                error.exit_status = self.lost.status
+        """Raise PeerLostError when another host has reported a failure; checks twice a second, or `now`."""
+        if now or time.monotonic() >= self._look_due_seconds:
+            self._look_due_seconds = time.monotonic() + _LOOK_SECONDS
+            if self.remote_failure is None and (message := self._read_failure()):
+                self.remote_failure = decode(message)
+            if self.remote_failure is not None:
+                error = PeerLostError(self.remote_failure.message)
+                error.exit_status = self.remote_failure.status
                 raise error
 
     def answer(self, link: Connection) -> bool:
-        """Answer what the first rank of this host asks of all leaders; return False if it has ended instead."""
+        """Make the call that this host's first rank requests, and send it the result; return False if it has ended."""
         try:
             kind, number = link.receive_head(Frame.BARRIER)
         except PeerLostError:
@@ -164,26 +163,26 @@ class Launched(ABC):
         return True
 
     @abstractmethod
-    def leave(self, failure: Failure) -> None:
-        """Send the other hosts the reason why this one has failed; returns at once."""
+    def report_failure(self, failure: Failure) -> None:
+        """Send the other hosts the failure of this one, without waiting."""
 
     @abstractmethod
     def _read_failure(self) -> bytes:
-        """Return the failure that another leader has sent, encoded; empty without one."""
+        """Return the encoded failure that another leader has sent; empty without one."""
 
     @abstractmethod
-    def _begin_maximum(self, numbers: Numbers, highest: Numbers) -> Test:
-        """Begin to fill `highest` with the maxima of the hosts' numbers."""
+    def _begin_maximum(self, numbers: Numbers, highest: Numbers) -> IsDone:
+        """Begin to fill `highest` with the element-wise maximum of the hosts' `numbers`."""
 
     @abstractmethod
-    def _begin_broadcast(self, data: Bytes) -> Test:
-        """Begin to replace the data by node 0's."""
+    def _begin_broadcast(self, data: Bytes) -> IsDone:
+        """Begin to replace `data` by node 0's."""
 
     @abstractmethod
-    def _begin_gather(self, data: Bytes, received: Bytes) -> Test:
-        """Begin to fill node 0's `received`, a row for each host, with all hosts' data of equal length."""
+    def _begin_gather(self, data: Bytes, received: Bytes) -> IsDone:
+        """Begin to fill node 0's `received`, a row per host, with the hosts' `data` of equal length."""
 
-    def _highest(self, numbers: Numbers) -> Numbers:
+    def _maximum(self, numbers: Numbers) -> Numbers:
         highest = numbers.copy()
         self._complete(lambda: self._begin_maximum(numbers, highest), numbers, highest)
         return highest
@@ -196,9 +195,9 @@ class Launched(ABC):
         self._complete(lambda: self._begin_gather(data, received), data, received, spin=spin)
         return received
 
-    def _complete(self, begin: Callable[[], Test], *buffers: Bytes | Numbers, spin: bool = False) -> None:
-        """Begin a request, and sleep (or `spin`) until it is done; its `buffers` live as long as it does."""
-        if self.nodes == 1:  # the buffers have the result
+    def _complete(self, begin: Callable[[], IsDone], *buffers: Bytes | Numbers, spin: bool = False) -> None:
+        """Begin a request, and sleep (or `spin`) until it is done. Its `buffers` are kept alive until then."""
+        if self.nodes == 1:  # the buffers contain the result already
             return
         deadline_seconds, sleep_seconds = time.monotonic() + self.timeout_seconds, _FIRST_SLEEP_SECONDS
         try:
@@ -206,7 +205,7 @@ class Launched(ABC):
             self._unfinished.append((is_done, buffers))
             while not is_done():
                 if time.monotonic() > deadline_seconds:
-                    raise PeerLostError(f"{self.others} did not arrive within {self.timeout_seconds:g} s")
+                    raise PeerLostError(f"{self.peers_name} did not arrive within {self.timeout_seconds:g} s")
                 if spin:
                     os.sched_yield()
                     continue
@@ -220,38 +219,38 @@ class Launched(ABC):
                     self.look(now=True)
                 time.sleep(_LAST_LOOK_SECONDS)
             reason = str(error).partition("\n")[0]
-            raise PeerLostError(f"{self.others} ended without a message ({reason})") from error
+            raise PeerLostError(f"{self.peers_name} ended without a message ({reason})") from error
 
 
 @dataclass(frozen=True, kw_only=True)
 class LedRanks(HostRanks):
-    """The ranks of a host that a launcher's process forks, and speaks for to other hosts."""
+    """The ranks of a host whose leader communicates with other hosts on their behalf."""
 
-    launched: Launched
-    settle: Callable[[int], object]
-    """Called in each rank first, with its number on this host."""
+    launcher: LauncherProcess
+    on_start: Callable[[int], object]
+    """Called first in each rank's process, with the rank's number on this host."""
 
 
 def launcher_size(environment: Mapping[str, str] = os.environ) -> int:
-    """Return how many processes mpirun or srun started, 1 without them; where one started the other, the most."""
+    """Return the number of processes that mpirun or srun started (the larger one if both did); 1 without them."""
     sizes = [environment.get(name, "") for name in _SIZE_VARIABLES]
     return max((int(size) for size in sizes if size.isdecimal()), default=1)
 
 
 def on_one_host(environment: Mapping[str, str] = os.environ) -> bool:
-    """Return whether the launcher says that all of its processes are on this host; False where it does not say."""
+    """Return whether all processes are on this host, by the launcher's variables; False if these don't tell."""
     size = str(launcher_size(environment))
     local_sizes = [environment.get(name) for name in ("MPI_LOCALNRANKS", "OMPI_COMM_WORLD_LOCAL_SIZE")]
     return size in local_sizes or environment.get("SLURM_STEP_NUM_NODES") == "1"
 
 
 def detect_launcher(environment: Mapping[str, str] = os.environ) -> Launcher:
-    """Return what started this process, by its environment variables; "none" if it is not one of several.
+    """Return the launcher of this process, by its environment variables; "none" if it started a single process.
 
-    torchrun's variables count before those of mpirun and srun, which its processes inherit if one of these started it.
-    RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT alone (of a script under srun, or a Kubernetes operator), without
-    TORCHELASTIC_RUN_ID, count only if no MPI launcher has several ranks. A launcher of one process (`srun --pty bash`)
-    is "none". A bare PMIx launcher sets the rank but not the size: it is "mpi", unless a size of 1 is known.
+    torchrun's variables precede those of mpirun and srun, which are inherited if one of these started torchrun. Without
+    TORCHELASTIC_RUN_ID, torchrun's other variables (set by a script under srun, or by a Kubernetes operator) count only
+    if no MPI launcher started several ranks. A bare PMIx launcher, which sets a rank but no size, is "mpi", unless
+    another variable gives a size of 1.
     """
     has_ranks = all(environment.get(name) for name in _STORE_VARIABLES)
     mpi_size = launcher_size({name: size for name, size in environment.items() if name != "SLURM_STEP_NUM_TASKS"})
