@@ -196,7 +196,7 @@ class RunRows:
 
     @property
     def waits_for_storage(self) -> bool:
-        """Whether prompts wait longer for storage than for computing; waits for accelerators, due to both, do not count."""
+        """Whether storage delays prompts more than computing does; waits for accelerators, due to both, do not count."""
         return self.backlog.storage_grows or bool(self.waits.sum() > self.computed["compute_ns"].sum() / 1e9)
 
     @cached_property
