@@ -184,17 +184,17 @@ class Comm:
 
     def gather(self, value: Any) -> list[Any] | None:
         """Return every rank's value in rank order on rank 0, None elsewhere."""
-        parts = {self.rank: b"" if self.rank == 0 else encode(value)}
+        payloads = {self.rank: b"" if self.rank == 0 else encode(value)}
         for child in self.children:
-            parts |= decode(child.receive_payload(Frame.GATHER))
+            payloads |= decode(child.receive_payload(Frame.GATHER))
         if self.parent is not None:
-            self.parent.send(Frame.GATHER, encode(parts))
+            self.parent.send(Frame.GATHER, encode(payloads))
             if self.local_rank == 0:
-                for host_parts in decode(self.parent.receive_payload(Frame.GATHER)):
-                    parts |= decode(host_parts)
+                for host_payloads in decode(self.parent.receive_payload(Frame.GATHER)):
+                    payloads |= decode(host_payloads)
         if self.rank != 0:
             return None
-        return [value, *(decode(parts[rank]) for rank in range(1, self.size))]
+        return [value, *(decode(payloads[rank]) for rank in range(1, self.size))]
 
     def broadcast(self, value: Any) -> Any:
         """Return rank 0's value on every rank."""

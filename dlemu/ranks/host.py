@@ -96,9 +96,9 @@ class Host:
             on_start=lambda local_rank: processes[local_rank].take_over(),
         )
         self.statuses: dict[int, int] = {}  # rank -> its exit status, if it differs from that of the whole run
-        others = [f"host {name} ({name_ranks(ranks)})" for name, ranks in zip(names, ranks_of_hosts, strict=True)]
-        del others[self.node]
-        launcher.peers_name = others[0] if len(others) == 1 else f"one of {', '.join(others)}"
+        other_hosts = [f"host {name} ({name_ranks(ranks)})" for name, ranks in zip(names, ranks_of_hosts, strict=True)]
+        del other_hosts[self.node]
+        launcher.peers_name = other_hosts[0] if len(other_hosts) == 1 else f"one of {', '.join(other_hosts)}"
         launcher.clock_offsets()
 
     def broadcast(self, value: Any) -> Any:

@@ -186,8 +186,8 @@ class PatienceError(DlemuError):
     """A call took too long: its file system probably hangs, and would block the next call as well."""
 
 
-def within(seconds: float, call: Callable[[], T], what: str) -> T:
-    """Call in a thread and return the result or raise the exception; PatienceError, which names `what`, if it is late.
+def within(seconds: float, call: Callable[[], T], task: str) -> T:
+    """Call in a thread and return its result or raise its exception; PatienceError, which names `task`, if it is late.
 
     A call that blocks in the kernel, such as a `stat` of a hung file system, stays in its thread. Use this from the
     main thread: it only waits, so Ctrl-C is handled. A SIGTERM in the second half of the wait most likely comes from a
@@ -205,7 +205,7 @@ def within(seconds: float, call: Callable[[], T], what: str) -> T:
     if interruption is not None or not outcome.done():
         waited = "longer than" if interruption is None else "more than half of"
         raise PatienceError(
-            f"{what} took {waited} {seconds:g} s (timeout_seconds): a hung file system does this; see `df` and `dmesg`"
+            f"{task} took {waited} {seconds:g} s (timeout_seconds): a hung file system does this; see `df` and `dmesg`"
         ) from interruption
     return outcome.result()
 

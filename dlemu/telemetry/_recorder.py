@@ -106,13 +106,13 @@ def _record(scope: Scope, parent: int, control: int, log: int) -> int:
     os.closerange(_LOG + 1, os.sysconf("SC_OPEN_MAX"))
     die_with_parent(parent, signal.SIGKILL)
     name_process("dlemu-recorder")
-    recording = Recording(scope, LogWriter(_LOG))
+    loop = RecorderLoop(scope, LogWriter(_LOG))
     os.nice(NICE)
-    recording.run(_CONTROL)
+    loop.run(_CONTROL)
     return 0
 
 
-class Recording:
+class RecorderLoop:
     """The loop of the recorder process: reads probes and writes the log until it is stopped."""
 
     def __init__(self, scope: Scope, log: LogWriter) -> None:

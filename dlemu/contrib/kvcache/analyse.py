@@ -196,7 +196,7 @@ class RunRows:
 
     @property
     def waits_for_storage(self) -> bool:
-        """Whether storage delays prompts more than computing does; waits for accelerators, due to both, do not count."""
+        """Whether storage delays prompts more than computing does; waits for accelerators, due to both, don't count."""
         return self.backlog.storage_grows or bool(self.waits.sum() > self.computed["compute_ns"].sum() / 1e9)
 
     @cached_property
@@ -291,14 +291,14 @@ def _verdict(data: RunRows, outcome: rows_job.Outcome | None, why_none: str, off
         behind = "storage" if data.waits_for_storage else "accelerators"
         why = f"the {behind} fell behind, so latencies would only reflect how long it ran"
         return f"{prefix}{rate} are NOT SUSTAINED: {why}"
-    parts = [f"{rate} sustained"]
+    clauses = [f"{rate} sustained"]
     loads = len(data.load_seconds)
     few_loads = f" of {count(loads, 'prompt')}" if loads < MIN_LOADS else ""  # Sweeps show this line without issues.
     for name, title in (("ttft", "first token p95"), ("load", f"load p95{few_loads}")):
         if name in data.latencies:
             limit = getattr(data.settings, name)
-            parts.append(f"{title} {data.latencies[name].p95:.3g} s{f' (limit: {limit:g})' if limit else ''}")
-    return prefix + "; ".join(parts)
+            clauses.append(f"{title} {data.latencies[name].p95:.3g} s{f' (limit: {limit:g})' if limit else ''}")
+    return prefix + "; ".join(clauses)
 
 
 def _issues(data: RunRows, official: Official | None) -> Iterator[str]:

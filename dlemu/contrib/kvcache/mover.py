@@ -172,7 +172,7 @@ class Mover:
 
     def submit(self, batch: Batch) -> None:
         """Queue a batch; once it is done, `wait` returns it, unless it is a removal. Only one thread may call this."""
-        shards = [(batch, block * self._tp + part) for block in batch.objects for part in range(self._tp)]
+        shards = [(batch, block * self._tp + index) for block in batch.objects for index in range(self._tp)]
         batch.shards_left = len(shards)
         if self._submitted == self._finished:
             self._last_done_ns = time.monotonic_ns()
