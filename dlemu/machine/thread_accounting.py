@@ -2,7 +2,7 @@
 
 The calling thread reads its own clock (CLOCK_THREAD_CPUTIME_ID), `schedstat` (nanoseconds of waiting on a runqueue:
 Documentation/scheduler/sched-stats.rst) and `ru_inblock` of getrusage(2): 512-byte units fetched from storage for it,
-like `read_bytes` of proc(5), in a fifth of the time. All three take a few microseconds, and no privilege.
+like `read_bytes` of proc(5), in a fifth of the time. Reading all three takes a few microseconds and no privilege.
 """
 
 from __future__ import annotations

@@ -57,7 +57,7 @@ class Connection:
     """
 
     def __init__(self, stream: socket.socket, peer: str, timeout_seconds: float, extra_seconds: float = 0.0) -> None:
-        """The neighbour is lost once a frame is overdue by both times; `extra_seconds` orders the reports of ranks."""
+        """The neighbour is lost if a frame is late by the sum of both times; `extra_seconds` orders ranks' reports."""
         self._stream, self._peer = stream, peer
         self._timeout_seconds, self._extra_seconds = timeout_seconds, extra_seconds
         self._kernel_seconds = math.nan

@@ -131,7 +131,7 @@ class LauncherProcess(ABC):
         return tuple(map(int, offsets_ns))
 
     def look(self, *, now: bool = False) -> None:
-        """Raise PeerLostError when another host has reported a failure; checks twice a second, or `now`."""
+        """Raise PeerLostError if another host has reported a failure; checks at most twice a second, unless `now`."""
         if now or time.monotonic() >= self._look_due_seconds:
             self._look_due_seconds = time.monotonic() + _LOOK_SECONDS
             if self.remote_failure is None and (message := self._read_failure()):

@@ -33,7 +33,7 @@ class JobBegan:
 
     @property
     def is_second(self) -> bool:
-        """Whether this job has reported its begin before, for making its dataset."""
+        """Whether the job has reported `JobBegan` before, when it began to make its dataset."""
         return bool(self.folder) and self.workload.workflow.generate_data
 
 
@@ -120,7 +120,7 @@ def to_all(*subscribers: OnEvent) -> OnEvent:
 
 @dataclass
 class Reporter:
-    """Reports the progress of a run: rank 0 calls it at every step or file, and it reports only when that is due."""
+    """Reports the progress of a run. Rank 0 calls it at every step or file; only calls from `due_seconds` on report."""
 
     follower: Follower
     on_event: OnEvent

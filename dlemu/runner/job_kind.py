@@ -78,7 +78,7 @@ class JobKind:
     facts_type: ClassVar[type[Any]] = RunFacts
     journal_type: ClassVar[type[Any]] = RunJournal
     row_noun: ClassVar[str] = "row"
-    """What messages call a row."""
+    """Name of a row in messages."""
     prefix: ClassVar[str] = ""
     """Prefix of run folders' names in results/WORKLOAD/."""
 
@@ -156,7 +156,7 @@ class JobKind:
         return MeasuredLog(rows, journal.noting(requests=requests_so_far(live_folder)), read_logs(live_folder))
 
     def run_from_log(self, folder: str, facts: Any, log: MeasuredLog[Any], failure: str | None) -> Any:
-        """Return the run of these facts (from before its first row) and this log; incomplete if there was a failure."""
+        """Return the run of a log and of facts from before its first row; `failure` is why it is incomplete, if it is."""
         heads = tuple(host.head for host in log.telemetry)
         facts = replace(facts, journal=log.journal, recorders=heads, failure=failure)
         return self.run_of(folder, facts, log.rows, log.telemetry)
@@ -268,5 +268,5 @@ class JobKind:
         return lambda workload: None
 
     def own_place(self, workload: Workload, run_folder: str) -> AbstractContextManager[Sequence[str]]:
-        """Return a context manager: it yields overrides that give a sweep's run its own files, and removes these."""
+        """Return a context that yields overrides by which a run of a sweep gets its own files, and removes these."""
         return nullcontext(())

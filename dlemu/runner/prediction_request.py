@@ -18,7 +18,7 @@ from dlemu.runner.events import OnEvent, ignore
 
 @dataclass(frozen=True, kw_only=True)
 class PredictionRequest:
-    """Options of a prediction; raises UserError if more than one of the first three, which name a storage, is given."""
+    """Options of a prediction. The first three each describe a storage; raises UserError if more than one is given."""
 
     from_folder: str | None = None
     """Folder of a run or an earlier prediction: supplies the storage, and all settings that are not given otherwise."""

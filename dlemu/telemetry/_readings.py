@@ -83,7 +83,7 @@ class HostTelemetry(RecorderHead):
 
 
 Telemetry = tuple[HostTelemetry, ...]
-"""A run's telemetry, one entry per host in node order; empty if telemetry was off."""
+"""A run's telemetry, one entry per host in node order; empty if none was recorded."""
 
 
 def to_table(telemetry: Telemetry) -> pa.Table:
