@@ -179,7 +179,7 @@ class Comm:
         if len(self.hosts) == 1:
             return (0,)
         self.all_reduce_max(0)  # the other ranks then sleep while the leaders compare clocks
-        offsets: tuple[int, ...] = decode(self._spread(Frame.CLOCKS, b""))
+        offsets: tuple[int, ...] = decode(self._pass_down(Frame.CLOCKS, b""))
         return offsets
 
     def gather(self, value: Any) -> list[Any] | None:
@@ -198,7 +198,7 @@ class Comm:
 
     def broadcast(self, value: Any) -> Any:
         """Return rank 0's value on every rank."""
-        payload = self._spread(Frame.BROADCAST, encode(value) if self.rank == 0 and self.size > 1 else b"")
+        payload = self._pass_down(Frame.BROADCAST, encode(value) if self.rank == 0 and self.size > 1 else b"")
         return value if self.rank == 0 else decode(payload)
 
     def close(self) -> None:
@@ -206,7 +206,7 @@ class Comm:
         for connection in filter(None, [self.parent, *self.children]):
             connection.close()
 
-    def _spread(self, frame: Frame, payload: bytes | bytearray) -> bytes | bytearray:
+    def _pass_down(self, frame: Frame, payload: bytes | bytearray) -> bytes | bytearray:
         """Pass the payload of the host's first rank, or its leader's answer to it, down the tree; return it."""
         if self.parent is not None:
             if self.local_rank == 0:

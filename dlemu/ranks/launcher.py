@@ -86,7 +86,7 @@ class LauncherProcess(ABC):
         padded = np.zeros(sizes.max(), np.uint8)
         padded[: len(payload)] = np.frombuffer(payload, np.uint8)
         starts = range(0, padded.size, _PIECE_BYTES)
-        pieces = [self._collect(padded[start : start + _PIECE_BYTES]) for start in starts]
+        pieces = [self._gather_arrays(padded[start : start + _PIECE_BYTES]) for start in starts]
         if self.node != 0:
             return []
         rows = np.concatenate([np.empty((self.nodes, 0), np.uint8), *pieces], axis=1)  # one per host, padded
@@ -95,10 +95,10 @@ class LauncherProcess(ABC):
     def broadcast(self, payload: bytes | bytearray) -> bytes:
         """Return node 0's bytes on every host."""
         size = np.array([len(payload)], np.int64)
-        self._spread(size.view(np.uint8))
+        self._broadcast_array(size.view(np.uint8))
         data = np.frombuffer(payload, np.uint8).copy() if self.node == 0 else np.empty(size[0], np.uint8)
         for start in range(0, data.size, _PIECE_BYTES):
-            self._spread(data[start : start + _PIECE_BYTES])
+            self._broadcast_array(data[start : start + _PIECE_BYTES])
         return data.tobytes()
 
     def all_values(self, value: Any) -> list[Any]:
@@ -118,15 +118,15 @@ class LauncherProcess(ABC):
         fastest_ns = 1 << 62
         for _ in range(_PINGS):
             sent_ns = time.monotonic_ns()
-            self._spread(stamp.view(np.uint8), spin=True)
+            self._broadcast_array(stamp.view(np.uint8), spin=True)
             stamp[0] = time.monotonic_ns()
-            stamps = self._collect(stamp.view(np.uint8), spin=True)
+            stamps = self._gather_arrays(stamp.view(np.uint8), spin=True)
             round_trip_ns = time.monotonic_ns() - sent_ns
             if self.node == 0 and round_trip_ns < fastest_ns:
                 fastest_ns = round_trip_ns
                 offsets_ns = sent_ns + round_trip_ns // 2 - stamps.view(np.int64)[:, 0]
         offsets_ns[0] = 0
-        self._spread(offsets_ns.view(np.uint8))
+        self._broadcast_array(offsets_ns.view(np.uint8))
         self._offset_ns = int(offsets_ns[self.node])
         return tuple(map(int, offsets_ns))
 
@@ -187,10 +187,10 @@ class LauncherProcess(ABC):
         self._complete(lambda: self._begin_maximum(numbers, highest), numbers, highest)
         return highest
 
-    def _spread(self, data: Bytes, *, spin: bool = False) -> None:
+    def _broadcast_array(self, data: Bytes, *, spin: bool = False) -> None:
         self._complete(lambda: self._begin_broadcast(data), data, spin=spin)
 
-    def _collect(self, data: Bytes, *, spin: bool = False) -> Bytes:
+    def _gather_arrays(self, data: Bytes, *, spin: bool = False) -> Bytes:
         received = np.tile(data, (self.nodes if self.node == 0 else 0, 1))
         self._complete(lambda: self._begin_gather(data, received), data, received, spin=spin)
         return received

@@ -43,7 +43,7 @@ def follow_run(folder: str) -> Iterator[RunState]:
             f"{folder} holds no run: name the folder of an active run, such as output.folder or results/WORKLOAD/TIME"
         )
     follower: Follower | None = None
-    last_state: object = None
+    last_activity: object = None
     changed_at_seconds = time.monotonic() - (time.time() - _newest(live))
     while True:
         progress = None
@@ -51,11 +51,11 @@ def follow_run(folder: str) -> Iterator[RunState]:
             follower = follower or _follower(folder, live)
             progress = follower() if follower else None
         is_running = goes_on(folder)
-        # Writing by mmap may not update st_mtime, so progress counts as a change, too.
-        state = progress and (progress.at, progress.done), _newest(live)
-        if last_state not in (None, state):
+        # Rows count, too, as writing by mmap may leave st_mtime.
+        activity = progress and (progress.at, progress.done), _newest(live)
+        if last_activity not in (None, activity):
             changed_at_seconds = time.monotonic()
-        last_state, quiet_seconds = state, time.monotonic() - changed_at_seconds
+        last_activity, quiet_seconds = activity, time.monotonic() - changed_at_seconds
         if os.path.lexists(summary):
             yield _ended(folder)
         elif is_running or (os.path.isdir(live) and quiet_seconds < QUIET_SECONDS):

@@ -95,10 +95,10 @@ def _run(ranks: Ranks, request: JobRequest, on_event: OnEvent, chosen: JobKind |
             allow_making(changed, size_bytes, ranks.count)
             return changed
 
-        workload = ranks.agree(with_missing_data)
+        workload = ranks.compute_once(with_missing_data)
     if not kind.before(workload, ranks, on_event, wants_verdict=request.wants_verdict):
         return None
-    job, folder = ranks.agree(lambda: prepare(kind, workload, ranks.count, wants_verdict=request.wants_verdict))
+    job, folder = ranks.compute_once(lambda: prepare(kind, workload, ranks.count, wants_verdict=request.wants_verdict))
     save_partial = partial(save_failed, kind, job, folder, on_event)
     with ranks.guard(job.folder, save_partial, partial(kind.clean_up_elsewhere, job)):
         kind.in_time(workload, lambda: kind.check_host(job, ranks.local_count))

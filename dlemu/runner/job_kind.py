@@ -156,7 +156,7 @@ class JobKind:
         return MeasuredLog(rows, journal.noting(requests=requests_so_far(live_folder)), read_logs(live_folder))
 
     def run_from_log(self, folder: str, facts: Any, log: MeasuredLog[Any], failure: str | None) -> Any:
-        """Return the run of a log and of facts from before its first row; `failure` is why it is incomplete, if it is."""
+        """Return the run of a log and of facts from before its first row; `failure` tells why it is incomplete."""
         heads = tuple(host.head for host in log.telemetry)
         facts = replace(facts, journal=log.journal, recorders=heads, failure=failure)
         return self.run_of(folder, facts, log.rows, log.telemetry)

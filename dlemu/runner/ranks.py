@@ -81,7 +81,7 @@ class Ranks:
 
     def configure(self, load: Callable[[], Workload]) -> Workload:
         """Load the workload on rank 0's host and return it in all leaders, which then need no Hydra or user's files."""
-        workload = self.agree(lambda: self._checked(load()))
+        workload = self.compute_once(lambda: self._checked(load()))
         if self.host is None:
             self.count = workload.ranks
         else:
@@ -107,7 +107,7 @@ class Ranks:
             )
         return workload
 
-    def agree(self, compute: Callable[[], T]) -> T:
+    def compute_once(self, compute: Callable[[], T]) -> T:
         """Call `compute` on rank 0's host and return its result in all leaders; its UserError becomes RefusedError."""
         if self.host is None:
             return compute()
@@ -150,7 +150,7 @@ class Ranks:
     def guard(
         self, folder: str, save_failed: SaveFailed, clean_up: Callable[[], None] = lambda: None
     ) -> Iterator[None]:
-        """Context of a run with this folder: if it fails, save its measurements, or clean up on hosts other than 0."""
+        """Save what the run with this folder measured if it fails; on hosts other than rank 0's, clean up."""
         with going_on(folder) if self.leads else contextlib.nullcontext():
             try:
                 yield

@@ -98,7 +98,7 @@ class Training(JobKind):
         trains = workload.workflow.train
         if trains:
             check = partial(preflight.check_before_making, workload, ranks.count, wants_verdict=wants_verdict)
-            ranks.agree(partial(self.in_time, workload, check))
+            ranks.compute_once(partial(self.in_time, workload, check))
         from dlemu.runner.datasets import make_dataset  # most runs make none
 
         if ranks.leads:
