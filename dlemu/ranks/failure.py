@@ -21,8 +21,7 @@ class Role:
     """The words by which messages name a kind of process, such as ranks or a job's workers."""
 
     name: str  # noun before the process's number, such as 'rank'
-    remedy: str
-    """Advice when memory ran out: 'use fewer ...'."""
+    remedy: str  # advice when memory ran out: 'use fewer ...'
 
 
 LATE = "Late"  # `Failure.kind` of a process that still runs after its time limit
@@ -38,17 +37,13 @@ _NO_RANK = -1  # key in `Ending.failures` of a signal to the process that starte
 class Failure:
     """Why a rank or a worker failed."""
 
-    rank: int
-    """The process's number among those of its role."""
+    rank: int  # the process's number among those of its role
     kind: str
     """The exception's class name (`Interrupted`, ...); without one, `Exit`, `Signal`, `Stopped`, `Late` or `Stuck`."""
     message: str
-    status: int
-    """The exit status of a run that failed for this reason."""
-    at_ns: int
-    """CLOCK_MONOTONIC when the failure was noticed."""
-    echo: bool = False
-    """Whether this failure only reports that another rank was lost."""
+    status: int  # exit status of a run that failed for this reason
+    at_ns: int  # CLOCK_MONOTONIC when the failure was noticed
+    echo: bool = False  # whether this failure only reports that another rank was lost
     traceback: str = ""
 
 

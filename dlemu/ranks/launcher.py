@@ -45,10 +45,8 @@ class LauncherProcess(ABC):
     reports that it has failed.
     """
 
-    ends_all: bool
-    """Whether the launcher ends the other hosts when one fails."""
-    errors: type[Exception]
-    """The library's exception when contact is lost."""
+    ends_all: bool  # whether the launcher ends the other hosts when one fails
+    errors: type[Exception]  # the library's exception when contact is lost
 
     def __init__(self, rank: int, size: int, members: Sequence[int], socket_name: str, timeout_seconds: float) -> None:
         """`members` are the ranks of this host's processes, ascending; these meet at the Unix socket `socket_name`."""
@@ -227,8 +225,7 @@ class LedRanks(HostRanks):
     """The ranks of a host whose leader communicates with other hosts on their behalf."""
 
     launcher: LauncherProcess
-    on_start: Callable[[int], object]
-    """Called first in each rank's process, with the rank's number on this host."""
+    on_start: Callable[[int], object]  # called first in each rank's process, with the rank's number on this host
 
 
 def launcher_size(environment: Mapping[str, str] = os.environ) -> int:

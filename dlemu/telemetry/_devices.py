@@ -32,8 +32,7 @@ class Mount:
     point: str
     file_system: str
     source: str
-    device_number: str
-    """`major:minor`."""
+    device_number: str  # major:minor
 
 
 def mounts(proc: str = "/proc") -> list[Mount]:

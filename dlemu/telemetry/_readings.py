@@ -130,10 +130,8 @@ class LogLine(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A line of the log after the head: new series, the readings of one probe at one moment, or a note."""
 
     series: tuple[Series, ...] = ()  # new series; series are numbered consecutively through all lines
-    t: Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)] = 0
-    """Time of the readings, CLOCK_MONOTONIC in ns."""
-    i: tuple[Annotated[int, msgspec.Meta(ge=0)], ...] = ()
-    """Series number of each reading."""
+    t: Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)] = 0  # time of the readings, CLOCK_MONOTONIC in ns
+    i: tuple[Annotated[int, msgspec.Meta(ge=0)], ...] = ()  # series number of each reading
     v: tuple[float, ...] = ()  # value of each reading
     note: str | None = None  # for the reader of the result
     cpu_seconds: float = 0.0  # CPU time of the recorder itself so far
