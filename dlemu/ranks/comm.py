@@ -157,7 +157,7 @@ class Comm:
         ranks = ranks or HostRanks()
         self.rank, self.size = ranks.members[local_rank], ranks.size
         self.local_rank, self.local_size = local_rank, len(ranks.members)
-        self.node, self.hosts = ranks.node, ranks.hosts  # index of this rank's host, and the host names; rank 0 is on 0
+        self.node, self.hosts = ranks.node, ranks.hosts  # index of this rank's host (rank 0's is 0), names of all hosts
         self.parent: Connection | None = None  # of a host's first rank: the host's leader, if there are several hosts
         self.children: list[Connection] = []
 

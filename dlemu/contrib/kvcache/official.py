@@ -187,11 +187,9 @@ class TurnsReplay:
         self._settings, self._option = plan.settings, OPTIONS[plan.settings.option]
         self._idle = list(range(self._settings.threads))  # workers
         self._in_service: dict[int, tuple[Row, Iterator[Step]]] = {}  # worker -> its request, and the remaining steps
-        self._queue: list[tuple[int, int, Row]] = []
-        """Heap of (-priority, number, request): the most urgent class first, each class in order of arrival."""
+        self._queue: list[tuple[int, int, Row]] = []  # heap of (-priority, number, request): urgent classes first
         self._conversations: OrderedDict[int, list[int]] = OrderedDict()  # conversation -> numbers of its turns
-        self._locks: dict[int, deque[tuple[int, Operation]]] = {}
-        """File in use -> workers waiting for it, each with its operation: a file is used by one worker at a time."""
+        self._locks: dict[int, deque[tuple[int, Operation]]] = {}  # file in use by one worker -> the workers in line
         self._writing = 0  # number of requests that may write now, at most `option.allocations`
         self._waiting_to_write = deque[int]()  # workers
         self._ready = deque[int]()  # workers whose next step can start
