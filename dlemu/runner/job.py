@@ -89,13 +89,13 @@ def _run(ranks: Ranks, request: JobRequest, on_event: OnEvent, chosen: JobKind |
     kind: JobKind = chosen or kind_to_run(workload).load_job().job
     if (allow_making := request.allow_making) is not None:
 
-        def with_missing_data() -> Workload:
-            given = request.size_is_given
-            changed, size_bytes = kind.in_time(workload, lambda: kind.making(workload, ranks.count, given=given))
+        def permitted_making() -> Workload:
+            plan_making = partial(kind.with_making, workload, ranks.count, size_is_given=request.size_is_given)
+            changed, size_bytes = kind.in_time(workload, plan_making)
             allow_making(changed, size_bytes, ranks.count)
             return changed
 
-        workload = ranks.compute_once(with_missing_data)
+        workload = ranks.compute_once(permitted_making)
     if not kind.before(workload, ranks, on_event, wants_verdict=request.wants_verdict):
         return None
     job, folder = ranks.compute_once(lambda: prepare(kind, workload, ranks.count, wants_verdict=request.wants_verdict))

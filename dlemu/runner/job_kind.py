@@ -187,10 +187,10 @@ class JobKind:
         """Return the workload with the kind's own defaults filled in. Raises UserError for impossible settings."""
         return workload
 
-    def making(self, workload: Workload, ranks: int, *, given: bool) -> tuple[Workload, int]:
+    def with_making(self, workload: Workload, ranks: int, *, size_is_given: bool) -> tuple[Workload, int]:
         """Return the workload changed to make missing data first, and the nominal maximum of bytes to make.
 
-        `given`: whether the user has set the size of the dataset, which is then kept.
+        `size_is_given`: whether the user has set the size of the dataset, which is then kept.
         """
         raise UserError(f"a {self.name} job reads no data that could be made first: leave out --make")
 
