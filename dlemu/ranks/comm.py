@@ -226,18 +226,18 @@ def connected(ranks: HostRanks, timeout_seconds: float) -> tuple[list[Comm], Con
     levels = len(comms).bit_length()
     for local_rank in range(1 if len(ranks.hosts) == 1 else 0, len(comms)):
         depth, parent = (local_rank + 1).bit_length() - 1, (local_rank - 1) // 2
-        upper, lower = socket.socketpair()
+        upper, lower = socket.socketpair()  # the parent's end, the rank's end
         # A parent's answer may have to wait for the whole tree twice, and for other nodes. Ranks further down wait
         # longer, so that the children of a missing rank are the first to report it.
         extra_seconds = (2 * levels + _OTHER_NODES_LEVELS + depth) * _LEVEL_SECONDS
         name = f"rank {ranks.members[parent]}" if local_rank else "this host's leader"
         comms[local_rank].parent = Connection(lower, name, timeout_seconds, extra_seconds)
         extra_seconds = (levels - depth) * _LEVEL_SECONDS
-        below = Connection(upper, f"rank {ranks.members[local_rank]}", timeout_seconds, extra_seconds)
+        link = Connection(upper, f"rank {ranks.members[local_rank]}", timeout_seconds, extra_seconds)
         if local_rank:
-            comms[parent].children.append(below)
+            comms[parent].children.append(link)
         else:
-            leader_link = below
+            leader_link = link
     return comms, leader_link
 
 

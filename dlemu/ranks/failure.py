@@ -207,16 +207,16 @@ class Ending:
         """Return why a process failed, None if it succeeded; an echo if the process only obeyed our SIGTERM."""
         rank, name = self.running[process], self._name(process)
         report = self.failures.get(rank)
-        is_requested = report.echo or report.kind == INTERRUPTED if report else code in (0, -signal.SIGTERM)
-        killed = (process, signal.SIGKILL) in self._signalled
+        is_requested = (report.echo or report.kind == INTERRUPTED) if report else code in (0, -signal.SIGTERM)
+        was_killed = (process, signal.SIGKILL) in self._signalled
         if (interruption := self.failures.get(_NO_RANK)) is not None:
             caught_signal = self.done and code >= 0  # another program has its own exit status after a signal
-            if is_requested or caught_signal or killed:
+            if is_requested or caught_signal or was_killed:
                 return replace(interruption, rank=rank)
         obeyed = is_requested and (process, signal.SIGTERM) in self._signalled
         if report is not None:
             return replace(report, echo=report.echo or obeyed)
-        if killed:
+        if was_killed:
             message = f"{name} (process {process}) did not stop within {self.grace_seconds:g} s and was killed"
             return self._failure(process, "Stuck", message, now_ns, _KILLED)
         if code < 0:

@@ -132,7 +132,7 @@ class _Supervisor:
     link: Connection | None = None  # to the first rank, whose calls to other hosts the leader answers
 
     def __post_init__(self) -> None:
-        self.leader = self.ranks.launcher if isinstance(self.ranks, LedRanks) else None
+        self.launcher = self.ranks.launcher if isinstance(self.ranks, LedRanks) else None
 
     def start(self, stack: contextlib.ExitStack) -> None:
         """Fork all ranks, with signals blocked until each has its handlers. `stack` cleans up. Raises SpaceError."""
@@ -143,10 +143,10 @@ class _Supervisor:
         try:
             process_control.flush_output(0.0)  # else the forked processes would print the buffered output again
             comms, self.link = connected(self.ranks, self.ending.timeout_seconds)
-            if self.link is not None and self.leader is not None:
+            if self.link is not None and self.launcher is not None:
                 stack.callback(self.link.close)
-                stack.callback(setattr, self.leader, "pause", self.leader.pause)
-                self.leader.pause = self.pause
+                stack.callback(setattr, self.launcher, "pause", self.launcher.pause)
+                self.launcher.pause = self.pause
             for local_rank, rank in enumerate(self.ranks.members):
                 process = process_control.fork_process(partial(self._run, comms, local_rank, rank))
                 self.ending.running[process] = rank
@@ -194,12 +194,12 @@ class _Supervisor:
         due_ns = min(self.ending.due_ns, until_ns)
         ready = dict(poll.poll(max(math.ceil((due_ns - time.monotonic_ns()) / 1e6), 0)))
         self._handle_events()
-        if self.link is None or self.leader is None:
+        if self.link is None or self.launcher is None:
             return
         try:
-            if self.link.fileno() in ready and not self.leader.answer(self.link):
+            if self.link.fileno() in ready and not self.launcher.answer(self.link):
                 self.link = None
-            self.leader.look()
+            self.launcher.look()
         except PeerLostError as error:
             self.ending.reported(describe(self.ranks.members[0], error), time.monotonic_ns())
             self.link = None
