@@ -94,7 +94,7 @@ class MpiProcess(LauncherProcess):
     def _wait_for_all(self, timeout_seconds: float) -> None:
         request = self._world.Ibarrier()
         deadline_seconds = time.monotonic() + timeout_seconds
-        while not request.IsDone():
+        while not request.Test():
             if time.monotonic() > deadline_seconds:
                 raise PeerLostError(f"not all ranks started MPI within {timeout_seconds:g} s")
             time.sleep(0.001)
@@ -108,13 +108,13 @@ class MpiProcess(LauncherProcess):
         return text.tobytes()
 
     def _begin_maximum(self, numbers: Numbers, highest: Numbers) -> IsDone:
-        return self._comm.Iallreduce(numbers, highest, op=self._mpi.MAX).IsDone  # type: ignore[no-any-return]
+        return self._comm.Iallreduce(numbers, highest, op=self._mpi.MAX).Test  # type: ignore[no-any-return]
 
     def _begin_broadcast(self, data: Bytes) -> IsDone:
-        return self._comm.Ibcast(data, root=0).IsDone  # type: ignore[no-any-return]
+        return self._comm.Ibcast(data, root=0).Test  # type: ignore[no-any-return]
 
     def _begin_gather(self, data: Bytes, received: Bytes) -> IsDone:
-        return self._comm.Igather(data, received, root=0).IsDone  # type: ignore[no-any-return]
+        return self._comm.Igather(data, received, root=0).Test  # type: ignore[no-any-return]
 
 
 def load_mpi() -> Any:
