@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 import psutil
 
-_NO_LIMIT = 2**62  # larger values mean "no limit": v1 shows 2^63 rounded down to a multiple of the page size
+_NO_LIMIT = 2**62  # from here on "no limit": v1 shows 2^63 rounded down to a multiple of the page size
 LEAST_SHARED_BYTES = 1 << 20  # MPI libraries need more, and SIGBUS kills them when it runs out
 
 

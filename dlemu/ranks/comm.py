@@ -32,7 +32,7 @@ class PeerLostError(DlemuError):
 
 
 class Frame(enum.IntEnum):
-    """The kinds of frames, named after the calls. A frame has one number: a value, or the length of the bytes after it.
+    """The kinds of frames, named as in messages. A frame has one number: a value, or the length of the bytes after it.
 
     CLOCKS requests the offsets between the hosts' clocks. The kinds from TIMEOUT (in ms) on are sent between the leader
     and the launcher's other processes on its host; LED and ALONE are answers to START.
@@ -50,7 +50,7 @@ class Frame(enum.IntEnum):
 
 
 class Connection:
-    """A stream of frames to a neighbour in the tree; calls raise PeerLostError when the neighbour is lost or late.
+    """A stream of frames to another process; calls raise PeerLostError when that process is lost or late.
 
     The kernel enforces the timeout (SO_RCVTIMEO), so a wait is one system call. A signal handler can interrupt it by
     raising an exception.

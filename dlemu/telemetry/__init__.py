@@ -1,6 +1,6 @@
 """Telemetry: CPU, memory, devices, network and power of each host, sampled during a run with the clock of the step log.
 
-`probe_base` is the interface of probes, each of which reads one kind of counters. One recorder process per node reads
+Each module without an underscore but `probe_base`, their interface, is a probe. One recorder process per node reads
 all probes; ranks notify it when an epoch begins or ends. This package may import dlemu.ranks and datagen.
 """
 

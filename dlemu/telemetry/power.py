@@ -1,7 +1,7 @@
 """Power in watts of all meters: processor packages (RAPL), and other sensors such as those of drives (hwmon).
 
 RAPL counts microjoules (https://docs.kernel.org/power/powercap/powercap.html) and only root may read it; an interval in
-which it wraps has no reading. hwmon's sensors are in microwatts (https://docs.kernel.org/hwmon/sysfs-interface.html).
+which it wraps has no reading. hwmon's `power*` is in microwatts (https://docs.kernel.org/hwmon/sysfs-interface.html).
 """
 
 from __future__ import annotations

@@ -203,7 +203,7 @@ class Mover:
                     return None
 
     def close(self, seconds: float = 10.0) -> None:
-        """Drop queued shards and end each thread after its current one; wait at most `seconds`, as storage may hang."""
+        """Drop queued shards and end each thread after its current one; wait `seconds` for each: storage may hang."""
         self._closed = True
         for _ in self._threads:
             self._permits.put(None)

@@ -62,7 +62,7 @@ OPTIONS = {
     2: Option(users=100, memory_gib=4, allocations=16, shape=_8B),
     3: Option(users=70, memory_gib=0, allocations=4, shape=_70B),
 }
-_NOT_APPLICABLE = (  # settings of dlemu's own load, which have no effect with an option
+_NOT_APPLICABLE = (  # settings of dlemu's own load, refused with an option, which replaces them
     *("trace", "loop", "speed", "ttft", "load", "tp", "memory_gb", "block_tokens", "trace_block_tokens"),
     *("think_seconds", "turns", "prompt_tokens", "turn_tokens", "output_tokens", "system_prompts", "system_tokens"),
 )
