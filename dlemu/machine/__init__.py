@@ -1,1 +1,1 @@
-"""What is known of the host: its hardware and limits, its clock, and what the kernel counts."""
+"""The host: its hardware, software and limits, its clock, and the kernel's accounting of threads."""

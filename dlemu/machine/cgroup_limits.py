@@ -1,9 +1,9 @@
-"""How much CPU time and memory a container or a batch job may use: limits of its control groups, space in /dev/shm.
+"""The CPU time and memory that a container or batch job may use: limits of its control groups, space in /dev/shm.
 
 cgroup v2: `cpu.max`, `memory.max` (Documentation/admin-guide/cgroup-v2.rst). v1: `cpu.cfs_quota_us` over
 `cpu.cfs_period_us` (Documentation/scheduler/sched-bwc.rst), `memory.limit_in_bytes`
-(Documentation/admin-guide/cgroup-v1/memory.rst). A group is also bound by the limits of the groups above it. CPU
-affinity and /proc/meminfo show none of these limits.
+(Documentation/admin-guide/cgroup-v1/memory.rst). The limits of a group also bind all groups below it. CPU affinity and
+/proc/meminfo show none of these limits.
 """
 
 from __future__ import annotations
@@ -16,23 +16,23 @@ from dataclasses import dataclass
 import psutil
 
 _NO_LIMIT = 2**62  # from here on "no limit": v1 shows 2^63 rounded down to a multiple of the page size
-LEAST_SHARED_BYTES = 1 << 20  # MPI libraries take more, and are killed by SIGBUS when it runs out
+LEAST_SHARED_BYTES = 1 << 20  # MPI libraries need more, and SIGBUS kills them when it runs out
 
 
 @dataclass(frozen=True)
 class HostMemory:
-    """The memory that this process and the others of its control group can use."""
+    """The memory that this process can use, together with the others of its control group."""
 
     total_bytes: int
-    """The host's memory, or the control group's limit when that is less."""
+    """The host's memory, or the control group's limit if that is less."""
     available_bytes: int
     """Memory that can still be allocated without swapping, on the host and within the limit."""
     limit_bytes: int | None
-    """The control group's limit; None without one, or where it is not below the host's memory."""
+    """The control group's limit; None if there is none below the host's memory."""
 
 
 def cpu_limit(proc: str = "/proc") -> float | None:
-    """Return how many cores' worth of CPU time this process's control group may use, or None without a limit."""
+    """Return the limit of this process's CPU time, as a number of cores; None without a limit."""
     return min(filter(None, map(_cores, _groups(proc, "cpu"))), default=None)
 
 
@@ -48,23 +48,23 @@ def _cores(folder: str) -> float | None:
 
 
 def memory_limit_bytes(proc: str = "/proc") -> int | None:
-    """Return how many bytes of memory this process's control group may use, or None without a limit."""
+    """Return the limit of the memory of this process's control group; None without a limit."""
     return min((limit for limit, _ in _memory(proc)), default=None)
 
 
 def host_memory(proc: str = "/proc") -> HostMemory:
-    """Return the memory that this process can use, within its groups' limits; inactive page cache is available."""
+    """Return the memory that this process can use within its groups' limits; inactive page cache is available, too."""
     memory = psutil.virtual_memory()
     limits = list(_memory(proc))
     limit = min((limit for limit, _ in limits), default=memory.total)
     if limit >= memory.total:
         return HostMemory(memory.total, memory.available, None)
-    room = min(room for _, room in limits)
-    return HostMemory(limit, max(0, min(memory.available, room)), limit)
+    available = min(available for _, available in limits)
+    return HostMemory(limit, max(0, min(memory.available, available)), limit)
 
 
 def out_of_memory_hint(proc: str = "/proc") -> str:
-    """Return advice on a process that SIGKILL ended, by the kernel's count of out-of-memory kills in its groups."""
+    """Return the advice for a process that SIGKILL ended, from its groups' counts of out-of-memory kills."""
     names = ("memory.events", "memory.oom_control")  # of v2 and v1
     lines = [line for folder in _groups(proc, "memory") for name in names for line in _lines(f"{folder}/{name}")]
     kills = max((int(line.split()[1]) for line in lines if line.startswith("oom_kill ")), default=0)
@@ -79,7 +79,7 @@ def out_of_memory_hint(proc: str = "/proc") -> str:
 
 
 def _memory(proc: str) -> Iterator[tuple[int, int]]:
-    """Yield the limit on memory of each group that has one, and how many bytes of it can still be allocated."""
+    """Yield the memory limit of each group that has one, and the bytes of it that can still be allocated."""
     for folder in _groups(proc, "memory"):
         for limit_name, used_name, cache_key in (
             ("memory.max", "memory.current", "inactive_file"),
@@ -92,7 +92,7 @@ def _memory(proc: str) -> Iterator[tuple[int, int]]:
 
 
 def _number_in(path: str) -> int | None:
-    """Return the number in a control group's file; None where it says `max` or "no limit", or does not exist."""
+    """Return the limit or count in a control group's file; None if it is missing or means "no limit"."""
     word = next(iter(_lines(path)), "").strip()
     return int(word) if word.isdecimal() and int(word) < _NO_LIMIT else None
 
@@ -100,9 +100,9 @@ def _number_in(path: str) -> int | None:
 def _groups(proc: str, controller: str) -> Iterator[str]:
     """Yield the folders of this process's control group for a controller, and of all visible groups above it.
 
-    Of the group /batch/job7: /sys/fs/cgroup/batch/job7, /sys/fs/cgroup/batch, /sys/fs/cgroup.
+    Example for the group /batch/job7: /sys/fs/cgroup/batch/job7, /sys/fs/cgroup/batch, /sys/fs/cgroup.
     """
-    own: dict[str, str] = {}  # the process's group for each v1 controller, and its v2 group under the name ''
+    own: dict[str, str] = {}  # v1 controller, or '' for v2 -> the process's group
     for line in _lines(f"{proc}/self/cgroup"):
         _, controllers, path = line.split(":", 2)  # 4:cpu,cpuacct:/batch/job7, or for v2 0::/batch/job7
         own.update(dict.fromkeys(controllers.split(","), path))
@@ -110,11 +110,11 @@ def _groups(proc: str, controller: str) -> Iterator[str]:
         mount_fields, _, file_system_fields = line.partition(" - ")
         root, mount = mount_fields.split()[3:5]
         file_system, _, options = file_system_fields.split()[:3]
-        of_v2 = file_system == "cgroup2"
-        group = own.get("" if of_v2 else controller)
-        if group is None or not (of_v2 or (file_system == "cgroup" and controller in options.split(","))):
+        is_v2 = file_system == "cgroup2"
+        group = own.get("" if is_v2 else controller)
+        if group is None or not (is_v2 or (file_system == "cgroup" and controller in options.split(","))):
             continue
-        # A container may see its own group as the root of the mount.
+        # In a container, the root of the mount may be the container's own group.
         inside = os.path.relpath(group, root) if os.path.commonpath([group, root]) == root else "."
         while inside not in ("", "."):
             yield os.path.join(mount, inside)
@@ -129,8 +129,8 @@ def _lines(path: str) -> list[str]:
 
 
 def shared_memory_problem(folder: str = "/dev/shm") -> str:
-    """Return why MPI libraries and PyTorch's workers can't use /dev/shm, with what to do; empty when they can."""
-    import tempfile  # few processes look, and it takes milliseconds
+    """Return why MPI libraries and PyTorch's workers can't use /dev/shm, with advice; empty if they can."""
+    import tempfile  # takes milliseconds, and few processes need it
 
     try:
         with tempfile.TemporaryFile(dir=folder):

@@ -1,4 +1,4 @@
-"""The clock of the emulated accelerator's loop (a real one, and a fake), and CPU time that is used up on purpose."""
+"""The clock of the emulated accelerator's loop (a real and a fake one), and the deliberate use of CPU time."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ from itertools import repeat
 from typing import Protocol
 
 _PR_SET_TIMERSLACK = 29  # linux/prctl.h
-_LONGEST_NS = 20_000_000  # of one hash call: between calls the thread's clock is read and signals are handled
-_FIRST_NS = 400.0  # assumed time of one round of the hash, until it has been measured
+_LONGEST_NS = 20_000_000  # maximum of one hash call: between calls the thread's clock is read and signals are handled
+_FIRST_NS = 400.0  # assumed duration of one round of the hash, until it has been measured
 _SALT = b"dlemu burns a CPU"
 
 
 class Clock(Protocol):
-    """Nanoseconds that only go forward."""
+    """A monotonic clock, in nanoseconds."""
 
     def now_ns(self) -> int:
         """Return the time."""
 
     def sleep_until(self, deadline_ns: int) -> None:
-        """Return not before the deadline; at once when it has passed."""
+        """Sleep until the deadline or a little later; return at once if it has passed."""
 
 
 class MonotonicClock:
@@ -35,14 +35,14 @@ class MonotonicClock:
         return time.monotonic_ns()
 
     def sleep_until(self, deadline_ns: int) -> None:
-        """Sleep in the kernel. The thread wakes a little late, which does not count as the accelerator's time."""
+        """Sleep in the kernel. The thread wakes a little late; that delay does not count as the accelerator's time."""
         remaining_ns = deadline_ns - time.monotonic_ns()
         if remaining_ns > 0:
             time.sleep(remaining_ns / 1e9)
 
 
 class FakeClock:
-    """Time that passes only by sleeping, each sleep `oversleep_ns` too long."""
+    """A clock that advances only by sleeping; each sleep takes `oversleep_ns` too long."""
 
     def __init__(self, start_ns: int = 0, oversleep_ns: int = 0) -> None:
         self.time_ns, self.oversleep_ns = start_ns, oversleep_ns
@@ -56,18 +56,18 @@ class FakeClock:
 
 
 class Burner:
-    """Uses up CPU time of the calling thread, where a real job would compute; each thread needs its own object.
+    """Uses CPU time of the calling thread in place of a real job's computing; each thread needs its own object.
 
-    The thread's CPU clock counts, so a thread that gets no core takes longer. The work is an iterated hash (PBKDF2):
-    its rounds set how long a call takes, it releases the interpreter lock, and causes hardly any memory traffic.
+    Time is measured by the thread's CPU clock, so a thread that gets no core takes longer. The work is an iterated hash
+    (PBKDF2): its number of rounds sets its duration; it releases the interpreter lock and hardly accesses memory.
     """
 
     def __init__(self) -> None:
         self._round_ns = _FIRST_NS
-        self._ahead_ns = 0  # CPU time by which earlier calls overshot: the next one is as much shorter
+        self._ahead_ns = 0  # CPU time by which earlier calls overshot, and by which the next one is shorter
 
     def burn(self, seconds: float) -> int:
-        """Compute for `seconds` of CPU time; return the CPU time that was really used, in ns."""
+        """Compute for `seconds` of CPU time; return the CPU time that was actually used, in ns."""
         began_ns = now_ns = time.thread_time_ns()
         until_ns = began_ns + round(seconds * 1e9) - self._ahead_ns
         while now_ns < until_ns:
@@ -75,20 +75,20 @@ class Burner:
             hashlib.pbkdf2_hmac("sha256", _SALT, _SALT, rounds)
             before_ns, now_ns = now_ns, time.thread_time_ns()
             if now_ns > before_ns:
-                self._round_ns = max(10.0, (now_ns - before_ns) / rounds)  # two SHA-256 blocks take any core longer
+                self._round_ns = max(10.0, (now_ns - before_ns) / rounds)  # no core hashes 2 SHA-256 blocks in 10 ns
         self._ahead_ns = now_ns - until_ns
         return now_ns - began_ns
 
 
 class BurnerThreads:
-    """Uses up CPU time on several threads, in equal shares."""
+    """Uses CPU time on several threads, in equal shares."""
 
     def __init__(self, threads: int) -> None:
         self._burners = [Burner() for _ in range(threads)]
         self._pool = ThreadPoolExecutor(threads, "dlemu-burn")
 
     def burn(self, seconds: float) -> int:
-        """Compute for `seconds` of CPU time, all threads together; return the CPU time really used, in ns."""
+        """Compute for `seconds` of CPU time in total; return the CPU time that was actually used, in ns."""
         if len(self._burners) == 1:
             return self._burners[0].burn(seconds)
         shares = repeat(seconds / len(self._burners))

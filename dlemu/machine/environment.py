@@ -1,4 +1,4 @@
-"""The hardware, limits and software versions of a host, as far as they explain a result."""
+"""Facts of a host and its storage that may explain a result: hardware, limits and software versions."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def describe_host() -> HostFacts:
 
 
 def describe_storage(spec: StorageSpec, folder: str) -> StorageFacts:
-    """Return the file system of a folder (of its nearest parent that exists), or a storage's type and server."""
+    """Return the file system of a folder or its nearest existing parent, or the type and server of an object store."""
     storage = open_storage(spec.buffered)
     local = storage.local_path(folder)
     if local is not None:
@@ -80,9 +80,9 @@ def describe_storage(spec: StorageSpec, folder: str) -> StorageFacts:
 
 def describe_folder(folder: str) -> StorageFacts:
     path = os.path.realpath(folder)
-    mounts = [part for part in psutil.disk_partitions(all=True) if PurePath(path).is_relative_to(part.mountpoint)]
+    mounts = [mount for mount in psutil.disk_partitions(all=True) if PurePath(path).is_relative_to(mount.mountpoint)]
     usage = psutil.disk_usage(path)
-    mount = max(mounts, key=lambda part: len(part.mountpoint), default=None)
+    mount = max(mounts, key=lambda mount: len(mount.mountpoint), default=None)
     return StorageFacts(
         folder=printable(path),
         file_system=mount.fstype if mount else "",
@@ -100,9 +100,9 @@ def installed_version(package: str) -> str:
 
 
 def proc_facts(name: str) -> dict[str, str]:
-    """Return the `KEY: VALUE` lines of /proc/NAME, {} without such a file.
+    """Return the `KEY: VALUE` lines of /proc/NAME; empty if it does not exist.
 
-    /proc/cpuinfo repeats its keys for each processor: the last processor's values remain, without its number.
+    /proc/cpuinfo repeats its keys for each processor: those of the last one are returned, without its number.
     """
     path = os.path.join("/proc", name)
     if not os.path.exists(path):

@@ -1,9 +1,8 @@
 """The kernel's accounting of a thread: its CPU time, its time waiting for a core, and bytes fetched from storage.
 
-No privilege is needed. The clock of a thread (CLOCK_THREAD_CPUTIME_ID), `schedstat` (Documentation/scheduler/
-sched-stats.rst: time waiting on a runqueue, in ns) and getrusage(2)'s `ru_inblock` (what the task really caused to be
-fetched from the storage layer, in units of 512 bytes: the counter that proc(5) shows as `read_bytes`, read in a fifth
-of the time) are those of the calling thread; reading all three costs a few microseconds.
+The calling thread reads its own clock (CLOCK_THREAD_CPUTIME_ID), `schedstat` (nanoseconds of waiting on a runqueue:
+Documentation/scheduler/sched-stats.rst) and `ru_inblock` of getrusage(2): 512-byte units fetched from storage for it,
+like `read_bytes` of proc(5), in a fifth of the time. Reading all three takes a few microseconds and no privilege.
 """
 
 from __future__ import annotations
@@ -16,12 +15,12 @@ import time
 from collections.abc import Callable
 from typing import NamedTuple
 
-_MOST_BYTES = 512  # to read at most of schedstat, which is shorter than 200 bytes
+_READ_BYTES = 512  # maximum to read of schedstat, which is shorter than 200 bytes
 _BLOCK_BYTES = 512  # unit of `ru_inblock`, whatever the device's block size (include/linux/task_io_accounting_ops.h)
 
 
 class Account(NamedTuple):
-    """What a thread has used so far; zeros where the kernel does not account for it."""
+    """A thread's use of resources so far; 0 for what the kernel does not account for."""
 
     cpu_ns: int = 0
     cpu_wait_ns: int = 0
@@ -32,7 +31,7 @@ class ThreadAccounting(threading.local):
     """The kernel's account of whichever thread calls; several threads may share one object."""
 
     def __init__(self) -> None:
-        """Called in each thread when it first uses the object."""
+        """Called in each thread at its first use of the object (`threading.local`)."""
         self._schedule = _Schedule()
 
     def look(self) -> Account:
@@ -40,21 +39,21 @@ class ThreadAccounting(threading.local):
         return Account(*self.scheduled(), storage_bytes)
 
     def scheduled(self) -> tuple[int, int]:
-        """Return the calling thread's cpu_ns and cpu_wait_ns alone, in half the time that `look` takes."""
+        """Return the calling thread's cpu_ns and cpu_wait_ns only, in half the time of `look`."""
         try:
-            words = os.pread(self._schedule.descriptor, _MOST_BYTES, 0).split()
+            words = os.pread(self._schedule.descriptor, _READ_BYTES, 0).split()
         except OSError:
             return 0, 0
-        # schedstat's first number, the CPU time, is only updated at a timer tick (4 ms) or when the thread sleeps: most
-        # of the time of shorter batches would be missing. So the thread's clock is read instead.
+        # The thread's clock replaces schedstat's first number, the CPU time: that is only updated at a timer tick (4
+        # ms) or when the thread sleeps, so that most of the time of shorter batches would be missing.
         return time.thread_time_ns(), int(words[1])
 
 
 class _Schedule:
-    """A thread's own schedstat, open until the thread has ended."""
+    """A thread's own schedstat file, open until the thread has ended."""
 
     def __init__(self) -> None:
-        self.descriptor = -1  # where the kernel has none
+        self.descriptor = -1  # for kernels without schedstat
         with contextlib.suppress(OSError):
             self.descriptor = os.open("/proc/thread-self/schedstat", os.O_RDONLY | os.O_CLOEXEC)
 
@@ -64,24 +63,24 @@ class _Schedule:
 
 
 def process_storage_bytes() -> int:
-    """Return how many bytes all threads of this process have fetched from storage; 0 where that is not known."""
+    """Return the bytes that all threads of this process have fetched from storage; 0 if the kernel does not count."""
     return resource.getrusage(resource.RUSAGE_SELF).ru_inblock * _BLOCK_BYTES
 
 
-def thread_cpu_ns(chosen: Callable[[str], bool]) -> int:
-    """Return the CPU time, in ns, of this process's threads whose names `chosen` accepts."""
+def thread_cpu_ns(is_chosen: Callable[[str], bool]) -> int:
+    """Return the CPU time, in ns, of those threads of this process whose names `is_chosen` accepts."""
     total = 0
     for thread in os.listdir("/proc/self/task"):
         with contextlib.suppress(OSError):  # the thread has ended
-            if chosen(_read(f"/proc/self/task/{thread}/comm").decode(errors="replace").strip()):
+            if is_chosen(_read(f"/proc/self/task/{thread}/comm").decode(errors="replace").strip()):
                 total += int(_read(f"/proc/self/task/{thread}/schedstat").split()[0])
     return total
 
 
 def _read(path: str) -> bytes:
-    """Read a file of /proc in half the time of a text file: a loader asks for each thread, twice a batch."""
+    """Read a file of /proc without buffering, in half the time: a loader reads those of all threads twice per batch."""
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
-        return os.read(descriptor, _MOST_BYTES)
+        return os.read(descriptor, _READ_BYTES)
     finally:
         os.close(descriptor)

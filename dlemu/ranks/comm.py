@@ -1,7 +1,7 @@
-"""The ranks of a run, and their collective calls over sockets that they inherit.
+"""The ranks of a run, and their collective calls over inherited sockets.
 
-The ranks of a host form a binary tree: rank r's children are 2r+1 and 2r+2. Above the first rank of each of several
-hosts is the host's leader, the process that forked its ranks, which answers for all hosts.
+The ranks of a host form a binary tree: rank r's children are 2r+1 and 2r+2. With several hosts, the parent of a host's
+first rank is the host's leader: the process that forked its ranks, and that communicates with the other leaders.
 """
 
 from __future__ import annotations
@@ -18,24 +18,24 @@ from typing import Any
 from datagen.errors import DlemuError
 from dlemu.ranks.messages import decode, encode
 
-PART_BYTES = 1 << 20  # received at once, within the whole timeout: a long payload that makes progress is never late
+PART_BYTES = 1 << 20  # each part of a payload has the whole timeout: a long payload that makes progress is never late
 _HEADER = struct.Struct("<qq")
 _TIMEVAL = struct.Struct("@ll")
-_LONGEST_SECONDS = 1e8  # about three years: stands for "no deadline" and fits the kernel's jiffies
-_SLACK_SECONDS = 0.1  # a socket timeout that is off by less is kept: setting it costs a system call per wait
+_LONGEST_SECONDS = 1e8  # about three years: means "no deadline" and fits the kernel's jiffies
+_SLACK_SECONDS = 0.1  # tolerated error of a socket timeout: setting it anew would cost a system call per wait
 _LEVEL_SECONDS = 0.5  # each level of the tree waits this much longer than the next one nearer to the missing rank
-_OTHER_NODES_LEVELS = 4  # levels to add for the time in which the node's rank 0 waits for other nodes
+_OTHER_NODES_LEVELS = 4  # extra levels for the time in which a host's leader waits for the other hosts
 
 
 class PeerLostError(DlemuError):
-    """Another rank ended or did not arrive; if that rank reported an error of its own, show that one as the cause."""
+    """Another rank ended or did not arrive in time; if that rank reports an error of its own, that is the cause."""
 
 
 class Frame(enum.IntEnum):
-    """What a frame is for, named as messages name the call. Its number is a value, or how many bytes follow.
+    """The kinds of frames, named as in messages. A frame has one number: a value, or the length of the bytes after it.
 
-    Between a rank and its host's leader also CLOCKS, to compare those of the hosts. Between the leader and the host's
-    other processes of a launcher: START, LED or ALONE in answer, TIMEOUT in milliseconds, END.
+    CLOCKS requests the offsets between the hosts' clocks. The kinds from TIMEOUT (in ms) on are sent between the leader
+    and the launcher's other processes on its host; LED and ALONE are answers to START.
     """
 
     BARRIER = 1
@@ -50,26 +50,23 @@ class Frame(enum.IntEnum):
 
 
 class Connection:
-    """A stream of frames to a neighbour; calls raise PeerLostError when it is lost or late.
+    """A stream of frames to another process; calls raise PeerLostError when that process is lost or late.
 
-    The kernel enforces the timeout (SO_RCVTIMEO): a wait is one system call, which a signal handler can interrupt with
-    an exception.
+    The kernel enforces the timeout (SO_RCVTIMEO), so a wait is one system call. A signal handler can interrupt it by
+    raising an exception.
     """
 
     def __init__(self, stream: socket.socket, peer: str, timeout_seconds: float, extra_seconds: float = 0.0) -> None:
-        """The neighbour is taken for lost after `timeout_seconds` without a frame that is due.
-
-        `extra_seconds` lets the rank nearest to the missing one report first: it knows which one is missing.
-        """
+        """The neighbour is lost if a frame is late by the sum of both times; `extra_seconds` orders ranks' reports."""
         self._stream, self._peer = stream, peer
         self._timeout_seconds, self._extra_seconds = timeout_seconds, extra_seconds
         self._kernel_seconds = math.nan
         longest = min(timeout_seconds + self._extra_seconds, _LONGEST_SECONDS)
         self._stream.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, _timeval(longest))
-        self._expect_within(longest)
+        self._set_receive_timeout(longest)
 
     def send(self, frame: Frame, content: int | bytes | bytearray) -> None:
-        """Send a frame that is a number alone, or some bytes."""
+        """Send a frame with a number alone, or with bytes."""
         try:
             self._stream.sendall(_HEADER.pack(frame, content if isinstance(content, int) else len(content)))
             if not isinstance(content, int):
@@ -80,8 +77,8 @@ class Connection:
             raise PeerLostError(f"{self._peer} ended without a message") from error
 
     def receive(self, frame: Frame, waited_seconds: float = 0.0) -> int:
-        """Wait for a frame of this kind and return its number; `waited_seconds` of the timeout are over."""
-        self._expect_within(self._timeout_seconds + self._extra_seconds - waited_seconds)
+        """Wait for a frame of this kind and return its number; `waited_seconds` of the timeout have passed already."""
+        self._set_receive_timeout(self._timeout_seconds + self._extra_seconds - waited_seconds)
         kind, number = self.receive_head(frame)
         if kind != frame:
             raise DlemuError(
@@ -91,12 +88,12 @@ class Connection:
         return number
 
     def receive_head(self, awaited: Frame) -> tuple[int, int]:
-        """Return the kind and the number of the next frame, of whatever kind."""
+        """Return the kind and the number of the next frame, of any kind; messages name the `awaited` kind."""
         kind, number = _HEADER.unpack(self.receive_bytes(_HEADER.size, awaited))
         return kind, number
 
     def receive_bytes(self, num_bytes: int, frame: Frame) -> bytearray:
-        """Receive the bytes of a frame whose head was just received."""
+        """Receive the bytes of a frame after its head."""
         data = bytearray(num_bytes)
         view = memoryview(data)
         while view:
@@ -105,7 +102,7 @@ class Connection:
             except BlockingIOError as error:
                 message = f"{self._peer} did not arrive at {_name(frame)} within {self._timeout_seconds:g} s"
                 raise PeerLostError(message) from error
-            except OSError:  # reset
+            except OSError:  # the neighbour reset the connection
                 count = 0
             if count == 0:
                 raise PeerLostError(f"{self._peer} ended without a message")
@@ -122,7 +119,7 @@ class Connection:
         """Close the connection; the neighbour notices it at once."""
         self._stream.close()
 
-    def _expect_within(self, seconds: float) -> None:
+    def _set_receive_timeout(self, seconds: float) -> None:
         seconds = max(min(seconds, _LONGEST_SECONDS), 0.001)
         if not abs(seconds - self._kernel_seconds) <= _SLACK_SECONDS:
             self._kernel_seconds = seconds
@@ -139,114 +136,113 @@ def _name(kind: int) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class HostRanks:
-    """The ranks that one process forks: all of a run's, or those of one of several hosts."""
+    """The ranks that one process forks: all ranks of a run, or those on one of several hosts."""
 
-    members: Sequence[int] = (0,)  # the numbers of the host's ranks among all of the run, rising
-    size: int = 1  # ranks on all hosts
-    node: int = 0  # index of the host in `hosts`
+    members: Sequence[int] = (0,)  # numbers of this host's ranks, ascending
+    size: int = 1  # number of ranks on all hosts
+    node: int = 0  # index of this host in `hosts`
     hosts: tuple[str, ...] = (socket.gethostname(),)
 
 
 class Comm:
-    """The ranks of one run, as one of them. Every call is collective and has a deadline; waiting costs no CPU.
+    """The communicator of one rank. Every call is collective and has a deadline; waiting costs no CPU.
 
-    Only the main thread may make calls. They raise `PeerLostError` when a rank is gone or late; then only `close`
-    may still be called. A single rank (`Comm()`) needs no socket and never waits. `gather` and `broadcast` return a
+    Only the main thread may make calls. They raise `PeerLostError` when a rank is lost or late; after that, only
+    `close` may be called. A single rank (`Comm()`) needs no socket and never waits. `gather` and `broadcast` return a
     rank's own value as the same object, other ranks' values as copies.
     """
 
     def __init__(self, ranks: HostRanks | None = None, local_rank: int = 0) -> None:
-        """Make a rank without connections."""
+        """Create a communicator without connections."""
         ranks = ranks or HostRanks()
         self.rank, self.size = ranks.members[local_rank], ranks.size
         self.local_rank, self.local_size = local_rank, len(ranks.members)
-        self.node, self.hosts = ranks.node, ranks.hosts
-        """Index of this rank's node in `hosts`, and the host name of each node; rank 0 is on node 0."""
-        self.above: Connection | None = None  # to the parent; of the first of a host's ranks, to the host's leader
+        self.node, self.hosts = ranks.node, ranks.hosts  # index of this rank's host (rank 0's is 0), names of all hosts
+        self.parent: Connection | None = None  # of a host's first rank: the host's leader, if there are several hosts
         self.children: list[Connection] = []
 
     def all_reduce_max(self, value_ns: int) -> int:
-        """Return the maximum of `value_ns` over all ranks (CLOCK_MONOTONIC; translated between the clocks of hosts)."""
+        """Return the maximum over all ranks of a time by CLOCK_MONOTONIC, converted to this host's clock."""
         started_seconds = monotonic()
         for child in self.children:
             value_ns = max(value_ns, child.receive(Frame.BARRIER, monotonic() - started_seconds))
-        if self.above is not None:
-            self.above.send(Frame.BARRIER, value_ns)
-            value_ns = self.above.receive(Frame.BARRIER)
+        if self.parent is not None:
+            self.parent.send(Frame.BARRIER, value_ns)
+            value_ns = self.parent.receive(Frame.BARRIER)
         for child in self.children:
             child.send(Frame.BARRIER, value_ns)
         return value_ns
 
     def synchronise_clocks(self) -> tuple[int, ...]:
-        """Estimate each node's monotonic clock against node 0's; nanoseconds to add to get node 0's time."""
+        """Return for each node the nanoseconds to add to its CLOCK_MONOTONIC to get node 0's time, as measured now."""
         if len(self.hosts) == 1:
             return (0,)
         self.all_reduce_max(0)  # the other ranks then sleep while the leaders compare clocks
-        offsets: tuple[int, ...] = decode(self._spread(Frame.CLOCKS, b""))
+        offsets: tuple[int, ...] = decode(self._pass_down(Frame.CLOCKS, b""))
         return offsets
 
     def gather(self, value: Any) -> list[Any] | None:
         """Return every rank's value in rank order on rank 0, None elsewhere."""
-        parts = {self.rank: b"" if self.rank == 0 else encode(value)}
+        payloads = {self.rank: b"" if self.rank == 0 else encode(value)}
         for child in self.children:
-            parts |= decode(child.receive_payload(Frame.GATHER))
-        if self.above is not None:
-            self.above.send(Frame.GATHER, encode(parts))
+            payloads |= decode(child.receive_payload(Frame.GATHER))
+        if self.parent is not None:
+            self.parent.send(Frame.GATHER, encode(payloads))
             if self.local_rank == 0:
-                for of_host in decode(self.above.receive_payload(Frame.GATHER)):
-                    parts |= decode(of_host)
+                for host_payloads in decode(self.parent.receive_payload(Frame.GATHER)):
+                    payloads |= decode(host_payloads)
         if self.rank != 0:
             return None
-        return [value, *(decode(parts[rank]) for rank in range(1, self.size))]
+        return [value, *(decode(payloads[rank]) for rank in range(1, self.size))]
 
     def broadcast(self, value: Any) -> Any:
         """Return rank 0's value on every rank."""
-        payload = self._spread(Frame.BROADCAST, encode(value) if self.rank == 0 and self.size > 1 else b"")
+        payload = self._pass_down(Frame.BROADCAST, encode(value) if self.rank == 0 and self.size > 1 else b"")
         return value if self.rank == 0 else decode(payload)
 
     def close(self) -> None:
         """Close this rank's connections; neighbours that still wait for this rank notice at once."""
-        for connection in filter(None, [self.above, *self.children]):
+        for connection in filter(None, [self.parent, *self.children]):
             connection.close()
 
-    def _spread(self, frame: Frame, payload: bytes | bytearray) -> bytes | bytearray:
-        """Return on all ranks of the host what its leader answers its first rank; without one, that rank's payload."""
-        if self.above is not None:
+    def _pass_down(self, frame: Frame, payload: bytes | bytearray) -> bytes | bytearray:
+        """Pass the payload of the host's first rank, or its leader's answer to it, down the tree; return it."""
+        if self.parent is not None:
             if self.local_rank == 0:
-                self.above.send(frame, payload)
-            payload = self.above.receive_payload(frame)
+                self.parent.send(frame, payload)
+            payload = self.parent.receive_payload(frame)
         for child in self.children:
             child.send(frame, payload)
         return payload
 
 
 def connected(ranks: HostRanks, timeout_seconds: float) -> tuple[list[Comm], Connection | None]:
-    """Return the connected ranks of a host, and their leader's connection to the first where there are several hosts.
+    """Return a host's connected communicators and, with several hosts, the leader's connection to the first rank.
 
-    The process that is about to fork them makes all their sockets, so nobody else can connect; each rank then closes
-    all but its own, so that its end is noticed. Raises OSError.
+    The process that will fork the ranks creates all sockets, so no other process can connect. Each rank then closes the
+    sockets of the others, so that the others notice when it ends. Raises OSError.
     """
-    comms, leader = [Comm(ranks, local_rank) for local_rank in range(len(ranks.members))], None
+    comms, leader_link = [Comm(ranks, local_rank) for local_rank in range(len(ranks.members))], None
     levels = len(comms).bit_length()
     for local_rank in range(1 if len(ranks.hosts) == 1 else 0, len(comms)):
         depth, parent = (local_rank + 1).bit_length() - 1, (local_rank - 1) // 2
-        upper, lower = socket.socketpair()
-        # An answer from above may have to wait for the whole tree twice, and for other nodes. Ranks further down wait
+        upper, lower = socket.socketpair()  # the parent's end, the rank's end
+        # A parent's answer may have to wait for the whole tree twice, and for other nodes. Ranks further down wait
         # longer, so that the children of a missing rank are the first to report it.
         extra_seconds = (2 * levels + _OTHER_NODES_LEVELS + depth) * _LEVEL_SECONDS
         name = f"rank {ranks.members[parent]}" if local_rank else "this host's leader"
-        comms[local_rank].above = Connection(lower, name, timeout_seconds, extra_seconds)
+        comms[local_rank].parent = Connection(lower, name, timeout_seconds, extra_seconds)
         extra_seconds = (levels - depth) * _LEVEL_SECONDS
-        below = Connection(upper, f"rank {ranks.members[local_rank]}", timeout_seconds, extra_seconds)
+        link = Connection(upper, f"rank {ranks.members[local_rank]}", timeout_seconds, extra_seconds)
         if local_rank:
-            comms[parent].children.append(below)
+            comms[parent].children.append(link)
         else:
-            leader = below
-    return comms, leader
+            leader_link = link
+    return comms, leader_link
 
 
 def name_ranks(ranks: Sequence[int]) -> str:
-    """Return how messages name one or more ranks, given in rising order: "rank 3", "ranks 0 to 7"."""
+    """Return the name in messages of one or more ranks, given in ascending order: "rank 3", "ranks 0 to 7"."""
     if len(ranks) > 2 and ranks[-1] - ranks[0] == len(ranks) - 1:
         return f"ranks {ranks[0]} to {ranks[-1]}"
     noun = "ranks" if len(ranks) > 1 else "rank"

@@ -1,4 +1,4 @@
-"""How ranks and other workers end, which of several failures is the cause to show, and when it ends the others."""
+"""How ranks and workers end: descriptions of failures, the choice of the cause to show, and the end of the others."""
 
 from __future__ import annotations
 
@@ -13,42 +13,37 @@ from typing import Any, ClassVar
 from datagen.errors import DlemuError, UserError, host_failure
 from dlemu.machine.cgroup_limits import out_of_memory_hint
 from dlemu.ranks.comm import PeerLostError
-from dlemu.ranks.process_control import Interrupted, stands_still
+from dlemu.ranks.process_control import Interrupted, is_stopped
 
 
 @dataclass(frozen=True)
 class Role:
-    """How messages name a kind of process: ranks, or a job's workers."""
+    """The words by which messages name a kind of process, such as ranks or a job's workers."""
 
-    name: str  # noun, before the process's number: 'rank'
-    remedy: str
-    """What to do when memory ran out: 'use fewer ...'."""
+    name: str  # noun before the process's number, such as 'rank'
+    remedy: str  # advice when memory ran out: 'use fewer ...'
 
 
-LATE = "Late"  # `Failure.kind` of a process that still runs after the time it was given
-INTERRUPTED = Interrupted.__name__  # `Failure.kind` of a process that a signal has asked to stop
+LATE = "Late"  # `Failure.kind` of a process that still runs after its time limit
+INTERRUPTED = Interrupted.__name__  # `Failure.kind` of a process that was interrupted by a signal
 RANK = Role("rank", "use fewer ranks, workers or prefetches")
 _KILLED = 128 + signal.SIGKILL  # exit status
-_NOTICE_SHARE = 0.2  # share of the grace in which ranks may notice the failure by themselves; then they get SIGTERM
-_GIVE_UP = 0  # the step after SIGKILL, beside the numbers of signals in `Ending`
-_NO_RANK = -1  # whose failure is a signal to the process that started the ranks
+_NOTICE_SHARE = 0.2  # share of the grace in which ranks may notice a failure by themselves, before they get SIGTERM
+_GIVE_UP = 0  # the step after SIGKILL in `Ending._due`, whose other keys are signal numbers
+_NO_RANK = -1  # key in `Ending.failures` of a signal to the process that started the ranks
 
 
 @dataclass(frozen=True, kw_only=True)
 class Failure:
     """Why a rank or a worker failed."""
 
-    rank: int
-    """The process's number among those of its role."""
+    rank: int  # the process's number among those of its role
     kind: str
-    """The exception's class name (`Interrupted`, ...), or `Exit`, `Signal`, `Stopped`, `Late`, `Stuck` without one."""
+    """The exception's class name (`Interrupted`, ...); without one, `Exit`, `Signal`, `Stopped`, `Late` or `Stuck`."""
     message: str
-    status: int
-    """The exit status that a run which failed for this reason should end with."""
-    at_ns: int
-    """CLOCK_MONOTONIC when the failure was noticed."""
-    echo: bool = False
-    """Whether this failure only reports that another rank was lost."""
+    status: int  # exit status of a run that failed for this reason
+    at_ns: int  # CLOCK_MONOTONIC when the failure was noticed
+    echo: bool = False  # whether this failure only reports that another rank was lost
     traceback: str = ""
 
 
@@ -59,29 +54,30 @@ class RankEnd:
     rank: int
     status: int  # exit status; 128 + signal if a signal ended the process
     failure: Failure | None
-    result: Any = None  # what its function returned
+    result: Any = None  # return value of the rank's function
 
 
 def first_failure(ends: Iterable[RankEnd]) -> Failure | None:
-    """Return the cause of a failed run: the earliest failure that echoes no other, else the earliest, else None."""
+    """Return the cause of a failed run: the earliest failure, echoes last; None if no rank failed."""
     failures = [end.failure for end in ends if end.failure is not None]
     return min(failures, key=lambda failure: (failure.echo, failure.at_ns), default=None)
 
 
 def describe(rank: int, error: BaseException, role: Role = RANK) -> Failure:
-    who = f"{role.name} {rank}"
-    text = ""
+    """Return the failure of a process that an exception ended."""
+    name = f"{role.name} {rank}"
+    traceback_text = ""
     if isinstance(error, DlemuError):
         message, status = str(error), error.exit_status
-    elif failed := host_failure(error):
-        message, status = f"{who}: {failed}", UserError.exit_status
+    elif reason := host_failure(error):
+        message, status = f"{name}: {reason}", UserError.exit_status
     elif isinstance(error, Interrupted):
-        message, status = f"{who} was {error}", error.exit_status
+        message, status = f"{name} was {error}", error.exit_status
     elif isinstance(error, SystemExit) and isinstance(error.code, int):
-        message, status = f"{who} ended with exit status {error.code}", error.code
+        message, status = f"{name} ended with exit status {error.code}", error.code
     else:
-        message, status = f"{who}: {type(error).__name__}: {error}", DlemuError.exit_status
-        text = "".join(traceback.format_exception(error))
+        message, status = f"{name}: {type(error).__name__}: {error}", DlemuError.exit_status
+        traceback_text = "".join(traceback.format_exception(error))
     return Failure(
         rank=rank,
         kind=type(error).__name__,
@@ -89,43 +85,43 @@ def describe(rank: int, error: BaseException, role: Role = RANK) -> Failure:
         status=status,
         at_ns=time.monotonic_ns(),
         echo=isinstance(error, PeerLostError),
-        traceback=text,
+        traceback=traceback_text,
     )
 
 
-def killed_by(who: str, pid: int, signal_number: int, remedy: str) -> str:
-    """Return the sentence on a process that a signal ended before the process could report a failure itself."""
+def killed_by(name: str, pid: int, signal_number: int, remedy: str) -> str:
+    """Return the message for a process that a signal killed, so that it could not report a failure itself."""
     hint = ""
     if signal_number == signal.SIGKILL:
         hint = f"; {out_of_memory_hint()}, or {remedy}"
     elif signal_number == signal.SIGBUS:
         hint = "; a full /dev/shm does this (see `df /dev/shm`), or a mapped file of the dataset that was truncated"
-    return f"{who} (process {pid}) was killed by {signal.Signals(signal_number).name}{hint}"
+    return f"{name} (process {pid}) was killed by {signal.Signals(signal_number).name}{hint}"
 
 
-def overdue(who: str, pid: int, seconds: float, *, stopped: bool = False) -> str:
-    """Return the sentence on a process that did not end in time, or was `stopped` for too long."""
-    if stopped or stands_still(pid):
+def overdue(name: str, pid: int, seconds: float, *, stopped: bool = False) -> str:
+    """Return the message for a process that did not end in time, or that was `stopped` for too long."""
+    if stopped or is_stopped(pid):
         return (
-            f"{who} (process {pid}) was stopped from outside (SIGSTOP, a debugger, a batch system that suspends "
+            f"{name} (process {pid}) was stopped from outside (SIGSTOP, a debugger, a batch system that suspends "
             f"jobs) and did not continue within {seconds:g} s"
         )
     return (
-        f"{who} (process {pid}) did not end within {seconds:g} s: check the storage (`dmesg`, mount state), and "
+        f"{name} (process {pid}) did not end within {seconds:g} s: check the storage (`dmesg`, mount state), and "
         "what else runs on this host (`top`)"
     )
 
 
 @dataclass(kw_only=True)
 class Ending:
-    """Decides when a run's ranks get SIGTERM and SIGKILL, and notes how each ended. IO and time are passed in.
+    """Decides when ranks get SIGTERM and SIGKILL, and records how each ended. Callers pass in times and events.
 
     With a grace of 5 s, after the first failure:
-    0 s: the ranks may notice it by themselves; after an interruption, they get SIGTERM
-    1 s: SIGTERM to those that still run
-    5 s: SIGKILL to those that still run
-    10 s: those that still run, blocked in the kernel, are given up
-    A rank that is stopped (SIGSTOP) for `timeout_seconds`, or still runs after `most_seconds`, has failed.
+    0 s: ranks may notice the failure by themselves; after an interruption, they get SIGTERM at once
+    1 s: SIGTERM to the ranks that still run
+    5 s: SIGKILL to the ranks that still run
+    10 s: the ranks that still run are blocked in the kernel and are given up
+    A rank that is stopped (SIGSTOP) for `timeout_seconds`, or that still runs after `most_seconds`, has failed.
     """
 
     give_up_seconds: ClassVar[float] = 5.0  # freeing a killed rank's memory takes the kernel a while
@@ -134,28 +130,28 @@ class Ending:
     most_seconds: float = math.inf
     begin_ns: int = field(default_factory=time.monotonic_ns)
     role: Role = RANK
-    done: Sequence[int] = ()  # of processes that become other programs: the exit statuses that mean success
+    done: Sequence[int] = ()  # exit statuses that mean success, of processes that execute another program
     running: dict[int, int] = field(default_factory=dict)  # process id -> rank
-    ends: dict[int, RankEnd] = field(default_factory=dict)  # rank -> how it ended
+    ends: dict[int, RankEnd] = field(default_factory=dict)  # by rank
     failures: dict[int, Failure] = field(default_factory=dict)  # by rank; after the first, all ranks are being ended
-    _stopped: dict[int, float] = field(default_factory=dict)  # id of a stopped process -> by when it must continue, ns
-    _due: dict[int, float] = field(default_factory=dict)  # signal to send, or _GIVE_UP -> when, ns
-    _signalled: set[tuple[int, int]] = field(default_factory=set)  # process id, signal that it got
+    _stopped: dict[int, float] = field(default_factory=dict)  # id of a stopped process -> time it must continue by, ns
+    _due: dict[int, float] = field(default_factory=dict)  # signal to send, or _GIVE_UP -> time, ns
+    _signalled: set[tuple[int, int]] = field(default_factory=set)  # (process id, signal that was sent)
 
     @property
     def due_ns(self) -> float:
-        """When to call `step` next, in ns; infinite while nothing is due."""
+        """Time to call `step` next, in ns; infinite while nothing is due."""
         return min(self.begin_ns + self.most_seconds * 1e9, *self._due.values(), *self._stopped.values(), math.inf)
 
     def reported(self, failure: Failure, now_ns: int) -> None:
-        """Note a rank's failure; only the first one of each rank counts, as later ones follow from it."""
+        """Record a rank's failure, and begin to end all ranks; a rank's later failures follow from its first."""
         if not self.failures:
             self._due[signal.SIGTERM] = now_ns + _NOTICE_SHARE * self.grace_seconds * 1e9
             self._due[signal.SIGKILL] = now_ns + self.grace_seconds * 1e9
         self.failures.setdefault(failure.rank, failure)
 
     def interrupted(self, signal_number: int, now_ns: int) -> None:
-        """Note a signal that requests the end of the run; a second one makes SIGKILL due at once."""
+        """Record a signal that requests the end of the run; a second one makes SIGKILL due at once."""
         if _NO_RANK not in self.failures:
             self.reported(_interrupted(_NO_RANK, signal_number, now_ns, echo=bool(self.failures)), now_ns)
             self._due[signal.SIGTERM] = now_ns
@@ -169,7 +165,7 @@ class Ending:
         self._stopped.pop(process, None)
 
     def ended(self, process: int, code: int, now_ns: int) -> None:
-        """Note how a process ended; `code` is its exit status, or minus the signal that ended it."""
+        """Record that a process ended; `code` is its exit status, or minus the signal that ended it."""
         self._stopped.pop(process, None)
         failure = self._explain(process, code, now_ns)
         rank = self.running.pop(process)
@@ -178,7 +174,7 @@ class Ending:
         self.ends[rank] = RankEnd(rank=rank, status=0 if failure is None else failure.status, failure=failure)
 
     def step(self, now_ns: int, send: Callable[[int, int], bool]) -> None:
-        """Do what is due; `send(process, signal)` returns whether the process still existed."""
+        """Do what is due; `send(process, signal)` sends and returns whether the process still existed."""
         for process in [process for process, due_ns in self._stopped.items() if now_ns >= due_ns]:
             del self._stopped[process]
             message = overdue(self._name(process), process, self.timeout_seconds, stopped=True)
@@ -208,19 +204,19 @@ class Ending:
         self.running.clear()
 
     def _explain(self, process: int, code: int, now_ns: int) -> Failure | None:
-        """Return why a process failed, or None; an echo if it only obeyed the signal that ends the others."""
+        """Return why a process failed, None if it succeeded; an echo if the process only obeyed our SIGTERM."""
         rank, name = self.running[process], self._name(process)
         report = self.failures.get(rank)
-        is_requested = report.echo or report.kind == INTERRUPTED if report else code in (0, -signal.SIGTERM)
-        killed = (process, signal.SIGKILL) in self._signalled
+        is_requested = (report.echo or report.kind == INTERRUPTED) if report else code in (0, -signal.SIGTERM)
+        was_killed = (process, signal.SIGKILL) in self._signalled
         if (interruption := self.failures.get(_NO_RANK)) is not None:
-            caught_signal = self.done and code >= 0  # another program then ends by a status of its own
-            if is_requested or caught_signal or killed:
+            caught_signal = self.done and code >= 0  # another program has its own exit status after a signal
+            if is_requested or caught_signal or was_killed:
                 return replace(interruption, rank=rank)
         obeyed = is_requested and (process, signal.SIGTERM) in self._signalled
         if report is not None:
             return replace(report, echo=report.echo or obeyed)
-        if killed:
+        if was_killed:
             message = f"{name} (process {process}) did not stop within {self.grace_seconds:g} s and was killed"
             return self._failure(process, "Stuck", message, now_ns, _KILLED)
         if code < 0:
@@ -238,7 +234,7 @@ class Ending:
     def _failure(
         self, process: int, kind: str, message: str, now_ns: int, status: int = DlemuError.exit_status
     ) -> Failure:
-        """Return the failure of a process that can't report itself; "Stuck" follows from another rank's failure."""
+        """Return the failure of a process that can't report it itself; "Stuck" is an echo of another rank's failure."""
         rank = self.running[process]
         return Failure(rank=rank, kind=kind, message=message, status=status, at_ns=now_ns, echo=kind == "Stuck")
 

@@ -1,8 +1,8 @@
-"""One process of each host runs all of the launcher's ranks there, so that what they import is imported once.
+"""One process of each host, its leader, forks all ranks there, so that modules are imported once per host.
 
-Of the processes that mpirun, srun or torchrun starts on a host, the first, its leader, forks all ranks of the host. The
-others become placeholders: their ranks get their CPUs and environment, and they sleep until these end. Where the
-processes of a host are not alike (limits, memory policy, containers), each leads its own rank.
+The leader is the first of the processes that mpirun, srun or torchrun started on the host. The others become
+placeholders: they pass on their CPUs and environment to their ranks, and sleep until these end. If the processes of a
+host differ (in limits, memory policy or container), each process leads its own rank.
 """
 
 from __future__ import annotations
@@ -25,33 +25,34 @@ from datagen.errors import DlemuError
 from dlemu import __version__
 from dlemu.ranks.comm import Connection, Frame, PeerLostError, name_ranks
 from dlemu.ranks.failure import Failure
-from dlemu.ranks.launched import Launched, LedRanks, detect_launcher
+from dlemu.ranks.launcher import LauncherProcess, LedRanks, detect_launcher
 from dlemu.ranks.messages import decode, encode
 from dlemu.ranks.mpi import MpiProcess
-from dlemu.ranks.process_control import flush_output, ignore, interrupt_on, stands_still
+from dlemu.ranks.process_control import flush_output, ignore, interrupt_on, is_stopped
 from dlemu.ranks.torchrun import TorchrunProcess
 
-_LOOK_SECONDS = 1.0  # between two looks of a placeholder whether its leader is stopped
+_LOOK_SECONDS = 1.0  # interval of a placeholder's checks whether its leader is stopped
 _RETRY_SECONDS = 0.01
-_CLOSING_SECONDS = 3600.0  # far more than rank 0 takes to write results; bounded, as a host may be cut off meanwhile
+_CLOSING_SECONDS = 3600.0  # far more than rank 0 takes to write results; bounded, because a host may be cut off
 _LIMITS = (resource.RLIMIT_AS, resource.RLIMIT_NOFILE, resource.RLIMIT_MEMLOCK, resource.RLIMIT_NPROC)
 _CREDENTIALS = struct.Struct("3i")  # struct ucred of unix(7): process, user and group
 
 
 @dataclass(frozen=True)
 class _Process:
-    """A process of the launcher's: the CPUs and environment that its rank takes over, and what leaders pass on."""
+    """One of the launcher's processes here: what its rank takes over, and what must be equal in the leader."""
 
     rank: int
     process: int
     cpus: list[int]
     environment: dict[str, str]
-    surroundings: str
-    """What a forked process inherits from its leader and must be equal for all processes of a host."""
+    inherited: str
+    """Text of all properties that a forked rank inherits from the leader, and that must therefore be equal."""
 
     @classmethod
-    def of(cls, rank: int) -> _Process:
-        spaces = [os.readlink(f"/proc/self/ns/{name}") for name in ("mnt", "pid", "net", "user")]
+    def current(cls, rank: int) -> _Process:
+        """Describe the calling process."""
+        namespaces = [os.readlink(f"/proc/self/ns/{name}") for name in ("mnt", "pid", "net", "user")]
         with open("/proc/self/cgroup", errors="surrogateescape") as file:
             groups = file.read()
         memory_policy = [""]
@@ -59,10 +60,11 @@ class _Process:
             memory_policy = maps.readline().split()[1:2]
         limits = [resource.getrlimit(limit) for limit in _LIMITS]
         program = (sys.executable, sys.argv, os.getcwd(), os.geteuid(), os.getegid(), os.nice(0))
-        surroundings = repr((program, spaces, groups, limits, memory_policy))
-        return cls(rank, os.getpid(), sorted(os.sched_getaffinity(0)), dict(os.environ), surroundings)
+        inherited = repr((program, namespaces, groups, limits, memory_policy))
+        return cls(rank, os.getpid(), sorted(os.sched_getaffinity(0)), dict(os.environ), inherited)
 
-    def take(self) -> None:
+    def take_over(self) -> None:
+        """Give the calling process, a rank, the CPUs and the environment of this one."""
         with contextlib.suppress(OSError):  # the leader may not use those CPUs: the rank then stays on the leader's
             os.sched_setaffinity(0, self.cpus)
         os.environ.clear()
@@ -70,86 +72,86 @@ class _Process:
 
 
 class Host:
-    """This process as the leader of its host: it forks the ranks there, and meets the leaders of other hosts."""
+    """This process as the leader of its host: it forks the host's ranks, and communicates with other leaders."""
 
     def __init__(
-        self, launched: Launched, own: _Process, placeholders: Sequence[tuple[_Process, Connection]] = ()
+        self, launcher: LauncherProcess, own: _Process, placeholders: Sequence[tuple[_Process, Connection]] = ()
     ) -> None:
-        """`placeholders` are the processes whose ranks this one runs besides its `own`, in the order of their ranks."""
-        self.launched, self._placeholders = launched, placeholders
+        """`placeholders` are the other processes whose ranks this one forks, besides its `own`, in rank order."""
+        self.launcher, self._placeholders = launcher, placeholders
         for _, stream in placeholders:
             os.register_at_fork(after_in_child=stream.close)
         processes = [own, *(process for process, _ in placeholders)]
-        led = [process.rank for process in processes]
-        launched.connect(led)
-        hosts = launched.all_values((socket.gethostname(), led, __version__))
+        led_ranks = [process.rank for process in processes]
+        launcher.connect(led_ranks)
+        hosts = launcher.all_values((socket.gethostname(), led_ranks, __version__))
         names, ranks_of_hosts, self.versions = zip(*hosts, strict=True)
-        self.node = launched.node
+        self.node = launcher.node
         self.ranks = LedRanks(
-            members=led,
-            size=launched.size,
+            members=led_ranks,
+            size=launcher.size,
             node=self.node,
             hosts=names,
-            launched=launched,
-            settle=lambda local_rank: processes[local_rank].take(),
+            launcher=launcher,
+            on_start=lambda local_rank: processes[local_rank].take_over(),
         )
-        self.statuses: dict[int, int] = {}  # rank -> its exit status, if it is not that of the whole run
-        others = [f"host {name} ({name_ranks(ranks)})" for name, ranks in zip(names, ranks_of_hosts, strict=True)]
-        del others[self.node]
-        launched.others = others[0] if len(others) == 1 else f"one of {', '.join(others)}"
-        launched.clock_offsets()
+        self.statuses: dict[int, int] = {}  # rank -> its exit status, if it differs from that of the whole run
+        other_hosts = [f"host {name} ({name_ranks(ranks)})" for name, ranks in zip(names, ranks_of_hosts, strict=True)]
+        del other_hosts[self.node]
+        launcher.peers_name = other_hosts[0] if len(other_hosts) == 1 else f"one of {', '.join(other_hosts)}"
+        launcher.clock_offsets()
 
     def broadcast(self, value: Any) -> Any:
-        """Return node 0's value on every leader; collective over these."""
-        message = self.launched.broadcast(encode(value) if self.node == 0 and self.launched.nodes > 1 else b"")
+        """Return node 0's value in every leader. Collective over the leaders."""
+        message = self.launcher.broadcast(encode(value) if self.node == 0 and self.launcher.nodes > 1 else b"")
         return value if self.node == 0 else decode(message)
 
     def set_timeout(self, timeout_seconds: float) -> None:
-        self.launched.timeout_seconds = timeout_seconds
+        self.launcher.timeout_seconds = timeout_seconds
         for _, stream in self._placeholders:
             _send(stream, Frame.TIMEOUT, round(1000 * timeout_seconds))
 
-    def leave(self, failure: Failure) -> None:
-        """Send the other hosts the reason why this one has failed, unless one of them has failed before."""
-        if self.launched.nodes > 1 and self.launched.lost is None:
-            self.launched.leave(failure)
+    def report_failure(self, failure: Failure) -> None:
+        """Send the other hosts the failure of this one, unless one of them has failed before."""
+        if self.launcher.nodes > 1 and self.launcher.remote_failure is None:
+            self.launcher.report_failure(failure)
 
     def close(self) -> None:
-        """End, once the ranks of all hosts have."""
-        self.launched.timeout_seconds += _CLOSING_SECONDS
-        self.launched.all_reduce_max(0)
+        """Wait until the ranks of all hosts have ended, and then let all of the launcher's processes end."""
+        self.launcher.timeout_seconds += _CLOSING_SECONDS
+        self.launcher.all_reduce_max(0)
         self._release(0)
         for _, stream in self._placeholders:
             stream.receive(Frame.END)
-        self.launched.finish()
+        self.launcher.finish()
 
     def end(self, status: int) -> None:
-        """End all processes that the launcher started, after a failure that was reported; may not return."""
+        """End all of the launcher's processes after a failure that has been reported; may not return."""
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             signal.signal(number, ignore)
         flush_output()
-        self.launched.end(status)
+        self.launcher.end(status)
         self._release(status)
 
     def _release(self, status: int) -> None:
         for process, stream in self._placeholders:
             _send(stream, Frame.END, self.statuses.get(process.rank, status))
-            with contextlib.suppress(OSError):  # it has ended
+            with contextlib.suppress(OSError):  # the process has ended
                 os.kill(process.process, signal.SIGCONT)
 
 
-def _stand_in(launched: Launched, leader: int, stream: Connection) -> int:
-    """Sleep until the rank that the leader (a process id) runs has ended; return its exit status."""
+def _wait_as_placeholder(launcher: LauncherProcess, leader: int, stream: Connection) -> int:
+    """Sleep until this process's rank, which the leader (a process id) runs, has ended; return its exit status."""
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, ignore)
-    launched.connect(())
-    timeout_seconds = launched.timeout_seconds
+    launcher.connect(())
+    timeout_seconds = launcher.timeout_seconds
     stopped_seconds = 0.0
     try:
         while True:
             while not select.select([stream], [], [], _LOOK_SECONDS)[0]:
-                # Time is counted in looks: none passes while the whole job is suspended.
-                stopped_seconds = stopped_seconds + _LOOK_SECONDS if stands_still(leader) else 0.0
+                # Count checks rather than seconds: while the whole job is suspended, no time must pass.
+                stopped_seconds = stopped_seconds + _LOOK_SECONDS if is_stopped(leader) else 0.0
                 if stopped_seconds > timeout_seconds:
                     os.kill(leader, signal.SIGKILL)
             frame, value = stream.receive_head(Frame.END)
@@ -161,53 +163,53 @@ def _stand_in(launched: Launched, leader: int, stream: Connection) -> int:
         return error.exit_status
     _send(stream, Frame.END, 0)
     if value == 0:
-        launched.finish()
+        launcher.finish()
     return value
 
 
 @functools.cache
 def join(timeout_seconds: float) -> Host | int:
-    """Meet the launcher's other processes, once per process; return the leader of the host if this process is it.
+    """Join the launcher's other processes, once per process. In the leader of a host, return the host.
 
-    A placeholder returns the exit status of its rank, once that has ended. Raises UserError, PeerLostError.
+    In a placeholder, wait for the end of its rank and return the exit status. Raises UserError, PeerLostError.
     """
-    launched = (TorchrunProcess if detect_launcher() == "store" else MpiProcess)(timeout_seconds)
+    launcher = (TorchrunProcess if detect_launcher() == "store" else MpiProcess)(timeout_seconds)
     interrupt_on(signal.SIGINT, signal.SIGTERM)
-    return _through_door(launched)
+    return _join_host(launcher)
 
 
-def _through_door(launched: Launched) -> Host | int:
-    """Meet the processes of this host at a Unix socket without a file, which goes with the process that listens."""
-    own, members = _Process.of(launched.rank), launched.members
-    address = f"\0dlemu-{launched.door}"
-    if launched.rank != members[0]:
-        stream = _enter(launched, address)
+def _join_host(launcher: LauncherProcess) -> Host | int:
+    """Meet the processes of this host at an abstract Unix socket, which vanishes with the process that listens."""
+    own, members = _Process.current(launcher.rank), launcher.members
+    address = f"\0dlemu-{launcher.socket_name}"
+    if launcher.rank != members[0]:
+        stream = _connect_to_leader(launcher, address)
         stream.send(Frame.START, encode(own))
         kind, leader = stream.receive_head(Frame.START)
         if kind == Frame.LED:
-            return _stand_in(launched, leader, stream)
+            return _wait_as_placeholder(launcher, leader, stream)
         stream.close()
-        return Host(launched, own)
-    visitors = sorted(_visitors(launched, address), key=lambda visitor: visitor[0].rank) if len(members) > 1 else []
-    are_alike = all(process.surroundings == own.surroundings for process, _ in visitors)
-    for _, stream in visitors:
+        return Host(launcher, own)
+    placeholders = sorted(_accept(launcher, address), key=lambda pair: pair[0].rank) if len(members) > 1 else []
+    are_alike = all(process.inherited == own.inherited for process, _ in placeholders)
+    for _, stream in placeholders:
         _send(stream, Frame.LED if are_alike else Frame.ALONE, os.getpid())
     if are_alike:
-        return Host(launched, own, visitors)
-    for _, stream in visitors:
+        return Host(launcher, own, placeholders)
+    for _, stream in placeholders:
         stream.close()
     print(
         f"dlemu: the processes of {name_ranks(members)} on {socket.gethostname()} differ (limits, control groups or "
         "folders), so each imports the framework and runs its rank alone",
         file=sys.stderr,
     )
-    return Host(launched, own)
+    return Host(launcher, own)
 
 
-def _visitors(launched: Launched, address: str) -> list[tuple[_Process, Connection]]:
-    """Return the other processes of this host, in the order in which they come."""
-    deadline_seconds = time.monotonic() + launched.timeout_seconds
-    visitors: list[tuple[_Process, Connection]] = []
+def _accept(launcher: LauncherProcess, address: str) -> list[tuple[_Process, Connection]]:
+    """Wait until all other processes of this host have connected; return them in the order of connection."""
+    deadline_seconds = time.monotonic() + launcher.timeout_seconds
+    accepted: list[tuple[_Process, Connection]] = []
     with socket.socket(socket.AF_UNIX) as listener:
         try:
             listener.bind(address)
@@ -217,44 +219,44 @@ def _visitors(launched: Launched, address: str) -> list[tuple[_Process, Connecti
                 "process that has this address; end it"
             ) from error
         listener.listen(socket.SOMAXCONN)
-        while missing := len(launched.members) - 1 - len(visitors):
+        while missing := len(launcher.members) - 1 - len(accepted):
             listener.settimeout(max(deadline_seconds - time.monotonic(), 0.001))
             try:
                 stream, _ = listener.accept()
             except TimeoutError as error:
                 raise PeerLostError(
-                    f"{missing} of the processes of {name_ranks(launched.members)} did not arrive within "
-                    f"{launched.timeout_seconds:g} s"
+                    f"{missing} of the processes of {name_ranks(launcher.members)} did not arrive within "
+                    f"{launcher.timeout_seconds:g} s"
                 ) from error
-            if not _is_own(stream):
+            if not _is_same_user(stream):
                 stream.close()
                 continue
-            visitor = Connection(stream, "a process of this host", launched.timeout_seconds)
-            visitors.append((decode(visitor.receive_payload(Frame.START)), visitor))
-    return visitors
+            connection = Connection(stream, "a process of this host", launcher.timeout_seconds)
+            accepted.append((decode(connection.receive_payload(Frame.START)), connection))
+    return accepted
 
 
-def _enter(launched: Launched, address: str) -> Connection:
+def _connect_to_leader(launcher: LauncherProcess, address: str) -> Connection:
     """Connect to the leader, which may not listen yet."""
-    leader = launched.members[0]
-    deadline_seconds = time.monotonic() + launched.timeout_seconds
+    leader = launcher.members[0]
+    deadline_seconds = time.monotonic() + launcher.timeout_seconds
     while time.monotonic() < deadline_seconds:
         stream = socket.socket(socket.AF_UNIX)
         with contextlib.suppress(OSError):
             stream.connect(address)
-            if _is_own(stream):
-                return Connection(stream, f"the process of rank {leader}", launched.timeout_seconds)
+            if _is_same_user(stream):
+                return Connection(stream, f"the process of rank {leader}", launcher.timeout_seconds)
         stream.close()
         time.sleep(_RETRY_SECONDS)
-    raise PeerLostError(f"the process of rank {leader} did not arrive within {launched.timeout_seconds:g} s")
+    raise PeerLostError(f"the process of rank {leader} did not arrive within {launcher.timeout_seconds:g} s")
 
 
-def _is_own(stream: socket.socket) -> bool:
-    """Return whether a process of this user is at the other end: anybody on the host can listen and connect there."""
+def _is_same_user(stream: socket.socket) -> bool:
+    """Return whether the other end is a process of this user: anybody on the host can listen and connect there."""
     credentials = stream.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
     return bool(_CREDENTIALS.unpack(credentials)[1] == os.geteuid())
 
 
 def _send(stream: Connection, frame: Frame, number: int) -> None:
-    with contextlib.suppress(PeerLostError):  # it has ended: the launcher sees that
+    with contextlib.suppress(PeerLostError):  # the other process has ended, which the launcher notices
         stream.send(frame, number)

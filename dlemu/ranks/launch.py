@@ -1,6 +1,6 @@
-"""Fork ranks or workers from this process, and stay until all of them and all they started have ended.
+"""Forks ranks or workers, and waits until they and all their descendants have ended.
 
-The parent waits without polling, and ends all of them when one fails, also what ended ranks left behind.
+The parent waits without polling. When one rank fails, it ends the others and any processes that ended ranks left.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ from datagen.errors import DlemuError, SpaceError, UserError
 from dlemu.ranks import process_control
 from dlemu.ranks.comm import Comm, Connection, HostRanks, PeerLostError, connected
 from dlemu.ranks.failure import INTERRUPTED, RANK, Ending, Failure, RankEnd, Role, describe, first_failure
-from dlemu.ranks.launched import LedRanks
+from dlemu.ranks.launcher import LedRanks
 from dlemu.ranks.process_control import Interrupted, die_with_parent
 
-_LOOK_AGAIN_SECONDS = 0.02  # no signal says when this process adopts a grandchild, whose parent has ended
+_ADOPTED_POLL_SECONDS = 0.02  # polled, because no signal tells when this process adopts an orphaned grandchild
 _STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-LOOK_SECONDS = 0.5  # between two calls of `on_look`: often enough for a progress line
+LOOK_SECONDS = 0.5  # interval of calls of `on_look`: often enough for a progress line
 
 Order = TypeVar("Order")
 Result = TypeVar("Result")
@@ -43,21 +43,21 @@ def run_ranks(
     *,
     role: Role = RANK,
     timeout_seconds: float,
-    grace_seconds: float = 5.0,  # after a failure, for the other ranks to notice it and clean up, before SIGKILL
+    grace_seconds: float = 5.0,  # time after a failure for the other ranks to notice it and clean up, before SIGKILL
     most_seconds: float = math.inf,
     done: Sequence[int] = (),
     on_look: Callable[[], object] = lambda: None,
 ) -> list[RankEnd]:
     """Run `main(comm)` in `ranks` forked processes and return how each of them ended, in rank order.
 
-    What `main` returns is pickled and is the `result` of that end. An exception or a signal is a failure, and ends the
+    The `result` of an end is the pickled return value of `main`. An exception or a signal is a failure, and ends the
     other ranks as `Ending` describes (SIGTERM raises `Interrupted` in them once). Ctrl-C, SIGTERM and SIGHUP to this
-    process stop the ranks and show as failures of kind `Interrupted` with status 130, 143 or 129. `first_failure(ends)`
-    picks the cause. `done` is for a `main` that executes another program: the exit statuses that mean success.
-    `on_look` is called every LOOK_SECONDS, and what it raises is raised here.
+    process stop the ranks and are failures of kind `Interrupted` with status 130, 143 or 129. `first_failure(ends)`
+    picks the cause. If `main` executes another program, `done` are the exit statuses that mean success. `on_look` is
+    called every LOOK_SECONDS; its exceptions end the ranks and are raised here.
 
-    Call it from the main thread, after the imports that ranks share. No child that appears meanwhile outlives the call.
-    Raises SpaceError when the system has no room for that many processes.
+    Call this from the main thread, after the imports that ranks share. No child that appears meanwhile outlives the
+    call. Raises SpaceError if the system can't start that many processes.
     """
     ranks = HostRanks(members=range(ranks), size=ranks) if isinstance(ranks, int) else ranks
     ending = Ending(
@@ -70,7 +70,7 @@ def run_ranks(
         wakeups, waker = map(stack.enter_context, socket.socketpair())
         waker.setblocking(False)
         for number in (*_STOP_SIGNALS, signal.SIGCHLD):
-            if signal.getsignal(number) is not signal.SIG_IGN or number == signal.SIGCHLD:  # as `nohup` has it
+            if signal.getsignal(number) is not signal.SIG_IGN or number == signal.SIGCHLD:  # `nohup` ignores SIGHUP
                 stack.callback(signal.signal, number, signal.signal(number, process_control.ignore))
         stack.callback(signal.set_wakeup_fd, signal.set_wakeup_fd(waker.fileno(), warn_on_full_buffer=False))
         stack.callback(process_control.adopt_orphans, process_control.adopt_orphans(True))
@@ -89,14 +89,11 @@ def run_crew(
     timeout_seconds: float,
     most_seconds: float = math.inf,
 ) -> list[Result]:
-    """Run `work(comm, order)` in a forked worker for each order; return the results in the same order.
-
-    The same as `run_ranks`, but what failed first is raised: as UserError, DlemuError, or Interrupted.
-    """
+    """Run `work(comm, order)` in a forked worker per order; return the results in order, or raise the first failure."""
     parent = os.getpid()
 
     def run(comm: Comm) -> Result:
-        die_with_parent(parent)  # by SIGKILL, even if this process is stopped: workers have nothing to save
+        die_with_parent(parent)  # by SIGKILL, which ends even a stopped process: workers have nothing to save
         process_control.name_process(f"dlemu-{role.name}")
         return work(comm, orders[comm.rank])
 
@@ -121,35 +118,35 @@ def run_crew(
 
 @dataclass
 class _Supervisor:
-    """Forks the ranks of one run, waits for them without polling, and passes what happens to them to an `Ending`."""
+    """Forks the ranks of one run, waits for them without polling, and passes events to an `Ending`."""
 
     main: Callable[[Comm], object]
     ranks: HostRanks
     ending: Ending
-    reports: socket.socket
-    sender: socket.socket  # for files in memory, as datagrams are too small: a pickled Failure, or rank and result
-    wakeups: socket.socket
-    waker: socket.socket  # the interpreter sends the number of each signal to this process
+    reports: socket.socket  # receives from `sender`
+    sender: socket.socket  # sends memory files (datagrams are too small) with a pickled Failure, or (rank, result)
+    wakeups: socket.socket  # receives from `waker`
+    waker: socket.socket  # the interpreter writes the number of each signal to this process there
     process: int = field(default_factory=os.getpid)
-    results: dict[int, Any] = field(default_factory=dict)
-    link: Connection | None = None  # to the first rank, which asks the leader for what crosses hosts
+    results: dict[int, Any] = field(default_factory=dict)  # by rank
+    link: Connection | None = None  # to the first rank, whose calls to other hosts the leader answers
 
     def __post_init__(self) -> None:
-        self.leader = self.ranks.launched if isinstance(self.ranks, LedRanks) else None
+        self.launcher = self.ranks.launcher if isinstance(self.ranks, LedRanks) else None
 
     def start(self, stack: contextlib.ExitStack) -> None:
-        """Fork all ranks, with signals held back until each has its handlers; `stack` undoes it. Raises SpaceError."""
+        """Fork all ranks, with signals blocked until each has its handlers. `stack` cleans up. Raises SpaceError."""
         mask = signal.pthread_sigmask(signal.SIG_BLOCK, (*_STOP_SIGNALS, signal.SIGCHLD))
         was_frozen = gc.get_freeze_count() > 0
         gc.freeze()  # forked processes share pages, to which the collector would write
         comms: list[Comm] = []
         try:
-            process_control.flush_output(0.0)  # or forked processes would print what is buffered here
+            process_control.flush_output(0.0)  # else the forked processes would print the buffered output again
             comms, self.link = connected(self.ranks, self.ending.timeout_seconds)
-            if self.link is not None and self.leader is not None:
+            if self.link is not None and self.launcher is not None:
                 stack.callback(self.link.close)
-                stack.callback(setattr, self.leader, "pause", self.leader.pause)
-                self.leader.pause = self.pause
+                stack.callback(setattr, self.launcher, "pause", self.launcher.pause)
+                self.launcher.pause = self.pause
             for local_rank, rank in enumerate(self.ranks.members):
                 process = process_control.fork_process(partial(self._run, comms, local_rank, rank))
                 self.ending.running[process] = rank
@@ -169,16 +166,16 @@ class _Supervisor:
         """Return how each rank ended, in rank order, once all have; call `on_look` every half second meanwhile."""
         look_ns = time.monotonic_ns() + LOOK_SECONDS * 1e9
         while self.ending.running:
-            self._turn(look_ns)
+            self._wait_once(look_ns)
             if time.monotonic_ns() >= look_ns:
                 on_look()
                 look_ns = time.monotonic_ns() + LOOK_SECONDS * 1e9
         return [replace(self.ending.ends[rank], result=self.results.get(rank)) for rank in sorted(self.ending.ends)]
 
     def pause(self, seconds: float) -> None:
-        """Sleep, and handle what happened meanwhile. Raises PeerLostError when the ranks are being ended."""
+        """Sleep, and then handle events. Raises PeerLostError when the ranks are being ended."""
         time.sleep(seconds)
-        self._handle()
+        self._handle_events()
         if self.ending.failures or not self.ending.running:
             raise PeerLostError("the ranks of this host are being ended")
 
@@ -188,26 +185,27 @@ class _Supervisor:
         for process in self.ending.running:
             os.waitpid(process, 0)
 
-    def _turn(self, until_ns: float) -> None:
-        """Wait for a signal, a report or the first rank's question, at most until `until_ns`; handle it."""
+    def _wait_once(self, until_ns: float) -> None:
+        """Wait for a signal, a report or a call of the first rank, at most until `until_ns`, and handle it."""
         poll = select.poll()
         for source in (self.reports, self.wakeups, self.link):
             if source is not None:
                 poll.register(source, select.POLLIN)
         due_ns = min(self.ending.due_ns, until_ns)
         ready = dict(poll.poll(max(math.ceil((due_ns - time.monotonic_ns()) / 1e6), 0)))
-        self._handle()
-        if self.link is None or self.leader is None:
+        self._handle_events()
+        if self.link is None or self.launcher is None:
             return
         try:
-            if self.link.fileno() in ready and not self.leader.answer(self.link):
+            if self.link.fileno() in ready and not self.launcher.answer(self.link):
                 self.link = None
-            self.leader.look()
+            self.launcher.look()
         except PeerLostError as error:
             self.ending.reported(describe(self.ranks.members[0], error), time.monotonic_ns())
             self.link = None
 
-    def _handle(self) -> None:
+    def _handle_events(self) -> None:
+        """Pass signals, ended processes and reports to `ending`, and do what is due."""
         with contextlib.suppress(BlockingIOError):
             for number in self.wakeups.recv(4096, socket.MSG_DONTWAIT):
                 if number != signal.SIGCHLD:
@@ -231,7 +229,7 @@ class _Supervisor:
                 rank, self.results[rank] = report
 
     def _reap(self) -> None:
-        """Note which processes have ended, were stopped or continued."""
+        """Tell `ending` which processes have ended, were stopped or continued."""
         codes: dict[int, int] = {}
         for process in self.ending.running:
             waited, wait_status = os.waitpid(process, os.WNOHANG | os.WUNTRACED | os.WCONTINUED)
@@ -244,12 +242,12 @@ class _Supervisor:
             else:
                 codes[process] = os.waitstatus_to_exitcode(wait_status)
         if codes:
-            self._take_reports()  # a rank that has ended has sent its report before
+            self._take_reports()  # a rank sends its report before it ends
         for process, code in codes.items():
             self.ending.ended(process, code, time.monotonic_ns())
 
     def _run(self, comms: Sequence[Comm], local_rank: int, rank: int) -> int:
-        """Run a forked process to its end."""
+        """Run a rank in its forked process; return its exit status."""
         try:
             comm = comms[local_rank]
             self._set_up(comm)
@@ -257,7 +255,7 @@ class _Supervisor:
                 if other is not None and other is not comm:
                     other.close()
             if isinstance(self.ranks, LedRanks):
-                self.ranks.settle(local_rank)
+                self.ranks.on_start(local_rank)
             result = self.main(comm)
             comm.close()
             if result is not None:
@@ -279,28 +277,29 @@ class _Supervisor:
             socket.send_fds(self.sender, [b"."], [file.fileno()])
 
     def _set_up(self, comm: Comm) -> None:
+        """Set the signal handlers of a rank's process and close the supervisor's sockets."""
         signal.set_wakeup_fd(-1)
         for end in (self.reports, self.wakeups, self.waker):
             end.close()
-        for number in (signal.SIGINT, signal.SIGHUP):  # Ctrl-C reaches the whole group; the supervisor passes it on
+        for number in (signal.SIGINT, signal.SIGHUP):  # the supervisor passes on Ctrl-C, which all get
             signal.signal(number, signal.SIG_IGN)
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         interrupt = process_control.interrupt_once()
 
         def terminate(signal_number: int, frame: FrameType | None) -> None:
-            if os.getppid() != self.process:  # the kernel then kills a rank that outlives it by more than the grace
+            if os.getppid() != self.process:  # the supervisor is dead: SIGALRM ends this rank after the grace
                 signal.signal(signal.SIGALRM, signal.SIG_DFL)
                 signal.setitimer(signal.ITIMER_REAL, max(self.ending.grace_seconds, 0.001))
             interrupt(signal_number, frame)
 
-        def forget() -> None:
-            """In a rank's own forked children: SIGTERM simply ends them, they don't report, and hold no connection."""
+        def detach_child() -> None:
+            """In a rank's own forked children: let SIGTERM end them, and close the rank's connections."""
             signal.signal(signal.SIGTERM, signal.SIG_DFL)
             self.sender.close()
             comm.close()
 
         signal.signal(signal.SIGTERM, terminate)
-        os.register_at_fork(after_in_child=forget)
+        os.register_at_fork(after_in_child=detach_child)
         die_with_parent(self.process, signal.SIGTERM)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, (*_STOP_SIGNALS, signal.SIGCHLD))
 
@@ -313,9 +312,9 @@ def _send(process: int, signal_number: int) -> bool:
 
 
 def end_adopted(earlier_children: frozenset[int], grace_seconds: float) -> None:
-    """End every descendant of this process, which adopts orphans, that does not descend from `earlier_children`.
+    """End every child of this process (which adopts orphans) that is not one of `earlier_children`.
 
-    A process that ignores SIGTERM (multiprocessing's resource tracker) has the grace to end by itself.
+    A process that ignores SIGTERM, such as multiprocessing's resource tracker, may end by itself within the grace.
     """
     for number, seconds in ((signal.SIGTERM, grace_seconds), (signal.SIGKILL, Ending.give_up_seconds)):
         signalled: set[int] = set()
@@ -327,7 +326,7 @@ def end_adopted(earlier_children: frozenset[int], grace_seconds: float) -> None:
             for process in adopted:
                 with contextlib.suppress(ChildProcessError):
                     os.waitpid(process, os.WNOHANG)
-            time.sleep(_LOOK_AGAIN_SECONDS)
+            time.sleep(_ADOPTED_POLL_SECONDS)
 
 
 def _children() -> frozenset[int]:

@@ -1,7 +1,7 @@
-"""What ranks and hosts send each other: plain values, arrays, and records of types that both sides have imported.
+"""Messages between ranks and hosts: plain values, arrays, and records of types that both sides have imported.
 
-Whoever reaches a port of MPI or torchrun may send anything, so nothing is pickled: to read a message calls no code but
-that which fills the fields of a dataclass, a NamedTuple or a msgspec.Struct.
+Messages are not pickled, because any program that reaches a port of MPI or torchrun can send one. Decoding a message
+runs no code except to fill the fields of a dataclass, a NamedTuple or a msgspec.Struct.
 """
 
 from __future__ import annotations
@@ -19,32 +19,32 @@ import numpy as np
 
 from datagen.errors import DlemuError
 
-_PARTS: dict[type, Callable[[Any], list[Any]]] = {
+_TO_ITEMS: dict[type, Callable[[Any], list[Any]]] = {
     int: lambda value: [str(value)],
-    str: lambda value: [value.encode("utf-8", "surrogatepass")],  # a file's name may have bytes that are no UTF-8
+    str: lambda value: [value.encode("utf-8", "surrogatepass")],  # file names may have bytes that are not UTF-8
     tuple: list,
     set: list,
     frozenset: list,
     range: lambda value: [value.start, value.stop, value.step],
     dict: lambda value: [list(item) for item in value.items()],
 }
-_READERS: dict[str, Callable[[list[Any]], Any]] = {
-    "int": lambda parts: int(*parts),
-    "str": lambda parts: parts[0].decode("utf-8", "surrogatepass"),
+_FROM_ITEMS: dict[str, Callable[[list[Any]], Any]] = {
+    "int": lambda items: int(*items),
+    "str": lambda items: items[0].decode("utf-8", "surrogatepass"),
     "tuple": tuple,
     "set": set,
     "frozenset": frozenset,
-    "range": lambda parts: range(*parts),
+    "range": lambda items: range(*items),
     "dict": dict,
-    "array": lambda parts: np.load(io.BytesIO(*parts), allow_pickle=False),
-    "scalar": lambda parts: np.load(io.BytesIO(*parts), allow_pickle=False)[()],
+    "array": lambda items: np.load(io.BytesIO(*items), allow_pickle=False),
+    "scalar": lambda items: np.load(io.BytesIO(*items), allow_pickle=False)[()],
 }
 
 
 def encode(value: Any) -> bytes:
-    """Return a value as a message; raises DlemuError for one of another type than these."""
+    """Return a value as a message; raises DlemuError for a value of an unsupported type."""
     try:
-        return msgspec.msgpack.encode(_plain(value))
+        return msgspec.msgpack.encode(_to_plain(value))
     except TypeError as error:
         raise DlemuError(
             f"{error} and can't be sent to other ranks: wanted numbers, text, collections, arrays, and dataclasses, "
@@ -53,9 +53,9 @@ def encode(value: Any) -> bytes:
 
 
 def decode(message: bytes | bytearray) -> Any:
-    """Return the value of a message; raises DlemuError for one that `encode` did not make."""
+    """Return the value of a message; raises DlemuError for a message that is not from `encode`."""
     try:
-        return _value(msgspec.msgpack.decode(message))
+        return _from_plain(msgspec.msgpack.decode(message))
     except (ValueError, TypeError, KeyError, AttributeError, IndexError) as error:
         raise DlemuError(
             f"a message from another rank can't be read ({error}): wanted the same version of dlemu and of its "
@@ -63,53 +63,54 @@ def decode(message: bytes | bytearray) -> Any:
         ) from error
 
 
-def _plain(value: Any) -> Any:
-    """Return a value as what msgpack has; all that it has not are maps: {name of the type: parts}."""
+def _to_plain(value: Any) -> Any:
+    """Return a value in msgpack's types; a value of another type becomes a map {name of the type: items}."""
     kind = type(value)
     if value is None or kind in (bool, float, bytes, bytearray) or (kind is str and value.isascii()):
         return value
     if kind is int and -(1 << 63) <= value < 1 << 63:
         return value
     if kind is list:
-        return [_plain(part) for part in value]
-    if kind in _PARTS:
-        name, parts = kind.__name__, _PARTS[kind](value)
+        return [_to_plain(item) for item in value]
+    if kind in _TO_ITEMS:
+        name, items = kind.__name__, _TO_ITEMS[kind](value)
     elif isinstance(value, np.ndarray | np.generic):
         file = io.BytesIO()
         np.save(file, value, allow_pickle=False)
-        name, parts = "array" if isinstance(value, np.ndarray) else "scalar", [file.getvalue()]
+        name, items = "array" if isinstance(value, np.ndarray) else "scalar", [file.getvalue()]
     else:
         name = f"{kind.__module__}:{kind.__qualname__}"
-        parts = [value.value] if isinstance(value, Enum) else [getattr(value, field) for field in _fields(kind)]
-    return {name: [_plain(part) for part in parts]}
+        items = [value.value] if isinstance(value, Enum) else [getattr(value, field) for field in _fields(kind)]
+    return {name: [_to_plain(item) for item in items]}
 
 
-def _value(plain: Any) -> Any:
+def _from_plain(plain: Any) -> Any:
+    """Return the value that `_to_plain` has converted."""
     if isinstance(plain, list):
-        return [_value(part) for part in plain]
+        return [_from_plain(item) for item in plain]
     if not isinstance(plain, dict):
         return plain
     ((name, content),) = plain.items()
-    parts = [_value(part) for part in content]
-    return _READERS[name](parts) if name in _READERS else _record(name, parts)
+    items = [_from_plain(item) for item in content]
+    return _FROM_ITEMS[name](items) if name in _FROM_ITEMS else _record(name, items)
 
 
-def _record(name: str, parts: list[Any]) -> Any:
+def _record(name: str, items: list[Any]) -> Any:
     module, _, path = name.partition(":")
     kind: Any = operator.attrgetter(path)(sys.modules[module])
     if isinstance(kind, type) and issubclass(kind, Enum):
-        return kind(*parts)
-    values = dict(zip(_fields(kind), parts, strict=True))
+        return kind(*items)
+    values = dict(zip(_fields(kind), items, strict=True))
     if issubclass(kind, tuple | msgspec.Struct):
         return kind(**values)
-    record = object.__new__(kind)  # as it was, whatever its own __init__ would make of these
+    record = object.__new__(kind)  # restores the fields without running the dataclass's own __init__
     for field, value in values.items():
         object.__setattr__(record, field, value)
     return record
 
 
 def _fields(kind: Any) -> tuple[str, ...]:
-    """Return the names of the fields of a type of record. Raises TypeError for another type."""
+    """Return the field names of a record's type; raises TypeError for any other type."""
     if isinstance(kind, type):
         if dataclasses.is_dataclass(kind):
             return tuple(field.name for field in dataclasses.fields(kind))

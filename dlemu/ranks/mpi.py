@@ -1,6 +1,6 @@
 """Processes that mpirun or srun started: the only interface to mpi4py.
 
-MPI finds who shares a host, and carries what crosses hosts; with one host, it is idle between start and end.
+MPI tells which processes share a host, and carries messages between hosts. On a single host it is idle during the run.
 """
 
 from __future__ import annotations
@@ -21,57 +21,57 @@ from datagen.errors import SpaceError, UserError
 from dlemu.machine.cgroup_limits import shared_memory_problem
 from dlemu.ranks.comm import PeerLostError
 from dlemu.ranks.failure import Failure
-from dlemu.ranks.launched import Bytes, Launched, Numbers, Test, launcher_size, on_one_host
+from dlemu.ranks.launcher import Bytes, IsDone, LauncherProcess, Numbers, launcher_size, on_one_host
 from dlemu.ranks.messages import encode
 from dlemu.ranks.process_control import die_with_parent, flush_output, fork_process, name_process
 
-_FAILURE, _CLEAN = 1, 2  # tags of messages: why a host has failed; that it has cleaned up after a failure
-_CLEAN_SECONDS = 10.0  # for the other hosts to remove unfinished files, before MPI kills them
-SAVING_SECONDS = 120.0  # for node 0 to save what was measured and end all, before another host does
-_TURN_SECONDS, _TURNS = 0.6, 6  # processes report a common failure apart: the first makes the launcher end the others
-_MPI_MEMORY = ("mpich_shm", "sm_segment", "vader_segment")
-_STALE_SECONDS = 60.0  # a process maps what it makes at once
+_FAILURE, _CLEAN = 1, 2  # message tags: the failure of a host; a host has cleaned up after a failure
+_CLEAN_SECONDS = 10.0  # time for the other hosts to remove unfinished files, before MPI kills them
+SAVING_SECONDS = 120.0  # time for node 0 to save the measurements and end all processes, before another host does
+_TURN_SECONDS, _TURNS = 0.6, 6  # spreads the reports of a common failure: after the first, the launcher ends the rest
+_MPI_MEMORY = ("mpich_shm", "sm_segment", "vader_segment")  # prefixes of the libraries' files in /dev/shm
+_STALE_SECONDS = 60.0  # an unmapped file of this age is stale: processes map their files as soon as they create them
 _HOST_PID_NAMESPACE = 0xEFFFFFFC  # inode of the namespace outside of containers: PROC_PID_INIT_INO of Linux
 
 
-class MpiProcess(Launched):
-    """One of the processes of MPI_COMM_WORLD: all calls between hosts are nonblocking, as MPI's own waits spin."""
+class MpiProcess(LauncherProcess):
+    """A process of MPI_COMM_WORLD. All calls between hosts are nonblocking, because MPI's own waits spin."""
 
     ends_all = True
 
     def __init__(self, timeout_seconds: float, split: Callable[[int], int] | None = None) -> None:
-        """Start MPI and find the other ranks; `split` maps a world rank to its node, in place of MPI's answer.
+        """Start MPI and find the other ranks; `split`, if given, maps a world rank to its node in place of MPI.
 
-        Raises UserError when there is no usable MPI library, PeerLostError when a rank does not arrive. If another rank
-        never starts MPI, this process is ended by SIGTERM (`start_within`).
+        Raises UserError if no MPI library is usable, PeerLostError if a rank does not arrive. If another rank never
+        starts MPI, SIGTERM ends this process (`start_within`).
         """
         self._mpi = mpi = load_mpi()
         self.errors = mpi.Exception
         self._started_here = _start(mpi, timeout_seconds)
         self._comm = self._world = world = mpi.COMM_WORLD
         rank = world.Get_rank()
-        self._meet(timeout_seconds)  # the calls below spin while they wait, so start them together
+        self._wait_for_all(timeout_seconds)  # the calls below spin while they wait, so start them together
         remove_shared_memory(names=_MPI_MEMORY[:1])
-        secret = bytearray(secrets.token_bytes(16))  # 128 bits: beyond guessing
+        secret = bytearray(secrets.token_bytes(16))  # 128 bits can't be guessed
         world.Bcast([secret, mpi.BYTE], root=0)
         node = world.Split(split(rank), key=rank) if split else world.Split_type(mpi.COMM_TYPE_SHARED, key=rank)
         members = np.empty(node.Get_size(), np.int64)
         node.Allgather(np.array([rank]), members)
-        door = f"{secret.hex()}-{members[0]}"
-        super().__init__(rank, world.Get_size(), members.tolist(), door, timeout_seconds)
+        socket_name = f"{secret.hex()}-{members[0]}"
+        super().__init__(rank, world.Get_size(), members.tolist(), socket_name, timeout_seconds)
 
-    def connect(self, led: Sequence[int]) -> None:
-        self._meet(self.timeout_seconds)
-        comm = self._world.Split(0 if led else self._mpi.UNDEFINED, key=self.rank)
-        if led:
+    def connect(self, led_ranks: Sequence[int]) -> None:
+        self._wait_for_all(self.timeout_seconds)
+        comm = self._world.Split(0 if led_ranks else self._mpi.UNDEFINED, key=self.rank)
+        if led_ranks:
             self._comm, self.node, self.nodes = comm, comm.Get_rank(), comm.Get_size()
 
     def finish(self) -> None:
         if self._started_here:
-            self._mpi.Finalize()  # spins until all processes call it: soon, as all were just told to
+            self._mpi.Finalize()  # spins, but only briefly: all processes call it now
 
     def end(self, status: int) -> None:
-        """End all processes; of several hosts, node 0 first waits until the others have cleaned up."""
+        """Abort all processes; with several hosts, node 0 first waits until the others have cleaned up."""
         if self._mpi.Is_finalized():
             return
         with contextlib.suppress(self._mpi.Exception):
@@ -85,13 +85,13 @@ class MpiProcess(Launched):
         remove_shared_memory()
         self._world.Abort(status)
 
-    def leave(self, failure: Failure) -> None:
+    def report_failure(self, failure: Failure) -> None:
         text = np.frombuffer(encode(failure), np.uint8)
         for node in range(self.nodes):
             if node != self.node:
                 self._unfinished.append((self._comm.Isend(text, dest=node, tag=_FAILURE), text))
 
-    def _meet(self, timeout_seconds: float) -> None:
+    def _wait_for_all(self, timeout_seconds: float) -> None:
         request = self._world.Ibarrier()
         deadline_seconds = time.monotonic() + timeout_seconds
         while not request.Test():
@@ -107,18 +107,18 @@ class MpiProcess(Launched):
         self._comm.Recv(text, source=status.Get_source(), tag=_FAILURE)
         return text.tobytes()
 
-    def _begin_maximum(self, numbers: Numbers, highest: Numbers) -> Test:
+    def _begin_maximum(self, numbers: Numbers, highest: Numbers) -> IsDone:
         return self._comm.Iallreduce(numbers, highest, op=self._mpi.MAX).Test  # type: ignore[no-any-return]
 
-    def _begin_broadcast(self, data: Bytes) -> Test:
+    def _begin_broadcast(self, data: Bytes) -> IsDone:
         return self._comm.Ibcast(data, root=0).Test  # type: ignore[no-any-return]
 
-    def _begin_gather(self, data: Bytes, received: Bytes) -> Test:
+    def _begin_gather(self, data: Bytes, received: Bytes) -> IsDone:
         return self._comm.Igather(data, received, root=0).Test  # type: ignore[no-any-return]
 
 
 def load_mpi() -> Any:
-    """Import mpi4py.MPI without starting MPI. Raises UserError that says what to install."""
+    """Import mpi4py.MPI without starting MPI; raises UserError with advice what to install."""
     try:
         import mpi4py
 
@@ -135,10 +135,10 @@ def load_mpi() -> Any:
 
 
 def is_foreign(vendor: str, environment: Mapping[str, str]) -> bool:
-    """Return whether mpi4py's library (mpi4py.MPI.get_vendor()) cannot be the launcher's.
+    """Return whether mpi4py's library (mpi4py.MPI.get_vendor()) certainly is not the launcher's.
 
     Open MPI finds its peers through PMIx only, MPICH's wheel through PMI only. A site's own build may support both, so
-    only clear cases are foreign.
+    ambiguous cases count as the launcher's.
     """
     under_pmi = "PMI_SIZE" in environment
     if vendor == "Open MPI":
@@ -147,7 +147,7 @@ def is_foreign(vendor: str, environment: Mapping[str, str]) -> bool:
 
 
 def _start(mpi: Any, timeout_seconds: float) -> bool:
-    """Start MPI unless the calling program has; return whether it was started here. Raises UserError, SpaceError."""
+    """Start MPI unless the program has done so already; return whether it did here. Raises UserError, SpaceError."""
     vendor = mpi.get_vendor()[0]
     foreign = is_foreign(vendor, os.environ)
     starts_here = not mpi.Is_initialized()
@@ -157,7 +157,7 @@ def _start(mpi: Any, timeout_seconds: float) -> bool:
         if on_one_host():  # MPICH's transports, UCX and libfabric's tcp, would listen on all interfaces
             os.environ.setdefault("UCX_NET_DEVICES", "lo")
             os.environ.setdefault("FI_TCP_IFACE", "lo")
-        if os.stat("/proc/self/ns/pid").st_ino == _HOST_PID_NAMESPACE:  # a container sees not all users of /dev/shm
+        if os.stat("/proc/self/ns/pid").st_ino == _HOST_PID_NAMESPACE:  # a container can't see all users of /dev/shm
             _remove(stale_shared_memory())
         with start_within(timeout_seconds), warnings.catch_warnings():
             warnings.simplefilter("ignore", RuntimeWarning)  # mpi4py only warns of another MPI's launcher; we raise
@@ -178,9 +178,9 @@ def _start(mpi: Any, timeout_seconds: float) -> bool:
 
 @contextlib.contextmanager
 def start_within(seconds: float) -> Iterator[None]:
-    """Send this process SIGTERM, and say why on stderr, when the body of the `with` takes longer than `seconds`.
+    """Context that ends this process by SIGTERM, with a message on stderr, if the body takes longer than `seconds`.
 
-    MPI_Init spins forever for ranks that never come, and holds the interpreter: so a forked child keeps the time.
+    A forked child keeps the time, because MPI_Init spins forever for missing ranks and holds the interpreter lock.
     """
     process = os.getpid()
 
@@ -209,19 +209,19 @@ def start_within(seconds: float) -> Iterator[None]:
 def remove_shared_memory(process: int | str = "self", names: tuple[str, ...] = _MPI_MEMORY) -> None:
     """Unlink the MPI library's files in /dev/shm that a process has mapped.
 
-    MPICH's are unlinked as soon as all processes have mapped them: so no file is left, however the job ends.
+    Unlinked as soon as all processes have mapped them, MPICH's files do not outlive the job, however it ends.
     """
     _remove(path for path in _mapped(process, names) if path.startswith("/dev/shm/"))
 
 
 def _remove(paths: Iterable[str]) -> None:
     for path in paths:
-        with contextlib.suppress(OSError):  # another rank was faster
+        with contextlib.suppress(OSError):  # another rank has unlinked it
             os.unlink(path)
 
 
 def stale_shared_memory(folder: str = "/dev/shm") -> list[str]:
-    """Return the paths of MPI libraries' files of this user, older than a minute, that no process here has mapped."""
+    """Return the paths of this user's files of MPI libraries, older than a minute, that no process here has mapped."""
     newest_stale_seconds = time.time() - _STALE_SECONDS
     stale: set[str] = set()
     with contextlib.suppress(OSError), os.scandir(folder) as entries:
@@ -231,7 +231,7 @@ def stale_shared_memory(folder: str = "/dev/shm") -> list[str]:
             if is_own and status.st_mtime < newest_stale_seconds:
                 stale.add(entry.path)
     for process in filter(str.isdigit, os.listdir("/proc") if stale else ()):
-        with contextlib.suppress(OSError):  # it has ended, or is another user's
+        with contextlib.suppress(OSError):  # the process has ended, or is another user's
             stale -= _mapped(process, _MPI_MEMORY)
     return sorted(stale)
 

@@ -1,6 +1,6 @@
-"""How a process of a run handles its signals, its parent's death, its orphaned descendants and calls that hang.
+"""Control of processes: signals, the death of the parent, orphaned descendants, forks, and calls that hang.
 
-Linux only: prctl(2) is called through ctypes, as the standard library has no interface to it.
+Linux only: prctl(2) is called through ctypes, because the standard library has no interface to it.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ from datagen.errors import DlemuError
 
 _PR_SET_PDEATHSIG, _PR_SET_NAME = 1, 15  # from linux/prctl.h, like the next two
 _PR_SET_CHILD_SUBREAPER, _PR_GET_CHILD_SUBREAPER = 36, 37
-_AGAIN_SECONDS = 0.02  # long enough for a destructor or a fork's hooks to be over
-_OUTPUT_SECONDS = 0.3  # a launcher takes milliseconds, and some more to pass it on to the host that prints it
+_RESEND_SECONDS = 0.02  # long enough for a destructor or a fork's hooks to end
+_OUTPUT_SECONDS = 0.3  # a launcher takes milliseconds to read output, and some more to pass it on to the printing host
 
 T = TypeVar("T")
 
 
 class Interrupted(BaseException):
-    """This process has to stop: save what must be saved. No `Exception`, so that no broad `except` swallows it."""
+    """This process must stop, after saving its data. Not an `Exception`, so that no broad `except` catches it."""
 
     def __init__(self, signal_number: int) -> None:
         super().__init__(f"interrupted by {signal.Signals(signal_number).name}")
@@ -57,15 +57,15 @@ def adopt_orphans(adopt: bool) -> bool:
     return bool(before.value)
 
 
-def stands_still(process: int) -> bool:
-    """Return whether a process is stopped (SIGSTOP, or by a debugger), by its state in proc(5)."""
+def is_stopped(process: int) -> bool:
+    """Return whether a process is stopped (SIGSTOP, or a debugger), from its state in proc(5)."""
     with contextlib.suppress(psutil.NoSuchProcess):
         return psutil.Process(process).status() in (psutil.STATUS_STOPPED, psutil.STATUS_TRACING_STOP)
     return False
 
 
 def name_process(name: str) -> None:
-    """Set the name that `ps` and `top` show (15 bytes of it)."""
+    """Set the name of this process that `ps` and `top` show; only its first 15 bytes count."""
     text = ctypes.create_string_buffer(name.encode()[:15])
     _prctl(_PR_SET_NAME, ctypes.addressof(text))
 
@@ -80,12 +80,12 @@ def fork_process(run: Callable[[], int]) -> int:
             with contextlib.suppress(OSError, ValueError):
                 flush_output(0.0)
         finally:
-            os._exit(status)  # whatever happened, the caller's stack is not ours to return into
+            os._exit(status)  # never return into the caller's stack
     return process
 
 
 def interrupt_on(*numbers: int) -> None:
-    """Make the first of each of these signals raise `Interrupted`; with SIGTERM goes SIGHUP, unless ignored."""
+    """Make each of these signals raise `Interrupted` the first time. SIGTERM includes SIGHUP, unless it is ignored."""
     if signal.SIGTERM in numbers and signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
         numbers = (*numbers, signal.SIGHUP)
     for number in numbers:
@@ -95,20 +95,20 @@ def interrupt_on(*numbers: int) -> None:
 def interrupt_once() -> Callable[[int, FrameType | None], None]:
     """Return a signal handler that raises `Interrupted` the first time, and does nothing after that.
 
-    PyTorch's SIGCHLD handler raises when a worker dies, as after a signal to all of a job's processes: SIGCHLD is then
-    ignored. Python swallows an exception in a destructor or a fork's hooks and calls sys.unraisablehook: this function
-    replaces that hook (each further handler calls the hook before it) by one that sends the signal again.
+    The handler also ignores SIGCHLD from then on: a signal to all of a job's processes ends PyTorch's workers, too, and
+    PyTorch's handler of SIGCHLD would raise. If `Interrupted` is raised in a destructor or a fork's hooks, Python drops
+    it and calls sys.unraisablehook, which this function replaces by a hook that sends the signal again.
     """
     raised = False
-    report_unraisable = sys.unraisablehook
+    earlier_hook = sys.unraisablehook
 
-    def notice(lost: sys.UnraisableHookArgs) -> None:
+    def resend(unraisable: sys.UnraisableHookArgs) -> None:
         nonlocal raised
-        if raised and isinstance(lost.exc_value, Interrupted):
+        if raised and isinstance(unraisable.exc_value, Interrupted):
             raised = False
-            _thread.start_new_thread(_signal_again, (lost.exc_value.signal_number,))
+            _thread.start_new_thread(_signal_again, (unraisable.exc_value.signal_number,))
         else:
-            report_unraisable(lost)
+            earlier_hook(unraisable)
 
     def handle(signal_number: int, frame: FrameType | None) -> None:
         nonlocal raised
@@ -117,20 +117,20 @@ def interrupt_once() -> Callable[[int, FrameType | None], None]:
             signal.signal(signal.SIGCHLD, ignore)
             raise Interrupted(signal_number)
 
-    sys.unraisablehook = notice
+    sys.unraisablehook = resend
     return handle
 
 
 def start_thread(thread: threading.Thread) -> None:
-    """Start a thread, and hold back SIGCHLD until it runs: PyTorch's handler raises when a worker has died.
+    """Start a thread, and defer SIGCHLD until it runs: PyTorch's handler raises when a worker has died.
 
-    After an exception within `Thread.start` Python would not know the thread, which would then fail with a message.
+    After an exception within `Thread.start`, Python would not know the thread, which would then fail with a message.
     """
     if threading.current_thread() is not threading.main_thread():  # signal handlers run in the main thread only
         thread.start()
         return
-    deaths: list[tuple[int, FrameType | None]] = []
-    handler = signal.signal(signal.SIGCHLD, lambda *death: deaths.append(death))
+    deaths: list[tuple[int, FrameType | None]] = []  # arguments of the deferred calls of the handler
+    handler = signal.signal(signal.SIGCHLD, lambda *arguments: deaths.append(arguments))
     try:
         thread.start()
     finally:
@@ -140,23 +140,23 @@ def start_thread(thread: threading.Thread) -> None:
 
 
 def _signal_again(number: int) -> None:
-    time.sleep(_AGAIN_SECONDS)
+    time.sleep(_RESEND_SECONDS)
     if callable(signal.getsignal(number)) and (ident := threading.main_thread().ident) is not None:
         signal.pthread_kill(ident, number)
 
 
 def ignore(signal_number: int, frame: FrameType | None) -> None:
-    """Do nothing: a signal handler that replaces another.
+    """Do nothing: a signal handler to set in place of SIG_DFL or SIG_IGN.
 
-    If SIG_DFL or SIG_IGN replaced it while a signal is pending, Python would report a "race condition". And Python
-    writes signals to its wakeup descriptor only where there is a handler.
+    If one of those replaces a handler while a signal is pending, Python reports a "race condition". Also, Python writes
+    only signals with a handler to its wakeup descriptor.
     """
 
 
 def flush_output(seconds: float = _OUTPUT_SECONDS) -> None:
-    """Print all that is buffered, and leave the launcher time to read and print it: an abort would overtake it."""
+    """Flush stdout and stderr, and give the launcher time to print the output: an abort would overtake it."""
     for stream in (sys.stdout, sys.stderr):
-        if stream is not None:  # as in a service without them
+        if stream is not None:  # a service may have no such stream
             stream.flush()
     time.sleep(seconds)
 
@@ -169,7 +169,7 @@ def _prctl(option: int, argument: int) -> None:
 
 
 def in_thread(call: Callable[[], T], name: str) -> Future[T]:
-    """Call in a daemon thread, which does not keep the process from ending; return what it returns, or raises."""
+    """Start a call in a daemon thread, which does not keep the process alive; return its future result."""
     outcome = Future[T]()
 
     def run() -> None:
@@ -183,15 +183,15 @@ def in_thread(call: Callable[[], T], name: str) -> Future[T]:
 
 
 class PatienceError(DlemuError):
-    """A call took too long: its file system probably hangs, and would block the next call to it as well."""
+    """A call took too long: its file system probably hangs, and would block the next call as well."""
 
 
-def within(seconds: float, call: Callable[[], T], what: str) -> T:
-    """Return what `call` returns, or raise what it raises; PatienceError when that takes longer.
+def within(seconds: float, call: Callable[[], T], task: str) -> T:
+    """Call in a thread and return its result or raise its exception; PatienceError, which names `task`, if it is late.
 
-    A call that blocks in the kernel, such as a `stat` of a hung file system, goes on in its thread. Use this from the
-    main thread: it only waits, so Ctrl-C is handled. A SIGTERM after more than half of the wait most likely comes from
-    a supervisor that missed this process because of the call: PatienceError then names `what`, too.
+    A call that blocks in the kernel, such as a `stat` of a hung file system, stays in its thread. Use this from the
+    main thread: it only waits, so Ctrl-C is handled. A SIGTERM in the second half of the wait most likely comes from a
+    supervisor that misses this process because of the call, and is therefore reported as PatienceError, too.
     """
     began_seconds = time.monotonic()
     outcome = in_thread(call, "dlemu-patience")
@@ -205,15 +205,15 @@ def within(seconds: float, call: Callable[[], T], what: str) -> T:
     if interruption is not None or not outcome.done():
         waited = "longer than" if interruption is None else "more than half of"
         raise PatienceError(
-            f"{what} took {waited} {seconds:g} s (timeout_seconds): a hung file system does this; see `df` and `dmesg`"
+            f"{task} took {waited} {seconds:g} s (timeout_seconds): a hung file system does this; see `df` and `dmesg`"
         ) from interruption
     return outcome.result()
 
 
-def comes_into_sight(is_seen: Callable[[], bool]) -> bool:
-    """Return whether this host sees within 10 s what another has just made: network file systems cache folders."""
+def becomes_visible(is_visible: Callable[[], bool]) -> bool:
+    """Return whether another host's new file becomes visible here within 10 s: network file systems cache folders."""
     for _ in range(50):
-        if is_seen():
+        if is_visible():
             return True
-        time.sleep(0.2)  # five looks a second are no load for a file server
+        time.sleep(0.2)  # five checks per second are no load for a file server
     return False

@@ -1,7 +1,7 @@
-"""Processes that torchrun started, or whatever sets its variables: the only interface to torch.distributed.
+"""Processes started by torchrun, or by another program that sets its variables: the only use of torch.distributed.
 
-Leaders of several hosts find each other through a TCPStore, which torchrun's agent serves, or else rank 0, and talk by
-gloo. Placeholders, and the processes of a single host, import no torch.
+The leaders of several hosts find each other through a TCPStore (of torchrun's agent, or else of rank 0), and exchange
+messages by gloo. Placeholders, and the processes of a single host, do not import torch.
 """
 
 from __future__ import annotations
@@ -22,25 +22,25 @@ import psutil
 from datagen.errors import UserError
 from dlemu.ranks.comm import PeerLostError
 from dlemu.ranks.failure import Failure
-from dlemu.ranks.launched import Bytes, Launched, Numbers, Test
+from dlemu.ranks.launcher import Bytes, IsDone, LauncherProcess, Numbers
 from dlemu.ranks.messages import encode
 from dlemu.ranks.process_control import PatienceError, within
 
-_POLL_SECONDS = 0.02  # 50 requests/s per host to rank 0's store while ranks still start
-_LOOK_SECONDS = 0.3  # between two looks whether another host has failed
-_STORE_SECONDS = 5.0  # for one answer of the store: milliseconds, unless it is cut off
-_FOREVER = datetime.timedelta(days=365)  # gloo's own time limit: ours come first
+_POLL_SECONDS = 0.02  # 50 requests/s per host to the store while ranks start
+_LOOK_SECONDS = 0.3  # interval of checks whether another host has failed
+_STORE_SECONDS = 5.0  # timeout of an answer of the store, which takes milliseconds unless it is cut off
+_FOREVER = datetime.timedelta(days=365)  # gloo's own timeout, which must not expire before ours
 _VARIABLES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_PORT")
 
 
-class TorchrunProcess(Launched):
-    """A process that torchrun's variables describe."""
+class TorchrunProcess(LauncherProcess):
+    """A process described by torchrun's variables."""
 
-    ends_all = False  # it ends the processes of its own host, by SIGTERM, and half a minute later by SIGKILL
+    ends_all = False  # torchrun ends only the processes of its own host, by SIGTERM, 30 s later by SIGKILL
     errors = RuntimeError
 
     def __init__(self, timeout_seconds: float, environment: Mapping[str, str] = os.environ) -> None:
-        """Raises UserError if a variable is missing or no number, or if the variables contradict each other."""
+        """Raises UserError if a variable is missing or not a number, or if the variables contradict each other."""
         try:
             rank, size, local_rank, local_size, port = (int(environment[name]) for name in _VARIABLES)
             self._address = environment["MASTER_ADDR"], port
@@ -62,8 +62,8 @@ class TorchrunProcess(Launched):
         self._closing = threading.Event()
         self._watch = threading.Thread(target=self._watch_store, name="dlemu-failures", daemon=True)
 
-    def connect(self, led: Sequence[int]) -> None:
-        if not led or len(led) == self.size:
+    def connect(self, led_ranks: Sequence[int]) -> None:
+        if not led_ranks or len(led_ranks) == self.size:
             return
         try:
             import torch.distributed
@@ -77,12 +77,12 @@ class TorchrunProcess(Launched):
         self._tensor = torch.from_numpy
         self._gloo: Any = torch.distributed
         try:
-            within(self.timeout_seconds + 1.0, lambda: self._find_leaders(led), "meeting the other hosts")
+            within(self.timeout_seconds + 1.0, lambda: self._find_leaders(led_ranks), "meeting the other hosts")
         except PatienceError as error:
             raise PeerLostError(f"not all hosts arrived within {self.timeout_seconds:g} s") from error
 
-    def _find_leaders(self, led: Sequence[int]) -> None:
-        """Tell the other leaders through the store which ranks this leader leads, and connect to them by gloo."""
+    def _find_leaders(self, led_ranks: Sequence[int]) -> None:
+        """Publish this leader's ranks in the store, find the other leaders there, and connect to them by gloo."""
         (address, port), seconds = self._address, self.timeout_seconds
         deadline_seconds, limit = time.monotonic() + seconds, datetime.timedelta(seconds=seconds)
         try:
@@ -93,11 +93,11 @@ class TorchrunProcess(Launched):
                 f"the store at {address}:{port} (MASTER_ADDR, MASTER_PORT) was not reached within {seconds:g} s: "
                 f"{reason}"
             ) from error
-        # A start of torchrun may run several commands of dlemu. Each leader counts them, so all have the same number.
-        command_number = shared.add(f"dlemu/{self._start}/{led[0]}", 1)
+        # One start of torchrun may run several dlemu commands. All leaders count them and so get the same number.
+        command_number = shared.add(f"dlemu/{self._start}/{led_ranks[0]}", 1)
         self._store: Any = self._gloo.PrefixStore(f"dlemu/{self._start}/{command_number}", shared)
-        self._store.set(f"led/{led[0]}", str(len(led)))
-        first_ranks: list[int] = []  # of each host
+        self._store.set(f"led/{led_ranks[0]}", str(len(led_ranks)))
+        first_ranks: list[int] = []  # the first rank of each host
         rank = 0
         while rank < self.size:
             while not self._store.check([f"led/{rank}"]):
@@ -106,7 +106,7 @@ class TorchrunProcess(Launched):
                 time.sleep(_POLL_SECONDS)
             first_ranks.append(rank)
             rank += int(self._store.get(f"led/{rank}"))
-        self.node, self.nodes = first_ranks.index(led[0]), len(first_ranks)
+        self.node, self.nodes = first_ranks.index(led_ranks[0]), len(first_ranks)
         if interface := _interface(address, port):
             os.environ.setdefault("GLOO_SOCKET_IFNAME", interface)
         self._gloo.init_process_group(
@@ -116,17 +116,17 @@ class TorchrunProcess(Launched):
         self.all_reduce_max(0)
 
     def finish(self) -> None:
-        """End the watching thread: a thread within torch's code when the interpreter ends aborts the process."""
+        """End the watching thread: if a thread ran torch's code as the interpreter exits, the process would abort."""
         self._closing.set()
         if self._watch.is_alive():
             self._watch.join(_STORE_SECONDS)
 
-    def leave(self, failure: Failure) -> None:
-        with contextlib.suppress(PatienceError, RuntimeError):  # rank 0, which kept the store, is lost
+    def report_failure(self, failure: Failure) -> None:
+        with contextlib.suppress(PatienceError, RuntimeError):  # the host of the store is lost
             within(_STORE_SECONDS, lambda: self._store.set("failure", encode(failure)), "telling the other hosts")
 
     def _watch_store(self) -> None:
-        """Read why another host has failed: in a thread, because a request to a store that is cut off blocks."""
+        """Poll the store for a failure of another host; in a thread, as a request blocks while the store is cut off."""
         with contextlib.suppress(RuntimeError):
             while not self._closing.wait(_LOOK_SECONDS):
                 if self._store.check(["failure"]):
@@ -136,28 +136,28 @@ class TorchrunProcess(Launched):
     def _read_failure(self) -> bytes:
         return self._failure
 
-    def _begin_maximum(self, numbers: Numbers, highest: Numbers) -> Test:
+    def _begin_maximum(self, numbers: Numbers, highest: Numbers) -> IsDone:
         highest[:] = numbers
         return partial(_is_done, self._gloo.all_reduce(self._tensor(highest), self._gloo.ReduceOp.MAX, async_op=True))
 
-    def _begin_broadcast(self, data: Bytes) -> Test:
+    def _begin_broadcast(self, data: Bytes) -> IsDone:
         return partial(_is_done, self._gloo.broadcast(self._tensor(data), 0, async_op=True))
 
-    def _begin_gather(self, data: Bytes, received: Bytes) -> Test:
+    def _begin_gather(self, data: Bytes, received: Bytes) -> IsDone:
         rows = [self._tensor(row) for row in received]
         return partial(_is_done, self._gloo.gather(self._tensor(data), rows or None, 0, async_op=True))
 
 
 def _is_done(work: Any) -> bool:
-    """Return whether a request is done; raises the error that ended it."""
+    """Return whether a request is done; raises its error."""
     is_completed = bool(work.is_completed())
     if is_completed:
-        work.wait()  # returns at once, or raises
+        work.wait()  # returns at once or raises the error
     return is_completed
 
 
 def _interface(address: str, port: int) -> str:
-    """Return the network interface to an address: connecting a UDP socket sends nothing, it only picks the route."""
+    """Return the network interface to an address: connecting a UDP socket only selects a route and sends nothing."""
     family, kind, protocol, _, target = socket.getaddrinfo(address, port, type=socket.SOCK_DGRAM)[0]
     with socket.socket(family, kind, protocol) as probe:
         probe.connect(target)

@@ -1,5 +1,5 @@
-"""What all kinds of jobs share: starting ranks, handling their failures, telemetry, collecting and saving results.
+"""The flow common to all kinds of jobs: start ranks, record telemetry, handle failures, collect and save results.
 
-`job` takes a run from settings to result, `run_list` is the base of every study. Knows no kind of job by name. May
-import results and packages below it.
+Start with `job`, which takes a run from its settings to its result; `run_list` is the base of every study. This package
+knows no kind of job by name. It may import `dlemu.results` and packages below.
 """

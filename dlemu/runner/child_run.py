@@ -1,7 +1,7 @@
-"""Runs child processes: starts and watches them, ends them in order, reports their failures.
+"""Runs other programs as child processes: starts them, watches them, ends them and reports their failures.
 
-`run_commands`: dlemu's own commands, concurrently, each with a result in a folder. `run_attached`: a user's command on
-this terminal. `output_of`: a short command whose output is wanted.
+`run_commands` runs dlemu's own commands concurrently, each with its result in a folder; `run_attached` a user's command
+on this terminal; `output_of` a short command, to get its output.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ from datagen.errors import DlemuError, UserError
 from datagen.owned import create_claimed
 from dlemu.config.overrides import override
 from dlemu.metrics.verdict import COMPLETED
-from dlemu.ranks import Comm, Interrupted, die_with_parent, first_failure
+from dlemu.ranks import Interrupted, die_with_parent, first_failure
 from dlemu.ranks.failure import INTERRUPTED, RANK, Role, killed_by, overdue
 from dlemu.ranks.launch import run_ranks
 from dlemu.results import SUMMARY
 from dlemu.runner.ranks import OnLook
 
 LOG = "console.txt"
-_SAVING_SECONDS = 30.0  # time for a run to save after Ctrl-C, before it is killed
-_KILLING_SECONDS = 10.0  # far more than the kernel needs, unless storage hangs
+_SAVING_SECONDS = 30.0  # how long a run may take to save after Ctrl-C, before it is killed
+_KILLING_SECONDS = 10.0  # how long a killed process may take to end: far longer than needed, unless storage hangs
 _MESSAGE_LINES = 12  # enough for dlemu's longest messages, and for the end of a traceback
 _RUN = Role("run", RANK.remedy)
 
@@ -36,13 +36,13 @@ _RUN = Role("run", RANK.remedy)
 def run_train(
     words: Sequence[str], folder: str, look: OnLook, launcher: Sequence[str] = (), command: str = "train"
 ) -> None:
-    """Run a job to its end, with results in `folder`; see `job` and `run_commands`."""
+    """Run one job to its end, with results in `folder`; see `job` and `run_commands`."""
     run_commands([job(words, folder, launcher, command)], look)
 
 
 def job(words: Sequence[str], folder: str, launcher: Sequence[str] = (), command: str = "train") -> Command:
-    """Return the command of a job with overrides `words`; it succeeds whatever its verdict is."""
-    # An interpreter that could not start also ends with status 1 (fail), so the result file must exist, too.
+    """Return the command of a job with overrides `words`. The command succeeds whatever the job's verdict is."""
+    # Status 1 is a failed verdict, but also an interpreter that could not start: so the result file must exist, too.
     return Command(
         words=[*launcher, *dlemu_command(command, *words, override(("output", "folder"), folder))],
         folder=folder,
@@ -54,8 +54,8 @@ def job(words: Sequence[str], folder: str, launcher: Sequence[str] = (), command
 def dlemu_command(*words: str) -> list[str]:
     """Return the command that runs `dlemu` with `words`.
 
-    `python -m` imports from the current folder first, which may have a yaml.py of the user's. `-P` prevents that,
-    unless this process imports from there as well.
+    `python -m` would import from the current folder first, where the user may have a yaml.py. `-P` prevents that; it is
+    left out if this process itself imports from there.
     """
     imports_from_here = any(os.path.abspath(entry) == os.getcwd() for entry in sys.path)
     options = [] if imports_from_here else ["-P"]
@@ -64,13 +64,13 @@ def dlemu_command(*words: str) -> list[str]:
 
 @dataclass(frozen=True, kw_only=True)
 class Command:
-    """A dlemu command that writes the file `result` into its folder, and its output to the file LOG there."""
+    """A dlemu command that writes the file `result` into its folder; its output goes to the file LOG there."""
 
     words: Sequence[str]
     folder: str
     result: str
     done: Sequence[int] = (0,)
-    """Exit statuses that mean success; commands that run concurrently have the same."""
+    """Exit statuses that mean success; the same for all commands that run concurrently."""
 
     @property
     def log(self) -> str:
@@ -78,29 +78,16 @@ class Command:
 
 
 def run_commands(commands: Sequence[Command], look: OnLook = lambda: None) -> None:
-    """Run commands concurrently; call `look` every half second meanwhile.
+    """Run commands concurrently, and call `look` every half second until all have ended.
 
-    The first that fails ends the others, and raises UserError or DlemuError with its message. A signal to this process
-    ends the commands; then the process's own handler is called, and what it raises is raised here.
+    The first failure ends the other commands and is raised as UserError or DlemuError with the command's message. A
+    signal to this process ends the commands, and then calls this process's own handler, which may raise.
     """
     for command in commands:
         os.close(create_claimed(command.folder, LOG))
-
-    def run(comm: Comm) -> NoReturn:
-        """Become a command, in a session of its own, without input."""
-        command = commands[comm.rank]
-        os.setsid()
-        for number in (signal.SIGINT, signal.SIGHUP):
-            signal.signal(number, signal.SIG_DFL)
-        os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
-        log = os.open(command.log, os.O_WRONLY)
-        os.dup2(log, 1)
-        os.dup2(log, 2)
-        os.execvp(command.words[0], [*command.words])
-
     ends = run_ranks(
         len(commands),
-        run,
+        lambda comm: _execute(commands[comm.rank]),
         role=_RUN,
         timeout_seconds=math.inf,
         grace_seconds=_SAVING_SECONDS,
@@ -121,32 +108,45 @@ def run_commands(commands: Sequence[Command], look: OnLook = lambda: None) -> No
         _raise_failure(failure.message, commands[failure.rank].log)
 
 
+def _execute(command: Command) -> NoReturn:
+    """Execute a command in place of this forked process, in a session of its own and without input."""
+    os.setsid()
+    for number in (signal.SIGINT, signal.SIGHUP):
+        signal.signal(number, signal.SIG_DFL)
+    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+    log = os.open(command.log, os.O_WRONLY)
+    os.dup2(log, 1)
+    os.dup2(log, 2)
+    os.execvp(command.words[0], [*command.words])
+
+
 def run_attached(command: Sequence[str], environment: Mapping[str, str]) -> int:
     """Run a user's command on this terminal, with environment variables added, and return its exit status.
 
-    No signal ends this process: Ctrl-C on the terminal reaches the command directly, others are forwarded. The status
-    is -N if signal N ended it, and -SIGINT for any failure after Ctrl-C. Raises UserError if it can't be started.
+    Signals do not end this process: Ctrl-C on the terminal reaches the command directly, other signals are forwarded.
+    The status is -N if signal N ended the command, and -SIGINT for any failure after Ctrl-C. Raises UserError if the
+    command can't be started.
     """
     process: subprocess.Popen[bytes] | None = None
     received: list[int] = []
 
-    def handle(number: int, _: object) -> None:
+    def forward(number: int, _: object) -> None:
         received.append(number)
         if process is not None and number != signal.SIGINT:
             process.send_signal(number)
 
     with contextlib.ExitStack() as stack:
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-            if signal.getsignal(number) != signal.SIG_IGN:  # as `nohup` has it
-                stack.callback(signal.signal, number, signal.signal(number, handle))
+            if signal.getsignal(number) != signal.SIG_IGN:  # `nohup` ignores SIGHUP
+                stack.callback(signal.signal, number, signal.signal(number, forward))
         try:
             process = _start(command, env={**os.environ, **environment})
         except OSError as error:
             raise UserError(
                 f"{command[0]} can't be started ({error.strerror}): wanted a command and its arguments"
             ) from None
-        for early in [*received]:  # before the command was there to get them
-            process.send_signal(early)
+        for early_signal in [*received]:  # it arrived before the command was started
+            process.send_signal(early_signal)
         status = process.wait()
     return -signal.SIGINT if status and signal.SIGINT in received else status
 
@@ -164,15 +164,15 @@ class Ended:
 
 
 class OverdueError(DlemuError):
-    """A command that took longer than its limit."""
+    """A command took longer than its time limit."""
 
 
 def output_of(
     command: Sequence[str], seconds: float, role: Role | None = None, *, pass_fds: Sequence[int] = ()
 ) -> Ended:
-    """Run a command for at most `seconds` and return its output; neither it nor its children outlive the call.
+    """Run a command for at most `seconds` and return its output; the command and its children end with the call.
 
-    It gets a session of its own and no input. Raises OSError, OverdueError.
+    The command runs in a session of its own, without input. Raises OSError, OverdueError.
     """
     parent = os.getpid()
     role = role or Role(command[0], "")
@@ -192,7 +192,7 @@ def output_of(
     finally:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
-        with contextlib.suppress(subprocess.TimeoutExpired):  # a process that hangs in the kernel is left
+        with contextlib.suppress(subprocess.TimeoutExpired):  # give up on a process that hangs in the kernel
             process.wait(_KILLING_SECONDS)
         for pipe in (process.stdout, process.stderr):
             if pipe is not None:
@@ -205,7 +205,7 @@ def output_of(
     return Ended(status, how, out.decode(errors="replace"), err.decode(errors="replace"))
 
 
-def _start(command: Sequence[str], **options: Any) -> subprocess.Popen[bytes]:  # the only start of a process here
+def _start(command: Sequence[str], **options: Any) -> subprocess.Popen[bytes]:  # tests replace it
     return subprocess.Popen(command, **options)
 
 
@@ -216,7 +216,7 @@ def _raise_failure(how: str, log_path: str) -> NoReturn:
 
 
 def _failure_message(log_path: str) -> str:
-    """Return the log from its first "dlemu: " line on, which has the cause; without such a line, the last lines."""
+    """Return the log's lines from the first "dlemu: " on, which names the cause; without one, the log's last lines."""
     with open(log_path, errors="replace") as log:
         lines = log.read().splitlines()
     for number, line in enumerate(lines):

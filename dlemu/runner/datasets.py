@@ -16,7 +16,7 @@ from datagen.withheld import public_text
 from dlemu.config import check_data
 from dlemu.config.schema import Workload
 from dlemu.ranks import Comm
-from dlemu.ranks.process_control import comes_into_sight
+from dlemu.ranks.process_control import becomes_visible
 from dlemu.results.live import Progress, seconds_left
 from dlemu.results.wording import count
 from dlemu.runner.events import DatasetMade, DatasetVerified, OnEvent, Warned
@@ -32,9 +32,9 @@ def make(
     fsync: bool = False,
     on_look: OnLook = lambda: None,
 ) -> DatasetMade | None:
-    """Make the missing files of a dataset; return a summary on rank 0. Raises UserError, RunFailedError.
+    """Make the missing files of a dataset; return a summary on rank 0's host. Raises UserError, RunFailedError.
 
-    `caution` returns what to warn of before that, for so many ranks; empty for nothing.
+    `caution` returns a warning to show before that for a workload and a number of ranks, or an empty text.
     """
 
     def body(ranks: Ranks) -> DatasetMade | None:
@@ -47,13 +47,13 @@ def make(
 
 
 def make_on_this_host(workload: Workload, ranks: int, on_event: OnEvent) -> None:
-    """Make and fsync the missing files of a dataset with `ranks` forked ranks; raises UserError, RunFailedError."""
+    """Make and fsync the missing files of a dataset with forked ranks; raises UserError, RunFailedError."""
     check_data(workload)
     Ranks(ranks, workload.timeout_seconds).run(lambda comm: make_dataset(workload, comm, on_event, fsync=True))
 
 
 def check_bytes(request: JobRequest, on_event: OnEvent) -> None:
-    """Compare every byte of a dataset with what was generated; raises UserError, and RunFailedError for wrong files."""
+    """Compare every byte of a dataset with what was generated; raises UserError, or RunFailedError for wrong files."""
 
     def body(ranks: Ranks) -> None:
         workload = ranks.configure(lambda: _checked(request))
@@ -71,14 +71,14 @@ def _checked(request: JobRequest) -> Workload:
 def make_dataset(workload: Workload, comm: Comm, on_event: OnEvent, *, fsync: bool = False) -> DatasetMade | None:
     """Make this rank's share of the missing files; return a summary of all ranks on rank 0. Raises UserError."""
     spec, storage = workload.dataset, workload.storage_spec
-    rank_0s_manifest = None
+    first_manifest = None  # rank 0's
     if comm.rank == 0:
         prepare_folder(spec, storage)
-        rank_0s_manifest = manifest.read(spec.data_folder, open_storage(storage.buffered))
-    rank_0s_manifest = comm.broadcast(rank_0s_manifest)
+        first_manifest = manifest.read(spec.data_folder, open_storage(storage.buffered))
+    first_manifest = comm.broadcast(first_manifest)
     if comm.node > 0 and comm.local_rank == 0:
-        _check_shared(workload, rank_0s_manifest)
-    comm.all_reduce_max(0)  # a barrier: no rank writes on a host that is refused
+        _check_shared(workload, first_manifest)
+    comm.all_reduce_max(0)  # a barrier: no rank writes before all hosts have passed the check
     progress = _progress(comm, "in place", on_event)
     generated = generate(
         spec, storage, rank=comm.rank, ranks=comm.size, threads=_threads(comm), fsync=fsync, progress=progress
@@ -98,16 +98,16 @@ def make_dataset(workload: Workload, comm: Comm, on_event: OnEvent, *, fsync: bo
     return total
 
 
-def _check_shared(workload: Workload, rank_0s_manifest: manifest.Manifest | None) -> None:
-    """Raise UserError on a host that sees neither rank 0's dataset nor, in the same folder, a complete copy."""
+def _check_shared(workload: Workload, first_manifest: manifest.Manifest | None) -> None:
+    """Raise UserError on a host whose data folder has neither rank 0's manifest nor a complete copy of the dataset."""
     spec, storage = workload.dataset, open_storage(workload.storage_spec.buffered)
 
     def is_shared() -> bool:
         own = manifest.read(spec.data_folder, storage)
         is_copy = own is not None and own.complete and not manifest.differing_keys(own.spec, spec)
-        return is_copy or own == rank_0s_manifest
+        return is_copy or own == first_manifest
 
-    if not comes_into_sight(is_shared):
+    if not becomes_visible(is_shared):
         raise UserError(
             f"dataset.data_folder is {public_text(spec.data_folder)}, which this host does not share with rank 0: "
             "wanted a folder on storage that all hosts mount"
@@ -127,7 +127,7 @@ def verify_dataset(workload: Workload, comm: Comm, on_event: OnEvent) -> None:
     findings = tuple(finding for share in shares for finding in share)
     existing = manifest.read(spec.data_folder, open_storage(workload.storage_spec.buffered))
     if existing is not None:
-        spec = existing.spec  # all files are verified, even if the settings have fewer
+        spec = existing.spec  # all existing files are verified, even if the settings have fewer
     files = spec.num_files_train + spec.num_files_eval
     on_event(DatasetVerified(folder=public_text(spec.data_folder), files=files, findings=findings))
     if findings:
@@ -138,7 +138,7 @@ def verify_dataset(workload: Workload, comm: Comm, on_event: OnEvent) -> None:
 
 
 def _progress(comm: Comm, verb: str, on_event: OnEvent) -> Callable[[Share], None] | None:
-    """Return what reports rank 0's share of the files; the other ranks' shares are known at the end."""
+    """Return a function that reports rank 0's share of the files: the others' shares are known only at the end."""
     if comm.rank != 0:
         return None
     first: Share | None = None
@@ -147,11 +147,12 @@ def _progress(comm: Comm, verb: str, on_event: OnEvent) -> Callable[[Share], Non
         nonlocal first
         first = first or share  # files that existed before do not count for the rate
         seconds, new_bytes = share.seconds - first.seconds, share.bytes - first.bytes
-        who = f"rank 0 of {comm.size}: " if comm.size > 1 else ""
+        prefix = f"rank 0 of {comm.size}: " if comm.size > 1 else ""
         progress = Progress(
-            at=f"{who}{count(share.files, 'file')} {verb}",
+            at=f"{prefix}{count(share.files, 'file')} {verb}",
             done=share.bytes,
-            total=max(share.total_bytes, share.bytes + (share.files < share.total_files)),  # an estimate
+            # `total_bytes` is an estimate: if it was too low, stay below 100 % until the last file.
+            total=max(share.total_bytes, share.bytes + (share.files < share.total_files)),
             mb_per_second=new_bytes / 1e6 / seconds if new_bytes and seconds else None,
             seconds_left=seconds_left(seconds, new_bytes, share.total_bytes - first.bytes),
         )

@@ -1,6 +1,6 @@
-"""The events that a running job reports on rank 0 (`Warned` on any), for terminals, callers and exporters.
+"""The events that a running job reports to terminals, callers and exporters: from rank 0, `Warned` from any rank.
 
-`Progress` tells how far the job is, once a second.
+Once a second a `Progress` reports how far the job is.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from dlemu.results.measured import MeasuredRun
 if TYPE_CHECKING:  # most jobs make and verify nothing
     from datagen.verify import Damage
 
-LOOK_SECONDS = 1.0  # minimum time between two looks at a run
-_COST_SHARE = 0.002  # of rank 0's time for its own looks: a look that takes longer is taken less often
+LOOK_SECONDS = 1.0  # minimum interval of progress reports
+_COST_SHARE = 0.002  # maximum share of rank 0's time for reporting progress: costly reports are made less often
 
 
 @dataclass(frozen=True)
 class JobBegan:
-    """All checks have passed: the dataset is made, or the ranks start. A job that makes its dataset begins twice."""
+    """All checks have passed: making the dataset begins, or the ranks start. A job that does both reports it twice."""
 
     workload: Workload
     ranks: int
@@ -33,13 +33,13 @@ class JobBegan:
 
     @property
     def is_second(self) -> bool:
-        """Whether the dataset has been made since it began."""
+        """Whether the job has reported `JobBegan` before, when it began to make its dataset."""
         return bool(self.folder) and self.workload.workflow.generate_data
 
 
 @dataclass(frozen=True, kw_only=True)
 class DatasetMade:
-    """The dataset is complete: `files` with `bytes` were made now, by all ranks, and `kept_files` existed before."""
+    """The dataset is complete: all ranks together made `files` with `bytes` now; `kept_files` existed before."""
 
     folder: str
     files: int
@@ -51,51 +51,52 @@ class DatasetMade:
 
 @dataclass(frozen=True, kw_only=True)
 class DatasetVerified:
-    """Every byte of the dataset was compared."""
+    """Every byte of the dataset has been compared with what was generated."""
 
     folder: str
     files: int
     findings: tuple[Damage, ...]
-    """Files that are wrong, and how."""
+    """The damaged files, each with its damage."""
 
 
 @dataclass(frozen=True)
 class PartMeasured:
-    """A part of a measurement is done: a cell of a probe, or a number of readers."""
+    """A part of a measurement is done: one cell of a probe, or one number of readers."""
 
     part: object
+    """The result of this part."""
     text: str
-    """The same as one line of text."""
+    """The same result as one line of text."""
 
 
 @dataclass(frozen=True)
 class Warned:
-    """What the user should read: before a long job begins, or of a rank that failed."""
+    """A message for the user: a caution before a long job begins, or the failure of a rank."""
 
     message: str
 
 
 @dataclass(frozen=True)
 class Doing:
-    """What the job is doing, if neither steps nor files show its progress."""
+    """The job's current activity, if neither steps nor files show its progress."""
 
     what: str
 
 
 @dataclass(frozen=True)
 class Saved:
-    """The measurements are saved; summary.json follows when all subscribers, which raise SpaceError, returned."""
+    """The measurements are saved. Subscribers may raise SpaceError; summary.json is written after all have returned."""
 
     run: MeasuredRun
 
 
 @dataclass(frozen=True)
 class NotSaved:
-    """What was measured is complete, but could not be written: the job fails next, and says what to do."""
+    """A complete result could not be written: the job fails next, with advice what to do."""
 
     kind: str
     answer: object
-    """What the command shows of this kind: the summary of a run, the answer of a probe."""
+    """The result to show: a run's summary or a probe's answer."""
     folder: str = "not saved"
 
 
@@ -104,11 +105,11 @@ OnEvent = Callable[[Event], None]
 
 
 def ignore(event: object) -> None:
-    """Do nothing: a subscriber for callers that want no events."""
+    """Do nothing: the subscriber of callers that want no events."""
 
 
 def to_all(*subscribers: OnEvent) -> OnEvent:
-    """Return a subscriber that passes each event to all of these, in order."""
+    """Return a subscriber that passes each event to all `subscribers`, in order."""
 
     def pass_on(event: Event) -> None:
         for subscriber in subscribers:
@@ -119,7 +120,7 @@ def to_all(*subscribers: OnEvent) -> OnEvent:
 
 @dataclass
 class Reporter:
-    """Reports the progress of a run from its rank 0, which calls it at every step or file."""
+    """Reports the progress of a run. Rank 0 calls it at every step or file; only calls from `due_seconds` on report."""
 
     follower: Follower
     on_event: OnEvent
@@ -132,7 +133,7 @@ class Reporter:
     def look(self) -> None:
         """Report the progress now."""
         began_seconds, progress = time.monotonic(), None
-        with contextlib.suppress(OSError):  # a run goes on, even if its progress can't be read
+        with contextlib.suppress(OSError):  # unreadable progress must not end the run
             progress = self.follower()
         if progress is not None:
             now_seconds = time.monotonic()

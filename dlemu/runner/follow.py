@@ -1,4 +1,4 @@
-"""Follows a job that another process runs, through the files that its ranks write, and tells how it ended."""
+"""Follows a job that another process runs, through the files that its ranks write, until it has ended."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from dlemu.results.kinds import kind_of
 from dlemu.results.live import Follower, Progress, goes_on
 from dlemu.results.parts import JobSummary
 
-# A run without a lock is dead when its files have not changed for this long: the lock of a run on another host may be
-# invisible here, and a failed run may still be saving.
+# A run without a lock is dead only after its files have not changed for this long: this host may not see the lock of a
+# run on another host, and a failed run may still be saving.
 QUIET_SECONDS = 20.0
 
 
@@ -28,34 +28,34 @@ class RunState:
 
     state: Literal["runs", "ended", "dead"]
     progress: Progress | None = None
-    """Progress of an active run, once a rank has begun."""
+    """Progress of an active run; None before a rank has begun."""
     sentence: str = ""
     """How the run ended."""
     status: int = DlemuError.exit_status
-    """Exit status that says how it ended."""
+    """Exit status of the run when it has ended."""
 
 
 def follow_run(folder: str) -> Iterator[RunState]:
-    """Yield the current state of the run in a folder, without end; raises UserError for no run, or a damaged one."""
+    """Yield the current state of the run in a folder, endlessly; raises UserError for no run or a damaged one."""
     live, summary = os.path.join(folder, LIVE), os.path.join(folder, SUMMARY)
     if not (os.path.lexists(live) or os.path.lexists(summary)):
         raise UserError(
             f"{folder} holds no run: name the folder of an active run, such as output.folder or results/WORKLOAD/TIME"
         )
-    follower: Follower | None = None  # until the run has written its facts
-    last_state: object = None
-    changed_seconds = time.monotonic() - (time.time() - _newest(live))
+    follower: Follower | None = None
+    last_activity: object = None
+    changed_at_seconds = time.monotonic() - (time.time() - _newest(live))
     while True:
         progress = None
-        with contextlib.suppress(FileNotFoundError, NotADirectoryError):  # it has just ended
+        with contextlib.suppress(FileNotFoundError, NotADirectoryError):  # the run has just ended
             follower = follower or _follower(folder, live)
             progress = follower() if follower else None
         is_running = goes_on(folder)
         # Rows count, too, as writing by mmap may leave st_mtime.
-        state = progress and (progress.at, progress.done), _newest(live)
-        if last_state not in (None, state):
-            changed_seconds = time.monotonic()
-        last_state, quiet_seconds = state, time.monotonic() - changed_seconds
+        activity = progress and (progress.at, progress.done), _newest(live)
+        if last_activity not in (None, activity):
+            changed_at_seconds = time.monotonic()
+        last_activity, quiet_seconds = activity, time.monotonic() - changed_at_seconds
         if os.path.lexists(summary):
             yield _ended(folder)
         elif is_running or (os.path.isdir(live) and quiet_seconds < QUIET_SECONDS):
@@ -81,6 +81,7 @@ def _ended(folder: str) -> RunState:
 
 
 def _follower(folder: str, live: str) -> Follower | None:
+    """Return a function that reads the run's progress; None before the run has written its facts."""
     facts_path = os.path.join(live, FACTS)
     kind = kind_of(folder) if os.path.exists(facts_path) else None
     if kind is None:
@@ -91,6 +92,7 @@ def _follower(folder: str, live: str) -> Follower | None:
 
 
 def _newest(folder: str) -> float:
+    """Return the latest modification time in a folder (seconds since 1970); 0 without files."""
     try:
         return max((entry.stat().st_mtime for entry in os.scandir(folder)), default=0.0)
     except OSError:

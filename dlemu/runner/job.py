@@ -1,7 +1,7 @@
 """Runs a job (ranks that together read or write a storage), from its settings to the folder with the result.
 
-It prepares, starts the ranks, collects what they measured, and saves it, also after a failure. Nothing here prints:
-progress is reported as events, errors are raised.
+`run_alone` prepares the job, starts the ranks, collects their measurements and saves them, also after a failure.
+Nothing here prints: progress is reported as events, errors are raised.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ from dlemu.runner.ranks import OnLook, Ranks, with_ranks
 from dlemu.runner.run_folder import Job, Kept, check_folder, drop_folder, drop_live, make_folder, new_folder
 
 CONFIRM_ABOVE_BYTES = 10e9  # larger datasets are made only if the user agrees
-TRIAL_SCALE = "laptop"  # the scale suggested for first tries, if a workload has it
-_SAVING_SECONDS = 60.0  # for saving, even if `timeout_seconds` is less: writing many steps takes a while
+TRIAL_SCALE = "laptop"  # the scale suggested for a first try, if the workload has it
+_SAVING_SECONDS = 60.0  # minimum timeout for saving: writing many steps takes a while
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,37 +39,37 @@ class JobRequest:
     """What to run, and with which options."""
 
     load: Callable[[], Workload]
-    """Returns the settings; called once, in the process that starts the ranks, or on rank 0. Raises UserError."""
+    """Returns the settings; called once, in the process that starts the ranks of rank 0's host. Raises UserError."""
     words: Sequence[str] = ()
-    """The user's overrides: a launcher's processes need some of them before rank 0 has loaded the settings."""
+    """The user's overrides: a launcher's processes need some of them before rank 0's host has loaded the settings."""
     allow_making: Callable[[Workload, int, int], None] | None = None
-    """Makes missing data first: called with the workload that does, its bytes and the ranks; raises UserError."""
+    """Permits the making of missing data: takes the workload, the bytes and the ranks; raises UserError to refuse."""
     size_is_given: bool = False
     """Whether the user set the number of files to make, which is then kept."""
     wants_verdict: bool = True
-    """Refuse a run that could not get a verdict."""
+    """Whether to refuse a run that could not get a verdict."""
     keeps_run: bool = False
-    """The result also contains the measurements."""
+    """Whether the result also contains the measurements."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class JobResult:
-    """The result of a job on rank 0; the same is in its folder."""
+    """The result of a job on rank 0, which its folder also contains."""
 
     folder: str
     summary: JobSummary
     """All metrics, in the kind's own type."""
     run: Any = None
-    """With `keeps_run`, the measurements, in the kind's own type of `MeasuredRun`."""
+    """The measurements, in the kind's own type of `MeasuredRun`; only with `keeps_run`."""
 
 
 def run_alone(
     request: JobRequest, on_event: OnEvent, kind: JobKind | None = None, on_look: OnLook = lambda: None
 ) -> JobResult | None:
-    """Run a job and return its result on rank 0; None on other ranks, and if the job has no result.
+    """Run a job and return its result on rank 0's host; None on other hosts, and if the job has no result.
 
-    Without `kind`, the workload determines it. Raises UserError before the ranks start, and RunFailedError (with what
-    was saved) afterwards. Under mpirun or srun a failing rank ends this process, after it has reported `Warned`.
+    Without `kind`, the workload determines it. Raises UserError before the ranks start, and RunFailedError afterwards.
+    With a launcher, a failing rank ends this process by SystemExit, after a `Warned` event.
     """
     return with_ranks(request.words, on_event, lambda ranks: _run(ranks, request, on_event, kind), on_look)
 
@@ -84,20 +84,21 @@ def checked(workload: Workload, kind: JobKind | None = None) -> Workload:
 
 
 def _run(ranks: Ranks, request: JobRequest, on_event: OnEvent, chosen: JobKind | None) -> JobResult | None:
+    """Run a job in a leader; see `run_alone`."""
     workload = ranks.configure(lambda: checked(request.load(), chosen))
     kind: JobKind = chosen or kind_to_run(workload).load_job().job
     if (allow_making := request.allow_making) is not None:
 
-        def with_missing_data() -> Workload:
-            given = request.size_is_given
-            changed, size_bytes = kind.in_time(workload, lambda: kind.making(workload, ranks.count, given=given))
+        def permitted_making() -> Workload:
+            plan_making = partial(kind.with_making, workload, ranks.count, size_is_given=request.size_is_given)
+            changed, size_bytes = kind.in_time(workload, plan_making)
             allow_making(changed, size_bytes, ranks.count)
             return changed
 
-        workload = ranks.agree(with_missing_data)
+        workload = ranks.compute_once(permitted_making)
     if not kind.before(workload, ranks, on_event, wants_verdict=request.wants_verdict):
         return None
-    job, folder = ranks.agree(lambda: prepare(kind, workload, ranks.count, wants_verdict=request.wants_verdict))
+    job, folder = ranks.compute_once(lambda: prepare(kind, workload, ranks.count, wants_verdict=request.wants_verdict))
     save_partial = partial(save_failed, kind, job, folder, on_event)
     with ranks.guard(job.folder, save_partial, partial(kind.clean_up_elsewhere, job)):
         kind.in_time(workload, lambda: kind.check_host(job, ranks.local_count))
@@ -116,7 +117,7 @@ def _run(ranks: Ranks, request: JobRequest, on_event: OnEvent, chosen: JobKind |
 
 
 def prepare(kind: JobKind, workload: Workload, ranks: int, *, wants_verdict: bool = False) -> tuple[Any, OwnFolder]:
-    """Return the job, and its folder, which is created together with the live folder; raises UserError."""
+    """Plan a job and create its folder and live folder; return both job and folder. Raises UserError."""
     folder = workload.output.folder or new_folder(workload.results_name, kind.prefix)
     started_at = datetime.now().astimezone().isoformat(timespec="seconds")
     job = kind.in_time(workload, lambda: kind.plan(workload, ranks, wants_verdict=wants_verdict))
@@ -134,10 +135,10 @@ def prepare(kind: JobKind, workload: Workload, ranks: int, *, wants_verdict: boo
 
 def save(kind: JobKind, job: Job, log: MeasuredLog[Any], on_event: OnEvent, failure: str | None = None) -> Any:
     """Write the run's folder and return the run, marked incomplete after a `failure`. Raises SpaceError, DlemuError."""
-    run = kind.result(job, log, failure)
+    run = kind.run_from_log(job.folder, kind.facts(job), log, failure)
 
     def write() -> None:
-        write_measured(run)  # first, so that the measurements survive if a later step fails
+        write_measured(run)  # first: the measurements then survive the failure of a later step
         on_event(Saved(run))
         write_summary(run)
         drop_live(run.folder)
@@ -153,14 +154,14 @@ def save(kind: JobKind, job: Job, log: MeasuredLog[Any], on_event: OnEvent, fail
 
 
 def save_failed(kind: JobKind, job: Job, folder: OwnFolder, on_event: OnEvent, failure: str) -> Kept | None:
-    """Save what the ranks of a failed run left in its live folder; if that is nothing, remove the run's folder."""
-    removed = kind.clean_up(job)
+    """Save the measurements in a failed run's live folder; without any, remove the run's folder and return None."""
+    clean_up_note = kind.clean_up(job)
     log = kind.salvage(job.live_folder)
     if log is None:
         drop_folder(folder)
-        if removed:
-            on_event(Doing(removed))
+        if clean_up_note:
+            on_event(Doing(clean_up_note))
         return None
     save(kind, job, log, on_event, scrubbed(failure, job.workload.storage.storage_options))
-    kept = f"kept, marked incomplete, in {job.folder}: {count(len(log), kind.row_noun)} measured before that"
-    return Kept(job.folder, "; ".join(filter(None, (kept, removed))))
+    note = f"kept, marked incomplete, in {job.folder}: {count(len(log), kind.row_noun)} measured before that"
+    return Kept(job.folder, "; ".join(filter(None, (note, clean_up_note))))

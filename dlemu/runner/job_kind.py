@@ -1,7 +1,7 @@
-"""What a kind of job is: the interface by which its runs are planned, measured by ranks, saved, followed and read.
+"""The interface of a kind of job: how its runs are planned, measured by ranks, followed, saved and read.
 
-Ranks log rows of integers, each appended to a file at once: a run is saved even if a rank is killed, and read from the
-files in live/ if it could not be saved.
+Ranks log rows of integers and append each row to a file at once. So a run is saved even if a rank is killed; if it
+could not be saved, it is read from the files in live/.
 """
 
 from __future__ import annotations
@@ -43,13 +43,13 @@ if TYPE_CHECKING:
     from dlemu.runner.ranks import Ranks
 
 Notify = Callable[[Event], None]
-Look = Callable[[Workload], object]  # checks that the storage has what a workload needs; raises UserError
+Look = Callable[[Workload], object]  # checks that a workload's data exists; raises UserError
 T = TypeVar("T")
 
 
 @dataclass(frozen=True, eq=False)
 class RowsRun(MeasuredRun):
-    """One measured run of a kind that has no type of its own for them."""
+    """A measured run of a kind that defines no type of its own for its runs."""
 
     rows: NDArray[np.void]
     kind: JobKind
@@ -64,21 +64,21 @@ class RowsRun(MeasuredRun):
 
 
 class JobKind:
-    """A kind of job: first its runs as facts and rows, then its work, by methods in the order in which they are called.
+    """A kind of job. The first methods read and write its runs; from `complete` on, they run a job, in order of calls.
 
-    Most kinds have `columns`, `measure` and `summarise`; one with facts, runs or logs of its own has `run_of` and
-    `run_rank` in place of the latter two.
+    Most kinds define `columns`, `measure` and `summarise`. A kind with its own types of facts, runs or logs overrides
+    `run_of` and `run_rank` instead of the latter two.
     """
 
     name: ClassVar[str]
     """`kind` in facts.json and summary.json."""
     columns: ClassVar[Mapping[str, str]]
-    """Column name -> meaning, of the rows; one column is `rank`."""
+    """Column of a row -> its meaning; one column is `rank`."""
     summary_type: ClassVar[type[Any]]
     facts_type: ClassVar[type[Any]] = RunFacts
     journal_type: ClassVar[type[Any]] = RunJournal
     row_noun: ClassVar[str] = "row"
-    """What messages call a row."""
+    """Name of a row in messages."""
     prefix: ClassVar[str] = ""
     """Prefix of run folders' names in results/WORKLOAD/."""
 
@@ -91,11 +91,11 @@ class JobKind:
         return f"{self.name}.parquet"
 
     def live_rows(self, live_folder: str) -> Any:
-        """Return the rows that the ranks of a run have written so far into its live folder."""
+        """Return the rows that the ranks have written into the live folder so far."""
         return read_row_logs(live_folder, self.dtype)
 
     def saved_rows(self, folder: str) -> Rows:
-        """Return the rows of a saved run; raises UserError where they are missing or damaged."""
+        """Return the rows of a saved run; raises UserError if they are missing or damaged."""
         return read_rows(folder, self.table, self.dtype)
 
     def run_of(self, folder: str, facts: Any, rows: Any, telemetry: Telemetry) -> Any:
@@ -107,25 +107,25 @@ class JobKind:
         raise NotImplementedError
 
     def own_facts(self, job: Any) -> dict[str, Any]:
-        """Return the fields that only this kind's facts have."""
+        """Return the values of the fields that this kind adds to `RunFacts`."""
         return {}
 
     def check(self, run: Any) -> None:
-        """Raise UserError for a run with facts or rows on which any amount of memory or time could be spent."""
+        """Raise UserError for facts or rows, of a received run, that would take unbounded memory or time to analyse."""
 
     def follow(self, facts: Any, live_folder: str) -> Follower:
-        """Return what tells how far a run is, given its facts from before its first row, and its live folder."""
+        """Return a function that reads a run's progress from its live folder; `facts` precede its first row."""
         return partial(self.progress, facts, live_folder)
 
     def progress(self, facts: Any, live_folder: str) -> Progress | None:
-        """Return how far a run is, with those metrics of its rows so far that sweeps show."""
+        """Return the progress of a run, with its metrics so far (those that sweeps show); None before its first row."""
         log = self.salvage(live_folder)
         if log is None:
             return None
-        run = self.measured("", facts, log, KILLED)
+        run = self.run_from_log("", facts, log, KILLED)
         parts = kind_named(self.name).load_job()
         figures: tuple[Figure, ...] = ()
-        with contextlib.suppress(UserError):  # rows that are not complete yet
+        with contextlib.suppress(UserError):  # the rows so far may be too few for metrics
             values = parts.figures(run).metrics
             metrics = [metric for metric in parts.catalogue.in_sweeps if metric.name in values]
             figures = tuple(Figure(metric.title, values[metric.name].mean, metric.unit) for metric in metrics)
@@ -136,7 +136,7 @@ class JobKind:
         return self.journal_type(wall_clock_offset_ns=time.time_ns() - now_ns, started_ns=now_ns)
 
     def facts(self, job: Any) -> Any:
-        """Return what is known of a run before its first row; `measured` adds what its ranks logged."""
+        """Return the facts of a run before its first row; `run_from_log` completes them."""
         return self.facts_type(
             kind=self.name,
             workload=published(job.workload),
@@ -155,18 +155,14 @@ class JobKind:
             return None
         return MeasuredLog(rows, journal.noting(requests=requests_so_far(live_folder)), read_logs(live_folder))
 
-    def result(self, job: Any, log: MeasuredLog[Any], failure: str | None = None) -> Any:
-        """Return the run of a job; `failure` says why it is incomplete, None if it is complete."""
-        return self.measured(job.folder, self.facts(job), log, failure)
-
-    def measured(self, folder: str, facts: Any, log: MeasuredLog[Any], failure: str | None) -> Any:
-        """Return the run whose `facts` from before its first row this log of its ranks completes."""
+    def run_from_log(self, folder: str, facts: Any, log: MeasuredLog[Any], failure: str | None) -> Any:
+        """Return the run of a log and of facts from before its first row; `failure` tells why it is incomplete."""
         heads = tuple(host.head for host in log.telemetry)
         facts = replace(facts, journal=log.journal, recorders=heads, failure=failure)
         return self.run_of(folder, facts, log.rows, log.telemetry)
 
     def read(self, folder: str) -> Any:
-        """Read a run's folder, or what a killed one left in live/, and compute all metrics anew; raises UserError."""
+        """Read a run from its folder, or live/ if it was killed, and compute all metrics anew; raises UserError."""
         path, live_path = os.path.join(folder, FACTS), os.path.join(folder, LIVE, FACTS)
         if os.path.lexists(path) or not os.path.isfile(live_path):
             facts = decode_versioned(path, self.facts_type)
@@ -177,7 +173,7 @@ class JobKind:
                 raise UserError(
                     f"{folder} holds a run that was killed before its first {self.row_noun} was measured: run it again"
                 )
-            run = self.measured(folder, facts, log, KILLED)
+            run = self.run_from_log(folder, facts, log, KILLED)
         self.check(run)
         check_hosts(run)
         try:
@@ -191,19 +187,19 @@ class JobKind:
         """Return the workload with the kind's own defaults filled in. Raises UserError for impossible settings."""
         return workload
 
-    def making(self, workload: Workload, ranks: int, *, given: bool) -> tuple[Workload, int]:
-        """Return the workload changed to make missing data first, and at most how many bytes that makes, nominally.
+    def with_making(self, workload: Workload, ranks: int, *, size_is_given: bool) -> tuple[Workload, int]:
+        """Return the workload changed to make missing data first, and the nominal maximum of bytes to make.
 
-        `given`: the user set the size of the dataset.
+        `size_is_given`: whether the user has set the size of the dataset, which is then kept.
         """
         raise UserError(f"a {self.name} job reads no data that could be made first: leave out --make")
 
     def before(self, workload: Workload, ranks: Ranks, on_event: OnEvent, *, wants_verdict: bool) -> bool:
-        """Do what must precede the job, such as making data; return False if there is nothing else to run."""
+        """Do what must precede the job, such as making its data; return False if nothing remains to be run."""
         return True
 
     def looks_at(self, workload: Workload) -> str:
-        """Return a phrase for the part of the storage that is accessed before the ranks start, for timeout messages."""
+        """Return how timeout messages name the storage that is accessed before the ranks start."""
         return f"the storage of {workload.dataset.data_folder}"
 
     def in_time(self, workload: Workload, look: Callable[[], T]) -> T:
@@ -219,7 +215,7 @@ class JobKind:
         return (row_log_name(rank),)
 
     def made_folder(self, job: Any) -> str | None:
-        """Return a folder that the run creates if it is missing, and that is removed again if nothing was measured."""
+        """Return the folder, if any, that the run creates if missing, and that is removed if nothing was measured."""
         return None
 
     def begin(self, job: Any) -> None:
@@ -253,24 +249,24 @@ class JobKind:
         raise NotImplementedError
 
     def reporter(self, job: Any, notify: Notify) -> Reporter:
-        """Return what rank 0 calls at every row, so that the progress of all ranks is reported."""
+        """Return a reporter of the progress of all ranks; rank 0 calls it at every row."""
         return Reporter(self.follow(self.facts(job), job.live_folder), notify)
 
     def clean_up(self, job: Any) -> str:
-        """Remove unfinished files of a failed run; return a phrase for what was removed or left, empty for nothing."""
+        """Remove unfinished files of a failed run; return a phrase that names what was removed or left, if anything."""
         return ""
 
     def clean_up_elsewhere(self, job: Any) -> None:
         """Remove unfinished files of a failed run on another host, if it does not share the folder with rank 0's."""
 
     def unfinished(self, folder: str) -> Unfinished | None:
-        """Return what the killed run of a folder left in the storage, None for nothing; raises UserError, OSError."""
+        """Return the useless files, if any, that a killed run left in the storage; raises UserError, OSError."""
         return None
 
     def look_at_points(self) -> Look:
-        """Return a function that checks the data of one run; called for all runs of a sweep before the first begins."""
+        """Return a function that checks one run's data; a sweep calls it for all its runs before the first begins."""
         return lambda workload: None
 
     def own_place(self, workload: Workload, run_folder: str) -> AbstractContextManager[Sequence[str]]:
-        """Return a context of overrides that give a run of a sweep files of its own, which are removed at the end."""
+        """Return a context that yields overrides by which a run of a sweep gets its own files, and removes these."""
         return nullcontext(())

@@ -1,6 +1,6 @@
-"""First steps of a process that a launcher (mpirun, srun, torchrun) started: it connects to the other processes.
+"""The first steps of a process that a launcher (mpirun, srun, torchrun) started: it connects to the other processes.
 
-Placeholders, of which the first process of their host runs the ranks, only wait: so this module imports little.
+The first process of a host runs the host's ranks. The others are placeholders that only wait: so this imports little.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ _TIMEOUT = re.compile(r"(?:\+\+?)?(?:workload\.)?timeout_seconds=([0-9]*\.?[0-9]
 
 
 def run_as_placeholder(overrides: Sequence[str]) -> bool:
-    """If another process runs this one's rank, wait for that rank to end and return True; else return False.
+    """If this process is a placeholder, wait until its rank has ended and return True; else return False.
 
-    A command calls it before its other imports, which take longer. Raises SystemExit where the rank failed.
+    A command calls this before its other imports, which take longer. Raises SystemExit if the rank failed.
     """
     if detect_launcher() == "none":
         return False
@@ -30,6 +30,6 @@ def run_as_placeholder(overrides: Sequence[str]) -> bool:
 
 
 def start_seconds(overrides: Sequence[str]) -> float:
-    """Return how long ranks may wait for each other until rank 0 has read the workload: as the command line says."""
-    seconds = [match[1] for match in map(_TIMEOUT.fullmatch, overrides) if match]
-    return float(seconds[-1] if seconds else 0) or Workload.timeout_seconds
+    """Return `timeout_seconds` from the command line, for the time before rank 0's host has loaded the workload."""
+    values = [match[1] for match in map(_TIMEOUT.fullmatch, overrides) if match]
+    return float(values[-1] if values else 0) or Workload.timeout_seconds

@@ -1,4 +1,4 @@
-"""What predictions of all kinds of jobs have alike: the options (storage, hosts, limits), and part of the answer."""
+"""The parts common to predictions of all kinds of jobs: options (storage, hosts, limits) and fields of the answer."""
 
 from __future__ import annotations
 
@@ -18,24 +18,24 @@ from dlemu.runner.events import OnEvent, ignore
 
 @dataclass(frozen=True, kw_only=True)
 class PredictionRequest:
-    """Options of a prediction; at most one of the first three may be given, else it raises UserError."""
+    """Options of a prediction. The first three each describe a storage; raises UserError if more than one is given."""
 
     from_folder: str | None = None
-    """Folder of a run or an earlier prediction: gives the storage, and all settings that are not given otherwise."""
+    """Folder of a run or an earlier prediction: supplies the storage, and all settings that are not given otherwise."""
     mb_per_second: float | None = None
-    """Throughput of a hypothetical storage, 1e6 bytes/s; nothing is read."""
+    """Throughput of a hypothetical storage, in 1e6 bytes/s; nothing is read."""
     drive: str | Rates | None = None
-    """A data sheet (YAML file), a probe's folder, or what it says of the storage; nothing is read."""
+    """A data sheet (YAML file), a probe's folder, or the storage's rates from either; nothing is read."""
     hosts: int | None = None
-    """Hosts like this one, which share the storage. None: one; without a storage, one for every 8 accelerators."""
+    """Number of hosts like this one that share the storage; by default 1, or without a storage 1 per 8 accelerators."""
     host_cores: int | None = None
-    """Cores of each host, if not as many as were measured on; they are assumed to be as fast."""
+    """Cores of each host, assumed to be as fast as those measured; by default as many as were measured on."""
     others_mb_per_second: float = 0.0
-    """MB/s (1e6 bytes) of the storage that other jobs use meanwhile, even if this one then gets too little."""
+    """MB/s (1e6 bytes) of the storage that other jobs use meanwhile, even if this job then gets too little."""
     most: int | None = None
-    """Largest number of accelerators to predict for; None: a default that bounds the search."""
+    """Maximum number of accelerators to predict for; by default large enough to bound the search."""
     restart_minutes: float = 5.0
-    """Time in which all ranks are to read a checkpoint, without a storage."""
+    """Minutes in which all ranks are to read a checkpoint; used without a storage."""
     config_dir: str | None = None
     """A folder with workload/NAME.yaml."""
     make: Callable[[Workload], None] | None = None
@@ -54,13 +54,13 @@ class PredictionRequest:
             return
         rates = kind.load().rates
         if rates is not None:
-            rates(self.from_folder)  # raises UserError if it has none
+            rates(self.from_folder)  # raises UserError for a folder without rates
             raise UserError(f"{self.from_folder} holds {kind.noun}, not a run or a prediction: give it as --drive")
 
     @property
     def describes_storage(self) -> bool:
         """Whether the storage is described, so that it need not be measured."""
-        return any(given is not None for given in (self.from_folder, self.mb_per_second, self.drive))
+        return any(option is not None for option in (self.from_folder, self.mb_per_second, self.drive))
 
 
 @dataclass(frozen=True, kw_only=True)

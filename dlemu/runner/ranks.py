@@ -1,7 +1,7 @@
-"""Starts ranks and handles their failures: this process forks all ranks, or with a launcher those of its own host.
+"""Starts the ranks of a command and handles their failures.
 
-With a launcher (mpirun, srun, torchrun), the first process of rank 0's host leads: it loads the settings, prepares,
-saves and reports.
+Without a launcher, this process forks all ranks. With one (mpirun, srun, torchrun), the first process of each host is
+its leader and forks the host's ranks. Rank 0's leader also loads the settings, prepares, saves and reports.
 """
 
 from __future__ import annotations
@@ -29,24 +29,24 @@ if TYPE_CHECKING:  # most runs have no launcher
     from dlemu.ranks.host import Host
 
 T = TypeVar("T")
-OnLook = Callable[[], object]  # called every half second while ranks run; what it raises ends them
-SaveFailed = Callable[[str], Kept | None]  # given a failure's message, saves what was measured before, if anything
+OnLook = Callable[[], object]  # called every half second while ranks run; an exception from it ends them
+SaveFailed = Callable[[str], Kept | None]  # takes the failure's message and saves the measurements so far, if any
 
 
 class RunFailedError(DlemuError):
-    """A run failed, and all ranks of this host have ended; the message is that of the first failure."""
+    """A run failed and all ranks of this host have ended; has the message of the first failure."""
 
     failure: Failure
     kept: Kept | None = None
-    """What was saved of the run."""
+    """The measurements that were saved, if any."""
 
 
 class RunUserError(RunFailedError, UserError):
-    """A `RunFailedError` that the user can fix: a damaged file, a full disk."""
+    """A `RunFailedError` whose cause the user can fix, such as a damaged file or a full disk."""
 
 
 def failed_run(failure: Failure, kept: Kept | None = None) -> RunFailedError:
-    """Return the error of a failed run; `kept` is what was saved of it."""
+    """Return the error for a failed run; `kept` describes the measurements that were saved."""
     error_type = RunUserError if failure.status == UserError.exit_status else RunFailedError
     error = error_type(f"{failure.message}\n{kept.sentence}" if kept else failure.message)
     error.failure, error.kept, error.exit_status = failure, kept, failure.status
@@ -56,32 +56,32 @@ def failed_run(failure: Failure, kept: Kept | None = None) -> RunFailedError:
 
 
 class RefusedError(UserError):
-    """A UserError of rank 0's host before any rank began, raised by all leaders, so that they exit together."""
+    """A UserError on rank 0's host before any rank began; all leaders raise it, so that they exit together."""
 
 
 @dataclass
 class Ranks:
-    """The ranks of one command, forked for each `run` after shared modules are imported. This process is not a rank.
+    """The ranks of one command. This process is not a rank itself: each `run` forks all ranks anew.
 
-    With a launcher, this process is the leader of its host, and each method is called by all leaders.
+    With a launcher, this process is the leader of its host, and every method must be called by all leaders.
     """
 
     count: int = 0
     timeout_seconds: float = Workload.timeout_seconds
     on_look: OnLook = lambda: None
     host: Host | None = None
-    """With a launcher, which also sets the count."""
+    """Set with a launcher, which also determines `count`."""
     words: Sequence[str] = ()
     """The user's overrides."""
 
     def __post_init__(self) -> None:
-        self.leads = self.host is None or self.host.node == 0  # whether this process prepares, saves and reports
+        self.leads = self.host is None or self.host.node == 0  # this process prepares, saves and reports
         if self.host is not None:
             self.count = self.host.ranks.size
 
     def configure(self, load: Callable[[], Workload]) -> Workload:
-        """Return the workload that the leading process loads: other leaders need neither Hydra nor the user's files."""
-        workload = self.agree(lambda: self._checked(load()))
+        """Load the workload on rank 0's host and return it in all leaders, which then need no Hydra or user's files."""
+        workload = self.compute_once(lambda: self._checked(load()))
         if self.host is None:
             self.count = workload.ranks
         else:
@@ -90,7 +90,7 @@ class Ranks:
         return workload
 
     def _checked(self, workload: Workload) -> Workload:
-        """Raise UserError if `ranks` on the command line differs from the launcher's, or versions of dlemu differ."""
+        """Return the workload; raises UserError if its `ranks` contradicts the launcher, or dlemu versions differ."""
         host = self.host
         if host is None:
             return workload
@@ -107,20 +107,20 @@ class Ranks:
             )
         return workload
 
-    def agree(self, make: Callable[[], T]) -> T:
-        """Return in all leaders what `make` returns in the leading one; its UserError is raised as RefusedError."""
+    def compute_once(self, compute: Callable[[], T]) -> T:
+        """Call `compute` on rank 0's host and return its result in all leaders; its UserError becomes RefusedError."""
         if self.host is None:
-            return make()
-        answer: tuple[T | None, str | None] = (None, None)
+            return compute()
+        outcome: tuple[T | None, str | None] = (None, None)  # result, message of a UserError
         if self.leads:
             try:
-                answer = make(), None
+                outcome = compute(), None
             except UserError as error:
-                answer = None, str(error)
-        value, refusal = self.host.broadcast(answer)
+                outcome = None, str(error)
+        result, refusal = self.host.broadcast(outcome)
         if refusal is not None:
             raise RefusedError(refusal)
-        return cast(T, value)
+        return cast(T, result)
 
     @property
     def local_count(self) -> int:
@@ -128,10 +128,10 @@ class Ranks:
         return self.count if self.host is None else len(self.host.ranks.members)
 
     def run(self, main: Callable[[Comm], T], timeout_seconds: float | None = None) -> T | None:
-        """Run `main` on every rank to its end; return rank 0's result on its host, None on others.
+        """Run `main` on every rank to its end; return rank 0's result on its host, None on other hosts.
 
-        Ranks wait for each other for `timeout_seconds`, by default the workload's. Raises RunFailedError with the first
-        failure of a rank.
+        Ranks wait for each other for at most `timeout_seconds`, by default the workload's. Raises RunFailedError with
+        the first failure of a rank.
         """
         timeout_seconds = timeout_seconds or self.timeout_seconds
         group: int | HostRanks = self.count
@@ -156,36 +156,36 @@ class Ranks:
                 yield
             except BaseException as error:
                 if self.host is not None:
-                    self.host.leave(_failure_of(self.host, error))
+                    self.host.report_failure(_failure_of(self.host, error))
                 if not self.leads:
                     clean_up()
                     raise
                 if isinstance(error, RunFailedError):
                     raise _saved(error.failure, folder, save_failed) from None
-                kept = save_failed(str(error))  # of an error before the ranks began, or raised by `on_look`
+                kept = save_failed(str(error))  # the error is from before the ranks began, or from `on_look`
                 if kept is not None:
                     error.add_note(kept.sentence)
                 raise
 
 
 def _saved(failure: Failure, folder: str, save_failed: SaveFailed) -> RunFailedError:
-    """Save what a failed run measured, and return the error to raise."""
+    """Save the measurements of a failed run and return the error to raise."""
     try:
         return failed_run(failure, save_failed(failure.message))
     except DlemuError as error:
-        # The run and its saving may fail for the same full disk: then the second message alone, which says what to do.
+        # If the same full disk ends the run and its saving, show only the second message, which advises what to do.
         is_same_disk = type(error).__name__ == failure.kind == SpaceError.__name__ and folder in failure.message
-        is_one = is_same_disk or str(error) == failure.message
-        return failed_run(replace(failure, message=str(error) if is_one else f"{failure.message}\n{error}"))
+        shows_one = is_same_disk or str(error) == failure.message
+        return failed_run(replace(failure, message=str(error) if shows_one else f"{failure.message}\n{error}"))
 
 
 def with_ranks(
     words: Sequence[str], on_event: OnEvent, body: Callable[[Ranks], T], on_look: OnLook = lambda: None
 ) -> T | None:
-    """Call `body` with the ranks that this process starts; return its result. `words` are the user's overrides.
+    """Call `body` with the ranks that this process will start; return its result. `words` are the user's overrides.
 
-    Under a launcher, one process of each host, for which `run_as_placeholder` is false, runs all ranks there. The first
-    failure is reported on its host and ends all ranks. Raises UserError, PeerLostError.
+    With a launcher, only leaders call this: for other processes, `run_as_placeholder` returns True. The first failure
+    is reported on its host and ends all ranks. Raises UserError, PeerLostError.
     """
     if detect_launcher() == "none":
         return body(Ranks(on_look=on_look))
@@ -197,10 +197,10 @@ def with_ranks(
 
 
 def lead(host: Host, on_event: OnEvent, body: Callable[[], T]) -> T:
-    """Return what `body` returns, and end the launcher's processes with this one.
+    """Call `body` in a leader, end the launcher's processes, and return the result of `body`.
 
-    An exception is reported and ends all ranks, and this process by SystemExit. A `RefusedError` ends no process by
-    force, as the launcher would then print messages of its own: rank 0's host raises the UserError, others exit.
+    An exception is reported and ends all ranks, and this process by SystemExit. After a `RefusedError`, rank 0's host
+    raises it and the others exit: if one ended the rest by force, the launcher would print messages of its own.
     """
     try:
         result = body()
@@ -213,7 +213,7 @@ def lead(host: Host, on_event: OnEvent, body: Callable[[], T]) -> T:
         raise SystemExit(refused.exit_status) from None
     except BaseException as error:
         failure = _failure_of(host, error)
-        host.leave(failure)
+        host.report_failure(failure)
         if report := _report(host, error, failure):
             on_event(Warned(f"{socket.gethostname()}: {report}" if host.node else report))
         host.end(failure.status)
@@ -221,17 +221,17 @@ def lead(host: Host, on_event: OnEvent, body: Callable[[], T]) -> T:
 
 
 def _failure_of(host: Host, error: BaseException) -> Failure:
-    """Return why a host fails: for a RunFailedError the failure of its rank."""
+    """Return the failure of a host with this error: that of its rank for a RunFailedError."""
     failure = getattr(error, "failure", None)
     return failure if isinstance(failure, Failure) else describe(host.ranks.members[0], error)
 
 
 def _report(host: Host, error: BaseException, failure: Failure) -> str:
-    """Return what to report of a failure: only what was kept, if another host reports the cause in the same output."""
-    another_host_failed = host.launched.lost is not None or (failure.echo and host.node > 0)
-    if host.launched.ends_all and another_host_failed:
+    """Return the text to report: only what was saved, if another host reports the cause in the same output."""
+    another_host_failed = host.launcher.remote_failure is not None or (failure.echo and host.node > 0)
+    if host.launcher.ends_all and another_host_failed:
         kept = getattr(error, "kept", None)
         return kept.sentence if kept else ""
     if hasattr(error, "failure") or not failure.traceback:
         return "\n".join([str(error) or failure.message, *getattr(error, "__notes__", ())])
-    return failure.traceback.rstrip()  # it has the notes
+    return failure.traceback.rstrip()  # includes the notes

@@ -1,4 +1,4 @@
-"""What a rank records of its run beside its rows: rank 0 the journal, the first rank of each host its telemetry."""
+"""A rank's record of its run besides its rows: rank 0 keeps the journal, the first rank of a host its telemetry."""
 
 from __future__ import annotations
 
@@ -23,20 +23,17 @@ T = TypeVar("T")
 
 
 class RankRecord(Generic[N]):
-    """One rank's part of the record of a run. Methods that are collective must be called by all ranks."""
+    """One rank's part of the record of a run. Collective methods must be called by all ranks."""
 
     def __init__(self, job: Job, comm: Comm, journal: N, storage_name: str) -> None:
-        """`storage_name` is how messages name the storage that is measured."""
+        """`storage_name` is the measured storage's name in messages."""
         self._job, self._comm, self._storage_name = job, comm, storage_name
-        self.journal = journal  # rank 0's is saved
+        self.journal = journal  # only rank 0's is saved
         self._recorder: Recorder | None = None
         self._telemetry: HostTelemetry | None = None
 
     def start(self, folders: Callable[[], Iterable[str]]) -> None:
-        """Start this host's recorder, unless telemetry is off; collective.
-
-        `folders` returns the local folders whose devices are watched.
-        """
+        """Start this host's recorder unless telemetry is off; it watches the devices of `folders()`. Collective."""
         job, comm = self._job, self._comm
         if not job.workload.telemetry.enabled:
             return
@@ -56,7 +53,7 @@ class RankRecord(Generic[N]):
         return within(self._job.workload.timeout_seconds, look, f"{doing} {self._storage_name}")
 
     def describe(self, find_storage: Callable[[], StorageFacts | None]) -> None:
-        """Note the hosts, the host of each rank, and the storage; collective."""
+        """Note the hosts, the host of each rank, and the storage in the journal. Collective."""
         host = describe_host() if self._comm.local_rank == 0 else None
         gathered: list[tuple[int, HostFacts | None]] | None = self._comm.gather((self._comm.node, host))
         if gathered is not None:
@@ -68,36 +65,36 @@ class RankRecord(Generic[N]):
             )
 
     def note(self, **changes: object) -> None:
-        """Set fields of the journal; rank 0 saves it, so that they are known even if the run is killed."""
+        """Set fields of the journal; rank 0 saves it at once, in case the run is killed."""
         self.journal = self.journal.noting(**changes)
         if self._comm.rank == 0:
             self.journal.save(self._job.live_folder)
 
     def mark(self) -> None:
-        """Have the recorder read all counters now, at the boundary between what is measured and everything else."""
+        """Make the recorder read all counters now, as a measured period begins or ends."""
         if self._recorder is not None:
             self._recorder.mark()
 
     def stop(self) -> None:
-        """Note the end of the run, stop the recorder, and count the requests to an object store; collective."""
+        """Note the end of the run, stop the recorder, and count the requests to an object store. Collective."""
         ended_ns = self._comm.all_reduce_max(time.monotonic_ns())
         if self._recorder is not None:
             self._telemetry = self._recorder.stop()
-        if self._comm.rank == 0:  # saved with the rows
+        if self._comm.rank == 0:  # not saved yet: `collect` completes the journal
             self.journal = self.journal.noting(ended_ns=ended_ns, requests=requests_so_far(self._job.live_folder))
 
-    def collect(self, rows: NDArray[np.void], **of_rank: object) -> MeasuredLog[N] | None:
-        """Return the log of all ranks on rank 0, None elsewhere; collective, after `stop`.
+    def collect(self, rows: NDArray[np.void], **rank_fields: object) -> MeasuredLog[N] | None:
+        """Return the log of all ranks on rank 0, None on others. Collective, after `stop`.
 
-        `of_rank` are this rank's values of those fields of the journal that have a value per rank.
+        `rank_fields` are this rank's values of the journal's fields with a value per rank.
         """
         is_lost = self._recorder is not None and self._recorder.lost
-        gathered = self._comm.gather((rows, self._telemetry, is_lost, of_rank))
+        gathered = self._comm.gather((rows, self._telemetry, is_lost, rank_fields))
         if gathered is None:
             return None
-        rows_of_ranks, telemetry, are_lost, fields_of_ranks = zip(*gathered, strict=True)
+        rows_by_rank, telemetry, are_lost, fields_by_rank = zip(*gathered, strict=True)
         lost_nodes = [node for node, lost in zip(self.journal.rank_nodes, are_lost, strict=True) if lost]
-        fields = {name: tuple(of_rank[name] for of_rank in fields_of_ranks) for name in of_rank}
+        fields = {name: tuple(values[name] for values in fields_by_rank) for name in rank_fields}
         journal = self.journal.noting(lost_recorders=tuple(lost_nodes), **fields)
         hosts = sorted(filter(None, telemetry), key=lambda host: host.node)
-        return MeasuredLog(np.concatenate(rows_of_ranks), journal, tuple(hosts))
+        return MeasuredLog(np.concatenate(rows_by_rank), journal, tuple(hosts))

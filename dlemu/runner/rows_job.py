@@ -1,4 +1,4 @@
-"""What a kind of job needs whose ranks only log rows, from which its summary follows: its parts are made of these."""
+"""The names with which to define a kind of job whose ranks log rows, and whose summary is computed from the rows."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from dlemu.metrics.catalogue import RUN, Catalogue, declared
-from dlemu.metrics.findings import Confidence as Confidence  # such kinds name these
+from dlemu.metrics.findings import Confidence as Confidence  # re-exported, like the other `X as X`, for such kinds
 from dlemu.metrics.findings import LimitedBy as LimitedBy
 from dlemu.metrics.verdict import Outcome as Outcome
 from dlemu.ranks.row_log import RowLog as RowLog
@@ -18,7 +18,7 @@ from dlemu.results.parts import JobSummary
 from dlemu.runner.job_kind import JobKind as JobKind
 from dlemu.runner.job_kind import RowsRun as RowsRun
 
-RowsSummary = JobSummary  # each kind adds its metrics in a subclass, and declares them there
+RowsSummary = JobSummary  # each kind declares its metrics in a subclass
 
 
 def rows_parts(
@@ -30,9 +30,10 @@ def rows_parts(
     limited_by: Callable[[Any], str | None] = lambda summary: None,
     screen: Callable[[Any, str], Any] | None = None,
 ) -> JobParts:
-    """Return the parts of a kind of job; figures, conditions and pages come from its summary unless they are given.
+    """Return the parts of a kind of job. Its figures come from the summary, as do its pages and conditions by default.
 
-    `judged` and `note` are those of its catalogue; `limited_by` takes a summary; for `screen` see `JobParts`.
+    `judged` and `note` go into its `Catalogue`, `screen` and `conditions` into its `JobParts`. `limited_by` returns the
+    limit that a summary names, None without one.
     """
 
     def figures(run: RowsRun) -> JobFigures:

@@ -1,7 +1,7 @@
-"""A run's folder: names it, checks that it is free, makes it, and removes it if nothing was measured.
+"""Names a run's folder, checks that it is free, creates it, and removes it if nothing was measured.
 
-While a run is active its live folder also holds the counts of its requests to an object store, and the file by which
-another process stops it: rank 0 notices it, and all ranks end after the current step.
+While a run is active, its live folder also has the counts of its requests to an object store. Another process stops the
+run by a file there: once rank 0 notices the file, all ranks end after the current step.
 """
 
 from __future__ import annotations
@@ -25,20 +25,20 @@ from dlemu.results.kinds import kind_of
 from dlemu.results.live import JOURNAL, LOCK, RunJournal, goes_on, read_journal, report_command
 from dlemu.telemetry._readings import log_path
 
-STOP = "stop"
-_CHECK_SECONDS = 0.2  # a check costs a system call, or a request to a file server: too expensive after each step
+STOP = "stop"  # the file that stops a run
+_CHECK_SECONDS = 0.2  # interval of checks for it: a system call or file server request after each step would be costly
 
 
 @dataclass(frozen=True, kw_only=True)
 class Job:
-    """A complete, checked description of a run; picklable, the same on every rank."""
+    """A complete, checked description of a run; picklable, and equal on all ranks."""
 
     workload: Workload
     ranks: int
     seed: int
     """Seed of all random choices: shuffling, times, data."""
     folder: str = ""
-    """The run's folder; empty until `prepare` has made it, as `started_at` is."""
+    """The run's folder; set by `dlemu.runner.job.prepare`, as `started_at` is."""
     started_at: str = ""
     """ISO 8601 with time zone."""
 
@@ -48,7 +48,7 @@ class Job:
         return os.path.join(self.folder, LIVE)
 
     def live_path(self, name: str) -> str:
-        """Return the path of a file in the live folder; empty on a host that does not see this folder."""
+        """Return the path of a file in the live folder; empty on a host that can't see this folder."""
         return os.path.join(self.live_folder, name) if os.path.isdir(self.live_folder) else ""
 
     @property
@@ -58,19 +58,19 @@ class Job:
 
     @property
     def storage_spec(self) -> StorageSpec:
-        """The storage as ranks and workers use it: requests to an object store are counted."""
+        """The storage as ranks and workers open it: requests to an object store are counted."""
         return replace(self.workload.storage_spec, account=request_folder(self.live_folder))
 
 
 def new_folder(name: str, prefix: str = "") -> str:
-    """Return results/NAME/PREFIXTIME-PID, with -2, -3, ... if that exists. Raises UserError for a wrong name."""
+    """Return the path results/NAME/PREFIXTIME-PID, with -2, -3, ... if it exists. Raises UserError for a bad name."""
     check_model_name(name)
     first = os.path.join("results", name, f"{prefix}{datetime.now():%Y%m%d-%H%M%S}-{os.getpid()}")
     return next(folder for folder in owned.numbered(first) if not os.path.exists(folder))
 
 
 def check_folder(folder: str) -> None:
-    """Raise SpaceError for a folder that another run has taken, or that can't be made: results have no place there."""
+    """Raise SpaceError for a folder that belongs to another run, or that `check_place` refuses."""
     live = os.path.join(folder, LIVE)
     problem = ""
     try:
@@ -88,7 +88,7 @@ def check_folder(folder: str) -> None:
 
 
 def check_new(folder: str, setting: str = "output.folder") -> None:
-    """Raise UserError for a folder that holds a result, or that no result can be written to."""
+    """Raise UserError for a folder that holds a result, or that `check_place` refuses."""
     kind = kind_of(folder)
     if kind is not None:
         raise UserError(f"{folder} holds another result, {kind.noun}; set {setting} to a new folder")
@@ -96,7 +96,7 @@ def check_new(folder: str, setting: str = "output.folder") -> None:
 
 
 def check_place(folder: str, *, setting: str = "output.folder") -> None:
-    """Raise SpaceError for a folder that can't be written to, or that has files which are not dlemu's."""
+    """Raise SpaceError for a folder that can't be written to, or that has files of other programs."""
     check_usable(folder, setting)
     missing = missing_folders(folder)
     parent = os.path.dirname(missing[0]) if missing else folder
@@ -108,11 +108,11 @@ def check_place(folder: str, *, setting: str = "output.folder") -> None:
 
 
 def make_folder(folder: str, ranks: int, names: Sequence[str] = (), *, also: str | None = None) -> OwnFolder:
-    """Make a run's folder and its live folder; raises SpaceError if that is impossible, or it is another run's.
+    """Create a run's folder and its live folder; raises SpaceError if that is impossible or another run has the folder.
 
-    `names` are files that ranks of this kind of job will write into the live folder. This process claims them (lists
-    them as dlemu's own), because lines that several hosts append to one list get lost. `also` is a folder that the run
-    makes if it is missing, and that is removed with the run's folder.
+    `names` are the files that the ranks will write into the live folder. This process claims them (lists them as
+    dlemu's own) for all hosts, because lines that several hosts append to one list may get lost. `also` is a folder
+    that the run creates if it is missing, and that is removed together with the run's folder.
     """
     check_folder(folder)
     missing = missing_folders(also) if also else ()
@@ -121,7 +121,7 @@ def make_folder(folder: str, ranks: int, names: Sequence[str] = (), *, also: str
     live = os.path.join(folder, LIVE)
     telemetry_logs = [log_path("", node) for node in range(ranks)]  # there are no more hosts than ranks
     try:
-        owned.remove_claimed(live)  # left by a run that was killed before it measured anything
+        owned.remove_claimed(live)  # from a run that was killed before it measured anything
         owned.claim(folder, LIVE + "/")
         os.mkdir(live)
         owned.claim(live, LOCK, FACTS, STOP, JOURNAL, README, *telemetry_logs, *names)
@@ -138,13 +138,13 @@ def make_folder(folder: str, ranks: int, names: Sequence[str] = (), *, also: str
 
 
 def drop_folder(folder: OwnFolder) -> None:
-    """Remove the folder of a run that measured nothing, and those folders made for it that are empty."""
+    """Remove the folder of a run that measured nothing, and the folders created for it if they are empty."""
     drop_live(folder.path)
     folder.drop()
 
 
 def drop_live(folder: str) -> None:
-    """Remove the live folder of a run that has saved its result, or has measured nothing."""
+    """Remove the live folder of a run that has saved its result or has measured nothing."""
     live = os.path.join(folder, LIVE)
     requests = request_folder(live)
     if os.path.isdir(requests) and LIVE + "/" in owned.claimed(folder):
@@ -154,27 +154,27 @@ def drop_live(folder: str) -> None:
 
 @dataclass(frozen=True)
 class Kept:
-    """What was saved of a failed run: a run folder like any other, but marked incomplete."""
+    """The saved measurements of a failed run: a run folder like any other, but marked incomplete."""
 
     folder: str
     sentence: str
-    """What was kept, and what was removed or left in the storage."""
+    """For the user: what was saved, and what was removed from the storage or left there."""
 
 
 @dataclass(frozen=True)
 class Unfinished:
-    """What a killed run left in the storage, which is of no use."""
+    """Useless files that a killed run left in the storage."""
 
     what: str
-    """Phrase for it: the place and its size."""
+    """Phrase that names their place and size."""
     remove: Callable[[], None]
-    """Removes it, and no file of anybody else's; raises UserError, OSError."""
+    """Removes these files, and no others; raises UserError, OSError."""
 
 
 def requests_so_far(live_folder: str) -> tuple[int, ...]:
-    """Return the counts of a run's requests so far, as `RequestCounts.values`; () without requests."""
+    """Return the counts of a run's requests to an object store so far, as `RequestCounts.values`; () without any."""
     folder = request_folder(live_folder)
-    if not os.path.isdir(folder):  # not an object store
+    if not os.path.isdir(folder):  # the storage is no object store
         return ()
     counts = read_counts(folder)
     return tuple(counts.values.tolist()) if counts.requests else ()
@@ -185,13 +185,13 @@ def request_folder(live_folder: str) -> str:
 
 
 def request_stop(live_folder: str) -> None:
-    """Make the run with this live folder end after its current step; does nothing if it has already ended."""
+    """Make the run with this live folder end after its current step; do nothing if it has already ended."""
     with contextlib.suppress(FileNotFoundError, FileExistsError):
         os.close(create_new(os.path.join(live_folder, STOP)))
 
 
 class StopFile:
-    """Call it after each step: returns whether to stop. Checks for the file at most five times a second."""
+    """Called after each step, returns whether the run is to stop; looks for the file at most five times a second."""
 
     def __init__(self, live_folder: str) -> None:
         self._path = os.path.join(live_folder, STOP)

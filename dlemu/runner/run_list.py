@@ -1,7 +1,7 @@
-"""Runs a list of jobs one after another, and saves the answer after each, so that an interrupted list can continue.
+"""Runs a list of jobs one after another, and saves the answer after each, so that an interrupted list can be resumed.
 
-A study (a sweep, a search, a vendor document, a rehearsal, packing with several settings) defines its runs, how to run
-one, and the answer file; this module decides which runs have finished, which have failed and which are missing.
+A study (a sweep, a search, a vendor document, a rehearsal, packing with several settings) defines its runs, how to
+execute one, and the answer file. This module tracks which runs have finished, failed or are missing.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from datagen.errors import DlemuError, UserError
 from dlemu.results.answer_files import Answer, read_answer, save_answer
 from dlemu.runner.run_folder import check_place
 
-DIGEST = "settings_digest"  # the field of a question with the digest of all settings, those from files included
+DIGEST = "settings_digest"  # the question's field with a digest of all settings, including those from files
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,16 +39,16 @@ A = TypeVar("A", bound=StudyAnswer)
 
 @dataclass(frozen=True, kw_only=True)
 class Planned(Generic[What]):
-    """One run of a list; also the event that it begins."""
+    """One planned run of a list; also the event that this run begins."""
 
     what: What
     """The study's own description of the run."""
     name: str
-    """Name of its folder, unless that exists already."""
+    """Name of the run's folder; a number is appended if it exists."""
     label: str
     """Description for the progress line."""
     settings: Mapping[str, str]
-    """KEY -> VALUE of the settings in which it differs from other runs."""
+    """KEY -> VALUE of the settings that differ between the runs."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,16 +57,16 @@ class RunsPlanned:
 
     folder: str
     runs: int | None
-    """Number of runs; None if results decide what is run next."""
+    """Number of runs; None if each next run depends on earlier results."""
     finished_runs: int
-    """Number of runs that had finished before the list was interrupted."""
+    """Number of runs that finished before the list was interrupted."""
     wants_page: bool = True
     """The workload's `output.report`."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class RunEnded(Generic[Run, A]):
-    """A run has ended and is recorded in the answer file; it may have failed."""
+    """A run has ended, perhaps by a failure, and is recorded in the answer file."""
 
     run: Run
     answer: A
@@ -79,11 +79,11 @@ class RunList(ABC, Generic[What, Run, A]):
     file: ClassVar[str]
     """Name of the answer file."""
     noun: ClassVar[str]
-    """What messages call the list, such as `sweep`."""
+    """The list's name in messages, such as `sweep`."""
     setting: ClassVar[str] = "output.folder"
-    """The setting, or option, for the list's folder."""
+    """The setting or option that sets the list's folder."""
     runs_in: ClassVar[str]
-    """The answer's field that contains the runs."""
+    """Name of the answer's field that contains the runs."""
     answer_type: type[A]
 
     def __init__(
@@ -103,21 +103,21 @@ class RunList(ABC, Generic[What, Run, A]):
 
     @abstractmethod
     def start(self, planned: Planned[What], folder: str) -> Run:
-        """Execute a planned run in `folder` and return its record; raises DlemuError to end the list.
+        """Execute a planned run in `folder` and return its record; a DlemuError ends the list.
 
-        A record with a `failure` lets the list go on; the run is repeated when the list is resumed.
+        After a record with a `failure` the list goes on; a resumed list repeats that run.
         """
 
     def is_of(self, run: Run, planned: Planned[What]) -> bool:
-        """Return whether `run` is the record of `planned`: by default, whether their settings are equal."""
+        """Return whether `run` is the record of `planned`; by default, whether their settings are equal."""
         return getattr(run, "settings", None) == planned.settings
 
     def make_folder(self, planned: Planned[What]) -> str:
-        """Make the folder of a run that is about to begin, and return its path."""
+        """Create the folder of a run that is about to begin, and return its path."""
         return owned.fresh_folder(self.folder, planned.name)
 
     def resume(self) -> None:
-        """Load the finished runs of an interrupted list with an equal question, to continue it; raises UserError."""
+        """Load the finished runs of an interrupted list; raises UserError if its question differs or it is complete."""
         check_place(self.folder, setting=self.setting)
         with self._locked(UserError):
             saved = read_answer(self.folder, self.file, self.answer_type)
@@ -141,7 +141,7 @@ class RunList(ABC, Generic[What, Run, A]):
             )
 
     def run_missing(self, *, wants_page: bool = True) -> A:
-        """Execute the runs that have no record and return the answer."""
+        """Execute the runs that have no record yet, and return the answer."""
         missing = [planned for planned in self.planned if not any(self.is_of(run, planned) for run in self.runs)]
         finished = len(self.planned) - len(missing)
         self.on_event(
@@ -152,7 +152,7 @@ class RunList(ABC, Generic[What, Run, A]):
         return self.save(complete=True)
 
     def run_one(self, planned: Planned[What]) -> None:
-        """Execute one run, record it in the order of the plan, and save the answer."""
+        """Execute one run, add its record in the plan's order, and save the answer."""
         self.on_event(planned)
         folder = self.make_folder(planned)
         with self._locked():
@@ -165,7 +165,7 @@ class RunList(ABC, Generic[What, Run, A]):
 
     @contextlib.contextmanager
     def _locked(self, refusal: type[DlemuError] = DlemuError) -> Iterator[None]:
-        """Lock the folder, if it exists; raises `refusal` if another process has it: each would disturb the other."""
+        """Lock the folder if it exists; raises `refusal` if another process has it: their runs would compete."""
         with contextlib.ExitStack() as stack:
             with contextlib.suppress(FileNotFoundError):
                 descriptor = os.open(self.folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
@@ -177,7 +177,7 @@ class RunList(ABC, Generic[What, Run, A]):
                         f"{self.folder} is in use by a {self.noun} that another process runs: wait until it ends, or "
                         f"set {self.setting} to a new folder"
                     ) from None
-                except OSError:  # a file system without locks on folders
+                except OSError:  # this file system can't lock folders
                     pass
             yield
 

@@ -1,4 +1,4 @@
-"""Finds the block devices behind a folder, and those that they are made of: partition, md, dm, NVMe paths, btrfs.
+"""Finds the block devices behind a folder, and those that these are built on: partition, md, dm, NVMe paths, btrfs.
 
 Sources: sysfs-block (`slaves`, `partition`) and proc(5) (`mountinfo`), https://docs.kernel.org.
 """
@@ -15,7 +15,7 @@ from pathlib import PurePath
 from datagen.withheld import printable
 from dlemu.telemetry.probe_base import DeviceFacts, read_text
 
-_SECTOR_BYTES = 512  # unit of sizes in sysfs, whatever the device's own sector size
+_SECTOR_BYTES = 512  # unit of sizes in sysfs, for any sector size of the device
 _NO_COUNTERS = "there are no device counters, only the bytes that the application read"
 _WHY_NO_DEVICE = {
     **dict.fromkeys(("tmpfs", "ramfs"), f"memory; {_NO_COUNTERS}"),
@@ -32,36 +32,35 @@ class Mount:
     point: str
     file_system: str
     source: str
-    number: str
-    """Of the device: `major:minor`."""
+    device_number: str  # major:minor
 
 
 def mounts(proc: str = "/proc") -> list[Mount]:
     """Return the mounts that this process sees, in the order of mounting.
 
-    They are lines such as `36 35 98:0 / /mnt/data rw,noatime - ext4 /dev/sda1 rw,errors=continue`.
+    Example of a line: `36 35 98:0 / /mnt/data rw,noatime - ext4 /dev/sda1 rw,errors=continue`.
     """
     table = []
     with open(f"{proc}/self/mountinfo", errors="surrogateescape") as lines:
         for line in lines:
-            left, _, right = line.rstrip("\n").partition(" - ")
-            _, _, device_number, _, point, *_ = left.split()
-            file_system, source, _ = (_unescaped(field) for field in right.split(" ", 2))
-            table.append(Mount(point=_unescaped(point), file_system=file_system, source=source, number=device_number))
+            mount_fields, _, file_system_fields = line.rstrip("\n").partition(" - ")
+            _, _, number, _, point, *_ = mount_fields.split()
+            file_system, source, _ = (_unescaped(field) for field in file_system_fields.split(" ", 2))
+            table.append(Mount(point=_unescaped(point), file_system=file_system, source=source, device_number=number))
     return table
 
 
 def mount_of(path: str, table: list[Mount]) -> Mount | None:
-    """Return the mount that a path is on: the one with the longest mount point above it; of equals, the latest."""
+    """Return the mount that holds a path: the one with the longest mount point above it; of equals, the latest."""
     above = [mount for mount in table if PurePath(path).is_relative_to(mount.point)]
     return max(reversed(above), key=lambda mount: len(mount.point), default=None)
 
 
 def device_stack(folder: str, table: list[Mount], sys: str = "/sys") -> tuple[list[DeviceFacts], str]:
-    """Return the devices under a folder, or why there are none.
+    """Return the devices under a folder, or the reason why there are none.
 
-    A file system on md0, which is built on sda1 and sdb1: md0, sda1, sda, sdb1, sdb. `counted` is md0 alone, the device
-    that the file system is on, not those below; for an NVMe head that counts nothing, its paths are.
+    Example: for a file system on md0, which is built on sda1 and sdb1, the devices are md0, sda1, sda, sdb1 and sdb.
+    Only the file system's own device, md0, is `counted`; for an NVMe head without counts, its paths are instead.
     """
     path = os.path.realpath(folder)
     mount = mount_of(path, table)
@@ -85,17 +84,17 @@ def _unescaped(text: str) -> str:
 
 
 def _top_devices(mount: Mount, sys: str) -> list[str]:
-    """Return the names of the devices that a file system is on: several of a btrfs, which has a number of its own."""
+    """Return the names of a file system's own devices: several of a btrfs, whose number is no device's."""
     if mount.file_system == "btrfs":
         member = os.path.basename(os.path.realpath(mount.source))
         members = [_list_names(f"{sys}/fs/btrfs/{name}/devices") for name in _list_names(f"{sys}/fs/btrfs")]
         return next((names for names in members if member in names), [])
-    link = f"{sys}/dev/block/{mount.number}"
+    link = f"{sys}/dev/block/{mount.device_number}"
     return [os.path.basename(os.path.realpath(link))] if os.path.exists(link) else []
 
 
 def _stack(name: str, sys: str) -> Iterator[DeviceFacts]:
-    """Yield a device and all devices below it, but for a loop device's, by their names in /sys/class/block."""
+    """Yield a device and the devices below it, by their names in /sys/class/block; none are below a loop device."""
     folder = disk = f"{sys}/class/block/{name}"
     kind = next((kind for kind in ("partition", "md", "dm", "loop") if os.path.exists(f"{folder}/{kind}")), "disk")
     if kind == "partition":
@@ -122,7 +121,7 @@ def _stack(name: str, sys: str) -> Iterator[DeviceFacts]:
 
 
 def _nvme_paths(name: str, sys: str) -> list[str]:
-    """Return the paths (such as nvme0c1n1) of an NVMe namespace with multipath."""
+    """Return the paths, such as nvme0c1n1, of an NVMe namespace with multipath."""
     head = re.fullmatch(r"nvme(\d+)n(\d+)", name)
     paths = rf"nvme{head[1]}c\d+n{head[2]}" if head else ""
     return [device for device in _list_names(f"{sys}/class/block") if re.fullmatch(paths, device)]
@@ -134,5 +133,5 @@ def _read_number(path: str, unit: int) -> int | None:
 
 
 def _list_names(folder: str) -> list[str]:
-    """Return the names in a folder, sorted; none if it can't be read."""
+    """Return the sorted names in a folder; empty if it can't be read."""
     return sorted(os.path.basename(path) for path in glob.glob(f"{glob.escape(folder)}/*"))

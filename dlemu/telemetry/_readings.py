@@ -1,8 +1,8 @@
-"""The telemetry of a run: in memory (`HostTelemetry`), and as the Arrow tables that are saved in the run's folder.
+"""The telemetry of a run: in memory (`HostTelemetry`), and as Arrow tables in the run's folder.
 
-A host's telemetry consists of its head (`RecorderHead`, small, typed) and its readings (`to_table`); `from_tables`
-combines the two again. While the run goes on they are in the recorder's log: JSON lines that are only appended, so that
-they survive if the recorder is killed. After the line of the head:
+A host's telemetry consists of its head (`RecorderHead`, small and typed) and its readings (`to_table`); `from_tables`
+combines both again. During the run they are in the recorder's log of JSON lines, which are only appended, so that they
+survive if the recorder is killed. Example of lines after the head:
 
     {"series": [["block", "sda", "in_flight"], ["memory", "", "used_mb"]]}     series 0 and 1
     {"t": 8123456789, "i": [0], "v": [3]}                                      3 requests in flight on sda
@@ -26,12 +26,11 @@ from dlemu.telemetry.probe_base import DeviceFacts, Reading
 if TYPE_CHECKING:  # not imported in ranks, which do not need Arrow
     import pyarrow as pa
 
-
-_ROW_COUNTS_KEY = b"readings_per_host"  # in the table's metadata: rows of each host, as two may have the same name
+_ROW_COUNTS_KEY = b"readings_per_host"  # in the table's metadata: rows of each host, as host names may repeat
 
 
 class Series(NamedTuple):
-    """Identifies a time series: one metric of one source, read by one probe."""
+    """The key of a time series: one metric of one source, read by one probe."""
 
     probe: str
     source: str
@@ -45,7 +44,7 @@ class RecorderHead:
     host: str
     node: int
     boot_id: str
-    """The kernel's boot id: nodes (containers) with the same one share a machine and its devices."""
+    """The kernel's boot id: nodes (containers) with equal ids share a machine and its devices."""
     interval_seconds: float
     probes: tuple[str, ...]
     devices: tuple[DeviceFacts, ...]
@@ -68,10 +67,10 @@ class HostTelemetry(RecorderHead):
     @property
     def head(self) -> RecorderHead:
         """The telemetry without readings."""
-        return RecorderHead(**{part.name: getattr(self, part.name) for part in fields(RecorderHead)})
+        return RecorderHead(**{field.name: getattr(self, field.name) for field in fields(RecorderHead)})
 
     def readings(self, probe: str, source: str, metric: str) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
-        """Return the times and values of one series in order; both are empty if there is no such series."""
+        """Return the times (ns) and values of one series in order; both are empty if there is no such series."""
         series = Series(probe, source, metric)
         if series not in self.series:
             return self.time_ns[:0], self.value[:0]
@@ -79,7 +78,7 @@ class HostTelemetry(RecorderHead):
         return self.time_ns[rows], self.value[rows]
 
     def sources(self, probe: str) -> list[str]:
-        """Return the sources that a probe read: device names, interfaces, or ranks."""
+        """Return the sources of a probe's readings: device names, interfaces, or ranks."""
         return sorted({series.source for series in self.series if series.probe == probe})
 
 
@@ -88,7 +87,7 @@ Telemetry = tuple[HostTelemetry, ...]
 
 
 def to_table(telemetry: Telemetry) -> pa.Table:
-    """Return a table with a row per reading, host by host: time_ns, host, probe, source, metric, value."""
+    """Return a table with a row per reading, host by host, and columns time_ns, host, probe, source, metric, value."""
     import pyarrow as pa
 
     text_type = pa.dictionary(pa.int32(), pa.string())
@@ -98,7 +97,7 @@ def to_table(telemetry: Telemetry) -> pa.Table:
         series_texts = {"host": [host.host] * len(host.series)}
         series_texts |= {name: [getattr(series, name) for series in host.series] for name in Series._fields}
         columns = {}
-        for name, texts in series_texts.items():  # Arrow's `take` would do, but that imports 30 ms of functions
+        for name, texts in series_texts.items():  # done without Arrow's `take`, whose import takes 30 ms
             indices = {text: index for index, text in enumerate(dict.fromkeys(texts))}
             index_of_row = np.array([indices[text] for text in texts], np.int32)[host.which]
             columns[name] = pa.DictionaryArray.from_arrays(index_of_row, pa.array(indices, pa.string()))
@@ -108,7 +107,7 @@ def to_table(telemetry: Telemetry) -> pa.Table:
 
 
 def from_tables(heads: Sequence[RecorderHead], readings: pa.Table) -> Telemetry:
-    """Combine heads and readings again; `heads` in the order that `to_table` was given."""
+    """Return the telemetry of these heads and readings; `heads` must be in the order given to `to_table`."""
     hosts = []
     start = 0
     counts = msgspec.json.decode((readings.schema.metadata or {})[_ROW_COUNTS_KEY], type=list[int])
@@ -128,20 +127,18 @@ _PREFIX = "telemetry_"
 
 
 class LogLine(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A line after the head: new series, the readings of one probe at one moment, or a note."""
+    """A line of the log after the head: new series, the readings of one probe at one moment, or a note."""
 
-    series: tuple[Series, ...] = ()  # new series, which are numbered consecutively through all lines
-    t: Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)] = 0
-    """When the readings were taken, CLOCK_MONOTONIC in ns."""
-    i: tuple[Annotated[int, msgspec.Meta(ge=0)], ...] = ()
-    """Series number of each reading."""
+    series: tuple[Series, ...] = ()  # new series; series are numbered consecutively through all lines
+    t: Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)] = 0  # time of the readings, CLOCK_MONOTONIC in ns
+    i: tuple[Annotated[int, msgspec.Meta(ge=0)], ...] = ()  # series number of each reading
     v: tuple[float, ...] = ()  # value of each reading
     note: str | None = None  # for the reader of the result
-    cpu_seconds: float = 0.0  # of the recorder itself so far
+    cpu_seconds: float = 0.0  # CPU time of the recorder itself so far
 
 
 class LogWriter:
-    """Writes lines to a descriptor, each call by a single write, so that only the last line can be incomplete."""
+    """Appends lines to a file; each call is a single write, so that only the last line can be incomplete."""
 
     def __init__(self, descriptor: int) -> None:
         self._descriptor = descriptor
@@ -154,7 +151,7 @@ class LogWriter:
             raise SpaceError("the disk of the telemetry log is full")  # nothing may follow an incomplete line
 
     def add(self, probe: str, now_ns: int, readings: Iterable[Reading]) -> None:
-        """Write the readings of one probe at one moment, without NaN and infinity, which JSON lacks."""
+        """Write the readings of one probe at one moment, except NaN and infinity, which JSON lacks."""
         finite = [reading for reading in readings if math.isfinite(reading.value)]
         keys = [Series(probe, reading.source, reading.metric) for reading in finite]
         new_series = tuple(dict.fromkeys(series for series in keys if series not in self._numbers))
@@ -163,7 +160,8 @@ class LogWriter:
         if finite:
             numbers = tuple(self._numbers[series] for series in keys)
             new_lines = [LogLine(series=new_series)] if new_series else []
-            self.write(*new_lines, LogLine(t=now_ns, i=numbers, v=tuple(round(one.value, 6) for one in finite)))
+            values = tuple(round(reading.value, 6) for reading in finite)
+            self.write(*new_lines, LogLine(t=now_ns, i=numbers, v=values))
 
 
 def log_path(folder: str, node: int) -> str:
@@ -181,7 +179,7 @@ def read_logs(folder: str) -> Telemetry:
 
 
 def parse_log(data: bytes) -> HostTelemetry | None:
-    """Return the telemetry in a log, up to the first incomplete or damaged line; None without a valid head."""
+    """Return the telemetry in a log up to the first incomplete or damaged line; None without a valid head."""
     head_text, *texts = data[: data.rfind(b"\n") + 1].splitlines() or [b""]
     try:
         head = msgspec.json.decode(head_text, type=RecorderHead)
@@ -195,7 +193,7 @@ def parse_log(data: bytes) -> HostTelemetry | None:
             is_damaged = len(line.i) != len(line.v) or max(line.i, default=-1) >= len(series)
         except msgspec.DecodeError:
             is_damaged = True
-        if is_damaged:  # the series of later lines are unknown
+        if is_damaged:  # later lines may refer to series that this line defines
             damage.append(f"the telemetry of {head.host} is damaged in line {number}: the rest is left out")
             break
         lines.append(line)

@@ -1,7 +1,7 @@
 """The recorder: one low-priority process per node that reads all probes at intervals and appends readings to a log.
 
-It is a process, not a thread, so that it never holds the interpreter lock of a rank. It ends with the rank that forked
-it.
+It is a process rather than a thread, so that it never holds a rank's interpreter lock. It ends with the rank that
+forked it.
 """
 
 from __future__ import annotations
@@ -26,27 +26,27 @@ from dlemu.ranks.process_control import die_with_parent, fork_process, name_proc
 from dlemu.telemetry._readings import HostTelemetry, LogLine, LogWriter, RecorderHead, log_path, parse_log
 from dlemu.telemetry.probe_base import COST_SHARE, NS_PER_SECOND, AbsentError, ProbeBase, Scope, read_text
 
-NICE = 5  # between ranks (0) and loader workers (10): it does not delay ranks, and workers do not starve it
-_REPLY_TIMEOUT_SECONDS = 10.0  # of a rank between epochs; then the run continues without telemetry
-_SHUTDOWN_SECONDS = 5  # for the recorder to end
+NICE = 5  # between ranks (0) and loader workers (10): the recorder does not delay ranks, nor do workers starve it
+_REPLY_TIMEOUT_SECONDS = 10.0  # how long a rank waits for a reply; after that, the run continues without telemetry
+_SHUTDOWN_SECONDS = 5  # how long a recorder may take to end
 _NULL, _CONTROL, _LOG = 0, 3, 4  # file descriptors in the recorder
-MARK, STOP = b"m", b"s"
-_EARLY_SHARE = 0.2  # a probe that is due within this share of the interval is read early, with those due now
-_LAST_EARLY_SHARE = 0.5  # the same for the last reading: a rate since a very recent reading would say little
+MARK, STOP = b"m", b"s"  # commands
+_EARLY_SHARE = 0.2  # share of the interval: a probe that is due within it is read early, with those due now
+_LAST_EARLY_SHARE = 0.5  # the same for the last reading; a rate over a shorter time would be too noisy
 
 
 class Recorder:
-    """The rank's handle on the recorder process, to be stopped exactly once; `mark` does nothing if that is lost."""
+    """A rank's handle on the recorder process, to be stopped exactly once; `mark` does nothing once it is lost."""
 
     def __init__(self, process: int, control: socket.socket, log: int) -> None:
         self._process, self._control, self._log = process, control, io.FileIO(log)
         self._alive = True
         self.lost = False
-        """The process was killed, suspended or too slow before its last reading; known after `stop`."""
+        """Whether the process was killed, suspended or too slow before its last reading; known after `stop`."""
         os.register_at_fork(after_in_child=self._forget)
 
     def mark(self) -> None:
-        """Read the exact probes now, as an epoch's training begins or has ended; returns when that is done."""
+        """Make the recorder read the exact probes now, as an epoch's training begins or ends; wait until it has."""
         self._command(MARK)
 
     def stop(self) -> HostTelemetry | None:
@@ -80,9 +80,9 @@ class Recorder:
 
 
 def start_recorder(scope: Scope, folder: str) -> Recorder:
-    """Fork the recorder of this node; to be called from the main thread, before other threads are started.
+    """Fork the recorder of this node; call this from the main thread before other threads are started.
 
-    Its log is in the run's live folder, or in memory if this host can't see that folder.
+    The log is in the run's live folder, or in memory if this host can't see that folder.
     """
     is_visible = os.path.isdir(folder)
     log = create_new(log_path(folder, scope.node)) if is_visible else os.memfd_create("dlemu-telemetry")
@@ -97,8 +97,8 @@ def _record(scope: Scope, parent: int, control: int, log: int) -> int:
     signal.set_wakeup_fd(-1)
     for number in (signal.SIGINT, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
-    # Of the rank's descriptors only the control socket and the log stay open: nobody is to wait for this process. They
-    # are duplicated from 10 on first, so that none of the calls below overwrites one that another call needs.
+    # Of the rank's descriptors only the control socket and the log stay open, else others would wait for this process.
+    # They are first duplicated from 10 on, so that no `dup2` overwrites one that is still needed.
     descriptors = (control, log, os.open(os.devnull, os.O_RDWR))
     control, log, null = (fcntl.fcntl(descriptor, fcntl.F_DUPFD, 10) for descriptor in descriptors)
     for source, target in ((null, _NULL), (null, 1), (null, 2), (control, _CONTROL), (log, _LOG)):
@@ -106,14 +106,14 @@ def _record(scope: Scope, parent: int, control: int, log: int) -> int:
     os.closerange(_LOG + 1, os.sysconf("SC_OPEN_MAX"))
     die_with_parent(parent, signal.SIGKILL)
     name_process("dlemu-recorder")
-    recording = Recording(scope, LogWriter(_LOG))
+    loop = RecorderLoop(scope, LogWriter(_LOG))
     os.nice(NICE)
-    recording.run(_CONTROL)
+    loop.run(_CONTROL)
     return 0
 
 
-class Recording:
-    """The recorder's side: reads probes until it is stopped."""
+class RecorderLoop:
+    """The loop of the recorder process: reads probes and writes the log until it is stopped."""
 
     def __init__(self, scope: Scope, log: LogWriter) -> None:
         self._log = log
@@ -133,7 +133,7 @@ class Recording:
         )
 
     def run(self, control: int) -> None:
-        """Read until the control socket delivers STOP or is closed; reply to each command once it is done."""
+        """Read probes until the control socket delivers STOP or is closed; echo each command once it is done."""
         poll = select.poll()
         poll.register(control, select.POLLIN)
         self.read()
@@ -151,7 +151,7 @@ class Recording:
                 return
 
     def handle(self, command: bytes) -> None:
-        """Handle a command: MARK, where an epoch's training begins or has ended, or STOP."""
+        """Execute a command: MARK (an epoch's training begins or ends) or STOP."""
         for name, probe in list(self._probes.items()):
             if probe.exact:
                 probe.mark(time.monotonic_ns())
@@ -161,7 +161,7 @@ class Recording:
         self._log.write(LogLine(cpu_seconds=time.process_time()))
 
     def read(self, early_share: float = _EARLY_SHARE) -> None:
-        """Read the probes that are due within this share of the interval."""
+        """Read the probes that are due now or within this share of the interval."""
         soon_ns = time.monotonic_ns() + round(early_share * self._interval_ns)
         for name, probe in list(self._probes.items()):
             if self._due_ns[name] <= soon_ns:
@@ -170,9 +170,9 @@ class Recording:
                 self._due_ns[name] = time.monotonic_ns() + max(self._interval_ns, min_interval_ns)
 
     def _read_one(self, name: str) -> int:
-        """Read a probe and return the CPU time that it took, in ns; a probe that fails is not read again.
+        """Read a probe and return its CPU time in ns; a probe that fails is not read again.
 
-        If the log can't be written, the recorder ends.
+        An error in writing the log is not caught and ends the recorder.
         """
         cpu_before_ns = time.thread_time_ns()
         now_ns = time.monotonic_ns()
@@ -188,7 +188,7 @@ class Recording:
 
 
 def _find_probes(scope: Scope) -> tuple[dict[str, ProbeBase], list[str]]:
-    """Return the probes with something to read on this host by name, and the notes of all probes."""
+    """Return the probes whose counters this host has, by name, and the notes of all probes."""
     probes: dict[str, ProbeBase] = {}
     notes: list[str] = []
     for name in names("dlemu.telemetry"):

@@ -1,7 +1,7 @@
 """Throughput, queue depth and latency of the block devices behind the dataset, from /sys/class/block/NAME/stat.
 
-Columns and formulas: https://docs.kernel.org/block/stat.html and iostats.html. Of an interval, the mean queue depth is
-the growth of `time_in_queue` / elapsed time, the mean read latency the growth of `read ticks` / that of `read I/Os`.
+Columns: https://docs.kernel.org/block/stat.html and iostats.html. For each interval, the mean queue depth is the growth
+of `time_in_queue` / elapsed time, and the mean read latency is the growth of `read ticks` / growth of `read I/Os`.
 """
 
 from __future__ import annotations
@@ -11,17 +11,17 @@ from collections.abc import Iterator
 from dlemu.telemetry._devices import device_stack, mounts
 from dlemu.telemetry.probe_base import AbsentError, Counters, DeviceFacts, ProbeBase, Rates, Reading, Scope, readings
 
-_SECTOR_BYTES = 512  # unit of the sector counts in sysfs, whatever the device's own block size
+_SECTOR_BYTES = 512  # unit of the sector counts in sysfs, for any block size of the device
 _COLUMNS = (
     *("reads", "merged_reads", "read_sectors", "read_ms"),
     *("writes", "merged_writes", "write_sectors", "write_ms"),
     *("in_flight", "busy_ms", "weighted_ms"),
 )
-"""Columns of the stat file; `weighted_ms` is its `time_in_queue`: each ms counts once per request in flight."""
+"""Columns of the stat file. `weighted_ms` is the documented `time_in_queue`: ms, times the requests in flight."""
 
 
 class Probe(ProbeBase):
-    """Reads every device below the dataset's folders: the file system's own and those that it is built on."""
+    """Reads every device under the dataset's folders: the file systems' devices and those that they are built on."""
 
     exact = True
 
@@ -49,21 +49,21 @@ class Probe(ProbeBase):
     def read(self, now_ns: int) -> Iterator[Reading]:
         for name, stat in self._stats.items():
             counters = dict(zip(_COLUMNS, map(int, stat.text().split()), strict=False))  # newer kernels have more
-            yield Reading(name, "in_flight", counters.pop("in_flight"))  # a gauge, which has no rate
+            yield Reading(name, "in_flight", counters.pop("in_flight"))  # a gauge, not a counter
             if rates := self._rates.per_second(name, now_ns, counters):
                 yield from readings(name, _metrics(rates))
 
 
 def _metrics(rates: dict[str, float]) -> dict[str, float]:
-    """Return the metrics of a device, from the rates of its counters; means only where there were requests."""
+    """Return a device's metrics from the rates of its counters; means are left out if there were no requests."""
     reads, writes, read_bytes = rates["reads"], rates["writes"], rates["read_sectors"] * _SECTOR_BYTES
     metrics = {
         "reads_per_second": reads,
         "read_mb_per_second": read_bytes / 1e6,
         "writes_per_second": writes,
         "write_mb_per_second": rates["write_sectors"] * _SECTOR_BYTES / 1e6,
-        "mean_queue_depth": rates["weighted_ms"] / 1000,  # 1000 ms per second: one request is always in flight
-        "busy_percent": min(100.0, rates["busy_ms"] / 10),  # 10 ms per second are 1 %
+        "mean_queue_depth": rates["weighted_ms"] / 1000,  # 1000 ms/s: one request is always in flight
+        "busy_percent": min(100.0, rates["busy_ms"] / 10),  # 10 ms/s are 1 %
     }
     if reads:
         metrics |= {"mean_read_latency_ms": rates["read_ms"] / reads, "mean_read_kib": read_bytes / 1024 / reads}

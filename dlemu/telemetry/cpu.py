@@ -1,7 +1,7 @@
 """CPU time of all cores by state, from the first line of /proc/stat (proc(5)), and throttling by CPU limits.
 
-A cgroup with a CPU limit counts its periods, and those in which it was throttled because its quota was used up, in
-`cpu.stat` (https://docs.kernel.org/scheduler/sched-bwc.html; cgroup v1 and v2).
+In `cpu.stat`, a cgroup with a CPU limit counts its periods, and the periods in which it used up its quota and was
+throttled (https://docs.kernel.org/scheduler/sched-bwc.html; cgroup v1 and v2).
 """
 
 from __future__ import annotations
@@ -19,26 +19,26 @@ _PERIODS = re.compile(r"^(nr_periods|nr_throttled) (\d+)$", re.MULTILINE)
 
 
 class Probe(ProbeBase):
-    """Percentages of all cores' time by state, which add up to 100; also read when an epoch begins or ends."""
+    """Reads the percentages of all cores' time by state, which add up to 100, and of throttled periods."""
 
     exact = True
 
     def __init__(self, scope: Scope) -> None:
         self._stat, self._rates = Counters(f"{scope.proc}/stat"), Rates()
-        counts = {folder: f"{folder}/cpu.stat" for folder in scope.cpu_groups}
-        self._groups = {folder: Counters(path) for folder, path in counts.items() if os.access(path, os.R_OK)}
+        paths = {folder: f"{folder}/cpu.stat" for folder in scope.cpu_groups}
+        self._groups = {folder: Counters(path) for folder, path in paths.items() if os.access(path, os.R_OK)}
 
     def read(self, now_ns: int) -> Iterator[Reading]:
         ticks = [int(field) for field in self._stat.text().split("\n", 1)[0].split()[1 : _COLUMNS + 1]]
-        # `Rates` drops an interval in which a counter decreases, as iowait may a little (proc(5)). Sums over the first
-        # columns hardly ever do: so their rates are taken, and the differences of these are the rates of the columns.
+        # `Rates` drops an interval in which a counter decreases, as iowait sometimes does (proc(5)). Cumulative sums of
+        # the columns hardly ever decrease, so the rate of a column is the difference of the rates of two such sums.
         sums = {str(column): sum(ticks[: column + 1]) for column in range(_COLUMNS)}
         sum_rates = [0.0, *self._rates.per_second("", now_ns, sums).values()]
         if sum_rates[-1]:
             for state, columns in _STATES.items():
                 rate = sum(max(0.0, sum_rates[column + 1] - sum_rates[column]) for column in columns)
                 yield Reading("", f"{state}_percent", 100 * rate / sum_rates[-1])
-        percents = []  # of the periods of each cgroup, those in which it was throttled; the highest counts
+        percents = []  # of throttled periods in each cgroup; the highest is reported
         for folder, counters in self._groups.items():
             counts = {name: int(count) for name, count in _PERIODS.findall(counters.text())}
             rates = self._rates.per_second(folder, now_ns, counts)

@@ -1,7 +1,7 @@
-"""Traffic of NFS, which has no block device on this host: the counters of its client.
+"""Traffic of NFS mounts, which have no block device on this host, from the counters of the NFS client.
 
-They are in the lines `bytes:` and `READ:` of /proc/self/mountstats, as nfsiostat(8) of nfs-utils reads them. Lustre's
-client counts reads that its own cache served, so it is not read.
+The counters are in the lines `bytes:` and `READ:` of /proc/self/mountstats, as nfsiostat(8) of nfs-utils reads them.
+Lustre is not read, because its client also counts reads that its own cache served.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from dlemu.telemetry._devices import mount_of, mounts
 from dlemu.telemetry.probe_base import AbsentError, Counters, DeviceFacts, ProbeBase, Rates, Reading, Scope, readings
 
 _NFS = ("nfs", "nfs4")
-_READ, _WRITTEN = 4, 5  # columns of the line `bytes:`: bytes received from and sent to the server
-_REQUESTS, _TOTAL_MS = 0, 7  # columns of an operation: requests, and their summed time from queueing to completion
+_READ, _WRITTEN = 4, 5  # columns of the line `bytes:`: bytes received from the server, and sent to it
+_REQUESTS, _TOTAL_MS = 0, 7  # columns of an operation: requests, and their total time from queueing to completion
 
 
 class Probe(ProbeBase):
-    """Reads the NFS mounts that the dataset is on."""
+    """Reads the NFS mounts that hold the dataset."""
 
     exact = True
 
@@ -53,9 +53,9 @@ class Probe(ProbeBase):
 
 
 def _nfs_counters(text: str) -> dict[str, dict[str, float]]:
-    """Return the counters by mount point and metric; the last mount's if several have the same mount point.
+    """Return the counters by mount point and metric; of several mounts at the same point, those of the last.
 
-    A mount begins with a line such as `device server:/export mounted on /mnt/nfs with fstype nfs4 statvers=1.1`.
+    The section of a mount begins with `device server:/export mounted on /mnt/nfs with fstype nfs4 statvers=1.1`.
     """
     counters: dict[str, dict[str, float]] = {}
     for section in text.split("\ndevice "):

@@ -10,7 +10,7 @@ _KIB_PER_MB = 1e6 / 1024
 
 
 class Probe(ProbeBase):
-    """Reads used memory (total - available) and the page cache (without shared memory, which can't be dropped)."""
+    """Reads used memory (total - available) and the page cache without shared memory, which can't be dropped."""
 
     def __init__(self, scope: Scope) -> None:
         self._file = Counters(f"{scope.proc}/meminfo")

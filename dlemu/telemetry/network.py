@@ -1,4 +1,4 @@
-"""Traffic of network interfaces (/proc/net/dev), which does not include RDMA."""
+"""Traffic of network interfaces, from /proc/net/dev, which does not count RDMA."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ _MEGABITS_PER_MB = 8  # the kernel reports the speed of a link in megabits per s
 
 
 class Probe(ProbeBase):
-    """Reads interfaces, `lo` included, unless they have carried nothing since the host started."""
+    """Reads all interfaces, including `lo`, that have had any traffic since the host started."""
 
     def __init__(self, scope: Scope) -> None:
         self._interfaces, self._rates = Counters(f"{scope.proc}/self/net/dev"), Rates()
         speeds = {path.split(os.sep)[-2]: read_text(path) for path in glob.glob(f"{scope.sys}/class/net/*/speed")}
-        # In each direction; virtual links have no speed.
+        # The speed of a link holds in each direction; virtual links have none.
         known = {name: int(megabits) for name, megabits in speeds.items() if megabits.isdecimal() and int(megabits)}
         self._links = {name: {"link_mb_per_second": speed / _MEGABITS_PER_MB} for name, speed in known.items()}
 

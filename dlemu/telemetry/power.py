@@ -1,8 +1,7 @@
-"""Power in watts from all meters found: processor packages (RAPL) and other sensors, such as drives' (hwmon).
+"""Power in watts of all meters: processor packages (RAPL), and other sensors such as those of drives (hwmon).
 
-RAPL counts microjoules (https://docs.kernel.org/power/powercap/powercap.html), and only root may read it; an interval
-in which its counter wraps has no reading. The `power*` files of hwmon are in microwatts
-(https://docs.kernel.org/hwmon/sysfs-interface.html).
+RAPL counts microjoules (https://docs.kernel.org/power/powercap/powercap.html) and only root may read it; an interval in
+which it wraps has no reading. hwmon's `power*` is in microwatts (https://docs.kernel.org/hwmon/sysfs-interface.html).
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ from dlemu.telemetry.probe_base import AbsentError, Counters, ProbeBase, Rates, 
 
 
 class Probe(ProbeBase):
-    """Reads every readable meter. They overlap (a node's power includes its packages'): don't add them up."""
+    """Reads every readable meter. Meters overlap (a node's power includes its packages'), so don't add them up."""
 
     def __init__(self, scope: Scope) -> None:
         self._domains, self._sensors = dict(_rapl(scope.sys)), dict(_hwmon(scope.sys))
@@ -27,7 +26,7 @@ class Probe(ProbeBase):
     def read(self, now_ns: int) -> Iterator[Reading]:
         for name, counter in self._domains.items():
             joules = int(counter.text()) / 1e6
-            yield from readings(name, self._rates.per_second(name, now_ns, {"watts": joules}))  # joules per second
+            yield from readings(name, self._rates.per_second(name, now_ns, {"watts": joules}))  # J/s
         for name, sensor in self._sensors.items():
             yield Reading(name, "watts", int(sensor.text()) / 1e6)
 

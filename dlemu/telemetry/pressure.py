@@ -1,6 +1,6 @@
-"""Pressure stall information: the percentage of time in which tasks waited for CPU, I/O or memory.
+"""Pressure stall information: percentages of the time in which tasks waited for CPU, I/O or memory.
 
-`some`: at least one task waited; `full`: all non-idle tasks waited at once. https://docs.kernel.org/accounting/psi.html
+`some`: at least one task waited; `full`: all non-idle tasks waited. See https://docs.kernel.org/accounting/psi.html.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ _TOTAL = re.compile(r"^(some|full) .*total=(\d+)", re.MULTILINE)
 
 
 class Probe(ProbeBase):
-    """Reads the pressure on the whole host."""
+    """Reads the pressure of the whole host."""
 
     def __init__(self, scope: Scope) -> None:
         self._files = {name: Counters(f"{scope.proc}/pressure/{name}") for name in ("cpu", "io", "memory")}
@@ -27,4 +27,4 @@ class Probe(ProbeBase):
             for kind, total in _TOTAL.findall(counters.text())
         }
         for metric, us_per_second in self._rates.per_second("", now_ns, totals_us).items():
-            yield Reading("", metric, min(100.0, us_per_second / 1e4))  # totals and clock are not read at one moment
+            yield Reading("", metric, min(100.0, us_per_second / 1e4))  # >100: totals and clock are read one by one

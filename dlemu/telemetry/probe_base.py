@@ -11,16 +11,16 @@ from typing import ClassVar, NamedTuple
 from datagen.errors import DlemuError
 
 NS_PER_SECOND = 1_000_000_000
-COST_SHARE = 0.005  # maximum mean CPU use of one probe, as a share of a core; a costlier probe is read less often
-_READ_BYTES = 1 << 18  # more than /proc/stat of 1000 cores: one pread gets the whole file, as of one moment
+COST_SHARE = 0.005  # maximum mean CPU use of one probe, as a share of a core; costlier probes are read less often
+_READ_BYTES = 1 << 18  # more than /proc/stat of 1000 cores: one pread returns the whole file, as of one moment
 
 
 class AbsentError(DlemuError):
-    """This host has nothing that the probe could read; the message says what is missing."""
+    """This host has no such counters; the message names what is missing, or is empty if that is normal."""
 
 
 class Reading(NamedTuple):
-    """One value of one metric; the metric's name ends with its unit, such as `watts` or `read_mb_per_second`."""
+    """One value of a metric, whose name ends with its unit, such as `watts` or `read_mb_per_second`."""
 
     source: str
     """Name of the device, interface or rank; empty for the whole host."""
@@ -30,13 +30,13 @@ class Reading(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class Scope:
-    """What the probes of a host measure, how often, and where they find the kernel's files."""
+    """The input of a host's probes: what to measure, how often, and where the kernel's files are."""
 
     node: int = 0
     """The host's number in the run."""
     interval_seconds: float = 0.5
     folders: tuple[str, ...] = ()
-    """The dataset's folder, and subfolders that may be separate mounts."""
+    """The dataset's folder, and its subfolders that may be separate mounts."""
     ranks: Mapping[int, int] = field(default_factory=dict)
     """Process id of each rank on this host."""
     cpu_groups: tuple[str, ...] = ()
@@ -47,7 +47,7 @@ class Scope:
 
 @dataclass(frozen=True, kw_only=True)
 class DeviceFacts:
-    """A device or network mount that the dataset is on; None for properties that the probe can't determine."""
+    """A device or network mount that holds the dataset; properties that the probe can't determine are None."""
 
     probe: str
     """The probe that reads its counters: block or filesystem."""
@@ -57,7 +57,7 @@ class DeviceFacts:
     below: tuple[str, ...] = ()
     """Names of the devices that it is built on."""
     counted: bool
-    """Its bytes are counted as the dataset's. If several containers see the same device, only the first counts it."""
+    """Whether its bytes count as the dataset's. If several containers see a device, only the first one counts it."""
     size_bytes: int | None = None
     model: str | None = None
     scheduler: str | None = None
@@ -66,32 +66,32 @@ class DeviceFacts:
 
 
 class ProbeBase:
-    """Reads one kind of counters of this host. Created and used in the recorder process.
+    """Reads one kind of counters of this host; created and used in the recorder process.
 
-    Each probe module has a class `Probe` derived from this one. `Probe(scope)` raises AbsentError if the host has no
-    such counters; an empty message means that this is normal and needs no note.
+    Each probe module has a class `Probe` derived from this one, whose constructor raises AbsentError if the host has no
+    such counters.
     """
 
     exact: ClassVar[bool] = False
-    """Read also when an epoch begins or ends, and never less often: its figures are reported per epoch.
+    """Whether its figures are reported per epoch: it is also read when an epoch begins or ends, and at each interval.
 
-    A costly exact probe must itself skip readings to stay below COST_SHARE, except those where epochs begin and end.
+    A costly exact probe must itself skip readings to stay below COST_SHARE, except where epochs begin and end.
     """
 
     devices: tuple[DeviceFacts, ...] = ()
-    """Devices or network mounts that the dataset is on; known once the probe is made, as its `notes` are."""
+    """Devices or network mounts that hold the dataset; set by the constructor, as `notes` is."""
     notes: tuple[str, ...] = ()
     """Remarks shown to the user with the result."""
 
     def __init__(self, scope: Scope) -> None:
-        """Find the counters, and open their files."""
+        """Find the counters and open their files; raises AbsentError."""
 
     def mark(self, now_ns: int) -> None:
-        """Called just before the reading where an epoch's training begins or has ended; only for exact probes."""
+        """Called before the reading at which an epoch's training begins or ends; only for exact probes."""
 
     def read(self, now_ns: int) -> Iterator[Reading]:
-        """Yield all readings. A rate is the mean since the last call, so the first call yields no rates."""
-        raise NotImplementedError  # the only method that every probe must override
+        """Yield all readings. Rates are means since the last call; the first call yields none."""
+        raise NotImplementedError  # every probe must override this method
 
 
 def read_text(path: str) -> str:
@@ -118,7 +118,7 @@ class Counters:
 
 
 class Rates:
-    """Remembers the last values of counters, to turn them into rates."""
+    """Computes the rates of counters from their last and their current values."""
 
     def __init__(self) -> None:
         self._last: dict[str, tuple[int, dict[str, float]]] = {}
@@ -126,7 +126,7 @@ class Rates:
     def per_second(self, source: str, now_ns: int, counters: Mapping[str, float]) -> dict[str, float]:
         """Return each counter's growth per second since the source's last reading, by the counter's name.
 
-        Empty for the first reading, or if a counter decreased: its device was removed and added again, or it wrapped.
+        Empty for the first reading, or if a counter decreased because it wrapped or its device was re-added.
         """
         last_ns, last = self._last.get(source, (now_ns, {}))
         self._last[source] = now_ns, dict(counters)

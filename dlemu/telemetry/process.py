@@ -1,7 +1,7 @@
-"""CPU time of each rank of this host, with all the processes that the rank started.
+"""CPU time of each rank on this host, including all processes that the rank started.
 
-It is also read when an epoch begins or ends: the epochs of a short run would have no readings otherwise, and finding
-what limited the run needs to know whether the run or other programs used the cores.
+From these readings follows whether the run or other programs used the cores. Ranks are also read when an epoch begins
+or ends, because the epochs of a short run would have no readings otherwise.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from collections.abc import Iterator
 
 from dlemu.telemetry.probe_base import COST_SHARE, AbsentError, ProbeBase, Reading, Scope, read_text
 
-_CPU_COLUMNS = slice(11, 15)  # of /proc/PID/stat, counted after the name: utime, stime, and the same of reaped children
-_READS_PER_LISTING = 8  # between searches for new processes of a rank; after a process has ended, the next one searches
+_CPU_COLUMNS = slice(11, 15)  # of /proc/PID/stat after the name: utime, stime, and both of reaped children
+_READS_PER_LISTING = 8  # every 8th reading lists a rank's processes anew, as does the one after a process has ended
 
 
 class Probe(ProbeBase):
@@ -32,7 +32,7 @@ class Probe(ProbeBase):
         self._due_ns = 0
 
     def mark(self, now_ns: int) -> None:
-        """Make the next reading list each rank's processes and read their CPU time, whatever it costs."""
+        """Make the next reading list each rank's processes and read their CPU time, at any cost."""
         self._reads_since_listing, self._due_ns = 0, now_ns
 
     def read(self, now_ns: int) -> Iterator[Reading]:
@@ -51,7 +51,7 @@ class Probe(ProbeBase):
         self._due_ns = now_ns + round((time.thread_time_ns() - begun_ns) / COST_SHARE)
 
     def _with_descendants(self, process: int) -> list[int]:
-        """Return the ids of a process and its living descendants, without this process (the recorder)."""
+        """Return the ids of a process and its living descendants, except this process (the recorder)."""
         if process == os.getpid() or not os.path.isdir(f"{self._proc}/{process}"):
             return []
         processes = [process]

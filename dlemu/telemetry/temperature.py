@@ -1,8 +1,8 @@
-"""Temperatures of drives and their warning thresholds, from the kernel's sensors (hwmon). A hot drive throttles itself.
+"""Temperatures of drives, which throttle when hot, and their warning thresholds, from the kernel's sensors (hwmon).
 
 NVMe drives (driver `nvme`): `temp1_input` is the composite temperature, `temp1_max` the drive's own warning threshold.
-SATA drives (driver `drivetemp`): https://docs.kernel.org/hwmon/drivetemp.html. Both in thousandths of a degree
-(https://docs.kernel.org/hwmon/sysfs-interface.html).
+SATA drives (driver `drivetemp`): https://docs.kernel.org/hwmon/drivetemp.html. Both are in thousandths of a degree
+Celsius (https://docs.kernel.org/hwmon/sysfs-interface.html).
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _DRIVERS = ("nvme", "drivetemp")
 
 
 class Probe(ProbeBase):
-    """Reads every drive of this host with a sensor; its source is the block device or, for NVMe, the controller."""
+    """Reads every drive with a sensor; the source of its readings is the block device or, for NVMe, the controller."""
 
     def __init__(self, scope: Scope) -> None:
         self._sensors: dict[str, Counters] = {}

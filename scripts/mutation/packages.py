@@ -47,9 +47,9 @@ PACKAGES = {
         ),
     ),
     "comm": Package(
-        ("dlemu/ranks/comm.py", "dlemu/ranks/launch.py", "dlemu/ranks/failure.py", "dlemu/ranks/launched.py"),
+        ("dlemu/ranks/comm.py", "dlemu/ranks/launch.py", "dlemu/ranks/failure.py", "dlemu/ranks/launcher.py"),
         ("tests/ranks/test_local.py", "tests/ranks/test_supervise.py", "tests/ranks/test_base.py"),
-        without=("_Supervisor", "_send", "_reap", "children_of_this_process", "end_adopted"),
+        without=("_Supervisor", "_send", "_reap", "_children", "end_adopted"),
     ),
     "manifest": Package(("datagen/manifest.py",), ("tests/datagen/test_inspection.py",)),
     "accelerators": Package(("dlemu/accelerators/*",), ("tests/accelerators",)),
@@ -61,7 +61,7 @@ PACKAGES = {
     "probing": Package(
         (*(f"dlemu/jobs/probe/{name}.py" for name in OF_PROBES), "dlemu/jobs/training/pattern.py"),
         ("tests/probing",),
-        without=("main", "loader_costs", "_level", "_received", "_read", "_loader_costs", "_run_jobs"),
+        without=("loader_costs", "_level", "_read", "_loader_costs", "_by_jobs"),
     ),
     "checkpoints": Package(
         ("dlemu/checkpoints/*",),

@@ -209,7 +209,7 @@ def schedule(draw: random.Random) -> None:
                 return SimulatedLink(world, task, rank, peer, own, theirs, levels * LEVEL_SECONDS)
 
             if rank.number:
-                comm.above = link((rank.number - 1) // 2, 2 * levels + 4 + depth)
+                comm.parent = link((rank.number - 1) // 2, 2 * levels + 4 + depth)
             below = [child for child in range(1, size) if (child - 1) // 2 == rank.number]
             comm.children = [link(child, levels - depth - 1) for child in below]
             try:

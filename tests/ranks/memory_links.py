@@ -40,7 +40,7 @@ def run(size: int, work: Callable[[Comm, int], Result], link: Callable[[Pipe, Pi
     for rank in range(1, size):
         up: Pipe = queue.Queue()
         down: Pipe = queue.Queue()
-        comms[rank].above = link(down, up, rank)
+        comms[rank].parent = link(down, up, rank)
         comms[(rank - 1) // 2].children.append(link(up, down, (rank - 1) // 2))
     with ThreadPoolExecutor(size) as pool:
         return list(pool.map(work, comms, range(size)))

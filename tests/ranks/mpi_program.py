@@ -16,7 +16,7 @@ import psutil
 from datagen.errors import DlemuError
 from dlemu.ranks import Comm, first_failure, run_ranks
 from dlemu.ranks.host import join
-from dlemu.ranks.launched import launcher_size
+from dlemu.ranks.launcher import launcher_size
 from dlemu.ranks.mpi import MpiProcess
 
 LONG_SECONDS = 600.0
@@ -120,7 +120,7 @@ def main() -> None:
         sys.exit(joined)
     real_ns = time.monotonic_ns
     later = mock.patch("time.monotonic_ns", side_effect=lambda: real_ns() - joined.node * BOOTED_LATER_NS)
-    with later, mock.patch("dlemu.ranks.launched._PIECE_BYTES", PIECE_BYTES):
+    with later, mock.patch("dlemu.ranks.launcher._PIECE_BYTES", PIECE_BYTES):
         ends = run_ranks(
             joined.ranks, lambda comm: run(comm, scenario, argument, before), timeout_seconds=timeout_seconds
         )
@@ -128,7 +128,7 @@ def main() -> None:
     if failure is None:
         joined.close()
         return
-    joined.leave(failure)
+    joined.report_failure(failure)
     print(failure.traceback or failure.message, file=sys.stderr, flush=True)
     joined.end(failure.status)
 

@@ -9,7 +9,7 @@ import pytest
 
 from datagen.errors import UserError
 from dlemu.ranks import Interrupted, detect_launcher
-from dlemu.ranks.launched import launcher_size
+from dlemu.ranks.launcher import launcher_size
 from dlemu.ranks.torchrun import TorchrunProcess
 from tests.ranks.many_ranks import PATIENCE_SECONDS
 

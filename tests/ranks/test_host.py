@@ -18,7 +18,7 @@ import pytest
 from datagen.errors import DlemuError
 from dlemu.ranks import Comm, PeerLostError, run_ranks
 from dlemu.ranks import host as host_module
-from dlemu.ranks.host import Host, _through_door
+from dlemu.ranks.host import Host, _join_host
 from tests.e2e.harness import until
 from tests.ranks.many_ranks import PATIENCE_SECONDS
 from tests.ranks.test_leaders import ThreadLeaders, Wire
@@ -29,23 +29,23 @@ class Alone(ThreadLeaders):
 
     ends_all = False
 
-    def __init__(self, rank: int, size: int, door: str, timeout_seconds: float = PATIENCE_SECONDS) -> None:
+    def __init__(self, rank: int, size: int, socket_name: str, timeout_seconds: float = PATIENCE_SECONDS) -> None:
         super().__init__(Wire(1), 0, timeout_seconds)
-        self.rank, self.size, self.members, self.door = rank, size, range(size), door
+        self.rank, self.size, self.members, self.socket_name = rank, size, range(size), socket_name
 
 
 def started(
     size: int, lead: Callable[[Host], object], before: Callable[[int], object] = lambda rank: None
 ) -> list[int]:
     """Return how the processes of a host ended, of which the first runs `lead`."""
-    door, processes = secrets.token_hex(8), []
+    socket_name, processes = secrets.token_hex(8), []
     for rank in range(size):
         process = os.fork()
         if process == 0:
             status = 99
             try:
                 before(rank)
-                joined = _through_door(Alone(rank, size, door))
+                joined = _join_host(Alone(rank, size, socket_name))
                 if isinstance(joined, int):
                     status = joined
                 else:
@@ -121,26 +121,26 @@ def test_processes_that_are_not_alike_lead_themselves(capfd: Any) -> None:
 
 
 def test_a_door_that_others_hold_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    door = secrets.token_hex(8)
-    late, early = Alone(1, 2, door, 0.1), Alone(0, 3, secrets.token_hex(8), 0.1)
+    socket_name = secrets.token_hex(8)
+    late, early = Alone(1, 2, socket_name, 0.1), Alone(0, 3, secrets.token_hex(8), 0.1)
     with socket.socket(socket.AF_UNIX) as other:
-        other.bind(f"\0dlemu-{door}")
+        other.bind(f"\0dlemu-{socket_name}")
         other.listen()
-        with pytest.raises(DlemuError, match=rf"can't meet at @dlemu-{door} \(Address already in use\)"):
-            _through_door(Alone(0, 2, door))
+        with pytest.raises(DlemuError, match=rf"can't meet at @dlemu-{socket_name} \(Address already in use\)"):
+            _join_host(Alone(0, 2, socket_name))
         monkeypatch.setattr(os, "geteuid", lambda: 12345)  # so that the other end is somebody else's
         with pytest.raises(PeerLostError, match=r"the process of rank 0 did not arrive within 0.1 s"):
-            _through_door(late)
+            _join_host(late)
     with pytest.raises(PeerLostError, match="2 of the processes of ranks 0 to 2 did not arrive"):
-        _through_door(early)
+        _join_host(early)
 
 
 def test_a_stranger_at_the_door_is_not_let_in(monkeypatch: pytest.MonkeyPatch) -> None:
-    launched = Alone(0, 2, secrets.token_hex(8), 1.0)
+    launcher = Alone(0, 2, secrets.token_hex(8), 1.0)
     with socket.socket(socket.AF_UNIX) as stranger, ThreadPoolExecutor() as pool:
         monkeypatch.setattr(os, "geteuid", lambda: 12345)
-        met = pool.submit(_through_door, launched)
-        until(lambda: stranger.connect_ex(f"\0dlemu-{launched.door}") == 0, "the door")
+        met = pool.submit(_join_host, launcher)
+        until(lambda: stranger.connect_ex(f"\0dlemu-{launcher.socket_name}") == 0, "the socket")
         with pytest.raises(PeerLostError, match="1 of the processes of ranks 0, 1 did not arrive"):
             met.result()
         assert stranger.recv(1) == b""

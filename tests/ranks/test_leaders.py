@@ -15,7 +15,7 @@ import pytest
 from datagen.errors import DlemuError, UserError
 from dlemu.ranks import PeerLostError
 from dlemu.ranks.failure import Failure, describe
-from dlemu.ranks.launched import Bytes, Launched, Numbers, Test
+from dlemu.ranks.launcher import Bytes, IsDone, LauncherProcess, Numbers
 from dlemu.ranks.messages import encode
 from tests.ranks.many_ranks import PATIENCE_SECONDS
 
@@ -29,7 +29,7 @@ class Wire:
         self.failure = b""
 
 
-class ThreadLeaders(Launched):
+class ThreadLeaders(LauncherProcess):
     """Leaders in threads; one that is `gone` has not come to the present call."""
 
     errors = threading.BrokenBarrierError
@@ -40,19 +40,19 @@ class ThreadLeaders(Launched):
         self._wire = wire
         self.gone = False
 
-    def connect(self, led: Sequence[int]) -> None:
+    def connect(self, led_ranks: Sequence[int]) -> None:
         pass
 
     def finish(self) -> None:
         pass
 
-    def leave(self, failure: Failure) -> None:
+    def report_failure(self, failure: Failure) -> None:
         self._wire.failure = encode(failure)
 
     def _read_failure(self) -> bytes:
         return self._wire.failure
 
-    def _all(self, data: Any, out: Any, made: Callable[[list[Any]], Any]) -> Test:
+    def _all(self, data: Any, out: Any, made: Callable[[list[Any]], Any]) -> IsDone:
         if self.gone:
             return lambda: False
         self._wire.slots[self.node] = data.copy()
@@ -61,13 +61,13 @@ class ThreadLeaders(Launched):
         self._wire.meeting.wait(PATIENCE_SECONDS)
         return lambda: True
 
-    def _begin_maximum(self, numbers: Numbers, highest: Numbers) -> Test:
+    def _begin_maximum(self, numbers: Numbers, highest: Numbers) -> IsDone:
         return self._all(numbers, highest, lambda slots: np.max(slots, axis=0))
 
-    def _begin_broadcast(self, data: Bytes) -> Test:
+    def _begin_broadcast(self, data: Bytes) -> IsDone:
         return self._all(data, data, lambda slots: slots[0])
 
-    def _begin_gather(self, data: Bytes, received: Bytes) -> Test:
+    def _begin_gather(self, data: Bytes, received: Bytes) -> IsDone:
         return self._all(data, received, lambda slots: slots if self.node == 0 else received)
 
 
@@ -91,7 +91,7 @@ def test_payloads_of_any_length_cross_hosts() -> None:
         payload = bytes([leaders.node]) * (10 * leaders.node)
         return leaders.gather(payload), leaders.broadcast(b"from 0" * 5 if leaders.node == 0 else b"")
 
-    with mock.patch("dlemu.ranks.launched._PIECE_BYTES", 7):
+    with mock.patch("dlemu.ranks.launcher._PIECE_BYTES", 7):
         found = together(3, work)
     assert found[0] == ([b"", b"\1" * 10, b"\2" * 20], b"from 0" * 5)
     assert found[1:] == [([], b"from 0" * 5)] * 2
@@ -115,7 +115,7 @@ def test_hosts_agree_on_the_offsets_of_their_clocks() -> None:
 def test_a_host_that_fails_says_why_to_all() -> None:
     def work(leaders: ThreadLeaders) -> Any:
         if leaders.node == 2:
-            leaders.leave(describe(7, UserError("the disk is full")))
+            leaders.report_failure(describe(7, UserError("the disk is full")))
             return None
         leaders.gone = True
         return leaders.all_reduce_max(0)
@@ -126,7 +126,7 @@ def test_a_host_that_fails_says_why_to_all() -> None:
 
 def test_a_host_that_stays_away_is_named_in_time() -> None:
     leaders = ThreadLeaders(Wire(2), 0, timeout_seconds=0.1)
-    leaders.others = "host b (ranks 1, 2)"
+    leaders.peers_name = "host b (ranks 1, 2)"
     leaders.gone = True
     with pytest.raises(PeerLostError, match=r"^host b \(ranks 1, 2\) did not arrive within 0.1 s$"):
         leaders.all_reduce_max(0)

@@ -122,7 +122,7 @@ def test_ranks_meet_in_as_many_hops_as_the_tree_is_deep(size: int, monkeypatch: 
     tree = comms(size)
 
     def hops(rank: int) -> int:
-        above = tree[rank].above
+        above = tree[rank].parent
         return 0 if above is None else 1 + hops(int(above._peer.removeprefix("rank ")))
 
     assert [hops(rank) for rank in range(size)] == [(rank + 1).bit_length() - 1 for rank in range(size)]

@@ -16,7 +16,7 @@ import pytest
 
 from datagen.errors import UserError
 from dlemu.ranks import mpi
-from dlemu.ranks.launched import on_one_host
+from dlemu.ranks.launcher import on_one_host
 from tests.ranks.mpi_program import BOOTED_LATER_NS
 
 PROGRAM = Path(__file__).with_name("mpi_program.py")

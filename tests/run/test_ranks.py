@@ -32,13 +32,13 @@ class Launched:
 
     def __init__(self, node: int, *, knows_cause: bool) -> None:
         self.node, self.did = node, ""
-        self.launched = SimpleNamespace(ends_all=True, lost="another host failed" if knows_cause else None)
+        self.launcher = SimpleNamespace(ends_all=True, remote_failure="another host failed" if knows_cause else None)
         self.ranks = HostRanks(node=node, members=[node])
 
     def close(self) -> None:
         self.did = "closed"
 
-    def leave(self, failure: Failure) -> None:
+    def report_failure(self, failure: Failure) -> None:
         assert failure.message
 
     def end(self, status: int) -> None:

@@ -1,4 +1,4 @@
-"""Computes the summary of a KV-cache run from its rows: every published number, in one pure function."""
+"""Computes the summary of a KV-cache run, with every published number, from its rows."""
 
 from __future__ import annotations
 
@@ -18,23 +18,23 @@ from dlemu.extend import rows_job
 from dlemu.results.wording import count
 
 GROWS_SHARE = 0.05  # A load is not sustained if the work queued at its end takes more than this share of its duration.
-MIN_LOADS = 20  # for a verdict: with fewer, a p95 hardly differs from the maximum
+MIN_LOADS = 20  # minimum for a verdict: with fewer loads, the p95 hardly differs from the maximum
 MIN_CEILING = 2.0  # With a lower ceiling (a multiple of the load), the emulator was measured rather than the storage.
-_MOMENTS = 100  # of the last third of the load, at which a backlog is computed
-_LATE_SHARE = 0.1  # The emulator is the limit if it handles arrivals later than this share of the loads' p95.
+_MOMENTS = 100  # number of times in the last third of the load for which the backlog is computed
+_LATE_SHARE = 0.1  # The emulator is the limit if its p95 delay of arrivals exceeds this share of the loads' p95.
 
 Floats = NDArray[np.float64]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Backlog:
-    """The work that was still queued at the end of the load; in a closed loop writes, for which no user waits."""
+    """The work still queued at the end of the load; in a closed loop only writes, for which no user waits."""
 
-    storage_seconds: float  # time for the queued reads and writes, at the run's mean rate
+    storage_seconds: float  # time for the queued reads and writes at the run's mean rate
     compute_seconds: float  # time to compute the loaded prompts that were not computed yet, by all copies of the model
-    storage_grows: bool  # whether `storage_seconds` is more than a burst (`_grows`)
-    compute_grows: bool  # the same for `compute_seconds`
-    unfinished: int  # prompts that were given up at the timeout after the last arrival
+    storage_grows: bool  # whether the queued reads and writes are more than a burst (`_grows`)
+    compute_grows: bool  # the same for the computing
+    unfinished: int  # prompts that were not finished at the timeout after the last arrival
 
     @property
     def sustained(self) -> bool:
@@ -42,14 +42,14 @@ class Backlog:
 
 
 def analyse(run: rows_job.RowsRun) -> KvSummary:
-    """Return the summary of a run; if it failed, of the rows measured until then."""
+    """Return the summary of a run; if it failed, of the rows measured before that."""
     data = RunRows(run)
     settings = data.settings
     official = official_result(data.prompts, data.begins, settings) if settings.is_official else None
     backlog = data.backlog if data.is_complete and official is None else None
     moved_bytes, window, computed = data.read_bytes + data.written_bytes, data.window_seconds, data.computed
-    busy, waited = float(computed["compute_ns"].sum()) / 1e9, float(data.waits.sum())  # of copies of the model
-    saved = float((computed["without_ns"] - computed["compute_ns"]).sum()) / 1e9  # prefill that stored blocks avoided
+    busy, waited = float(computed["compute_ns"].sum()) / 1e9, float(data.waits.sum())  # seconds of copies of the model
+    saved = float((computed["without_ns"] - computed["compute_ns"]).sum()) / 1e9  # seconds of prefill avoided
     stored_blocks = int((computed["storage_blocks"] + computed["pending_blocks"]).sum())
     full_model_gb = stored_blocks * settings.block_tokens * settings.token_bytes / 1e9
     memory_blocks = int((computed["memory_blocks"] + computed["pending_blocks"]).sum())
@@ -95,7 +95,7 @@ class RunRows:
         self.prompts = prompts[np.argsort(prompts["arrived_ns"], kind="stable")]
         self.is_complete = run.facts.failure is None and bool(len(self.ranks))
         self.begins = {int(row["rank"]): int(row["arrived_ns"]) for row in self.ranks}
-        for rank in np.unique(self.prompts["rank"]).tolist():  # In a killed run, ranks have no RANK_ROW.
+        for rank in np.unique(self.prompts["rank"]).tolist():  # In a killed run, ranks may lack their RANK_ROW.
             self.begins.setdefault(rank, int(self.prompts["arrived_ns"][self.prompts["rank"] == rank].min()))
         self.reading = self.prompts[self.prompts["storage_blocks"] > 0]
         self.loaded = self.reading[self.reading["loaded_ns"] > 0]
@@ -105,19 +105,19 @@ class RunRows:
         self.written_bytes = int(self.written["written_bytes"].sum())
         self.ttft: Floats = (self.computed["computed_ns"] - self.computed["arrived_ns"]) / 1e9
         self.load_seconds: Floats = (self.loaded["loaded_ns"] - self.loaded["arrived_ns"]) / 1e9
-        # how long a copy of the model waited for the blocks of each prompt
+        # For each prompt, how long a copy of the model waited for its blocks
         self.waits = np.maximum(0.0, (self.computed["loaded_ns"] - self.computed["start_ns"]) / 1e9)
-        # prompts with their first token within the load's duration
+        # Prompts whose first token came within the load's duration
         self.served = self.computed[self.at(self.computed, "computed_ns") <= self.span_seconds]
 
     def at(self, rows: rows_job.Rows, column: str) -> Floats:
-        """Return a column of moments in seconds; infinite where it is 0, as the event did not happen."""
+        """Return a column of times in seconds; infinite where it is 0, because the event did not happen."""
         begins = np.array([self.begins[rank] for rank in rows["rank"].tolist()], np.int64)
         return np.where(rows[column] > 0, (rows[column] - begins) / 1e9, np.inf)
 
     @cached_property
     def span_seconds(self) -> float:
-        """Duration of the load: `kv.seconds` of a random one; to the last arrival of a trace or an incomplete run."""
+        """Duration of the load: `kv.seconds`; for a trace or an incomplete run, the time of the last arrival."""
         last_arrival = float(self.at(self.prompts, "arrived_ns").max(initial=0.0))
         if self.run.facts.failure is not None or self.settings.trace or not len(self.prompts):
             return last_arrival
@@ -125,7 +125,7 @@ class RunRows:
 
     @cached_property
     def arrivals(self) -> str:
-        """What was sent, in words: a condition of every number."""
+        """Description of the load, a condition of every number."""
         kv, ranks = self.settings, self.run.facts.ranks
         if kv.is_official:
             return f"option {kv.option}, {count(kv.users * ranks, 'user')}"
@@ -134,24 +134,24 @@ class RunRows:
 
     @property
     def rate(self) -> float:
-        """Prompts per second that arrived, or in a closed loop were served; 0 if all arrived at one moment."""
+        """Prompts per second that arrived (in a closed loop: that were served); 0 if all arrived at one time."""
         prompts = self.served if self.is_closed else self.prompts
         return len(prompts) / self.span_seconds if self.span_seconds else 0.0
 
     @cached_property
     def window_seconds(self) -> float:
-        """Time from the first prompt to when the last byte had been moved and the load was over."""
+        """Time from the first prompt to `end_seconds`."""
         return self.end_seconds - float(self.at(self.prompts, "arrived_ns").min(initial=self.end_seconds))
 
     @cached_property
     def end_seconds(self) -> float:
-        """When the last byte had been moved and the load was over; of the official load, the last byte alone."""
+        """Time when the last byte had been moved and the load was over; for the official load, only the former."""
         ends = np.concatenate([self.at(self.loaded, "loaded_ns"), self.at(self.written, "written_ns")])
         return float(ends.max(initial=0.0 if self.settings.is_official else self.span_seconds))
 
     @cached_property
     def latencies(self) -> dict[str, Spread]:
-        """`ttft` and `load`; empty if the load was not sustained, as they would reflect only how long the run took."""
+        """`ttft` and `load`; empty if the load was not sustained, as they would only reflect the run's duration."""
         if not self.is_complete or self.settings.is_official or not self.backlog.sustained:
             return {}
         spreads = {}
@@ -196,14 +196,14 @@ class RunRows:
 
     @property
     def waits_for_storage(self) -> bool:
-        """Whether storage delays prompts more than computing does; both cause waits for accelerators, left out here."""
+        """Whether storage delays prompts more than computing does; waits for accelerators, due to both, don't count."""
         return self.backlog.storage_grows or bool(self.waits.sum() > self.computed["compute_ns"].sum() / 1e9)
 
     @cached_property
     def ceiling_times(self) -> float | None:
         """The load that the ranks could have moved without storage, as a multiple of this load."""
         ceilings, rate = self.ranks["ceiling_per_hour"], self.rate
-        if self.settings.is_official:  # Its users send requests without bound, so compare with the requests served.
+        if self.settings.is_official:  # Its users do not wait for answers, so compare with the requests served.
             rate = len(self.computed) / self.window_seconds if self.window_seconds else 0.0
         if not len(ceilings) or not ceilings.all() or not rate:
             return None
@@ -211,12 +211,12 @@ class RunRows:
 
 
 def _in_progress(moments: Floats, begins: Floats, ends: Floats, weights: Floats) -> Floats:
-    """Return the work in progress at each moment: the sum of the weights."""
+    """Return the work in progress at each moment: the sum of the weights of the intervals that contain it."""
     return np.array([weights[(begins <= moment) & (ends > moment)].sum() for moment in moments])
 
 
 def _grows(last_third: Floats, span: float) -> bool:
-    """Return whether a backlog is more than a burst: large at the end, and never small in the load's last third."""
+    """Return whether a backlog is more than a burst: large at the end, and never small in the last third."""
     return bool(last_third[-1] > GROWS_SHARE * span and last_third.min() > GROWS_SHARE * span / 2)
 
 
@@ -239,7 +239,7 @@ def _limit(data: RunRows) -> Limit | None:
             return "emulator"
         return "storage" if len(data.prompts) > len(data.computed) else "arrivals"
     if data.backlog.compute_grows and not data.waits_for_storage:
-        return "accelerators"  # Their time is emulated, so they never fall behind because the emulator is late.
+        return "accelerators"  # Their time is emulated, so a late emulator can't be the reason.
     late = float(np.percentile(data.prompts["late_ns"], 95)) / 1e9
     load = float(np.percentile(data.load_seconds, 95)) if len(data.load_seconds) else math.inf
     if late > _LATE_SHARE * load:
@@ -291,14 +291,14 @@ def _verdict(data: RunRows, outcome: rows_job.Outcome | None, why_none: str, off
         behind = "storage" if data.waits_for_storage else "accelerators"
         why = f"the {behind} fell behind, so latencies would only reflect how long it ran"
         return f"{prefix}{rate} are NOT SUSTAINED: {why}"
-    parts = [f"{rate} sustained"]
+    clauses = [f"{rate} sustained"]
     loads = len(data.load_seconds)
-    few_loads = f" of {count(loads, 'prompt')}" if loads < MIN_LOADS else ""  # Sweeps show this line, not the issues.
+    few_loads = f" of {count(loads, 'prompt')}" if loads < MIN_LOADS else ""  # Sweeps show this line without issues.
     for name, title in (("ttft", "first token p95"), ("load", f"load p95{few_loads}")):
         if name in data.latencies:
             limit = getattr(data.settings, name)
-            parts.append(f"{title} {data.latencies[name].p95:.3g} s{f' (limit: {limit:g})' if limit else ''}")
-    return prefix + "; ".join(parts)
+            clauses.append(f"{title} {data.latencies[name].p95:.3g} s{f' (limit: {limit:g})' if limit else ''}")
+    return prefix + "; ".join(clauses)
 
 
 def _issues(data: RunRows, official: Official | None) -> Iterator[str]:

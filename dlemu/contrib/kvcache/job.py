@@ -1,4 +1,4 @@
-"""How a rank runs KV-cache offload: it measures its ceiling, replays its prompts, and logs a row for each prompt."""
+"""The job of KV-cache offload: each rank measures its ceiling, replays its prompts, and logs a row for each prompt."""
 
 from __future__ import annotations
 
@@ -39,11 +39,11 @@ from dlemu.results.live import Progress
 from dlemu.results.wording import count
 
 _LEFT = "blocks that can't be removed are left in {}"
-_PROGRESS_REPORTS = 100  # how often a run reports how many prompts have arrived
-_START_NS = 50_000_000  # delay from the moment when all ranks are ready to the beginning of the load
+_PROGRESS_REPORTS = 100  # number of progress reports of a run
+_START_NS = 50_000_000  # delay between the time when all ranks are ready and the beginning of the load
 _FILLED_SHARE = 0.95  # share of the free space that MLPerf Storage's kv_cache tool fills
 _CEILING_THREADS = 16  # moved 17 to 43 GB/s on two busy cores (docs/kvcache.md, section 4); more wait for each other
-_CEILING_BATCHES = 64  # maximum of batches in progress while the ceiling is measured
+_CEILING_BATCHES = 64  # maximum number of batches in progress while the ceiling is measured
 
 
 class KvCacheKind(rows_job.JobKind):
@@ -112,7 +112,7 @@ class KvCacheKind(rows_job.JobKind):
             run_folder.create_run_folder(job)
         comm.all_reduce_max(0)  # A barrier: from now on, ranks can create their folders in that of the run.
 
-        def add(row: Row) -> None:
+        def log_row(row: Row) -> None:
             log.add(**vars(row) | {"rank": comm.rank})
 
         def report(arrived: int) -> None:
@@ -126,14 +126,14 @@ class KvCacheKind(rows_job.JobKind):
             with closing(Mover(blocks, seconds=job.workload.timeout_seconds)) as mover:
                 comm.all_reduce_max(0)  # A barrier: all ranks begin together.
                 replay: Replay | TurnsReplay
-                if isinstance(plan, RankTurns):
+                if isinstance(plan, RankPlan):
+                    replay = Replay(plan, mover, on_served=log_row)
+                else:
                     capacity_bytes = settings.capacity_gb * 1e9
                     if not capacity_bytes:
                         free_bytes = storage.free_bytes(folder)
                         capacity_bytes = math.inf if free_bytes is None else _FILLED_SHARE * free_bytes / job.ranks
-                    replay = TurnsReplay(plan, mover, on_served=add, capacity_bytes=capacity_bytes)
-                else:
-                    replay = Replay(plan, mover, on_served=add)
+                    replay = TurnsReplay(plan, mover, on_served=log_row, capacity_bytes=capacity_bytes)
                 cpu_ns, storage_bytes = time.process_time_ns(), thread_accounting.process_storage_bytes()
                 totals.arrived_ns = time.monotonic_ns() + _START_NS
                 replay.run(totals.arrived_ns, report)
@@ -141,7 +141,7 @@ class KvCacheKind(rows_job.JobKind):
                 totals.storage_bytes = thread_accounting.process_storage_bytes() - storage_bytes
                 totals.evicted = replay.evicted
                 for row in (*replay.unfinished, totals):
-                    add(row)
+                    log_row(row)
         comm.all_reduce_max(0)
         # One rank of each host removes the folder, as hosts may not share kv.folder; of a prefix, one rank of all.
         removes = comm.local_rank == 0 if run_folder.is_local(job) else comm.rank == 0
@@ -157,7 +157,7 @@ JOB = KvCacheKind()
 
 @lru_cache(1)
 def plans_of(settings: KvSettings, ranks: int) -> Sequence[RankPlan | RankTurns]:
-    """Return the plan of each rank; cached, so that forked ranks inherit them."""
+    """Return the plan of each rank; cached, so that forked ranks inherit the plans."""
     if settings.is_official:
         return [draw_turns(settings, rank) for rank in range(ranks)]
     load = make_load(settings, ranks)
@@ -165,12 +165,12 @@ def plans_of(settings: KvSettings, ranks: int) -> Sequence[RankPlan | RankTurns]
 
 
 def measure_ceiling(plan: RankPlan | RankTurns, bulk: BulkContent, seconds: float, notify: Notify | None) -> int:
-    """Return the prompts per hour that this rank could load and write if storage took no time; 0: not measured."""
+    """Return the prompts per hour that this rank could load and write if storage took no time; 0 if not measured."""
     if not seconds or not len(plan):
         return 0
     if notify is not None:
         notify(Doing("measuring the emulator's own ceiling"))
-    # Without storage latency few threads are enough, and more would only wait for each other.
+    # Without storage latency few threads suffice, and more would only wait for each other.
     settings = replace(plan.settings, threads=min(plan.settings.threads, _CEILING_THREADS))
     null_storage = storage_base.open_storage(storage_base.NULL_STORAGE)
     # The timeout never expires, because null storage never hangs.
@@ -187,6 +187,6 @@ def measure_ceiling(plan: RankPlan | RankTurns, bulk: BulkContent, seconds: floa
                 in_progress -= 1
             if time.monotonic_ns() >= until_ns:
                 break
-        while in_progress and mover.wait(time.monotonic_ns() + 10**10) is not None:  # 10 s: far more than they need
+        while in_progress and mover.wait(time.monotonic_ns() + 10**10) is not None:  # 10 s: far longer than they take
             in_progress -= 1
         return round(3600e9 * served / (time.monotonic_ns() - begin_ns))

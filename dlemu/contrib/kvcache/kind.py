@@ -1,4 +1,4 @@
-"""Declares KV-cache offload as a kind of job: its command, and where its parts are."""
+"""Declares KV-cache offload as a kind of job: its command, and the function that imports its parts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The load: when each prompt arrives, and which blocks it consists of. Read from a trace, or generated at random."""
+"""The load: the arrival and the blocks of each prompt, read from a trace or generated at random."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from dlemu.contrib.kvcache.settings import KvSettings
 from dlemu.extend import UserError, open_regular
 
 MAX_LINE_BYTES, MAX_REQUESTS, MAX_BLOCKS = 1 << 20, 10**6, 10**7
-"""Limits for a trace, which is a received file: bytes of a line, number of prompts, blocks of all prompts together."""
-MAX_TOKENS = 131_072  # context length of the shipped models: a random conversation that reaches it ends
-MAX_TRACE_TOKENS = 10**8  # of a prompt in a trace: far beyond any context length, while its blocks still fit in memory
+"""Limits for a trace, which may be any received file: bytes of a line, prompts, and blocks of all prompts together."""
+MAX_TOKENS = 131_072  # context length of the shipped models, at which a random conversation ends
+MAX_TRACE_TOKENS = 10**8  # per prompt of a trace: far beyond any context length, but its blocks still fit in memory
 _SPREAD = 0.8  # Standard deviation of the logarithm of random lengths: as in public traces, 95 % are within 5 medians.
 
 
@@ -25,20 +25,20 @@ _SPREAD = 0.8  # Standard deviation of the logarithm of random lengths: as in pu
 class Prompt:
     """One request."""
 
-    after_ns: int  # time from the beginning of the load to the arrival; in a closed loop, from the user's last answer
+    after_ns: int  # arrival, from the beginning of the load; in a closed loop, from the user's last answer
     input_tokens: int
     output_tokens: int
-    blocks: NDArray[np.int64]  # numbers of its complete blocks; prompts that begin alike have the same numbers so far
+    blocks: NDArray[np.int64]  # numbers of its complete blocks; equal beginnings of prompts have equal numbers
     number: int = 0  # index in the load of all ranks
-    user: int = 0  # number of the user within a rank; in an open loop, each prompt has a user of its own
+    user: int = 0  # number of the user within a rank; in an open loop, each prompt has its own user
 
 
 def make_load(settings: KvSettings, ranks: int) -> Sequence[Prompt]:
-    """Return the prompts of a run, `kv.speed` applied; raises UserError for a trace that is invalid or too large."""
+    """Return the prompts of a run with `kv.speed` applied; raises UserError if a trace is invalid or too large."""
     prompts = read_trace(settings) if settings.trace else draw(settings, ranks)
     if settings.loop == "open":
-        sped_up = (replace(prompt, after_ns=round(prompt.after_ns / settings.speed)) for prompt in prompts)
-        prompts = [prompt for prompt in sped_up if not settings.seconds or prompt.after_ns < settings.seconds * 1e9]
+        scaled = (replace(prompt, after_ns=round(prompt.after_ns / settings.speed)) for prompt in prompts)
+        prompts = [prompt for prompt in scaled if not settings.seconds or prompt.after_ns < settings.seconds * 1e9]
     elif settings.trace:
         think = np.random.default_rng(settings.seed).exponential
         return [replace(prompt, after_ns=round(think(settings.think_seconds * 1e9))) for prompt in prompts]
@@ -53,9 +53,9 @@ def make_load(settings: KvSettings, ranks: int) -> Sequence[Prompt]:
 def read_trace(settings: KvSettings) -> Sequence[Prompt]:
     """Return the prompts of a trace in Mooncake's format, in order of arrival; raises UserError that names the line.
 
-    A line is {"timestamp": ms, "input_length": tokens, "output_length": tokens, "hash_ids": [one per
-    `kv.trace_block_tokens` tokens, the last of which may be partial]}; equal ids mean equal prefixes up to there.
-    Example: 1100 tokens with hash_ids [7, 8, 9], in blocks of 256 -> blocks 0 to 3, two for each of the whole ids.
+    A line is {"timestamp": ms, "input_length": tokens, "output_length": tokens, "hash_ids": [one for each
+    `kv.trace_block_tokens` tokens; the last may be partial]}. Two prompts with an equal id are equal up to its end.
+    Example: 1100 tokens with hash_ids [7, 8, 9], in blocks of 256 -> blocks 0 to 3, two for each complete id.
     """
     path, blocks_per_id = settings.trace, settings.trace_block_tokens // settings.block_tokens
     prompts: list[Prompt] = []
@@ -118,11 +118,11 @@ def _lines(file: BinaryIO, path: str, block_tokens: int) -> Iterator[_Line]:
 
 
 def draw(settings: KvSettings, ranks: int) -> Sequence[Prompt]:
-    """Return random prompts of `kv.users` users per rank, seeded by `kv.seed`; in an open loop before `kv.speed`.
+    """Return random prompts of `kv.users` users per rank, seeded by `kv.seed`; in an open loop, without `kv.speed`.
 
-    A user begins at a random moment within the first `think_seconds` and has one conversation after another; the times
-    between prompts are exponential, so that those of an open loop arrive as a Poisson process. A prompt is the whole
-    conversation so far, with its answers, plus `turn_tokens` on average; no two conversations share more than a system
+    A user begins at a random time within the first `think_seconds` and has one conversation after another. The times
+    between prompts are exponential, so that the prompts of an open loop arrive as a Poisson process. A prompt contains
+    the whole conversation so far, answers included, plus `turn_tokens` on average; conversations share only a system
     prompt. In a closed loop there are as many prompts as users could send if storage took no time.
     """
     conversations = count()
@@ -136,29 +136,30 @@ def draw(settings: KvSettings, ranks: int) -> Sequence[Prompt]:
 
 
 def _draw_user(settings: KvSettings, user: int, conversations: Iterator[int]) -> Iterator[tuple[float, Prompt]]:
-    """Yield a user's prompts, each with the earliest second at which it can arrive."""
+    """Yield a user's prompts, each with its earliest arrival in seconds."""
     random, is_closed = np.random.default_rng([settings.seed, user]), settings.loop == "closed"
-    end = settings.seconds if is_closed else settings.seconds * settings.speed
+    end_seconds = settings.seconds if is_closed else settings.seconds * settings.speed
     system_tokens = settings.system_tokens if settings.system_prompts else 0
     system_blocks, max_blocks = system_tokens // settings.block_tokens, MAX_TOKENS // settings.block_tokens + 1
-    at = think = float(random.uniform(0, settings.think_seconds))
-    while at < end:
+    at_seconds = think_seconds = float(random.uniform(0, settings.think_seconds))
+    while at_seconds < end_seconds:
         system, conversation = int(random.integers(max(1, settings.system_prompts))), next(conversations)
         cached, tokens = system_tokens, min(MAX_TOKENS, system_tokens + _length(random, settings.prompt_tokens))
         for _ in range(int(random.geometric(1 / settings.turns))):
-            if at >= end or tokens > MAX_TOKENS:
+            if at_seconds >= end_seconds or tokens > MAX_TOKENS:
                 break
             output = _length(random, settings.output_tokens)
             index = np.arange(tokens // settings.block_tokens, dtype=np.int64)
             # Blocks of shared system prompts have even numbers, blocks of a single conversation have odd numbers.
             shared, own = 2 * (system * max_blocks + index), 2 * (conversation * max_blocks + index) + 1
             blocks = np.where(index < system_blocks, shared, own)
-            yield at, Prompt(round(1e9 * (think if is_closed else at)), tokens, output, blocks, user=user)
-            if is_closed:  # The answer cannot come before its prefill is done, so this is the earliest time.
-                at += settings.prefill_seconds(tokens, min(cached, tokens - 1))
+            after_ns = round(1e9 * (think_seconds if is_closed else at_seconds))
+            yield at_seconds, Prompt(after_ns, tokens, output, blocks, user=user)
+            if is_closed:  # The answer comes after the prefill, which takes at least this long.
+                at_seconds += settings.prefill_seconds(tokens, min(cached, tokens - 1))
             cached, tokens = tokens, tokens + output + _length(random, settings.turn_tokens)
-            think = float(random.exponential(settings.think_seconds))
-            at += think
+            think_seconds = float(random.exponential(settings.think_seconds))
+            at_seconds += think_seconds
 
 
 def _length(random: np.random.Generator, mean: int) -> int:

@@ -1,4 +1,4 @@
-"""Blocks on storage: the bytes of their shards, and the threads that write, read, check and remove shards.
+"""Blocks on storage: the content of their shards, and the threads that write, read, check and remove shards.
 
 Blocks are numbered in the order of writing. Shard s is the part of block s // kv.tp that accelerator s % kv.tp stores.
 Example: with kv.tp=2, block 3 is in files 0000000006.kv and 0000000007.kv.
@@ -22,21 +22,20 @@ import numpy as np
 from dlemu.contrib.kvcache.settings import ALIGNMENT, KvSettings
 from dlemu.extend import AlignedBuffer, BulkContent, DlemuError, SpaceError, UserError, storage_base
 
-_SHARD_BITS = 40  # of the 64 in a stamp; the other 24 hold the rank: 16 million ranks with 10^12 shards each
+_SHARD_BITS = 40  # of the 64 bits of a stamp id; the other 24 hold the rank: 16 million ranks with 10^12 shards each
 _STAMP_EVERY_BYTES = 4096  # as in `BulkContent`
-_STAMP_EVERY_WORDS = _STAMP_EVERY_BYTES // 8
 _HUGE_PAGE = 2 << 20  # on x86-64, and on arm64 with 4 KiB pages
 _HUGE_PAGES_FROM_BYTES = 16 << 20  # Smaller `AlignedBuffer`s have no huge pages.
-_POLL_SECONDS = 0.5  # how often `Mover.wait` checks whether the storage still completes requests
+_POLL_SECONDS = 0.5  # interval of checks in `Mover.wait` whether the storage still completes requests
 
 
 @dataclass(frozen=True)
 class Blocks:
-    """A rank's blocks, a file or object per shard; threads share it.
+    """A rank's blocks on storage, one file or object per shard; shared by threads.
 
     Files are written under a temporary name and then renamed, without fsync, as inference engines do. The official load
-    syncs each file, and drops it from the page cache before each read, as MLPerf Storage's tool does. The bytes are
-    unique and checkable. `write` and `read` return the ns spent in storage calls; they raise OSError, DlemuError.
+    syncs each file, and drops it from the page cache before each read, as MLPerf Storage's tool does. The content is
+    unique and can be checked. `write` and `read` return the ns spent in storage calls; they raise OSError, DlemuError.
     """
 
     storage: storage_base.StorageBase
@@ -44,7 +43,7 @@ class Blocks:
     bulk: BulkContent
     rank: int
     settings: KvSettings
-    sizes: Sequence[int]  # bytes of a shard of each block
+    sizes: Sequence[int]  # by block: bytes of one of its shards
 
     def path(self, shard: int) -> str:
         return f"{self.folder}/{file_name(shard)}"
@@ -78,11 +77,11 @@ class Blocks:
         size_bytes = self.sizes[shard // self.settings.tp]
         with contextlib.closing(self.storage.open_sized(path, size_bytes)) as reader:
             for offset, piece in self._pieces(shard, buffer):
-                got_bytes = reader.read_into(piece, offset)
+                read_bytes = reader.read_into(piece, offset)
                 check_began_ns = time.monotonic_ns()
                 problem = self._problem(piece, shard, offset)
-                if got_bytes != len(piece):
-                    problem = f"it ends at {offset + got_bytes}"
+                if read_bytes != len(piece):
+                    problem = f"it ends at {offset + read_bytes}"
                 if problem and not self.storage.reads_nothing:
                     raise DlemuError(
                         f"{path} is not what was written there: {problem}; the storage lost or mixed up data"
@@ -100,11 +99,11 @@ class Blocks:
             yield offset, buffer[: min(len(buffer), size_bytes - offset)]
 
     def _problem(self, view: memoryview, shard: int, offset: int) -> str:
-        """Check bytes read from a shard at `offset`; return what is wrong with them, or an empty string."""
+        """Return what is wrong with the bytes read from a shard at `offset`; empty if they are right."""
         stamp_id = self.stamp_id(shard)
         offsets = np.arange(offset, offset + len(view), _STAMP_EVERY_BYTES, dtype=np.uint64)
-        words = np.frombuffer(view, np.uint64).reshape(-1, _STAMP_EVERY_WORDS)
-        # The stamp's first word follows from the other three; without comparing it, the check takes a third of the CPU.
+        words = np.frombuffer(view, np.uint64).reshape(-1, _STAMP_EVERY_BYTES // 8)
+        # The stamp's first word is a hash of the other three; leaving it out makes the check three times faster.
         is_right = (words[:, 1] == self.bulk.seed_hash) & (words[:, 2] == stamp_id) & (words[:, 3] == offsets)
         if not is_right.all():
             wrong_offset = offset + int(is_right.argmin()) * _STAMP_EVERY_BYTES
@@ -118,49 +117,49 @@ def file_name(shard: int) -> str:
 
 
 class Operation(IntEnum):
-    """What is done with a block, in order of priority."""
+    """An operation on a block; the values are in order of priority."""
 
     READ, WRITE, REMOVE = range(3)
 
 
 @dataclass(eq=False)
 class Batch:
-    """The blocks that one prompt (official load: one worker) reads or writes, and how long that took."""
+    """The blocks that one prompt (official load: one worker) reads or writes, with the times that this took."""
 
     operation: Operation
     owner: int  # index of the prompt in the rank's plan, or of the worker; -1 for removals
     objects: Sequence[int]  # numbers of blocks
     shards_left: int = 0
-    call_ns: int = 0  # summed over shards
-    ended_ns: int = 0  # when the last shard was done
+    call_ns: int = 0  # time in storage calls, summed over shards
+    ended_ns: int = 0  # time when the last shard was done
 
 
 class Mover:
-    """A pool of threads, each with a buffer, that run until `close`.
+    """A pool of threads, each with a buffer, that move queued shards until `close`.
 
-    They take queued reads first, then writes, then removals; of each, first come, first served.
+    The threads take reads first, then writes, then removals, each in the order of submission.
     """
 
     def __init__(self, blocks: Blocks, *, seconds: float) -> None:
-        """Start the threads; a storage that completes nothing in `seconds` has hung."""
+        """Start the threads. A storage that completes no shard for `seconds` counts as hung."""
         settings = blocks.settings
         self._moves = {Operation.READ: blocks.read, Operation.WRITE: blocks.write, Operation.REMOVE: blocks.remove}
         self._tp, self._folder, self._seconds = settings.tp, settings.folder, seconds
         self._unwritten_shards = np.full(len(blocks.sizes), self._tp, np.int32)  # of each block
-        self._waiting: tuple[deque[tuple[Batch, int]], ...] = tuple(deque() for _ in Operation)
+        self._queues: tuple[deque[tuple[Batch, int]], ...] = tuple(deque() for _ in Operation)  # (batch, shard)
         self._permits: SimpleQueue[None] = SimpleQueue()
         """A semaphore with one item per queued shard: a thread that gets an item takes the shard of highest priority.
         (threading.Condition is pure Python, takes several times the CPU, and all threads contend for its lock.)"""
-        self._counting = threading.Lock()
+        self._lock = threading.Lock()  # guards the counters of shards and batches
         self._done: SimpleQueue[Batch] = SimpleQueue()
         self._failure: BaseException | None = None
         self._closed = False
         self._submitted = self._finished = 0  # shards since the start
         self._last_done_ns = time.monotonic_ns()
-        self.now_ns = time.monotonic_ns  # the clock of `wait`, also for those who submit: tests have another clock
+        self.now_ns = time.monotonic_ns  # the clock of `wait`, for callers; tests replace it
         buffer_bytes = min(settings.transfer_size, max(blocks.sizes, default=ALIGNMENT))
-        # One mapping for all buffers is large enough for huge pages; with 4 KiB pages, half of the CPU time of O_DIRECT
-        # goes into looking up and pinning pages.
+        # All buffers are in one mapping, which is large enough for huge pages: with 4 KiB pages, half of the CPU time
+        # of O_DIRECT goes into looking up and pinning pages.
         page_bytes = _HUGE_PAGE if buffer_bytes >= _HUGE_PAGE else mmap.PAGESIZE
         stride = -(-buffer_bytes // page_bytes) * page_bytes
         mapping = AlignedBuffer(max(stride * settings.threads, _HUGE_PAGES_FROM_BYTES))
@@ -172,13 +171,13 @@ class Mover:
             thread.start()
 
     def submit(self, batch: Batch) -> None:
-        """Queue a batch; `wait` returns it once it is done, unless it is a removal. Called by one thread."""
-        shards = [(batch, block * self._tp + part) for block in batch.objects for part in range(self._tp)]
+        """Queue a batch; once it is done, `wait` returns it, unless it is a removal. Only one thread may call this."""
+        shards = [(batch, block * self._tp + index) for block in batch.objects for index in range(self._tp)]
         batch.shards_left = len(shards)
         if self._submitted == self._finished:
             self._last_done_ns = time.monotonic_ns()
         self._submitted += len(shards)
-        self._waiting[batch.operation].extend(shards)
+        self._queues[batch.operation].extend(shards)
         for _ in shards:
             self._permits.put(None)
 
@@ -186,7 +185,7 @@ class Mover:
         return not self._unwritten_shards[block]
 
     def wait(self, until_ns: int) -> Batch | None:
-        """Return the next batch done, None at `until_ns`. Raises a thread's error, DlemuError if storage hangs."""
+        """Return the next finished batch, None at `until_ns`. Raises a thread's error; DlemuError if storage hangs."""
         while True:
             if self._failure is not None:
                 raise self._failure
@@ -203,8 +202,8 @@ class Mover:
                 if seconds <= _POLL_SECONDS:
                     return None
 
-    def close(self, seconds: float = 10.0) -> None:  # bounded, so that a hung storage does not block the end of the run
-        """End the threads once each has finished its current shard; queued shards are dropped."""
+    def close(self, seconds: float = 10.0) -> None:
+        """Drop queued shards and end each thread after its current one; wait `seconds` for each: storage may hang."""
         self._closed = True
         for _ in self._threads:
             self._permits.put(None)
@@ -213,8 +212,8 @@ class Mover:
 
     def _work(self, buffer: memoryview) -> None:
         try:
-            while (taken := self._take()) is not None:
-                batch, shard = taken
+            while (item := self._take()) is not None:
+                batch, shard = item
                 self._finish(batch, shard, self._moves[batch.operation](shard, buffer))
         except OSError as error:
             if error.errno in (errno.ENOSPC, errno.EDQUOT):
@@ -227,18 +226,18 @@ class Mover:
             self._failure = error
 
     def _take(self) -> tuple[Batch, int] | None:
-        """Return the next shard to move, None when the threads are to end."""
+        """Return the next shard and its batch, None when the threads are to end."""
         self._permits.get()
         if self._closed:
             return None
-        for queue in filter(None, self._waiting):  # Skip empty queues, as each would cost an exception.
+        for queue in filter(None, self._queues):  # Skip empty queues, as each would cost an exception.
             with contextlib.suppress(IndexError):  # Another thread has taken the last shard of this queue.
                 return queue.popleft()
         raise AssertionError("there are as many permits as queued shards")
 
     def _finish(self, batch: Batch, shard: int, call_ns: int) -> None:
         now_ns = time.monotonic_ns()
-        with self._counting:
+        with self._lock:
             self._finished += 1
             self._last_done_ns = now_ns
             if batch.operation is Operation.WRITE:

@@ -1,7 +1,7 @@
-"""MLPerf Storage v3.0's kv_cache benchmark, "the official load": its requests, its server, the rates it would publish.
+"""MLPerf Storage v3.0's kv_cache benchmark, "the official load": its requests, its server, and its published rates.
 
-Formulas and constants are those of kv_cache_benchmark (benchmark.py, workload.py, conversation.py, cache.py,
-config.yaml) in https://github.com/mlcommons/storage, Apache-2.0, and of the aggregation over ranks (Rules.md, 6.3.4).
+Formulas and constants are from kv_cache_benchmark (benchmark.py, workload.py, conversation.py, cache.py, config.yaml)
+in https://github.com/mlcommons/storage, Apache-2.0, and from the rules of aggregation over ranks (Rules.md, 6.3.4).
 """
 
 from __future__ import annotations
@@ -19,27 +19,26 @@ from dlemu.contrib.kvcache.settings import KvSettings, aligned
 from dlemu.contrib.kvcache.summary import Official, Row
 from dlemu.extend import UserError, rows_job
 
-MAX_WORKERS = 500  # maximum of serving threads; up to it there is one per user
+MAX_WORKERS = 500  # maximum number of serving threads; with fewer users, there is one per user
 MAX_CONVERSATIONS = 1000  # number of conversations that the tool remembers
-MAX_TURNS = 50  # maximum of turns in a conversation
+MAX_TURNS = 50  # maximum number of turns in a conversation
 END_SHARE = 0.2  # probability that a turn ends its conversation
-DECODE_BATCH_TOKENS = 32  # Decoding reads the file once per so many tokens of the answer.
-PREFILL_ONLY_TOKENS = 10_000  # Files of prompts this long are never read back.
+DECODE_BATCH_TOKENS = 32  # Decoding reads the file once for each batch of so many tokens of the answer.
+PREFILL_ONLY_TOKENS = 10_000  # Files of prompts of at least this length are never read back.
 GIB = 2**30
 _CLASS_SHARES = (0.15, 0.35, 0.5)  # config.yaml, qos_distribution: of priority 3 interactive, 2 responsive, 1 batch
 _PREFIX_SHARE = 0.2  # share of prompts that begin with one of three fixed sentences
-_PREFIX_TOKENS = (5, 9, 6)  # words of each of the sentences, which the tool subtracts from the prompt's tokens
-_THINK_TIME_JITTER = (0.8, 1.2)  # factor of each think time in benchmark.py, which keeps users out of step
+_PREFIX_TOKENS = (5, 9, 6)  # words of each fixed sentence, which the tool subtracts from the prompt's tokens
+_THINK_TIME_JITTER = (0.8, 1.2)  # range of a factor of each think time in benchmark.py, which keeps users out of step
 JOIN_NS = 2_000_000_000  # how long the tool waits for each worker at the end (benchmark.py, `join(timeout=2.0)`)
-_MAX_FILL = 0.8  # cache.py: share of the emulated memory up to which it is filled
-_MAX_ENTRY = 0.95  # cache.py: share of the memory above which an entry is not taken
-_MIN_FILL = 0.05  # cache.py: share of the memory below which nothing is evicted
-_FEW_ENTRIES = 0.2  # cache.py: share of the memory; with fewer bytes of entries, a large new entry evicts none of them
-_LARGE_ENTRY = 0.5  # cache.py: share of what may be filled; above it, an entry is large
-Step = tuple[Operation, int] | None
-"""An operation on the file of a turn (its number); None: the request waits until it may write, or is done."""
+_MAX_FILL = 0.8  # cache.py: the emulated memory is filled up to this share
+_MAX_ENTRY = 0.95  # cache.py: entries above this share of the memory are not stored there
+_MIN_FILL = 0.05  # cache.py: nothing is evicted while less than this share of the memory is filled
+_FEW_ENTRIES = 0.2  # cache.py: share of the memory; if entries take less, a large new entry evicts none of them
+_LARGE_ENTRY = 0.5  # cache.py: an entry is large above this share of the part that may be filled
+Step = tuple[Operation, int] | None  # operation on a turn's file, and the turn's number; None: wait to write, or done
 
-TEMPLATES = (  # ranges of a user's numbers: tokens of a prompt, tokens of an answer, seconds of thinking
+TEMPLATES = (  # ranges from which a user's values are drawn: tokens of a prompt and of an answer, seconds of thinking
     ((512, 4096), (50, 200), (0.1, 0.5)),  # chatbot
     ((4096, 25_000), (100, 500), (0.2, 1.0)),  # coding
     ((4096, 16_384), (200, 800), (0.3, 1.5)),  # document
@@ -52,7 +51,7 @@ class Option:
 
     users: int
     memory_gib: int
-    allocations: int  # maximum of turns that are being written at a time
+    allocations: int  # maximum number of turns that are written at a time
     shape: Mapping[str, Any]  # settings of the model
 
 
@@ -63,14 +62,14 @@ OPTIONS = {
     2: Option(users=100, memory_gib=4, allocations=16, shape=_8B),
     3: Option(users=70, memory_gib=0, allocations=4, shape=_70B),
 }
-_NOT_APPLICABLE = (  # settings of dlemu's own load, which an option replaces
+_NOT_APPLICABLE = (  # settings of dlemu's own load, refused with an option, which replaces them
     *("trace", "loop", "speed", "ttft", "load", "tp", "memory_gb", "block_tokens", "trace_block_tokens"),
     *("think_seconds", "turns", "prompt_tokens", "turn_tokens", "output_tokens", "system_prompts", "system_tokens"),
 )
 
 
 def with_option_defaults(settings: KvSettings) -> KvSettings:
-    """Return the settings with the option's model and users where unset; raises UserError for impossible settings."""
+    """Return the settings, completed by the option's model and users; raises UserError for impossible settings."""
     option, defaults = OPTIONS[settings.option], KvSettings()
     users = settings.users or option.users
     threads = min(users, MAX_WORKERS)
@@ -96,12 +95,12 @@ class Turn:
     priority: int
     conversation: int
     context_tokens: int
-    stored_tokens: int  # tokens in its file: `context_tokens` without those of a fixed sentence
+    stored_tokens: int  # tokens in its file: `context_tokens` except those of a fixed sentence
     output_tokens: int
 
     @property
     def reads(self) -> int:
-        """How often its file is read back after it was written."""
+        """How many times its file is read back after it has been written."""
         if self.context_tokens >= PREFILL_ONLY_TOKENS:
             return 0
         return 1 + max(1, -(-self.output_tokens // DECODE_BATCH_TOKENS))
@@ -126,16 +125,16 @@ class RankTurns:
 
     @property
     def peak_bytes(self) -> int:
-        """Free space that is needed for the files that are written at a time; older files can be evicted."""
+        """Free space that is needed: for the files that are written at a time, as older files can be evicted."""
         concurrent_writes = min(OPTIONS[self.settings.option].allocations, self.settings.threads)
         return concurrent_writes * sum(self.sizes) // max(1, len(self.sizes))
 
 
 def draw_turns(settings: KvSettings, rank: int) -> RankTurns:
-    """Return the requests of a rank's users until the clock ends; users don't wait for answers.
+    """Return the requests of a rank's users within `kv.seconds`; users don't wait for answers.
 
-    All threads of the tool share one random generator, so no two of its runs send the same requests; here each user has
-    its own, so that a seed determines the load.
+    All threads of the tool share one random generator, so its requests differ from run to run. Here each user has its
+    own generator, so that a seed determines the load.
     """
     turns: list[Turn] = []
     for user in range(settings.users):
@@ -176,29 +175,27 @@ class TurnsReplay:
 
     Requests arrive whether earlier requests are served or not. A worker takes a request, does its reads and its write
     one after another, and takes the next request. After `kv.seconds` no worker takes a request. The tool then joins the
-    workers one by one, with a timeout of 2 seconds each, while they finish their requests: bytes moved by then count,
-    the time does not. Workers are states here, not threads, and the host's memory is emulated, not allocated.
+    workers one by one, with a timeout of 2 seconds each, while they finish their requests: the bytes moved by then
+    count, the time does not. Here workers are states rather than threads, and the host's memory is emulated.
     """
 
     def __init__(
         self, plan: RankTurns, mover: Mover, *, on_served: Callable[[Row], object], capacity_bytes: float
     ) -> None:
-        """`on_served` is called with each request that is done; `capacity_bytes`: limit of the bytes on storage."""
+        """`on_served` is called with each finished request; `capacity_bytes` limits the bytes on storage."""
         self._plan, self._mover, self._on_served = plan, mover, on_served
         self._settings, self._option = plan.settings, OPTIONS[plan.settings.option]
         self._idle = list(range(self._settings.threads))  # workers
-        self._in_service: dict[int, tuple[Row, Iterator[Step]]] = {}  # worker -> its request, and the steps still to do
-        self._queue: list[tuple[int, int, Row]] = []
-        """Heap of (-priority, number, request): the most urgent class first, each class in order of arrival."""
+        self._in_service: dict[int, tuple[Row, Iterator[Step]]] = {}  # worker -> its request, and the remaining steps
+        self._queue: list[tuple[int, int, Row]] = []  # heap of (-priority, number, request): urgent classes first
         self._conversations: OrderedDict[int, list[int]] = OrderedDict()  # conversation -> numbers of its turns
-        self._locks: dict[int, deque[tuple[int, Operation]]] = {}
-        """File in use -> workers waiting for it, each with its operation: one worker uses a file at a time."""
-        self._writing = 0  # requests that may write now, at most `option.allocations`
+        self._locks: dict[int, deque[tuple[int, Operation]]] = {}  # file in use by one worker -> the workers in line
+        self._writing = 0  # number of requests that may write now, at most `option.allocations`
         self._waiting_to_write = deque[int]()  # workers
         self._ready = deque[int]()  # workers whose next step can start
-        self._memory = OrderedDict[int, None]()  # files in the emulated memory, the least recently used first
+        self._memory = OrderedDict[int, None]()  # files in the emulated memory, least recently used first
         self._memory_bytes = 0
-        self._storage = OrderedDict[int, None]()  # files on storage, the least recently used first
+        self._storage = OrderedDict[int, None]()  # files on storage, least recently used first
         self._storage_bytes, self._capacity_bytes = 0, capacity_bytes
         self.evicted = 0
 
@@ -242,7 +239,7 @@ class TurnsReplay:
             request.start_ns = max(now_ns, request.arrived_ns)
             self._in_service[worker] = request, self._steps(worker, request)
             self._ready.append(worker)
-            self._advance_ready()  # A request that needs no storage frees its worker at once.
+            self._advance_ready()  # A request without storage operations frees its worker at once.
 
     def _wait(self, until_ns: int) -> None:
         batch = self._mover.wait(until_ns)
@@ -264,10 +261,10 @@ class TurnsReplay:
                 self._submit(worker, operation, number)
 
     def _steps(self, worker: int, request: Row) -> Iterator[Step]:
-        """Yield the request's reads and writes; each is requested once the previous one is done."""
+        """Yield the request's reads and writes; the next one is requested once the previous one is done."""
         turn = self._plan.turns[request.prompt]
         for number in tuple(self._conversations.get(turn.conversation, ())):
-            if number != request.prompt:  # These may be later turns, if another worker has already stored them.
+            if number != request.prompt:  # This includes later turns that another worker has already stored.
                 yield from self._read(request, number)
         if self._writing >= self._option.allocations:
             self._waiting_to_write.append(worker)
@@ -281,7 +278,7 @@ class TurnsReplay:
             self._memory_bytes += size
         else:
             yield from self._write(request.prompt)
-        if self._waiting_to_write:  # A waiting worker may write in place of this worker.
+        if self._waiting_to_write:  # Pass the permission to write on to a waiting worker.
             self._ready.append(self._waiting_to_write.popleft())
         else:
             self._writing -= 1
@@ -305,28 +302,28 @@ class TurnsReplay:
         size = self._plan.sizes[number]
         self._storage_bytes += size
         while self._storage_bytes > self._capacity_bytes:
-            old = next((old for old in self._storage if old not in self._locks), None)
-            if old is None:  # Every file is in use: let the file system decide whether the new file fits.
+            oldest = next((file for file in self._storage if file not in self._locks), None)
+            if oldest is None:  # Every file is in use: let the file system decide whether the new file fits.
                 break
-            del self._storage[old]
-            self._storage_bytes -= self._plan.sizes[old]
+            del self._storage[oldest]
+            self._storage_bytes -= self._plan.sizes[oldest]
             self.evicted += 1
-            self._mover.submit(Batch(Operation.REMOVE, -1, (old,)))
+            self._mover.submit(Batch(Operation.REMOVE, -1, (oldest,)))
         yield Operation.WRITE, number
         self._storage[number] = None
 
     def _make_room(self, size: int) -> Generator[Step, None, bool]:
         """Move the least recently used entries from memory to storage; return whether `size` fits then (cache.py)."""
-        memory = self._option.memory_gib * GIB // self._settings.shrink  # divided as the files are
+        memory = self._option.memory_gib * GIB // self._settings.shrink  # shrunk like the files
         if not memory or size > _MAX_ENTRY * memory:
             return False
         while self._memory_bytes + size > _MAX_FILL * memory and self._memory_bytes >= _MIN_FILL * memory:
-            entries = sum(self._plan.sizes[number] for number in self._memory)  # without entries that are being moved
+            entries = sum(self._plan.sizes[number] for number in self._memory)  # except entries that are being moved
             if not self._memory or (entries < _FEW_ENTRIES * memory and size > _LARGE_ENTRY * _MAX_FILL * memory):
                 return False
-            old, _ = self._memory.popitem(last=False)
-            yield from self._write(old)
-            self._memory_bytes -= self._plan.sizes[old]
+            oldest, _ = self._memory.popitem(last=False)
+            yield from self._write(oldest)
+            self._memory_bytes -= self._plan.sizes[oldest]
         return True
 
     def _submit(self, worker: int, operation: Operation, number: int) -> None:
@@ -356,7 +353,7 @@ class TurnsReplay:
 
 
 def official_result(rows: rows_job.Rows, begins: Mapping[int, int], settings: KvSettings) -> Official:
-    """Return what the tool would publish of these requests, by its own formulas."""
+    """Return the results that the tool would publish of these requests, by its own formulas."""
     clock = settings.seconds
     done = rows[rows["computed_ns"] > 0]
     stops_ns = np.array([begins[rank] + clock * 1e9 for rank in done["rank"].tolist()])

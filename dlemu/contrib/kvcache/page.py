@@ -1,4 +1,4 @@
-"""The result of a run of KV-cache offload as text: what is said first; the rest are its metrics."""
+"""The first lines of a KV-cache run's screen and page, and its conditions; its metrics follow from `KvSummary`."""
 
 from __future__ import annotations
 

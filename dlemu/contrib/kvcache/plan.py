@@ -1,7 +1,7 @@
-"""What a rank reads, writes and evicts for each prompt: its cache of blocks, and the size of its load.
+"""The plan of each rank: its prompts, and the blocks that it reads, writes and evicts for each of them.
 
-The functions are pure: what depends on time, such as whether a block is still being written, is decided in `replay`.
-Example: prompts of blocks [1, 2, 3] and then [1, 2, 4] -> the first writes 3 blocks, the second reads 2 and writes 1.
+The functions are pure: `replay` decides what depends on time, such as whether a block is still being written. Example:
+of prompts with the blocks [1, 2, 3] and [1, 2, 4], the first writes 3 blocks, the second reads 2 and writes 1.
 """
 
 from __future__ import annotations
@@ -10,25 +10,26 @@ import math
 from collections import Counter, OrderedDict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 from dlemu.contrib.kvcache.load import Prompt
 from dlemu.contrib.kvcache.mover import Batch, Operation
 from dlemu.contrib.kvcache.settings import KvSettings
 from dlemu.extend import UserError
 
-BUSY_SHARE = 0.5  # `kv.accelerators=0` chooses the number of accelerators so that they compute half of the time.
+BUSY_SHARE = 0.5  # With `kv.accelerators=0`, there are so many accelerators that they compute half of the time.
 AFFINITY = 0.5  # A prompt goes to the rank with this share of its blocks, as in SGLang's router (cache_threshold).
 
 
 class Lru(OrderedDict[int, int]):
-    """Cache of blocks, each with a value, that evicts the least recently used block; `put` uses a block, `get` not."""
+    """Cache of blocks, each with a value; evicts the least recently used block. `put` uses a block, `get` does not."""
 
     def __init__(self, blocks: int | None) -> None:
         super().__init__()
         self._capacity = blocks
 
     def put(self, block: int, value: int) -> list[int]:
-        """Add a block, or use it; return the values of the blocks evicted for it: its own if the capacity is 0."""
+        """Add or use a block; return the values of the blocks evicted for it (its own if the capacity is 0)."""
         self[block] = value
         self.move_to_end(block)
         evicted = []
@@ -37,46 +38,53 @@ class Lru(OrderedDict[int, int]):
         return evicted
 
 
+class CachedBlock(NamedTuple):
+    """A block of a prompt that is in the cache."""
+
+    object_id: int
+    in_memory: bool
+
+
 class BlockCache:
-    """Blocks that a rank has in memory and on storage (objects, numbered as they are written); evicts by LRU."""
+    """A rank's blocks in memory and on storage (objects, numbered in the order of writing); evicts by LRU."""
 
     def __init__(self, settings: KvSettings) -> None:
         # Memory is scaled by kv.shrink, so that it holds as many tokens as with the full-size model.
         memory_bytes = int(settings.memory_gb * 1e9 / settings.shrink)
-        stored = int(settings.capacity_gb * 1e9) // settings.block_bytes if settings.capacity_gb else None
-        self._memory, self._storage = Lru(memory_bytes // settings.block_bytes), Lru(stored)
+        storage_blocks = int(settings.capacity_gb * 1e9) // settings.block_bytes if settings.capacity_gb else None
+        self._memory, self._storage = Lru(memory_bytes // settings.block_bytes), Lru(storage_blocks)
         self.objects = 0  # number of objects written so far
 
-    def use(self, prompt: Prompt) -> tuple[list[tuple[int, bool]], list[int], list[int]]:
-        """Store a prompt's blocks; return its cached prefix (object, whether in memory), objects to write, evicted."""
+    def use(self, prompt: Prompt) -> tuple[list[CachedBlock], list[int], list[int]]:
+        """Store a prompt's blocks; return its cached prefix, and the ids of the objects to write and to evict."""
         blocks = prompt.blocks.tolist()
-        prefix, writes, evicts = list[tuple[int, bool]](), list[int](), list[int]()
+        prefix, writes, evicts = list[CachedBlock](), list[int](), list[int]()
         for block in blocks:
             in_memory = block in self._memory
-            cached = self._memory.get(block) if in_memory else self._storage.get(block)
-            if cached is None:
+            object_id = self._memory.get(block) if in_memory else self._storage.get(block)
+            if object_id is None:
                 break
-            prefix.append((cached, in_memory))
+            prefix.append(CachedBlock(object_id, in_memory))
         for block in blocks:
-            stored = self._storage.get(block)
-            if stored is None:
-                stored = self.objects
-                writes.append(stored)
+            object_id = self._storage.get(block)
+            if object_id is None:
+                object_id = self.objects
+                writes.append(object_id)
                 self.objects += 1
-            evicts += self._storage.put(block, stored)
-            self._memory.put(block, stored)
+            evicts += self._storage.put(block, object_id)
+            self._memory.put(block, object_id)
         return prefix, writes, evicts
 
 
 @dataclass(frozen=True, eq=False)
 class RankPlan:
-    """The prompts of one rank, and what they need."""
+    """The prompts of one rank, and the accelerators and storage that they need."""
 
     settings: KvSettings
     prompts: Sequence[Prompt]
     accelerators: int
-    sizes: Sequence[int]  # bytes of a shard of each object that is written; in a closed loop, at most so many are
-    peak_bytes: int  # maximum bytes on storage, not counting the shards that the threads are writing
+    sizes: Sequence[int]  # bytes of a shard of each object to write; a closed loop may write fewer objects
+    peak_bytes: int  # maximum bytes on storage, except the shards that are being written
 
     def __len__(self) -> int:
         return len(self.prompts)
@@ -86,19 +94,19 @@ class RankPlan:
         cache = BlockCache(self.settings)
         for prompt in self.prompts:
             prefix, writes, _ = cache.use(prompt)
-            reads = [stored for stored, in_memory in prefix if not in_memory]
+            reads = [block.object_id for block in prefix if not block.in_memory]
             yield Batch(Operation.READ, 0, reads), Batch(Operation.WRITE, 0, writes)
 
 
 def assign_prompts(settings: KvSettings, load: Sequence[Prompt], ranks: int) -> list[list[Prompt]]:
     """Return the prompts of each rank, with their numbers and users.
 
-    A prompt goes to the rank that has most of its blocks, if these are half of them or more; else to the rank with the
-    fewest tokens so far. In a random closed loop, the prompts of a user go to one rank; in a closed loop of a trace, a
-    rank's prompts are dealt out to its users in turn.
+    A prompt goes to the rank that has most of its blocks, if it has AFFINITY of them; else to the rank with the fewest
+    tokens so far. In a random closed loop, all prompts of a user go to one rank. In a closed loop of a trace, a rank's
+    prompts are assigned to its users in turn.
     """
     is_closed = settings.loop == "closed"
-    owner: dict[int, int] = {}
+    owner: dict[int, int] = {}  # block -> rank
     shares: list[list[Prompt]] = [[] for _ in range(ranks)]
     tokens = [0] * ranks
     for number, prompt in enumerate(load):
@@ -131,10 +139,10 @@ def plan_rank(settings: KvSettings, prompts: Sequence[Prompt]) -> RankPlan:
         )
     cache, busy_seconds, users = BlockCache(settings), 0.0, len({prompt.user for prompt in prompts})
     for prompt in prompts:
-        cached = cached_tokens(settings, prompt, len(cache.use(prompt)[0]))
-        busy_seconds += settings.prefill_seconds(prompt.input_tokens, cached)
+        prefix, _, _ = cache.use(prompt)
+        busy_seconds += settings.prefill_seconds(prompt.input_tokens, cached_tokens(settings, prompt, len(prefix)))
     span_seconds = prompts[-1].after_ns / 1e9 if prompts else 0.0
-    if settings.loop == "closed":  # the time that it takes if prompts wait for nothing
+    if settings.loop == "closed":  # the duration if no prompt has to wait
         span_seconds = (busy_seconds + sum(prompt.after_ns for prompt in prompts) / 1e9) / max(1, users)
     copies = max(1, min(users, math.ceil(busy_seconds / (BUSY_SHARE * max(1.0, span_seconds)))))
     peak_bytes = int(min(cache.objects * settings.block_bytes, capacity_bytes))
@@ -143,5 +151,5 @@ def plan_rank(settings: KvSettings, prompts: Sequence[Prompt]) -> RankPlan:
 
 
 def cached_tokens(settings: KvSettings, prompt: Prompt, blocks: int) -> int:
-    """Return how many tokens of a prompt its first `blocks` blocks hold, without the last, which is always computed."""
+    """Return the tokens in a prompt's first `blocks` blocks, except its last token, which is always computed."""
     return min(blocks * settings.block_tokens, prompt.input_tokens - 1)

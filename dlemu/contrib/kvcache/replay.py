@@ -14,6 +14,7 @@ from __future__ import annotations
 import heapq
 from collections import deque
 from collections.abc import Callable, Sequence
+from itertools import takewhile
 
 import numpy as np
 
@@ -33,21 +34,21 @@ class Replay:
     def __init__(self, plan: RankPlan, mover: Mover, *, on_served: Callable[[Row], object]) -> None:
         self._plan, self._mover, self._on_served = plan, mover, on_served
         self._settings, self._cache = plan.settings, BlockCache(plan.settings)
-        self._computed = np.zeros(len(plan.sizes), np.bool_)  # of each object: whether its prompt has been computed
-        self._evicted = np.zeros(len(plan.sizes), np.bool_)  # of each object: whether it has been evicted
-        self._in_use = np.zeros(len(plan.sizes), np.int32)  # of each object: batches in progress that read or write it
-        self._served: dict[int, Row] = {}  # index in the plan -> row of a prompt in progress
-        self._writes: dict[int, Sequence[int]] = {}  # index of a prompt -> objects to write when it is computed
+        self._computed = np.zeros(len(plan.sizes), np.bool_)  # by object id: its prompt has been computed
+        self._evicted = np.zeros(len(plan.sizes), np.bool_)  # by object id: it has been evicted
+        self._in_use = np.zeros(len(plan.sizes), np.int32)  # by object id: batches in progress that read or write it
+        self._in_progress: dict[int, Row] = {}  # index of a prompt in the plan -> its row
+        self._writes: dict[int, Sequence[int]] = {}  # index of a prompt -> ids of objects to write once it is computed
         self._queue: deque[int] = deque()  # indices of prompts that no copy of the model has taken yet
         self._next: dict[int, int] = {}  # index of a prompt -> index of its user's next prompt
-        self._events: list[tuple[int, bool, int]] = []  # heap of (moment, whether a prompt arrives or ends, its index)
-        self._idle: list[int] = []  # heap of the moments since when copies of the model are idle
-        self._over_ns = 0  # end of the load
-        self.evicted = 0
+        self._events: list[tuple[int, bool, int]] = []  # heap of (time, whether a prompt arrives or ends, its index)
+        self._idle: list[int] = []  # heap of the times since when copies of the model are idle
+        self._load_end_ns = 0
+        self.evicted = 0  # number of evicted objects
 
     @property
     def unfinished(self) -> list[Row]:
-        return list(self._served.values())
+        return list(self._in_progress.values())
 
     def run(self, begin_ns: int, on_progress: Callable[[int], object] = lambda arrived: None) -> None:
         """Serve the prompts; those in progress when the timeout after the load's end expires stay `unfinished`."""
@@ -55,17 +56,17 @@ class Replay:
         self._idle = [begin_ns] * max(1, self._plan.accelerators // self._settings.tp)
         if self._settings.loop == "open":
             span_ns = prompts[-1].after_ns if prompts else 0
-        self._over_ns = begin_ns + span_ns
-        give_up_ns = self._over_ns + max(DRAIN_NS, round(DRAIN_SHARE * span_ns))
+        self._load_end_ns = begin_ns + span_ns
+        give_up_ns = self._load_end_ns + max(DRAIN_NS, round(DRAIN_SHARE * span_ns))
         arrived = 0
         last = dict[int, int]()  # user -> index of its last prompt so far
         for index, prompt in enumerate(prompts):
             if prompt.user in last:
                 self._next[last[prompt.user]] = index
             else:
-                self._send(index, begin_ns)
+                self._schedule_arrival(index, begin_ns)
             last[prompt.user] = index
-        while self._events or self._served:
+        while self._events or self._in_progress:
             batch = self._mover.wait(min(self._events[0][0], give_up_ns) if self._events else give_up_ns)
             if batch is not None:
                 self._moved(batch)
@@ -77,106 +78,101 @@ class Replay:
                     arrived += 1
                     on_progress(arrived)
                 else:
-                    self._end(at_ns, index)
+                    self._end_computing(index, at_ns)
             elif now_ns >= give_up_ns:
                 return
 
-    def _send(self, index: int, since_ns: int) -> None:
-        """Let a prompt arrive in its time after `since_ns`, unless the load is over by then."""
+    def _schedule_arrival(self, index: int, since_ns: int) -> None:
+        """Let a prompt arrive `after_ns` after `since_ns`, unless the load is over by then."""
         at_ns = since_ns + self._plan.prompts[index].after_ns
-        if at_ns <= self._over_ns:
+        if at_ns <= self._load_end_ns:
             heapq.heappush(self._events, (at_ns, True, index))
 
     def _arrive(self, index: int, at_ns: int, now_ns: int) -> None:
+        """Look up the prompt's blocks in the cache, start to read those on storage, and queue the prompt."""
         prompt, settings = self._plan.prompts[index], self._settings
-        prefix, self._writes[index], evicts = self._cache.use(prompt)
+        cached_prefix, self._writes[index], evicts = self._cache.use(prompt)
         if self._cache.objects > len(self._plan.sizes):  # A closed loop has another order of prompts than was planned.
             raise DlemuError("evicted blocks were written again more often than planned: set a larger kv.capacity_gb")
-        reads = list[int]()
-        blocks = 0  # that need no computing
-        memory_prefix: int | None = None  # blocks before the first block from storage
-        self._served[index] = served = Row(
+        # The first block whose own prompt is still being computed, and all after it, can't be used yet.
+        prefix = list(takewhile(lambda block: self._computed[block.object_id], cached_prefix))
+        memory_prefix = list(takewhile(lambda block: block.in_memory, prefix))
+        from_storage = [block.object_id for block in prefix if not block.in_memory]
+        reads = [object_id for object_id in from_storage if self._mover.is_written(object_id)]
+        tokens, memory_tokens = (cached_tokens(settings, prompt, len(blocks)) for blocks in (prefix, memory_prefix))
+        self._in_progress[index] = Row(
             prompt=prompt.number,
             arrived_ns=at_ns,
             late_ns=now_ns - at_ns,
             input_tokens=prompt.input_tokens,
             output_tokens=prompt.output_tokens,
+            cached_tokens=tokens,
+            memory_blocks=len(prefix) - len(from_storage),
+            pending_blocks=len(from_storage) - len(reads),
+            storage_blocks=len(reads),
+            read_bytes=len(reads) * settings.block_bytes,
+            loaded_ns=0 if reads else at_ns,
+            compute_ns=round(1e9 * settings.prefill_seconds(prompt.input_tokens, tokens)),
+            without_ns=round(1e9 * settings.prefill_seconds(prompt.input_tokens, memory_tokens)),
         )
-        for stored, in_memory in prefix:
-            if not self._computed[stored]:  # The prompt that produces the block is still being computed.
-                break
-            if in_memory:
-                served.memory_blocks += 1
-            else:
-                memory_prefix = blocks if memory_prefix is None else memory_prefix
-                if self._mover.is_written(stored):
-                    reads.append(stored)
-                else:
-                    served.pending_blocks += 1
-            blocks += 1
-        served.storage_blocks, served.read_bytes = len(reads), len(reads) * settings.block_bytes
-        served.cached_tokens = cached_tokens(settings, prompt, blocks)
-        without_storage = cached_tokens(settings, prompt, blocks if memory_prefix is None else memory_prefix)
-        served.compute_ns = round(1e9 * settings.prefill_seconds(prompt.input_tokens, served.cached_tokens))
-        served.without_ns = round(1e9 * settings.prefill_seconds(prompt.input_tokens, without_storage))
         self._in_use[reads] += 1
-        for stored in evicts:
+        for object_id in evicts:
             self.evicted += 1
-            self._evicted[stored] = True
-            self._remove_if_free(stored)
+            self._evicted[object_id] = True
+            self._remove_if_free(object_id)
         if reads:
             self._mover.submit(Batch(Operation.READ, index, tuple(reads)))
-        else:
-            served.loaded_ns = at_ns
         self._queue.append(index)
         self._assign()
 
     def _assign(self) -> None:
+        """Let idle copies of the model take prompts from the queue."""
         while self._queue and self._idle:
             index = self._queue.popleft()
-            served = self._served[index]
-            served.start_ns = max(heapq.heappop(self._idle), served.arrived_ns)
-            if served.loaded_ns:
-                self._begin(index, served)
+            row = self._in_progress[index]
+            row.start_ns = max(heapq.heappop(self._idle), row.arrived_ns)
+            if row.loaded_ns:
+                self._compute(index, row)
 
-    def _begin(self, index: int, served: Row) -> None:
-        end_ns = max(served.start_ns, served.loaded_ns) + served.compute_ns
+    def _compute(self, index: int, row: Row) -> None:
+        end_ns = max(row.start_ns, row.loaded_ns) + row.compute_ns
         heapq.heappush(self._events, (end_ns, False, index))
 
-    def _end(self, at_ns: int, index: int) -> None:
-        served, computed = self._served[index], self._writes.pop(index)
-        served.computed_ns = at_ns
+    def _end_computing(self, index: int, at_ns: int) -> None:
+        """Write the prompt's new blocks, free its copy of the model, and let its user's next prompt arrive in time."""
+        row, computed = self._in_progress[index], self._writes.pop(index)
+        row.computed_ns = at_ns
         self._computed[computed] = True
-        writes = [stored for stored in computed if not self._evicted[stored]]
-        served.written_blocks, served.written_bytes = len(writes), len(writes) * self._settings.block_bytes
+        writes = [object_id for object_id in computed if not self._evicted[object_id]]
+        row.written_blocks, row.written_bytes = len(writes), len(writes) * self._settings.block_bytes
         if writes:
             self._in_use[writes] += 1
             self._mover.submit(Batch(Operation.WRITE, index, tuple(writes)))
         heapq.heappush(self._idle, at_ns)
         if index in self._next:
-            self._send(self._next[index], at_ns)
+            self._schedule_arrival(self._next[index], at_ns)
         self._assign()
-        self._finish(index, served)
+        self._finish_if_done(index, row)
 
     def _moved(self, batch: Batch) -> None:
-        served = self._served[batch.owner]
+        row = self._in_progress[batch.owner]
         if batch.operation is Operation.READ:
-            served.loaded_ns, served.read_call_ns = batch.ended_ns, batch.call_ns
-            if served.start_ns:
-                self._begin(batch.owner, served)
+            row.loaded_ns, row.read_call_ns = batch.ended_ns, batch.call_ns
+            if row.start_ns:
+                self._compute(batch.owner, row)
         else:
-            served.written_ns, served.write_call_ns = batch.ended_ns, batch.call_ns
-        for stored in batch.objects:
-            self._in_use[stored] -= 1
-            self._remove_if_free(stored)
-        self._finish(batch.owner, served)
+            row.written_ns, row.write_call_ns = batch.ended_ns, batch.call_ns
+        for object_id in batch.objects:
+            self._in_use[object_id] -= 1
+            self._remove_if_free(object_id)
+        self._finish_if_done(batch.owner, row)
 
-    def _finish(self, index: int, served: Row) -> None:
-        if served.computed_ns and (served.written_ns or not served.written_blocks):
-            del self._served[index]
-            self._on_served(served)
+    def _finish_if_done(self, index: int, row: Row) -> None:
+        if row.computed_ns and (row.written_ns or not row.written_blocks):
+            del self._in_progress[index]
+            self._on_served(row)
 
-    def _remove_if_free(self, stored: int) -> None:
+    def _remove_if_free(self, object_id: int) -> None:
         """Remove an evicted object that no batch uses; if its prompt is still to be computed, it is never written."""
-        if self._evicted[stored] and self._computed[stored] and not self._in_use[stored]:
-            self._mover.submit(Batch(Operation.REMOVE, -1, (stored,)))
+        if self._evicted[object_id] and self._computed[object_id] and not self._in_use[object_id]:
+            self._mover.submit(Batch(Operation.REMOVE, -1, (object_id,)))

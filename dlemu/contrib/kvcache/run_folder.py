@@ -1,11 +1,8 @@
 """The folder of a run's blocks within `kv.folder`: KV.FOLDER/kv-SEED/rank-00000-SEED/0000000000.kv
 
-    create_run_folder     the first host that needs kv-SEED creates it, and removes kv-* that no living rank uses
-    created_rank_folder   each rank creates its folder, holds the lock in it while it runs, and removes it
-    remove_run            removes kv-SEED after the last rank has ended, or the run has failed
-
-On file systems each folder is marked as dlemu's (`datagen.owned`). In an object store the run's prefix contains its
-seed, so that everything below the prefix belongs to the run.
+The first host that needs kv-SEED creates it. Each rank creates its own folder, holds the lock in it while it runs, and
+removes it. On file systems, each folder is marked as dlemu's (`datagen.owned`). In an object store, the run's prefix
+contains its seed, so that everything below the prefix belongs to the run.
 """
 
 from __future__ import annotations
@@ -22,9 +19,9 @@ from dlemu.contrib.kvcache.mover import file_name
 from dlemu.contrib.kvcache.settings import KvSettings
 from dlemu.extend import DlemuError, Job, SpaceError, UserError, owned, storage_base
 
-MAX_FILES = 10**6  # maximum of a rank, which records the names before it creates the files, to be able to remove them
-_LOCK = "lock"  # file in a rank's folder: a living rank holds a lock on it
-_DIRECT = "direct"  # file in the run's folder, created to find out whether the file system has O_DIRECT
+MAX_FILES = 10**6  # maximum per rank, which records all names before it creates the files, so that it can remove them
+_LOCK = "lock"  # file in a rank's folder, which a living rank keeps locked
+_DIRECT = "direct"  # file in the run's folder, created to test whether the file system supports O_DIRECT
 _PREFIX = "kv-"
 _GET_FLAGS, _SET_FLAGS, _TOPDIR = 0x80086601, 0x40086602, 0x20000
 """linux/fs.h: FS_IOC_GETFLAGS and FS_IOC_SETFLAGS on x86-64 and arm64, and FS_TOPDIR_FL."""
@@ -52,10 +49,7 @@ def rank_folder(job: Job, rank: int) -> str:
 
 
 def create_run_folder(job: Job) -> None:
-    """Create the run's folder, unless a host that shares `kv.folder` did; remove those of killed runs beside it.
-
-    Raises UserError, SpaceError.
-    """
+    """Create the run's folder unless another host has, and remove the folders of killed runs. Raises UserError."""
     folder, run = blocks_folder(job), run_folder(job)
     run_name = os.path.basename(run) + "/"
     if not is_local(job) or os.path.isdir(run):
@@ -81,7 +75,7 @@ def create_run_folder(job: Job) -> None:
 
 
 def host_claim() -> str:
-    """Return the name, of no file, that this host adds to the marker of a run's folder if it creates the folder."""
+    """Return a name that is no file's: a host adds it to the marker of a run's folder that it has created."""
     return f"host-{socket.gethostname()}"
 
 
@@ -97,10 +91,10 @@ def _creating(folder: str) -> Iterator[None]:
 
 
 def _spread_subfolders(run: str) -> None:
-    """Set the flag of a folder that makes ext4 spread its subfolders over the disk, by their names.
+    """Set a folder's flag that makes ext4 spread its subfolders over the disk, by their names.
 
-    Otherwise a run's files get inodes near those that an earlier run has just deleted, and ext4 checks these one by one
-    (`recently_deleted`, fs/ext4/ialloc.c): eight times the CPU, a quarter of the rate.
+    Without it, a run's files get inodes near those that an earlier run has just deleted. ext4 checks these one by one
+    (`recently_deleted`, fs/ext4/ialloc.c), which takes eight times the CPU and allows a quarter of the rate.
     """
     descriptor = os.open(run, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
     try:
@@ -132,7 +126,7 @@ def _check_direct(run: str) -> None:
 
 
 def _is_used(folder: str) -> bool:
-    """Return whether a living rank holds the lock in its folder, which is in this run's folder."""
+    """Return whether a living rank holds the lock in its folder below this folder of a run."""
     with contextlib.suppress(OSError), os.scandir(folder) as ranks:
         return any(owned.is_held(os.path.join(rank.path, _LOCK)) for rank in ranks)
     return False
@@ -140,7 +134,7 @@ def _is_used(folder: str) -> bool:
 
 @contextlib.contextmanager
 def created_rank_folder(job: Job, rank: int, objects: int) -> Iterator[str]:
-    """Context: yield a rank's folder, prepared for `objects` objects, and remove it at exit. Raises SpaceError."""
+    """Context of a rank's folder, created for `objects` objects and removed at the end. Raises SpaceError."""
     folder = rank_folder(job, rank)
     if not is_local(job):
         storage = storage_base.open_storage(storage_spec_of(job))
@@ -164,7 +158,7 @@ def created_rank_folder(job: Job, rank: int, objects: int) -> Iterator[str]:
 
 
 def remove_run(job: Job, *, failed: bool = False) -> bool:
-    """Remove the run's folder (if it `failed`, also a marker in kv.folder that lists no other); return if it's gone."""
+    """Remove the run's folder (if it `failed`, also an unused marker of kv.folder); return whether it is gone."""
     if is_local(job):
         _remove(run_folder(job))
         if failed:
@@ -177,7 +171,7 @@ def remove_run(job: Job, *, failed: bool = False) -> bool:
 
 
 def _remove(folder: str) -> None:
-    """Remove a run's or a rank's folder, with files that killed threads did not finish."""
+    """Remove a run's or a rank's folder, with the unfinished files of killed threads."""
     with contextlib.suppress(OSError):
         with os.scandir(folder) as entries:
             ranks = [entry.path for entry in entries if entry.is_dir(follow_symlinks=False)]
@@ -187,7 +181,7 @@ def _remove(folder: str) -> None:
 
 
 def remove_objects(storage: storage_base.StorageBase, folder: str) -> bool:
-    """Remove the objects of a prefix; return whether the server allowed that. Raises nothing: it cleans up failures."""
+    """Remove the objects of a prefix; return whether the server allowed it. Raises nothing: it cleans up failures."""
     try:
         with storage.entries(folder) as entries:
             names = [entry.name for entry in entries if not entry.is_dir()]

@@ -1,4 +1,4 @@
-"""The settings of KV-cache offload; and bytes of blocks and times of prefills, by the formulas of docs/kvcache.md."""
+"""The settings of KV-cache offload, with the sizes of blocks and the times of prefills (formulas: docs/kvcache.md)."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ ALIGNMENT = 4096  # Shards are padded to a multiple of this, as engines do that 
 
 
 def aligned(exact_bytes: float) -> int:
-    """Return bytes as stored: at least one unit of ALIGNMENT, and whole ones."""
+    """Return bytes as stored: rounded up to a multiple of ALIGNMENT, at least one."""
     return max(1, -int(-exact_bytes // ALIGNMENT)) * ALIGNMENT
 
 
@@ -148,7 +148,7 @@ class KvSettings:
         """
         if self.latent_dim:
             return self.layers * self.latent_dim * self.element_bytes * self.tp
-        copies = max(1, self.tp // self.kv_heads)  # with more accelerators than heads, each head is kept several times
+        copies = max(1, self.tp // self.kv_heads)  # with more accelerators than heads, each head is stored repeatedly
         return self.layers * self.kv_heads * self.head_dim * 2 * self.element_bytes * copies
 
     @property
@@ -162,11 +162,11 @@ class KvSettings:
         return self.shard_bytes * self.tp
 
     def prefill_seconds(self, tokens: int, cached: int) -> float:
-        """Return how long a copy of the model takes for a prompt of so many tokens, of which the first are cached.
+        """Return how long a copy of the model takes to prefill a prompt of `tokens`, of which the first are `cached`.
 
         2 operations per parameter and token, plus 4 x layers x attention_dim for each pair of tokens of which one
         attends to the other (Chowdhery et al. 2022, PaLM, appendix B, forward pass only), at `efficiency` of the
-        accelerators' rate. `prefill_tokens_per_second`, where set, replaces the formula.
+        accelerators' rate. `prefill_tokens_per_second`, if set, replaces the formula.
         """
         computed = tokens - cached
         if self.prefill_tokens_per_second:

@@ -19,7 +19,7 @@ from dlemu.checkpoints.file_content import FileContent, files_of
 from dlemu.checkpoints.stored import StoredNote, files_in, folder_of, is_link, read_note, stored_checkpoints
 from dlemu.config.schema import Checkpoint, Workload
 from dlemu.machine.cgroup_limits import host_memory
-from dlemu.ranks.process_control import comes_into_sight
+from dlemu.ranks.process_control import becomes_visible
 from dlemu.report.units import size
 from dlemu.results.wording import count
 from dlemu.runner.run_folder import Job
@@ -130,7 +130,7 @@ def check_checkpoint_host(job: CheckpointJob, local_ranks: int) -> None:
             return any(entry.name == token for entry in entries)
         return False
 
-    if job.writes and not comes_into_sight(sees_token):
+    if job.writes and not becomes_visible(sees_token):
         raise UserError(
             f"checkpoint.checkpoint_folder is {folder}, which this host does not share with rank 0: wanted a folder "
             "that all hosts see; for drives of each host start a run on each: ranks=RANKS_OF_A_HOST "

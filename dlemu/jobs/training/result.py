@@ -85,8 +85,8 @@ class Training(JobKind):
         check_data(workload)
         return workload
 
-    def making(self, workload: Workload, ranks: int, *, given: bool) -> tuple[Workload, int]:
-        return preflight.to_make(workload, ranks, given=given)
+    def with_making(self, workload: Workload, ranks: int, *, size_is_given: bool) -> tuple[Workload, int]:
+        return preflight.to_make(workload, ranks, given=size_is_given)
 
     def looks_at(self, workload: Workload) -> str:
         return f"the dataset in {workload.dataset.data_folder}"
@@ -98,7 +98,7 @@ class Training(JobKind):
         trains = workload.workflow.train
         if trains:
             check = partial(preflight.check_before_making, workload, ranks.count, wants_verdict=wants_verdict)
-            ranks.agree(partial(self.in_time, workload, check))
+            ranks.compute_once(partial(self.in_time, workload, check))
         from dlemu.runner.datasets import make_dataset  # most runs make none
 
         if ranks.leads:
