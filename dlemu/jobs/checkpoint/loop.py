@@ -20,7 +20,7 @@ from dlemu.checkpoints.io_rows import IO_COLUMNS, IO_DTYPE, READ, WHOLE, WRITE, 
 from dlemu.checkpoints.movers import Columns, make_buffers
 from dlemu.checkpoints.read_files import CheckpointReader, check_is_file, read_pattern
 from dlemu.checkpoints.save import begin_saving
-from dlemu.checkpoints.stored import explained, remove_checkpoint, write_note
+from dlemu.checkpoints.stored import remove_checkpoint, storage_error, write_note
 from dlemu.checkpoints.write_files import CheckpointWriter, PieceRing
 from dlemu.jobs.checkpoint.measured import CheckpointJournal, UnderWay
 from dlemu.jobs.checkpoint.plan import CheckpointJob
@@ -59,7 +59,7 @@ class CheckpointRank:
                 self._record.describe(lambda: describe_storage(spec, folder))
                 cpu_seconds = self._write_and_read()
         except OSError as error:  # while writing a note, deleting or evicting
-            raise explained(error, error.filename or folder) from error
+            raise storage_error(error, error.filename or folder) from error
         self._record.stop()
         return self._record.collect(self._log.rows, cpu_seconds=cpu_seconds)
 

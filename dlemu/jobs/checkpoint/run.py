@@ -15,7 +15,14 @@ from datagen.storage.storage_base import open_storage
 from datagen.withheld import public_text
 from dlemu.checkpoints.checkpoint_plan import plan_checkpoint
 from dlemu.checkpoints.io_rows import IO_COLUMNS, WHOLE, WRITE, IoRows, finished_name
-from dlemu.checkpoints.stored import explained, files_in, folder_of, read_note, remove_checkpoint, stored_checkpoints
+from dlemu.checkpoints.stored import (
+    files_in,
+    folder_of,
+    read_note,
+    remove_checkpoint,
+    storage_error,
+    stored_checkpoints,
+)
 from dlemu.config import check_checkpoints
 from dlemu.config.overrides import override
 from dlemu.config.schema import Workload
@@ -109,7 +116,7 @@ class Checkpoints(JobKind):
             storage.make_folder(folder)
             storage.create(job.token_path).commit()
         except OSError as error:
-            raise explained(error, folder) from error
+            raise storage_error(error, folder) from error
 
     def check_host(self, job: CheckpointJob, local_ranks: int) -> None:
         check_checkpoint_host(job, local_ranks)
