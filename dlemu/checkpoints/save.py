@@ -22,7 +22,7 @@ from dlemu.checkpoints.file_content import files_of
 from dlemu.checkpoints.io_rows import SavedCheckpoint
 from dlemu.checkpoints.movers import make_buffers
 from dlemu.checkpoints.shards import FileLayout, Tensor, file_layout
-from dlemu.checkpoints.stored import block_name, storage_error
+from dlemu.checkpoints.stored import block_name, user_error
 from dlemu.checkpoints.write_files import CheckpointWriter
 from dlemu.config.schema import Checkpoint, Model
 from dlemu.machine.clock import Clock
@@ -33,10 +33,10 @@ from dlemu.ranks.process_control import in_thread
 def begin_saving(
     settings: Checkpoint, comm: Comm, clock: Clock, own_bytes: int, write: Callable[[int], None]
 ) -> tuple[int, Future[int]]:
-    """Call `write` with the time (ns) at which writing begins; return the times at which training resumes and it ended.
+    """Save one checkpoint; return the time (ns) at which training resumes, and a future of the time it was written.
 
-    With `asynchronous`, training resumes after a snapshot of the rank's `own_bytes`, and a thread calls `write`; the
-    future then raises the errors of `write`. Collective.
+    `write` gets the time at which it begins. With `asynchronous`, training resumes after a snapshot of the rank's
+    `own_bytes`, and a thread calls `write`, whose errors the future raises. Collective.
     """
 
     def timed_write(begin_ns: int) -> int:
@@ -133,7 +133,7 @@ class TrainingSaver:
                 with contextlib.suppress(FileNotFoundError):
                     self.storage.remove(file.path)  # of an earlier run: there may be no space for both
         except OSError as error:
-            raise storage_error(error, folder) from error
+            raise user_error(error, folder) from error
         sync_seconds = max(self.sync_seconds, _bytes_of(self._layouts) / 10e6)  # below 10 MB/s it counts as hanging
         writer = CheckpointWriter(self.storage, files, self._buffers, settings, sync_seconds)
         writer.write(lambda _number, _columns: None)

@@ -49,7 +49,7 @@ class StoredNote:
         return f"{self.model.name} by {writers}, {self.bytes:,} bytes in format {self.settings.format}"
 
 
-def storage_error(error: OSError, path: str, size_bytes: int = 0) -> UserError:
+def user_error(error: OSError, path: str, size_bytes: int = 0) -> UserError:
     """Return the error to report for a failed call on a file or folder; `size_bytes` of the file is 0 if unknown."""
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
         needs = f"needs {size_bytes} bytes" if size_bytes else "could not be written"
@@ -83,7 +83,7 @@ def stored_checkpoints(storage: StorageBase, checkpoint_folder: str) -> list[int
     except FileNotFoundError:
         return []
     except OSError as error:
-        raise storage_error(error, checkpoint_folder) from error
+        raise user_error(error, checkpoint_folder) from error
     return sorted(int(match[1]) for match in matches if match)
 
 
@@ -95,7 +95,7 @@ def read_note(storage: StorageBase, folder: str) -> StoredNote | None:
     except (FileNotFoundError, NotADirectoryError):
         return None
     except OSError as error:
-        raise storage_error(error, path) from error
+        raise user_error(error, path) from error
     try:
         note = msgspec.json.decode(data, type=StoredNote)
     except (ValueError, RecursionError) as error:  # errors of msgspec and of UTF-8

@@ -14,7 +14,7 @@ from queue import SimpleQueue
 from datagen.storage.storage_base import StorageBase
 from dlemu.checkpoints.file_content import FileContent
 from dlemu.checkpoints.movers import Columns, Movers, OnFile
-from dlemu.checkpoints.stored import storage_error
+from dlemu.checkpoints.stored import user_error
 from dlemu.config.schema import Checkpoint
 from dlemu.ranks import PatienceError, within
 from dlemu.ranks.process_control import start_thread
@@ -126,7 +126,7 @@ class CheckpointWriter:
                 try:
                     on_file(number, self._write(file))
                 except OSError as error:
-                    raise storage_error(error, file.path, file.size_bytes) from error
+                    raise user_error(error, file.path, file.size_bytes) from error
         finally:
             self._movers.close()
             self._ring.close()
