@@ -337,21 +337,13 @@ def find_ran_out(changes: Sequence[SpeedChange]) -> Iterator[Finding]:
 
 
 def find_read_change(rows: StepTable, *, preprocesses: bool) -> SpeedChange | None:
-    """Return the most significant change of read times, or None.
-
-    Its moment is the middle between the starts of the last read before and the first one after. Rates are of all
-    readers together while they read.
-    """
-    starts, seconds, size_bytes = _reads(rows, preprocesses)
-    if len(starts) < 2 * _MIN_READS:
+    """Return the most significant change of read times, halfway between two starts of reads; None without one."""
+    reads = _usual_reads(rows, preprocesses)
+    if reads is None:
         return None
-    edges, reading, lengths = under_way(starts, starts + seconds)
-    # The mean number of reads under way during each read, itself included.
-    active = during(starts, starts + seconds, edges, reading * lengths) / seconds
-    is_usual = active >= _MIN_READERS_SHARE * np.median(active)
-    starts, seconds, size_bytes, active = (values[is_usual] for values in (starts, seconds, size_bytes, active))
-    concurrent = max(1.0, float(active.mean()))  # so many reads count as one independent read
+    starts, seconds, size_bytes, active = reads
     count = len(seconds)
+    concurrent = max(1.0, float(active.mean()))  # so many reads count as one independent read
     log_times = np.log(seconds / size_bytes)
     split = _best_split(log_times, max(_MIN_READS, math.ceil(_MIN_INDEPENDENT * concurrent)))
     if split is None:
@@ -384,10 +376,11 @@ def find_read_change(rows: StepTable, *, preprocesses: bool) -> SpeedChange | No
     )
 
 
-def _reads(rows: StepTable, preprocesses: bool) -> tuple[Floats, Floats, Floats]:
-    """Return the start of each batch (s), its worker's time blocked in reads (s), and its bytes, sorted by start.
+def _usual_reads(rows: StepTable, preprocesses: bool) -> tuple[Floats, Floats, Floats, Floats] | None:
+    """Return start (s), time blocked in reads (s), bytes and concurrency of batches, by start; None if there are few.
 
-    Leaves out batches of which less than _MIN_FROM_STORAGE came from storage.
+    Concurrency is the mean number of batches whose reads were under way, itself included. Leaves out batches with an
+    unusually low one, and those of which less than _MIN_FROM_STORAGE came from storage.
     """
     starts = (rows["started_ns"] - training_start_ns(rows)) / 1e9
     blocked = worker_time(rows, preprocesses).storage / 1e9
@@ -395,7 +388,13 @@ def _reads(rows: StepTable, preprocesses: bool) -> tuple[Floats, Floats, Floats]
     if is_any(rows, "storage_bytes"):  # else it is unknown how much came from storage
         is_read &= rows["storage_bytes"] >= _MIN_FROM_STORAGE * rows["app_bytes"]
     order = np.flatnonzero(is_read)[np.argsort(starts[is_read], kind="stable")]
-    return starts[order], blocked[order], rows["app_bytes"][order].astype(float)
+    if len(order) < 2 * _MIN_READS:
+        return None
+    starts, seconds, size_bytes = starts[order], blocked[order], rows["app_bytes"][order].astype(float)
+    edges, reading, lengths = under_way(starts, starts + seconds)
+    active = during(starts, starts + seconds, edges, reading * lengths) / seconds
+    is_usual = active >= _MIN_READERS_SHARE * np.median(active)
+    return starts[is_usual], seconds[is_usual], size_bytes[is_usual], active[is_usual]
 
 
 def _best_split(values: Floats, fewest: int) -> int | None:

@@ -152,10 +152,11 @@ class CheckpointRank:
         due_ns = self._barrier()
         ended_ns = written.result()
         if job.settings.asynchronous:
-            whole |= {"waited_ns": self._barrier() - due_ns, "ended_ns": ended_ns}
-            self._add_checkpoint(whole)
+            whole["waited_ns"] = self._barrier() - due_ns
+            self._end(whole, ended_ns, whole["released_ns"])
         else:
-            self._end(whole, ended_ns, due_ns)
+            ended_ns = due_ns if job.settings.rank_sync else ended_ns
+            self._end(whole, ended_ns, ended_ns)
         removed = max(0, checkpoint - job.keeps)
         if self._comm.rank == 0:
             note = replace(job.note(checkpoint), complete=True)
@@ -187,7 +188,9 @@ class CheckpointRank:
                 whole = self._begin(READ, checkpoint)
                 reader.read(files[checkpoint], partial(self._add_file, whole), content_known=note is not None)
                 ended_ns = time.monotonic_ns()
-                self._end(whole, ended_ns, self._barrier())
+                all_ended_ns = self._barrier()
+                ended_ns = all_ended_ns if settings.rank_sync else ended_ns
+                self._end(whole, ended_ns, ended_ns)
                 self._record.note(under_way=None)
 
     def _compute(self) -> None:
@@ -201,13 +204,10 @@ class CheckpointRank:
         return time.monotonic_ns()
 
     def _begin(self, phase: int, checkpoint: int, waited_ns: int = 0) -> Columns:
-        """Wait for all ranks; return `whole`, this rank's row of the checkpoint, in which its files are summed.
-
-        `waited_ns` is how long training waited for the previous checkpoint.
-        """
+        """Wait for all ranks; return `whole`, this rank's row of the checkpoint, in which its files are summed."""
         self._record.mark()
         keys = {"rank": self._comm.rank, "phase": phase, "checkpoint": checkpoint, "file": WHOLE}
-        asked_ns = time.monotonic_ns() - waited_ns
+        asked_ns = time.monotonic_ns() - waited_ns  # without the wait for the previous checkpoint
         return dict.fromkeys(IO_COLUMNS, 0) | keys | {"asked_ns": asked_ns, "began_ns": self._barrier()}
 
     def _add_file(self, whole: Columns, number: int, file: Columns) -> None:
@@ -219,12 +219,8 @@ class CheckpointRank:
         self._log.add(**{name: whole[name] for name in _KEYS}, **file, file=number)
         self._watch()
 
-    def _end(self, whole: Columns, ended_ns: int, all_ended_ns: int) -> None:
-        """Log a checkpoint for which training waits; it ends for each rank or, with `rank_sync`, for all at once."""
-        ended_ns = all_ended_ns if self._job.settings.rank_sync else ended_ns
-        whole |= {"ended_ns": ended_ns, "released_ns": ended_ns}
-        self._add_checkpoint(whole)
-
-    def _add_checkpoint(self, whole: Columns) -> None:
+    def _end(self, whole: Columns, ended_ns: int, released_ns: int) -> None:
+        """Add a whole checkpoint to the log; training resumed at `released_ns`."""
+        whole |= {"ended_ns": ended_ns, "released_ns": released_ns}
         self._log.add(**whole | {"started_ns": whole["began_ns"]})
         self._record.mark()

@@ -146,9 +146,14 @@ def check_checkpoint_host(job: CheckpointJob, local_ranks: int) -> None:
             f"the buffers of {count(local_ranks, 'rank')} need {size(needed_bytes)} of memory on this host, and "
             f"{size(available_bytes)} are available: {advice}"
         )
-    free_bytes = storage.free_bytes(settings.checkpoint_folder) if job.writes else None
+    if job.writes:
+        _check_space(job, storage)
+
+
+def _check_space(job: CheckpointJob, storage: StorageBase) -> None:
+    free_bytes = storage.free_bytes(job.settings.checkpoint_folder)
     if free_bytes is None:
-        return
+        return  # unknown, as in an object store
     paths = [f"{folder}/{name}" for folder in map(job.folder_of, job.replaced) for name in files_in(storage, folder)]
     free_bytes += sum(filter(None, storage.sizes(paths)))  # replaced checkpoints are removed before writing
     each_bytes = job.plan.sizes.bytes
@@ -156,7 +161,7 @@ def check_checkpoint_host(job: CheckpointJob, local_ranks: int) -> None:
     if each_bytes * stored > free_bytes:
         raise SpaceError(
             f"{count(stored, 'checkpoint')} of {size(each_bytes)} need {size(each_bytes * stored)} in "
-            f"{settings.checkpoint_folder}, and {size(free_bytes)} are free there: set "
+            f"{job.settings.checkpoint_folder}, and {size(free_bytes)} are free there: set "
             f"checkpoint.keep_last (each new one needs room besides those kept), write fewer "
             "(checkpoint.num_checkpoints_write), or use a larger drive"
         )
