@@ -55,7 +55,8 @@ def prove(
     percents = [percent for percent in from_storage.per_epoch if percent is not None]
     least = min(percents, default=100.0)
     fits_memory = bool(memory_bytes) and dataset_bytes < WANTED_RATIO * memory_bytes
-    finding, numbers = None, dict[str, Number]()
+    finding = None
+    numbers = dict[str, Number]()
     if not odirect:
         numbers["would_help"] = "reader.odirect=true" + ("" if evicted else " or reader.evict_page_cache=epochs")
     if memory_bytes:

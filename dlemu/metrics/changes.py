@@ -338,11 +338,10 @@ def find_ran_out(changes: Sequence[SpeedChange]) -> Iterator[Finding]:
 
 def find_read_change(rows: StepTable, *, preprocesses: bool) -> SpeedChange | None:
     """Return the most significant change of read times, halfway between two starts of reads; None without one."""
-    reads = _usual_reads(rows, preprocesses)
-    if reads is None:
+    starts, seconds, size_bytes, active = _usual_reads(rows, preprocesses)
+    count = len(starts)
+    if count < 2 * _MIN_READS:
         return None
-    starts, seconds, size_bytes, active = reads
-    count = len(seconds)
     concurrent = max(1.0, float(active.mean()))  # so many reads count as one independent read
     log_times = np.log(seconds / size_bytes)
     split = _best_split(log_times, max(_MIN_READS, math.ceil(_MIN_INDEPENDENT * concurrent)))
@@ -376,8 +375,8 @@ def find_read_change(rows: StepTable, *, preprocesses: bool) -> SpeedChange | No
     )
 
 
-def _usual_reads(rows: StepTable, preprocesses: bool) -> tuple[Floats, Floats, Floats, Floats] | None:
-    """Return start (s), time blocked in reads (s), bytes and concurrency of batches, by start; None if there are few.
+def _usual_reads(rows: StepTable, preprocesses: bool) -> list[Floats]:
+    """Return start (s), time blocked in reads (s), bytes and concurrency of batches, each (batches,), sorted by start.
 
     Concurrency is the mean number of batches whose reads were under way, itself included. Leaves out batches with an
     unusually low one, and those of which less than _MIN_FROM_STORAGE came from storage.
@@ -388,13 +387,13 @@ def _usual_reads(rows: StepTable, preprocesses: bool) -> tuple[Floats, Floats, F
     if is_any(rows, "storage_bytes"):  # else it is unknown how much came from storage
         is_read &= rows["storage_bytes"] >= _MIN_FROM_STORAGE * rows["app_bytes"]
     order = np.flatnonzero(is_read)[np.argsort(starts[is_read], kind="stable")]
-    if len(order) < 2 * _MIN_READS:
-        return None
+    if not len(order):
+        return [np.zeros(0)] * 4
     starts, seconds, size_bytes = starts[order], blocked[order], rows["app_bytes"][order].astype(float)
     edges, reading, lengths = under_way(starts, starts + seconds)
     active = during(starts, starts + seconds, edges, reading * lengths) / seconds
     is_usual = active >= _MIN_READERS_SHARE * np.median(active)
-    return starts[is_usual], seconds[is_usual], size_bytes[is_usual], active[is_usual]
+    return [values[is_usual] for values in (starts, seconds, size_bytes, active)]
 
 
 def _best_split(values: Floats, fewest: int) -> int | None:

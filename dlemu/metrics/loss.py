@@ -258,7 +258,8 @@ def work_of(rows: Rows, *, preprocesses: bool) -> Work:
     worked_ns = sum(float(part.sum()) for part in spent)
     overslept = rows["slept_ns"] - rows["free_ns"] - rows["wait_ns"] - rows["compute_ns"]
     overslept_ns = float(np.maximum(overslept, 0).sum()) / ranks
-    calls, app_bytes = sum_of(rows, "read_calls"), sum_of(rows, "app_bytes")
+    calls = sum_of(rows, "read_calls")
+    app_bytes = sum_of(rows, "app_bytes")
     return Work(
         starved_share=float(spent.starved.sum()) / max(worked_ns, 1.0),
         cpu_known=is_any(rows, "cpu_ns"),
@@ -282,7 +283,8 @@ def waits_of(rows: StepTable) -> tuple[Ints, Ints]:
 
 def mean_ready_behind(rows: Rows) -> float:
     """Return how many later batches were complete at the end of a wait for a batch: the mean, weighted by the waits."""
-    weighted_batches, waited_ns = 0.0, sum_of(rows, "wait_ns")
+    weighted_batches = 0.0
+    waited_ns = sum_of(rows, "wait_ns")
     for own in in_order(rows).by_rank_and_epoch:
         ready, finished, wait = own["ready_ns"], own["finished_ns"], own["wait_ns"]
         waits = np.flatnonzero(wait > 0)

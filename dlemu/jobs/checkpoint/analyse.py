@@ -1,7 +1,4 @@
-"""Computes the summary of a checkpoint run (`CheckpointRun.summary`) from its rows and telemetry.
-
-`judge` decides what limited writing or reading: the storage, the host's CPU, the emulator or the page cache.
-"""
+"""Computes the summary of a checkpoint run from its rows and telemetry; `judge` decides what limited each phase."""
 
 from __future__ import annotations
 
@@ -243,7 +240,8 @@ def snapshot_seconds(settings: Checkpoint, largest_rank_bytes: int) -> float:
 
 
 def _asynchronous(run: CheckpointRun, write: PhaseSummary, drain_seconds: float) -> Asynchronous:
-    workload, rows = run.facts.workload, run.whole[run.whole["phase"] == WRITE]
+    workload = run.facts.workload
+    rows = run.whole[run.whole["phase"] == WRITE]
     snapshot = snapshot_seconds(workload.checkpoint, run.facts.written.largest_rank_bytes)
     waits_ns = [rows["waited_ns"][rows["checkpoint"] == times.checkpoint].max() for times in write.checkpoints]
     stalls = [snapshot + float(wait_ns) / 1e9 for wait_ns in waits_ns]
@@ -296,7 +294,7 @@ def judge(
     link_percent: float | None = None,
     throttled_percent: float | None = None,
 ) -> tuple[LimitedBy[Cause], tuple[Finding, ...]]:
-    """Return what limited a phase in which each rank had `threads` threads, and the findings that explain it.
+    """Return what limited a phase, and the findings that explain it; `threads` is the number per rank.
 
     Percentages are of the busiest host, device and link, and of the periods of a CPU limit; None if not recorded.
     """

@@ -50,7 +50,8 @@ class Checkpoints(JobKind):
 
     def progress(self, facts: CheckpointRunFacts, live_folder: str) -> Progress | None:
         """Return a run's progress, from the files that its ranks have written or read; None before the first file."""
-        rows, settings = self.live_rows(live_folder), facts.workload.checkpoint
+        rows = self.live_rows(live_folder)
+        settings = facts.workload.checkpoint
         if not len(rows):
             return None
         writes, reads = max(0, settings.num_checkpoints_write), max(0, settings.num_checkpoints_read)
@@ -170,7 +171,8 @@ read_checkpoint_run = CHECKPOINTS.read
 
 def _unfinished(run: CheckpointJob | CheckpointRunFacts) -> Unfinished | None:
     """Return a run's incomplete checkpoints, by the seed in their notes; None if none. Raises UserError, OSError."""
-    storage, settings = open_storage(run.workload.storage_spec.buffered), run.workload.checkpoint
+    storage = open_storage(run.workload.storage_spec.buffered)
+    settings = run.workload.checkpoint
     folders = []
     for number in range(1, settings.num_checkpoints_write + 1):
         folder = folder_of(settings.checkpoint_folder, number)
