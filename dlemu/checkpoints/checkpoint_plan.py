@@ -96,7 +96,7 @@ class CheckpointPlan:
         return sum(shard.bytes for shard in shards if role in (None, shard.role))
 
 
-@lru_cache(1)  # for the caller's own rank, asked for several times a checkpoint; those of a large job fill the memory
+@lru_cache(1)  # a rank needs its own files several times; those of all ranks of a large job would fill the memory
 def _files(plan: CheckpointPlan, rank: int) -> tuple[FileLayout, ...]:
     checkpoint_format: CheckpointFormat = registry.find(FORMATS, plan.format, "Format")()
     return checkpoint_format.files(plan, rank)

@@ -100,5 +100,5 @@ def files_of(
 
 @lru_cache(2)
 def _bulk(seed: int, pattern: Pattern) -> BulkContent:
-    """Return the content generator, which a run's files share because its random pool takes some ms to draw."""
+    """Return the generator that a run's files share, because its random pool costs as much as filling some MB."""
     return BulkContent(seed, pattern)

@@ -319,7 +319,9 @@ def _core_limit(confidence: Confidence, context: Context) -> Limit:
         return _limit("host CPU", confidence)
     busy, own = context.host_busy_percent, context.own_busy_percent
     others = Finding.of(Code.OTHER_PROGRAM_ON_CORES, busy_percent=busy, own_percent=own)
-    return _limit("host CPU", confidence, *((others, quota) if throttled >= HELD_BACK_PERCENT else (others,)))
+    if throttled >= HELD_BACK_PERCENT:
+        return _limit("host CPU", confidence, others, quota)
+    return _limit("host CPU", confidence, others)
 
 
 def _emulator_limit(confidence: Confidence, context: Context, *findings: Finding) -> Limit:

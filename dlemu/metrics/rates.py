@@ -1,7 +1,4 @@
-"""Metrics of a run and of its epochs, from step rows; and rates over time, from amounts in time intervals.
-
-A block of steps ends at a checkpoint, an evaluation or the end of its epoch.
-"""
+"""Metrics of a run and of its epochs, from step rows; and rates over time, from amounts in time intervals."""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ Ints = NDArray[np.int64]
 T = TypeVar("T")
 
 LABELS = ("rank", "epoch", "phase", "block")
-"""Columns that are constant in a block; a table is sorted by these and then by `step`."""
+"""Columns that are constant in a block, which ends at a checkpoint, an evaluation or the end of its epoch."""
 
 
 class StepTable:

@@ -76,7 +76,7 @@ def _slow_owners(kept: StepTable, owners: Sequence[int]) -> Iterator[tuple[int, 
 
 
 def find_slow_folders(rows: Rows, plan: Plan, folders: Sequence[str]) -> Iterator[Finding]:
-    """Yield the slow folders, slowest first, with the median of all; file f is in folder f modulo their number."""
+    """Yield the slow folders, slowest first, with the median of all; file f is in folder f modulo the folders."""
     if len(folders) < 3:
         return
     table = in_order(rows)
@@ -102,7 +102,7 @@ def find_slow_folders(rows: Rows, plan: Plan, folders: Sequence[str]) -> Iterato
 
 
 def _samples_by_folder(rows: StepTable, plan: Plan, folders: int) -> Iterator[tuple[Ints, float]]:
-    """Yield the number of samples in each folder, shape (folders,), and the read time, ms, of each row as planned."""
+    """Yield (samples in each folder, shape (folders,); read time, ms) of each row that has its planned samples."""
     for own in rows.by_rank_and_epoch:
         (rank,), (epoch,) = own.values("rank"), own.values("epoch")
         batches = plan.batches(rank, epoch, own["step"])

@@ -77,7 +77,7 @@ class CheckpointRun(MeasuredRun):
 
     @property
     def partial_files(self) -> IoRows:
-        """Of a failed run, the rows of the complete files of the checkpoint that was under way; without times."""
+        """The rows of the complete files of the checkpoint that was under way when the run failed, by host clocks."""
         under_way, rows = self.facts.journal.under_way, self.rows
         if under_way is None or self.facts.failure is None:
             return rows[:0]
