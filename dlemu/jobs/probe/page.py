@@ -35,8 +35,7 @@ def _screen(answer: ProbeAnswer, folder: str) -> Screen:
         predicts = f"dlemu predict workload=NAME --drive {shlex.quote(folder)}"
         lines.append(Said("next", predicts, "how many accelerators it feeds"))
     hosts = ", ".join(host.host for host in answer.environment.hosts)
-    title = f"Probe of {answer.target} by {hosts}"
-    return Screen(title=title, lines=lines, notes=answer.issues, folder=folder)
+    return Screen(title=f"Probe of {answer.target} by {hosts}", lines=lines, notes=answer.issues, folder=folder)
 
 
 def _sections(answer: ProbeAnswer, _: str) -> Iterator[Table]:

@@ -58,18 +58,32 @@ def _by_jobs(cell_spec: CellSpec, jobs: Sequence[Callable[[float], Requests]], s
         began_ns = comm.all_reduce_max(time.monotonic_ns())
         return began_ns, job(SETTLE_SECONDS + seconds)
 
-    most_seconds = seconds + _PATIENCE_SECONDS
-    results = run_crew(run_job, jobs, _JOB, timeout_seconds=_STALL_SECONDS, most_seconds=most_seconds)
+    results = run_crew(run_job, jobs, _JOB, timeout_seconds=_STALL_SECONDS, most_seconds=seconds + _PATIENCE_SECONDS)
     return _cell_of_requests(cell_spec, results[0][0], [requests for _, requests in results], seconds)
 
 
 def _by_fio(cell_spec: CellSpec, path: str, size_bytes: int, seconds: float) -> ProbeCell:
     # In file names, ':' and other characters are syntax to fio, which would create other files: pass a descriptor.
     descriptor = open_target(path, writes=cell_spec.writes, flags=0)
+    fd_path = f"/proc/self/fd/{descriptor}"
+    command = _fio_command(cell_spec, fd_path, size_bytes, seconds)
+    try:
+        fio = output_of(command, seconds + _PATIENCE_SECONDS, _FIO, pass_fds=(descriptor,))
+    finally:
+        os.close(descriptor)
+    if fio.status:
+        output = fio.err.strip() or fio.out.partition("\n{")[0].strip()  # without the JSON of the cell
+        last_lines = "\n".join(output.splitlines()[-3:]).replace(fd_path, path)
+        error_type = UserError if fio.status > 0 else DlemuError  # an error that fio reports, or killed by a signal
+        raise error_type(f"{fio.how}: {last_lines}".rstrip(": "))
+    return cell_of_fio(json.loads(fio.out[fio.out.index("{") :]), cell_spec)
+
+
+def _fio_command(cell_spec: CellSpec, path: str, size_bytes: int, seconds: float) -> list[str]:
     request_bytes = cell_spec.size_bytes
     options = {
         "name": "dlemu",
-        "filename": f"/proc/self/fd/{descriptor}",
+        "filename": path,
         "rw": cell_spec.access,
         "direct": "1",
         "ioengine": "libaio",
@@ -89,17 +103,7 @@ def _by_fio(cell_spec: CellSpec, path: str, size_bytes: int, seconds: float) -> 
     }
     if not cell_spec.random:
         options["offset_increment"] = str(size_bytes // cell_spec.jobs // request_bytes * request_bytes)
-    command = ["fio", *(f"--{name}={value}" for name, value in options.items())]
-    try:
-        fio = output_of(command, seconds + _PATIENCE_SECONDS, _FIO, pass_fds=(descriptor,))
-    finally:
-        os.close(descriptor)
-    if fio.status:
-        output = fio.err.strip() or fio.out.partition("\n{")[0].strip()  # without the JSON of the cell
-        last_lines = "\n".join(output.splitlines()[-3:]).replace(f"/proc/self/fd/{descriptor}", path)
-        error_type = UserError if fio.status > 0 else DlemuError  # an error that fio reports, or killed by a signal
-        raise error_type(f"{fio.how}: {last_lines}".rstrip(": "))
-    return cell_of_fio(json.loads(fio.out[fio.out.index("{") :]), cell_spec)
+    return ["fio", *(f"--{name}={value}" for name, value in options.items())]
 
 
 def cell_of_fio(report: dict[str, Any], cell_spec: CellSpec) -> ProbeCell:
@@ -177,14 +181,11 @@ def run_threads(cell: CellSpec, path: str, byte_range: range, seconds: float) ->
 
 
 def _cell_of_requests(cell_spec: CellSpec, began_ns: int, requests: list[Requests], seconds: float) -> ProbeCell:
-    """Return the cell of the requests that completed after the warm-up and before the end.
-
-    Time is measured from completion to completion. A drive may complete requests in bursts, and a window by the clock
-    would count requests of a burst without the time that the drive spent on them.
-    """
+    """Return the cell of the requests that completed after the warm-up and before the end."""
     warm_ns = began_ns + round(SETTLE_SECONDS * 1e9)
     end_ns = np.concatenate([job.end_ns for job in requests])
     latency_ns = np.concatenate([job.latency_ns for job in requests])
+    # Begin at a completion: drives may complete requests in bursts, and the clock would cut a burst off from its time.
     start_ns = int(end_ns[end_ns <= warm_ns].max(initial=began_ns))
     counted = (end_ns > start_ns) & (end_ns <= warm_ns + round(seconds * 1e9))
     if counted.sum() < 2:  # a request takes about as long as the cell: count them all
