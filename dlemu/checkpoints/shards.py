@@ -234,7 +234,7 @@ def _expert_width(model: Model) -> int:
 
 
 def _expert_shards(model: Model, grid: Grid, index: GridIndex) -> Iterator[Shard]:
-    """Yield a file for each expert of each layer of which this rank has the first copy."""
+    """Yield a file per layer and expert, for the experts of which this rank has the first copy."""
     if not model.has_layers or grid.zero_stage == 3 or index.data >= grid.expert:
         return
     shapes, experts_per_copy = _expert_shapes(model), model.transformer.num_experts // grid.expert

@@ -231,9 +231,9 @@ def _busy_workers_shares(
     shares = np.zeros((len(span_ranks), 4))
     workers_per_rank = max(1, workers // max(1, len(rows.by_rank)))
     nonempty = np.flatnonzero(ends_ns > begins_ns)
-    for own in rows.by_rank:
-        spans = nonempty[span_ranks[nonempty] == own["rank"][0]]
-        batches = own[fetch_ns(own) > 0]
+    for rank_rows in rows.by_rank:
+        spans = nonempty[span_ranks[nonempty] == rank_rows["rank"][0]]
+        batches = rank_rows[fetch_ns(rank_rows) > 0]
         if not len(spans) or not len(batches):
             continue
         begins, ends = begins_ns[spans], ends_ns[spans]
@@ -285,8 +285,8 @@ def mean_ready_behind(rows: Rows) -> float:
     """Return how many later batches were complete at the end of a wait for a batch: the mean, weighted by the waits."""
     weighted_batches = 0.0
     waited_ns = sum_of(rows, "wait_ns")
-    for own in in_order(rows).by_rank_and_epoch:
-        ready, finished, wait = own["ready_ns"], own["finished_ns"], own["wait_ns"]
+    for rank_rows in in_order(rows).by_rank_and_epoch:
+        ready, finished, wait = rank_rows["ready_ns"], rank_rows["finished_ns"], rank_rows["wait_ns"]
         waits = np.flatnonzero(wait > 0)
         for ahead in range(1, 65):  # a pass over the rows for each; deeper queues are rare
             has_later = waits[waits < len(wait) - ahead]

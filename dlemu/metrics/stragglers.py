@@ -103,10 +103,10 @@ def find_slow_folders(rows: Rows, plan: Plan, folders: Sequence[str]) -> Iterato
 
 def _samples_by_folder(rows: StepTable, plan: Plan, folders: int) -> Iterator[tuple[Ints, float]]:
     """Yield (samples in each folder, shape (folders,); read time, ms) of each row that has its planned samples."""
-    for own in rows.by_rank_and_epoch:
-        (rank,), (epoch,) = own.values("rank"), own.values("epoch")
-        batches = plan.batches(rank, epoch, own["step"])
-        hashes, times = own["sample_hash"].tolist(), own["read_ns"].tolist()
+    for rank_rows in rows.by_rank_and_epoch:
+        (rank,), (epoch,) = rank_rows.values("rank"), rank_rows.values("epoch")
+        batches = plan.batches(rank, epoch, rank_rows["step"])
+        hashes, times = rank_rows["sample_hash"].tolist(), rank_rows["read_ns"].tolist()
         for samples, sample_hash, read_ns in zip(batches, hashes, times, strict=True):
             if hash_samples(samples) == sample_hash:
                 count = np.bincount(samples // plan.num_samples_per_file % folders, minlength=folders)
