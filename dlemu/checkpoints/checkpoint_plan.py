@@ -103,7 +103,7 @@ def _files(plan: CheckpointPlan, rank: int) -> tuple[FileLayout, ...]:
 
 
 class CheckpointFormat:
-    """Base of the file formats: subclasses `Format`, without constructor arguments, override `layout` or `files`."""
+    """Base of formats: subclasses `Format`, made without arguments, override `layout` or `files` by pure arithmetic."""
 
     def files(self, plan: CheckpointPlan, rank: int) -> tuple[FileLayout, ...]:
         """Return the files that a rank of the job writes, in order; no two ranks write the same file."""

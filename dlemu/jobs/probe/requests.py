@@ -112,7 +112,7 @@ def cell_of_fio(report: dict[str, Any], cell_spec: CellSpec) -> ProbeCell:
     stats = job["write" if cell_spec.writes else "read"]
     seconds = float(stats["runtime"]) / 1e3
     mean, maximum = (float(stats["lat_ns"][key]) / 1e6 for key in ("mean", "max"))
-    # fio has percentiles of completion latency only: add the mean submission latency.
+    # The percentiles are of completion latency only: add the mean submission latency.
     completion = stats["clat_ns"].get("percentile", {})
     submission_ns = float(stats["slat_ns"]["mean"])
     p50, p90, p99, p999 = ((float(completion.get(key, 0.0)) + submission_ns) / 1e6 for key in _FIO_PERCENTILES)
