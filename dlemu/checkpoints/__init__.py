@@ -1,1 +1,1 @@
-"""Model checkpoints: which files they consist of, and how ranks write, read, time and verify these."""
+"""Model checkpoints: the files they consist of, and how ranks write, read, time and verify these files."""

@@ -1,4 +1,4 @@
-"""The plan of one checkpoint: which files each rank of the emulated training job writes, and which ranks run here."""
+"""The plan of a checkpoint (which files each rank of the emulated job writes), and the base of the file formats."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ GIB = 2**30
 
 @dataclass(frozen=True, kw_only=True)
 class CheckpointSizes:
-    """What the emulated ranks of a job write of one checkpoint."""
+    """The files and bytes of a checkpoint that the emulated ranks write, and their place in the job."""
 
     parameters: int  # of the model; 0 if unknown
     format: str
@@ -25,14 +25,14 @@ class CheckpointSizes:
     bytes: int
     tensor_bytes: int
     largest_rank_bytes: int  # of the rank that writes the most
-    ranks: int
-    first_rank: int  # the job's rank that is the first of the `ranks`
+    ranks: int  # emulated by the run
+    first_rank: int  # the first emulated rank, by its number in the job
     ranks_of_job: int
     tensor: int
     pipeline: int
     data: int
-    """`tensor` to `data`: how the job's ranks divide the model, as in `model.parallelism`."""
     zero_stage: int
+    """`tensor` to `zero_stage`: how the job's ranks divide the model, as in `model.parallelism`."""
 
     @property
     def tensor_gib(self) -> float:
@@ -42,20 +42,20 @@ class CheckpointSizes:
 
 @dataclass(frozen=True)
 class CheckpointPlan:
-    """Which files each rank writes of one checkpoint."""
+    """Maps each rank to the files of a checkpoint that it writes."""
 
     model: Model
     grid: Grid
     format: str
     ranks: range
-    """The job's ranks that this run emulates, all or some: rank i of the run is rank `ranks[i]` of the job."""
+    """The job's ranks that this run emulates: rank i of the run is rank `ranks[i]` of the job."""
 
     def shards(self, rank: int) -> tuple[Shard, ...]:
-        """Return the shards of one of the job's ranks."""
+        """Return the shards that a rank of the job writes, in order."""
         return shards_of_rank(self.model, self.grid, rank)
 
     def files(self, rank: int) -> tuple[FileLayout, ...]:
-        """Return the files that one of the job's ranks writes, in order."""
+        """Return the files that a rank of the job writes, in order."""
         return _files(self, rank)
 
     @cached_property
@@ -66,7 +66,8 @@ class CheckpointPlan:
     @cached_property
     def sizes(self) -> CheckpointSizes:
         """Sizes of the checkpoint, and which ranks write it; computed once, and pickled with the plan."""
-        grid, rank_bytes = self.grid, list[int]()
+        grid = self.grid
+        rank_bytes = list[int]()
         files = tensor_bytes = 0
         for rank in self.ranks:
             layouts = self.files(rank)
@@ -90,25 +91,22 @@ class CheckpointPlan:
         )
 
     def tensor_bytes(self, role: Role | None = None) -> int:
-        """Return the tensor bytes of all emulated ranks: of `role` (model or optimizer), or of both."""
+        """Return the tensor bytes of all emulated ranks, of one role (model or optimizer) or of both."""
         shards = chain.from_iterable(map(self.shards, self.ranks))
         return sum(shard.bytes for shard in shards if role in (None, shard.role))
 
 
-@lru_cache(1)  # a rank needs its own several times in each checkpoint; all those of a large job would fill the memory
+@lru_cache(1)  # a rank needs its own files several times; those of all ranks of a large job would fill the memory
 def _files(plan: CheckpointPlan, rank: int) -> tuple[FileLayout, ...]:
-    form: CheckpointFormat = registry.find(FORMATS, plan.format, "Format")()
-    return form.files(plan, rank)
+    checkpoint_format: CheckpointFormat = registry.find(FORMATS, plan.format, "Format")()
+    return checkpoint_format.files(plan, rank)
 
 
 class CheckpointFormat:
-    """A file format: its module has a class `Format` without constructor arguments, which has `layout` or `files`.
-
-    Both are pure arithmetic: no heavy imports, no files opened.
-    """
+    """Base of formats: subclasses `Format`, made without arguments, override `layout` or `files` by pure arithmetic."""
 
     def files(self, plan: CheckpointPlan, rank: int) -> tuple[FileLayout, ...]:
-        """Return the files that one of the job's ranks writes, in order; no two ranks write the same file."""
+        """Return the files that a rank of the job writes, in order; no two ranks write the same file."""
         return tuple(self.layout(shard) for shard in plan.shards(rank))
 
     def layout(self, shard: Shard) -> FileLayout:
@@ -123,7 +121,7 @@ def plan_checkpoint(model: Model, settings: Checkpoint, ranks: int) -> Checkpoin
 
 
 def checkpoint_sizes(workload: Workload) -> CheckpointSizes:
-    """Return what the workload's `ranks` write of its checkpoint, without its format's headers; raises UserError."""
+    """Return the sizes of the workload's checkpoint without the format's headers; raises UserError."""
     settings = workload.checkpoint
     plan = plan_checkpoint(workload.model, replace(settings, format="raw"), workload.ranks)
     return replace(plan.sizes, format=settings.format)

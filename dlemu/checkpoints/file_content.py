@@ -1,7 +1,7 @@
-"""Every byte of a checkpoint's file: the format's headers, and between them generated tensor content.
+"""The bytes of a checkpoint's file: the format's literals (headers, names, padding) over generated tensor content.
 
-Generated content repeats a stamp (seed hash, file number, offset) in each 4096-byte block, so that a reader can tell
-whose bytes it got.
+Generated content has a stamp (seed hash, file number, offset) in each 4096-byte block, by which a reader can tell from
+which file the bytes are.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ _RANK_BITS, _FILE_BITS = 24, 20  # 16 million ranks, a million files each; 20 of
 
 @dataclass(frozen=True)
 class FileContent:
-    """One file of a checkpoint: generates and checks its bytes."""
+    """Generates and checks the bytes of one file of a checkpoint."""
 
     path: str
     layout: FileLayout
     bulk: BulkContent
     number: int
-    """Identifies the file among all checkpoints of a run; the stamps of its blocks hold it."""
+    """Number of the file in its stamps, unique among all checkpoints of a run."""
 
     @property
     def size_bytes(self) -> int:
@@ -40,13 +40,14 @@ class FileContent:
         """Fill `buffer` with the file's bytes from `offset` on."""
         self.bulk.fill(buffer, self.number, offset)
         target = np.frombuffer(buffer, np.uint8)
-        for literal_offset, data in self._literals(offset, offset + target.size):
-            first = max(literal_offset, offset)
-            overlap = data[first - literal_offset : offset + target.size - literal_offset]
-            target[first - offset : first - offset + len(overlap)] = np.frombuffer(overlap, np.uint8)
+        end = offset + target.size
+        for literal_offset, literal in self._literals(offset, end):
+            start = max(literal_offset, offset)
+            overlap = literal[start - literal_offset : end - literal_offset]
+            target[start - offset : start - offset + len(overlap)] = np.frombuffer(overlap, np.uint8)
 
     def difference(self, data: memoryview, offset: int, scratch: NDArray[np.uint8]) -> str:
-        """Compare all `data` read at `offset`; return what differs, or ''. `scratch` is at least as large as `data`."""
+        """Compare all `data` read at `offset`; return the problem, or ''. `scratch` is at least as large as `data`."""
         expected = scratch[: len(data)]
         self.fill(expected, offset)
         actual = np.frombuffer(data, np.uint8)
@@ -56,15 +57,12 @@ class FileContent:
         return f"byte {offset + first} is not what was written"
 
     def stamp_problem(self, data: memoryview, offset: int) -> str:
-        """Check only the first stamp in `data`; return whose bytes these are if it is not this file's, else ''.
-
-        `offset` is a multiple of 4096. Stamps that the format's headers overwrite are skipped.
-        """
+        """Check only the first stamp in `data`, read at a multiple of 4096; return the problem, or ''."""
         if not self.bulk.is_stamped:
             return ""
         for index in range(0, len(data) - STAMP_BYTES + 1, BLOCK_BYTES):
             if any(self._literals(offset + index, offset + index + STAMP_BYTES)):
-                continue
+                continue  # a literal overwrites this stamp
             stamp = identify(data[index : index + STAMP_BYTES])
             if stamp is None:
                 return "the bytes there were not written by dlemu"
@@ -76,31 +74,31 @@ class FileContent:
         return ""
 
     def _literals(self, begin: int, end: int) -> Iterator[tuple[int, bytes]]:
-        """Yield offset and bytes of the format's literals that overlap bytes `begin` to `end` of the file."""
+        """Yield (offset, bytes) of the literals that overlap bytes `begin` to `end` of the file."""
         literals = self.layout.literals
         first = max(0, bisect_left(literals, begin, key=lambda literal: literal[0]) - 1)
-        for offset, data in literals[first:]:
+        for offset, literal in literals[first:]:
             if offset >= end:
                 return
-            if offset + len(data) > begin:
-                yield offset, data
+            if offset + len(literal) > begin:
+                yield offset, literal
 
 
 def files_of(
     folder: str, layouts: Sequence[FileLayout], settings: Checkpoint, seed: int, *, checkpoint: int, rank: int
 ) -> list[FileContent]:
-    """Return a rank's files of one checkpoint, under `checkpoint.randomize_tensor`."""
+    """Return a rank's files of one checkpoint: random content, or ones without `checkpoint.randomize_tensor`."""
     files = []
-    for number, layout in enumerate(layouts):
+    for index, layout in enumerate(layouts):
         is_half = bool(layout.tensors) and layout.tensors[0][1].dtype in ("fp16", "bf16")
         ones: Pattern = "ones_fp16" if is_half else "ones_fp32"
         bulk = _bulk(seed, "random" if settings.randomize_tensor else ones)
-        stamp = (checkpoint << _RANK_BITS | rank) << _FILE_BITS | number
-        files.append(FileContent(f"{folder}/{layout.path}", layout, bulk, stamp))
+        number = (checkpoint << _RANK_BITS | rank) << _FILE_BITS | index
+        files.append(FileContent(f"{folder}/{layout.path}", layout, bulk, number))
     return files
 
 
 @lru_cache(2)
 def _bulk(seed: int, pattern: Pattern) -> BulkContent:
-    """Return the generator that a run's files share: drawing its random pool costs as much as filling some MB."""
+    """Return the generator that a run's files share, because its random pool costs as much as filling some MB."""
     return BulkContent(seed, pattern)

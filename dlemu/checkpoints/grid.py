@@ -1,4 +1,4 @@
-"""How the ranks of a job share a model: the tensor-, pipeline- and data-parallel grid, and each rank's index in it."""
+"""The tensor-, pipeline- and data-parallel grid of a job's ranks, and each rank's indices in it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from dlemu.config.schema import Checkpoint, Model
 
 @dataclass(frozen=True)
 class GridIndex:
-    """A rank's indices in the grid, each from 0."""
+    """A rank's indices in the grid, from 0."""
 
     tensor: int
     pipeline: int
@@ -21,7 +21,7 @@ class GridIndex:
 
 @dataclass(frozen=True, kw_only=True)
 class Grid:
-    """Degrees of parallelism of a job, which determine its number of ranks."""
+    """A job's degrees of parallelism, which determine its number of ranks."""
 
     tensor: int = 1
     pipeline: int = 1
@@ -29,7 +29,7 @@ class Grid:
     expert: int = 1
     zero_stage: int = 0
     all_ranks: bool = False
-    """Every rank, not only rank 0, writes a model that is given only by its size (without layers)."""
+    """Every rank writes a model without layers (given only by its size), not rank 0 alone."""
 
     @property
     def model_ranks(self) -> int:
@@ -49,10 +49,7 @@ class Grid:
 
 
 def grid_of(model: Model, settings: Checkpoint, ranks: int) -> Grid:
-    """Return the grid of a job of which this run emulates `ranks` ranks.
-
-    Raises UserError, with every reason, if the ranks can't divide the model. DLIO refuses the same cases.
-    """
+    """Return the job's grid. Raises UserError, where DLIO does, with all reasons why ranks can't divide the model."""
     degrees, job_ranks = model.parallelism, settings.job_ranks or ranks
     grid = Grid(
         tensor=degrees.tensor,

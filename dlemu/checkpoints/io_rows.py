@@ -1,7 +1,7 @@
-"""The log of a rank's checkpoints: one row per file, and one for the rank's whole checkpoint.
+"""The log of a rank's checkpoints: for each checkpoint a row per file, and one for all of the rank's files.
 
-Each row is appended at once to a file in the run's live folder, so that it survives a killed rank. Times are
-nanoseconds, points in time on CLOCK_MONOTONIC of the rank's host. A mover is a thread that writes or reads file data.
+A row is appended to a file in the run's live folder at once, so that it survives a killed rank. Times are in ns; points
+in time are on CLOCK_MONOTONIC of the rank's host. A mover is a thread that writes or reads file data.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 WRITE, READ = 0, 1
-WHOLE = -1  # file number of the row for a rank's whole checkpoint
+WHOLE = -1  # file number of the row for all of a rank's files
 
 IO_COLUMNS = {
     "rank": "rank of the run",
@@ -45,23 +45,23 @@ IoRows = NDArray[np.void]  # rows of IO_DTYPE, shape (rows,)
 
 
 def finished_name(node: int) -> str:
-    """Return the name of the file, in a run's live folder, in which a host's ranks count the checkpoints they wrote."""
+    """Return the name of a file in the live folder, in which the ranks of a host count the checkpoints they wrote."""
     return f"finished_{node:05d}"
 
 
 def count_finished(path: str) -> int:
-    """Count a checkpoint that this rank wrote (an atomic increment); return the count, which no other rank gets."""
+    """Increment the host's count of checkpoints written, atomically; return the count, which is unique to this rank."""
     descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666)
     try:
         os.write(descriptor, b".")
-        return os.lseek(descriptor, 0, os.SEEK_CUR)  # the end of our own byte, even if others append now
+        return os.lseek(descriptor, 0, os.SEEK_CUR)  # the end of our own byte, even if other ranks append now
     finally:
         os.close(descriptor)
 
 
 @dataclass(frozen=True, kw_only=True)
 class SavedCheckpoint:
-    """One checkpoint as rank 0 recorded it, from its start until the last rank's fsync."""
+    """One checkpoint of a training run, as recorded by rank 0 from its start until the last rank's fsync."""
 
     epoch: int
     block: int
@@ -69,7 +69,7 @@ class SavedCheckpoint:
     started_ns: int
     ended_ns: int
     released_ns: int | None = None
-    """When training went on, if the checkpoint was asynchronous; None: at `ended_ns`."""
+    """When training resumed after the snapshot of an asynchronous checkpoint; None for a synchronous one."""
 
     @property
     def seconds(self) -> float:

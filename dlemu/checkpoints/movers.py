@@ -1,4 +1,4 @@
-"""Threads and buffers that move a file's bytes between memory and storage, and measure the columns of `io_rows`."""
+"""Movers: threads that write or read a file's bytes and measure the columns of `io_rows`; and their buffers."""
 
 from __future__ import annotations
 
@@ -12,21 +12,21 @@ from datagen.buffers import AlignedBuffer
 from dlemu.machine.thread_accounting import ThreadAccounting, process_storage_bytes
 
 Columns = dict[str, int]
-"""A file's columns of a row of `io_rows`."""
-Done = Callable[[int, Columns], None]
+"""Columns of a row of `io_rows`, by name."""
+OnFile = Callable[[int, Columns], None]
 """Called after each file with its number and its columns."""
 RING_BYTES = 128 << 20  # maximum memory for one rank's buffers, whatever the model's size
-_SUMMED = ("bytes", "call_ns", "starved_ns", "mover_cpu_ns", "mover_cpu_wait_ns")  # sums over the threads
+_COUNTERS = ("bytes", "call_ns", "starved_ns", "mover_cpu_ns", "mover_cpu_wait_ns")  # columns summed over threads
 
 
 def make_buffers(threads: int, piece_bytes: int, largest_file_bytes: int) -> list[memoryview]:
-    """Return 2 * threads + 2 aligned buffers; fewer if `RING_BYTES` requires it, but at least threads + 1."""
+    """Return 2 * threads + 2 aligned buffers for pieces of files; fewer to fit RING_BYTES, but at least threads + 1."""
     piece_bytes = min(piece_bytes, -(-max(1, largest_file_bytes) // 4096) * 4096)
     return split_buffer(max(threads + 1, min(2 * threads + 2, RING_BYTES // piece_bytes)), piece_bytes)
 
 
 def split_buffer(count: int, piece_bytes: int) -> list[memoryview]:
-    """Return aligned buffers from one allocation, which is large enough for huge pages."""
+    """Return `count` aligned buffers, cut from one allocation so that it can use huge pages."""
     buffer = AlignedBuffer(count * piece_bytes)
     buffer.take_pages()
     view = buffer.view(count * piece_bytes)
@@ -34,7 +34,7 @@ def split_buffer(count: int, piece_bytes: int) -> list[memoryview]:
 
 
 class Movers:
-    """Threads, the caller's among them, that move files one after another: `run` in the context `measured` of each."""
+    """Threads, among them the caller's, that move one file after another: call `run` within `measured` for each."""
 
     def __init__(self, threads: int, name: str) -> None:
         self._threads = threads
@@ -47,46 +47,48 @@ class Movers:
 
     @contextmanager
     def measured(self) -> Iterator[Columns]:
-        """Context: yield the columns of a file, which are complete at the end; it is closed by then."""
-        storage_bytes, cpu_ns = process_storage_bytes(), time.process_time_ns()
-        columns = dict.fromkeys(_SUMMED, 0) | {"threads": self._threads, "started_ns": time.monotonic_ns()}
+        """Context: yield the columns of a file, to be opened and closed inside; they are complete after the context."""
+        storage_bytes_before = process_storage_bytes()
+        cpu_ns_before = time.process_time_ns()
+        columns = dict.fromkeys(_COUNTERS, 0) | {"threads": self._threads, "started_ns": time.monotonic_ns()}
         yield columns
         columns["ended_ns"] = time.monotonic_ns()
-        columns["cpu_ns"] = time.process_time_ns() - cpu_ns
-        columns["storage_bytes"] = process_storage_bytes() - storage_bytes
+        columns["cpu_ns"] = time.process_time_ns() - cpu_ns_before
+        columns["storage_bytes"] = process_storage_bytes() - storage_bytes_before
 
     def run(
         self,
         work: Callable[[int, Columns], None],
         columns: Columns,
-        stop: Callable[[], None],
+        cancel: Callable[[], None],
         threads: int | None = None,
     ) -> None:
-        """Call `work(thread, share)` on every thread, to add to its share of the `columns`; raise the first exception.
+        """Call `work(thread, counters)` on each thread, and add up their counters in `columns`.
 
-        When a thread raises one, `stop` is called, to end the work of the others. `threads` is how many threads work,
-        by default all: waking a thread that has nothing to do costs as much as a small read.
+        If a thread raises an exception, calls `cancel` to end the work of the others, then raises it. `threads` limits
+        how many are woken, which costs as much as a small read; the default is all.
         """
 
         def move(thread: int) -> Columns:
-            share = dict.fromkeys(_SUMMED, 0)
-            cpu_ns, (_, wait_ns) = time.thread_time_ns(), self._accounting.scheduled()
+            counters = dict.fromkeys(_COUNTERS, 0)
+            cpu_ns_before = time.thread_time_ns()
+            _, wait_ns_before = self._accounting.scheduled()
             try:
-                work(thread, share)
+                work(thread, counters)
             except BaseException:
-                stop()
+                cancel()
                 raise
-            share["mover_cpu_ns"] = time.thread_time_ns() - cpu_ns
-            share["mover_cpu_wait_ns"] = self._accounting.scheduled()[1] - wait_ns
-            return share
+            counters["mover_cpu_ns"] = time.thread_time_ns() - cpu_ns_before
+            counters["mover_cpu_wait_ns"] = self._accounting.scheduled()[1] - wait_ns_before
+            return counters
 
         futures = [self._pool.submit(move, thread) for thread in range(1, threads or self._threads)]
         try:
-            shares = [move(0)]
+            by_thread = [move(0)]
         finally:
             wait(futures)
-        shares += [future.result() for future in futures]
-        columns |= {name: sum(share[name] for share in shares) for name in _SUMMED}
+        by_thread += [future.result() for future in futures]
+        columns |= {name: sum(counters[name] for counters in by_thread) for name in _COUNTERS}
         columns["moved_ns"] = columns["synced_ns"] = time.monotonic_ns()
 
     def close(self) -> None:

@@ -1,4 +1,4 @@
-"""Reading a rank's files of one checkpoint: with several threads, or with the access pattern of a framework."""
+"""Reads a rank's files of one checkpoint, with several threads or with the access pattern of a framework."""
 
 from __future__ import annotations
 
@@ -15,23 +15,21 @@ import numpy as np
 from datagen.errors import UserError
 from datagen.storage.storage_base import StorageBase
 from dlemu.checkpoints.file_content import FileContent
-from dlemu.checkpoints.movers import Columns, Done, Movers, split_buffer
+from dlemu.checkpoints.movers import Columns, Movers, OnFile, split_buffer
 from dlemu.config.schema import Checkpoint
 
 _ALIGNMENT = 4096  # O_DIRECT: multiples of any device's logical block
 _MAX_READ_BYTES = 32 << 20
-"""Maximum bytes of one read call. A framework's larger reads (a tensor, 128 MiB) become several, into one buffer.
-
-The kernel splits both into the same device requests, and a rank needs no memory of a tensor's size.
-"""
+"""Maximum bytes of a read call. Larger reads of a framework (a whole tensor) are split, to save memory; the kernel
+makes the same device requests of them."""
 _DIRECTORY_BYTES = 4096
-"""Bytes at the end of a zip file that torch.load reads first: its directory."""
-_Reads = Iterator[tuple[int, int]]  # (offset, bytes) of each
+"""Bytes at the end of a zip file that torch.load reads first, with the zip's directory."""
+_Reads = Iterator[tuple[int, int]]  # (offset, bytes) of each read call
 
 
 def check_is_file(storage: StorageBase, path: str) -> None:
-    """Raise OSError if the path is a pipe or a device, which could block forever when opened."""
-    if storage.local_path(path) is not None:  # object stores have neither: save them the request
+    """Raise OSError if the path is a pipe or a device, whose opening could block forever."""
+    if storage.local_path(path) is not None:  # object stores have none: save the request
         storage.size_bytes(path)
 
 
@@ -53,9 +51,8 @@ class ReadPattern:
 def read_pattern(settings: Checkpoint) -> ReadPattern:
     """Return the read pattern of `checkpoint.read_as`.
 
-    `torch_load`: like PyTorch's torch.load of a zip file, one thread reads its directory, then one tensor after
-    another. `mlperf_v3`: like MLPerf Storage v3.0, each of 4 threads reads a quarter of the file, without kernel
-    read-ahead (POSIX_FADV_RANDOM).
+    `torch_load`: one thread reads the zip's directory, then one tensor after another. `mlperf_v3`: 4 threads read a
+    quarter of the file each, without kernel read-ahead (POSIX_FADV_RANDOM), as in MLPerf Storage v3.0.
     """
     if settings.read_as == "fast":
         return ReadPattern("fast", settings.readers, settings.transfer_size)
@@ -63,7 +60,7 @@ def read_pattern(settings: Checkpoint) -> ReadPattern:
 
 
 class CheckpointReader:
-    """Reads files one after another, each with several threads, into buffers that are reused."""
+    """Reads one file after another, each with several threads; the buffers are reused."""
 
     def __init__(self, storage: StorageBase, pattern: ReadPattern, *, verify: bool) -> None:
         self._storage, self._pattern = storage, pattern
@@ -71,14 +68,14 @@ class CheckpointReader:
         self._buffers = split_buffer(pattern.threads, -(-pattern.piece_bytes // _ALIGNMENT) * _ALIGNMENT)
         self._scratch = [np.empty(pattern.piece_bytes, np.uint8) if verify else None for _ in range(pattern.threads)]
 
-    def read(self, files: Sequence[FileContent], done: Done, *, content_known: bool) -> None:
-        """Read all files, and call `done` after each. Raises UserError for a missing or wrong file.
+    def read(self, files: Sequence[FileContent], on_file: OnFile, *, content_known: bool) -> None:
+        """Read all files, and call `on_file` after each. Raises UserError for a missing or wrong file.
 
         `content_known`: dlemu wrote the files. The first stamp of each is checked, and with `verify` every byte.
         """
         for number, file in enumerate(files):
             try:
-                done(number, self._read(file, content_known=content_known))
+                on_file(number, self._read(file, content_known=content_known))
             except FileNotFoundError as error:
                 raise UserError(
                     f"{file.path} is missing: the checkpoint is incomplete, or of another model, format or number of "
@@ -92,19 +89,21 @@ class CheckpointReader:
 
     def _read(self, file: FileContent, *, content_known: bool) -> Columns:
         check_is_file(self._storage, file.path)
-        reads, failed, alignment = _reads_by_thread(file, self._pattern), threading.Event(), self._storage.alignment
-        opened = self._storage.open if self._pattern.reads_ahead else self._storage.open_unread_ahead
-        with self._movers.measured() as columns, contextlib.closing(opened(file.path)) as reader:
+        reads = _reads_by_thread(file, self._pattern)
+        failed = threading.Event()
+        alignment = self._storage.alignment
+        open_file = self._storage.open if self._pattern.reads_ahead else self._storage.open_unread_ahead
+        with self._movers.measured() as columns, contextlib.closing(open_file(file.path)) as reader:
 
-            def work(thread: int, share: Columns) -> None:
+            def read_pieces(thread: int, counters: Columns) -> None:
                 for offset, size_bytes in reads[thread]:
                     if failed.is_set():
                         return
                     buffer = self._buffers[thread][: -(-size_bytes // alignment) * alignment]
                     began_ns = time.monotonic_ns()
                     read_bytes = min(reader.read_into(buffer, offset), size_bytes)
-                    share["call_ns"] += time.monotonic_ns() - began_ns
-                    share["bytes"] += read_bytes
+                    counters["call_ns"] += time.monotonic_ns() - began_ns
+                    counters["bytes"] += read_bytes
                     if read_bytes < size_bytes:
                         raise UserError(
                             f"{file.path} ended at byte {offset + read_bytes} while it was read, wanted "
@@ -120,44 +119,43 @@ class CheckpointReader:
                     f"{file.path} {problem}: it has {reader.size_bytes} bytes, wanted {file.size_bytes}; write the "
                     "checkpoint again"
                 )
-            self._movers.run(work, columns, failed.set, len(reads))
+            self._movers.run(read_pieces, columns, failed.set, len(reads))
         return columns
 
     def _check(self, file: FileContent, data: memoryview, offset: int, thread: int) -> None:
         """Raise UserError if `data`, which a thread read at `offset`, is not what was written there."""
-        scratch, problem = self._scratch[thread], ""
+        scratch = self._scratch[thread]
+        problem = ""
         if scratch is not None:
             problem = file.difference(data, offset, scratch)
-        elif offset == 0 or self._pattern.read_as == "torch_load":  # whose first read is the end of the file
-            before_block = -offset % _ALIGNMENT  # a tensor begins anywhere
-            problem = file.stamp_problem(data[before_block:], offset + before_block)
+        elif offset == 0 or self._pattern.read_as == "torch_load":  # may have no read at offset 0
+            to_block = -offset % _ALIGNMENT  # stamps are at multiples of 4096, but a tensor begins anywhere
+            problem = file.stamp_problem(data[to_block:], offset + to_block)
         if problem:
             raise UserError(f"{file.path} is not the file that was written: {problem}; write the checkpoint again")
 
 
 def _reads_by_thread(file: FileContent, pattern: ReadPattern) -> list[_Reads]:
-    """Return the reads of each thread: those of the thread's own part, or a share of all.
-
-    Reads that threads share go to whichever is free first. A small file gets fewer threads, so that none is woken
-    without a piece to read.
-    """
+    """Return the reads of each thread; `fast` threads draw from one sequence, and small files get fewer threads."""
     size_bytes = file.size_bytes
     if pattern.read_as == "mlperf_v3":
         part_bytes = max(1, -(-size_bytes // (pattern.threads * _ALIGNMENT))) * _ALIGNMENT
         starts = range(0, max(size_bytes, 1), part_bytes)
         return [_pieces(start, min(size_bytes, start + part_bytes), pattern.piece_bytes) for start in starts]
-    if pattern.read_as == "torch_load":  # the end of the file, where a zip has its directory, then its tensors
+    if pattern.read_as == "torch_load":  # the zip's directory at the end of the file, then the tensors
         tail = max(0, size_bytes - _DIRECTORY_BYTES)
         directory = [(tail, size_bytes - tail)] if file.layout.literals else []
         tensors = (_pieces(at, at + tensor.bytes, pattern.piece_bytes) for at, tensor in file.layout.tensors)
         return [chain(directory, chain.from_iterable(tensors))]
-    shared, lock = _pieces(0, size_bytes, pattern.piece_bytes), threading.Lock()
+    pieces = _pieces(0, size_bytes, pattern.piece_bytes)
+    lock = threading.Lock()
 
-    def following() -> tuple[int, int] | None:
+    def next_piece() -> tuple[int, int] | None:
         with lock:
-            return next(shared, None)
+            return next(pieces, None)
 
-    return [iter(following, None) for _ in range(max(1, min(pattern.threads, -(-size_bytes // pattern.piece_bytes))))]
+    threads = max(1, min(pattern.threads, -(-size_bytes // pattern.piece_bytes)))
+    return [iter(next_piece, None) for _ in range(threads)]
 
 
 def _pieces(begin: int, end: int, piece_bytes: int) -> _Reads:

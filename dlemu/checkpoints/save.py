@@ -1,7 +1,7 @@
-"""Saving checkpoints, synchronously or behind training (`begin_saving`), and those of a training run (`TrainingSaver`).
+"""Synchronous and asynchronous saving (`begin_saving`), and the checkpoints of a training run (`TrainingSaver`).
 
-With `checkpoint.asynchronous` the emulated accelerators stall only for a snapshot into host memory (a sleep). A thread
-then writes the snapshot while training goes on; the next checkpoint waits until the one before is written:
+With `checkpoint.asynchronous` the emulated accelerators stall only for a snapshot into host memory, which is a sleep. A
+thread then writes it while training goes on. The next checkpoint waits until the previous one is written:
 
     synchronous    train | write 1, fsync | train | write 2, fsync |
     asynchronous   train | snapshot 1 | train, write 1, fsync | wait for 1 | snapshot 2 | train, write 2, fsync |
@@ -21,8 +21,8 @@ from dlemu.checkpoints.checkpoint_plan import plan_checkpoint
 from dlemu.checkpoints.file_content import files_of
 from dlemu.checkpoints.io_rows import SavedCheckpoint
 from dlemu.checkpoints.movers import make_buffers
-from dlemu.checkpoints.shards import FileLayout, Tensor, laid_out
-from dlemu.checkpoints.stored import block_name, explained
+from dlemu.checkpoints.shards import FileLayout, Tensor, file_layout
+from dlemu.checkpoints.stored import block_name, user_error
 from dlemu.checkpoints.write_files import CheckpointWriter
 from dlemu.config.schema import Checkpoint, Model
 from dlemu.machine.clock import Clock
@@ -33,28 +33,28 @@ from dlemu.ranks.process_control import in_thread
 def begin_saving(
     settings: Checkpoint, comm: Comm, clock: Clock, own_bytes: int, write: Callable[[int], None]
 ) -> tuple[int, Future[int]]:
-    """Call `write` with the time at which writing begins; return when training goes on, and when it was written, in ns.
+    """Save one checkpoint; return the time (ns) at which training resumes, and a future of the time it was written.
 
-    With `asynchronous`, training goes on after a snapshot of the rank's `own_bytes`; then a thread calls `write`, whose
-    error the future raises. Collective.
+    `write` gets the time at which it begins. With `asynchronous`, training resumes after a snapshot of the rank's
+    `own_bytes`, and a thread calls `write`, whose errors the future raises. Collective.
     """
 
-    def write_from(begin_ns: int) -> int:
+    def timed_write(begin_ns: int) -> int:
         write(begin_ns)
         return clock.now_ns()
 
     if not settings.asynchronous:
         written = Future[int]()
-        written.set_result(write_from(clock.now_ns()))
+        written.set_result(timed_write(clock.now_ns()))
         return written.result(), written
     clock.sleep_until(clock.now_ns() + round(own_bytes / settings.snapshot_gb_per_second))  # GB/s are bytes per ns
     released_ns = comm.all_reduce_max(clock.now_ns())
-    return released_ns, in_thread(lambda: write_from(released_ns), "checkpoint-drain")
+    return released_ns, in_thread(lambda: timed_write(released_ns), "checkpoint-drain")
 
 
 @dataclass
 class TrainingSaver:
-    """Saves one rank's checkpoints of a training run. Its methods are collective: all ranks must call them alike."""
+    """Saves one rank's checkpoints of a training run. `save` and `finish` are collective: every rank calls them."""
 
     settings: Checkpoint
     model: Model
@@ -64,19 +64,18 @@ class TrainingSaver:
     seed: int = 0
     """Seed of the content."""
     sync_seconds: float = math.inf
-    """Timeout of an fsync; for large checkpoints at least the time that their bytes take at 10 MB/s."""
+    """Timeout of an fsync; extended for large checkpoints to the time that their bytes take at 10 MB/s."""
 
     def __post_init__(self) -> None:
         self._layouts = self._layouts_of_rank(self.comm.rank)
         self._total_bytes = sum(_bytes_of(self._layouts_of_rank(rank)) for rank in range(self.comm.size))
-        self._in_progress: tuple[SavedCheckpoint, Future[int]] | None = None  # and when it will be written
+        self._in_progress: tuple[SavedCheckpoint, Future[int]] | None = None  # the future: when it was written, ns
 
     def save(self, epoch: int, block: int) -> tuple[int, list[SavedCheckpoint]]:
-        """Save the checkpoint after a block of steps; return the ns at which training goes on, and what was completed.
+        """Save the checkpoint after a block of steps; return the time (ns) at which training resumes, and a list.
 
-        This checkpoint was completed or, with `asynchronous`, the one before, if any. A model without layers is written
-        by rank 0 or every rank (`checkpoint.type`), one with layers by every rank that has a part of it. Raises
-        SpaceError if the disk is full, UserError if the folder can't be written.
+        The list has the checkpoint that is now complete: this one or, with `asynchronous`, the previous one, if any.
+        Raises SpaceError if the disk is full, UserError if the folder can't be written.
         """
         started_ns = self.comm.all_reduce_max(self.clock.now_ns())
         complete = self.finish()
@@ -99,7 +98,7 @@ class TrainingSaver:
         return released_ns, complete
 
     def finish(self) -> list[SavedCheckpoint]:
-        """Wait for the checkpoint in progress; return it, or []. Raises as `save` does."""
+        """Wait for the checkpoint in progress and return it, or [] without one. Raises as `save` does."""
         if self._in_progress is None:
             return []
         (saved, written), self._in_progress = self._in_progress, None
@@ -111,31 +110,33 @@ class TrainingSaver:
         return make_buffers(self.settings.writers, self.settings.transfer_size, largest)
 
     def _layouts_of_rank(self, rank: int) -> tuple[FileLayout, ...]:
+        """Return the rank's files: its shard of a model with layers; else rank 0, or every rank, has a whole model."""
         if self.model.has_layers:
             plan = plan_checkpoint(self.model, self.settings, self.comm.size)
             return plan.files(plan.ranks[rank])
         if rank > 0 and self.settings.type != "all_ranks":
             return ()
         size_bytes = self.model.model_size_bytes
-        return (laid_out(f"rank_{rank}.ckpt", [Tensor("model", (size_bytes,), "int8")]),)
+        return (file_layout(f"rank_{rank}.ckpt", [Tensor("model", (size_bytes,), "int8")]),)
 
     def _write(self, epoch: int, block: int) -> None:
         if not self._layouts:
             return
         settings = self.settings
         folder = f"{settings.checkpoint_folder.rstrip('/')}/{block_name(epoch, block)}"
-        number = (epoch & 0x3FF) << 10 | block & 0x3FF  # 20 bits: repeats after 1024 epochs, or 1024 blocks of an epoch
+        # The number in the content's stamps has 20 bits: it repeats after 1024 epochs, or 1024 blocks of an epoch.
+        number = (epoch & 0x3FF) << 10 | block & 0x3FF
         files = files_of(folder, self._layouts, settings, self.seed, checkpoint=number, rank=self.comm.rank)
         try:
             self.storage.make_folder(folder)
             for file in files:
                 with contextlib.suppress(FileNotFoundError):
-                    self.storage.remove(file.path)  # an earlier run's file: there may be no space for both
+                    self.storage.remove(file.path)  # of an earlier run: there may be no space for both
         except OSError as error:
-            raise explained(error, folder) from error
-        sync_seconds = max(self.sync_seconds, _bytes_of(self._layouts) / 10e6)  # slower: it hangs
+            raise user_error(error, folder) from error
+        sync_seconds = max(self.sync_seconds, _bytes_of(self._layouts) / 10e6)  # below 10 MB/s it counts as hanging
         writer = CheckpointWriter(self.storage, files, self._buffers, settings, sync_seconds)
-        writer.write(lambda _number, _moved: None)
+        writer.write(lambda _number, _columns: None)
 
 
 def _bytes_of(layouts: Sequence[FileLayout]) -> int:

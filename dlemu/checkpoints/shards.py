@@ -1,9 +1,9 @@
-"""Which files a rank writes of a checkpoint, and which tensors are where in each: pure arithmetic.
+"""How a checkpoint is sharded: which files each rank writes, and which tensors each file holds. Pure arithmetic.
 
-Names, counts and sizes are DLIO's (`BaseCheckpointing` of DLIO 2.0 and later), so that dlemu and DLIO can read each
-other's checkpoints; experts' files are named as in DeepSpeed. With two pipeline stages and ZeRO 1, rank 0 writes
-`layer_0-model_0_model_states.pt`, `layer_1-...`, a file for each layer of its stage, and then its optimizer state,
-`zero_pp_rank_0_mp_rank_0_optim_states.pt`. Without ZeRO its layers are one file, `zero_..._model_states.pt`.
+Names, counts and sizes are those of DLIO (`BaseCheckpointing` of DLIO 2.0 and later), so that dlemu and DLIO can read
+each other's checkpoints; experts' files are named as in DeepSpeed. With two pipeline stages and ZeRO 1, rank 0 writes
+a file per layer of its stage, `layer_0-model_0_model_states.pt` and so on, then its optimizer state,
+`zero_pp_rank_0_mp_rank_0_optim_states.pt`. Without ZeRO it has one file for its layers, `zero_..._model_states.pt`.
 """
 
 from __future__ import annotations
@@ -20,18 +20,18 @@ Role = Literal["model", "optimizer"]
 OPTIMIZER_COPIES = 3
 """Values per parameter in an optimizer such as Adam: the weight itself, and its gradient's mean and variance."""
 OPTIMIZER_EXTRA = 5
-"""DLIO adds a tensor of 5 x the hidden size to each copy of the parameters in the optimizer."""
+"""DLIO adds a tensor of 5 x the hidden size to each of these copies."""
 
 
 @dataclass(frozen=True)
 class Part:
-    """Which piece of a whole model's tensor a rank has: the tensor is cut into `pieces` consecutive, equal ones."""
+    """A rank's piece of a tensor of the whole model, which is cut into `pieces` consecutive pieces of equal size."""
 
     name: str  # of the whole tensor, the same on all ranks
-    piece: int = 0
+    piece: int = 0  # index of the piece
     pieces: int = 1
     copy: int = 0
-    """0 on the first rank that has the piece: each tensor-parallel rank has a copy of a vector, such as a norm."""
+    """0 on the first rank with this piece. Each tensor-parallel rank has a copy of a vector, such as a norm."""
 
 
 @dataclass(frozen=True)
@@ -69,35 +69,37 @@ class FileLayout:
     path: str  # relative to the checkpoint's folder
     size_bytes: int
     literals: tuple[tuple[int, bytes], ...]
-    """(offset, bytes) of everything that is no tensor: headers, names, padding; sorted by offset."""
+    """(offset, bytes) of headers, names and padding, sorted by offset."""
     tensors: tuple[tuple[int, Tensor], ...]
-    """(offset, tensor), sorted by offset; `FileContent` generates the bytes."""
+    """(offset, tensor), sorted by offset; `FileContent` generates the content."""
 
     @property
     def tensor_bytes(self) -> int:
         return sum(tensor.bytes for _, tensor in self.tensors)
 
 
-def laid_out(path: str, pieces: Iterable[bytes | Tensor]) -> FileLayout:
+def file_layout(path: str, pieces: Iterable[bytes | Tensor]) -> FileLayout:
     """Return the layout of a file of these literals and tensors, back to back; adjacent literals are merged."""
     literals: list[tuple[int, bytes]] = []
     tensors: list[tuple[int, Tensor]] = []
-    end, joined = 0, b""  # `joined` are the literals since the last tensor
+    end = 0  # of the last tensor
+    literal = b""  # everything since then
     for piece in pieces:
         if isinstance(piece, bytes):
-            joined += piece
+            literal += piece
             continue
-        if joined:
-            literals.append((end, joined))
-        tensors.append((end + len(joined), piece))
-        end, joined = end + len(joined) + piece.bytes, b""
-    if joined:
-        literals.append((end, joined))
-    return FileLayout(path, end + len(joined), tuple(literals), tuple(tensors))
+        if literal:
+            literals.append((end, literal))
+        start = end + len(literal)
+        tensors.append((start, piece))
+        end, literal = start + piece.bytes, b""
+    if literal:
+        literals.append((end, literal))
+    return FileLayout(path, end + len(literal), tuple(literals), tuple(tensors))
 
 
 def shards_of_rank(model: Model, grid: Grid, rank: int) -> tuple[Shard, ...]:
-    """Return the files that a rank of the job (0 to `grid.ranks` - 1) writes, in the order of writing, if any."""
+    """Return the files that a rank of the job (0 to `grid.ranks` - 1) writes, in order; it may write none."""
     index = grid.index_of(rank)
     if grid.zero_stage == 0 and rank >= grid.model_ranks and not grid.all_ranks:
         return tuple(_expert_shards(model, grid, index))
@@ -116,26 +118,26 @@ def shards_of_rank(model: Model, grid: Grid, rank: int) -> tuple[Shard, ...]:
 def parameters(model: Model) -> int:
     """Return the model's number of parameters from its dimensions (DLIO's `get_num_parameters`); 0 without layers.
 
-    It counts the embedding, the head and its norm, and for each layer two norms, the attention's input and output
-    matrices, and the three matrices of a gated feed-forward network; with experts, the router and each expert's three.
+    Counts the embedding, the head and its norm; for each layer two norms, the attention's input and output matrices and
+    the three matrices of a gated feed-forward network; with experts, the router and each expert's three matrices.
     """
     return sum(_parameters(model))
 
 
 def _parameters(model: Model) -> tuple[int, int]:
-    """Return the number of parameters outside of experts, and that of all experts."""
+    """Return the number of parameters outside of the experts, and in all experts."""
     if not model.has_layers or model.layer_parameters:
         return 0, 0
     last, experts = model.num_layers, model.transformer.num_experts
     expert_layers = max(0, last - model.transformer.num_dense_layers) if experts else 0
-    # (a layer of each kind, how many): embedding, dense layers (which come first), expert layers, head, its norm.
+    # (example layer, count) of the embedding, the dense layers, which come first, the expert layers, the head, its norm
     kinds = ((0, 1), (1, last - expert_layers), (last, expert_layers), (last + 1, 1), (last + 2, 1))
     dense = sum(count * sum(map(math.prod, _layer_shapes(model, layer))) for layer, count in kinds)
     return dense, expert_layers * experts * sum(map(math.prod, _expert_shapes(model)))
 
 
 def _layer_shards(model: Model, grid: Grid, index: GridIndex) -> Iterator[Shard]:
-    """Yield the files of this rank's layers: one per layer for ZeRO 1 or 2 with pipeline stages, else one for all."""
+    """Yield the files of this rank's layers: one per layer with ZeRO 1 or 2 and pipeline stages, else one for all."""
     layers = _layers_of_stage(model, grid.pipeline, index.pipeline)
     if grid.zero_stage in (1, 2):
         if index.data > 0:
@@ -155,8 +157,8 @@ def _layer_shards(model: Model, grid: Grid, index: GridIndex) -> Iterator[Shard]
 def _layers_of_stage(model: Model, stages: int, stage: int) -> range:
     """Return the layers of a pipeline stage: 0 is the embedding, `num_layers` + 1 and + 2 are the head and its norm.
 
-    If the layers do not divide evenly, the first stages have one more. The first stage also has the embedding, the last
-    one the head. Models given by `layer_parameters` have neither.
+    If the layers do not divide evenly, the first stages have one more. The embedding is in the first stage, the head in
+    the last; models given by `layer_parameters` have neither.
     """
     layers_per_stage, larger_stages = divmod(model.num_layers, stages)
     start = stage * layers_per_stage + min(stage, larger_stages) + 1
@@ -181,24 +183,24 @@ def _rank_tensors(
 ) -> tuple[Tensor, ...]:
     """Return the rank's piece of each tensor of the given shapes, without pieces of size 0.
 
-    Tensor-parallel ranks have a slice of each matrix and the whole of each vector (a norm). ZeRO 3 also shards each
-    slice over the data-parallel ranks. Each division rounds down, as in DLIO.
+    Each tensor-parallel rank has a slice of each matrix and all of each vector (a norm). ZeRO 3 also shards each slice
+    over the data-parallel ranks. Divisions round down, as in DLIO.
     """
-    shards, shard = (grid.data, index.data) if grid.zero_stage == 3 else (1, 0)
+    shards, shard_index = (grid.data, index.data) if grid.zero_stage == 3 else (1, 0)
     tensors = []
     for number, shape in enumerate(shapes):
-        slices, own_slice, copy = 1, 0, index.tensor
+        slices, slice_index, copy = 1, 0, index.tensor
         if len(shape) > 1 and grid.tensor > 1:
-            slices, own_slice, copy = grid.tensor, index.tensor, 0
+            slices, slice_index, copy = grid.tensor, index.tensor, 0
         size = math.prod(shape) // slices // shards
         if size > 0:
-            part = Part(f"model.{layer}.{number}", own_slice * shards + shard, slices * shards, copy)
+            part = Part(f"model.{layer}.{number}", slice_index * shards + shard_index, slices * shards, copy)
             tensors.append(Tensor(f"{prefix}{number}", (size,), dtype, part))
     return tuple(tensors)
 
 
 def _layer_shapes(model: Model, layer: int) -> list[tuple[int, ...]]:
-    """Return the shape of each whole vector and matrix of a layer, without its experts."""
+    """Return the shapes of a layer's whole vectors and matrices, without its experts."""
     shape, hidden = model.transformer, model.transformer.hidden_size
     if layer in (0, model.num_layers + 1):
         return [(hidden, shape.vocab_size)]
@@ -232,7 +234,7 @@ def _expert_width(model: Model) -> int:
 
 
 def _expert_shards(model: Model, grid: Grid, index: GridIndex) -> Iterator[Shard]:
-    """Yield a file for each expert of each layer, where the rank has the first copy of that expert."""
+    """Yield a file per layer and expert, for the experts of which this rank has the first copy."""
     if not model.has_layers or grid.zero_stage == 3 or index.data >= grid.expert:
         return
     shapes, experts_per_copy = _expert_shapes(model), model.transformer.num_experts // grid.expert
@@ -245,7 +247,7 @@ def _expert_shards(model: Model, grid: Grid, index: GridIndex) -> Iterator[Shard
 
 
 def _optimizer_tensors(model: Model, grid: Grid, rank: int) -> tuple[Tensor, ...]:
-    """Return the tensors of this rank's optimizer state: a share of each, by all ranks with ZeRO, else by a copy's."""
+    """Return this rank's share of the optimizer state, which ZeRO divides among all ranks, else a copy's ranks."""
     ranks = grid.ranks if grid.zero_stage > 0 else grid.model_ranks
     if model.optimization_groups:
         groups = [(number, size) for number, size in enumerate(model.optimization_groups) if size > 0]

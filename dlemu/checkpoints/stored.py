@@ -1,7 +1,7 @@
-"""Checkpoints on storage: one folder per checkpoint, with a note that describes it and says whether it is complete.
+"""Checkpoints on storage: one folder each, with a note that describes the checkpoint and marks it as complete.
 
 The note, `.dlemu-checkpoint.json`, is written with `complete` false before the first byte, and again with true when the
-last rank is done. So an interrupted checkpoint is always recognised. Checkpoints of DLIO have no note.
+last rank is done, so that interrupted checkpoints can be recognised. DLIO's checkpoints have no note.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ from dlemu.config.schema import Checkpoint, Model
 NOTE = ".dlemu-checkpoint.json"
 NOTE_VERSION = 1
 BLOCKS = ".dlemu-checkpoints.json"
-"""File that lists the folders which training runs of dlemu wrote, or are going to write, for their checkpoints."""
+"""File that lists the checkpoint folders which training runs of dlemu have written or will write."""
 _FOLDER = re.compile(r"global_epoch1_step([0-9]+)")
-"""DLIO's name for checkpoint k of a run that only writes checkpoints."""
+"""DLIO's name for the folder of checkpoint k of a run without training."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class StoredNote:
-    """The note of one checkpoint: all that is needed to read and verify it."""
+    """The note of a checkpoint: everything needed to read and verify it."""
 
     version: int = NOTE_VERSION
     bulk_version: int = BULK_VERSION
@@ -44,13 +44,13 @@ class StoredNote:
 
     @property
     def description(self) -> str:
-        """Model, ranks, bytes and format of the checkpoint, for messages."""
+        """Model, ranks, bytes and format, for messages."""
         writers = f"{self.ranks} ranks from rank {self.settings.first_rank} on"
         return f"{self.model.name} by {writers}, {self.bytes:,} bytes in format {self.settings.format}"
 
 
-def explained(error: OSError, path: str, size_bytes: int = 0) -> UserError:
-    """Return the error to report when the storage refuses a file or folder; `size_bytes`: of the file, 0 if unknown."""
+def user_error(error: OSError, path: str, size_bytes: int = 0) -> UserError:
+    """Return the error to report for a failed call on a file or folder; `size_bytes` of the file is 0 if unknown."""
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
         needs = f"needs {size_bytes} bytes" if size_bytes else "could not be written"
         return SpaceError(
@@ -66,7 +66,7 @@ def explained(error: OSError, path: str, size_bytes: int = 0) -> UserError:
 
 
 def folder_name(checkpoint: int | str) -> str:
-    """Return the name of a checkpoint's folder, as in DLIO; with a shell pattern such as {1..3}, of several."""
+    """Return the name of a checkpoint's folder, as in DLIO; with a shell pattern such as {1..3}, a pattern of names."""
     return f"global_epoch1_step{checkpoint}"
 
 
@@ -76,29 +76,26 @@ def folder_of(checkpoint_folder: str, checkpoint: int) -> str:
 
 
 def stored_checkpoints(storage: StorageBase, checkpoint_folder: str) -> list[int]:
-    """Return the sorted numbers of the checkpoints in a folder, complete or not; [] if there is no folder.
-
-    Raises UserError if the folder can't be listed.
-    """
+    """Return the sorted numbers of a folder's checkpoints, complete or not; [] without the folder. Raises UserError."""
     try:
         with storage.entries(checkpoint_folder.rstrip("/") or "/") as entries:
             matches = [_FOLDER.fullmatch(entry.name) for entry in entries if entry.is_dir()]
     except FileNotFoundError:
         return []
     except OSError as error:
-        raise explained(error, checkpoint_folder) from error
+        raise user_error(error, checkpoint_folder) from error
     return sorted(int(match[1]) for match in matches if match)
 
 
 def read_note(storage: StorageBase, folder: str) -> StoredNote | None:
-    """Return a checkpoint's note, None without one (written by DLIO). Raises UserError if it is damaged."""
+    """Return a checkpoint's note; None if it has none (DLIO's). Raises UserError if the note is damaged."""
     path = f"{folder}/{NOTE}"
     try:
         data = bytes(read_whole(storage, path))
     except (FileNotFoundError, NotADirectoryError):
         return None
     except OSError as error:
-        raise explained(error, path) from error
+        raise user_error(error, path) from error
     try:
         note = msgspec.json.decode(data, type=StoredNote)
     except (ValueError, RecursionError) as error:  # errors of msgspec and of UTF-8
@@ -109,26 +106,26 @@ def read_note(storage: StorageBase, folder: str) -> StoredNote | None:
 
 
 def write_note(storage: StorageBase, folder: str, note: StoredNote, *, fsync: bool) -> None:
-    """Write a checkpoint's note. Raises OSError."""
+    """Write or replace a checkpoint's note. Raises OSError."""
     data = msgspec.json.format(msgspec.json.encode(note), indent=1) + b"\n"
     write_whole(storage, f"{folder}/{NOTE}", data, sync=fsync)
 
 
 def files_in(storage: StorageBase, folder: str) -> Iterator[str]:
-    """Yield the names of a checkpoint's files, including unfinished ones, but not its note."""
+    """Yield the names of a checkpoint's files, including incomplete ones, without its note."""
     with contextlib.suppress(FileNotFoundError, NotADirectoryError), storage.entries(folder) as entries:
         yield from (entry.name for entry in entries if entry.name != NOTE and not entry.is_dir())
 
 
 def remove_checkpoint(storage: StorageBase, folder: str, names: Collection[str]) -> None:
-    """Remove a checkpoint's files `names`, and then its note; of a symbolic link, nothing is removed.
+    """Remove the files `names` of a checkpoint, then its note, and the folder if it is empty. Never follows a link.
 
-    The note is first marked incomplete, so that files that remain after a failure do not look complete; a later run
-    knows them by it as dlemu's. Files of other names are kept, and with them the folder.
+    First marks the note as incomplete: if removing fails, the remaining files do not look complete, and a later run
+    still recognises them as dlemu's.
     """
     if is_link(storage, folder):
         return
-    with contextlib.suppress(OSError, UserError):  # there is no room for the note, or it is damaged
+    with contextlib.suppress(OSError, UserError):  # no space for the new note, or the old one is damaged
         if (note := read_note(storage, folder)) is not None and note.complete:
             write_note(storage, folder, replace(note, complete=False), fsync=False)
     with contextlib.suppress(OSError):
@@ -147,28 +144,29 @@ def is_link(storage: StorageBase, folder: str) -> bool:
 
 
 def claim_blocks(storage: StorageBase, checkpoint_folder: str, names: Collection[str]) -> None:
-    """Record in a checkpoint folder which folders `names` below it a training run will write or replace.
+    """Record in BLOCKS that a training run will write or replace the folders `names` in a checkpoint folder.
 
-    Raises UserError if one of them is a symbolic link, or is not empty and was not recorded before; raises OSError.
+    Raises UserError if one of them is a symbolic link, or holds files and is not yet in BLOCKS; raises OSError.
     """
-    folder, recorded = checkpoint_folder.rstrip("/"), set[str]()
-    path_of_list = f"{folder}/{BLOCKS}"
+    folder = checkpoint_folder.rstrip("/")
+    list_path = f"{folder}/{BLOCKS}"
+    claimed = set[str]()
     with contextlib.suppress(FileNotFoundError, NotADirectoryError, ValueError, RecursionError):
-        storage.size_bytes(path_of_list)  # refuses pipes and devices before one is opened
-        recorded.update(msgspec.json.decode(bytes(read_whole(storage, path_of_list)), type=list[str]))
+        storage.size_bytes(list_path)  # refuses pipes and devices before one is opened
+        claimed.update(msgspec.json.decode(bytes(read_whole(storage, list_path)), type=list[str]))
     for name in sorted(_names_in(storage, folder).intersection(names)):
         path = f"{folder}/{name}"
-        if is_link(storage, path) or (name not in recorded and _names_in(storage, path)):
+        if is_link(storage, path) or (name not in claimed and _names_in(storage, path)):
             raise UserError(
                 f"{path} holds files that dlemu did not write, and this run would write there: set "
                 "checkpoint.checkpoint_folder to a new folder"
             )
     storage.make_folder(folder)
-    write_whole(storage, path_of_list, msgspec.json.encode(sorted(recorded.union(names))), sync=False)
+    write_whole(storage, list_path, msgspec.json.encode(sorted(claimed.union(names))), sync=False)
 
 
 def block_name(epoch: int, block: int) -> str:
-    """Return the name of the folder of a checkpoint that training writes, as in DLIO."""
+    """Return the name of the folder of a training run's checkpoint, as in DLIO."""
     return f"epoch_{epoch}_block_{block}"
 
 

@@ -1,6 +1,6 @@
-"""Writing a rank's files of one checkpoint: content is generated ahead; write calls and fsync are timed separately.
+"""Writes a rank's files of one checkpoint: content is generated ahead; write calls and fsync are timed separately.
 
-generating thread: free buffers -> fill -> `_filled` queue -> writing threads, in `pieces` -> free buffers
+A buffer goes round: `_free` queue -> generating thread fills it -> `_filled` queue -> writing thread -> `_free` queue.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from queue import SimpleQueue
 
 from datagen.storage.storage_base import StorageBase
 from dlemu.checkpoints.file_content import FileContent
-from dlemu.checkpoints.movers import Columns, Done, Movers
-from dlemu.checkpoints.stored import explained
+from dlemu.checkpoints.movers import Columns, Movers, OnFile
+from dlemu.checkpoints.stored import user_error
 from dlemu.config.schema import Checkpoint
 from dlemu.ranks import PatienceError, within
 from dlemu.ranks.process_control import start_thread
@@ -23,14 +23,16 @@ Fill = Callable[[memoryview, int], None]  # fills a buffer with a file's bytes f
 
 
 class PieceRing:
-    """Pieces of files in order, generated ahead of their use as far as the buffers reach.
+    """Generates the pieces of files in order, ahead of their use as far as the buffers reach.
 
     The generating thread ends after the last piece, or at `close`.
     """
 
-    def __init__(self, files: Sequence[tuple[int, Fill]], buffers: Sequence[memoryview], takers: int) -> None:
-        """`files` are (bytes, fill), in order. For each, each of `takers` threads iterates over `pieces` to its end."""
-        self._files, self._takers, self._piece_bytes = files, takers, len(buffers[0])
+    def __init__(self, files: Sequence[tuple[int, Fill]], buffers: Sequence[memoryview], consumers: int) -> None:
+        """Take (size in bytes, fill) of each file; each consumer thread must exhaust `pieces` once per file."""
+        self._files = files
+        self._consumers = consumers
+        self._piece_bytes = len(buffers[0])
         self._free: SimpleQueue[memoryview | None] = SimpleQueue()
         for buffer in buffers:
             self._free.put(buffer)
@@ -44,8 +46,8 @@ class PieceRing:
         """Wait until all buffers are filled, or all content is generated."""
         self._is_full.wait()
 
-    def pieces(self, share: Columns) -> Iterator[tuple[memoryview, int]]:
-        """Yield pieces of the current file, with their offsets; add the time spent waiting to the thread's `share`.
+    def pieces(self, counters: Columns) -> Iterator[tuple[memoryview, int]]:
+        """Yield pieces of the current file with their offsets, until its end; count the waits in `starved_ns`.
 
         A piece is valid until the next one is requested.
         """
@@ -56,21 +58,21 @@ class PieceRing:
                 raise filled
             if filled is None:
                 return
-            share["starved_ns"] += time.monotonic_ns() - began_ns
+            counters["starved_ns"] += time.monotonic_ns() - began_ns
             piece, offset, buffer = filled
             yield piece, offset
             self._free.put(buffer)
 
     def close(self) -> None:
-        """End the generating thread, and `pieces` in the threads that wait there."""
+        """End the generating thread, and with it `pieces` in all consumers."""
         self._closed = True
         self._free.put(None)
         self._thread.join()
         self._end_file(None)
 
     def _end_file(self, error: BaseException | None) -> None:
-        """End `pieces` in each thread, by `error` if there is one."""
-        for _ in range(self._takers):
+        """End `pieces` in all consumers, with an exception if one is given."""
+        for _ in range(self._consumers):
             self._filled.put(error)
 
     def _run(self) -> None:
@@ -95,8 +97,8 @@ class PieceRing:
 class CheckpointWriter:
     """Writes the files of one checkpoint, one after another, each with several threads.
 
-    The constructor returns when the buffers are full of generated content: measurements begin after it. Each file
-    appears under its name when it is complete.
+    The constructor fills the buffers with content, so that none of that time is measured. A file gets its name when it
+    is complete.
     """
 
     def __init__(
@@ -107,23 +109,24 @@ class CheckpointWriter:
         settings: Checkpoint,
         sync_seconds: float = math.inf,
     ) -> None:
-        """An fsync that takes longer than `sync_seconds` raises PatienceError."""
-        self._storage, self._files, self._fsync, self._sync_seconds = storage, files, settings.fsync, sync_seconds
+        """Take a rank's files and the buffers to fill; `write` gives up an fsync after `sync_seconds`."""
+        self._storage, self._files = storage, files
+        self._fsync, self._sync_seconds = settings.fsync, sync_seconds
         self._ring = PieceRing([(file.size_bytes, file.fill) for file in files], buffers, settings.writers)
         self._movers = Movers(settings.writers, "checkpoint-writer")
         self._ring.wait_full()
 
-    def write(self, done: Done) -> None:
-        """Write all files, and call `done` after each; raises SpaceError, UserError.
+    def write(self, on_file: OnFile) -> None:
+        """Write all files, and call `on_file` after each. After an error, remove the incomplete file.
 
-        After an error, the incomplete file is removed.
+        Raises SpaceError, UserError; PatienceError for an fsync that takes too long.
         """
         try:
             for number, file in enumerate(self._files):
                 try:
-                    done(number, self._write(file))
+                    on_file(number, self._write(file))
                 except OSError as error:
-                    raise explained(error, file.path, file.size_bytes) from error
+                    raise user_error(error, file.path, file.size_bytes) from error
         finally:
             self._movers.close()
             self._ring.close()
@@ -132,21 +135,21 @@ class CheckpointWriter:
         with self._movers.measured() as columns:
             writer = self._storage.create(file.path)
 
-            def work(_: int, share: Columns) -> None:
-                for data, offset in self._ring.pieces(share):
+            def write_pieces(_: int, counters: Columns) -> None:
+                for piece, offset in self._ring.pieces(counters):
                     began_ns = time.monotonic_ns()
-                    writer.write_at(data, offset)
-                    share["call_ns"] += time.monotonic_ns() - began_ns
-                    share["bytes"] += len(data)
+                    writer.write_at(piece, offset)
+                    counters["call_ns"] += time.monotonic_ns() - began_ns
+                    counters["bytes"] += len(piece)
 
             try:
-                self._movers.run(work, columns, self._ring.close)
+                self._movers.run(write_pieces, columns, self._ring.close)
                 if self._fsync:
                     within(self._sync_seconds, writer.sync, f"fsync of {file.path}")
                     columns["synced_ns"] = time.monotonic_ns()
                 writer.commit()
             except PatienceError:
-                raise  # removing a file of a storage that hangs would hang, too
+                raise  # the storage hangs, and so would removing the file
             except BaseException:
                 writer.discard()
                 raise

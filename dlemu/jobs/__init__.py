@@ -1,5 +1,5 @@
-"""The kinds of job: each subfolder measures one thing (training, checkpoints, ...) and holds all code for it.
+"""The kinds of job: each subfolder holds all code of one measurement (training, checkpoints, probes).
 
-`dlemu.results.kinds` finds them by their folders; no list of kinds exists. Kinds never import each other: code that two
-of them share is in the packages below. May import doctor, report, runner and the packages below them.
+`dlemu.results.kinds` discovers the subfolders; there is no list to extend. Kinds never import each other: shared code
+is in lower layers. May import doctor, report, runner and the layers below them.
 """

@@ -1,11 +1,11 @@
-"""Accelerator utilisation, by each definition in use. All take step rows and return percent, NaN for no time.
+"""Accelerator utilisation (AU) by each definition in use, from step rows, in percent; NaN for no time.
 
-Rows are `STEP_DTYPE` records of one or more ranks, epochs and blocks; wait, compute and sync are the accelerator's own
-timeline, the host's stamps are `asked_ns`, `got_ns`, `slept_ns` and `met_ns`.
+Rows are `STEP_DTYPE` records of one or more ranks, epochs and blocks. wait, compute and sync are the timeline of the
+accelerator; `asked_ns`, `got_ns`, `slept_ns` and `met_ns` are stamps of the host.
 
-DLIO's formulas: AU and samples/s of one rank's block of steps, and how ranks and blocks make an epoch.
-
-N steps; T the block's time by the host's stamps; c the configured time of a step; m the measured one.
+DLIO computes AU and samples/s of each rank's block of N steps, and combines blocks and ranks to an epoch. T: the
+block's time by the host's stamps; c, m: configured and measured computation time of a step; proc: time from requesting
+a batch to the end of its computation; s:e: the steps that are not excluded.
 
 | name | AU | samples/s |
 |---|---|---|
@@ -19,11 +19,11 @@ https://github.com/argonne-lcf/dlio_benchmark). Published runs of v3.0 fit only 
 (https://github.com/mlcommons/storage_results_v3.0). `dlio_fork` is `compute_metrics_train` of the fork that v3.0 pins,
 as of 2026-07 (https://github.com/mlcommons/DLIO_local_changes): samples/s count the steps that AU counts.
 
-The sustained AU is what the storage would give in an endless epoch, estimated from short ones: AU over counted steps
-includes steps whose batches the uncounted first step read. The supply, the rate of reading while all readers are busy,
-can go on for ever (docs/metrics.md, section 2). Its uncertainty has components (docs/uncertainty.md). As in the GUM
-(JCGM 100:2008), the standard uncertainties of independent components are added in squares; the expanded uncertainty U
-is k = 2 times the result, a confidence of about 95 %.
+The sustained AU estimates from short epochs the AU that the storage would sustain in an endless one: the AU of counted
+steps includes batches that were read during the uncounted first step. The supply, the rate of reading while all readers
+are busy, has no such end effect (docs/metrics.md, section 2). The components of its uncertainty are in
+docs/uncertainty.md. As in the GUM (JCGM 100:2008), the standard uncertainties of independent components are added in
+quadrature; the expanded uncertainty U is k = 2 times the result, for a confidence of about 95 %.
 """
 
 from __future__ import annotations
@@ -36,12 +36,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dlemu.metrics.rates import Floats, Intervals, Mean, Moments, time_within
-from dlemu.metrics.rows import Rows, StepTable, cached, in_order, over_ns, sum_of
+from dlemu.metrics.rows import Rows, StepTable, cached, in_order, step_end_ns, sum_of
 from dlemu.metrics.t_interval import Values, estimate
 
 
 def kept_rows(rows: Rows, exclude_start: int, exclude_end: int) -> StepTable:
-    """Return the rows left when each block of each rank loses its first and last steps."""
+    """Return the rows that remain when each block of each rank loses its first and last steps."""
     return in_order(rows).trimmed(exclude_start, exclude_end)
 
 
@@ -57,7 +57,7 @@ def total_ns(rows: Rows) -> int:
 
 
 def au_dlio_percents(rows: Rows, exclude_start: int = 1, exclude_end: int = 0) -> list[tuple[float, float]]:
-    """Return for each epoch its AU as DLIO 2.x prints it, and as DLIO of MLPerf Storage v1.0 does.
+    """Return for each epoch the AU by DLIO 2.x, and by the DLIO of MLPerf Storage v1.0.
 
     Blocks are weighted by their steps, ranks equally.
     """
@@ -74,7 +74,7 @@ def au_dlio_percents(rows: Rows, exclude_start: int = 1, exclude_end: int = 0) -
 
 
 def block_times(block: StepTable) -> BlockTimes:
-    """Return the times in nanoseconds of one block of one rank, by the host's own stamps."""
+    """Return the times of one block of one rank by the host's stamps, ns."""
     asked, got, slept = (block[name] for name in ("asked_ns", "got_ns", "slept_ns"))
     return BlockTimes(
         load=got - asked,
@@ -91,7 +91,7 @@ Times = NDArray[np.float64] | NDArray[np.int64]
 
 @dataclass(frozen=True, kw_only=True)
 class BlockTimes:
-    """One block of one rank. All times are in one unit: seconds, unless AU alone is requested."""
+    """The times of one block of one rank, all in one unit, which must be seconds to get samples/s."""
 
     load: Times
     """From requesting each batch to having it."""
@@ -111,7 +111,7 @@ class BlockTimes:
 
 @dataclass(frozen=True)
 class Rated:
-    """AU and rate by one formula; NaN where no time is left to divide by (0 by `rate_fork`)."""
+    """AU and rate by one formula; NaN if no time remains to divide by (0 by `rate_fork`)."""
 
     au: float
     """Share of the time, 0 to 1."""
@@ -123,9 +123,9 @@ class Rated:
 
 
 def rate_v1(block: BlockTimes, batch_size: float = math.nan) -> Rated:
-    """Rate a block by DLIO as in MLPerf Storage v0.5 and v1.0: its first step is left out of AU.
+    """Rate a block by the DLIO of MLPerf Storage v0.5 and v1.0: AU leaves out the first step.
 
-    Its samples/s, which leave out nothing, are also those of an evaluation (`compute_metrics_eval`).
+    Its samples/s count all steps, and are also those of an evaluation (`compute_metrics_eval`).
     """
     counted = block.total - block.proc[0]
     au = float(block.configured[1:].sum() / counted) if counted > 0 else math.nan
@@ -133,7 +133,7 @@ def rate_v1(block: BlockTimes, batch_size: float = math.nan) -> Rated:
 
 
 def rate_v2(block: BlockTimes, exclude_start: int, exclude_end: int, batch_size: float = math.nan) -> Rated:
-    """Rate a block by DLIO 2.x (its rule while `exclude_end` is 0); samples/s leave out DLIO's fixed 2 steps."""
+    """Rate a block by DLIO 2.x, which has an `exclude_end` of 0; samples/s always leave out 2 steps."""
     end = max(exclude_start, block.steps - exclude_end)
     counted = block.total - block.proc[:exclude_start].sum() - block.proc[end:].sum()
     if counted <= 0:
@@ -143,12 +143,12 @@ def rate_v2(block: BlockTimes, exclude_start: int, exclude_end: int, batch_size:
 
 
 def rate_v3(block: BlockTimes, exclude_start: int, exclude_end: int, batch_size: float = math.nan) -> Rated:
-    """Rate a block by DLIO as in MLPerf Storage v3.0: 2.x with at least the last step left out."""
+    """Rate a block by the DLIO of MLPerf Storage v3.0: as 2.x, but leave out at least the last step."""
     return rate_v2(block, exclude_start, max(1, exclude_end), batch_size)
 
 
 def rate_fork(block: BlockTimes, exclude_start: int, exclude_end: int, batch_size: float = math.nan) -> Rated:
-    """Rate a block by the fork of DLIO that MLPerf Storage v3.0 pins: AU and samples/s over the same steps."""
+    """Rate a block by the fork of DLIO that MLPerf Storage v3.0 pins: AU and samples/s count the same steps."""
     end = max(exclude_start, block.steps - exclude_end)
     counted = block.total - block.proc[:exclude_start].sum() - block.proc[end:].sum()
     if counted <= 0 or end == exclude_start:
@@ -174,16 +174,16 @@ def over_ranks(ranks: Sequence[Rated]) -> Rated:
 
 @dataclass(frozen=True, kw_only=True)
 class Supply:
-    """The batches of an epoch read while its readers were busy, summed over the accelerators."""
+    """The batches that an epoch's readers read while they were busy, summed over the accelerators."""
 
     read_ns: float
-    """Computation time of the batches read; of a batch half read, half of it."""
+    """Computation time of the batches read; a batch that was half read counts half."""
     time_ns: float
     """Time in which they were read, summed over the accelerators."""
     edge_ns: float = 0.0
-    """Standard uncertainty of `read_ns`: how much was read of the batches under way at the end is unknown."""
+    """Standard uncertainty of `read_ns`, because the parts read of batches under way at the end are unknown."""
     at_least: bool = False
-    """All batches of the epoch were under way at once, so readers might have read more: this is a lower bound."""
+    """Whether this is a lower bound: all batches of the epoch were under way at once, too few for the readers."""
 
     @property
     def percent(self) -> float:
@@ -192,16 +192,16 @@ class Supply:
 
 
 class _Batches:
-    """One rank's batches of an epoch, each taken to be read (or computed, if `computed`) at a constant rate.
+    """One rank's batches of an epoch, each assumed to be read (or computed, if `computed`) at a constant rate.
 
-    `begins` and `ends` are ns since the epoch's start. The clock of the training time stands between blocks of steps,
-    where checkpoints and evaluations are.
+    `begins` and `ends` are ns since the epoch's start. The clock of the training time stops between blocks of steps,
+    during checkpoints and evaluations.
     """
 
     def __init__(self, own: StepTable, *, computed: bool = False) -> None:
         first, last = own.ends
         start = first["free_ns"][0]
-        self._spans = first["free_ns"] - start, over_ns(last) - start
+        self._spans = first["free_ns"] - start, step_end_ns(last) - start
         self._compute = own["compute_ns"]
         self.begins, self.ends = own["started_ns"] - start, own["finished_ns"] - start
         if computed:
@@ -213,7 +213,7 @@ class _Batches:
         return time_within(*self._spans, moments)
 
     def done_between(self, edges: Floats) -> Floats:
-        """Return the computation time read, or computed, between each two edges on the clock of the training time."""
+        """Return the computation time of batches read (or computed) between edges on the clock of the training time."""
         until = np.maximum(self.ends, self.begins + 1)
         begins, ends = self.trained(self.begins), self.trained(until)
         amounts = self._compute * (ends - begins) / (until - self.begins)
@@ -229,8 +229,8 @@ class _Batches:
 def supplies_of(table: StepTable) -> list[Supply]:
     """Return the supply of each epoch, from the training rows of all ranks.
 
-    It is measured from the start of the first batch until a rank starts its last one, without the time between blocks.
-    In an epoch in which no batch is complete by then, it is measured until the first rank has all of them (`at_least`).
+    It is measured from the start of the first batch until a rank starts its last one, without the time between blocks;
+    if no batch of the epoch is complete by then, until the first rank has all of its batches (`at_least`).
     """
     supplies = []
     for epoch in table.by_epoch:
@@ -241,7 +241,7 @@ def supplies_of(table: StepTable) -> list[Supply]:
             end = min(own.ends.max() for own in ranks)
         windows = [own.trained(np.array([begin, end])) for own in ranks]
         reads = [own.done_between(window) for own, window in zip(ranks, windows, strict=True)]
-        # A share of which only the range 0 to 1 is known has a standard uncertainty of 1 / sqrt(12) (GUM, 4.3.7).
+        # The standard uncertainty of a share that may be anything from 0 to 1 is 1 / sqrt(12) (GUM, 4.3.7).
         edge_ns = math.sqrt(sum(own.square_under_way(end) for own in ranks) / 12)
         read_ns, time_ns = float(np.sum(reads)), float(np.ptp(windows, axis=1).sum())
         supplies.append(Supply(read_ns=read_ns, time_ns=time_ns, edge_ns=edge_ns, at_least=at_least))
@@ -270,12 +270,12 @@ def sustained_au(rows: Rows, kept: Rows) -> Mean:
 
 
 def is_supply_known(rows: Rows) -> bool:
-    """Return whether the sustained AU of these rows is a measured value, not only a lower bound."""
+    """Return whether the sustained AU of these rows is a measured value; else it is only a lower bound."""
     return not any(supply.at_least for supply in supplies_of(rows))
 
 
 def prefetch_credit_percent(rows: Rows, kept: Rows) -> float | None:
-    """Return the % of the kept steps' batches, by computation time, that was read before a block's first kept step."""
+    """Return the % of the kept steps' batches, by computation time, that were read before their block's kept steps."""
     total, ahead = sum_of(kept, "compute_ns"), 0.0
     for block in in_order(kept).by_block:
         started = block["started_ns"]
@@ -295,14 +295,14 @@ COVERAGE = 2.0
 _CONFIDENCE = 0.9545
 """Confidence of an interval of +- 2 standard deviations of a normal distribution."""
 _WINDOW_SECONDS, _WINDOW_STEPS = 1.0, 2
-"""Least length of a window of time in which the AU is computed, and in steps: long compared with a step, and with the
-time slices in which drives, caches and throttles work."""
+"""Shortest window of time in which the AU is computed, in seconds and in steps: long compared with a step, and with the
+time slices of drives, caches and throttles."""
 _MIN_WINDOWS = 6
 """Number of windows into which a run of less than _MIN_WINDOWS x _WINDOW_SECONDS is divided."""
 _MIN_VALUES = 3
-"""Fewest values (windows or epochs) for an interval: with two, Student's t is 14, and the interval of no use."""
+"""Fewest values (windows or epochs) for an interval: with two, Student's t is 14, and the interval is useless."""
 _CLOCK_NS = 1_000
-"""Assumed error of a stamp: a system call and a thread switch come between the event and its stamp."""
+"""Assumed error of a stamp, which comes a system call and a thread switch after its event."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -345,7 +345,7 @@ def _windows(rows: StepTable, *, by_supply: bool) -> Values:
     window_ns = max(window_ns, _WINDOW_STEPS * step_ns)
     values = [np.empty(0)]
     for ranks, (low, high) in zip(epochs, spans, strict=True):
-        windows = int((high - low + 1.0) / window_ns)  # a little longer: else the end of each epoch would be left out
+        windows = int((high - low + 1.0) / window_ns)  # + 1 ns: else rounding could leave out the end of the epoch
         if windows:
             edges = np.linspace(low, high, windows + 1)
             done_ns = np.sum([own.done_between(edges) for own in ranks], axis=0)

@@ -1,6 +1,6 @@
-"""Proof that the planned data came from the storage: how many of the bytes read it served, and each sample once.
+"""Proof that the data came from storage, not from the page cache, and that each planned sample was read once.
 
-Bytes from storage are counted twice: by the kernel for each read, and by the devices, as telemetry recorded them.
+Two sources count the bytes from storage: the kernel, for each read, and the devices, in telemetry.
 """
 
 from __future__ import annotations
@@ -19,24 +19,24 @@ from dlemu.metrics.rows import Ints, Rows, StepTable, in_order, is_any, sum_of
 from dlemu.plan.samples import Plan, hash_samples
 
 IN_MEMORY = ("tmpfs", "ramfs", "hugetlbfs")
-"""File systems in memory: there is no storage behind them."""
+"""File systems in memory, without storage behind them."""
 ACCOUNTED = ("ext2", "ext3", "ext4", "xfs", "btrfs", "f2fs", "vfat", "exfat", "overlay", "erofs", "squashfs")
-"""File systems that read block devices in the reading thread's context: the kernel counts these bytes per thread."""
+"""File systems that read block devices in the context of the reading thread: the kernel counts bytes per thread."""
 COUNTED = (*ACCOUNTED, *IN_MEMORY)
-"""File systems where a count of 0 bytes means that storage served none; on FUSE and most network file systems it means
-that the kernel does not count."""
+"""File systems on which a count of 0 bytes means 0 bytes from storage. On others (FUSE, most network file systems) it
+means that the kernel does not count."""
 NOT_READ_PERCENT, PARTLY_READ_PERCENT = 50.0, 95.0
-"""If storage served less than this share of the bytes, the data counts as not read from storage, or only partly."""
+"""Below these shares of bytes from storage, data counts as not read, or only partly read, from storage."""
 WANTED_RATIO = 5.0
 """Smallest training dataset that MLPerf Storage allows, in multiples of the hosts' memory (rules v2.0, 2.1)."""
 
 
 class CacheProof(NamedTuple):
-    """How much data came from storage."""
+    """The share of the data that came from storage, and whether that is too little."""
 
     from_storage_percent: Mean
-    """Bytes that storage served as a percentage of the bytes that the application read, above 100 with read-ahead; None
-    if the kernel does not count them (FUSE, some network file systems)."""
+    """Bytes from storage, by the kernel, in % of the bytes that the application read; above 100 with read-ahead. None
+    if the kernel does not count (FUSE, some network file systems)."""
     finding: Finding | None
     """PAGE_CACHE or NO_DATA_FROM_STORAGE; None if nothing is wrong, or nothing was measured."""
 
@@ -44,7 +44,7 @@ class CacheProof(NamedTuple):
 def prove(
     rows: Rows, *, file_system: str, odirect: bool, evicted: bool, dataset_bytes: int, memory_bytes: int
 ) -> CacheProof:
-    """Return from the training rows whether data came from storage; `evicted`: from the page cache, before reading."""
+    """Return the proof from training rows; `evicted`: the dataset was evicted from the page cache before reading."""
     is_counted = is_any(rows, "storage_bytes") or file_system in COUNTED
 
     def from_storage_percent(part: StepTable) -> float:
@@ -55,7 +55,8 @@ def prove(
     percents = [percent for percent in from_storage.per_epoch if percent is not None]
     least = min(percents, default=100.0)
     fits_memory = bool(memory_bytes) and dataset_bytes < WANTED_RATIO * memory_bytes
-    finding, numbers = None, dict[str, Number]()
+    finding = None
+    numbers = dict[str, Number]()
     if not odirect:
         numbers["would_help"] = "reader.odirect=true" + ("" if evicted else " or reader.evict_page_cache=epochs")
     if memory_bytes:
@@ -74,48 +75,48 @@ def prove(
 
 
 def served_by_storage(rows: Rows, accounted: Mean, device: Mean) -> float | None:
-    """Return the share of the bytes read that storage served, 0 to 100 %; None if unknown.
+    """Return the percentage of the bytes read that came from storage, at most 100; None if unknown.
 
-    Of `accounted` (the kernel's, `CacheProof.from_storage_percent`) and `device` (the devices'), the smaller counts in
-    each epoch: devices also serve other programs, and read-ahead must not make up for cached reads of another epoch.
+    In each epoch the smaller of `accounted` (by the kernel, `CacheProof.from_storage_percent`) and `device` (by the
+    devices) counts: devices also serve other programs, and read-ahead must not offset cached reads of another epoch.
     """
-    total_bytes, served_percent_bytes = 0, 0.0
-    for epoch, *figures in zip_longest(in_order(rows).by_epoch, accounted.per_epoch, device.per_epoch):
-        percents = [percent for percent in figures if percent is not None]
+    total_bytes, weighted_percents = 0, 0.0
+    for epoch, *counted in zip_longest(in_order(rows).by_epoch, accounted.per_epoch, device.per_epoch):
+        percents = [percent for percent in counted if percent is not None]
         app_bytes = sum_of(epoch, "app_bytes")
         if percents:
             total_bytes += app_bytes
-            served_percent_bytes += app_bytes * min(100.0, *percents)
-    return served_percent_bytes / total_bytes if total_bytes else None
+            weighted_percents += app_bytes * min(100.0, *percents)
+    return weighted_percents / total_bytes if total_bytes else None
 
 
 class Delivered(NamedTuple):
-    """What one device delivered to one host over time."""
+    """The rate at which a device delivered data to a host, over time."""
 
     ranks: tuple[int, ...]
-    """The ranks of that host: their stamps are on the same clock."""
+    """Ranks of the host, whose stamps are on the clock of `time_ns`."""
     time_ns: Ints
     rate: Floats
-    """MB/s or reads/s: for each time, the mean since the time before."""
+    """MB/s or reads/s: the mean since the previous reading."""
 
 
 def device_metrics(rows: Rows, devices: list[Delivered]) -> tuple[Mean, Mean]:
-    """Return all devices' MB/s, and their bytes as a percentage of the application's; None without devices."""
-    epochs, delivered = in_order(rows).by_epoch, _delivered(rows, devices)
-    megabytes = delivered if devices else [math.nan] * len(epochs)
+    """Return the MB/s of all devices, and their bytes in % of the bytes that the application read; None without any."""
+    epochs = in_order(rows).by_epoch
+    megabytes = _delivered(rows, devices) if devices else [math.nan] * len(epochs)
     app_megabytes = [sum_of(part, "app_bytes") / 1e6 for part in epochs]
     return _ratios(megabytes, [training_ns(part) / 1e9 for part in epochs]), _ratios(megabytes, app_megabytes, 100)
 
 
 def device_request_kib(rows: Rows, megabytes: list[Delivered], requests: list[Delivered]) -> Mean:
     """Return the mean size of the devices' reads, KiB, from their MB/s and reads/s; None if they read nothing."""
-    # 0 reads in an epoch of which too much is missing
-    moved, reads = (np.nan_to_num(_delivered(rows, devices)).tolist() for devices in (megabytes, requests))
-    return _ratios(moved, reads, 1e6 / 1024)
+    # NaN becomes 0: an epoch without enough readings counts neither bytes nor reads.
+    moved_mb, reads = (np.nan_to_num(_delivered(rows, devices)).tolist() for devices in (megabytes, requests))
+    return _ratios(moved_mb, reads, 1e6 / 1024)
 
 
 def _ratios(parts: list[float], wholes: list[float], unit: float = 1.0) -> Mean:
-    """Return `unit` times part / whole, of all epochs together and of each epoch; None where either is NaN or 0."""
+    """Return `unit` x part / whole, of all epochs together and of each epoch; None if either is NaN, or whole is 0."""
 
     def ratio(part: float, whole: float) -> float:
         return unit * part / whole if whole else math.nan
@@ -124,52 +125,49 @@ def _ratios(parts: list[float], wholes: list[float], unit: float = 1.0) -> Mean:
 
 
 def _delivered(rows: Rows, devices: list[Delivered]) -> list[float]:
-    """Return the MB or reads of all devices in each epoch; NaN if too many readings are missing."""
+    """Return the MB (or reads) that all devices delivered in each epoch; NaN if too many readings are missing."""
 
     def total(device: Delivered, part: StepTable) -> float:
-        own = part.of("rank", device.ranks)
-        if not len(own):
+        host = part.of("rank", device.ranks)
+        if not len(host):
             return math.nan
-        return delivered_between(device.time_ns, device.rate, int(own["free_ns"].min()), int(own["met_ns"].max()))
+        return delivered_between(device.time_ns, device.rate, int(host["free_ns"].min()), int(host["met_ns"].max()))
 
     return [sum(total(device, part) for device in devices) for part in in_order(rows).by_epoch]
 
 
 def delivered_between(time_ns: Ints, rate: Floats, begin_ns: int, end_ns: int) -> float:
-    """Return the sum of a rate per second over a time, from the last reading before it to the first one after it.
+    """Return the integral of a rate per second over a span, from the last reading before it to the first one after it.
 
-    NaN if readings are missing for more than 5 % of the time: the sum could be wrong by that share.
+    NaN if readings are missing for more than 5 % of the span, by which the integral could be wrong.
     """
     first = max(0, int(np.searchsorted(time_ns, begin_ns, side="right")) - 1)
     last = int(np.searchsorted(time_ns, end_ns))
     time_ns, rate = time_ns[first : last + 1], rate[first : last + 1]
     if not len(time_ns):
         return math.nan
-    missed_ns = max(0, int(time_ns[0]) - begin_ns) + max(0, end_ns - int(time_ns[-1]))
-    return math.nan if missed_ns > 0.05 * (end_ns - begin_ns) else _integral(time_ns, rate)
+    missing_ns = max(0, int(time_ns[0]) - begin_ns) + max(0, end_ns - int(time_ns[-1]))
+    return math.nan if missing_ns > 0.05 * (end_ns - begin_ns) else _integral(time_ns, rate)
 
 
 def mean_between(time_ns: Ints, value: Floats, begin_ns: int, end_ns: int) -> float:
     """Return the time-weighted mean of the readings between two moments; NaN for fewer than two readings."""
-    within = (time_ns >= begin_ns) & (time_ns <= end_ns)
-    times, values = time_ns[within], value[within]
+    is_between = (time_ns >= begin_ns) & (time_ns <= end_ns)
+    times, values = time_ns[is_between], value[is_between]
     return _integral(times, values) / ((times[-1] - times[0]) / 1e9) if len(times) > 1 else math.nan
 
 
 def _integral(time_ns: Ints, value: Floats) -> float:
-    """Return the sum of each reading x seconds since the reading before it; NaN for fewer than two readings."""
+    """Return the sum of each reading x the seconds since the previous one; NaN for fewer than two readings."""
     return float((value[1:] * np.diff(time_ns)).sum() / 1e9) if len(time_ns) > 1 else math.nan
 
 
-_CHUNK = 1 << 20  # samples hashed at a time: 8 MiB of numbers, however many samples an epoch has
+_CHUNK = 1 << 20  # samples hashed at a time, to limit memory: 8 MiB of numbers
 _MODULUS = 1 << 64  # sums of 64-bit hashes wrap around
 
 
 def each_sample_once(plan: Plan, epoch: int, steps: int, rows: Rows) -> bool | None:
-    """Return whether the samples read in an epoch are the planned ones; None for an epoch that was cut short.
-
-    The sum of the sample hashes that workers sent is compared with that of the planned samples, each planned once.
-    """
+    """Return whether an epoch read each planned sample once, by the sum of sample hashes; None if it was cut short."""
     if len(rows) < steps * plan.ranks:
         return None
     if sum_of(rows, "samples") != steps * plan.batch_size * plan.ranks:
@@ -178,17 +176,17 @@ def each_sample_once(plan: Plan, epoch: int, steps: int, rows: Rows) -> bool | N
 
 
 def _planned_hash(plan: Plan, epoch: int, steps: int) -> int:
-    """Return the sum of the hashes of the samples in the first `steps` steps of an epoch, on all ranks."""
+    """Return the sum of the hashes of the samples planned for the first `steps` steps of an epoch, on all ranks."""
 
-    def hash_of(begin: int, end: int, samples_at: Callable[[Ints], Ints]) -> int:
+    def hash_sum(begin: int, end: int, samples_at: Callable[[Ints], Ints]) -> int:
         chunks = (np.arange(start, min(start + _CHUNK, end)) for start in range(begin, end, _CHUNK))
         return sum(hash_samples(samples_at(positions)) for positions in chunks)
 
     in_epoch = partial(plan.samples_at, epoch)
-    per_rank, used = plan.steps_per_epoch * plan.batch_size, steps * plan.batch_size
-    if type(plan) is Plan and used == per_rank:
-        # Faster than to shuffle: a complete epoch has all samples but the last ones of its order, too few for a step.
-        dropped = hash_of(plan.ranks * per_rank, plan.num_samples, in_epoch)
-        return hash_of(0, plan.num_samples, lambda samples: samples) - dropped
-    starts = (rank * per_rank for rank in range(plan.ranks))
-    return sum(hash_of(start, start + used, in_epoch) for start in starts)
+    rank_samples, used = plan.steps_per_epoch * plan.batch_size, steps * plan.batch_size
+    if type(plan) is Plan and used == rank_samples:
+        # A complete epoch has all samples but the last ones of its order, too few for a step: no need to shuffle all.
+        dropped = hash_sum(plan.ranks * rank_samples, plan.num_samples, in_epoch)
+        return hash_sum(0, plan.num_samples, lambda samples: samples) - dropped
+    starts = (rank * rank_samples for rank in range(plan.ranks))
+    return sum(hash_sum(start, start + used, in_epoch) for start in starts)

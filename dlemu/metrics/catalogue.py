@@ -1,4 +1,4 @@
-"""The catalogue of metrics: what a kind of job measures, each metric declared once in its `metrics.CATALOGUE`."""
+"""Catalogues of metrics: each kind of job has one (`CATALOGUE`), made from the metrics that its summary declares."""
 
 from __future__ import annotations
 
@@ -12,37 +12,37 @@ Better = Literal["higher", "lower", "neither"]
 ACCELERATOR = "accelerator"
 """`Catalogue.rank` of jobs whose ranks emulate accelerators: they pass or fail, and have a price per accelerator."""
 RUN = "run"
-"""The phase of a job that has only one."""
+"""The phase of a job with a single phase."""
 
 
 @dataclass(frozen=True)
 class Metric:
-    """One metric."""
+    """A metric and how tables, figures and comparisons show it."""
 
     title: str
     unit: str
     better: Better
-    """Which of two values is in the storage's favour."""
+    """Whether the storage is better with higher or lower values."""
     meaning: str = ""
-    """What it means, in one line; empty: the first sentence below the field that declares it."""
+    """Its meaning in one line; by default the first sentence of the docstring of the field that declares it."""
     name: str = ""
-    """Its key in JSON, which ends in the unit; empty: the name of the field that declares it."""
+    """Its key in JSON, which ends in the unit; by default the name of the field that declares it."""
     axis: str = ""
-    """Label with its unit, for axes and columns; empty: title and unit."""
+    """Label for axes and columns; by default title and unit."""
     head: str = ""
-    """Heading of its narrow column in a sweep's table; a metric without one is left out there."""
+    """Heading of its narrow column in a sweep's table; without a heading it has no column."""
     digits: int | None = None
-    """Decimals in a sweep's table; None: as many as are significant."""
+    """Decimals in a sweep's table; None for the significant ones."""
     has_interval: bool = False
-    """A sweep's table shows the half width of its uncertainty interval, too."""
+    """A sweep's table also shows the half width of its uncertainty interval."""
     is_compared: bool = True
     """Comparisons show it."""
     is_drawn: bool = False
     """Figures of sweeps and comparisons have a panel for it."""
     phase: str = ""
-    """The phase whose duration it is; empty for other metrics. A comparison's verdict is about such durations."""
+    """The phase of which it is the duration, if any. A comparison's verdict is about the durations of phases."""
     is_tile: bool = False
-    """The page of a comparison begins with it; its verdict is about it in kinds of jobs without durations of phases."""
+    """The page of a comparison begins with it; without durations of phases, the verdict is about such metrics."""
 
     @property
     def label(self) -> str:
@@ -55,19 +55,19 @@ class Catalogue:
 
     metrics: tuple[Metric, ...]
     rank: str = "rank"
-    """What the job calls one rank: `rank`, `accelerator`."""
+    """The job's word for a rank: `rank`, `accelerator`."""
     repetition: str = "repetition"
-    """What a run repeats, so that its metrics have a spread: an epoch, a checkpoint."""
+    """The job's word for the unit that a run repeats, over which metrics vary: an epoch, a checkpoint."""
     phases: tuple[str, ...] = (RUN,)
-    """Parts of the job that each get their own `limited by`: writing, reading."""
+    """Parts of the job that each have a limit of their own: writing, reading."""
     judged: str = ""
-    """The metric that is compared with a threshold; empty for a job that neither passes nor fails."""
+    """Name of the metric that is compared with a threshold; empty for a job that neither passes nor fails."""
     decisive: str = ""
-    """The metric that is compared with the threshold instead of `judged`, if a result has it: other tools' have not."""
+    """Name of the metric compared instead of `judged` in results that have it; those of other tools lack it."""
     fallback: str = ""
-    """The metric that figures draw, without a threshold, if a result has neither, as those of some other tools."""
+    """Name of the metric that figures draw, without a threshold, for results that lack both, as some of other tools."""
     note: str = ""
-    """What a reader of its figures must know, a sentence."""
+    """A sentence for the readers of its figures."""
 
     def __getitem__(self, name: str) -> Metric:
         return next(metric for metric in self.metrics if metric.name == name)
@@ -89,7 +89,7 @@ class Catalogue:
 
     @property
     def headlines(self) -> tuple[Metric, ...]:
-        """The metrics that a comparison's page begins with; its verdict is about them."""
+        """The metrics with which a comparison's page begins, and about which its verdict is."""
         return tuple(metric for metric in self.metrics if metric.phase or metric.is_tile)
 
     @property
@@ -97,13 +97,13 @@ class Catalogue:
         return self.rank == ACCELERATOR
 
     def limited_by(self, phase: str) -> str:
-        """Return the label of the row or column that says what limited a phase."""
+        """Return the label of the row or column with the limit of a phase."""
         return "limited by" if phase == RUN else f"{phase} limited by"
 
 
 def declared(summary: type[Any]) -> tuple[Metric, ...]:
-    """Return the metrics that a summary's class declares, at its fields (`mean_us: Annotated[float, Metric(...)]`) and
-    at properties that return `Annotated[..., Metric(...)]`, which show a part of a field.
+    """Return the metrics that the fields of a summary's class declare (`mean_us: Annotated[float, Metric(...)]`), and
+    then those of its properties that return `Annotated[..., Metric(...)]`.
     """
     texts, hints = meanings(summary), get_type_hints(summary, include_extras=True)
     for name, member in vars(summary).items():

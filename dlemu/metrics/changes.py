@@ -1,18 +1,18 @@
-"""When the storage's speed changed, and when it stalled, from the step rows (docs/metrics.md, section 6).
+"""Finds changes of the storage's speed, and its stalls, in step rows (docs/metrics.md, section 6).
 
     MB/s of a window   | 200 200 200 200 200 200   80  80  80  80  80  80 |
                                              change to 40 % ^ at the first slow window
 
-The run is cut into windows of time. A window's throughput is what the storage *can* deliver only while accelerators
-wait and workers are blocked in reads; else it is a lower bound, that is, right-censored. So windows are compared by
-Gehan's scores (a generalized Wilcoxon test for arbitrarily singly-censored samples, Biometrika 52, 1965) in Pettitt's
-change-point test (A non-parametric approach to the change-point problem, Applied Statistics 28, 1979), repeated on
-either side of each change (binary segmentation: Vostrikova, Soviet Mathematics Doklady 24, 1981). The tests use the
-order of the windows' values, not the values, so the bursts of a throttle and heavy tails weigh no more than others.
+Throughput: the run is cut into windows of time. A window's throughput is what the storage *can* deliver only while
+accelerators wait and workers are blocked in reads; else it is a lower bound, that is, right-censored. Gehan's scores
+(A generalized Wilcoxon test for comparing arbitrarily singly-censored samples, Biometrika 52, 1965) compare such values
+in Pettitt's change-point test (A non-parametric approach to the change-point problem, Applied Statistics 28, 1979),
+which is repeated on either side of each change (binary segmentation: Vostrikova, Soviet Mathematics Doklady 24, 1981).
+The tests use the order of the values, not their size, so bursts of a throttle and heavy tails carry no extra weight.
 
-Where throughput over time shows nothing (few large steps, or heavy tails), the time that reads take may. The logarithm
-of a batch's time per byte has no heavy tails, so few batches suffice. n concurrent reads count as one, as they share
-the storage. Both a read's time and the total throughput must change: if only one does, only the number of readers did.
+Read times: they may show a change that throughput doesn't, with few large steps or heavy tails. The logarithm of a
+batch's time per byte has no heavy tails, so few batches suffice. n concurrent reads count as one, because they share
+the storage. Read times and total throughput must both change; else only the number of readers changed.
 """
 
 from __future__ import annotations
@@ -26,28 +26,28 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dlemu.metrics.findings import Code, Finding, Number
-from dlemu.metrics.loss import took_ns, worker_time
+from dlemu.metrics.loss import fetch_ns, worker_time
 from dlemu.metrics.rates import Floats, Intervals, during, under_way
-from dlemu.metrics.rows import Rows, StepTable, began_ns, cached, in_order, is_any, sum_of
+from dlemu.metrics.rows import Rows, StepTable, cached, in_order, is_any, sum_of, training_start_ns
 from dlemu.metrics.t_interval import quantile
 
 SIGNIFICANCE = 0.001
 """False-alarm rate of each test."""
 MIN_FACTOR = 1.25
-"""Ratio of the speeds before and after from which a change is reported."""
+"""Smallest ratio of the speeds before and after a change that is reported."""
 MIN_WINDOWS = 6
-"""Least number of windows on either side of a change: fewer slow or fast windows are a stall or a burst."""
+"""Fewest windows on either side of a change: fewer slow or fast windows are a stall or a burst."""
 _MIN_WAIT_SHARE, _MIN_READERS_SHARE = 0.1, 0.7
-"""A window shows what the storage can deliver if accelerators waited for this share of its time, and if this share of
-the usual number of workers was blocked in reads. A read counts if this share of the usual number was under way."""
+"""A window shows what the storage can deliver if accelerators waited for this share of its time while this share of the
+usual number of workers was blocked in reads. A read counts if this share of the usual number of reads was under way."""
 _MIN_FROM_STORAGE = 0.5
-"""A window, or a read, counts if the storage served this share of the bytes that it serves where nothing is cached."""
+"""A window or a read counts if at least this share of its bytes came from storage, relative to uncached reads."""
 STALL_SECONDS, _STALL_BATCHES = 1.0, 5
-"""Least length of a stall, in seconds and in times that a batch usually takes."""
+"""Shortest stall, in seconds and in median batch times."""
 _MIN_READS, _MIN_INDEPENDENT = 8, 3.0
-"""Least number of reads, and of independent ones, on either side of a change of read times."""
+"""Fewest reads, and independent reads, on either side of a change of read times."""
 MAX_ROWS = 200_000
-"""Most steps of all ranks whose read times are examined: in longer runs heavy tails average out in each window."""
+"""Most rows whose read times are examined: in longer runs, heavy tails average out within each window."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,27 +55,27 @@ class SpeedChange:
     """A moment from which on the storage delivered more or less than before."""
 
     at_seconds: float
-    """Since training began."""
+    """Since the start of training."""
     mb_per_second_before: float
-    """Median since the previous change (or the start), a lower bound where readers requested no more; of a change of
+    """Median since the previous change or the start, a lower bound if readers requested no more; for a change found in
     read times, the rate of all readers together while they read."""
     mb_per_second_after: float
-    """Median until the next change, or the end."""
+    """The same until the next change or the end."""
     percent: float
     """Speed after the change, in % of the speed before."""
     gb_before: float = 0.0
     """GB read from storage between the start of training and the change."""
     read_ms_before: float | None = None
-    """Median time of a batch's reads, where the change was found in read times, not in throughput; else None."""
+    """Median time of a batch's reads, for a change found in read times; else None."""
     read_ms_after: float | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
 class Stall:
-    """A time in which no batch was completed, though a worker was reading and an accelerator waited."""
+    """A time in which no batch was completed, although a worker was reading and an accelerator waited."""
 
     at_seconds: float
-    """Since training began."""
+    """Since the start of training."""
     seconds: float
 
 
@@ -84,10 +84,10 @@ class Supply:
     """The storage's throughput over time: arrays with one entry per window."""
 
     at_seconds: Floats
-    """Start of each window, since training began."""
+    """Start of each window, since the start of training."""
     mb_per_second: Floats
     limits: NDArray[np.bool_]
-    """Whether the throughput is all that the storage could deliver; else it is a lower bound."""
+    """Whether the throughput is the storage's limit; else it is a lower bound of what the storage can deliver."""
 
     def __len__(self) -> int:
         return len(self.at_seconds)
@@ -97,24 +97,21 @@ class Supply:
 
     @property
     def level(self) -> float:
-        """The median speed, without lower bounds below the exact windows' median; of all windows if few are exact."""
-        exact = self.mb_per_second[self.limits]
-        if len(exact) < MIN_WINDOWS:
+        """The median speed. If enough windows are at the limit, lower bounds below their median are left out."""
+        at_limit = self.mb_per_second[self.limits]
+        if len(at_limit) < MIN_WINDOWS:
             return float(np.median(self.mb_per_second))
-        return float(np.median(self.mb_per_second[self.limits | (self.mb_per_second > np.median(exact))]))
+        return float(np.median(self.mb_per_second[self.limits | (self.mb_per_second > np.median(at_limit))]))
 
     @property
     def gehan_scores(self) -> Floats:
-        """For each window how many are certainly slower, minus how many are certainly faster: 3 1 2 -> 2 -2 0."""
-        above = (self.mb_per_second[:, np.newaxis] > self.mb_per_second) & self.limits[np.newaxis, :]
-        return np.asarray(above.sum(axis=1) - above.sum(axis=0), float)
+        """For each window, the number of windows certainly slower minus those certainly faster: 3 1 2 -> 2 -2 0."""
+        is_faster = (self.mb_per_second[:, np.newaxis] > self.mb_per_second) & self.limits[np.newaxis, :]
+        return np.asarray(is_faster.sum(axis=1) - is_faster.sum(axis=0), float)
 
 
 def find_unsteadiness(rows: Rows, *, preprocesses: bool) -> Iterator[Finding]:
-    """Yield how the storage was not steady: each change of its speed, each stall, and what explains the changes.
-
-    The `pattern` (`speed_changed`, `stalled`, `ran_out`, `first_touch`) says which numbers a finding has.
-    """
+    """Yield each change of speed, each stall, and explanations; the `pattern` of a finding determines its numbers."""
     table = in_order(rows)
     changes = find_speed_changes(table, preprocesses=preprocesses)
     for change in changes:
@@ -127,37 +124,38 @@ def find_unsteadiness(rows: Rows, *, preprocesses: bool) -> Iterator[Finding]:
 
 
 def not_steady(pattern: str, **numbers: Number) -> Finding:
-    """Return the finding that the storage was not steady in this way."""
+    """Return a finding that the storage was not steady, with its pattern and numbers."""
     return Finding(Code.STORAGE_NOT_STEADY, "caution", {"pattern": pattern, **numbers})
 
 
 def find_speed_changes(rows: Rows, *, preprocesses: bool = False) -> tuple[SpeedChange, ...]:
-    """Return the changes of the storage's speed in training rows, in order; by read times where throughput has none."""
+    """Return the changes of the storage's speed in training rows, in order; by read times if throughput has none."""
     table = in_order(rows)
     supply, stalls = supply_of(table, preprocesses=preprocesses), find_stalls(table)
-    length = float(np.median(np.diff(supply.at_seconds))) if len(supply) > 1 else 0.0
-    stalled = np.zeros(len(supply), np.bool_)
-    for stall in stalls:  # these are reported on their own
+    window_seconds = float(np.median(np.diff(supply.at_seconds))) if len(supply) > 1 else 0.0
+    is_stalled = np.zeros(len(supply), np.bool_)
+    for stall in stalls:  # stalls have findings of their own
         end = stall.at_seconds + stall.seconds
-        stalled |= (supply.at_seconds + length > stall.at_seconds) & (supply.at_seconds < end)
-    changes = changes_of(supply[~stalled])
-    if not changes and len(table) <= MAX_ROWS and _lost_time(table, stalls):
+        is_stalled |= (supply.at_seconds + window_seconds > stall.at_seconds) & (supply.at_seconds < end)
+    changes = changes_of(supply[~is_stalled])
+    if not changes and len(table) <= MAX_ROWS and _loses_time(table, stalls):
         change = find_read_change(table, preprocesses=preprocesses)
         changes = () if change is None else (change,)
-    ends, gigabytes = (table["finished_ns"] - began_ns(table)) / 1e9, table[storage_column(table)] / 1e9
+    ends, gigabytes = (table["finished_ns"] - training_start_ns(table)) / 1e9, table[storage_column(table)] / 1e9
     return tuple(replace(change, gb_before=float(gigabytes[ends <= change.at_seconds].sum())) for change in changes)
 
 
-def _lost_time(table: StepTable, stalls: Sequence[Stall]) -> bool:
-    """Return whether accelerators waited, after an epoch's first step and out of stalls, for reads that were slower."""
-    later = table["step"] > 1
+def _loses_time(table: StepTable, stalls: Sequence[Stall]) -> bool:
+    """Return whether accelerators waited outside of stalls and first steps: else slower reads had no effect."""
+    is_later = table["step"] > 1
     stalled_ns = 1e9 * sum(stall.seconds for stall in stalls) * len(table.by_rank)
-    waited_ns = float(table["wait_ns"][later].sum()) - stalled_ns
-    computed_ns = float(table["compute_ns"][later].sum())
-    return waited_ns > 0.02 * (waited_ns + computed_ns)  # the share from which a limit is named (MIN_LOSS_PERCENT)
+    waited_ns = float(table["wait_ns"][is_later].sum()) - stalled_ns
+    computed_ns = float(table["compute_ns"][is_later].sum())
+    return waited_ns > 0.02 * (waited_ns + computed_ns)  # as `limit.MIN_LOSS_PERCENT`
 
 
 def changes_of(supply: Supply) -> tuple[SpeedChange, ...]:
+    """Return the changes of throughput by at least MIN_FACTOR, in order."""
     bounds = _splits(supply)
     while bounds:
         parts = itertools.pairwise([0, *bounds, len(supply)])
@@ -173,35 +171,31 @@ def changes_of(supply: Supply) -> tuple[SpeedChange, ...]:
                 )
                 for at_seconds, (before, after) in zip(supply.at_seconds[bounds].tolist(), levels, strict=True)
             )
-        del bounds[factors.index(min(factors))]  # the parts before and after it are one part, with a level of its own
+        del bounds[factors.index(min(factors))]  # merge the parts on both sides, which changes their level
     return ()
 
 
 def supply_of(rows: Rows, *, preprocesses: bool = False) -> Supply:
-    """Return the storage's throughput in windows of equal length, and whether it was all that it could deliver.
-
-    Bytes are the kernel's count of bytes from storage, where it keeps one, else the bytes read. Windows mostly served
-    by the page cache are left out.
-    """
+    """Return the storage's throughput in windows of equal length, without those mostly served by the page cache."""
     table = in_order(rows)
-    began, took = began_ns(table), took_ns(table) / 1e9
-    fetched = (table["app_bytes"] > 0) & (took > 0)
-    if fetched.sum() < 2 * MIN_WINDOWS:
+    origin_ns, fetch_seconds = training_start_ns(table), fetch_ns(table) / 1e9
+    is_fetched = (table["app_bytes"] > 0) & (fetch_seconds > 0)
+    if is_fetched.sum() < 2 * MIN_WINDOWS:
         return Supply(np.zeros(0), np.zeros(0), np.zeros(0, np.bool_))
-    starts, ends, free = ((table[name] - began) / 1e9 for name in ("started_ns", "finished_ns", "free_ns"))
+    starts, ends, free = ((table[name] - origin_ns) / 1e9 for name in ("started_ns", "finished_ns", "free_ns"))
     storage_mb, app_mb, waited = table[storage_column(table)] / 1e6, table["app_bytes"] / 1e6, table["wait_ns"] / 1e9
     blocked = worker_time(table, preprocesses).storage / 1e9
     # Storage bytes per byte read of uncached batches: below 1 on a file system that compresses.
-    uncached_share = min(1.0, float(np.quantile(storage_mb[fetched] / app_mb[fetched], 0.9)))
-    if uncached_share < 0.1:  # nearly all batches were cached
-        uncached_share = 1.0
-    epochs = [table["epoch"] == epoch for epoch in np.unique(table["epoch"][fetched])]
-    seconds = sum(float(np.ptp(starts[epoch & fetched])) for epoch in epochs)
-    # At least 4 batches of all ranks a window, and at most 400 windows: the scores compare every pair of windows.
-    length = max(0.25, seconds / 400, 4 * seconds / int(fetched.sum()), float(np.median(took[fetched])))
+    uncached_ratio = min(1.0, float(np.quantile(storage_mb[is_fetched] / app_mb[is_fetched], 0.9)))
+    if uncached_ratio < 0.1:  # nearly all batches were cached, so the ratio is unknown
+        uncached_ratio = 1.0
+    epochs = [table["epoch"] == epoch for epoch in np.unique(table["epoch"][is_fetched])]
+    seconds = sum(float(np.ptp(starts[epoch & is_fetched])) for epoch in epochs)
+    # At least 4 batches of all ranks per window; at most 400 windows, because the scores compare every pair of them.
+    length = max(0.25, seconds / 400, 4 * seconds / int(is_fetched.sum()), float(np.median(fetch_seconds[is_fetched])))
     by_epoch = []
     for epoch in epochs:
-        reads, waits = epoch & fetched, epoch & (waited > 0)
+        reads, waits = epoch & is_fetched, epoch & (waited > 0)
         first, last = starts[reads].min(), starts[reads].max()
         edges = first + length * np.arange(int((last - first) / length) + 1, dtype=np.float64)
         batches = Intervals(starts[reads], ends[reads], edges)
@@ -209,15 +203,15 @@ def supply_of(rows: Rows, *, preprocesses: bool = False) -> Supply:
         rates = [batches.rates(amounts[reads]) for amounts in (storage_mb, app_mb, blocked)]
         by_epoch.append(np.vstack([edges[:-1], *rates, waiting.rates(waited[waits]) / len(table.by_rank)]))
     windows = np.concatenate(by_epoch, axis=1)
-    windows = windows[:, windows[1] > _MIN_FROM_STORAGE * uncached_share * windows[2]]
+    windows = windows[:, windows[1] > _MIN_FROM_STORAGE * uncached_ratio * windows[2]]
     at_seconds, storage_rate, _, readers, wait_share = windows
     is_waiting = wait_share >= _MIN_WAIT_SHARE
-    usual = float(np.median(readers[is_waiting])) if is_waiting.any() else math.inf
-    return Supply(at_seconds, storage_rate, is_waiting & (readers >= _MIN_READERS_SHARE * usual))
+    usual_readers = float(np.median(readers[is_waiting])) if is_waiting.any() else math.inf
+    return Supply(at_seconds, storage_rate, is_waiting & (readers >= _MIN_READERS_SHARE * usual_readers))
 
 
 def storage_column(rows: StepTable) -> str:
-    """Return the column of the kernel's count of bytes from storage, or of the bytes read where it keeps none."""
+    """Return the name of the column of bytes from storage, or of bytes read if the kernel did not count those."""
     return "storage_bytes" if is_any(rows, "storage_bytes") else "app_bytes"
 
 
@@ -226,19 +220,19 @@ def find_stalls(table: StepTable) -> tuple[Stall, ...]:
     """Return the storage's stalls (see `Stall`), in order."""
     if not len(table):
         return ()
-    began = began_ns(table)
-    starts, ends, free = ((table[name] - began) / 1e9 for name in ("started_ns", "finished_ns", "free_ns"))
+    origin_ns = training_start_ns(table)
+    starts, ends, free = ((table[name] - origin_ns) / 1e9 for name in ("started_ns", "finished_ns", "free_ns"))
     reading, wait_ends = table["read_ns"] / 1e9, free + table["wait_ns"] / 1e9
-    min_seconds = max(STALL_SECONDS, _STALL_BATCHES * float(np.median(took_ns(table))) / 1e9)
+    min_seconds = max(STALL_SECONDS, _STALL_BATCHES * float(np.median(fetch_ns(table))) / 1e9)
     stalls = []
     for epoch in table.values("epoch"):
-        of_epoch = table["epoch"] == epoch
-        completed = np.sort(ends[of_epoch])
+        in_epoch = table["epoch"] == epoch
+        completed = np.sort(ends[in_epoch])
         for gap in np.flatnonzero(np.diff(completed) >= min_seconds):
             begin, end = float(completed[gap]), float(completed[gap + 1])
             half = (end - begin) / 2
-            # A batch was in reads at least from the middle of the gap to the gap's end.
-            was_reading = of_epoch & (starts <= begin + half) & (ends >= end) & (reading >= half)
+            # A stall needs a batch whose reads took at least from the middle of the gap to its end.
+            was_reading = in_epoch & (starts <= begin + half) & (ends >= end) & (reading >= half)
             waited = float((np.minimum(wait_ends, end) - np.maximum(free, begin)).max())
             if was_reading.any() and waited >= _MIN_WAIT_SHARE * (end - begin):
                 stalls.append(Stall(at_seconds=begin, seconds=end - begin))
@@ -246,19 +240,19 @@ def find_stalls(table: StepTable) -> tuple[Stall, ...]:
 
 
 def _splits(supply: Supply) -> list[int]:
-    """Return the indices of the windows that start with a change, in order; searches on both sides of each change."""
-    split = _split(supply, SIGNIFICANCE) or _split_for_a_while(supply) or _split_within(supply)
+    """Return the indices of the windows at which the speed changes, in order; searches on both sides of each change."""
+    split = _split(supply, SIGNIFICANCE) or _temporary_split(supply) or _segment_split(supply)
     if not split:
         return []
     later = [split + index for index in _splits(supply[split:])]
     return [*_splits(supply[:split]), split, *later]
 
 
-def _split_for_a_while(supply: Supply) -> int | None:
-    """Return where a speed begins that ends later (100 100 50 50 100 100): Pettitt's test hardly sees such a change.
+def _temporary_split(supply: Supply) -> int | None:
+    """Return the start of a temporary speed (100 100 50 50 100 100), which Pettitt's test has little power to find.
 
     Kuiper's test (Tests concerning random points on a circle, Indagationes Mathematicae 22, 1960) uses the range of the
-    same sums: between their minimum and maximum, the speed is above, or below, that before and after.
+    same cumulative sums. Between their minimum and maximum, the speed is above (or below) that before and after.
     """
     if len(supply) < 3 * MIN_WINDOWS:
         return None
@@ -273,23 +267,23 @@ def _split_for_a_while(supply: Supply) -> int | None:
     return first if _factor(supply[:first].level, supply[first:last].level) >= MIN_FACTOR else None
 
 
-def _split_within(supply: Supply) -> int | None:
-    """Return a change found in a part of the windows, where several changes cancel out over all windows.
+def _segment_split(supply: Supply) -> int | None:
+    """Return a change in a segment of the windows, for several changes that cancel out over all windows.
 
-    Seeded binary segmentation (Kovacs, Buehlmann, Li, Munk, Biometrika 110, 2023); false alarms by Bonferroni.
+    Seeded binary segmentation (Kovacs, Buehlmann, Li, Munk, Biometrika 110, 2023), with a Bonferroni correction.
     """
-    parts, length = [], len(supply) // 2
+    segments, length = [], len(supply) // 2
     while length >= 2 * MIN_WINDOWS:
-        parts += [(first, first + length) for first in range(0, len(supply) - length + 1, max(1, length // 2))]
+        segments += [(first, first + length) for first in range(0, len(supply) - length + 1, max(1, length // 2))]
         length //= 2
-    for first, last in parts:
-        if split := _split(supply[first:last], SIGNIFICANCE / len(parts)):
+    for first, last in segments:
+        if split := _split(supply[first:last], SIGNIFICANCE / len(segments)):
             return first + split
     return None
 
 
 def _split(supply: Supply, significance: float) -> int | None:
-    """Return the change that Pettitt's test finds in the windows; None if not significant."""
+    """Return the change that Pettitt's test finds in the windows; None if it is not significant."""
     scores = supply.gehan_scores
     split, squares = _best_split(scores, MIN_WINDOWS), float((scores**2).sum())
     if split is None or not squares:
@@ -301,29 +295,30 @@ def _split(supply: Supply, significance: float) -> int | None:
 
 
 def _factor(before: float, after: float) -> float:
-    """Return the ratio of the greater to the smaller speed; infinite if one is 0."""
+    """Return the ratio of the higher to the lower speed; infinite if one is 0."""
     smaller = min(before, after)
     return max(before, after) / smaller if smaller > 0 else math.inf
 
 
 def _find_first_touch(changes: Sequence[SpeedChange], table: StepTable) -> Iterator[Finding]:
-    """Yield how slow the first epoch was, if the only change is a rise of speed at its end.
+    """Yield that the first epoch was slow, if the only change is a rise of speed at its end.
 
-    A volume that loads each block at its first read, as one restored from a snapshot, is slow until then.
+    A volume restored from a snapshot, for example, loads each block at its first read and is slow until then.
     """
     if len(table.by_epoch) < 2 or len(changes) != 1 or changes[0].percent < 100:
         return
-    gb, change = sum_of(table.by_epoch[0], storage_column(table)) / 1e9, changes[0]
-    if abs(change.gb_before - gb) <= 0.1 * gb:  # it may be off by a window, or a few batches
+    change = changes[0]
+    gb = sum_of(table.by_epoch[0], storage_column(table)) / 1e9
+    if abs(change.gb_before - gb) <= 0.1 * gb:  # the change is located to within a window, or a few batches
         first, later = change.mb_per_second_before, change.mb_per_second_after
         yield not_steady("first_touch", gb=gb, mb_per_second_first=first, mb_per_second_after=later)
 
 
 def find_ran_out(changes: Sequence[SpeedChange]) -> Iterator[Finding]:
-    """Yield that a cache or burst credit ran out: falls of speed after about as many bytes each, with rises in pauses.
+    """Yield that a cache or a burst credit ran out, if speed falls each time after about as many fast bytes.
 
-    Fall after 10 GB, rise after 15, fall after 25: `gb` = 10 came fast, `times` = 2. Twice is a proof, once a hint, as
-    other load that starts then looks the same.
+    Fall at 10 GB, rise at 15, fall at 25: `gb` = 10 were fast, `times` = 2. Two falls are proof; one is only a hint,
+    because other load that begins at that moment looks the same.
     """
     falls, rises = changes[::2], changes[1::2]
     alternate = all(fall.percent < 100 for fall in falls) and all(rise.percent >= 100 for rise in rises)
@@ -331,7 +326,7 @@ def find_ran_out(changes: Sequence[SpeedChange]) -> Iterator[Finding]:
         return
     fast_from_gb = [0.0, *(rise.gb_before for rise in rises)]
     fast_gb = [fall.gb_before - begin for fall, begin in zip(falls, fast_from_gb, strict=True)]
-    if min(fast_gb) > 0 and max(fast_gb) <= 1.3 * min(fast_gb):  # a change is known only to a window of time
+    if min(fast_gb) > 0 and max(fast_gb) <= 1.3 * min(fast_gb):  # tolerance: changes are located to within a window
         yield not_steady(
             "ran_out",
             gb=sum(fast_gb) / len(fast_gb),
@@ -342,39 +337,33 @@ def find_ran_out(changes: Sequence[SpeedChange]) -> Iterator[Finding]:
 
 
 def find_read_change(rows: StepTable, *, preprocesses: bool) -> SpeedChange | None:
-    """Return the moment at which read times changed most; None if the change is not significant.
-
-    It is the middle between the starts of the last read before and the first after; the rates are of all readers
-    together while they read.
-    """
-    starts, took, size_bytes = _reads(rows, preprocesses)
-    if len(starts) < 2 * _MIN_READS:
+    """Return the most significant change of read times, halfway between two starts of reads; None without one."""
+    starts, seconds, size_bytes, active = _usual_reads(rows, preprocesses)
+    count = len(starts)
+    if count < 2 * _MIN_READS:
         return None
-    edges, reading, lengths = under_way(starts, starts + took)
-    active = during(starts, starts + took, edges, reading * lengths) / took  # mean number of reads, this one included
-    usual = active >= _MIN_READERS_SHARE * np.median(active)
-    starts, took, size_bytes, active = (values[usual] for values in (starts, took, size_bytes, active))
-    concurrent = max(1.0, float(active.mean()))  # reads that count as one
-    log_times, count = np.log(took / size_bytes), len(took)
+    concurrent = max(1.0, float(active.mean()))  # so many reads count as one independent read
+    log_times = np.log(seconds / size_bytes)
     split = _best_split(log_times, max(_MIN_READS, math.ceil(_MIN_INDEPENDENT * concurrent)))
     if split is None:
         return None
-    slowness = np.stack([log_times, log_times - np.log(active)])  # of a read, and of all readers together
+    # A two-sample t-test of the log times per byte of single reads (row 0) and of all readers together (row 1).
+    slowness = np.stack([log_times, log_times - np.log(active)])
     before, after = slowness[:, :split], slowness[:, split:]
     variances = (split * before.var(axis=1) + (count - split) * after.var(axis=1)) / (count - 2)
     errors = np.sqrt(variances * concurrent * (1 / split + 1 / (count - split)))
     rises = after.mean(axis=1) - before.mean(axis=1)
     t_values = rises / np.maximum(errors, 1e-12)
     independent = count / concurrent
-    # exceeded by chance at the rate SIGNIFICANCE over all possible splits (Bonferroni)
+    # Chance exceeds this at the rate SIGNIFICANCE over all possible splits (Bonferroni).
     critical = quantile(1 - SIGNIFICANCE / 2 / max(1.0, independent), max(1, round(independent) - 2))
-    if np.abs(t_values).min() < critical or t_values.prod() < 0:  # only the readers' number did
+    if np.abs(t_values).min() < critical or t_values.prod() < 0:  # not both changed, or in opposite directions
         return None
-    seconds_before, seconds_after = float(np.median(took[:split])), float(np.median(took[split:]))
+    seconds_before, seconds_after = float(np.median(seconds[:split])), float(np.median(seconds[split:]))
     if min(math.exp(abs(float(rises[0]))), _factor(seconds_before, seconds_after)) < MIN_FACTOR:
         return None
-    busy = took / active  # of a read's time, its share of the storage's time
-    rates = np.add.reduceat(size_bytes, [0, split]) / np.add.reduceat(busy, [0, split]) / 1e6
+    storage_seconds = seconds / active  # each read's share of the storage's time
+    rates = np.add.reduceat(size_bytes, [0, split]) / np.add.reduceat(storage_seconds, [0, split]) / 1e6
     mb_before, mb_after = rates.tolist()
     return SpeedChange(
         at_seconds=float(starts[split - 1] + starts[split]) / 2,
@@ -386,26 +375,32 @@ def find_read_change(rows: StepTable, *, preprocesses: bool) -> SpeedChange | No
     )
 
 
-def _reads(rows: StepTable, preprocesses: bool) -> tuple[Floats, Floats, Floats]:
-    """Return for each batch when it was started and how long its worker was blocked in reads, s, and its bytes.
+def _usual_reads(rows: StepTable, preprocesses: bool) -> list[Floats]:
+    """Return start (s), time blocked in reads (s), bytes and concurrency of batches, each (batches,), sorted by start.
 
-    In order of start; without batches of which less than _MIN_FROM_STORAGE came from the storage.
+    Concurrency is the mean number of batches whose reads were under way, itself included. Leaves out batches with an
+    unusually low one, and those of which less than _MIN_FROM_STORAGE came from storage.
     """
-    starts, blocked = (rows["started_ns"] - began_ns(rows)) / 1e9, worker_time(rows, preprocesses).storage / 1e9
-    counts = (rows["app_bytes"] > 0) & (took_ns(rows) > 0) & (blocked > 0)
-    if is_any(rows, "storage_bytes"):  # else it is unknown what came from the storage
-        counts &= rows["storage_bytes"] >= _MIN_FROM_STORAGE * rows["app_bytes"]
-    order = np.flatnonzero(counts)[np.argsort(starts[counts], kind="stable")]
-    return starts[order], blocked[order], rows["app_bytes"][order].astype(float)
+    starts = (rows["started_ns"] - training_start_ns(rows)) / 1e9
+    blocked = worker_time(rows, preprocesses).storage / 1e9
+    is_read = (rows["app_bytes"] > 0) & (fetch_ns(rows) > 0) & (blocked > 0)
+    if is_any(rows, "storage_bytes"):  # else it is unknown how much came from storage
+        is_read &= rows["storage_bytes"] >= _MIN_FROM_STORAGE * rows["app_bytes"]
+    order = np.flatnonzero(is_read)[np.argsort(starts[is_read], kind="stable")]
+    if not len(order):
+        return [np.zeros(0)] * 4
+    starts, seconds, size_bytes = starts[order], blocked[order], rows["app_bytes"][order].astype(float)
+    edges, reading, lengths = under_way(starts, starts + seconds)
+    active = during(starts, starts + seconds, edges, reading * lengths) / seconds
+    is_usual = active >= _MIN_READERS_SHARE * np.median(active)
+    return [values[is_usual] for values in (starts, seconds, size_bytes, active)]
 
 
 def _best_split(values: Floats, fewest: int) -> int | None:
-    """Return the split whose parts' means deviate most from all values' mean, in standard errors (least squares).
-
-    Each part has at least `fewest` values; None if there are too few. Without the weights it is biased to the middle.
-    """
+    """Return the split into two parts of at least `fewest` values whose means differ most, in standard errors."""
     splits = np.arange(fewest, len(values) - fewest + 1)
     if not len(splits):
         return None
     sums = np.cumsum(values - values.mean())[splits - 1]
-    return int(splits[(np.abs(sums) / np.sqrt(splits * (len(values) - splits))).argmax()])
+    standardised = np.abs(sums) / np.sqrt(splits * (len(values) - splits))  # raw sums prefer splits in the middle
+    return int(splits[standardised.argmax()])

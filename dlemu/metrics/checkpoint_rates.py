@@ -1,7 +1,7 @@
-"""Times and rates of checkpoints: by rank 0, by the slowest rank and by wall clock; and how often to write them.
+"""Times and rates of checkpoints by rank 0, by the slowest rank and by wall clock; and the best interval between them.
 
-A checkpoint has one row per rank. Columns used, in ns: began_ns, ended_ns, asked_ns (training wanted the checkpoint),
-released_ns (training went on), fsync_ns; and bytes, checkpoint, rank. All stamps are on one clock.
+A checkpoint has one row per rank. Columns used: began_ns, ended_ns, asked_ns (training was ready for the checkpoint),
+released_ns (training resumed), fsync_ns, bytes, checkpoint and rank. All stamps are on one clock.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class CheckpointTimes:
 
 
 def times_of(rows: Rows) -> CheckpointTimes:
-    """Return the numbers of one checkpoint from its rows."""
+    """Return the times of one checkpoint from its rows."""
     seconds = (rows["ended_ns"] - rows["began_ns"]) / 1e9
     slowest, ended_ns, asked_ns = int(seconds.argmax()), rows["ended_ns"].max(), rows["asked_ns"].max()
     return CheckpointTimes(
@@ -76,9 +76,9 @@ def times_of(rows: Rows) -> CheckpointTimes:
 
 
 def cost_percent(stall_seconds: float, interval_seconds: float, drain_seconds: float = 0.0) -> float:
-    """Return the percentage of time that checkpoints take, with `interval_seconds` of training between two of them.
+    """Return the percentage of time lost to checkpoints, with `interval_seconds` of training between two of them.
 
-    A checkpoint that is due before the last one's drain is over (`wasted_percent`) waits for that, as does training.
+    If a checkpoint is due before the previous one has drained (see `wasted_percent`), training waits for that.
     """
     stalled = stall_seconds + max(0.0, drain_seconds - interval_seconds)
     return 100 * stalled / (interval_seconds + stalled)
@@ -114,9 +114,9 @@ def wasted_percent(
     """Return the percentage of time lost to checkpoints, repeated work and recovery, at most 100, to first order.
 
     T interval of training, S stall (the whole save, or a snapshot), D drain until the checkpoint is on the storage (0
-    for a whole save), R recovery, M mean time between failures: for T >= D, S / (T + S) + ((T + S) / 2 + D + R) / M.
-    D is there because a failure during the drain falls back on the checkpoint before. The minimum is where T + S =
-    sqrt(2 S M) (Daly's formula is of higher order), or at T = D if D is more. For T < D, training waits for the drain.
+    for a whole save), R recovery, M mean time between failures. For T >= D: S / (T + S) + ((T + S) / 2 + D + R) / M;
+    D is there because a failure during the drain falls back on the previous checkpoint. Least at T + S = sqrt(2 S M)
+    (Daly's formula is of higher order), or at T = D if D is larger. For T < D, training waits for the drain.
     """
     cycle_seconds = stall_seconds + max(interval_seconds, drain_seconds)
     repeated_percent = 100 * (cycle_seconds / 2 + drain_seconds + recovery_seconds) / mtbf_seconds
@@ -124,16 +124,16 @@ def wasted_percent(
 
 
 def asynchronous_au_percent(compute_seconds: float, stalls: list[float]) -> float:
-    """Return the percentage of time that accelerators compute, if they do for `compute_seconds` before each stall."""
+    """Return the percentage of time that accelerators compute: for `compute_seconds` before each stall."""
     total = compute_seconds * len(stalls) + sum(stalls)
     return 100 * compute_seconds * len(stalls) / total if total else 100.0
 
 
 def shortest_interval_seconds(snapshot_seconds: float, drain_seconds: float, au: float) -> float:
-    """Return the least time to compute between asynchronous checkpoints for an AU of at least `au` (0 to 1).
+    """Return the shortest computing time between asynchronous checkpoints for an AU of at least `au` (0 to 1).
 
-    Computing takes T, the snapshot S, the drain (writing it out in the background) D. Training stalls for
-    S + max(0, D - T) each time: AU = T / (T + S) for T >= D, AU = T / (S + D) for T < D.
+    With a computing time T, a snapshot S and a drain (writing in the background) D, each checkpoint stalls training for
+    S + max(0, D - T): AU = T / (T + S) for T >= D, AU = T / (S + D) for T < D.
     """
     least_without_drain = snapshot_seconds * au / (1 - au) if au < 1 else math.inf
     return max(least_without_drain, au * (snapshot_seconds + drain_seconds))

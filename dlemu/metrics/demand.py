@@ -1,4 +1,4 @@
-"""What a workload needs from its storage when its accelerators never wait, from the configuration alone."""
+"""The demand of a workload: the rates that keep its accelerators from waiting, computed from the configuration."""
 
 from __future__ import annotations
 
@@ -14,36 +14,36 @@ MB, GB = 1e6, 1e9
 
 @dataclass(frozen=True, kw_only=True)
 class Demand:
-    """What one workload on one type of accelerator needs. MB = 1e6 and GB = 1e9 bytes."""
+    """The demand of one workload on one type of accelerator. MB = 1e6 and GB = 1e9 bytes."""
 
     workload: str
     accelerator: str
-    """Empty for a workload that has no table of accelerators."""
+    """Empty for a workload without a table of accelerators."""
     format: str
     data_loader: str
     num_files: int
     num_samples: int
     sample_bytes: int
-    """Mean bytes read per sample, uncompressed; of formats with columns, only the columns that training reads, and row
-    groups as often as they are read."""
+    """Mean bytes read per sample, uncompressed: only the columns that training reads, and repeated reads of row groups
+    in full."""
     dataset_gb: float
-    """All samples as they are stored, including columns that are not read."""
+    """Stored size of all samples, including columns that are not read."""
     batch_size: int
     computation_seconds: float
     """Mean computation time of one batch."""
     samples_per_second: float | None
-    """One accelerator's demand at 100 % utilisation; None without computation time, for then demand has no limit."""
+    """One accelerator's demand at 100 % utilisation; None without computation time, which leaves demand unlimited."""
     mb_per_second: float | None
     cores: float | None
-    """Cores that one accelerator's workers keep busy by preprocessing (`reader.preprocess=burn`), and its trainer."""
+    """Cores that one accelerator's trainer, and workers that preprocess (`reader.preprocess=burn`), keep busy."""
     au_threshold_percent: float
-    """The AU at which a run passes."""
+    """Lowest AU at which a run passes."""
     sample_divisor: float | None = None
-    """As `sample_divisor` of the workload."""
+    """See the function `sample_divisor`."""
 
 
 def demand(name: str, workload: Workload) -> Demand:
-    """Return the demand of one accelerator of the workload; `name` is what the workload is called."""
+    """Return the demand of one accelerator; `name` is the workload's name."""
     data, reader = workload.dataset, workload.reader
     sample_bytes = round(nominal_sample_bytes(data) * row_group_reads(workload))
     samples = data.num_files_train * data.num_samples_per_file
@@ -70,17 +70,17 @@ def demand(name: str, workload: Workload) -> Demand:
 
 
 def sample_divisor(workload: Workload) -> float | None:
-    """Return how many times larger samples are without the workload's scale; None where that is not known."""
+    """Return how many times larger samples are without the workload's scale; None if unknown."""
     full = full_size(workload)
     return None if full is None else nominal_sample_bytes(full.dataset) / nominal_sample_bytes(workload.dataset)
 
 
 def row_group_reads(workload: Workload) -> float:
-    """Return how often a row group of Parquet is read in an epoch, on average; 1 for other formats.
+    """Return how often a row group of Parquet is read per epoch, on average; 1 for other formats.
 
-    Each worker reads whole, and once, every row group of which its batches have rows. A batch of B rows has rows of
-    (B + G - gcd(B, G)) / G groups of G rows on average, as it begins at any multiple of gcd(B, G) in a group; its share
-    of the data is B / G groups. B = 4, G = 6: a batch reads 4/3 groups, so groups are read twice.
+    A worker reads each row group that has rows of its batches, in full and once. A batch of B rows begins at any
+    multiple of gcd(B, G) in a group of G rows, so it reads (B + G - gcd(B, G)) / G groups on average, while its share
+    of the data is B / G groups. For B = 4 and G = 6, a batch reads 4/3 groups instead of 2/3: groups are read twice.
     """
     data, reader = workload.dataset, workload.reader
     if data.format != "parquet" or reader.worker_streams or reader.sample_shuffle != "off":

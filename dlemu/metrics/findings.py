@@ -1,4 +1,4 @@
-"""What an analysis found, as a code with its numbers; each kind of job turns them into sentences (`wording.py`)."""
+"""Findings of an analysis, as codes with numbers; each kind of job words them in sentences (`wording.py`)."""
 
 from __future__ import annotations
 
@@ -7,37 +7,37 @@ from enum import StrEnum
 from typing import Generic, Literal, Self, TypeVar
 
 Severity = Literal["info", "caution", "loud"]
-"""`info`: a reason; `caution`: what a reader must know; `loud`: the numbers say something else than the storage."""
+"""`info`: an explanation; `caution`: restricts the numbers; `loud`: the numbers are not those of the storage."""
 Confidence = Literal["high", "medium", "low"]
-What = TypeVar("What", bound=str)
-"""What a kind of job can be limited by: each kind has a Literal for it."""
+CauseT = TypeVar("CauseT", bound=str)
+"""The causes that can limit a kind of job: each kind has a Literal of them."""
 Number = float | int | str | None
-"""A number, whose unit is in its key, or the name of a host or folder; None: a number that is not finite (JSON)."""
+"""A number, whose unit is in its key, or a name of a host or folder; None for a number that is not finite (JSON)."""
 
 
 class Code(StrEnum):
-    """What can be found of a training, beside the shares of the lost time; other kinds of job share codes, or add some.
+    """Codes of findings about training, besides the shares of the lost time. Other kinds of job use some, or add codes.
 
-    What to do follows from the code: each kind of job has one table with a sentence for either (`wording.py`).
+    The advice follows from the code: each kind of job has a table of sentences for findings and advice (`wording.py`).
     """
 
     PREFETCH_TOO_SHALLOW = "prefetch_too_shallow"
-    """Batches wait, in order, for one slow read, or for a worker that could have begun earlier."""
+    """Batches, which are used in order, wait for one slow read, or for a worker that could have begun earlier."""
     REQUESTS_TOO_SMALL = "requests_too_small"
-    """Larger read calls got more from the storage, right after the run."""
+    """Larger read calls reached a higher rate right after the run."""
     TOO_FEW_READERS = "too_few_readers"
     TOO_MANY_READERS = "too_many_readers"
-    """Fewer readers got more, right after the run."""
+    """Fewer readers reached a higher rate right after the run."""
     OTHER_PROGRAM_ON_DRIVE = "other_program_on_drive"
     NETWORK_FULL = "network_full"
     STORAGE_NOT_STEADY = "storage_not_steady"
-    """Its speed changed, it stalled, or its first bytes came faster or slower: `pattern` says which."""
+    """Its speed changed, it stalled, or its first bytes came faster or slower, by `pattern`."""
     SLOW_DRIVE = "slow_drive"
     """A sub-folder of the dataset reads slower than the others."""
     SLOW_RANK = "slow_rank"
-    """The others waited for a rank, or for a host where `rank` is null."""
+    """The others waited for a rank; if `rank` is null, for a host."""
     PAGE_CACHE = "page_cache"
-    """Memory served some of the bytes, or that is not known."""
+    """Memory served some of the bytes, or may have."""
     NO_DATA_FROM_STORAGE = "no_data_from_storage"
     """Nothing was read, or the dataset is on a `file_system` in memory."""
     MEMORY_PRESSURE = "memory_pressure"
@@ -65,10 +65,10 @@ class Finding:
 
 
 @dataclass(frozen=True, kw_only=True)
-class LimitedBy(Generic[What]):
+class LimitedBy(Generic[CauseT]):
     """What limited a job, or a part of it."""
 
-    what: What
+    what: CauseT
     confidence: Confidence | None = None
     """How sure that is; None where nothing that was measured names it."""
     evidence: tuple[str, ...] = ()

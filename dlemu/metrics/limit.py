@@ -1,4 +1,4 @@
-"""How the time lost to waiting for data divides, and what explains it (docs/metrics.md, section 6).
+"""Judges what limited a run: divides the time lost to waiting for data, and explains it (docs/metrics.md, section 6).
 
 "Readers" are the workers of all ranks that read; "blocked" means waiting in a read.
 """
@@ -15,27 +15,27 @@ from dlemu.metrics.loss import Causes, Work
 What = Literal["storage", "loader", "host CPU", "emulator", "nothing"]
 
 MIN_LOSS_PERCENT = 2.0  # as in predictions (98 % AU); less is within the uncertainty of short runs
-"""A run that lost less of its time to waiting for data was limited by nothing."""
+"""Nothing limited a run that lost less than this share of its time to waiting for data."""
 STARVED_SHARE, BUSY_PERCENT = 0.15, 90.0
 """No core is free if workers wait for one for this share of their time, or if the host is this busy (%)."""
 OTHER_PROGRAMS_PERCENT = 50.0
-"""Other programs have the cores if they use this share of the cores' time, and more than the run does."""
+"""Other programs use the cores if they take this share of the cores' time, and more than the run."""
 FEW_REQUESTS = 4.0
-"""Concurrent requests from which a drive or server counts as busy; with fewer, most are partly idle."""
+"""With fewer concurrent requests, most drives and servers are partly idle."""
 PIECE_BYTES = 512 << 10
 """A read call counts as one request per PIECE_BYTES: the kernel splits it into requests and sends them together."""
 HELD_BACK_PERCENT, THROTTLED_PERCENT = 10.0, 50.0
-"""A CPU limit (cgroup) that was used up in this share of its periods is reported beside other programs on the cores, or
-is itself what limits the run."""
-MIN_SPEEDUP = 1.3  # smaller: two trials of seconds differ as much by chance; larger: real limits are overlooked
-"""The number of readers, or the size of requests, was the limit if another one gets this many times the rate."""
+"""Shares of its periods in which a CPU limit (cgroup) was used up: from the first on, it is reported beside other
+programs on the cores; from the second on, it limits the run."""
+MIN_SPEEDUP = 1.3  # trials of seconds differ by less by chance; a larger one would overlook real limits
+"""The number of readers, or the size of requests, was the limit if another one multiplies the rate by this."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Scaling:
-    """Rates measured right after the run: with its number of readers, with more and fewer, and with larger requests.
+    """Rates of trials right after the run: with its number of readers, with more, with fewer, and with larger requests.
 
-    Values are 0 for what was not tried; nothing is tried where too little was lost to reads.
+    Values are 0 for trials that were not made; none are made if reads cost too little time.
     """
 
     readers: int = 0
@@ -52,41 +52,41 @@ class Scaling:
 
     @property
     def same_mb_per_second(self) -> float:
-        """The better rate of `readers`: if the storage became faster during the trials, other readers did not help."""
+        """The higher rate of `readers`: if storage became faster during the trials, another number is no better."""
         return max(self.mb_per_second, self.again_mb_per_second)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Context:
-    """What is known of a run besides its steps. Figures of hosts are of the busiest host, as all wait for the slowest.
+    """Facts about a run besides its steps. Those of hosts are of the busiest one, because all wait for the slowest.
 
-    Unknown shares are NaN; unknown use of CPU limits, memory pressure and network is 0, as where there is none.
+    Unknown values are NaN; of CPU limits, memory pressure and network they are 0, as if these had no effect.
     """
 
     host_busy_percent: float = math.nan
-    """CPU use of all cores by all programs; by this run only, where no telemetry was recorded."""
+    """CPU use of all cores by all programs; without telemetry, by this run only."""
     own_busy_percent: float = math.nan
     """CPU use of these cores by this run."""
     cpu_limit_used_percent: float = 0.0
-    """Share of the CPU limit (cgroup) that the run used, on the host that used the greatest share."""
+    """Share of the CPU limit (cgroup) that the run used, on the host with the highest share."""
     cpu_throttled_percent: float = 0.0
-    """Share of the limit's periods in which it was used up, so that the run had to wait for the next period."""
+    """Share of the CPU limit's periods in which it was used up, so that the run waited for the next period."""
     memory_some_percent: float = 0.0
     """Share of the time in which some task waited for memory (`some` in /proc/pressure/memory)."""
     network_percent: float = 0.0
-    """Rate received by the busiest network interface of known speed, as a share of that."""
+    """Received rate of the busiest network interface, in % of its speed; interfaces of unknown speed don't count."""
     device_depth: float = math.nan
-    """Mean number of requests in the devices behind the dataset, all together, while accelerators waited."""
+    """Mean number of requests in all devices behind the dataset together, while accelerators waited."""
     device_busy_percent: float = math.nan
     """Use of the busiest of these devices meanwhile."""
     ceiling_au: float = math.nan
     """AU of the emulator alone, on null storage."""
     collates: bool = False
-    """Batches get from worker to trainer as a training job's do (`reader.tensors`): the emulator adds no time to it."""
+    """Workers hand batches over as in a training job (`reader.tensors`), so hand-over is no cost of the emulator."""
     scaling: Scaling = field(default_factory=Scaling)
     read_threads: int = 1
     from_storage_percent: float = math.nan
-    """Percentage of the bytes that the storage served, not the page cache."""
+    """Percentage of the bytes that came from storage, not from the page cache."""
     other_program: Finding | None = None
     """OTHER_PROGRAM_ON_DRIVE, if other programs read from the dataset's devices."""
     is_object_store: bool = False
@@ -95,17 +95,17 @@ class Context:
 
     @property
     def is_out_of_cpu_time(self) -> bool:
-        """Whether the run used up its CPU limit (cgroup); a throttled worker may look blocked in reads."""
+        """Whether the run used up its CPU limit (cgroup); throttled workers may look blocked in reads."""
         return self.cpu_limit_used_percent >= BUSY_PERCENT or self.cpu_throttled_percent >= THROTTLED_PERCENT
 
     @property
-    def others_have_the_cores(self) -> bool:
+    def others_use_the_cores(self) -> bool:
         own = self.own_busy_percent
         return self.host_busy_percent - own >= max(own, OTHER_PROGRAMS_PERCENT)
 
     @property
     def device_is_saturated(self) -> bool:
-        """Whether requests always wait for the device; readers that lack a core could not keep it so busy."""
+        """Whether the device always has requests waiting, which readers without a core could not achieve."""
         return self.device_busy_percent >= BUSY_PERCENT and self.device_depth >= FEW_REQUESTS
 
 
@@ -136,7 +136,7 @@ class Limit(LimitedBy[What]):
 
 
 def judge_limit(au: float, causes: Causes, work: Work, context: Context) -> Limit:
-    """Return what limited the steps that `causes`, `work` and `au` (in percent) were computed from."""
+    """Return what limited the steps from which `causes`, `work` and `au` (in percent) were computed."""
     numbers = _numbers(causes, work, context)
     if causes.total < MIN_LOSS_PERCENT:
         return Limit(what="nothing", confidence="high", numbers=numbers)
@@ -148,20 +148,19 @@ def judge_limit(au: float, causes: Causes, work: Work, context: Context) -> Limi
     }
     largest = max(lost, key=lambda cause: lost[cause])
     ceiling = context.ceiling_au
-    # The share of the loss without storage; a ceiling below the run's AU, measured at a worse moment, explains nothing.
-    without_storage = (100 - ceiling) / (100 - au) if au <= ceiling else 0.0
+    # The emulator's share of the loss. A ceiling below the run's AU was measured at a worse moment: ignore it.
+    by_emulator = (100 - ceiling) / (100 - au) if au <= ceiling else 0.0
     if context.is_out_of_cpu_time and not context.device_is_saturated:
-        limit = _no_core("high" if causes.storage < causes.total / 2 else "medium", context)
-    elif without_storage >= 0.5:
-        # The emulator explains at least half of the loss; from 0.8 on, all other causes explain a fifth at most.
-        reached = Finding.of(Code.EMULATOR_CEILING, ceiling_au_percent=ceiling, au_percent=au)
-        limit = _emulator("high" if without_storage >= 0.8 else "medium", context, reached)
+        limit = _core_limit("high" if causes.storage < causes.total / 2 else "medium", context)
+    elif by_emulator >= 0.5:  # from 0.8 on, all other causes explain at most a fifth of the loss
+        at_ceiling = Finding.of(Code.EMULATOR_CEILING, ceiling_au_percent=ceiling, au_percent=au)
+        limit = _emulator_limit("high" if by_emulator >= 0.8 else "medium", context, at_ceiling)
         largest = limit.what
-        lost = {cause: (1 - without_storage) * percent for cause, percent in lost.items()}
-        lost[largest] += without_storage * causes.total
+        lost = {cause: (1 - by_emulator) * percent for cause, percent in lost.items()}
+        lost[largest] += by_emulator * causes.total
     else:
         limit = _explain(largest, lost[largest] / causes.total, causes, work, context)
-    if limit.what != largest:
+    if limit.what != largest:  # the largest part of the loss is due to another cause than it seemed
         lost[limit.what] += lost[largest]
         lost[largest] = 0.0
     shares = {cause.lower().replace(" ", "_"): 100 * percent / causes.total for cause, percent in lost.items()}
@@ -194,9 +193,9 @@ def _limit(what: What, confidence: Confidence, *findings: Finding) -> Limit:
 
 
 def _explain(largest: What, share: float, causes: Causes, work: Work, context: Context) -> Limit:
-    """Return what the largest part of the loss, a `share` of it, is due to."""
+    """Return the limit that the largest part of the loss, a `share` of it, is due to."""
     confidence: Confidence = "low"
-    if share >= 0.75 and work.cpu_known:  # three times as much as all other causes together
+    if share >= 0.75 and work.cpu_known:  # three times all other causes together
         confidence = "high"
     elif share >= 0.5:
         confidence = "medium"
@@ -213,41 +212,40 @@ def _explain_without_pressure(
     largest: What, share: float, confidence: Confidence, causes: Causes, work: Work, context: Context
 ) -> Limit:
     is_busy = work.starved_share >= STARVED_SHARE or context.host_busy_percent >= BUSY_PERCENT
-    all_cores_are_taken = is_busy or context.is_out_of_cpu_time
+    no_core_is_free = is_busy or context.is_out_of_cpu_time
     if largest == "storage":
-        limit = _reads(confidence, work, context)
-        if context.device_is_saturated or not all_cores_are_taken:
+        limit = _read_limit(confidence, work, context)
+        if context.device_is_saturated or not no_core_is_free:
             return limit
-        # Without a free core, readers wait for cores between reads, and so does what serves the reads, such as kernel
-        # threads or a mount's process: slow reads prove no slow storage. Only the sleeps of preprocessing need no core.
+        # Without a free core, readers wait for cores between reads, and so do the kernel threads or the mount's process
+        # that serve the reads: slow reads don't prove slow storage. Only sleeping preprocessing needs no core.
         outweighed = 2 * causes.storage < causes.total - causes.pause
         unsure = share < 0.75 or limit.confidence == "low"
-        in_doubt = outweighed or (unsure and context.others_have_the_cores)
+        in_doubt = outweighed or (unsure and context.others_use_the_cores)
         if not work.cpu_known or (limit.what == "storage" and in_doubt):
-            return _no_core("low", context)
+            return _core_limit("low", context)
         return limit
     computes = largest == "host CPU"
     if computes or (largest == "loader" and causes.pause > causes.queueing):
-        # Preprocessing that sleeps needs no core.
-        lacks_core = all_cores_are_taken and (computes or work.burns)
+        lacks_core = no_core_is_free and (computes or work.burns)  # preprocessing that sleeps needs no core
         if lacks_core or (computes and causes.starved > causes.computing):
-            return _no_core(confidence, context)
-        return _few_workers(confidence, context)
-    if all_cores_are_taken:  # a worker that has no core starts no batch
-        return _no_core(confidence, context)
+            return _core_limit(confidence, context)
+        return _worker_limit(confidence, context)
+    if no_core_is_free:  # a worker without a core starts no batch
+        return _core_limit(confidence, context)
     if largest == "emulator":
-        return _emulator(confidence, context)
-    if work.oversleep_share >= STARVED_SHARE:  # the ranks woke late, so their workers do, too
-        return _emulator(_lowest(confidence, "medium"), context)
+        return _emulator_limit(confidence, context)
+    if work.oversleep_share >= STARVED_SHARE:  # ranks wake late from emulated computation, so workers wake late, too
+        return _emulator_limit(_lowest(confidence, "medium"), context)
     return _limit("loader", confidence, Finding.of(Code.PREFETCH_TOO_SHALLOW, pattern="not_begun"))
 
 
-def _reads(confidence: Confidence, work: Work, context: Context) -> Limit:
-    """Return the limit where workers were blocked in reads: the storage, or the loader's readers, requests or queue."""
+def _read_limit(confidence: Confidence, work: Work, context: Context) -> Limit:
+    """Return the limit of workers blocked in reads: the storage, or the loader's readers, requests or queue."""
     if not work.cpu_known and context.from_storage_percent < 5:
-        return _few_workers("low", context)  # the page cache served at least 95 %
+        return _worker_limit("low", context)  # the page cache served at least 95 %
     if context.other_program is not None:
-        # On a shared drive, more readers may get more only by taking it from the other programs: no proof of a reserve.
+        # On a shared drive, more readers may gain only what the other programs lose: no proof of spare throughput.
         return _limit("storage", confidence, context.other_program)
     better = _better_trial(work, context)
     if better is not None:
@@ -258,19 +256,19 @@ def _reads(confidence: Confidence, work: Work, context: Context) -> Limit:
         return _limit("loader", _lowest(confidence, certainty), context.deeper_queue)
     confidence = _lowest(confidence, certainty)
     if too_few:
-        return _few_workers(confidence, context)
+        return _worker_limit(confidence, context)
     if context.is_object_store and context.network_percent >= BUSY_PERCENT:
         return _limit("storage", confidence, Finding.of(Code.NETWORK_FULL, percent=context.network_percent))
     return _limit("storage", confidence)
 
 
 def _better_trial(work: Work, context: Context) -> Finding | None:
-    """Return the trial of fewer readers or larger requests if it got MIN_SPEEDUP times the rate, and the highest."""
+    """Return the trial of fewer readers or larger requests if its rate is the highest, and MIN_SPEEDUP x the run's."""
     scaling = context.scaling
     same = scaling.same_mb_per_second
     rate = max(scaling.fewer_mb_per_second, scaling.larger_mb_per_second)
     least = max(MIN_SPEEDUP * max(same, work.app_mb_per_second), scaling.more_mb_per_second)
-    # Readers that get enough alone were slow in the run for another reason: one rank's storage, or a time of it
+    # If the same readers were fast enough in the trial, the run was slow for another reason, such as one slow rank.
     if scaling.mb_per_second <= 0 or same >= work.wanted_mb_per_second or rate < least:
         return None
     numbers: dict[str, Number] = {"readers": scaling.readers, "mb_per_second": same, "better_mb_per_second": rate}
@@ -282,7 +280,7 @@ def _better_trial(work: Work, context: Context) -> Finding | None:
 
 
 def _too_few_readers(work: Work, context: Context) -> tuple[bool, Confidence]:
-    """Return whether there were too few readers, and how certain that is."""
+    """Return whether there were too few readers, and how sure that is."""
     scaling, depth = context.scaling, context.device_depth
     if scaling.mb_per_second > 0 and scaling.more_readers:
         same = max(scaling.same_mb_per_second, work.app_mb_per_second)
@@ -292,11 +290,11 @@ def _too_few_readers(work: Work, context: Context) -> tuple[bool, Confidence]:
         if depth >= FEW_REQUESTS:
             return False, "high"
         if depth < work.readers / 2:
-            return False, "medium"  # most reads wait before the device: a cgroup or the network limits them
+            return False, "medium"  # most reads wait outside the device: a cgroup or the network limits them
         if requests >= FEW_REQUESTS or context.device_busy_percent < BUSY_PERCENT:
             return requests < FEW_REQUESTS, "medium"
-        # Never idle with few requests: a slow drive, or one that could serve more readers. The latter is likelier with
-        # small calls; large ones are sent as several requests at once, which keep a drive busy.
+        # Never idle with few requests: the drive is slow, or could serve more readers. Small calls suggest the latter;
+        # large ones are sent as several requests at once, which keep a drive busy.
         return work.call_bytes <= PIECE_BYTES, "low"
     if not work.call_bytes:
         return False, "medium"
@@ -305,26 +303,29 @@ def _too_few_readers(work: Work, context: Context) -> tuple[bool, Confidence]:
     return False, "high" if requests >= 2 * FEW_REQUESTS else "medium"
 
 
-def _few_workers(confidence: Confidence, context: Context) -> Limit:
+def _worker_limit(confidence: Confidence, context: Context) -> Limit:
     numbers: dict[str, Number] = {"read_threads": context.read_threads}
     pattern: dict[str, Number] = {"pattern": "requests"} if context.is_object_store else {}
     return _limit("loader", confidence, Finding(Code.TOO_FEW_READERS, numbers=numbers | pattern))
 
 
-def _no_core(confidence: Confidence, context: Context) -> Limit:
-    """Return the lack of cores as the limit, and who has them."""
+def _core_limit(confidence: Confidence, context: Context) -> Limit:
+    """Return the lack of cores as the limit, with the finding that explains it: a CPU limit, or other programs."""
     used, throttled = context.cpu_limit_used_percent, context.cpu_throttled_percent
     quota = Finding.of(Code.CPU_QUOTA, used_percent=used, throttled_percent=throttled)
     if context.is_out_of_cpu_time:
         return _limit("host CPU", confidence, quota)
-    if not context.others_have_the_cores:
+    if not context.others_use_the_cores:
         return _limit("host CPU", confidence)
     busy, own = context.host_busy_percent, context.own_busy_percent
     others = Finding.of(Code.OTHER_PROGRAM_ON_CORES, busy_percent=busy, own_percent=own)
-    return _limit("host CPU", confidence, *((others, quota) if throttled >= HELD_BACK_PERCENT else (others,)))
+    if throttled >= HELD_BACK_PERCENT:
+        return _limit("host CPU", confidence, others, quota)
+    return _limit("host CPU", confidence, others)
 
 
-def _emulator(confidence: Confidence, context: Context, *findings: Finding) -> Limit:
+def _emulator_limit(confidence: Confidence, context: Context, *findings: Finding) -> Limit:
+    """Return the emulator as the limit, or the host CPU if hand-over works as in a training job."""
     return _limit("host CPU" if context.collates else "emulator", confidence, *findings)
 
 

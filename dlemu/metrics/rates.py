@@ -1,7 +1,4 @@
-"""Metrics of a run and of its epochs, from step rows, and rates over time, from amounts in time intervals.
-
-A block is the steps between two checkpoints or evaluations.
-"""
+"""Metrics of a run and of its epochs, from step rows; and rates over time, from amounts in time intervals."""
 
 from __future__ import annotations
 
@@ -13,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from datagen.quantiles import Percentiles
-from dlemu.metrics.rows import Ints, Rows, StepTable, in_order, over_ns
+from dlemu.metrics.rows import Ints, Rows, StepTable, in_order, step_end_ns
 
 Floats = NDArray[np.float64]
 Moments = Floats | Ints
@@ -29,35 +26,35 @@ class Mean:
 
 
 def pooled(rows: Rows, measure: Callable[[StepTable], float]) -> Mean:
-    """Return the measure (NaN for none) of all rows together, so longer epochs weigh more, and per epoch."""
+    """Return a measure (NaN for no value) of all rows together, in which longer epochs weigh more, and per epoch."""
     table = in_order(rows)
     return Mean(mean=known(measure(table)), per_epoch=tuple(known(measure(epoch)) for epoch in table.by_epoch))
 
 
 def over_epochs(per_epoch: Sequence[float]) -> Mean:
-    """Return values per epoch with their unweighted mean, as DLIO reports it."""
+    """Return values per epoch and their unweighted mean, which DLIO reports."""
     return Mean(mean=known(float(np.mean(per_epoch))), per_epoch=tuple(map(known, per_epoch)))
 
 
 def known(value: float) -> float | None:
-    """Return the value, or None for NaN and infinity: then there is no such number."""
+    """Return the value, or None for NaN and infinity."""
     return float(value) if math.isfinite(value) else None
 
 
 def training_ns(rows: Rows) -> int:
-    """Return the training time: the sum of all blocks from start to end of the last step, the longest of any rank."""
+    """Return the training time, ns: the sum of the durations of all blocks, of the rank with the longest sum."""
     first, last = in_order(rows).ends
-    return int(np.bincount(first["rank"], over_ns(last) - first["free_ns"]).max()) if len(first) else 0
+    return int(np.bincount(first["rank"], step_end_ns(last) - first["free_ns"]).max()) if len(first) else 0
 
 
 def per_second(amount: float, rows: Rows) -> float:
-    """Return `amount` per second of training time; NaN if that is 0."""
+    """Return `amount` per second of training time; NaN for no training time."""
     elapsed_ns = training_ns(rows)
     return amount * 1e9 / elapsed_ns if elapsed_ns else math.nan
 
 
 def first_batch_seconds(rows: Rows) -> Mean:
-    """Return how long the slowest rank waited for the first batch of each epoch."""
+    """Return the longest wait of any rank for the first batch of each epoch, s."""
     waits = []
     for epoch in in_order(rows).by_epoch:
         first, _ = epoch.ends
@@ -74,20 +71,20 @@ def percentiles_ms(values_ns: np.ndarray[tuple[int], np.dtype[np.int64]]) -> Per
 
 
 class Intervals:
-    """Spreads an amount per time interval evenly over it, on a grid of moments, `edges`.
+    """Spreads amounts evenly over time intervals, and adds them up between moments, the `edges`.
 
-    100 bytes read from 0 to 4 s, on edges at 1, 2 and 5 s: `cumulative` is 25, 50 and 100, `rates` are 25 and 16.7.
+    100 bytes read from 0 to 4 s, with edges at 1, 2 and 5 s: `cumulative` is 25, 50 and 100, `rates` are 25 and 16.7.
     """
 
     def __init__(self, starts: Moments, ends: Moments, edges: Moments) -> None:
-        """Take intervals (`ends` > `starts`) and `edges`, which ascend."""
+        """Take intervals (`ends` > `starts`) and ascending `edges`, in the same unit of time."""
         self._edges, self._starts, self._lengths = edges, starts, ends - starts
         self._first_inside, self._first_after = np.searchsorted(edges, starts), np.searchsorted(edges, ends)
 
     def cumulative(self, amounts: Floats) -> Floats:
-        """Return for each edge the part of `amounts` (one per interval) that lies before it."""
+        """Return the total of `amounts` (one per interval) before each edge."""
         count, inside, after = len(self._edges) + 1, self._first_inside, self._first_after
-        # An interval adds rate x (edge - start) to an edge inside it: sum up the rates and the products rate x start.
+        # An interval contributes rate x (edge - start) to an edge inside it: add up the rates, and rate x start.
         rates = np.where(inside < after, amounts / self._lengths, 0.0)
         slopes, shifts = (
             np.bincount(inside, values, count) - np.bincount(after, values, count)
@@ -98,14 +95,14 @@ class Intervals:
         return np.asarray(ended + np.maximum(slopes * (self._edges - self._edges[0]) - shifts, 0.0))
 
     def rates(self, amounts: Floats) -> Floats:
-        """Return the amount per unit of time between each two neighbouring edges."""
+        """Return the amount per unit of time between neighbouring edges, shape (edges - 1,)."""
         return np.asarray(np.diff(self.cumulative(amounts)) / np.diff(self._edges))
 
 
 def under_way(begins: Floats, ends: Floats) -> tuple[Floats, Ints, Floats]:
-    """Return the moments at which an interval began or ended; between each two, how many were under way, and how long.
+    """Return the sorted begins and ends of intervals; the number under way between neighbours; and the times between.
 
-    Intervals 0 to 3 and 1 to 2: moments 0, 1, 2, 3; 1, 2 and 1 were under way, for 1 each.
+    Intervals 0 to 3 and 1 to 2: moments 0, 1, 2, 3; numbers 1, 2, 1; times 1, 1, 1.
     """
     moments = np.concatenate([begins, ends])
     order = np.argsort(moments, kind="stable")
@@ -115,26 +112,26 @@ def under_way(begins: Floats, ends: Floats) -> tuple[Floats, Ints, Floats]:
 
 
 def during(begins: Moments, ends: Moments, edges: Moments, amounts: Floats) -> Floats:
-    """Return for each interval the sum of `amounts` in it; each amount is spread between two neighbouring `edges`."""
+    """Return the total in each interval of `amounts`, one per pair of neighbouring `edges` and spread between them."""
     total = np.concatenate([[0.0], np.cumsum(amounts)])
     return np.asarray(np.interp(ends, edges, total) - np.interp(begins, edges, total))
 
 
 def time_within(begins: Ints, ends: Ints, moments: Moments) -> Floats:
-    """Return how much of the spans of time, which ascend, lies before each moment: a clock that stands between them."""
+    """Return how much of ascending spans of time lies before each moment, as on a clock that stops between spans."""
     edges = np.maximum.accumulate(np.stack([begins, ends], axis=1).ravel() - begins[0])
     clock = np.cumsum(np.stack([np.zeros_like(begins), ends - begins], axis=1).ravel())
     return np.asarray(np.interp(moments - begins[0], edges, clock))
 
 
 Window = tuple[int, int]
-"""Begin and end, in nanoseconds of the readings' clock."""
+"""Begin and end, ns by the clock of the readings."""
 Windows = Sequence[Window] | NDArray[np.int64]
-"""Several windows; an array of shape (windows, 2) when there are very many."""
+"""Several windows, as a sequence or as an array of shape (windows, 2)."""
 
 
 def mean_within(time_ns: NDArray[np.int64], value: NDArray[np.float64], windows: Windows) -> float:
-    """Return the mean of a rate over the windows, as far as there are readings in them; NaN if there are none."""
+    """Return the mean of a rate over the windows, as far as readings cover them; NaN if none do."""
     if len(time_ns) < 2 or not len(windows):
         return math.nan
     begins, ends = np.clip(np.asarray(windows, np.int64), time_ns[0], time_ns[-1]).T

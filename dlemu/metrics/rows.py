@@ -1,4 +1,4 @@
-"""Step rows (a step of a rank each) as a `StepTable`: columns in the order of rank, epoch, block and step."""
+"""Step rows, one per rank and step, as a `StepTable`: columns sorted by rank, epoch, phase, block and step."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ Ints = NDArray[np.int64]
 T = TypeVar("T")
 
 LABELS = ("rank", "epoch", "phase", "block")
-"""Columns with one value per block; a table is sorted by these and `step`."""
+"""Columns that are constant in a block, which ends at a checkpoint, an evaluation or the end of its epoch."""
 
 
 class StepTable:
-    """Some rows of a run, ordered by `LABELS` and `step`: the columns of all rows, and the indices of these rows.
+    """A view of some rows of a run, sorted by `LABELS` and `step`: the columns of all rows, and indices into them.
 
-    Values computed from a table can be cached in it: see `cached`.
+    `cached` functions keep their values in `cache`.
     """
 
     def __init__(self, columns: Mapping[str, Ints], indices: NDArray[np.intp]) -> None:
-        """Take sorted columns (`table_of` sorts them)."""
+        """Take columns that are sorted already, as by `table_of`."""
         self._columns, self._indices = columns, indices
         self.cache: dict[object, Any] = {}
 
@@ -38,7 +38,7 @@ class StepTable:
     def __getitem__(self, key: slice | NDArray[Any]) -> StepTable: ...
 
     def __getitem__(self, key: str | slice | NDArray[Any]) -> Ints | StepTable:
-        """Return a column (read-only unless it had to be copied), or the rows of a slice, a mask or indices."""
+        """Return a column (read-only unless copied), or the table of the rows in a slice, mask or array of indices."""
         if isinstance(key, str):
             return np.asarray(self._columns[key][self._range])
         return StepTable(self._columns, self._indices[key])
@@ -62,7 +62,7 @@ class StepTable:
     @property
     def by_rank_and_epoch(self) -> list[StepTable]:
         """The rows of each epoch of each rank."""
-        return [part for own in self.by_rank for part in own.by_epoch]
+        return [epoch for rank in self.by_rank for epoch in rank.by_epoch]
 
     @property
     def by_block(self) -> list[StepTable]:
@@ -72,7 +72,7 @@ class StepTable:
         return [StepTable(self._columns, part) for part in np.split(self._indices, self._block_starts[1:])]
 
     def of(self, label: str, values: Sequence[int]) -> StepTable:
-        """Return the rows whose `label` (rank, epoch, phase or block) is one of `values`."""
+        """Return the rows in which `label` (rank, epoch, phase or block) has one of the `values`."""
         chosen = np.isin(self[label], values)
         return self if chosen.all() else self[chosen]
 
@@ -95,7 +95,7 @@ class StepTable:
 
     @cached_property
     def _range(self) -> slice | NDArray[np.intp]:
-        """The indices, as a slice where they are consecutive: then no column is copied."""
+        """The indices, as a slice if they are consecutive: then no column is copied."""
         indices = self._indices
         if not len(indices) or indices[-1] - indices[0] != len(indices) - 1 or (np.diff(indices) != 1).any():
             return indices
@@ -124,7 +124,7 @@ Rows = NDArray[np.void] | StepTable
 
 
 def table_of(columns: Mapping[str, Ints]) -> StepTable:
-    """Return the table of all rows; each column has the shape (rows,). Sorts rows that are not in order."""
+    """Return the sorted table of columns of the shape (rows,)."""
     keys = np.stack([columns[name] for name in ("step", *reversed(LABELS))])
     order = np.lexsort(keys)
     if (np.diff(order) != 1).any():
@@ -136,13 +136,14 @@ def table_of(columns: Mapping[str, Ints]) -> StepTable:
 
 
 def in_order(rows: Rows) -> StepTable:
+    """Return the rows as a sorted table."""
     if isinstance(rows, StepTable):
         return rows
     return table_of({name: rows[name].astype(np.int64) for name in rows.dtype.names or ()})
 
 
 def cached(compute: Callable[[StepTable], T]) -> Callable[[Rows], T]:
-    """Decorate a function of a table: it takes any rows, and its value is cached in the table."""
+    """Decorate a function of a table, so that it takes any rows and caches its value in their table."""
 
     @wraps(compute)
     def cached_compute(rows: Rows) -> T:
@@ -156,7 +157,7 @@ def cached(compute: Callable[[StepTable], T]) -> Callable[[Rows], T]:
 
 
 def is_any(rows: Rows, name: str) -> bool:
-    """Return whether a column has any value other than 0."""
+    """Return whether a column has a value other than 0; a column that was not measured has none."""
     return bool(rows[name].any())
 
 
@@ -164,50 +165,50 @@ def sum_of(rows: Rows, name: str) -> int:
     return int(rows[name].sum())
 
 
-def began_ns(table: StepTable) -> Ints:
-    """Return for each row the start of its rank's first step, ns: the same moment on all ranks, by the rank's clock."""
+def training_start_ns(table: StepTable) -> Ints:
+    """Return the start of training for each row, by its rank's clock: when the rank's first step began, ns."""
     ranks = table["rank"]
-    firsts = np.flatnonzero(np.diff(ranks, prepend=-1))
-    return np.repeat(np.minimum.reduceat(table["free_ns"], firsts), np.diff(firsts, append=len(ranks)))
+    rank_starts = np.flatnonzero(np.diff(ranks, prepend=-1))
+    return np.repeat(np.minimum.reduceat(table["free_ns"], rank_starts), np.diff(rank_starts, append=len(ranks)))
 
 
-def over_ns(rows: Rows) -> Ints:
-    """Return for each row when its step was over on all accelerators."""
+def step_end_ns(rows: Rows) -> Ints:
+    """Return the end of each row's step, when it is over on all accelerators, ns."""
     return np.asarray(rows["free_ns"] + rows["wait_ns"] + rows["compute_ns"] + rows["sync_ns"])
 
 
 @dataclass(frozen=True, eq=False)
 class Steps:
-    """The distinct steps in a table, each done by one or more ranks, in the order of epochs, blocks and steps."""
+    """The distinct steps in a table, each with a row per rank, in the order of epochs, blocks and steps."""
 
     count: int
-    of_row: NDArray[np.intp]
-    """Index of each row's step, shape (rows,)."""
+    step_of_row: NDArray[np.intp]
+    """Index of the step of each row, shape (rows,)."""
 
     def sum(self, values: Ints | int) -> Ints:
-        """Return the sum over each step's rows."""
+        """Return the sum of `values` (one per row) over the rows of each step."""
         totals = np.zeros(self.count, np.int64)
-        np.add.at(totals, self.of_row, values)
+        np.add.at(totals, self.step_of_row, values)
         return totals
 
     def maximum(self, values: Ints) -> Ints:
-        """Return the maximum over each step's rows; 0 where all are less."""
+        """Return the maximum of `values` over the rows of each step, at least 0."""
         maxima = np.zeros(self.count, np.int64)
-        np.maximum.at(maxima, self.of_row, values)
+        np.maximum.at(maxima, self.step_of_row, values)
         return maxima
 
     def first(self, *keys: Ints) -> NDArray[np.intp]:
-        """Return the index of each step's row with the smallest keys; the first key decides first."""
-        order = np.lexsort((*reversed(keys), self.of_row))
-        return order[np.searchsorted(self.of_row[order], np.arange(self.count))]
+        """Return the row index of each step's row with the smallest keys, compared from the first key on."""
+        order = np.lexsort((*reversed(keys), self.step_of_row))
+        return order[np.searchsorted(self.step_of_row[order], np.arange(self.count))]
 
 
 @cached
 def steps_of(table: StepTable) -> Steps:
-    """Return the steps that a table's rows belong to."""
+    """Return the steps of a table."""
     keys = np.stack([table[name] for name in ("epoch", "block", "step")])
     order = np.lexsort(keys[::-1])
     is_new = np.append(True, (np.diff(keys[:, order]) != 0).any(axis=0))[: len(table)]
-    of_row = np.empty(len(table), np.intp)
-    of_row[order] = np.cumsum(is_new) - 1
-    return Steps(int(is_new.sum()), of_row)
+    step_of_row = np.empty(len(table), np.intp)
+    step_of_row[order] = np.cumsum(is_new) - 1
+    return Steps(int(is_new.sum()), step_of_row)

@@ -1,4 +1,4 @@
-"""Stragglers: ranks or hosts that the others waited for, and slow sub-folders of the dataset.
+"""Finds stragglers, that is, ranks or hosts for which the others waited, and slow sub-folders of the dataset.
 
     rank 0  |--wait--|--compute--|...sync...............|
     rank 1  |--wait-----|--compute--|...sync............|
@@ -7,9 +7,9 @@
 The last rank delays its step by the time from the latest end of the others to its own end (docs/metrics.md, section 5).
 Longer nominal computation is no delay. An "owner" of delays is a rank, or a host with all its ranks.
 
-Each sub-folder may be on another volume, server or shard, of which one may be slow. A batch reads its files one after
-another, so its read time is the sum of its samples' read times: a least-squares fit over all batches gives the time per
-sample of each folder (docs/metrics.md, section 6).
+Sub-folders may be on different volumes, servers or shards, of which one may be slow. A batch reads its files one after
+another, so its read time is the sum over its samples: a least-squares fit over all batches gives the time per sample of
+each folder (docs/metrics.md, section 6).
 """
 
 from __future__ import annotations
@@ -30,15 +30,15 @@ def find_stragglers(kept: Rows, rank_nodes: Sequence[int], hosts: Sequence[str])
     """Yield the stragglers of the kept steps, hosts before ranks, worst first. `rank_nodes[rank]` indexes `hosts`.
 
     A finding without `rank` is of a host whose ranks are slow together. `loss_percent`: points of the headline AU that
-    would be gained if the owner were as fast as the slowest of the others. `mainly`: what delayed its batches most, one
-    of `dlemu.metrics.loss.PARTS`.
+    the run would gain if the owner were as fast as the slowest of the others. `mainly`: the largest part of its waits,
+    one of `dlemu.metrics.loss.PARTS`.
     """
-    if not len(kept) or not sum_of(kept, "compute_ns"):  # without computation AU is 0, whoever is slow
+    if not len(kept) or not sum_of(kept, "compute_ns"):  # without computation, AU is 0 with or without stragglers
         return
     table = in_order(kept)
     nodes = list(rank_nodes or [0] * (max(table.values("rank")) + 1))
     names = [hosts[node] if node < len(hosts) else "" for node in nodes]
-    if 1 < len(set(nodes)) < len(nodes):  # else there is one host, or a host for each rank
+    if 1 < len(set(nodes)) < len(nodes):  # not for one host, or one rank per host
         for node, numbers in _slow_owners(table, nodes):
             name = names[nodes.index(node)]
             yield Finding(Code.SLOW_RANK, "caution", {"pattern": "host", "host": name, **numbers})
@@ -47,22 +47,22 @@ def find_stragglers(kept: Rows, rank_nodes: Sequence[int], hosts: Sequence[str])
 
 
 def _slow_owners(kept: StepTable, owners: Sequence[int]) -> Iterator[tuple[int, dict[str, Number]]]:
-    """Yield the owners to report with their numbers, worst first. `owners[rank]` is the owner of each rank."""
+    """Yield (owner, numbers) of the owners to report, worst first. `owners[rank]` is the owner of a rank."""
     steps, compute = steps_of(kept), kept["compute_ns"]
     ends, owner_of_row = kept["wait_ns"] + compute, np.asarray(owners)[kept["rank"]]
     last_row = steps.first(-ends)
     last_owner = owner_of_row[last_row]
-    others_end = steps.maximum(np.where(owner_of_row == last_owner[steps.of_row], 0, ends))
+    others_end = steps.maximum(np.where(owner_of_row == last_owner[steps.step_of_row], 0, ends))
     delay_ns = np.maximum(0, ends[last_row] - np.maximum(others_end, steps.maximum(compute)))
-    cost_ns = delay_ns * steps.sum(1)  # all accelerators of the step lose the delay
-    caused = np.bincount(last_owner, weights=cost_ns, minlength=max(owners) + 1)
+    cost_ns = delay_ns * steps.sum(1)  # each accelerator of the step loses the delay
+    cost_of_owner = np.bincount(last_owner, weights=cost_ns, minlength=max(owners) + 1)
     present, all_ns = np.unique(owner_of_row), total_ns(kept)
     if len(present) < 2 or not all_ns:
         return
-    mean_of_others = (caused[present].sum() - caused) / (len(present) - 1)
-    for owner in present[np.argsort(-caused[present], kind="stable")].tolist():
-        # By chance every rank is last now and then.
-        if 100 * caused[owner] / all_ns < 0.5 or caused[owner] < 3 * mean_of_others[owner]:
+    mean_of_others = (cost_of_owner[present].sum() - cost_of_owner) / (len(present) - 1)
+    for owner in present[np.argsort(-cost_of_owner[present], kind="stable")].tolist():
+        # By chance, each rank is last in some steps: report only a high and exceptional cost.
+        if 100 * cost_of_owner[owner] / all_ns < 0.5 or cost_of_owner[owner] < 3 * mean_of_others[owner]:
             continue
         delayed = (last_owner == owner) & (delay_ns > 0)
         rows = kept[last_row[delayed]]
@@ -76,27 +76,24 @@ def _slow_owners(kept: StepTable, owners: Sequence[int]) -> Iterator[tuple[int, 
 
 
 def find_slow_folders(rows: Rows, plan: Plan, folders: Sequence[str]) -> Iterator[Finding]:
-    """Yield the slow ones of `folders`, slowest first; file number f is in folder f modulo their number.
-
-    `others_ms_per_sample` is the median over all folders.
-    """
+    """Yield the slow folders, slowest first, with the median of all; file f is in folder f modulo the folders."""
     if len(folders) < 3:
         return
     table = in_order(rows)
-    read = np.flatnonzero((table["read_ns"] > 0) & (table["samples"] == plan.batch_size))
-    read = read[:: max(1, len(read) // 20_000)]  # more batches take time and show no more
-    batches = list(_samples_by_folder(table[read], plan, len(folders)))
-    if len(batches) < 10 * len(folders):  # 5 a folder in each of the two halves that are fitted on their own, too
+    full = np.flatnonzero((table["read_ns"] > 0) & (table["samples"] == plan.batch_size))
+    full = full[:: max(1, len(full) // 20_000)]  # more batches would take time and show no more
+    batches = list(_samples_by_folder(table[full], plan, len(folders)))
+    if len(batches) < 10 * len(folders):  # 5 per folder in each of the halves that are fitted below
         return
-    counts, took_ms = (np.array(column, float) for column in zip(*batches, strict=True))
-    per_sample, errors = _fit(counts, took_ms)
+    counts, read_ms = (np.array(column, float) for column in zip(*batches, strict=True))
+    per_sample, errors = _fit(counts, read_ms)
     median = float(np.median(per_sample))
     least = 2 * median
     # By chance, 3 of 10 million folders are 5 standard errors above the median.
     is_slow = (per_sample >= least) & (per_sample - median >= 5 * errors)
-    for half in (slice(None, None, 2), slice(1, None, 2)):  # a few very long reads are in one half only
-        is_slow &= _fit(counts[half], took_ms[half])[0] >= least
-    if median <= 0 or 3 * is_slow.sum() > len(folders):  # so many folders are no exception
+    for half in (slice(None, None, 2), slice(1, None, 2)):  # a few very long reads would be in one half only
+        is_slow &= _fit(counts[half], read_ms[half])[0] >= least
+    if median <= 0 or 3 * is_slow.sum() > len(folders):  # more than a third of the folders is no exception
         return
     for index in np.argsort(-per_sample):
         if is_slow[index]:
@@ -105,21 +102,21 @@ def find_slow_folders(rows: Rows, plan: Plan, folders: Sequence[str]) -> Iterato
 
 
 def _samples_by_folder(rows: StepTable, plan: Plan, folders: int) -> Iterator[tuple[Ints, float]]:
-    """Yield for each row its number of samples in each folder, shape (folders,), and its read time in ms."""
-    for own in rows.by_rank_and_epoch:
-        (rank,), (epoch,) = own.values("rank"), own.values("epoch")
-        batches = plan.batches(rank, epoch, own["step"])
-        hashes, times = own["sample_hash"].tolist(), own["read_ns"].tolist()
+    """Yield (samples in each folder, shape (folders,); read time, ms) of each row that has its planned samples."""
+    for rank_rows in rows.by_rank_and_epoch:
+        (rank,), (epoch,) = rank_rows.values("rank"), rank_rows.values("epoch")
+        batches = plan.batches(rank, epoch, rank_rows["step"])
+        hashes, times = rank_rows["sample_hash"].tolist(), rank_rows["read_ns"].tolist()
         for samples, sample_hash, read_ns in zip(batches, hashes, times, strict=True):
             if hash_samples(samples) == sample_hash:
                 count = np.bincount(samples // plan.num_samples_per_file % folders, minlength=folders)
                 yield count, read_ns / 1e6
 
 
-def _fit(counts: Floats, took_ms: Floats) -> tuple[Floats, Floats]:
+def _fit(counts: Floats, read_ms: Floats) -> tuple[Floats, Floats]:
     """Return the time per sample of each folder, ms, and its standard error (ordinary least squares)."""
     inverse = np.linalg.pinv(counts.T @ counts)
-    per_sample = inverse @ counts.T @ took_ms
-    residuals = took_ms - counts @ per_sample
-    variance = float((residuals**2).sum()) / max(1, len(took_ms) - counts.shape[1])
+    per_sample = inverse @ counts.T @ read_ms
+    residuals = read_ms - counts @ per_sample
+    variance = float((residuals**2).sum()) / max(1, len(read_ms) - counts.shape[1])
     return per_sample, np.sqrt(variance * np.maximum(np.diag(inverse), 0))

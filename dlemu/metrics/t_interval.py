@@ -1,8 +1,7 @@
-"""How far the mean of few values may lie from the truth, and when it is known on which side of a threshold it lies.
+"""Confidence intervals of the mean of few values, a sequential test against a threshold, and a test for a steady state.
 
-Corrected for correlated neighbours, and for repeated tests of a growing series (docs/sizing.md, section 3).
-
-Whether a drive's write speed is steady (a fresh SSD is faster than a used one, until it has to erase) is judged as in
+Intervals are corrected for correlated neighbours, and for repeated tests of a growing series (docs/sizing.md, section
+3). A drive's write speed is steady (a fresh SSD is faster than a used one, until it has to erase) by the criterion of
 SNIA's Solid State Storage Performance Test Specification (PTS) 2.0.2: in the last five rounds the largest and the
 smallest rate differ by at most 20 % of the mean, and the ends of a fitted line by 10 %.
 """
@@ -18,14 +17,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 FEWEST = 8
-"""Windows before the first test; Schmeiser, "Batch size effects in the analysis of simulation output", Operations
-Research 30 (1982), finds little gain beyond 10 to 30 and poor intervals with very few."""
-GROWTH = 1.25  # fewer tests end a trial later; more leave each a smaller share of the error, so a wider interval
-"""Each test waits for this many times the windows of the one before."""
+"""Windows before the first test. Schmeiser, "Batch size effects in the analysis of simulation output", Operations
+Research 30 (1982), finds little gain beyond 10 to 30 windows, and poor intervals with very few."""
+GROWTH = 1.25  # fewer tests end a trial later; more tests give each a smaller share of the error, so a wider interval
+"""Each test waits for this many times the windows of the previous one."""
 MOST_CORRELATION = 0.9  # (1 + r) / (1 - r) is 19 here, infinite at 1
 
 Values = NDArray[np.float64]
-"""One value a window, in percent of its time."""
+"""One value per window, in percent of the window's time."""
 
 
 def quantile(share: float, degrees: int) -> float:
@@ -59,7 +58,7 @@ def half_width(std: float, count: int, confidence: float) -> float:
 
 @dataclass(frozen=True, kw_only=True)
 class Estimate:
-    """A mean AU and how far the truth may be from it, in percent; the latter infinite when nothing can be concluded."""
+    """A mean AU and the half width of its interval, in percent; the latter is infinite with too few values."""
 
     au_percent: float
     half_width_percent: float
@@ -70,9 +69,9 @@ class Estimate:
 
 
 def estimate(values: Values, confidence: float) -> Estimate:
-    """Return mean and half width at the confidence given (a share, two-sided).
+    """Return mean and half width at a two-sided confidence (0 to 1).
 
-    The variance is multiplied by (1 + r) / (1 - r), r the lag-1 correlation, if positive (von Storch and Zwiers,
+    The variance is multiplied by (1 + r) / (1 - r), with the lag-1 correlation r, if positive (von Storch and Zwiers,
     Statistical Analysis in Climate Research, 1999, section 6.6.8).
     """
     if len(values) < 2:
@@ -80,40 +79,41 @@ def estimate(values: Values, confidence: float) -> Estimate:
     deviations = values - values.mean()
     total = float(deviations @ deviations)
     correlation = float(deviations[1:] @ deviations[:-1]) / total if total > 0 else 0.0
-    alike = min(max(correlation, 0.0), MOST_CORRELATION)
-    spread = float(np.std(values, ddof=1)) * math.sqrt((1 + alike) / (1 - alike))
+    correlation = min(max(correlation, 0.0), MOST_CORRELATION)
+    spread = float(np.std(values, ddof=1)) * math.sqrt((1 + correlation) / (1 - correlation))
     return Estimate(au_percent=float(values.mean()), half_width_percent=half_width(spread, len(values), confidence))
 
 
 class SequentialTest:
-    """Tests a growing series again and again, and returns when its verdict is decided.
+    """Tests a growing series repeatedly, until its mean is on one side of a threshold.
 
-    The i-th test gets the share 1 / (i (i + 1)) of the error: the shares add up to one (union bound).
+    The i-th test gets the share 1 / (i (i + 1)) of the error; the shares add up to one (union bound).
     """
 
     def __init__(self, threshold_percent: float, confidence: float) -> None:
         self._threshold_percent, self._error = threshold_percent, 1 - confidence
-        self._looks, self._due = 0, FEWEST
+        self._tests = 0
+        self._due = FEWEST  # number of values at which the next test is due
 
     def __call__(self, values: Values) -> bool:
         """Test the values if enough were added since the last test; return whether the verdict is decided."""
         if len(values) < self._due:
             return False
-        self._looks += 1
+        self._tests += 1
         self._due = math.ceil(len(values) * GROWTH)
-        error = self._error / (self._looks * (self._looks + 1))
+        error = self._error / (self._tests * (self._tests + 1))
         return estimate(values, 1 - error).decides(self._threshold_percent)
 
 
 def percent_interval(percent: float, half_width: float) -> tuple[float, float]:
-    """Return `percent` +- `half_width`, cut to 0 to 100; the whole range when the half width is infinite."""
+    """Return `percent` +- `half_width`, clipped to 0 to 100; the whole range if the half width is infinite."""
     return max(0.0, percent - half_width), percent + half_width if percent > 100 else min(100.0, percent + half_width)
 
 
 WINDOW = 5
-"""The number of last rounds that must be steady."""
+"""Number of rounds, the last ones, that must be steady."""
 MOST_ROUNDS = 25
-"""Rounds after which the same specification stops waiting for a steady state."""
+"""Rounds after which SNIA's specification stops waiting for a steady state."""
 _RANGE, _SLOPE = 0.20, 0.10
 
 

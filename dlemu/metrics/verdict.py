@@ -1,7 +1,7 @@
-"""Whether a run passes, fails or gives no verdict: an AU compared with the threshold, as a code with its numbers.
+"""Decides whether a run passes, fails or gives no verdict: compares an AU with the threshold.
 
-Kept steps are those left when each block of steps loses its first and last ones (docs/metrics.md, section 1). The
-headline AU is the AU of the kept steps; the sustained AU is that of an endless epoch; the whole AU counts all steps.
+Kept steps are those that remain when each block loses its first and last steps (docs/metrics.md, section 1). The
+headline AU is that of the kept steps, the sustained AU that of an endless epoch, and the whole AU that of all steps.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ VerdictBy = Literal["sustained", "au", "rules"]
 Outcome = Literal["pass", "fail", "undecided", "no verdict"]
 """The answer to a question about the storage; `undecided`: too close to the threshold for the uncertainty."""
 EXIT_STATUSES: dict[Outcome, int] = {"pass": 0, "fail": 1, "undecided": 4, "no verdict": 4}
-"""docs/results.md, section 1. The last two share a status: neither answers the question about the storage."""
+"""See docs/results.md, section 1. The last two share a status: neither answers the question about the storage."""
 PASSED: dict[Outcome | None, bool] = {"pass": True, "fail": False}
-"""Outcome -> whether it passed, where there is a verdict."""
+"""Outcome -> whether the run passed, for outcomes that are a verdict."""
 COMPLETED = tuple(sorted(set(EXIT_STATUSES.values())))
-"""Exit statuses of a command whose measurement completed, whatever the result."""
+"""Exit statuses of a command that completed its measurement, whatever the result."""
 HOST_LIMITS = ("host CPU", "emulator")
-"""Limits (`Limit.what`) of the host: a run limited by one of them gives only a lower bound for the storage."""
+"""Limits (`Limit.what`) that are the host's: such a run gives only a lower bound for the storage."""
 
 
 class VerdictCode(StrEnum):
@@ -75,7 +75,7 @@ class Verdict:
 
 @dataclass(frozen=True, kw_only=True)
 class Evidence:
-    """What a verdict is based on. AU values are in percent, None where none was measured."""
+    """Everything that a verdict depends on. AU values are in percent, None if not measured."""
 
     complete: bool
     threshold_percent: float
@@ -87,16 +87,16 @@ class Evidence:
     au_whole: float | None
     """AU of all steps."""
     au_without_waits: float | None = None
-    """AU of the kept steps if no accelerator had waited for data: below 100 where computation times, drawn at random,
-    differ between ranks; None where nothing computed."""
+    """AU of the kept steps if no accelerator had waited for data: below 100 if computation times, drawn at random,
+    differ between ranks; None if nothing computed."""
     uncertainty_percent: float | None
-    """U (k = 2) of the sustained AU; None where too little was measured to estimate it."""
+    """U (k = 2) of the sustained AU; None if too little was measured to estimate it."""
     epochs: int
     """Number of epochs measured."""
     ceiling_au: float | None
     """AU of the emulator alone, on null storage."""
     from_storage_percent: float | None
-    """Percentage of the bytes that the storage served, not the page cache; None where unknown."""
+    """Percentage of the bytes that came from storage, not from the page cache; None if unknown."""
     cached: bool
     """`metric.cached`: give a verdict even if memory served the bytes."""
     reads: bool = True
@@ -104,7 +104,7 @@ class Evidence:
     kept_steps: int
     """Kept steps of the shortest block."""
     supply_known: bool = True
-    """False where the sustained AU is only a lower bound."""
+    """Whether the sustained AU is a measured value; else it is only a lower bound."""
     prefetched_steps: int
     """Most batches that the loader may read ahead during the first step of a block, which is not counted."""
 
@@ -115,17 +115,17 @@ class Evidence:
 
 
 def judge(evidence: Evidence, limited_by: str = "") -> Verdict:
-    """Return the verdict; `limited_by` is what limited the run (`Limit.what`), empty where unknown.
+    """Return the verdict; `limited_by` is what limited the run (`Limit.what`), empty if unknown.
 
-    A fail needs an emulator, a host and computation times that reach the threshold without the storage; a pass needs
-    bytes from storage, and by the headline AU more kept steps than were read ahead, unless the whole AU passes. An AU
-    closer to the threshold than its uncertainty is undecided.
+    A fail needs an emulator, a host and computation times that would reach the threshold without storage. A pass needs
+    bytes from storage and, by the headline AU, more kept steps than were read ahead, unless the whole AU passes, too.
+    An AU closer to the threshold than its uncertainty is undecided.
     """
     threshold, au = evidence.threshold_percent, evidence.judged
     if not evidence.complete:
         return Verdict(VerdictCode.INCOMPLETE, {})
-    # Without a kept step there is no headline AU, and then the sustained AU is not judged either. Where
-    # computation takes no time, the AU of all steps is 0.
+    # Without a kept step there is no headline AU, and the sustained AU is not judged either. The AU of all steps is 0
+    # if computation takes no time.
     if au is None or math.isnan(au) or evidence.au_whole == 0 or (evidence.by == "sustained" and evidence.au is None):
         return Verdict(VerdictCode.NOTHING_COMPUTED, {})
     if not evidence.reads and not evidence.cached:
@@ -141,7 +141,7 @@ def judge(evidence: Evidence, limited_by: str = "") -> Verdict:
         return Verdict(VerdictCode.EMULATOR_TOO_SLOW, numbers | {"ceiling_au_percent": evidence.ceiling_au})
     if au >= threshold and not evidence.cached and served is not None and served < PARTLY_READ_PERCENT:
         return Verdict(VerdictCode.CACHE_SERVED, numbers | {"from_storage_percent": served})
-    # All kept steps may have used batches that were read during the first step, and only that lets them pass.
+    # Perhaps the kept steps pass only because all their batches were read during the first step.
     read_ahead = (evidence.au_whole or 0) < threshold and evidence.kept_steps <= evidence.prefetched_steps
     if evidence.by == "au" and au >= threshold and read_ahead:
         steps = {"kept_steps": evidence.kept_steps, "prefetched_steps": evidence.prefetched_steps}
@@ -152,7 +152,7 @@ def judge(evidence: Evidence, limited_by: str = "") -> Verdict:
         return Verdict(VerdictCode.HOST_LIMITED, numbers | {"limited_by": limited_by})
     distance = abs(au - threshold)
     if margin is not None and margin > distance:
-        # U falls with the root of the time. 100 times the epochs at most, and a tenth more, as U is an estimate itself.
+        # U falls with the root of the time: at most 100 times the epochs, and a tenth more, as U is only an estimate.
         factor = (margin / max(distance, margin / 10)) ** 2
         epochs = max(evidence.epochs + 1, math.ceil(evidence.epochs * factor * 1.1))
         return Verdict(VerdictCode.UNDECIDED, numbers | {"epochs": epochs})
@@ -163,8 +163,8 @@ def judge(evidence: Evidence, limited_by: str = "") -> Verdict:
 
 
 def is_biased(evidence: Evidence) -> bool:
-    """Return whether the headline AU is over 5 % too high, by K / (K - P): of K kept steps, P were read ahead."""
+    """Return whether the headline AU is over 5 % too high: by K / (K - P) if P of K kept steps were read ahead."""
     kept, ahead = evidence.kept_steps, evidence.prefetched_steps
     if evidence.au_whole is None or evidence.au_whole >= evidence.threshold_percent:
-        return False
+        return False  # a run that passes by all steps does not depend on the headline AU
     return kept <= ahead or kept / (kept - ahead) > 1.05

@@ -1,4 +1,4 @@
-"""Formats of checkpoint files: one module each, named after its value of `checkpoint.format`, with a class `Format`.
+"""Formats of checkpoint files: one module for each value of `checkpoint.format`, with a class `Format`.
 
-A format computes the layout of its files (sizes, literal bytes, offsets of tensors) and writes nothing.
+A format computes the layout of files: sizes, literal bytes and offsets of tensors. It does no I/O and no heavy imports.
 """

@@ -1,10 +1,10 @@
-"""The layout of the zip archive that `torch.save` writes, and of the pickles in it, byte by byte, without PyTorch.
+"""Makes the zip archives of `torch.save`, and the pickles in them, byte by byte and without PyTorch.
 
-Pickles have protocol 2 and are those of CPython's own pickler, so that they have the same size as PyTorch's.
-Records are uncompressed and aligned to 64 bytes by an extra field `FB` filled with Zs. Sizes follow each record in a
-data descriptor, and the end is always zip64. All sizes equal those of PyTorch's writer (caffe2/serialize with miniz).
+Pickles have protocol 2 and come from CPython's pickler, as PyTorch's do, so that sizes are equal. Records are not
+compressed; an extra field `FB` filled with Zs aligns them to 64 bytes. Sizes follow each record in a data descriptor,
+and the end is always zip64. All sizes equal those of PyTorch's writer (caffe2/serialize with miniz).
 Tensors have the checksum 0, because their content is generated only when the file is written. PyTorch, too, writes no
-true ones with `set_crc32_options(False)`; `torch.load` ignores them, but `unzip -t` does not.
+real checksums with `set_crc32_options(False)`; `torch.load` ignores them, but `unzip -t` does not.
 """
 
 from __future__ import annotations
@@ -42,19 +42,19 @@ Shape = tuple[str, tuple[int, ...], Datatype]  # name, shape and type of a tenso
 
 @lru_cache(256)
 def archive_of(state: Callable[[tuple[Tensor, ...]], Any], shapes: tuple[Shape, ...]) -> Archive:
-    """Return an archive of `state(tensors)` without a serialization id; cached, as all ranks have such tensors."""
+    """Return an archive of `state(tensors)` without its last records; cached, because ranks have equal shapes."""
     tensors = tuple(Tensor(*shape) for shape in shapes)
-    return Archive(pickled(state(tensors)), tensors)
+    return Archive(pickle_bytes(state(tensors)), tensors)
 
 
 class Archive:
-    """An archive: a pickle, then tensors, then the directory."""
+    """A zip archive: the pickle, the tensors, two last records, and the central directory."""
 
     def __init__(self, state_pickle: bytes, tensors: tuple[Tensor, ...]) -> None:
-        self._before: list[bytes] = []  # the bytes before each tensor
-        self._tail = b""  # the bytes after the last one
+        self._prefixes: list[bytes] = []  # the bytes before each tensor
+        self._tail = b""  # the bytes after the last tensor
         self._size = 0
-        self._entries: list[bytes] = []  # of the directory at the end
+        self._entries: list[bytes] = []  # of the central directory
         self._add("data.pkl", state_pickle)
         self._add(".format_version", b"1")
         self._add(".storage_alignment", str(ALIGNMENT).encode())
@@ -63,20 +63,21 @@ class Archive:
             self._add(f"data/{number}", tensor)
 
     def pieces(self, tensors: tuple[Tensor, ...], name: str) -> Iterator[bytes | Tensor]:
-        """Yield the archive with these tensors, and a serialization id made from `name`, unlike any other."""
+        """Yield the archive's bytes with these tensors, and with a serialization id hashed from the unique `name`."""
         archive = copy.copy(self)
         archive._entries = self._entries.copy()
         archive._add("version", b"3\n")
         digits = int.from_bytes(hashlib.sha256(name.encode()).digest()) % 10**40
         archive._add(".data/serialization_id", f"{digits:040}".encode())
-        for before, tensor in zip(self._before, tensors, strict=True):
-            yield before
+        for prefix, tensor in zip(self._prefixes, tensors, strict=True):
+            yield prefix
             yield tensor
         yield archive._tail + archive._directory()
 
     def _add(self, name: str, content: bytes | Tensor) -> None:
-        """Add a record: local header, content and data descriptor, and its entry of the directory."""
-        path, offset = f"archive/{name}".encode(), self._size
+        """Add a record: local header, content, data descriptor, and its entry in the central directory."""
+        path = f"archive/{name}".encode()
+        offset = self._size
         size, checksum = (content.bytes, 0) if isinstance(content, Tensor) else (len(content), zlib.crc32(content))
         extra = _zip64(size, 0, offset)  # PyTorch writes the header before the record, so the stored size is still 0
         # As in PyTorch's getPadding: 30 bytes of local header, and 4 of the extra field's own header.
@@ -85,7 +86,7 @@ class Archive:
         header = struct.pack("<4sHHHHHIIIHH", b"PK\3\4", 0, _FLAGS, *[0] * 6, len(path), len(extra)) + path + extra
         self._tail += header
         if isinstance(content, Tensor):
-            self._before.append(self._tail)
+            self._prefixes.append(self._tail)
             self._tail = b""
         else:
             self._tail += content
@@ -99,9 +100,9 @@ class Archive:
         self._entries.append(head + lengths + path + extra)
 
     def _directory(self) -> bytes:
-        """Return the central directory, and the end records that point to it."""
-        entries, count, start = b"".join(self._entries), len(self._entries), self._size
-        size = len(entries)
+        """Return the central directory and the end records that point to it."""
+        entries = b"".join(self._entries)
+        count, size, start = len(self._entries), len(entries), self._size
         count16, size32, start32 = min(count, 0xFFFF), min(size, _LARGE), min(start, _LARGE)
         return (
             entries
@@ -120,45 +121,44 @@ def _zip64(size: int, stored_bytes: int, offset: int) -> bytes:
 
 
 def torch_state(tensors: tuple[Tensor, ...]) -> dict[str, Any]:
-    """Return the nested dictionaries of the tensors' dotted names, with tensors as `torch.save` pickles them."""
+    """Return the state: nested dictionaries by the tensors' dotted names, with tensors as `torch.save` pickles them."""
     state: dict[str, Any] = {}
     for number, tensor in enumerate(tensors):
         *keys, last_key = tensor.name.split(".")
         inner = state
         for key in keys:
-            inner = inner.setdefault(DistinctStr(key), {})  # DLIO makes each key a new string, from a number
-        inner[DistinctStr(last_key)] = rebuilt_tensor(tensor, number)
+            inner = inner.setdefault(DistinctStr(key), {})  # DLIO makes a new string of a number for each key
+        inner[DistinctStr(last_key)] = rebuild_call(tensor, number)
     return state
 
 
-def rebuilt_tensor(tensor: Tensor, number: int) -> Call:
-    """Return the pickled call that rebuilds a contiguous tensor from the archive's storage `number`."""
-    *strides, elements = accumulate(reversed(tensor.shape), mul, initial=1)  # the strides from the last axis on
-    key = ("storage", named("torch", STORAGES[tensor.dtype]), DistinctStr(number), "cpu", elements)
-    hooks = Call(named("collections", "OrderedDict"))
-    shape = (*tensor.shape,)  # a new tuple, in case that others share the tensor's: the pickle would refer to it
-    return Call(
-        named("torch._utils", "_rebuild_tensor_v2"), (Persistent(key), 0, shape, (*reversed(strides),), False, hooks)
-    )
+def rebuild_call(tensor: Tensor, number: int) -> Call:
+    """Return the call by which a pickle rebuilds a contiguous tensor from the archive's storage `number`."""
+    *strides, elements = accumulate(reversed(tensor.shape), mul, initial=1)  # strides begin with the last axis
+    key = ("storage", global_ref("torch", STORAGES[tensor.dtype]), DistinctStr(number), "cpu", elements)
+    hooks = Call(global_ref("collections", "OrderedDict"))
+    shape = (*tensor.shape,)  # a new tuple: pickle would refer back to one that several tensors share
+    args = (Persistent(key), 0, shape, (*reversed(strides),), False, hooks)
+    return Call(global_ref("torch._utils", "_rebuild_tensor_v2"), args)
 
 
 @dataclass(frozen=True)
 class Global:
-    """A reference to a class or function by its module and name; made by `named`."""
+    """A class or function, by its module and name; made by `global_ref`."""
 
     module: str
     name: str
 
 
 @cache
-def named(module: str, name: str) -> Global:
-    """Return the only reference of that name: pickle writes an object in full once, and then refers to it."""
+def global_ref(module: str, name: str) -> Global:
+    """Return the one `Global` of that name: pickle writes an object in full once, and then refers back to it."""
     return Global(module, name)
 
 
 @dataclass(frozen=True, eq=False)
 class Call:
-    """An object made by `function(*args)`, or with `new` by `cls.__new__(cls, *args)`; then its state is set."""
+    """An object that unpickling makes by `function(*args)`, or with `new` by `__new__`; then it sets the state."""
 
     function: Global
     args: tuple[Any, ...] = ()
@@ -168,17 +168,17 @@ class Call:
 
 @dataclass(frozen=True)
 class Persistent:
-    """An object that the unpickler looks up by a key (BINPERSID): PyTorch's storages."""
+    """An object that the unpickler looks up by a key (BINPERSID), as PyTorch does with storages."""
 
     key: tuple[Any, ...]
 
 
 class DistinctStr(str):
-    """A string of its own, even of a single character, of which CPython else has only one object."""
+    """A string that pickle always writes in full: CPython shares single-character strings, a subclass is not shared."""
 
 
-def pickled(value: Any) -> bytes:
-    """Return the pickle of a value made of None, numbers, strings, tuples, lists, dicts and the classes above."""
+def pickle_bytes(value: Any) -> bytes:
+    """Return the pickle of a value of None, numbers, strings, tuples, lists, dicts and the classes above."""
     out = io.BytesIO()
     _Pickler(out, protocol=2).dump(value)
     return out.getvalue()
@@ -200,7 +200,7 @@ def _save_call(pickler: Any, value: Call) -> None:
 
 
 class _Pickler(pickle._Pickler):
-    """CPython's pickler in Python, whose table of types can be extended: the one in C imports what a pickle names."""
+    """CPython's pickler in pure Python. Its table of types can be extended; the C pickler would import each Global."""
 
     dispatch = pickle._Pickler.dispatch | {
         Global: _save_global,

@@ -1,7 +1,7 @@
 """Format `distcp`, PyTorch's distributed checkpoint: a file `__RANK_0.distcp` per rank, and one `.metadata`.
 
-A rank's file is a sequence of archives, one per tensor, each as `torch.save` writes it. `.metadata`, a pickle of
-torch.distributed.checkpoint.metadata.Metadata, maps each piece of each whole tensor to its file and offset, so that
+A rank's file is a sequence of `torch.save` archives, one per tensor. `.metadata`, a pickle of
+torch.distributed.checkpoint.metadata.Metadata, maps each piece of each whole tensor to a file and an offset, so that
 any number of ranks can load the checkpoint. If several ranks have the same piece, the first of them writes it.
 """
 
@@ -14,8 +14,8 @@ from itertools import chain
 from typing import Any
 
 from dlemu.checkpoints.checkpoint_plan import CheckpointFormat, CheckpointPlan
-from dlemu.checkpoints.formats._torch_zip import Call, archive_of, named, pickled, rebuilt_tensor
-from dlemu.checkpoints.shards import FileLayout, Tensor, laid_out
+from dlemu.checkpoints.formats._torch_zip import Call, archive_of, global_ref, pickle_bytes, rebuild_call
+from dlemu.checkpoints.shards import FileLayout, Tensor, file_layout
 
 METADATA = "torch.distributed.checkpoint.metadata"
 DTYPES = {"fp16": "float16", "bf16": "bfloat16", "fp32": "float32", "fp64": "float64", "int8": "int8", "uint8": "uint8"}
@@ -26,14 +26,14 @@ class Format(CheckpointFormat):
 
     def files(self, plan: CheckpointPlan, rank: int) -> tuple[FileLayout, ...]:
         pieces = (_pieces(tensor, name) for name, tensor in _tensors_of(plan, rank))
-        files = [laid_out(_file_name(rank), chain.from_iterable(pieces))]
+        files = [file_layout(_file_name(rank), chain.from_iterable(pieces))]
         if rank == plan.ranks[0]:
-            files.append(laid_out(".metadata", [pickled(_metadata(plan))]))
+            files.append(file_layout(".metadata", [pickle_bytes(_metadata(plan))]))
         return tuple(file for file in files if file.size_bytes)
 
 
 def _tensors_of(plan: CheckpointPlan, rank: int) -> Iterator[tuple[str, Tensor]]:
-    """Yield the tensors of a rank's file, in order, each with a name that no other one has."""
+    """Yield (unique name, tensor) of the tensors of a rank's file, in order."""
     for shard in plan.shards(rank):
         yield from ((f"{shard.path} {tensor.name}", tensor) for tensor in shard.tensors if not tensor.part.copy)
 
@@ -43,7 +43,7 @@ def _pieces(tensor: Tensor, name: str) -> Iterator[bytes | Tensor]:
 
 
 def _state(tensors: tuple[Tensor, ...]) -> Call:
-    return rebuilt_tensor(tensors[0], 0)
+    return rebuild_call(tensors[0], 0)
 
 
 def _file_name(rank: int) -> str:
@@ -51,26 +51,26 @@ def _file_name(rank: int) -> str:
 
 
 def _metadata(plan: CheckpointPlan) -> Call:
-    """Return the content of `.metadata`: for each whole tensor its pieces (chunks), and where each is stored."""
-    tensors: dict[str, Tensor] = {}  # the first piece of each tensor, by the tensor's name
+    """Return the content of `.metadata`: the pieces (chunks) of each whole tensor, and where each is stored."""
+    tensors: dict[str, Tensor] = {}  # the first piece of each whole tensor, by name
     chunks: dict[str, list[Call]] = {}
     storage: dict[Call, Call] = {}
-    lengths: dict[object, int] = {}  # bytes of the archive of a tensor, by its shape and type
+    archive_bytes: dict[object, int] = {}  # by the tensor's shape and type
     for rank in plan.ranks:
         path, file_offset = _file_name(rank), 0
         for _, tensor in _tensors_of(plan, rank):
-            shape = tensor.shape, tensor.dtype
-            if shape not in lengths:
-                lengths[shape] = laid_out("", _pieces(tensor, "")).size_bytes
+            kind = tensor.shape, tensor.dtype
+            if kind not in archive_bytes:
+                archive_bytes[kind] = file_layout("", _pieces(tensor, "")).size_bytes
             name, elements = sys.intern(tensor.part.name), tensor.shape[0]
             start = tensor.part.piece * elements
             tensors.setdefault(name, tensor)
             pieces = chunks.setdefault(name, [])
             index = _instance("MetadataIndex", fqn=name, index=len(pieces), offset=_size(start))
-            location = {"relative_path": path, "offset": file_offset, "length": lengths[shape]}
+            location = {"relative_path": path, "offset": file_offset, "length": archive_bytes[kind]}
             storage[index] = _instance("_StorageInfo", "torch.distributed.checkpoint.filesystem", **location)
             pieces.append(_instance("ChunkStorageMetadata", offsets=_size(start), sizes=_size(elements)))
-            file_offset += lengths[shape]
+            file_offset += archive_bytes[kind]
     metadata = {}
     for name, tensor in tensors.items():
         size, properties = _size(tensor.shape[0] * tensor.part.pieces), _properties(tensor)
@@ -89,8 +89,8 @@ def _metadata(plan: CheckpointPlan) -> Call:
 def _properties(tensor: Tensor) -> Call:
     strided = _call("torch.serialization", "_get_layout", "torch.strided")
     contiguous = _call(METADATA, "_MEM_FORMAT_ENCODING", 0)
-    state = (named("torch", DTYPES[tensor.dtype]), strided, False, contiguous, False)
-    return Call(named(METADATA, "TensorProperties"), (), state, new=True)
+    state = (global_ref("torch", DTYPES[tensor.dtype]), strided, False, contiguous, False)
+    return Call(global_ref(METADATA, "TensorProperties"), (), state, new=True)
 
 
 def _size(*sizes: int) -> Call:
@@ -98,10 +98,10 @@ def _size(*sizes: int) -> Call:
 
 
 def _call(module: str, name: str, *args: Any) -> Call:
-    """Return a call whose tuple of arguments is its own: a constant would be written once, and then referred to."""
-    return Call(named(module, name), args)
+    """Return a call with a new tuple of arguments: pickle would write a shared one only once, and refer back to it."""
+    return Call(global_ref(module, name), args)
 
 
 def _instance(name: str, module: str = METADATA, /, **fields: Any) -> Call:
     """Return an instance of a dataclass, pickled as `__new__` without arguments and then its fields."""
-    return Call(named(module, name), (), fields, new=True)
+    return Call(global_ref(module, name), (), fields, new=True)

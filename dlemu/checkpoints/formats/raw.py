@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from dlemu.checkpoints.checkpoint_plan import CheckpointFormat
-from dlemu.checkpoints.shards import FileLayout, Shard, laid_out
+from dlemu.checkpoints.shards import FileLayout, Shard, file_layout
 
 
 class Format(CheckpointFormat):
-    """Tensors only."""
+    """One headerless file per shard."""
 
     def layout(self, shard: Shard) -> FileLayout:
-        return laid_out(shard.path, shard.tensors)
+        return file_layout(shard.path, shard.tensors)

@@ -11,7 +11,7 @@ import struct
 from typing import Any
 
 from dlemu.checkpoints.checkpoint_plan import CheckpointFormat
-from dlemu.checkpoints.shards import FileLayout, Shard, laid_out
+from dlemu.checkpoints.shards import FileLayout, Shard, file_layout
 
 TYPES = {"fp16": "F16", "bf16": "BF16", "fp32": "F32", "fp64": "F64", "int8": "I8", "uint8": "U8"}
 
@@ -29,4 +29,4 @@ class Format(CheckpointFormat):
         text = json.dumps(header, separators=(",", ":")).encode()
         text += b" " * (-len(text) % 8)
         path = f"{shard.path.removesuffix('.pt')}.safetensors"
-        return laid_out(path, [struct.pack("<Q", len(text)) + text, *shard.tensors])
+        return file_layout(path, [struct.pack("<Q", len(text)) + text, *shard.tensors])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dlemu.checkpoints.checkpoint_plan import CheckpointFormat
 from dlemu.checkpoints.formats._torch_zip import archive_of, torch_state
-from dlemu.checkpoints.shards import FileLayout, Shard, laid_out
+from dlemu.checkpoints.shards import FileLayout, Shard, file_layout
 
 
 class Format(CheckpointFormat):
@@ -12,4 +12,4 @@ class Format(CheckpointFormat):
 
     def layout(self, shard: Shard) -> FileLayout:
         shapes = tuple((tensor.name, tensor.shape, tensor.dtype) for tensor in shard.tensors)
-        return laid_out(shard.path, archive_of(torch_state, shapes).pieces(shard.tensors, shard.path))
+        return file_layout(shard.path, archive_of(torch_state, shapes).pieces(shard.tensors, shard.path))

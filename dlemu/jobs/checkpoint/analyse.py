@@ -1,7 +1,4 @@
-"""Computes the summary of a checkpoint run, with every published number, from its rows; a pure function.
-
-`judge` decides what limited writing or reading: the storage, the host's CPU, the emulator or the page cache.
-"""
+"""Computes the summary of a checkpoint run from its rows and telemetry; `judge` decides what limited each phase."""
 
 from __future__ import annotations
 
@@ -46,7 +43,7 @@ from dlemu.results.tables import rows_table, write_table
 from dlemu.telemetry import Telemetry
 
 _TIME_COLUMNS = ("began_ns", "started_ns", "moved_ns", "synced_ns", "ended_ns", "asked_ns", "released_ns")
-# Above this share of the rate at which hosts generate content, the storage might take more than was measured
+# Above this share of the ceiling, the rate of content generation, it is unknown whether the storage could take more
 _NEAR_CEILING = 0.7
 
 
@@ -61,7 +58,7 @@ class CheckpointRun(MeasuredRun):
 
     @cached_property
     def summary(self) -> CheckpointSummary:
-        """Every published number; of a failed run, of what it measured until then, marked incomplete."""
+        """Every published number; incomplete for a failed run."""
         return _summary(self)
 
     def write_rows(self) -> None:
@@ -75,26 +72,27 @@ class CheckpointRun(MeasuredRun):
 
     @cached_property
     def files(self) -> IoRows:
-        """The rows of single files, by the same clock."""
+        """The rows of single files, with times by the first host's clock."""
         return self._by_first_clock(self.rows[self.rows["file"] != WHOLE])
 
     @property
     def partial_files(self) -> IoRows:
-        """The rows of the files that were complete of the checkpoint under way when the run ended early, if any."""
+        """The rows of the complete files of the checkpoint that was under way when the run failed, by host clocks."""
         under_way, rows = self.facts.journal.under_way, self.rows
         if under_way is None or self.facts.failure is None:
             return rows[:0]
-        is_own = (rows["phase"] == PHASES[under_way.phase]) & (rows["checkpoint"] == under_way.checkpoint)
-        files: IoRows = rows[is_own & (rows["file"] != WHOLE)]
+        is_under_way = (rows["phase"] == PHASES[under_way.phase]) & (rows["checkpoint"] == under_way.checkpoint)
+        files: IoRows = rows[is_under_way & (rows["file"] != WHOLE)]
         return files
 
     def _by_first_clock(self, rows: IoRows) -> IoRows:
+        """Return a copy of the rows with times by the first host's clock; 0 stays 0, which is no time."""
         nodes = self.facts.journal.rank_nodes
         offsets = np.array([self.offset_ns(node) for node in nodes] or [0], np.int64)[rows["rank"]]
-        moved = rows.copy()
+        aligned = rows.copy()
         for name in _TIME_COLUMNS:
-            moved[name] += np.where(rows[name] > 0, offsets, 0)
-        return moved
+            aligned[name] += np.where(rows[name] > 0, offsets, 0)
+        return aligned
 
     def offset_ns(self, node: int) -> int:
         """Return the first host's clock minus that of host `node`."""
@@ -138,9 +136,9 @@ def _summary(run: CheckpointRun) -> CheckpointSummary:
 
 
 def _phase(run: CheckpointRun, name: Phase) -> tuple[PhaseSummary | None, tuple[Finding, ...]]:
-    """Return the summary and findings of the checkpoints that every rank wrote (or read); no summary without one."""
-    of_phase = run.whole[run.whole["phase"] == PHASES[name]]
-    by_checkpoint = [of_phase[of_phase["checkpoint"] == number] for number in set(of_phase["checkpoint"].tolist())]
+    """Return the summary and the findings of the checkpoints that all ranks completed; no summary if there are none."""
+    all_rows = run.whole[run.whole["phase"] == PHASES[name]]
+    by_checkpoint = [all_rows[all_rows["checkpoint"] == number] for number in set(all_rows["checkpoint"].tolist())]
     complete = [checkpoint for checkpoint in by_checkpoint if len(checkpoint) == run.facts.ranks]
     if not complete:
         return None, ()
@@ -150,13 +148,13 @@ def _phase(run: CheckpointRun, name: Phase) -> tuple[PhaseSummary | None, tuple[
     size_bytes = sum(times.bytes for times in checkpoints)
     wall_seconds = sum(times.wall_seconds for times in checkpoints)
     windows = np.array([(part["began_ns"].min(), part["ended_ns"].max()) for part in complete], np.int64)
+    activity = HostActivity([(host, windows - run.offset_ns(host.node)) for host in run.telemetry])
     writes, rate = name == "write", f"{name}_mb_per_second"
-    host = HostActivity([(each, windows - run.offset_ns(each.node)) for each in run.telemetry])
-    delivered = [  # by each device behind the folder
-        sum(delivered_between(*each.readings(device.probe, device.name, rate), *window) for window in own)
-        for each, own, device in host.devices
+    moved_mb = [  # by each device behind the folder
+        sum(delivered_between(*host.readings(device.probe, device.name, rate), *window) for window in host_windows)
+        for host, host_windows, device in activity.devices
     ]
-    device_mb = known(sum(delivered)) if delivered else None
+    device_mb = known(sum(moved_mb)) if moved_mb else None
     phase = PhaseSummary(
         checkpoints=checkpoints,
         slowest_gib_per_second=fmean(times.slowest_gib_per_second for times in checkpoints),
@@ -174,16 +172,16 @@ def _phase(run: CheckpointRun, name: Phase) -> tuple[PhaseSummary | None, tuple[
         name,
         phase,
         threads=int(rows["threads"].max()),
-        host_busy_percent=highest(host.busy_percents),
-        device_busy_percent=highest(host.of_block_devices("busy_percent")),
-        link_percent=host.link_percent(f"{'sent' if writes else 'received'}_mb_per_second"),
-        throttled_percent=highest(host.means("cpu", "throttled_percent")),
+        host_busy_percent=highest(activity.busy_percents),
+        device_busy_percent=highest(activity.of_block_devices("busy_percent")),
+        link_percent=activity.link_percent(f"{'sent' if writes else 'received'}_mb_per_second"),
+        throttled_percent=highest(activity.means("cpu", "throttled_percent")),
     )
     return replace(phase, limited_by=limit), findings
 
 
 def time_shares(rows: IoRows) -> dict[str, Any]:
-    """Return the `PhaseSummary` fields of time shares: % of the ranks' time (fsync), else of their threads' time."""
+    """Return the shares of time in `PhaseSummary`: of the ranks' time for fsync, else of their threads' time, in %."""
     rank_ns = rows["ended_ns"] - rows["began_ns"]
     thread_ns = float((rank_ns * np.maximum(rows["threads"], 1)).sum())
     columns = {
@@ -200,14 +198,14 @@ def time_shares(rows: IoRows) -> dict[str, Any]:
 
 
 def accounted_percent(facts: CheckpointRunFacts, rows: IoRows) -> float | None:
-    """Return the % of bytes read that came from storage by /proc/PID/io; None on file systems that count nothing."""
+    """Return the % of bytes read that came from storage by /proc/PID/io; None if its file system does not count."""
     storage, size_bytes = facts.journal.storage, int(rows["bytes"].sum())
-    counts = bool(rows["storage_bytes"].any()) or (storage is not None and storage.file_system in ACCOUNTED)
-    return 100 * int(rows["storage_bytes"].sum()) / size_bytes if counts and size_bytes else None
+    is_counted = bool(rows["storage_bytes"].any()) or (storage is not None and storage.file_system in ACCOUNTED)
+    return 100 * int(rows["storage_bytes"].sum()) / size_bytes if is_counted and size_bytes else None
 
 
 def _from_storage_percent(facts: CheckpointRunFacts, rows: IoRows, device_mb: float | None) -> float | None:
-    """Return the % of bytes read that came from storage, by the kernel or the devices, whichever is less."""
+    """Return the % of bytes read that came from storage, as counted by the kernel or the devices, whichever is less."""
     size_bytes = int(rows["bytes"].sum())
     if not size_bytes:
         return None
@@ -221,10 +219,7 @@ def _from_storage_percent(facts: CheckpointRunFacts, rows: IoRows, device_mb: fl
 def training_cost(
     settings: Checkpoint, ranks: int, stall_seconds: float, recovery_seconds: float, drain_seconds: float = 0.0
 ) -> TrainingCost:
-    """Return what checkpoints cost a job of `ranks` ranks, if each stalls training and then drains for these times.
-
-    `recovery_seconds` is the time to read one, 0 where it is not known.
-    """
+    """Return what checkpoints cost a job of `ranks` ranks; `recovery_seconds` to read one is 0 if unknown."""
     interval, mtbf = settings.interval_seconds, settings.gpu_mtbf_hours * 3600 / ranks
     cost = TrainingCost(interval_seconds=interval, percent=cost_percent(stall_seconds, interval, drain_seconds))
     if not mtbf:
@@ -240,12 +235,13 @@ def training_cost(
 
 
 def snapshot_seconds(settings: Checkpoint, largest_rank_bytes: int) -> float:
-    """Return the time of a snapshot, which is that of the rank with the most bytes."""
+    """Return the time of a snapshot: the rank with the most bytes takes longest."""
     return largest_rank_bytes / 1e9 / settings.snapshot_gb_per_second
 
 
 def _asynchronous(run: CheckpointRun, write: PhaseSummary, drain_seconds: float) -> Asynchronous:
-    workload, rows = run.facts.workload, run.whole[run.whole["phase"] == WRITE]
+    workload = run.facts.workload
+    rows = run.whole[run.whole["phase"] == WRITE]
     snapshot = snapshot_seconds(workload.checkpoint, run.facts.written.largest_rank_bytes)
     waits_ns = [rows["waited_ns"][rows["checkpoint"] == times.checkpoint].max() for times in write.checkpoints]
     stalls = [snapshot + float(wait_ns) / 1e9 for wait_ns in waits_ns]
@@ -258,7 +254,7 @@ def _asynchronous(run: CheckpointRun, write: PhaseSummary, drain_seconds: float)
 
 
 def _findings(facts: CheckpointRunFacts, write: PhaseSummary | None, read: PhaseSummary | None) -> Iterator[Finding]:
-    """Yield what a reader of the numbers must know; the loudest first."""
+    """Yield the caveats of the run's numbers, loud ones first."""
     settings, journal = facts.workload.checkpoint, facts.journal
     if journal.storage is not None and journal.storage.file_system in IN_MEMORY:
         yield Finding.of(Code.NO_DATA_FROM_STORAGE, "loud", file_system=journal.storage.file_system)
@@ -280,7 +276,7 @@ def _findings(facts: CheckpointRunFacts, write: PhaseSummary | None, read: Phase
         yield Finding.of(Code.EMULATOR_CEILING, "caution", ceiling_gb_per_second=ceiling, gb_per_second=rate)
 
 
-# Thresholds; three are as in training: dlemu.metrics.limit.BUSY_PERCENT, STARVED_SHARE, metrics.cache.NOT_READ_PERCENT
+# Thresholds; three are as for training: dlemu.metrics.limit.BUSY_PERCENT, STARVED_SHARE, metrics.cache.NOT_READ_PERCENT
 STARVED_PERCENT = 10.0  # content generation is the limit if threads wait for content this share of their time
 BUSY_PERCENT = 90.0  # a device or a network link this busy is saturated
 WAIT_PERCENT = 15.0  # the host's CPU is the limit if threads wait for a core this share of their time
@@ -298,10 +294,9 @@ def judge(
     link_percent: float | None = None,
     throttled_percent: float | None = None,
 ) -> tuple[LimitedBy[Cause], tuple[Finding, ...]]:
-    """Return what limited a phase, in which each rank had `threads` threads, and findings about that limit.
+    """Return what limited a phase, and the findings that explain it; `threads` is the number per rank.
 
-    The percentages are of the busiest host's CPU, the busiest block device, the busiest network link, and the share of
-    CPU-limit periods with throttling on the most throttled host; None where nothing recorded them.
+    Percentages are of the busiest host, device and link, and of the periods of a CPU limit; None if not recorded.
     """
     device_full = (device_busy_percent or 0.0) >= BUSY_PERCENT
     what: Cause = "storage"
@@ -324,6 +319,6 @@ def judge(
         is_certain = device_full or (
             device_busy_percent is not None
             and phase.call_percent + phase.fsync_percent >= 90
-            and (host_busy_percent or 0.0) < BUSY_PERCENT  # what carries the calls out needs cores, too
+            and (host_busy_percent or 0.0) < BUSY_PERCENT  # the kernel needs cores to serve the calls
         )
     return LimitedBy(what=what, confidence="high" if is_certain else "medium"), (finding,) if finding else ()

@@ -14,10 +14,11 @@ _BINS = 160
 
 
 def checkpoint_throughput(run: CheckpointRun) -> Figure | None:
-    """Throughput of all ranks together over time, of writing and of reading."""
-    checkpoints, points = run.whole, []
+    """Return GB/s of all ranks over time, with a line for writing and one for reading; None without checkpoints."""
+    checkpoints = run.whole
     if not len(checkpoints):
         return None
+    points = []
     start, end = int(checkpoints["began_ns"].min()), int(checkpoints["ended_ns"].max())
     edges = np.linspace(start, end, _BINS + 1)
     for phase, name in ((WRITE, "written"), (READ, "read")):

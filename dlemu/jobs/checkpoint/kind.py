@@ -1,4 +1,4 @@
-"""Runs of checkpoints, and predictions of them, as kinds of results."""
+"""Registers checkpoint runs and their predictions as kinds of results."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ if TYPE_CHECKING:  # every command imports this module
 
 
 def only_saves(workload: Workload) -> bool:
-    """Return whether the workload's only phase is checkpoints (DLIO's `checkpoint_only`)."""
+    """Return whether checkpoints are the workload's only phase (DLIO's `checkpoint_only`)."""
     phases = workload.workflow
     return phases.checkpoint and not (phases.train or phases.generate_data)
 
 
 def only_checkpoints(workload: Workload) -> bool:
-    """Return whether the workload's only phase is checkpoints, and it sets how many to write or read."""
+    """Return whether checkpoints are the workload's only phase, and it sets how many to write or read."""
     settings = workload.checkpoint
     return only_saves(workload) and max(settings.num_checkpoints_write, settings.num_checkpoints_read) > 0
 

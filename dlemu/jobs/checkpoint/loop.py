@@ -1,7 +1,7 @@
 """The measurement loop of a checkpoint run: each rank writes all checkpoints, then reads them; rank 0 gathers the logs.
 
-The order is DLIO's (main.py, `_checkpoint`): compute (a sleep), a barrier, then each rank writes or reads its files.
-With `checkpoint.asynchronous`, files are written during the computation before the next one (`dlemu.checkpoints.save`).
+For each checkpoint, as in DLIO (main.py, `_checkpoint`): compute (a sleep), a barrier, then each rank writes or reads
+its files. With `checkpoint.asynchronous`, files are written during the next computation (`dlemu.checkpoints.save`).
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from dlemu.checkpoints.io_rows import IO_COLUMNS, IO_DTYPE, READ, WHOLE, WRITE, 
 from dlemu.checkpoints.movers import Columns, make_buffers
 from dlemu.checkpoints.read_files import CheckpointReader, check_is_file, read_pattern
 from dlemu.checkpoints.save import begin_saving
-from dlemu.checkpoints.stored import explained, remove_checkpoint, write_note
+from dlemu.checkpoints.stored import remove_checkpoint, user_error, write_note
 from dlemu.checkpoints.write_files import CheckpointWriter, PieceRing
 from dlemu.jobs.checkpoint.measured import CheckpointJournal, UnderWay
 from dlemu.jobs.checkpoint.plan import CheckpointJob
@@ -33,13 +33,13 @@ from dlemu.runner.recording import RankRecord
 
 # Columns of the row of a whole checkpoint that are sums over its files
 _SUMMED = ("bytes", "call_ns", "starved_ns", "cpu_ns", "storage_bytes", "mover_cpu_ns", "mover_cpu_wait_ns")
-_KEYS = ("rank", "phase", "checkpoint", "began_ns")  # columns that the rows of its files have, too
+_KEYS = ("rank", "phase", "checkpoint", "began_ns")  # columns that the rows of its files repeat
 _ENDLESS_BYTES = 1 << 50  # a pebibyte: no host generates that much during the measurement
-_CEILING_SHARE = 0.25  # share of `metric.ceiling_seconds` in which content is generated: by default some GB
+_CEILING_SHARE = 0.25  # share of `metric.ceiling_seconds` spent on generating content, by default some GB
 
 
 class CheckpointRank:
-    """One rank's part of all checkpoints; `watch` is called after each file."""
+    """Writes and reads one rank's files of all checkpoints; calls `watch` after each file."""
 
     def __init__(
         self, job: CheckpointJob, comm: Comm, watch: Callable[[], None], record: RankRecord[CheckpointJournal]
@@ -50,46 +50,47 @@ class CheckpointRank:
         self._log = RowLog(IO_DTYPE, job.live_path(row_log_name(comm.rank)))
 
     def run(self) -> MeasuredLog[CheckpointJournal] | None:
-        """Write, then read; return the log of all ranks on rank 0. Raises DlemuError."""
-        spec, folder = self._job.workload.storage_spec, self._job.settings.checkpoint_folder
+        """Write, then read; return the log of all ranks on rank 0, None on others. Raises DlemuError."""
+        folder = self._job.settings.checkpoint_folder
         local = self._storage.local_path(folder)
         self._record.start(lambda: self._storage.device_folders([existing_folder(local)] if local else []))
         try:
             with contextlib.closing(self._log):
-                self._record.describe(lambda: describe_storage(spec, folder))
+                self._record.describe(lambda: describe_storage(self._job.workload.storage_spec, folder))
                 cpu_seconds = self._write_and_read()
-        except OSError as error:  # while writing a note, deleting or evicting
-            raise explained(error, error.filename or folder) from error
+        except OSError as error:  # of writing a note, deleting or evicting: transfers raise UserError themselves
+            raise user_error(error, error.filename or folder) from error
         self._record.stop()
         return self._record.collect(self._log.rows, cpu_seconds=cpu_seconds)
 
     def _write_and_read(self) -> float:
-        """Make room, write, then read; return the seconds of CPU time."""
+        """Remove replaced checkpoints, write, then read; return the CPU time of writing and reading, s."""
         job = self._job
         offsets_ns = self._comm.synchronise_clocks()
         if len(offsets_ns) > 1:
             self._record.note(clock_offsets_ns=offsets_ns)
         if self._comm.rank == 0 and job.writes:
-            for checkpoint in job.replaced:  # first, as there may be no space for both
+            for checkpoint in job.replaced:  # before writing, because there may be no space for both
                 remove_checkpoint(self._storage, job.folder_of(checkpoint), job.plan.names)
             self._storage.remove(job.token_path)
         self._barrier()
-        began = time.process_time()
+        cpu_seconds_before = time.process_time()
         if job.writes:
             self._write()
         if job.sources:
             self._read()
-        return time.process_time() - began
+        return time.process_time() - cpu_seconds_before
 
     def _measure_ceiling(self, buffers: list[memoryview]) -> float | None:
-        """Return the rate at which all ranks generate content without writing it, 1e9 bytes/s; None if switched off."""
+        """Return, on rank 0, the rate at which all ranks generate content, 1e9 bytes/s; None if off, or on others."""
         seconds = _CEILING_SHARE * self._job.workload.metric.ceiling_seconds
         if seconds <= 0:
             return None
         content = BulkContent(self._job.seed)
         ring = PieceRing([(_ENDLESS_BYTES, lambda buffer, offset: content.fill(buffer, 0, offset))], buffers, 1)
         self._barrier()
-        generated_bytes, began = 0, time.monotonic()
+        generated_bytes = 0
+        began = time.monotonic()
         for piece, _ in ring.pieces({"starved_ns": 0}):
             generated_bytes += len(piece)
             if time.monotonic() >= began + seconds:
@@ -100,7 +101,7 @@ class CheckpointRank:
         return sum(rates) if rates is not None else None
 
     def _write(self) -> None:
-        """Write the checkpoints; ranks also compute after the last asynchronous one, as it drains like the others."""
+        """Write the checkpoints. Ranks also compute after the last asynchronous one, so that it drains as others do."""
         job, settings, rank = self._job, self._job.settings, self._comm.rank
         sizes = [file.size_bytes for file in job.files(rank, 1)]
         buffers = make_buffers(settings.writers, settings.transfer_size, max(sizes, default=0))
@@ -108,7 +109,7 @@ class CheckpointRank:
         draining: tuple[Columns, Future[int]] | None = None
         for checkpoint in range(1, job.writes + 1):
             self._compute()
-            waited_ns = self._end_write(*draining) if draining is not None else 0
+            waited_ns = self._finish_write(*draining) if draining is not None else 0
             self._record.note(under_way=UnderWay(phase="write", checkpoint=checkpoint))
             if rank == 0:
                 self._storage.make_folder(job.folder_of(checkpoint))
@@ -121,39 +122,42 @@ class CheckpointRank:
             if settings.asynchronous:
                 draining = whole, written
             else:
-                self._end_write(whole, written)
+                self._finish_write(whole, written)
         if draining is not None:
             self._compute()
-            self._end_write(*draining)
+            self._finish_write(*draining)
 
     def _write_files(self, writer: CheckpointWriter, whole: Columns, began_ns: int) -> None:
-        whole["began_ns"] = began_ns  # after the snapshot, if asynchronous: the storage has no part in a snapshot
+        whole["began_ns"] = began_ns  # of an asynchronous checkpoint after its snapshot, which involves no storage
         writer.write(partial(self._add_file, whole))
         if not self._job.settings.fsync:
             return
-        checkpoint, finished_path = whole["checkpoint"], self._job.live_path(finished_name(self._comm.node))
-        # Hosts that don't see the live folder can't count, so that each rank syncs.
+        # File systems serialise fsync of a folder: only a host's last rank calls it; without a live folder, each rank.
+        checkpoint = whole["checkpoint"]
+        finished_path = self._job.live_path(finished_name(self._comm.node))
         if finished_path and count_finished(finished_path) < checkpoint * self._comm.local_size:
-            return  # the host's last rank syncs the checkpoint's folder, as file systems serialise such calls
-        before_ns, folder = time.monotonic_ns(), self._job.folder_of(checkpoint)
+            return
+        folder = self._job.folder_of(checkpoint)
+        sync_began_ns = time.monotonic_ns()
         within(self._job.timeout_seconds, lambda: self._storage.sync(folder), f"fsync of the folder {folder}")
-        whole["folder_sync_ns"] = time.monotonic_ns() - before_ns
+        whole["folder_sync_ns"] = time.monotonic_ns() - sync_began_ns
         whole["fsync_ns"] += whole["folder_sync_ns"]
 
-    def _end_write(self, whole: Columns, written: Future[int]) -> int:
-        """Wait until every rank has written its part, mark the checkpoint complete and remove one beyond `keep_last`.
+    def _finish_write(self, whole: Columns, written: Future[int]) -> int:
+        """Wait until all ranks have written, mark the checkpoint complete and remove the one beyond `keep_last`.
 
-        Return for how many ns training waited for it, if it was asynchronous.
+        Return how long training waited for an asynchronous checkpoint, ns; 0 for a synchronous one.
         """
         job, checkpoint = self._job, whole["checkpoint"]
         due_ns = self._barrier()
         ended_ns = written.result()
         if job.settings.asynchronous:
-            whole |= {"waited_ns": self._barrier() - due_ns, "ended_ns": ended_ns}
-            self._add_checkpoint(whole)
+            whole["waited_ns"] = self._barrier() - due_ns
+            self._end(whole, ended_ns, whole["released_ns"])
         else:
-            self._end(whole, ended_ns, due_ns)
-        removed = max(0, checkpoint - job.kept)
+            ended_ns = due_ns if job.settings.rank_sync else ended_ns
+            self._end(whole, ended_ns, ended_ns)
+        removed = max(0, checkpoint - job.keeps)
         if self._comm.rank == 0:
             note = replace(job.note(checkpoint), complete=True)
             write_note(self._storage, job.folder_of(checkpoint), note, fsync=True)
@@ -164,10 +168,11 @@ class CheckpointRank:
         return whole["waited_ns"]
 
     def _read(self) -> None:
-        """Read the checkpoints: this rank's files, or those of another host's rank."""
+        """Read the checkpoints: this rank's files or, with `recovery_rank_shift`, those of another host's rank."""
         job, settings = self._job, self._job.settings
         shift = self._comm.local_size if settings.recovery_rank_shift else 0
-        files = {source: job.files((self._comm.rank + shift) % job.ranks, source) for source in job.sources}
+        read_rank = (self._comm.rank + shift) % job.ranks
+        files = {checkpoint: job.files(read_rank, checkpoint) for checkpoint in job.sources}
         if settings.evict_page_cache:
             self._barrier()
             for file in chain.from_iterable(files.values()):
@@ -183,31 +188,30 @@ class CheckpointRank:
                 whole = self._begin(READ, checkpoint)
                 reader.read(files[checkpoint], partial(self._add_file, whole), content_known=note is not None)
                 ended_ns = time.monotonic_ns()
-                self._end(whole, ended_ns, self._barrier())
+                all_ended_ns = self._barrier()
+                ended_ns = all_ended_ns if settings.rank_sync else ended_ns
+                self._end(whole, ended_ns, ended_ns)
                 self._record.note(under_way=None)
 
     def _compute(self) -> None:
-        """Sleep as DLIO computes before each checkpoint."""
+        """Sleep for the computation that precedes each checkpoint in DLIO."""
         seconds = max(0.0, self._job.settings.time_between_checkpoints)
         self._clock.sleep_until(time.monotonic_ns() + round(seconds * 1e9))
 
     def _barrier(self) -> int:
-        """Wait for all ranks (a barrier); return the time after."""
+        """Wait for all ranks; return the time after, ns."""
         self._comm.all_reduce_max(time.monotonic_ns())
         return time.monotonic_ns()
 
     def _begin(self, phase: int, checkpoint: int, waited_ns: int = 0) -> Columns:
-        """Begin a checkpoint once all ranks are ready; return this rank's row of it, in which its files are summed.
-
-        `waited_ns` is how long training waited for the checkpoint before.
-        """
+        """Wait for all ranks; return `whole`, this rank's row of the checkpoint, in which its files are summed."""
         self._record.mark()
         keys = {"rank": self._comm.rank, "phase": phase, "checkpoint": checkpoint, "file": WHOLE}
-        asked_ns = time.monotonic_ns() - waited_ns
+        asked_ns = time.monotonic_ns() - waited_ns  # without the wait for the previous checkpoint
         return dict.fromkeys(IO_COLUMNS, 0) | keys | {"asked_ns": asked_ns, "began_ns": self._barrier()}
 
     def _add_file(self, whole: Columns, number: int, file: Columns) -> None:
-        """Log a file right after its transfer, so that its row survives if the run is killed during the next file."""
+        """Add a file to the log at once, so that its row survives if the run is killed during the next file."""
         for name in _SUMMED:
             whole[name] += file[name]
         whole["fsync_ns"] += file["synced_ns"] - file["moved_ns"]
@@ -215,12 +219,8 @@ class CheckpointRank:
         self._log.add(**{name: whole[name] for name in _KEYS}, **file, file=number)
         self._watch()
 
-    def _end(self, whole: Columns, ended_ns: int, all_ended_ns: int) -> None:
-        """End a checkpoint for which training waits: for this rank, or with `rank_sync` for all ranks."""
-        ended_ns = all_ended_ns if self._job.settings.rank_sync else ended_ns
-        whole |= {"ended_ns": ended_ns, "released_ns": ended_ns}
-        self._add_checkpoint(whole)
-
-    def _add_checkpoint(self, whole: Columns) -> None:
+    def _end(self, whole: Columns, ended_ns: int, released_ns: int) -> None:
+        """Add a whole checkpoint to the log; training resumed at `released_ns`."""
+        whole |= {"ended_ns": ended_ns, "released_ns": released_ns}
         self._log.add(**whole | {"started_ns": whole["began_ns"]})
         self._record.mark()

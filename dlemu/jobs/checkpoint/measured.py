@@ -1,4 +1,4 @@
-"""What is known of a checkpoint run besides its rows and telemetry: the facts (facts.json) to interpret them."""
+"""The facts of a checkpoint run (facts.json), by which its rows and telemetry are interpreted."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ PHASES: dict[Phase, int] = {"write": WRITE, "read": READ}
 
 @dataclass(frozen=True, kw_only=True)
 class UnderWay:
-    """A checkpoint that has begun and not ended."""
+    """A checkpoint that is being written or read."""
 
     phase: Phase
     checkpoint: int
@@ -24,27 +24,27 @@ class UnderWay:
 
 @dataclass(frozen=True, kw_only=True)
 class CheckpointJournal(RunJournal):
-    """What rank 0 saves while checkpoints are written and read, so that even a killed run has a result."""
+    """The facts that rank 0 saves during the run, so that even a killed run has a result."""
 
     clock_offsets_ns: tuple[int, ...] = ()
     """What to add to each host's CLOCK_MONOTONIC to get the first host's, in node order; empty for one host."""
     ceiling_gb_per_second: float | None = None
     """Rate at which all ranks together generate content without writing it, 1e9 bytes/s."""
-    under_way: UnderWay | None = None  # the checkpoint being written or read; None between two checkpoints
+    under_way: UnderWay | None = None  # None between two checkpoints
     complete: tuple[int, ...] = ()  # checkpoints that all ranks have written
-    removed: tuple[int, ...] = ()  # those of `complete` that were deleted again under `checkpoint.keep_last`
+    removed: tuple[int, ...] = ()  # complete checkpoints that `checkpoint.keep_last` deleted
 
 
 @dataclass(frozen=True, kw_only=True)
 class CheckpointRunFacts(RunFacts):
-    """facts.json: all that the results depend on besides rows and telemetry. `seed` determines the content."""
+    """facts.json: everything that the results depend on besides rows and telemetry. `seed` determines the content."""
 
     kind: str = CheckpointSummary.kind
     notes: tuple[str, ...] = ()
     journal: CheckpointJournal
-    written: CheckpointSizes  # sizes of each checkpoint that was written, or read
+    written: CheckpointSizes  # of each checkpoint that the run writes or reads
 
     @property
     def plan(self) -> CheckpointPlan:
-        """Which ranks wrote which files."""
+        """The plan by which ranks wrote the files."""
         return plan_checkpoint(self.workload.model, self.workload.checkpoint, self.ranks)

@@ -1,4 +1,4 @@
-"""What a checkpoint run is as a kind of job: its figures and conditions, and which functions do the rest."""
+"""The parts of the kind of job (`JobParts`): figures and conditions of a run, and the functions for everything else."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ _SHAPE = ("format", "tensor", "pipeline", "data", "zero_stage", "ranks_of_job", 
 
 
 def conditions(summary: CheckpointSummary, facts: CheckpointRunFacts) -> Conditions:
-    """Return the conditions under which a run was measured."""
+    """Return the conditions under which a run was measured, by which comparisons decide what is comparable."""
     settings = facts.workload.checkpoint
     loud = [finding for finding in summary.findings if finding.severity == "loud"]
     codes = {finding.code for finding in loud}

@@ -1,7 +1,4 @@
-"""The plan of a checkpoint run: everything a rank needs, made and checked once on rank 0, then sent to all ranks.
-
-Everything is checked before the first byte is written.
-"""
+"""The plan of a checkpoint run: rank 0 makes and checks it before a byte is written, then sends it to all ranks."""
 
 from __future__ import annotations
 
@@ -33,10 +30,10 @@ class CheckpointJob(Job):
     """The complete description of a checkpoint run; `seed` determines the content it writes."""
 
     plan: CheckpointPlan
-    replaced: tuple[int, ...] = ()  # checkpoints of an earlier run, to be removed first
+    replaced: tuple[int, ...] = ()  # checkpoints of an earlier run to remove before writing
     sources: Mapping[int, StoredNote | None] = field(default_factory=dict)
-    """The checkpoints to read, in order, as they were written; None: not by dlemu, so that their content is unknown."""
-    notes: tuple[str, ...] = ()  # sentences that a reader of the result must know
+    """The checkpoints to read, in order, with their notes; None for those of other tools, whose content is unknown."""
+    notes: tuple[str, ...] = ()  # sentences for the readers of the result
 
     @property
     def settings(self) -> Checkpoint:
@@ -48,7 +45,7 @@ class CheckpointJob(Job):
 
     @property
     def token_path(self) -> str:
-        """Path of an empty file that rank 0 leaves before it writes: a host that sees it shares the folder."""
+        """Path of an empty file that rank 0 creates; a host that sees it shares the checkpoint folder with rank 0."""
         return f"{self.settings.checkpoint_folder.rstrip('/')}/.dlemu-shared-{self.seed:012x}"
 
     @property
@@ -58,13 +55,13 @@ class CheckpointJob(Job):
         return replace(super().storage_spec, direct=direct, direct_writes=direct)
 
     @property
-    def kept(self) -> int:
-        """Number of complete checkpoints left in the folder at the end."""
+    def keeps(self) -> int:
+        """Number of complete checkpoints that the run leaves in the folder."""
         return min(self.writes, self.settings.keep_last or self.writes)
 
     @property
     def timeout_seconds(self) -> float:
-        """Timeout of an fsync, and of waiting for other ranks: below 10 MB/s a rank is taken to hang."""
+        """Timeout of an fsync, and of waiting for other ranks; a rank below 10 MB/s counts as hanging."""
         return max(self.workload.timeout_seconds, self.plan.sizes.largest_rank_bytes / 10e6)
 
     def folder_of(self, checkpoint: int) -> str:
@@ -82,14 +79,15 @@ class CheckpointJob(Job):
         )
 
     def files(self, rank: int, checkpoint: int) -> list[FileContent]:
-        """Return the files of a checkpoint that a rank of the run writes, or that are read in its place, in order."""
-        note, writer = self.sources.get(checkpoint) or self.note(checkpoint), self.plan.ranks[rank]
-        folder, layouts = self.folder_of(checkpoint), self.plan.files(writer)
-        return files_of(folder, layouts, note.settings, note.seed, checkpoint=checkpoint, rank=writer)
+        """Return a rank's files of a checkpoint to write or to read, in order; `rank` is a rank of the run."""
+        note = self.sources.get(checkpoint) or self.note(checkpoint)
+        job_rank = self.plan.ranks[rank]
+        folder, layouts = self.folder_of(checkpoint), self.plan.files(job_rank)
+        return files_of(folder, layouts, note.settings, note.seed, checkpoint=checkpoint, rank=job_rank)
 
 
 def with_checkpoints(workload: Workload) -> Workload:
-    """Return the workload, with MLPerf Storage's number of checkpoints if it sets none."""
+    """Return the workload, with the number of checkpoints of MLPerf Storage if it sets none."""
     settings = workload.checkpoint
     if max(settings.num_checkpoints_write, settings.num_checkpoints_read) >= 0:
         return workload
@@ -98,7 +96,7 @@ def with_checkpoints(workload: Workload) -> Workload:
 
 
 def plan_checkpoints(workload: Workload, ranks: int) -> CheckpointJob:
-    """Plan a run, given the checkpoints that are in the folder already; changes nothing. Raises UserError."""
+    """Plan a run that may replace or read the checkpoints in the folder; changes no files. Raises UserError."""
     settings = workload.checkpoint
     storage = open_storage(workload.storage_spec.buffered)
     job = CheckpointJob(
@@ -112,7 +110,7 @@ def plan_checkpoints(workload: Workload, ranks: int) -> CheckpointJob:
             "a checkpoint of this model is empty: wanted a workload with model.num_layers and model.transformer, "
             "such as workload=llama3_8b; or model.model_size_bytes without model.type=transformer"
         )
-    if replaced := _checked_replaced(job, storage):
+    if replaced := _replaced(job, storage):
         deleted = count(len(replaced), "checkpoint")
         note = f"deleted {deleted} of an earlier run of the same kind to make room in {settings.checkpoint_folder}"
         job = replace(job, replaced=tuple(replaced), notes=(note,))
@@ -120,7 +118,7 @@ def plan_checkpoints(workload: Workload, ranks: int) -> CheckpointJob:
 
 
 def check_checkpoint_host(job: CheckpointJob, local_ranks: int) -> None:
-    """Raise SpaceError or UserError if this host lacks memory or disk space for its ranks, or can't see the folder."""
+    """Raise an error if this host doesn't share the folder (UserError), or lacks memory or disk space (SpaceError)."""
     settings = job.settings
     storage = open_storage(job.storage_spec)
     folder, token = os.path.split(job.token_path)
@@ -148,23 +146,29 @@ def check_checkpoint_host(job: CheckpointJob, local_ranks: int) -> None:
             f"the buffers of {count(local_ranks, 'rank')} need {size(needed_bytes)} of memory on this host, and "
             f"{size(available_bytes)} are available: {advice}"
         )
-    free_bytes = storage.free_bytes(settings.checkpoint_folder) if job.writes else None
+    if job.writes:
+        _check_space(job, storage)
+
+
+def _check_space(job: CheckpointJob, storage: StorageBase) -> None:
+    free_bytes = storage.free_bytes(job.settings.checkpoint_folder)
     if free_bytes is None:
-        return
+        return  # unknown, as in an object store
     paths = [f"{folder}/{name}" for folder in map(job.folder_of, job.replaced) for name in files_in(storage, folder)]
-    free_bytes += sum(filter(None, storage.sizes(paths)))  # removed before anything is written
-    each_bytes, at_a_time = job.plan.sizes.bytes, min(job.writes, job.kept + 1)
-    if each_bytes * at_a_time > free_bytes:
+    free_bytes += sum(filter(None, storage.sizes(paths)))  # replaced checkpoints are removed before writing
+    each_bytes = job.plan.sizes.bytes
+    stored = min(job.writes, job.keeps + 1)  # at most at the same time
+    if each_bytes * stored > free_bytes:
         raise SpaceError(
-            f"{count(at_a_time, 'checkpoint')} of {size(each_bytes)} need {size(each_bytes * at_a_time)} in "
-            f"{settings.checkpoint_folder}, and {size(free_bytes)} are free there: set "
+            f"{count(stored, 'checkpoint')} of {size(each_bytes)} need {size(each_bytes * stored)} in "
+            f"{job.settings.checkpoint_folder}, and {size(free_bytes)} are free there: set "
             f"checkpoint.keep_last (each new one needs room besides those kept), write fewer "
             "(checkpoint.num_checkpoints_write), or use a larger drive"
         )
 
 
-def _checked_replaced(job: CheckpointJob, storage: StorageBase) -> list[int]:
-    """Return the checkpoints that the job replaces; UserError for a link, or one of another kind of run or tool."""
+def _replaced(job: CheckpointJob, storage: StorageBase) -> list[int]:
+    """Return the stored checkpoints that the job replaces; UserError for a link, or one of an unlike run or tool."""
     stored = stored_checkpoints(storage, job.settings.checkpoint_folder)
     numbers = [number for number in stored if number <= job.writes]
     for number in numbers:
@@ -174,7 +178,8 @@ def _checked_replaced(job: CheckpointJob, storage: StorageBase) -> list[int]:
                 f"{folder} is a link, and this run would replace what it points to: set checkpoint.checkpoint_folder "
                 "to another folder, or remove the link"
             )
-        note, names, other = read_note(storage, folder), list(files_in(storage, folder)), ""
+        note, names = read_note(storage, folder), list(files_in(storage, folder))
+        other = ""
         if note is None and names:
             other = f"files that dlemu did not write ({', '.join(names[:3])})"
         elif note is not None and _kind(note) != _kind(new_note):
@@ -188,17 +193,17 @@ def _checked_replaced(job: CheckpointJob, storage: StorageBase) -> list[int]:
 
 
 def _kind(note: StoredNote) -> tuple[object, ...]:
-    """Return what two runs have in common if one may replace the other's checkpoints."""
+    """Return what must be equal for one run to replace another run's checkpoints."""
     settings = note.settings
     ranks = (note.ranks, settings.mode, settings.job_ranks, settings.first_rank, settings.type)
     return note.model, settings.format, *ranks
 
 
 def _sources(job: CheckpointJob, storage: StorageBase) -> dict[int, StoredNote | None]:
-    """Return the checkpoints to read, oldest first: those that this run keeps, or if it writes none, stored ones."""
+    """Return the checkpoints to read, oldest first: those that this run keeps; stored ones if it writes none."""
     reads = max(0, job.settings.num_checkpoints_read)
     if job.writes or not reads:
-        numbers = list(range(job.writes - job.kept + 1, job.writes + 1))
+        numbers = list(range(job.writes - job.keeps + 1, job.writes + 1))
         available = f"this run keeps {len(numbers)}"
     else:
         numbers = stored_checkpoints(storage, job.settings.checkpoint_folder)
@@ -212,7 +217,7 @@ def _sources(job: CheckpointJob, storage: StorageBase) -> dict[int, StoredNote |
 
 
 def _stored(job: CheckpointJob, storage: StorageBase, number: int) -> StoredNote | None:
-    """Return the note of a stored checkpoint that the job's ranks can read, None for another tool's."""
+    """Return the note of a stored checkpoint, None for another tool's; UserError if the job's ranks can't read it."""
     folder = job.folder_of(number)
     note = read_note(storage, folder)
     if note is None:
@@ -221,7 +226,7 @@ def _stored(job: CheckpointJob, storage: StorageBase, number: int) -> StoredNote
         raise UserError(
             f"{folder} is not complete: its run ended before all ranks were done; delete it, or write it again"
         )
-    # the format of a note is not imported: that could run any code
+    # Compare before planning: a plan imports the format's module, and a foreign note could name any module.
     if (note.model, note.settings.format) == (job.workload.model, job.settings.format):
         plan = plan_checkpoint(note.model, note.settings, note.ranks)
         if plan.grid == job.plan.grid and set(job.plan.ranks) <= set(plan.ranks):

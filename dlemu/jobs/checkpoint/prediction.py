@@ -1,7 +1,7 @@
-"""`dlemu predict` for a workload of checkpoints: how long they take on a storage, and what they cost a training.
+"""`dlemu predict` for checkpoints: how long they take on a storage, and what share of training's time they cost.
 
-Its time is the bytes of all ranks that share a storage / the MB/s that the storage gives them together. The answer is
-predict_checkpoints.json; formulas and keys: docs/prediction.md.
+A checkpoint takes the bytes of all ranks that share the storage / the MB/s that it gives them together. The answer is
+predict_checkpoints.json; docs/prediction.md has formulas and keys.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ class CheckpointPrediction(CheckpointCost, Predicted):
 
 WATCHDOG_SECONDS = 600.0
 """NCCL's watchdog ends a job whose ranks wait longer for one of them (PyTorch's default for a process group)."""
-WATCHDOG = "longer_than_watchdog"  # code of a finding that only predictions have
+WATCHDOG = "longer_than_watchdog"  # code of a finding of predictions alone
 FINDINGS: Wording[str] = {
     WATCHDOG: "training waits {seconds:,.0f} s for a checkpoint, and NCCL's watchdog ends a job after "
     "{watchdog_seconds:g}: raise its timeout (init_process_group), or save asynchronously",
@@ -89,13 +89,13 @@ FINDINGS: Wording[str] = {
 
 
 def speed_of(mb_per_second: float, percent: float = SPEED_PERCENT) -> Value:
-    """Return a rate, MB/s, that all ranks sharing a storage get together, with its half width in percent of it."""
+    """Return the MB/s that all ranks sharing a storage get together, with its half width, given in percent."""
     return Value(mb_per_second, percent / 100 * mb_per_second)
 
 
 @dataclass(frozen=True)
 class KnownStorage:
-    """Write and read speed of a storage, each by `speed_of` or None where unknown, with warnings about them."""
+    """Write and read speed of a storage, as by `speed_of`; None if unknown. `findings` are warnings about them."""
 
     source: str
     writes: Value | None
@@ -108,7 +108,7 @@ def run_prediction(
 ) -> tuple[CheckpointPrediction, str, Workload]:
     """Predict the checkpoints of a workload, given as overrides or loaded; return prediction, folder and workload.
 
-    A checkpoint run as `request.from_folder` gives the storage and the defaults of the settings. Raises UserError.
+    A checkpoint run in `request.from_folder` provides the storage's speed and default settings. Raises UserError.
     """
     if any(option is not None for option in (request.make, request.most, request.hosts, request.host_cores)):
         raise UserError("--make, --most, --hosts and --host-cores are for training only: leave them out")
@@ -123,7 +123,7 @@ def run_prediction(
     elif request.drive is not None:
         storage = _storage_of_drive(request.drive, workload.checkpoint, len(plan.ranks))
     else:
-        assert request.mb_per_second is not None  # the remaining way to describe a storage
+        assert request.mb_per_second is not None  # a request describes the storage in one of these three ways
         speed = speed_of(request.mb_per_second)
         storage = KnownStorage(f"a storage of {request.mb_per_second:,g} MB/s", speed, speed)
     folder = workload.output.folder or new_folder(workload.model.name, "predict-")
@@ -137,7 +137,7 @@ def run_prediction(
 def predict(
     workload: Workload, plan: CheckpointPlan, storage: KnownStorage, *, others_mb_per_second: float = 0.0
 ) -> CheckpointPrediction:
-    """Return the prediction: all ranks start together and share what other jobs leave. UserError: nothing is left."""
+    """Return the prediction: ranks start together and share the speed that other jobs leave; UserError if it is 0."""
     settings, sizes = workload.checkpoint, plan.sizes
 
     def predict_phase(speed: Value | None) -> PredictedPhase | None:
@@ -174,10 +174,10 @@ def predict(
 
 
 def _storage_of_drive(path: str | Rates, settings: Checkpoint, ranks: int) -> KnownStorage:
-    """Return the speed of the drive described at `path` for the `ranks` that share it.
+    """Return the speed that `ranks` ranks get from the drive described at `path`.
 
-    With O_DIRECT each thread has one request of `transfer_size` in flight. Through the page cache the kernel writes at
-    the drive's best rate, and reads ahead in requests of its own size.
+    With O_DIRECT each thread has one request of `transfer_size` in flight. Through the page cache, the kernel writes at
+    the drive's highest rate, and reads ahead in requests of its own size.
     """
     drive, pattern = read_drive(path), read_pattern(settings)
 
@@ -196,15 +196,16 @@ def _storage_of_drive(path: str | Rates, settings: Checkpoint, ranks: int) -> Kn
 
 
 def _measured_storage(measured: CheckpointSummary, plan: CheckpointPlan) -> KnownStorage:
-    """Return the speed that a checkpoint run measured; UserError if it measured none."""
+    """Return the speed that a checkpoint run measured; UserError if it completed no checkpoint."""
 
     def speed(phase: PhaseSummary | None) -> Value | None:
         """Average the seconds per GiB, not the rates, because the prediction is about seconds."""
-        rates = [part.slowest_gib_per_second for part in phase.checkpoints] if phase is not None else []
+        rates = [times.slowest_gib_per_second for times in phase.checkpoints] if phase is not None else []
         seconds_per_gib = [1 / gib_per_second for gib_per_second in rates if gib_per_second]
         if not seconds_per_gib:
             return None
-        mean, percent = float(np.mean(seconds_per_gib)), SPEED_PERCENT
+        mean = float(np.mean(seconds_per_gib))
+        percent = SPEED_PERCENT
         if len(seconds_per_gib) > 1:
             deviation = float(np.std(seconds_per_gib, ddof=1))
             percent = max(percent, 100 * half_width(deviation, len(seconds_per_gib), 0.95) / mean)
@@ -248,7 +249,7 @@ def _screen(answer: CheckpointPrediction, folder: str) -> Screen:
 
 
 def _seconds(seconds: float) -> str:
-    """Return seconds with three digits, which an uncertainty of 2 % carries."""
+    """Return seconds with three significant digits, as many as an uncertainty of 2 % justifies."""
     return f"{float(f'{seconds:.3g}'):,g}"
 
 

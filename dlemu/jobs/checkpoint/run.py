@@ -1,4 +1,4 @@
-"""How checkpoint runs are made, cleaned up after a failure, followed and read."""
+"""Implements the kind of job (`JobKind`): how checkpoint runs are planned, run, followed, cleaned up and read."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from datagen.storage.storage_base import open_storage
 from datagen.withheld import public_text
 from dlemu.checkpoints.checkpoint_plan import plan_checkpoint
 from dlemu.checkpoints.io_rows import IO_COLUMNS, WHOLE, WRITE, IoRows, finished_name
-from dlemu.checkpoints.stored import explained, files_in, folder_of, read_note, remove_checkpoint, stored_checkpoints
+from dlemu.checkpoints.stored import files_in, folder_of, read_note, remove_checkpoint, stored_checkpoints, user_error
 from dlemu.config import check_checkpoints
 from dlemu.config.overrides import override
 from dlemu.config.schema import Workload
@@ -35,12 +35,12 @@ from dlemu.runner.recording import RankRecord
 from dlemu.runner.run_folder import Unfinished
 from dlemu.telemetry import Telemetry
 
-# Limit on a run's ranks, and on a model's experts over all layers: only a damaged file has more, and takes long
+# Limit on a run's ranks, and on a model's experts in all layers: larger numbers are of a damaged file, and take long
 _MAX_PARTS = 10**6
 
 
 class Checkpoints(JobKind):
-    """All ranks write and read a model's files."""
+    """Runs in which all ranks write and read the checkpoints of a model."""
 
     name, prefix, row_noun = "checkpoint", "checkpoint-", "file"
     facts_type, journal_type, columns, table = CheckpointRunFacts, CheckpointJournal, IO_COLUMNS, ROWS
@@ -49,16 +49,17 @@ class Checkpoints(JobKind):
         return CheckpointRun(folder, facts, rows, telemetry)
 
     def progress(self, facts: CheckpointRunFacts, live_folder: str) -> Progress | None:
-        """Return how far a run is by the files that its ranks have written or read; None before the first."""
-        rows, settings = self.live_rows(live_folder), facts.workload.checkpoint
+        """Return a run's progress, from the files that its ranks have written or read; None before the first file."""
+        rows = self.live_rows(live_folder)
+        settings = facts.workload.checkpoint
         if not len(rows):
             return None
         writes, reads = max(0, settings.num_checkpoints_write), max(0, settings.num_checkpoints_read)
         done = int(np.bincount(rows["rank"][rows["file"] == WHOLE], minlength=facts.ranks).min())
         last = rows[np.argmax(rows["ended_ns"])]
         verb, planned = ("written", writes) if last["phase"] == WRITE else ("read", reads)
-        own = (rows["phase"] == last["phase"]) & (rows["checkpoint"] == last["checkpoint"])
-        files = rows[own & (rows["file"] != WHOLE)]
+        is_current = (rows["phase"] == last["phase"]) & (rows["checkpoint"] == last["checkpoint"])
+        files = rows[is_current & (rows["file"] != WHOLE)]
         mb_per_second = None
         if len(files):
             seconds = max(1, int(files["ended_ns"].max() - files["started_ns"].min())) / 1e9
@@ -101,7 +102,7 @@ class Checkpoints(JobKind):
         return storage.local_path(job.settings.checkpoint_folder) if job.writes else None
 
     def begin(self, job: CheckpointJob) -> None:
-        """Create an empty file in the checkpoint folder, by which other hosts check that they share it."""
+        """Create the empty file in the checkpoint folder by which other hosts check that they share the folder."""
         if not job.writes:
             return
         storage, folder = open_storage(job.workload.storage_spec.buffered), job.settings.checkpoint_folder
@@ -109,7 +110,7 @@ class Checkpoints(JobKind):
             storage.make_folder(folder)
             storage.create(job.token_path).commit()
         except OSError as error:
-            raise explained(error, folder) from error
+            raise user_error(error, folder) from error
 
     def check_host(self, job: CheckpointJob, local_ranks: int) -> None:
         check_checkpoint_host(job, local_ranks)
@@ -123,7 +124,7 @@ class Checkpoints(JobKind):
         return log
 
     def clean_up(self, job: CheckpointJob) -> str:
-        """Remove incomplete checkpoints, which only take space."""
+        """Remove incomplete checkpoints, which only take space; return what happened as a phrase."""
         unfinished = None
         if job.writes:
             with contextlib.suppress(OSError, DlemuError):
@@ -144,7 +145,7 @@ class Checkpoints(JobKind):
 
     @contextlib.contextmanager
     def own_place(self, workload: Workload, run_folder: str) -> Iterator[Sequence[str]]:
-        """Let a sweep's point save into a temporary folder below the configured one, apart from other runs' files."""
+        """Context: yield overrides by which a sweep's point saves into a temporary folder below the configured one."""
         settings = with_checkpoints(workload).checkpoint
         if settings.num_checkpoints_write < 1:
             yield ()
@@ -157,7 +158,7 @@ class Checkpoints(JobKind):
         try:
             yield (override(("checkpoint", "checkpoint_folder"), folder),)
         finally:
-            with contextlib.suppress(OSError, UserError):  # leftovers only take space
+            with contextlib.suppress(OSError, UserError):  # files that can't be removed only take space
                 names = plan_checkpoint(workload.model, settings, workload.ranks).names
                 for number in stored_checkpoints(storage, folder):
                     remove_checkpoint(storage, folder_of(folder, number), names)
@@ -169,13 +170,14 @@ read_checkpoint_run = CHECKPOINTS.read
 
 
 def _unfinished(run: CheckpointJob | CheckpointRunFacts) -> Unfinished | None:
-    """Return the incomplete checkpoints of a run, which has their seed; None without. Raises UserError, OSError."""
-    storage, settings = open_storage(run.workload.storage_spec.buffered), run.workload.checkpoint
+    """Return a run's incomplete checkpoints, by the seed in their notes; None if none. Raises UserError, OSError."""
+    storage = open_storage(run.workload.storage_spec.buffered)
+    settings = run.workload.checkpoint
     folders = []
     for number in range(1, settings.num_checkpoints_write + 1):
         folder = folder_of(settings.checkpoint_folder, number)
         note = read_note(storage, folder)
-        # If the folder has neither a note nor files, the run ended right after it had made the folder
+        # An empty folder is of a run that ended between making the folder and writing the note.
         is_empty = note is None and all(name.startswith(".") for name in files_in(storage, folder))
         if (is_empty and storage.is_folder(folder)) or (note and note.seed == run.seed and not note.complete):
             folders.append(folder)
@@ -188,7 +190,7 @@ def _unfinished(run: CheckpointJob | CheckpointRunFacts) -> Unfinished | None:
         names = run.plan.names
         for folder in folders:
             with contextlib.suppress(OSError, UserError):  # some stores can't list multipart uploads
-                storage.uploads(folder, names, end=True)  # of ranks that were killed
+                storage.uploads(folder, names, end=True)  # abort those of killed ranks
             remove_checkpoint(storage, folder, names)
 
     return Unfinished(f"{', '.join(folders)}, not complete: {written}", remove)

@@ -1,7 +1,4 @@
-"""The types of a checkpoint run's summary.json, which holds every published number.
-
-The docstrings are the documentation of its keys in docs/answers.md. GB are 1e9 bytes, GiB 2^30.
-"""
+"""The types of a checkpoint run's summary.json; docstrings of fields document its keys. GB are 1e9 bytes, GiB 2^30."""
 
 from __future__ import annotations
 
@@ -154,10 +151,11 @@ _PARTS: dict[str, type[Any]] = {
 """Fields of the summary whose metrics are named `FIELD_METRIC`."""
 _PHASES = {"write": (WRITING, "written"), "read": (READING, "read")}
 _ABSENT = {"write": ("from_storage",), "read": ("fsync", "starved")}
-"""Metrics that only the other phase has, by the beginning of their names."""
+"""Prefixes of the metrics that a phase lacks."""
 
 
 def _metrics() -> Iterator[Metric]:
+    """Yield the metrics of the summary and, with the field's name before theirs, those of its parts."""
     yield from declared(CheckpointSummary)
     for part, kind in _PARTS.items():
         phase, verb = _PHASES.get(part, ("", ""))
@@ -180,15 +178,15 @@ CATALOGUE = Catalogue(
 
 
 def metrics_of(summary: CheckpointSummary) -> dict[str, Value]:
-    """Return the metrics that a run has, in display order; those that CheckpointTimes has, too, for each checkpoint."""
+    """Return the metrics of a run in display order, with half widths for those that each checkpoint has, too."""
     values = {}
     for metric in CATALOGUE:
-        part, _, name = metric.name.partition("_")
-        holder = getattr(summary, part) if part in _PARTS else summary
-        mean = None if holder is None else getattr(holder, name if part in _PARTS else metric.name)
+        field, _, name = metric.name.partition("_")
+        owner = getattr(summary, field) if field in _PARTS else summary
+        mean = None if owner is None else getattr(owner, name if field in _PARTS else metric.name)
         if mean is not None:
-            phase = summary.write if part == "asynchronous" else holder
+            phase = summary.write if field == "asynchronous" else owner
             checkpoints = phase.checkpoints if isinstance(phase, PhaseSummary) else ()
-            repetitions = [getattr(times, name) for times in checkpoints if hasattr(times, name)]
-            values[metric.name] = Value(mean, half_width_of(repetitions))
+            per_checkpoint = [getattr(times, name) for times in checkpoints if hasattr(times, name)]
+            values[metric.name] = Value(mean, half_width_of(per_checkpoint))
     return values

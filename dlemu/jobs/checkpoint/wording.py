@@ -1,4 +1,4 @@
-"""What is said of a checkpoint run: its result, its findings, what to do about its limit, and its first screen."""
+"""The texts of a checkpoint run: verdict, findings, advice, and the first screen."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from dlemu.results import KILLED
 from dlemu.results.figures import half_width_of
 from dlemu.results.wording import Wording, count, sentences
 
-# What to do about a limit; the findings about the limit say more
+# Advice for each limit; findings add details
 RELIEF: dict[Cause, str] = {
     "storage": "",
     "host CPU": "more cores; checkpoint.odirect=true spares a copy; reads without checkpoint.verify spare one more",
@@ -41,7 +41,7 @@ _FINDINGS: Wording[str] = {
 
 
 def cost_line(cost: TrainingCost) -> str:
-    """Return what the checkpoints cost a training, and how often to save if failures are expected."""
+    """Return the share of training's time that checkpoints cost and, if failures are expected, the best interval."""
     line = f"{cost.percent:.2g} % of a training that saves every {duration(cost.interval_seconds)}"
     if cost.best_interval_seconds is None:
         return line
@@ -50,7 +50,7 @@ def cost_line(cost: TrainingCost) -> str:
 
 
 def issue_lines(findings: Sequence[Finding], notes: Iterable[str] = ()) -> tuple[str, ...]:
-    """Return the loud findings as sentences, then the notes made before the run, then the other findings."""
+    """Return the loud findings as sentences, then the notes of the plan, then the other findings."""
     loud = [finding for finding in findings if finding.severity == "loud"]
     quiet = [finding for finding in findings if finding.severity != "loud"]
     return (*sentences(loud, _FINDINGS), *notes, *sentences(quiet, _FINDINGS))
@@ -68,10 +68,7 @@ def verdict_line(write: PhaseSummary | None, read: PhaseSummary | None) -> str:
 
 
 def incomplete_line(facts: CheckpointRunFacts, files: IoRows, kept: Sequence[int]) -> str:
-    """Return why a run is incomplete, which checkpoints it kept, if it writes any, and which was in progress.
-
-    `files` are the rows of the files that were complete of the latter.
-    """
+    """Return why a run is incomplete, what it kept, and the checkpoint in progress, of which `files` were complete."""
     settings, under_way = facts.workload.checkpoint, facts.journal.under_way
     clauses = [f"INCOMPLETE: {facts.failure}"]
     if kept:
@@ -107,8 +104,8 @@ def screen(summary: CheckpointSummary, folder: str) -> Screen:
         real_size = ""
         if summary.scale and summary.write is not None:
             mb_per_second = summary.write.slowest_gib_per_second * 2**30 / 1e6
-            predicts = f"dlemu predict workload={summary.workload} --mb-per-second {mb_per_second:.0f}"
-            real_size = f"such small ones; of real size: {predicts}"
+            command = f"dlemu predict workload={summary.workload} --mb-per-second {mb_per_second:.0f}"
+            real_size = f"such small ones; of real size: {command}"
         lines.append(Said("costs", cost_line(summary.training), real_size))
     if summary.kept:
         lines.append(Said("kept", kept_line(summary)))
@@ -116,22 +113,22 @@ def screen(summary: CheckpointSummary, folder: str) -> Screen:
 
 
 def _phase(phase: PhaseSummary, verb: str) -> Iterator[Said]:
-    """Yield the rate of the slowest rank, for which training waits, with what limited it."""
+    """Yield the rate of the slowest rank, for which training waits, and the limit of the phase."""
     gib_per_second = phase.slowest_gib_per_second
-    half_width = half_width_of([one.slowest_gib_per_second for one in phase.checkpoints])
+    half_width = half_width_of([times.slowest_gib_per_second for times in phase.checkpoints])
     speed = rate(gib_per_second * 2**30 / 1e6)
     if half_width and gib_per_second:
         speed += f" ± {max(1.0, 100 * half_width / gib_per_second):.0f} %"
-    each = f"{_seconds(phase.slowest_seconds)} a checkpoint"
+    details = f"{_seconds(phase.slowest_seconds)} a checkpoint"
     if len(phase.checkpoints) > 1:
-        each += f", at most {_seconds(max(one.slowest_seconds for one in phase.checkpoints))}"
+        details += f", at most {_seconds(max(times.slowest_seconds for times in phase.checkpoints))}"
     if phase.from_storage_percent is not None:
-        each += f"; {phase.from_storage_percent:.0f} % of the bytes came from storage"
-    yield Said(verb, f"{speed} by the slowest rank", each, tone="strong")
+        details += f"; {phase.from_storage_percent:.0f} % of the bytes came from storage"
+    yield Said(verb, f"{speed} by the slowest rank", details, tone="strong")
     if (limit := phase.limited_by) is None:
         return
-    times = {"in calls": phase.call_percent, "in fsync": phase.fsync_percent, "without a core": phase.cpu_wait_percent}
-    shares = ", ".join(f"{percent:.0f} % {where}" for where, percent in times.items() if percent >= 1)
+    spent = {"in calls": phase.call_percent, "in fsync": phase.fsync_percent, "without a core": phase.cpu_wait_percent}
+    shares = ", ".join(f"{percent:.0f} % {state}" for state, percent in spent.items() if percent >= 1)
     evidence = f": threads were {shares}" if shares else ""
     yield Said("", f"limited by {limit.what}, confidence {limit.confidence}{evidence}")
 
@@ -141,7 +138,7 @@ def _seconds(seconds: float) -> str:
 
 
 def kept_line(summary: CheckpointSummary) -> str:
-    """Return which checkpoints a run left on the storage, and how to remove them."""
+    """Return which checkpoints a run keeps on the storage, and the command that removes them."""
     kept, folder = summary.kept, summary.folder
     line = f"{count(len(kept), 'checkpoint')}, {size(len(kept) * summary.bytes)}, in {folder}"
     if summary.requests is not None:  # `rm` can't remove objects
@@ -150,6 +147,6 @@ def kept_line(summary: CheckpointSummary) -> str:
         name = folder_name(kept[0])
     elif kept[-1] - kept[0] < len(kept):
         name = folder_name(f"{{{kept[0]}..{kept[-1]}}}")
-    else:  # the checkpoints between them are another run's
+    else:  # the numbers between belong to checkpoints of another run
         name = folder_name(f"{{{','.join(map(str, kept))}}}")
     return f"{line}; to remove them: rm -r {shlex.quote(folder.rstrip('/'))}/{name}"

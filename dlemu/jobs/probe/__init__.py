@@ -1,1 +1,1 @@
-"""`dlemu probe`: what a storage can deliver (MB/s, IOPS, latency), as fio would measure it, without any training."""
+"""Measures a storage's MB/s, IOPS and latency as fio does: `run` goes from cell to cell, `requests` measures one."""

@@ -7,11 +7,11 @@ import altair as alt
 from dlemu.jobs.probe.result import ProbeAnswer, size_name
 from dlemu.report.figure_base import Figure, lines
 
-_NEARLY = 0.9  # share of the highest speed from which on more requests add little
+_NEARLY = 0.9  # more requests in flight add little beyond this share of the highest speed
 
 
 def speed_by_depth(answer: ProbeAnswer) -> Figure | None:
-    """GB/s against requests in flight, a line for each size."""
+    """Return GB/s over requests in flight, one line per access pattern and size; None without cells."""
     if not answer.cells:
         return None
     cells = sorted(answer.cells, key=lambda cell: cell.in_flight)

@@ -1,4 +1,4 @@
-"""Probes as a kind of result."""
+"""Registers probes as a kind of result."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""The result of a probe, probe.json, as frozen, typed values. docs/probe.md describes it.
-
-Fields may be added within a schema version; none changes its meaning or is removed.
-"""
+"""The types of probe.json, which docs/probe.md describes; a schema version may add fields, but changes none."""
 
 from __future__ import annotations
 
@@ -19,7 +16,7 @@ PROBE = "probe.json"
 
 Access = Literal["randread", "read", "randwrite", "write"]
 Engine = Literal["fio", "threads"]
-"""What sent the requests: fio (libaio), or dlemu's threads."""
+"""The program that sent the requests: fio (libaio), or dlemu with threads."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -94,7 +91,7 @@ class ProbeAnswer(MeasuredOn, Answer):
 
 
 def size_name(size_bytes: int) -> str:
-    """Return a size as fio writes it: 4k, 128k, 1m; sizes that are no multiple of 1 KiB as a fraction of KiB."""
+    """Return a size in fio's notation (4k, 128k, 1m), or as a fraction of KiB if it is no multiple of 1 KiB."""
     if size_bytes % (1 << 20) == 0:
         return f"{size_bytes >> 20}m"
     return f"{size_bytes >> 10}k" if size_bytes % 1024 == 0 else f"{size_bytes / 1024:.4g} KiB"

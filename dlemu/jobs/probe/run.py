@@ -1,4 +1,4 @@
-"""`dlemu probe`: checks the target, measures cell by cell, and saves probe.json after each."""
+"""`dlemu probe`: checks the target, measures cell by cell, and saves probe.json after each cell."""
 
 from __future__ import annotations
 
@@ -26,7 +26,6 @@ from dlemu.results.wording import count
 from dlemu.runner.events import Doing, NotSaved, OnEvent, PartMeasured, ignore
 from dlemu.runner.run_folder import check_new, new_folder
 
-KIB, MIB = 1 << 10, 1 << 20
 FILE_BYTES = 4 << 30  # default size of the file that is created in a folder
 
 
@@ -44,28 +43,30 @@ def probe_target(
     folder: str = "",
     on_event: OnEvent = ignore,
 ) -> tuple[ProbeAnswer, str]:
-    """Measure requests of several sizes and depths on a folder or a file; return the answer and its folder.
+    """Measure each combination of access, size, jobs and depth on a folder or file; return answer and result folder.
 
-    In a folder, a file of `file_bytes` (None: 4 GiB, or more if requests need it) is created and removed; an existing
-    file is only read. `steady`: repeat each write until it is steady. Raises UserError, SpaceError, DlemuError.
+    In a folder, a test file of `file_bytes` (None: 4 GiB, or more if requests need it) is created and removed; an
+    existing file is only read. `steady`: repeat each write until steady. Raises UserError, SpaceError, DlemuError.
     """
     if "://" in target:
         raise UserError(
             f"{target} is no folder or file: wanted one of a mounted storage; `dlemu predict workload=NAME "
             "storage.storage_type=s3 storage.storage_root=BUCKET` measures a bucket by the workload's own reads"
         )
-    sizes, depths = sizes or (4 * KIB, 16 * KIB, 128 * KIB, MIB), depths or (1, 8, 32, 128)
+    accesses = accesses or ("randread",)
+    sizes = sizes or (4 << 10, 16 << 10, 128 << 10, 1 << 20)
     cells = [
         CellSpec(access=access, size_bytes=size_bytes, depth=depth, jobs=job)
-        for access, size_bytes, job, depth in product(accesses or ("randread",), sizes, jobs or (1,), depths)
+        for access, size_bytes, job, depth in product(accesses, sizes, jobs or (1,), depths or (1, 8, 32, 128))
     ]
     if steady and not any(cell.writes for cell in cells):
         raise UserError("--steady is for writes: wanted --rw randwrite or write")
     folder = folder or new_folder("probe")
     check_new(folder, "--output")
     target = os.path.abspath(target)
+    is_file = os.path.isfile(target)
     used_engine = choose_engine(engine)
-    storage = describe_folder(existing_folder(os.path.dirname(target) if os.path.isfile(target) else target))
+    storage = describe_folder(existing_folder(os.path.dirname(target) if is_file else target))
     answer = ProbeAnswer(
         complete=False,
         target=target,
@@ -74,14 +75,14 @@ def probe_target(
         cells=(),
         started_at=datetime.now(UTC).astimezone().isoformat(timespec="milliseconds"),
     )
-    size_bytes = _checked_bytes(target, cells, file_bytes)
-    with contextlib.nullcontext(target) if os.path.isfile(target) else probe_file(target, size_bytes) as path:
+    size_bytes = _test_file_bytes(target, cells, file_bytes)
+    with contextlib.nullcontext(target) if is_file else probe_file(target, size_bytes) as path:
         _check_direct(path)
         for cell_spec in cells:
             measure = partial(measure_cell, cell_spec, path, size_bytes, seconds, used_engine)
             cell = _until_steady(measure, on_event) if steady and cell_spec.writes else measure()
             answer = replace(answer, cells=(*answer.cells, cell))
-            with contextlib.suppress(SpaceError):  # reported at the end, when saving fails again
+            with contextlib.suppress(SpaceError):  # if the disk stays full, saving at the end reports it
                 save_answer(folder, PROBE, answer)
             requests = f"{cell.access} {cell.size_bytes / 1024:,.0f} KiB x {cell.in_flight}"
             on_event(PartMeasured(cell, f"{requests}: {cell.mb_per_second:,.1f} MB/s, {cell.iops:,.0f} /s"))
@@ -110,7 +111,7 @@ def _issues(answer: ProbeAnswer, storage: StorageFacts, *, lacks_fio: bool) -> I
 
 
 def _until_steady(measure: Callable[[], ProbeCell], on_event: OnEvent) -> ProbeCell:
-    """Repeat a write until its rate is steady, or as often as SNIA allows; latencies are those of the last round."""
+    """Repeat a write until it is steady, at most MOST_ROUNDS times; return the last round, rated by the last WINDOW."""
     rates: list[float] = []
     while len(rates) < MOST_ROUNDS and not is_steady(rates):
         cell = measure()
@@ -120,13 +121,13 @@ def _until_steady(measure: Callable[[], ProbeCell], on_event: OnEvent) -> ProbeC
     return replace(cell, mb_per_second=mean, iops=mean * 1e6 / cell.size_bytes, steady=is_steady(rates))
 
 
-def _checked_bytes(target: str, cells: Sequence[CellSpec], file_bytes: int | None) -> int:
-    """Return the size of the file to measure on, which is there or to be made in a folder.
+def _test_file_bytes(target: str, cells: Sequence[CellSpec], file_bytes: int | None) -> int:
+    """Return the size of the target file, or of the test file to create in the target folder.
 
-    Raises UserError for a target that is none, and for cells that would destroy data, or that O_DIRECT can't do.
+    Raises UserError for other targets, writes to an existing file and unaligned requests; SpaceError for a full disk.
     """
-    if odd := [cell.size_bytes for cell in cells if cell.size_bytes % 512 or cell.size_bytes < 512]:
-        raise UserError(f"a request of {odd[0]} bytes can't bypass the page cache: wanted a multiple of 512")
+    if unaligned := [cell.size_bytes for cell in cells if cell.size_bytes % 512 or cell.size_bytes < 512]:
+        raise UserError(f"a request of {unaligned[0]} bytes can't bypass the page cache: wanted a multiple of 512")
     if not os.path.exists(target):
         raise UserError(f"{target} does not exist: wanted a folder of the storage, or a file to read")
     least_bytes = max(cell.size_bytes * cell.jobs for cell in cells)
@@ -168,7 +169,7 @@ def _check_direct(path: str) -> None:
 
 
 def read_rates(folder: str) -> Rates:
-    """Return the rates of a probe: random reads as of training, sequential writes as of checkpoints, are preferred."""
+    """Return the rates of a saved probe, preferably of random reads (training) and sequential writes (checkpoints)."""
     probe = decode_versioned(os.path.join(folder, PROBE), ProbeAnswer)
     rates: dict[str, list[Rate]] = {}
     for cell in probe.cells:

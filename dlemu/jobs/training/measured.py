@@ -20,7 +20,7 @@ from dlemu.jobs.training.summary import Summary
 from dlemu.metrics.au import au_percent, kept_rows
 from dlemu.metrics.limit import Scaling
 from dlemu.metrics.rates import Floats, Intervals, known
-from dlemu.metrics.rows import Rows, StepTable, began_ns, in_order, over_ns
+from dlemu.metrics.rows import Rows, StepTable, in_order, step_end_ns, training_start_ns
 from dlemu.plan.samples import Plan
 from dlemu.plan.streams import StreamPlan
 from dlemu.results.exported import ExportedSteps
@@ -140,7 +140,7 @@ class MeasuredTraining(MeasuredRun):
     def span_seconds(self) -> tuple[float, float]:
         """Start of the first step and end of the last, since the start of training."""
         _, last = self.ordered.ends
-        ends = zip(last["rank"].tolist(), over_ns(last).tolist(), strict=True)
+        ends = zip(last["rank"].tolist(), step_end_ns(last).tolist(), strict=True)
         return 0.0, max((0.0, *((end - self.rank_start_ns.get(rank, 0)) / 1e9 for rank, end in ends)))
 
     @cached_property
@@ -150,7 +150,7 @@ class MeasuredTraining(MeasuredRun):
         fetched = (rows["app_bytes"] > 0) & (rows["finished_ns"] > rows["started_ns"])
         if not fetched.any():
             return None
-        since = began_ns(rows)[fetched]
+        since = training_start_ns(rows)[fetched]
         begins, ends = ((rows[name][fetched] - since) / 1e9 for name in ("started_ns", "finished_ns"))
         spread = Intervals(begins, ends, np.linspace(*self.span_seconds, READ_BINS + 1))
         return spread.rates(rows["app_bytes"][fetched] / 1e6)
