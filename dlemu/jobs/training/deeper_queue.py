@@ -16,7 +16,7 @@ from datagen.registry import built_in
 from dlemu.config.translate import LOADERS
 from dlemu.jobs.training.measured import Facts, MeasuredTraining
 from dlemu.jobs.training.prediction.calibration import rates
-from dlemu.jobs.training.prediction.event_model import Scene, simulate
+from dlemu.jobs.training.prediction.event_model import EpochInput, simulate
 from dlemu.jobs.training.prediction.from_reads import Batches, Reads
 from dlemu.jobs.training.scaling import preprocessing_sleeps
 from dlemu.loaders.traits_base import LoaderTraits
@@ -84,7 +84,7 @@ def find_deeper_queue(run: MeasuredTraining, wanted_mb_per_second: float) -> Fin
     )
 
 
-def _epochs_of(rows: StepTable, facts: Facts) -> list[Scene]:
+def _epochs_of(rows: StepTable, facts: Facts) -> list[EpochInput]:
     """Return the epochs of measured rows as they were, to replay."""
     batches, reader = Batches(rows, facts.batches_ahead), facts.workload.reader
     storage = worker_time(rows, preprocessing_sleeps(facts.workload, rows)).storage / 1e9
@@ -102,9 +102,9 @@ def _epochs_of(rows: StepTable, facts: Facts) -> list[Scene]:
         grid = np.zeros((len(columns), len(ranks), len(steps)))
         grid[:, rank_index, step_index] = columns[:, of_epoch]
         epochs.append(
-            Scene(
+            EpochInput(
                 work_bytes=grid[0],
-                after_seconds=grid[1],
+                decode_seconds=grid[1],
                 compute_seconds=grid[2],
                 rate=rates(curve, len(ranks) * reader.read_threads),
                 workers=reader.read_threads,
@@ -118,7 +118,7 @@ def _epochs_of(rows: StepTable, facts: Facts) -> list[Scene]:
     return epochs
 
 
-def _replayed_au_percent(epochs: Sequence[Scene], factor: int = 1) -> float:
+def _replayed_au_percent(epochs: Sequence[EpochInput], factor: int = 1) -> float:
     """Run the event model with a queue `factor` times as deep, and return the AU over whole epochs."""
     compute_seconds = rank_seconds = 0.0
     for epoch in epochs:

@@ -54,7 +54,7 @@ def calibrate_from_times(run: ForeignRun) -> Calibration:
     def simulate(mb_per_second: float, step_share: float = 0.0) -> tuple[float, float]:
         """Return the simulated duration of an epoch, and of the wait for its first batch."""
         calibration = replace(given_speed(mb_per_second, cores=None), step_share=step_share)
-        simulated = Model(workload, calibration, hosts=run.hosts).run(run.ranks, most_rows=ROWS)
+        simulated = Model(workload, calibration, hosts=run.hosts).run(run.ranks, max_rows=ROWS)
         first_seconds = simulated.first_batch_seconds
         seconds_per_step = (simulated.training_seconds - first_seconds) / simulated.simulated_steps
         return first_seconds + seconds_per_step * simulated.planned_steps, first_seconds

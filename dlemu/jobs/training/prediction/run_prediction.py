@@ -26,7 +26,7 @@ from dlemu.jobs.training.prediction.calibration import (
 )
 from dlemu.jobs.training.prediction.from_reads import calibrate_from_levels, calibrate_from_run
 from dlemu.jobs.training.prediction.from_times import ForeignRun, calibrate_from_times
-from dlemu.jobs.training.prediction.make_prediction import MOST, predict
+from dlemu.jobs.training.prediction.make_prediction import MAX_ACCELERATORS, predict
 from dlemu.jobs.training.prediction.prediction import PREDICT, Prediction
 from dlemu.jobs.training.result import read_run
 from dlemu.machine.cgroup_limits import cpu_limit
@@ -72,7 +72,7 @@ def run_prediction(source: Sequence[str] | Workload, request: PredictionRequest)
         calibration,
         ranks=ranks,
         hosts=request.hosts or 1,
-        most=request.most or MOST,
+        most=request.most or MAX_ACCELERATORS,
         assumes_files=known is None and request.describes_storage and not has_files,
     )
     write_text(folder, CONFIG, to_yaml(workload))
