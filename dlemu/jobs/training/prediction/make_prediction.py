@@ -294,7 +294,7 @@ class _Predictor:
 
     def _max_samples_per_second(self, ranks: int) -> float:
         """Return the storage's highest rate, in samples/s, of the files that `ranks` accelerators have."""
-        return self._calibration.left_mb_per_second() * 1e6 / self._model.with_files_for(ranks).mean_sample_bytes
+        return self._calibration.available_mb_per_second() * 1e6 / self._model.with_files_for(ranks).mean_sample_bytes
 
     def limited_by(self, count: PredictedCount) -> LimitedBy[What]:
         """Return the limit of a count: storage, readers or cores, whichever gains the most AU when it is removed."""

@@ -172,7 +172,7 @@ class Model:
         epochs = _first_epochs(job.schedule, ranks, max_rows, MIN_STEPS + window)
         # Other jobs first take the throughput that these readers can't use because of latency.
         alone = speed * rates(calibration.curve, ranks * max(1, reader.read_threads))
-        rate = np.minimum(alone, 1e6 * calibration.left_mb_per_second(speed))
+        rate = np.minimum(alone, 1e6 * calibration.available_mb_per_second(speed))
         lengthen, times = None, math.ceil((MIN_STEPS + window) / job.schedule[0].steps)
         if times > 1:
             model, max_rows = self._with_one_epoch(times), min(max_rows, _LONGER_ROWS)
