@@ -61,7 +61,7 @@ def smoothed(curve: Curve, reads: Sequence[int]) -> Curve:
     """Return the curve without random violations of two rules, which come from few reads of varying latency.
 
     More readers must not make one reader faster, nor all together slower, but a loss of 30 % is not random, and kept.
-    Violating points are pooled, weighted by `reads` (Barlow et al., Statistical Inference under Order Restrictions, 1972).
+    Violating points are pooled, weighted by `reads` (Barlow et al.: Statistical Inference under Order Restrictions).
     """
     readers = [point.readers for point in curve]
     slowness = _never_falling([-point.mb_per_second / point.readers for point in curve], reads)
@@ -210,8 +210,8 @@ def with_rates(request: PredictionRequest) -> PredictionRequest:
 
 
 _Row = tuple[str, float, float, float, bool]
-"""A measurement: operation (`read`, `write`, ...), requests/s, their mean bytes, how many are in flight, and whether the
-page cache was bypassed."""
+"""A measurement: operation (`read`, `write`, ...), requests/s, their mean bytes, how many are in flight, and whether
+the page cache was bypassed."""
 
 
 def _rates_in(path: str, rows: Iterator[_Row]) -> Rates:
