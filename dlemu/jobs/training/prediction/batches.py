@@ -34,8 +34,7 @@ def planned_job(workload: Workload, ranks: int) -> TrainingJob:
 def bytes_by_file(spec: DatasetSpec, *, received: bool = False) -> Floats:
     """Return the bytes read for a sample of each file, shape (files,), or (1,) where files do not differ.
 
-    `received`: the settings are of someone else's result, so no code of an installed format is imported: its samples have
-    nominal sizes.
+    `received`: of someone else's result, so only built-in formats are imported; samples of others have nominal sizes.
     """
     nominal = np.array([float(nominal_sample_bytes(spec))])
     is_foreign = received and not is_built_in(FORMATS, spec.format)

@@ -61,10 +61,7 @@ def calibrate_from_times(run: ForeignRun) -> Calibration:
 
     step_bytes = run.ranks * workload.reader.batch_size * Model(workload, given_speed(1.0, cores=1)).mean_sample_bytes
     demand_mb_per_second = step_bytes / mean_seconds(workload.train.computation_time) / 1e6
-    least, most = (
-        0.02 * demand_mb_per_second,
-        1e3 * demand_mb_per_second,
-    )  # at 1,000 times the demand no accelerator waits
+    least, most = 0.02 * demand_mb_per_second, 1e3 * demand_mb_per_second  # the most keeps all accelerators busy
     unlimited_seconds, _ = simulate(most)
     if measured_seconds < unlimited_seconds * (1 - TOLERANCE):
         raise UserError(
