@@ -22,7 +22,7 @@ from dlemu.jobs.training.summary import (
     PageCache,
     Summary,
 )
-from dlemu.jobs.training.wording import in_words, issue_lines, memory_warning, recording_notes, verdict_line
+from dlemu.jobs.training.wording import issue_lines, limit_in_words, memory_warning, recording_notes, verdict_line
 from dlemu.metrics import au, cache, rates
 from dlemu.metrics.changes import find_unsteadiness
 from dlemu.metrics.demand import sample_divisor
@@ -77,7 +77,7 @@ def analyse(run: MeasuredTraining) -> Summary:
         sample_divisor=sample_divisor(workload),
         metrics=metrics,
         loss_percent=loss_percent(rows, kept) if len(rows) else None,
-        limited_by=in_words(limit, findings, facts.ranks) if limit else None,
+        limited_by=limit_in_words(limit, findings, facts.ranks) if limit else None,
         page_cache=page_cache if len(rows) else None,
         requests=requests_of(journal.requests) if journal.requests else None,
         evaluation=evaluation if len(evaluations) else None,
