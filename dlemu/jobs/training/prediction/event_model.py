@@ -175,16 +175,6 @@ def simulate(epoch: EpochInput) -> EpochTimes:
         else:
             is_waiting[rank] = 1
 
-    def receive(rank: int) -> None:
-        """Deliver the rank's next batch, so that its workers may begin another one."""
-        number = delivered[rank]
-        ready[rank * steps + number] = now
-        delivered[rank] = number + 1
-        if number + window < steps and not trainer_reads:
-            queue(rank, number + window)
-        if used[rank] == number == step and now >= free[step] + (step_seconds if step else 0.0):
-            compute_step(rank)
-
     def compute_step(rank: int) -> None:
         """Start the rank's step on a batch that is ready."""
         nonlocal not_computing, latest_end
@@ -226,7 +216,14 @@ def simulate(epoch: EpochInput) -> EpochTimes:
             if code >= 0:
                 finish(code)
             elif code > all_request:
-                receive(-2 - code)
+                rank = -2 - code  # receives its next batch, so that its workers may begin another one
+                number = delivered[rank]
+                ready[rank * steps + number] = now
+                delivered[rank] = number + 1
+                if number + window < steps and not trainer_reads:
+                    queue(rank, number + window)
+                if used[rank] == number == step and now >= free[step] + (step_seconds if step else 0.0):
+                    compute_step(rank)
             else:
                 for rank in range(ranks):
                     if delivered[rank] > step == used[rank]:

@@ -265,7 +265,12 @@ class _Predictor:
             math.hypot(rate * RATE_PERCENT / 100, _draws_half_width(rates)),
             most=math.inf,
         )
-        high *= self._first_reads_factor(run)
+        if self._calibration.first_step is None:  # else the wait for the first batch was measured
+            # In the model all first reads end together. A storage that serves the W readers of a rank one after another
+            # delivers the first batch W times sooner.
+            readers, seconds = max(1, self._workload.reader.read_threads), run.training_seconds
+            saved = len(np.unique(run.rows["epoch"])) * run.first_batch_seconds * (1 - 1 / readers)
+            high *= seconds / max(seconds - saved, seconds / 2)
         if not self._saturated:
             high = max(high, ranks * self._demand)
         return min(low, rate * (1 - self._others_share)), high
@@ -278,15 +283,6 @@ class _Predictor:
         model = replace(self._model, calibration=replace(calibration, step_share=step_share))
         speed = 1 + sign * self._speed_error
         return model.run(ranks, speed=speed, max_rows=INTERVAL_ROWS, shrinks=True, seed=1)
-
-    def _first_reads_factor(self, run: ModelRun) -> float:
-        """Return by what factor samples/s may be higher than in the model, in which all first reads end together."""
-        if self._calibration.first_step is not None:
-            return 1.0  # the wait for the first batch was measured
-        # A storage that serves W readers one after another delivers the first batch W times sooner.
-        readers, seconds = max(1, self._workload.reader.read_threads), run.training_seconds
-        saved = len(np.unique(run.rows["epoch"])) * run.first_batch_seconds * (1 - 1 / readers)
-        return seconds / max(seconds - saved, seconds / 2)
 
     def null_max(self, ranks: int) -> int:
         """Return how many pass by the null model, with the files that `ranks` accelerators have."""

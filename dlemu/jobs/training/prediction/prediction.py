@@ -178,33 +178,33 @@ _TONES: dict[bool | None, Tone] = {True: "good", False: "bad", None: "open"}
 
 
 def _screen(answer: Prediction, folder: str) -> Screen:
-    limit, shown = answer.limited_by, answer.shown
-    what = "not known" if limit.what == "nothing" and limit.confidence == "low" else limit.what
-    needed, read = rate(shown.needed_mb_per_second), rate(shown.app_mb_per_second)
+    limit, shown, question = answer.limited_by, answer.shown, answer.question
+    hardware = f" on {question.accelerator}" if question.accelerator else ""
+    if answer.max_accelerators_interval is None:  # a number of accelerators was requested
+        hardware = f", {answer.accelerators} x {question.accelerator or 'accelerator'}"
+    hosts = f", {question.hosts} hosts" if question.hosts > 1 else ""
     verdict = answer.verdict.removeprefix(f"{PREDICTED}: ").replace("+-", "±")
     lines = [Said(PREDICTED, verdict, tone=_TONES[shown.passed])]
     for count in answer.counts[:_SHOWN_COUNTS]:
         if count is not shown:
             low, high = count.au_sustained_interval_percent
-            au = with_uncertainty(count.au_sustained_percent, (high - low) / 2, answer.question.threshold_percent)
+            au = with_uncertainty(count.au_sustained_percent, (high - low) / 2, question.threshold_percent)
             figures = f"AU {au}, {rate(count.app_mb_per_second)}"
             lines.append(Said(f"{count.accelerators:>3}", f"{figures}: {_VERDICTS[count.passed]}"))
+    what = "not known" if limit.what == "nothing" and limit.confidence == "low" else limit.what
+    needed, read = rate(shown.needed_mb_per_second), rate(shown.app_mb_per_second)
     lines += [
         Said("limit", f"{what}: {limit.evidence[-1]}"),
         Said("needs", f"{needed} for {answer.accelerators} to pass; they read {read} over whole epochs"),
         Said("check", f"arithmetic alone (speed / demand of one) says {answer.null_max_accelerators} pass"),
         Said("from", answer.source),
     ]
-    return Screen(title=_title(answer), lines=lines, notes=answer.issues, folder=folder)
-
-
-def _title(answer: Prediction) -> str:
-    question = answer.question
-    hardware = f" on {question.accelerator}" if question.accelerator else ""
-    if answer.max_accelerators_interval is None:  # a number of accelerators was requested
-        hardware = f", {answer.accelerators} x {question.accelerator or 'accelerator'}"
-    hosts = f", {question.hosts} hosts" if question.hosts > 1 else ""
-    return f"{question.workload}{hardware}{scaled(question.sample_divisor)}: predicted{hosts}"
+    return Screen(
+        title=f"{question.workload}{hardware}{scaled(question.sample_divisor)}: predicted{hosts}",
+        lines=lines,
+        notes=answer.issues,
+        folder=folder,
+    )
 
 
 PARTS = Parts(
