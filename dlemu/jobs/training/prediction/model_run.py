@@ -151,13 +151,7 @@ class Model:
         return replace(self, workload=replace(self.workload, reader=more))
 
     def run(
-        self,
-        ranks: int,
-        *,
-        speed: float = 1.0,
-        max_rows: int = MAX_ROWS,
-        shrinks: bool = False,
-        seed: int = 0,
+        self, ranks: int, *, speed: float = 1.0, max_rows: int = MAX_ROWS, shrinks: bool = False, seed: int = 0
     ) -> ModelRun:
         """Simulate a run on a storage `speed` times as fast as calibrated; raises UserError if no step counts."""
         job = batches.planned_job(self.workload, ranks)

@@ -164,7 +164,7 @@ def calibrate_by_probe(
     job = make_job(workload, 1, dataset, folder=os.devnull)
     evicts = treatment_of(workload, dataset.total_bytes) in ("evicted", "large")
     began, others_before, levels = time.monotonic(), _others_cpu_seconds(), []
-    for level in measure_levels(job, evicts=evicts, again=readers, most_seconds=most_seconds):
+    for level in measure_levels(job, evicts=evicts, repeat=readers, most_seconds=most_seconds):
         on_event(PartMeasured(level, f"{count(level.readers, 'reader')} {level.mb_per_second:,.1f} MB/s"))
         levels.append(level)
     return calibrate_from_levels(
