@@ -120,9 +120,8 @@ class Training(JobKind):
                 raise preflight.no_verdict(problem, workload, ranks, 0)
         dataset = inspect(data, command_hint=lambda: datagen_command(workload), storage=workload.storage_spec)
         if wants_verdict:
-            preflight.refuse_unjudged(
-                workload, ranks, dataset.train.num_files, files_there=dataset.spec.num_files_train
-            )
+            files_there = dataset.spec.num_files_train
+            preflight.refuse_unjudged(workload, ranks, dataset.train.num_files, files_there=files_there)
         return make_job(workload, ranks, dataset)
 
     def look_at_points(self) -> Look:
