@@ -34,7 +34,7 @@ class TrainingJob(Job):
     """A training run: settings, ranks and dataset. `seed` is `train.seed`, or random if a shuffle is `random`."""
 
     found: Dataset
-    """The dataset as it was found on the storage."""
+    """The dataset on the storage."""
 
     @property
     def train_plan(self) -> Plan:
@@ -72,7 +72,7 @@ class TrainingJob(Job):
 
     @property
     def ceiling_steps(self) -> int:
-        """Steps of the ceiling measurement; 0 when there is none (`metric.ceiling_seconds=0`, or nothing computes)."""
+        """Steps of the ceiling measurement; 0 without one: `metric.ceiling_seconds=0`, or no step computes."""
         seconds, step = self.workload.metric.ceiling_seconds, mean_seconds(self.workload.train.computation_time)
         if seconds <= 0 or step <= 0:
             return 0
@@ -89,7 +89,7 @@ class TrainingJob(Job):
 
     @property
     def group_rows(self) -> int:
-        """Rows of a row group, where a worker reads a group whole, for all of its batches; else 0."""
+        """Rows of a row group if a worker reads each group as a whole, for all of its batches; else 0."""
         data = self.found.spec
         if data.format != "parquet" or self.workload.reader.sample_shuffle != "off":
             return 0
@@ -148,7 +148,7 @@ class TrainingJob(Job):
         return AcceleratorSpec(rank=rank, seed=self.seed, computation_time=seconds, eval_time=eval_seconds)
 
     def loader_class(self) -> type[Loader]:
-        """Return the loader's class, importing its framework; raises UserError for an unknown name or no framework."""
+        """Return the loader's class, importing its framework; raises UserError if either is missing."""
         loader: type[Loader] = registry.find("dlemu.loaders", self.workload.reader.data_loader, "Loader")
         return loader
 
@@ -180,7 +180,7 @@ class TrainingJob(Job):
 
 
 def planned_dataset(spec: DatasetSpec) -> Dataset:
-    """Return the dataset that settings describe, of which no file need exist."""
+    """Return the dataset that settings describe, even if none of its files exist."""
     train, valid = layouts(spec)
     sample_bytes = nominal_sample_bytes(spec)
     return Dataset(
@@ -195,7 +195,7 @@ def planned_dataset(spec: DatasetSpec) -> Dataset:
 
 
 def make_job(workload: Workload, ranks: int, found: Dataset, *, folder: str = "") -> TrainingJob:
-    """Return the job, checked; raises UserError, or DatasetError when the dataset has fewer samples than one step."""
+    """Return the checked job; raises UserError, or DatasetError if the dataset has fewer samples than one step."""
     shuffles = (workload.reader.file_shuffle, workload.reader.sample_shuffle)
     seed = secrets.randbits(48) if "random" in shuffles else workload.train.seed  # 48 bits are exact in JSON numbers
     job = TrainingJob(workload=workload, ranks=ranks, found=found, seed=seed, folder=folder)
