@@ -1,8 +1,7 @@
 """Whether a deeper prefetch queue would have kept accelerators busy: replays a run's batches with longer queues.
 
 The work of a batch is the bytes that an equal share of the storage gave while it was read. The event model of `dlemu
-predict` replays the batches without random draws. It must reproduce the measured AU; else its result for deeper queues
-is not used.
+predict` replays the batches without random draws; its result counts only if it reproduces the measured AU.
 """
 
 from __future__ import annotations

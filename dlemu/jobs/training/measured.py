@@ -184,8 +184,6 @@ def exported(run: MeasuredTraining) -> ExportedSteps:
 
 
 class LiveTraining:
-    """Computes the progress of a run in its live folder, at each call."""
-
     def __init__(self, facts: Facts, live_folder: str) -> None:
         self._folder, self._ranks = live_folder, facts.ranks
         self._epoch_steps = [epoch.steps for epoch in facts.schedule]

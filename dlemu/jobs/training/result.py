@@ -47,8 +47,6 @@ _MAX_PLANNED, _MAX_CHECKPOINTS = 10**9, 10**6
 
 @dataclass(frozen=True, eq=False)
 class Run(MeasuredTraining):
-    """A training run with its summary."""
-
     @cached_property
     def summary(self) -> Summary:
         """Every published number, computed from the measurements."""
@@ -58,8 +56,7 @@ class Run(MeasuredTraining):
         """Return `series` of the counted devices only: those below them would count the same bytes again."""
         devices = list(devices_of(self.telemetry))
         counted = {(host.host, device.name) for host, device in devices if device.counted}
-        series = self.series(probe, *metrics)
-        return [one for one in series if not devices or (one.host, one.source) in counted]
+        return [one for one in self.series(probe, *metrics) if not devices or (one.host, one.source) in counted]
 
 
 RunLog = MeasuredLog[Journal]

@@ -31,12 +31,9 @@ from dlemu.ranks import Comm
 
 TIMES = 4  # clears MIN_SPEEDUP by far on storage that scales; more readers would take more memory and cores
 """Factor between the numbers of readers tried: the run's readers, TIMES as many, and 1 / TIMES as many."""
-LARGER_BYTES = 4 << 20
-"""Bytes of the larger read calls, tried if the run's calls had at most a quarter of them."""
-MEMORY_SHARE = 0.25
-"""Maximum share of the available memory that the buffers of more readers may take."""
-Trial = Literal["more", "fewer", "larger"]
-"""More readers, fewer readers, larger requests."""
+LARGER_BYTES = 4 << 20  # of the larger read calls, tried if the run's calls had at most a quarter of that
+MEMORY_SHARE = 0.25  # of the available memory, which the buffers of more readers may take at most
+Trial = Literal["more", "fewer", "larger"]  # more readers, fewer readers, larger requests
 
 
 def try_other_readers(job: TrainingJob, comm: Comm, rows: StepRows) -> Scaling | None:

@@ -289,7 +289,7 @@ def recording_notes(recorded: Recorded, ranks: int) -> Iterator[str]:
 
 # The first screen
 
-_TONES: dict[bool | None, Tone] = {True: "good", False: "bad", None: "open"}
+VERDICT_TONES: dict[bool | None, Tone] = {True: "good", False: "bad", None: "open"}
 _MEMORY_VERDICTS = (VerdictCode.CACHE_SERVED, VerdictCode.NOTHING_READ)
 
 
@@ -332,7 +332,7 @@ def _verdict(summary: Summary) -> Said:
         return Said("INCOMPLETE", f"{summary.failure}", tone="bad")
     if summary.passed_from_memory:
         return Said("memory", summary.headline, tone="strong")
-    word, metrics, tone = verdict_word(summary.verdict_code), summary.metrics, _TONES[summary.passed]
+    word, metrics, tone = verdict_word(summary.verdict_code), summary.metrics, VERDICT_TONES[summary.passed]
     if summary.outcome == "no verdict" or metrics.sustained_percent is None:
         return Said(word, summary.verdict.removeprefix(f"{word}: "), tone=tone)
     width = metrics.au_uncertainty.expanded_percent if metrics.au_uncertainty else None

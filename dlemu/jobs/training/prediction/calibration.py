@@ -147,8 +147,7 @@ def given_speed(mb_per_second: float, *, cores: float | None, bytes_factor: floa
     )
 
 
-_MAX_REQUEST_FACTOR = 8
-"""A workload's requests may be this many times larger than the largest with a known rate."""
+_MAX_REQUEST_FACTOR = 8  # between a workload's requests and the largest with a known rate
 
 
 def calibrate_from_drive(path: str | Rates, workload: Workload, *, cores: float) -> Calibration:
@@ -221,8 +220,7 @@ def _rates_in(path: str, rows: Iterator[_Row]) -> Rates:
     try:
         for operation, iops, size_bytes, depth, is_direct in rows:
             if iops and size_bytes >= 1 and operation in rates:
-                rate = Rate(size_bytes=round(size_bytes), depth=max(1, round(depth)), per_second=iops)
-                rates[operation].append(rate)
+                rates[operation].append(Rate(size_bytes=round(size_bytes), depth=max(1, round(depth)), per_second=iops))
                 note = note if is_direct else ", made without direct=1"
     except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError) as error:
         raise UserError(f"{path} looks like the output of fio or elbencho, and can't be read ({error!r})") from None

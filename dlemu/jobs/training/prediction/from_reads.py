@@ -112,22 +112,20 @@ class Reads:
         return np.asarray(rates(curve, int(self._active.max()))[self._active])
 
     def _in_windows(self, per_second: Floats) -> Floats:
-        """Return the sum over each window of a rate that is given between each two edges."""
+        """Return the sum in each window of a rate given between each two edges; `_in_reads`: in each read."""
         return during(self._windows[:-1], self._windows[1:], self._edges, per_second * self._lengths)
 
     def _in_reads(self, per_second: Floats) -> Floats:
-        """Return the sum over each read of a rate that is given between each two edges."""
         return during(self._begin, self._end, self._edges, per_second * self._lengths)
 
 
 class Batches:
-    """The batches in rows of a run, none of them empty; arrays with one entry per row.
+    """The batches in rows of a run, none of them empty, of which a rank's loader has `batches_ahead` at most.
 
-    Moments are in seconds, on a clock of all ranks on which 1 s lies between epochs.
+    Arrays have one entry per row; moments are in seconds, on a clock of all ranks on which 1 s lies between epochs.
     """
 
     def __init__(self, rows: StepTable, batches_ahead: int) -> None:
-        """Take the rows, and how many batches of a rank the loader may have ready or in the making."""
         parts = []
         for own in rows.by_rank_and_epoch:  # in the order of the rows
             step, stamps = own["step"], np.stack([own[name] for name in ("started_ns", "finished_ns", "ready_ns")])
@@ -284,12 +282,10 @@ def _decoding_share(level: Level) -> float:
 
 
 def _levels_of_reading(levels: Sequence[Level], *, saturated: bool) -> list[Level]:
-    """Return the levels with the throughput that the same numbers of readers would get if none of them decoded.
-
-    Of n readers that decode for a share of their time, n * (1 - share) read at a time: between these it interpolates.
-    """
+    """Return the levels with the throughput that the same numbers of readers would get if none of them decoded."""
     readers = np.array([level.readers for level in levels], float)
     speeds = np.array([level.mb_per_second for level in levels])
+    # Of n readers that decode for a share of their time, n * (1 - share) read at a time: between these it interpolates.
     reading = np.maximum.accumulate(readers * [1 - _decoding_share(level) for level in levels])
     while_reading = np.interp(readers, [0.0, *reading], [0.0, *speeds])
     if not saturated:

@@ -37,8 +37,7 @@ from dlemu.results.wording import sentences
 MAX_ACCELERATORS = 10_000
 """Default for the largest count of accelerators tried: ends the search on a storage that no count saturates."""
 MAX_RUNS = 8
-"""Simulated runs of a count, each with other random read times: the prediction is their mean, and its interval allows
-for their spread."""
+"""Simulated runs of a count, each with other random read times: their mean and spread are in the prediction."""
 AU_PERCENT, RATE_PERCENT = 1.0, 1.0
 """Half widths of the model's own error: of AU in points, of samples/s in percent."""
 SEARCH_ROWS, INTERVAL_ROWS = 60_000, 120_000
@@ -47,8 +46,7 @@ UNLIMITED_PERCENT = 98.0
 """AU from which on nothing is reported as the limit."""
 MIN_GAIN_PERCENT = 2.0
 """Points of AU that removing a limit must gain for it to be reported."""
-READER_FACTOR, SPEED_FACTOR = 4, 2.0
-"""More readers and a faster storage, simulated to find the limit; the trials after a run have 4 times the readers."""
+READER_FACTOR, SPEED_FACTOR = 4, 2.0  # simulated to find the limit; the trials after a run have 4 times the readers
 BUSY_SHARE = 0.25
 """Share of the cores kept busy by other programs above which an issue is raised and intervals reach further down."""
 
@@ -145,8 +143,8 @@ class _Predictor:
     """Predicts counts of accelerators for one workload and storage, each count at most once."""
 
     def __init__(self, model: Model, most: int) -> None:
-        self._model, self._workload, self._calibration = model, model.workload, model.calibration
         workload, calibration = model.workload, model.calibration
+        self._model, self._workload, self._calibration = model, workload, calibration
         self._threshold_percent = 100 * workload.metric.au
         self._by = workload.metric.verdict
         self._speed_error = max(SPEED_PERCENT, calibration.half_width_percent) / 100

@@ -29,8 +29,7 @@ from dlemu.results.wording import count
 
 MAX_ROWS = 300_000
 """Maximum rank-steps (ranks x steps) of a simulation; they take 2 to 3 seconds."""
-_LONGER_ROWS = 30_000
-"""Maximum rank-steps of `ModelRun.longer`, of which only the sustained AU is used."""
+_LONGER_ROWS = 30_000  # of `ModelRun.longer`, of which only the sustained AU is used
 MIN_STEPS = 30
 """Steps that an epoch needs beyond those read ahead; a shorter one shows little of an epoch's middle."""
 
@@ -285,8 +284,8 @@ class Model:
                 costs=costs,
             )
             times = simulate(inputs)
-            rows = step_rows(epoch, inputs, times, start_seconds=start, batch_size=plan.batch_size)
-            rows["app_bytes"] = np.rint(app_bytes).ravel()
+            rows = step_rows(epoch, inputs, times, start_seconds=start)
+            rows["samples"], rows["app_bytes"] = plan.batch_size, np.rint(app_bytes).ravel()
             parts.append(rows)
             start += float(times.free[-1]) + 1.0  # no metric uses the time between epochs
         run: StepRows = np.concatenate(parts)
@@ -316,10 +315,8 @@ def _first_epochs(schedule: tuple[Epoch, ...], ranks: int, max_rows: int, min_st
     return (Epoch(first.number, (Block(1, max_steps, checkpoint=False),), evaluation=False),)
 
 
-def step_rows(
-    epoch: Epoch, inputs: EpochInput, times: EpochTimes, *, start_seconds: float, batch_size: int
-) -> StepRows:
-    """Return the simulated epoch as rows of a step log, without bytes; its blocks follow each other without a pause."""
+def step_rows(epoch: Epoch, inputs: EpochInput, times: EpochTimes, *, start_seconds: float) -> StepRows:
+    """Return the simulated epoch as rows of a step log, without samples and bytes; no time lies between its blocks."""
     ranks, steps = times.ready.shape
     rows = np.zeros((ranks, steps), STEP_DTYPE)
 
@@ -346,6 +343,5 @@ def step_rows(
     rows["started_ns"], rows["finished_ns"] = stamp(times.started), stamp(times.finished)
     rows["read_ns"] = stamp(times.read) - rows["started_ns"]
     rows["decode_ns"] = rows["finished_ns"] - rows["started_ns"] - rows["read_ns"]
-    rows["samples"] = batch_size
     flat: StepRows = rows.reshape(-1)
     return flat

@@ -212,10 +212,8 @@ def _sum_of(jobs: Sequence[Needs]) -> Needs:
 
 
 def _nvidia_class(total: Needs) -> tuple[NvidiaClass, float]:
-    """Return the lowest class that suffices for reads and drains, and the share of its rates that these take.
-
-    A few nodes together may use the rate of one node; many nodes share the rate of their scalable units.
-    """
+    """Return the lowest class that suffices for reads and drains, and the share of its rates that these take."""
+    # A few nodes together may use the rate of one node; many nodes share the rate of their scalable units.
     units, times = total.accelerators / GPUS_PER_UNIT, 0.0
     for name, (node_read, node_write, unit_read, unit_write) in _CLASSES.items():
         read_times = total.read_gb_per_second / max(node_read, units * unit_read)
@@ -265,8 +263,7 @@ def _screen(answer: NeedsAnswer, folder: str) -> Screen:
 
 def _rate_lines(answer: NeedsAnswer) -> Iterator[Said]:
     """Yield the lines on the rates and space that reads and checkpoints need."""
-    total = answer.total
-    read = total.read_gb_per_second
+    total, read = answer.total, answer.total.read_gb_per_second
     if read:
         node = _gb(max(job.read_gb_per_second / job.nodes for job in answer.jobs))
         request_kib = read * 1e9 / total.requests_per_second / 1024
@@ -297,7 +294,6 @@ def _jobs_table(answer: NeedsAnswer) -> Table:
 
 
 def _gb(gb: float) -> str:
-    """Return an amount of GB with three digits: 2.5 TB."""
     return f"{_si(1e9 * gb)}B"
 
 

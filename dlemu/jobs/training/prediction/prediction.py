@@ -12,12 +12,12 @@ from typing import Any, Literal
 import numpy as np
 
 from dlemu.jobs.training.prediction.calibration import Curve
+from dlemu.jobs.training.wording import VERDICT_TONES
 from dlemu.metrics.findings import Code, LimitedBy
 from dlemu.metrics.limit import What
 from dlemu.metrics.verdict import Attempt, Outcome
 from dlemu.report.any_run import listed
 from dlemu.report.screen import Said, Screen, rate
-from dlemu.report.table import Tone
 from dlemu.report.units import with_uncertainty
 from dlemu.results.drive import OUTSIDE
 from dlemu.results.kinds import Parts
@@ -171,10 +171,8 @@ def _passing(answer: Prediction) -> str:
     return f"{passing}; {no_more}" if no_more else passing
 
 
-_SHOWN_COUNTS = 3
-"""Lines for numbers of accelerators: those around the largest that passes, which `_Predictor.counts_around` returns."""
+_SHOWN_COUNTS = 3  # lines for numbers of accelerators: those around the largest that passes
 _VERDICTS = {True: "pass", False: "fail", None: "too close to call"}
-_TONES: dict[bool | None, Tone] = {True: "good", False: "bad", None: "open"}
 
 
 def _screen(answer: Prediction, folder: str) -> Screen:
@@ -184,7 +182,7 @@ def _screen(answer: Prediction, folder: str) -> Screen:
         hardware = f", {answer.accelerators} x {question.accelerator or 'accelerator'}"
     hosts = f", {question.hosts} hosts" if question.hosts > 1 else ""
     verdict = answer.verdict.removeprefix(f"{PREDICTED}: ").replace("+-", "±")
-    lines = [Said(PREDICTED, verdict, tone=_TONES[shown.passed])]
+    lines = [Said(PREDICTED, verdict, tone=VERDICT_TONES[shown.passed])]
     for count in answer.counts[:_SHOWN_COUNTS]:
         if count is not shown:
             low, high = count.au_sustained_interval_percent
@@ -199,12 +197,8 @@ def _screen(answer: Prediction, folder: str) -> Screen:
         Said("check", f"arithmetic alone (speed / demand of one) says {answer.null_max_accelerators} pass"),
         Said("from", answer.source),
     ]
-    return Screen(
-        title=f"{question.workload}{hardware}{scaled(question.sample_divisor)}: predicted{hosts}",
-        lines=lines,
-        notes=answer.issues,
-        folder=folder,
-    )
+    title = f"{question.workload}{hardware}{scaled(question.sample_divisor)}: predicted{hosts}"
+    return Screen(title=title, lines=lines, notes=answer.issues, folder=folder)
 
 
 PARTS = Parts(

@@ -84,8 +84,7 @@ def run_prediction(source: Sequence[str] | Workload, request: PredictionRequest)
 def _calibrate(workload: Workload, request: PredictionRequest, known: Known | None, ranks: int | None) -> Calibration:
     """Return the calibration of the storage, probed unless it is described, with other jobs and hosts as requested."""
     if request.mb_per_second is not None:
-        factor = row_group_reads(workload)
-        calibration = given_speed(request.mb_per_second, cores=usable_cores(), bytes_factor=factor)
+        calibration = given_speed(request.mb_per_second, cores=usable_cores(), bytes_factor=row_group_reads(workload))
     elif request.drive is not None:
         calibration = calibrate_from_drive(request.drive, workload, cores=usable_cores())
     elif known is not None:
