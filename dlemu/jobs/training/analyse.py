@@ -36,8 +36,6 @@ from dlemu.ranks import name_ranks
 from dlemu.results.measured import common_fields
 from dlemu.results.parts import requests_of
 
-MB = 1e6
-
 
 def analyse(run: MeasuredTraining) -> Summary:
     """Return the summary of a run, computed in this order: metrics, page cache, limit, findings, verdict."""
@@ -124,7 +122,7 @@ def _metrics(run: MeasuredTraining, kept: StepTable, device_mb_per_second: rates
         au_dlio_percent=rates.over_epochs([v2 for v2, _ in dlio]),
         au_dlio_v1_percent=rates.over_epochs([v1 for _, v1 in dlio]),
         samples_per_second=_rate(rows, "samples", 1),
-        app_mb_per_second=_rate(rows, "app_bytes", MB),
+        app_mb_per_second=_rate(rows, "app_bytes", 1e6),
         app_bytes=app_bytes,
         device_request_kib=cache.device_request_kib(rows, megabytes, requests),
         samples=sum_of(rows, "samples"),
@@ -206,7 +204,7 @@ def _other_program(rows: Rows, metrics: Metrics, proof: cache.CacheProof) -> Fin
     if rate is None or not rate.mean or not seconds or proof.from_storage_percent.mean is None:
         return None
     delivered_mb = rate.mean * seconds
-    others_mb = delivered_mb - float(sum_of(rows, "storage_bytes")) / MB
+    others_mb = delivered_mb - float(sum_of(rows, "storage_bytes")) / 1e6
     percent = 100 * others_mb / delivered_mb
     if percent < 20:  # less may be metadata, or reads before and after the run
         return None

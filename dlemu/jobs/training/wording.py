@@ -311,8 +311,7 @@ def screen(summary: Summary, folder: str) -> Screen:
 
 def _title(summary: Summary) -> str:
     storage, hosts, metrics = summary.environment.storage, summary.environment.hosts, summary.metrics
-    is_named = summary.workload != "default"
-    name = summary.workload if is_named else os.path.basename(os.path.abspath(summary.data_folder))
+    name = summary.workload if summary.workload != "default" else os.path.basename(os.path.abspath(summary.data_folder))
     ranks = f"{summary.ranks} x {summary.accelerator}" if summary.accelerator else count(summary.ranks, "rank")
     parts = [name, f"{ranks}{scaled(summary.sample_divisor)} on {summary.data_folder}"]
     if summary.scale:

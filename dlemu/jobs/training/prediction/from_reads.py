@@ -238,8 +238,7 @@ def calibrate_from_levels(
     merged = _merge_levels(levels)
     # A storage that gives 1.2 times the throughput of half the readers may give even more to more readers.
     up_to_half = [level for level in merged if 2 * level.readers <= merged[-1].readers]
-    highest_mb_per_second = max(level.mb_per_second for level in merged)
-    saturated = bool(up_to_half) and highest_mb_per_second < 1.2 * up_to_half[-1].mb_per_second
+    saturated = bool(up_to_half) and max(level.mb_per_second for level in merged) < 1.2 * up_to_half[-1].mb_per_second
     rows = merged[0].rows  # of one reader
     samples, decode_seconds = int(rows["samples"].sum()), 0.0
     if _decoding_share(merged[0]) >= MIN_DECODE_SHARE:

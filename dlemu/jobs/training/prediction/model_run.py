@@ -145,7 +145,8 @@ class Model:
 
     def with_readers(self, times: int) -> Model:
         """Return the model with `times` as many readers and as large a queue."""
-        reader, threads = self.workload.reader, times * max(1, self.workload.reader.read_threads)
+        reader = self.workload.reader
+        threads = times * max(1, reader.read_threads)
         more = replace(reader, read_threads=threads, prefetch_size=times * reader.prefetch_size)
         return replace(self, workload=replace(self.workload, reader=more))
 
@@ -207,10 +208,10 @@ class Model:
 
     def _with_one_epoch(self, times: int) -> Model:
         """Return the model of one epoch that has `times` as many files."""
-        data, train = self.workload.dataset, self.workload.train
-        data = replace(data, num_files_train=times * data.num_files_train)
-        train = replace(train, epochs=1, total_training_steps=-1)
-        return replace(self, workload=replace(self.workload, dataset=data, train=train))
+        workload = self.workload
+        data = replace(workload.dataset, num_files_train=times * workload.dataset.num_files_train)
+        train = replace(workload.train, epochs=1, total_training_steps=-1)
+        return replace(self, workload=replace(workload, dataset=data, train=train))
 
     def _shrunk(self, divisor: int) -> Model:
         """Return the model for 1 / `divisor` of the accelerators, on the same fraction of files, storage and hosts."""
