@@ -75,6 +75,7 @@ class EpochTimes:
     ready: Floats
     """When the trainer received the batch."""
     started: Floats
+    """When a worker began to read the batch."""
     read: Floats
     """When all bytes of the batch had been read."""
     finished: Floats
