@@ -65,7 +65,7 @@ def evict(job: TrainingJob, first: int, stride: int, *, write_first: bool) -> No
 
 
 def _shares(pieces: int, share: float, step: float, begin: float = 0.0) -> NDArray[np.float64]:
-    """Return the share to cache of each piece (file or part): 1 or 0, but of one piece, so that the sum is exact.
+    """Return the share to cache of each piece (file or part): 1 or 0 except for one piece, so that the sum is exact.
 
     4 pieces, `share` 0.4, `step` 0.618: multiples 0, 0.62, 0.24, 0.85 have ranks 0, 2, 1, 3; cached are 1, 0, 0.6, 0.
     """

@@ -1,4 +1,4 @@
-"""The figures of a training run, in the order of its page. Each caption begins with the question that it answers."""
+"""The figures of a training run, in the order of its page. Each function's docstring has the question it answers."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _PARTS = {
 
 
 def throughput(run: Run) -> Figure | None:
-    """Throughput over time beside what the accelerators take: did the storage keep up?"""
+    """Return throughput over time beside what the accelerators take: did the storage keep up?"""
     read = run.read_mb_per_second if len(run.training) else None
     if read is None:
         return None
@@ -64,7 +64,7 @@ def throughput(run: Run) -> Figure | None:
 
 
 def step_split(run: Run) -> Figure | None:
-    """The account of the accelerators' time, in all, by epoch and by rank: computing, waiting for what, in sync."""
+    """Return the shares of the accelerators' time, in all, by epoch and by rank: where was it lost?"""
     if not len(run.training):
         return None
     percents_by_bar = _percents_by_bar(run.training)
@@ -123,7 +123,7 @@ def x_axis(run: Run, *, named: bool = True) -> alt.X:
 
 
 def epoch_marks(run: Run, *, named: bool = True) -> alt.LayerChart:
-    """Draw a line where each epoch begins, with its number when there are few."""
+    """Return a line where each epoch begins, with its number if there are few epochs."""
     starts = []
     for rows in run.training.by_epoch:
         by_rank = [int(own["free_ns"][0]) - run.rank_start_ns[int(own["rank"][0])] for own in rows.by_rank]
@@ -170,7 +170,7 @@ _PANELS = (
 
 
 def hosts(run: Run) -> Figure | None:
-    """The hosts' devices, CPU, stalls, memory and power over time, a line each: is one busier or shorter of memory?"""
+    """Return devices, CPU, stalls, memory and power over time, a line per host: is one busier or short of memory?"""
     busy_percents = {series.host: 0.0 for _, probe, metrics in _PANELS for series in run.series(probe, *metrics)}
     for series in run.series("cpu", *_BUSY):
         busy_percents[series.host] += float(series.values.mean()) if len(series.values) else 0.0

@@ -92,7 +92,7 @@ def calibrate_from_times(run: ForeignRun) -> Calibration:
 
 
 def _solve(falling: Callable[[float], float], target: float, low: float, high: float) -> float:
-    """Return where a falling function has the value `target`, by bisection; `low` or `high` if it has it outside."""
+    """Return where a falling function has the value `target`, by bisection; the nearer end if not between them."""
     for _ in range(18):  # halves the range's logarithm: 1 to 50,000 is narrowed to 0.004 %
         middle = (low * high) ** 0.5 if low > 0 else (low + high) / 2
         if falling(middle) > target:

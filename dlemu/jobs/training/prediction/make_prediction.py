@@ -35,7 +35,7 @@ from dlemu.results.wording import count as counted
 from dlemu.results.wording import sentences
 
 MAX_ACCELERATORS = 10_000
-"""Default for the largest count of accelerators tried: ends the search on a storage that no count saturates."""
+"""Default of the largest count that a search tries: ends the search on a storage that no count saturates."""
 MAX_RUNS = 8
 """Simulated runs of a count, each with other random read times: their mean and spread are in the prediction."""
 AU_PERCENT, RATE_PERCENT = 1.0, 1.0

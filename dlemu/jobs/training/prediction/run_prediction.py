@@ -49,8 +49,8 @@ ReadForeign = Callable[[str], ForeignRun | None]
 def run_prediction(source: Sequence[str] | Workload, request: PredictionRequest) -> tuple[Prediction, str, Workload]:
     """Predict for overrides or a workload; return the prediction, its folder and the workload. Raises UserError.
 
-    `ranks` (in a workload: more than 1) is the count to predict; without it, the largest that passes is found. Without
-    a described storage, the dataset's is probed; with only a speed described, each count has the files that it needs.
+    `ranks` (in a workload: more than 1) is the count to predict; without it, the largest that passes is found. A
+    storage that is not described is probed. If only its speed is given, and no files, each count has those it needs.
     """
     known = None if request.from_folder is None else read_known(request.from_folder, request.read_foreign)
     if isinstance(source, Workload):
@@ -111,9 +111,9 @@ _SAME_AS_MEASURED: tuple[str, ...] = (
 )
 """Settings whose effect on reads only a measurement shows: they must be the same as in the run predicted from."""
 _SAME_IF_CACHED: tuple[str, ...] = ("reader.evict_page_cache", "train.epochs")
-"""Further ones with `metric.cached`, as they change the share of the reads that memory serves."""
+"""Further such settings with `metric.cached`: they change the share of the reads that memory serves."""
 _SAME_AS_SOURCE: tuple[str, ...] = ("reader.page_cache_percent",)
-"""Settings that must be the same as in the source, whichever it is; a speed and a probe have the defaults."""
+"""Settings that must be the same as in any source; a speed or a probe has the defaults."""
 _DEFAULT_WITH_SPEED: tuple[str, ...] = (
     *("reader.decode", "reader.verify", "reader.pin_memory", "reader.tensors", "dataset.compression", "metric.cached"),
 )
