@@ -97,22 +97,24 @@ _READER_SETTINGS = (
 def conditions(summary: Summary, facts: Facts) -> Conditions:
     """Return the conditions of a run's measurement, with its warning about the page cache."""
     cache, telemetry, reader = summary.page_cache, summary.telemetry, facts.workload.reader
-    file_format = facts.workload.dataset.format
+    evaluation, plan, file_format = summary.evaluation, facts.train_plan, facts.workload.dataset.format
     how = {
         **{name: getattr(reader, name) for name in _READER_SETTINGS},
         "synchronous": facts.workload.train.synchronous or reader.read_threads == 0,
         "reader_version": facts.reader_version,
     }
-    work: dict[str, Any] = {"format": file_format, "num_files_train": facts.train_plan.num_files}
-    work["num_samples_per_file"] = facts.train_plan.num_samples_per_file
-    if summary.evaluation is None:  # else the bytes include files that training does not read
-        # Rounded as text: a few bytes differ between versions of a compressor.
-        work["total_bytes"] = size(facts.total_bytes)
-    work["batch_size"] = reader.batch_size  # a step's computation time does not depend on it
-    # `total_seconds` includes evaluations and checkpoints.
-    work["evaluated_samples"] = 0 if summary.evaluation is None else summary.evaluation.samples
-    work["checkpoints"] = len(summary.checkpoints)
-    work["asynchronous_checkpoints"] = summary.asynchronous_checkpoints is not None
+    # As text, rounded: a few bytes differ between versions of a compressor. Evaluations read further files.
+    total_bytes = {"total_bytes": size(facts.total_bytes)} if evaluation is None else {}
+    work: dict[str, Any] = {
+        "format": file_format,
+        "num_files_train": plan.num_files,
+        "num_samples_per_file": plan.num_samples_per_file,
+        **total_bytes,
+        "batch_size": reader.batch_size,  # a step's computation time does not depend on it
+        "evaluated_samples": 0 if evaluation is None else evaluation.samples,  # `total_seconds` includes these
+        "checkpoints": len(summary.checkpoints),
+        "asynchronous_checkpoints": summary.asynchronous_checkpoints is not None,
+    }
     return Conditions(
         title=summary.workload,
         devices=tuple(
@@ -121,7 +123,7 @@ def conditions(summary: Summary, facts: Facts) -> Conditions:
             if device.counted
         ),
         facts={
-            "dataset": f"{count(facts.train_plan.num_files, f'{file_format} file')}, {size(facts.total_bytes)}",
+            "dataset": f"{count(plan.num_files, f'{file_format} file')}, {size(facts.total_bytes)}",
             "folder": summary.data_folder,
         },
         work=work,

@@ -29,7 +29,6 @@ from dlemu.results.wording import count
 
 MAX_ROWS = 300_000
 """Maximum rank-steps (ranks x steps) of a simulation; they take 2 to 3 seconds."""
-_LONGER_ROWS = 30_000  # of `ModelRun.longer`, of which only the sustained AU is used
 MIN_STEPS = 30
 """Steps that an epoch needs beyond those read ahead; a shorter one shows little of an epoch's middle."""
 
@@ -169,7 +168,7 @@ class Model:
         rate = np.minimum(alone, 1e6 * calibration.available_mb_per_second(speed))
         lengthen, times = None, math.ceil((MIN_STEPS + window) / job.schedule[0].steps)
         if times > 1:
-            model, max_rows = self._with_one_epoch(times), min(max_rows, _LONGER_ROWS)
+            model, max_rows = self._with_one_epoch(times), min(max_rows, 30_000)  # only its sustained AU is used
             lengthen = partial(model.run, ranks, speed=speed, max_rows=max_rows, shrinks=True, seed=seed)
         counted = min(block.steps for epoch in job.schedule for block in epoch.blocks) - (self.min_steps - 1)
         seconds = mean_seconds(self.workload.train.computation_time)
