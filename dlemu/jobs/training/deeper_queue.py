@@ -39,8 +39,7 @@ def find_deeper_queue(run: MeasuredTraining, wanted_mb_per_second: float) -> Fin
     readers alone got `wanted_mb_per_second` right after the run: what accelerators that never wait would read.
     """
     facts, reader, all_rows = run.facts, run.facts.workload.reader, run.training
-    threads = reader.read_threads
-    if not threads or facts.batches_ahead != threads * reader.prefetch_per_worker:
+    if not reader.read_threads or facts.batches_ahead != reader.read_threads * reader.prefetch_per_worker:
         return None  # `reader.prefetch_size` does not set the depth of the queue
     # The first epochs with at most MAX_ROWS rows; of a longer first epoch, its first steps
     fitting = np.searchsorted(np.cumsum([len(epoch) for epoch in all_rows.by_epoch]), MAX_ROWS, side="right")

@@ -91,9 +91,9 @@ def simulate(epoch: EpochInput) -> EpochTimes:
     count = ranks * steps
     costs = epoch.costs
     trainer_reads = epoch.workers == 0  # the trainer itself is the only worker
-    workers, in_turn = max(1, epoch.workers), epoch.in_turn
+    workers = max(1, epoch.workers)
     takes_ahead = not (epoch.synchronous or trainer_reads)
-    window = 1 if trainer_reads else max(workers if in_turn else 1, epoch.window)
+    window = 1 if trainer_reads else max(workers if epoch.in_turn else 1, epoch.window)
     reader_rates = [0.0, *(np.maximum(epoch.rate[1:], 1e-3) / np.arange(1, len(epoch.rate))).tolist()]
     work, compute = epoch.work_bytes.ravel().tolist(), epoch.compute_seconds.ravel().tolist()
     # A worker's time between two batches precedes the hand-over here: it is busy until it starts its next batch.
@@ -110,7 +110,7 @@ def simulate(epoch: EpochInput) -> EpochTimes:
     is_waiting = bytearray(ranks)
     queued, delivered, used = ([0] * ranks for _ in range(3))
     # By lane (a worker with `in_turn`, else all workers of a rank): numbers of batches begun, and of idle workers
-    lanes = workers if in_turn else 1  # of a rank; they take its batches in turn
+    lanes = workers if epoch.in_turn else 1  # of a rank; they take its batches in turn
     begun, idle = [0] * (ranks * lanes), [workers // lanes] * (ranks * lanes)
     reads: list[tuple[float, int]] = []  # a heap, by `reader_bytes` at the read's end
     decoding: list[tuple[float, int]] = []  # a heap of decoding and preprocessing, by `core_seconds` at its end
