@@ -253,7 +253,7 @@ def test_a_level_reads_no_more_than_leaves_the_page_cache_cold(changes: dict[str
     dataset = replace(dataset, num_files_train=25_000 // dataset.num_samples_per_file)
     reader = replace(Reader(batch_size=1, sample_shuffle="seed"), **of_reader)
     job = make_job(ranks=1, dataset=dataset, reader=reader)
-    job = replace(job, found=replace(job.found, total_bytes=int(25_000 * dataset.record_length_bytes)))
+    job = replace(job, dataset=replace(job.dataset, total_bytes=int(25_000 * dataset.record_length_bytes)))
     assert pattern._max_reads(job, samples=1, readers=2) == most
 
 

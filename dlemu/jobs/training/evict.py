@@ -50,7 +50,7 @@ def evict(job: TrainingJob, first: int, stride: int, *, write_first: bool) -> No
     `write_first`: write dirty pages first. `reader.page_cache_percent` of the bytes are then read into the cache.
     """
     storage = open_storage(job.workload.storage_spec.buffered)
-    layouts = [layout for layout in (job.found.train, job.found.valid) if layout is not None]
+    layouts = [layout for layout in (job.dataset.train, job.dataset.valid) if layout is not None]
     share = job.workload.reader.page_cache_percent / 100
     for layout in layouts:
         shares = _shares(layout.num_files, share, _FILE_STEP) if share else np.zeros(layout.num_files)

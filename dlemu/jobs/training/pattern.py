@@ -90,7 +90,7 @@ def measure_levels(
     spec, samples = reading_spec(job)
     buffer_bytes = host_memory().available_bytes * MEMORY_SHARE
     most = min(MAX_READERS, int(buffer_bytes / max(1, spec.slot_bytes)))
-    max_readers = max(1, min(most, job.found.train.num_samples // (2 * samples)))  # two reads each
+    max_readers = max(1, min(most, job.dataset.train.num_samples // (2 * samples)))  # two reads each
     started, seconds = time.monotonic(), LEVEL_SECONDS
     best_mb_per_second, flat_levels = 0.0, 0
     pending = [min(readers, max_readers) for readers in levels] or [1]
@@ -130,7 +130,7 @@ def measure_levels(
 
 def _max_reads(job: TrainingJob, samples: int, readers: int) -> int:
     """Return how many reads of `samples` samples a level may make before it reads pages that an earlier read cached."""
-    plan, total_bytes = job.train_plan, job.found.total_bytes
+    plan, total_bytes = job.train_plan, job.dataset.total_bytes
     all_reads = plan.num_samples // samples
     if plan.num_samples_per_file == 1 and not job.workload.reader.worker_streams:  # else readers share files
         return ENDLESS
@@ -194,7 +194,7 @@ def _loader_costs(_: Comm, job: TrainingJob) -> HostCosts:
 def reading_spec(job: TrainingJob) -> tuple[LoaderSpec, int]:
     """Return the loader spec of the readers, and the number of samples per read."""
     spec, batch_size = job.loader_spec(0), job.workload.reader.batch_size
-    sample_bytes = max(1, job.found.total_bytes // max(1, job.found.train.num_samples))
+    sample_bytes = max(1, job.dataset.total_bytes // max(1, job.dataset.train.num_samples))
     samples = max(1, min(batch_size, READ_BYTES // sample_bytes), job.group_rows)
     phase = replace(spec.phases["train"], batch_size=samples)
     if job.read_by_loader:
@@ -268,5 +268,5 @@ def _read(
         rows.append((*values, comm.rank))
         if steps == ENDLESS:
             for sample in plan.sample_ids(epoch, step):
-                storage.evict(job.found.train.path(int(sample)), write_first=False)
+                storage.evict(job.dataset.train.path(int(sample)), write_first=False)
     return began_ns, np.array(rows, READ_DTYPE)

@@ -200,9 +200,9 @@ class Training(JobKind):
         return {
             "plan": None if isinstance(plan, StreamPlan) else plan,
             "stream_plan": plan if isinstance(plan, StreamPlan) else None,
-            "num_files_eval": job.found.valid.num_files if job.found.valid else 0,
-            "total_bytes": job.found.total_bytes,
-            "notes": (*map(public_text, job.found.notes), *job.loader_notes),
+            "num_files_eval": job.dataset.valid.num_files if job.dataset.valid else 0,
+            "total_bytes": job.dataset.total_bytes,
+            "notes": (*map(public_text, job.dataset.notes), *job.loader_notes),
             "batches_ahead": job.batches_ahead,
             "reader_version": READER_VERSION,
         }

@@ -92,7 +92,7 @@ def worth_trying(job: TrainingJob, rows: StepRows) -> tuple[Trial, ...]:
         trials.append("fewer")
     sets_request_size = reader.engine == "fast" or (reader.engine == "matched" and reader.odirect)
     call_bytes = work.call_bytes or LARGER_BYTES
-    if sets_request_size and call_bytes <= min(job.found.max_sample_bytes / 2, LARGER_BYTES / 4):
+    if sets_request_size and call_bytes <= min(job.dataset.max_sample_bytes / 2, LARGER_BYTES / 4):
         trials.append("larger")
     return tuple(trials)
 

@@ -53,7 +53,7 @@ def run_rank(
     `on_activity` is called with a phrase for each activity before the first step and after the last. After an error the
     loader's workers still run: they end with this process, so the caller must end it.
     """
-    layouts = [layout for layout in (job.found.train, job.found.valid) if layout is not None]
+    layouts = [layout for layout in (job.dataset.train, job.dataset.valid) if layout is not None]
     folders = (folder for layout in layouts for folder in layout.folders()[:_MAX_FOLDERS])
     record.start(lambda: open_storage(job.workload.storage_spec.buffered).device_folders(folders))
     loader = job.loader_class()(job.loader_spec(comm.rank))

@@ -26,7 +26,7 @@ def planned_job(workload: Workload, ranks: int) -> TrainingJob:
     return TrainingJob(
         workload=replace(workload, ranks=ranks, workflow=workflow),
         ranks=ranks,
-        found=planned_dataset(workload.dataset),
+        dataset=planned_dataset(workload.dataset),
         seed=workload.train.seed,
     )
 
