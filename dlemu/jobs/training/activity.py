@@ -75,8 +75,8 @@ def summarise_telemetry(run: MeasuredTraining) -> TelemetrySummary | None:
         return None
     power: dict[str, dict[str, float | None]] = {}
     for host in run.telemetry:
-        own, meters = run.training.of("rank", ranks_on(run, host)), host.sources("power")
-        span = _span_ns(own) if len(own) else (0, 0)
+        rows, meters = run.training.of("rank", ranks_on(run, host)), host.sources("power")
+        span = _span_ns(rows) if len(rows) else (0, 0)
         watts = {meter: known(mean_between(*host.readings("power", meter, "watts"), *span)) for meter in meters}
         if watts:
             power[host.host] = watts

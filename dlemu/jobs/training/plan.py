@@ -255,10 +255,10 @@ def _blocks(workload: Workload, epoch: int, steps: int) -> tuple[Block, ...]:
     if every <= 0:
         saves = _is_due(epoch, settings.checkpoint_after_epoch, settings.epochs_between_checkpoints)
         return (Block(1, steps, checkpoint=saves),)
-    full_blocks, rest = divmod(steps, every)
+    full_blocks, last_steps = divmod(steps, every)
     blocks = [Block(number, every, checkpoint=True) for number in range(1, full_blocks + 1)]
-    if rest:
-        blocks.append(Block(full_blocks + 1, rest, checkpoint=False))
+    if last_steps:
+        blocks.append(Block(full_blocks + 1, last_steps, checkpoint=False))
     return tuple(blocks)
 
 

@@ -56,7 +56,7 @@ class Run(MeasuredTraining):
         """Return `series` of the counted devices only: those below them would count the same bytes again."""
         devices = list(devices_of(self.telemetry))
         counted = {(host.host, device.name) for host, device in devices if device.counted}
-        return [one for one in self.series(probe, *metrics) if not devices or (one.host, one.source) in counted]
+        return [line for line in self.series(probe, *metrics) if not devices or (line.host, line.source) in counted]
 
 
 RunLog = MeasuredLog[Journal]

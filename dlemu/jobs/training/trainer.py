@@ -90,8 +90,8 @@ def measure_ceiling(job: TrainingJob, comm: Comm) -> float | None:
 
 def _cpu_seconds() -> float:
     """Return the CPU time used so far by this process and all processes that it started."""
-    own = psutil.Process()
-    times = [process.cpu_times() for process in (own, *own.children(recursive=True))]
+    process = psutil.Process()
+    times = [each.cpu_times() for each in (process, *process.children(recursive=True))]
     return sum(cpu.user + cpu.system for cpu in times) + times[0].children_user + times[0].children_system
 
 

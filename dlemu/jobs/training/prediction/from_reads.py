@@ -127,12 +127,12 @@ class Batches:
 
     def __init__(self, rows: StepTable, batches_ahead: int) -> None:
         parts = []
-        for own in rows.by_rank_and_epoch:  # in the order of the rows
-            step, stamps = own["step"], np.stack([own[name] for name in ("started_ns", "finished_ns", "ready_ns")])
-            begin, end, ready = (stamps - own["free_ns"].min()) / 1e9
+        for part in rows.by_rank_and_epoch:  # in the order of the rows
+            step, stamps = part["step"], np.stack([part[name] for name in ("started_ns", "finished_ns", "ready_ns")])
+            begin, end, ready = (stamps - part["free_ns"].min()) / 1e9
             # The queue has room for batch k once the trainer has received batch k - `batches_ahead`; never, if that
             # batch has no row.
-            index = np.minimum(np.searchsorted(step, step - batches_ahead), len(own) - 1)
+            index = np.minimum(np.searchsorted(step, step - batches_ahead), len(part) - 1)
             room = np.where(step[index] == step - batches_ahead, ready[index], np.inf)
             parts.append(np.stack([begin, end, np.where(step <= batches_ahead, -np.inf, room)]))
         self._since_epoch, end, room = np.concatenate(parts, axis=1)

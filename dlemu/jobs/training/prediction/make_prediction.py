@@ -92,7 +92,7 @@ def predict(
             "ended_by": predictor.ended_by(passing),
         }
     threshold_percent, by = 100 * workload.metric.au, workload.metric.verdict
-    failing = [each for each in counts if each.accelerators >= accelerators and each.verdict_au(by) < threshold_percent]
+    failing = [one for one in counts if one.accelerators >= accelerators and one.verdict_au(by) < threshold_percent]
     findings, notes = tuple(predictor.findings(accelerators)), list(recording_notes(workload.recorded, accelerators))
     if workload.workflow.evaluation:
         notes.append("evaluations are not included: no AU counts them, but they lengthen the run")
@@ -224,12 +224,12 @@ class _Predictor:
         # More runs only if read times vary, as many as `MAX_ROWS` rank-steps allow
         draws = MAX_ROWS // max(1, len(run.rows)) if len(self._calibration.work) > 1 else 1
         runs = [run, *(self._model.run(ranks, seed=seed) for seed in range(1, min(MAX_RUNS, draws)))]
-        outcomes = [each.outcome for each in runs]
+        outcomes = [simulated.outcome for simulated in runs]
         mean = mean_figures(outcomes)
         slower, faster = self._run_with_errors(ranks, -1), self._run_with_errors(ranks, 1)
 
         def au_interval(by: str) -> Interval:
-            margin = math.hypot(AU_PERCENT, _draws_half_width([each.verdict_au(by) for each in outcomes]))
+            margin = math.hypot(AU_PERCENT, _draws_half_width([outcome.verdict_au(by) for outcome in outcomes]))
             au = mean.verdict_au(by)
             low, high = _interval_around(au, slower.au(by), faster.au(by), margin)
             return min(low, au * (1 - self._others_share)), high if self._saturated else 100.0
@@ -254,7 +254,7 @@ class _Predictor:
         self, ranks: int, run: ModelRun, outcomes: Sequence[SimulatedFigures], slower: ModelRun, faster: ModelRun
     ) -> Interval:
         """Return the interval of samples/s around the mean of the outcomes, of which `run` is the first."""
-        rates = [each.samples_per_second for each in outcomes]
+        rates = [outcome.samples_per_second for outcome in outcomes]
         rate = float(np.mean(rates))
         low, high = _interval_around(
             rate,

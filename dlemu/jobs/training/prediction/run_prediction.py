@@ -177,9 +177,9 @@ def calibrate_by_probe(
 
 def _others_cpu_seconds() -> float:
     """Return the CPU seconds of the host so far, without those of this process and its finished children."""
-    host, own = psutil.cpu_times(), os.times()
+    host, process = psutil.cpu_times(), os.times()
     used = sum(host) - host.idle - getattr(host, "iowait", 0.0) - getattr(host, "guest", 0.0)
-    return float(used) - sum(own[:4])
+    return float(used) - sum(process[:4])
 
 
 @dataclass(frozen=True, kw_only=True)
