@@ -352,7 +352,8 @@ def _delivered(summary: Summary) -> Iterator[Said]:
     delivers = rate(read.mean)
     if whole is not None and whole.mean and sustained is not None:  # scale the rate to the sustained AU
         busy = read.mean / whole.mean
-        if (divisor := summary.sample_divisor) is not None and divisor > 1:
+        divisor = summary.sample_divisor or 1.0
+        if divisor > 1:
             moved += f"; samples of real size need {rate(busy * threshold * divisor)}"
         delivers = f"{rate(busy * sustained)}; AU {threshold:g} % needs {rate(busy * threshold)}"
         if 0 < sustained < threshold:
