@@ -76,8 +76,7 @@ def step_split(run: Run) -> Figure | None:
         for bar, bar_percents in percents_by_bar.items()
         for index in shown
     ]
-    colours = list(_PARTS.values())
-    scale = base.colours([names[index] for index in shown], [colours[index] for index in shown])
+    scale = base.colours([names[index] for index in shown], [list(_PARTS.values())[index] for index in shown])
     chart = (
         alt.Chart(base.data(rows))
         .mark_bar(stroke=base.PAPER, strokeWidth=0.5)

@@ -193,7 +193,8 @@ class LiveTraining:
 
     def __call__(self) -> Progress | None:
         """Return the run's progress; None before the first step."""
-        logs = {rank: rows for rank in range(self._ranks) if len(rows := self._last_rows(rank))}
+        last_rows = {rank: self._last_rows(rank) for rank in range(self._ranks)}
+        logs = {rank: rows for rank, rows in last_rows.items() if len(rows)}
         if not logs:
             return None
         done, slowest = min((self._steps_done(rows[-1]), rank) for rank, rows in logs.items())
