@@ -111,7 +111,7 @@ def conditions(summary: Summary, facts: Facts) -> Conditions:
         "num_samples_per_file": plan.num_samples_per_file,
         **total_bytes,
         "batch_size": reader.batch_size,  # a step's computation time does not depend on it
-        "evaluated_samples": 0 if evaluation is None else evaluation.samples,  # `total_seconds` includes these
+        "evaluated_samples": 0 if evaluation is None else evaluation.samples,  # in `total_seconds`, as checkpoints are
         "checkpoints": len(summary.checkpoints),
         "asynchronous_checkpoints": summary.asynchronous_checkpoints is not None,
     }

@@ -137,7 +137,7 @@ def _excluded(workload: Workload) -> int:
 
 
 def _too_often_saved(workload: Workload, steps: int) -> str:
-    """Return why checkpoints divide epochs of `steps` steps into too short blocks for a verdict; '' if they don't."""
+    """Return why checkpoints leave blocks too short for a verdict; '' if epochs of `steps` steps are themselves."""
     excluded, between = _excluded(workload), workload.checkpoint.steps_between_checkpoints
     if steps <= excluded:
         return ""

@@ -74,7 +74,7 @@ class Training(JobKind):
             check_runnable(workload)
             check_installed(workload.reader.data_loader)
             return workload
-        # As in DLIO (2.x, main.py), a run without training may only generate data: an evaluation is part of training.
+        # Without training, DLIO (2.x, main.py) only generates data or saves checkpoints: an evaluation always trains.
         flow = workload.workflow
         if flow.evaluation or not flow.generate_data:
             included = "evaluation, which is part of training, as in DLIO" if flow.evaluation else "nothing else"

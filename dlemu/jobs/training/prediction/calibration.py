@@ -121,7 +121,7 @@ class Calibration:
     """Cores that other programs kept busy during the measurement; 0: not known."""
     costs: HostCosts = field(default_factory=HostCosts)
     first_step: FirstStep | None = None
-    """Another explanation of the times of a run: a host that delays it; None where the times have only one."""
+    """Another explanation of a run's times, for other accelerators, too: a host that delays it; None: there is none."""
     step_share: float = 0.0
     """Delay of the host after each step, besides that in `costs`, as a share of the computation time."""
     others_mb_per_second: float = 0.0
@@ -231,7 +231,7 @@ def _rates_in(path: str, rows: Iterator[_Row]) -> Rates:
 
 
 def _by_fio(text: str) -> Iterator[_Row]:
-    """Yield a row per group of jobs, which ran at the same time. In flight: rate x mean latency (Little, 1961)."""
+    """Yield a row per operation of a group of jobs that ran together. In flight: rate x mean latency (Little, 1961)."""
     groups: dict[tuple[int, str], list[dict[str, Any]]] = {}
     output = json.loads(text[text.index("{") :])
     for job in output["jobs"]:

@@ -47,7 +47,7 @@ class EpochInput:
     work_bytes: Floats
     """Bytes read for each batch times the read's work (`Calibration.work`): what a mean read would get in its time."""
     decode_seconds: Floats
-    """Time that a worker decodes after reading each batch, with a core of its own, without `costs.between_seconds`."""
+    """Time that a worker decodes and preprocesses each batch, with its own core, without `costs.between_seconds`."""
     sleep_seconds: Floats | None = None
     """Time that the worker then sleeps, for which it needs no core; None: it does not sleep."""
     compute_seconds: Floats

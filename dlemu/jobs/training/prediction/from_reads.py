@@ -212,7 +212,7 @@ def calibrate_from_run(run: MeasuredTraining) -> Calibration:
 
 
 def work_quantiles(measurements: Sequence[Reads]) -> tuple[float, ...]:
-    """Return quantiles, rising, of the work of reads in one or more measurements; (1.0,) for too few reads.
+    """Return quantiles, rising, of the work of reads in one or more measurements; (1.0,) for too few or equal reads.
 
     A rank whose short and long reads alternate is not delayed. So the distribution is narrowed, keeping its shape,
     until means of independent draws vary as much as the means of a reader's successive reads did (`SUM_LENGTHS`).

@@ -37,7 +37,7 @@ from dlemu.results.wording import sentences
 MAX_ACCELERATORS = 10_000
 """Default of the largest count that a search tries: ends the search on a storage that no count saturates."""
 MAX_RUNS = 8
-"""Simulated runs of a count, each with other random read times: their mean and spread are in the prediction."""
+"""Maximum simulated runs of a count, each with other random read times; the prediction has their mean and spread."""
 AU_PERCENT, RATE_PERCENT = 1.0, 1.0
 """Half widths of the model's own error: of AU in points, of samples/s in percent."""
 SEARCH_ROWS, INTERVAL_ROWS = 60_000, 120_000
@@ -46,7 +46,7 @@ UNLIMITED_PERCENT = 98.0
 """AU from which on nothing is reported as the limit."""
 MIN_GAIN_PERCENT = 2.0
 """Points of AU that removing a limit must gain for it to be reported."""
-READER_FACTOR, SPEED_FACTOR = 4, 2.0  # simulated to find the limit; the trials after a run have 4 times the readers
+READER_FACTOR, SPEED_FACTOR = 4, 2.0  # simulated to find the limit; trials after a run have 4, too (scaling.TIMES)
 BUSY_SHARE = 0.25
 """Share of the cores kept busy by other programs above which an issue is raised and intervals reach further down."""
 
@@ -125,7 +125,7 @@ def _with_first_step(workload: Workload, calibration: Calibration, ranks: int) -
     first_step = calibration.first_step
     if first_step is None:
         return calibration
-    # More readers than the measured run had, with a higher demand, may get more than these got: in proportion at most.
+    # More readers than the measured run had, with a higher demand, may get more, in proportion at most: a lower bound.
     rate = demand(workload.model.name, workload).samples_per_second or 0.0
     needed = ranks * rate * Model(workload, calibration).mean_sample_bytes / 1e6
     readers = ranks * max(1, workload.reader.read_threads)

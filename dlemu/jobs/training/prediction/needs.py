@@ -108,7 +108,7 @@ class _JobsFile:
 def needs(source: Sequence[str] | Workload, request: PredictionRequest) -> tuple[NeedsAnswer, str, Workload] | None:
     """Return what jobs need of their storage, the answer's folder, and the first job; None if they have a storage.
 
-    They have one if the request describes it, or if a single job names or finds its dataset. Raises UserError.
+    They have one if the request describes it or makes data, or one training job names or finds data. Raises UserError.
     """
     words = [] if isinstance(source, Workload) else list(source)
     for word in words:
