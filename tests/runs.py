@@ -79,7 +79,7 @@ def make_job(
         total_bytes=files * SAMPLE_BYTES,
     )
     return TrainingJob(
-        workload=workload, ranks=ranks, found=found, seed=123, folder=folder, started_at="2026-01-02T03:04:05+00:00"
+        workload=workload, ranks=ranks, dataset=found, seed=123, folder=folder, started_at="2026-01-02T03:04:05+00:00"
     )
 
 

@@ -25,7 +25,7 @@ from tests.runs import make_job
 def job_on(folder: Path, when: Literal["never", "start", "epochs"] = "epochs") -> TrainingJob:
     spec = make_dataset(folder, num_files_train=6, record_length_bytes=1_000_000)
     job = make_job(ranks=1, steps=1, dataset=spec, reader=Reader(evict_page_cache=when))
-    return replace(job, found=inspect(spec))
+    return replace(job, dataset=inspect(spec))
 
 
 def test_when_pages_are_dropped() -> None:
@@ -38,7 +38,7 @@ def test_when_pages_are_dropped() -> None:
 
 def test_evicted_files_come_from_storage_again(tmp_path: Path) -> None:
     job, books = job_on(tmp_path), ThreadAccounting()
-    paths = [job.found.train.path(file) for file in range(6)]
+    paths = [job.dataset.train.path(file) for file in range(6)]
 
     def fetched() -> list[bool]:
         """Read each file; say whether the storage had to serve it."""
@@ -67,10 +67,10 @@ def test_a_share_of_the_dataset_is_in_the_page_cache_again(
     job, books = make_job(ranks=1, steps=1, dataset=spec), ThreadAccounting()
     for percent in (0, 40, 100):
         reader = Reader(evict_page_cache="start", page_cache_percent=percent)
-        kept = replace(job, found=inspect(spec), workload=replace(job.workload, reader=reader))
+        kept = replace(job, dataset=inspect(spec), workload=replace(job.workload, reader=reader))
         evict(kept, 0, 1, write_first=True)
         before = books.look().storage_bytes
-        read = sum(len(Path(kept.found.train.path(number)).read_bytes()) for number in range(8))
+        read = sum(len(Path(kept.dataset.train.path(number)).read_bytes()) for number in range(8))
         share = 100 * (books.look().storage_bytes - before) / read
         if percent == 0 and share < 50:
             pytest.skip(f"the file system of {tmp_path} keeps no books, or is memory")
@@ -89,7 +89,7 @@ def test_a_share_needs_an_eviction() -> None:
 
 def test_a_file_that_is_gone_is_named(tmp_path: Path) -> None:
     job = job_on(tmp_path)
-    os.unlink(job.found.train.path(3))
+    os.unlink(job.dataset.train.path(3))
     with pytest.raises(DatasetError, match="img_3"):
         evict(job, 0, 1, write_first=False)
 

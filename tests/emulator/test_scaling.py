@@ -45,7 +45,7 @@ def job_on(folder: Path, readers: int = 1, **changes: Any) -> TrainingJob:
     job = make_job(
         ranks=1, steps=100, dataset=spec, reader=reader, **({"metric": Metric(scaling_seconds=0.5)} | changes)
     )
-    return replace(job, found=inspect(spec))
+    return replace(job, dataset=inspect(spec))
 
 
 def test_it_is_asked_of_runs_that_lost_to_few_reads_alone() -> None:

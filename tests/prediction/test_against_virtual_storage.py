@@ -18,7 +18,7 @@ from dlemu.jobs.training.pattern import READ_DTYPE, Level, fewest_at_full_speed,
 from dlemu.jobs.training.plan import TrainingJob
 from dlemu.jobs.training.prediction.batches import batch_bytes, planned_job
 from dlemu.jobs.training.prediction.calibration import CurvePoint, flat, given_speed, rates
-from dlemu.jobs.training.prediction.event_model import HostCosts, Scene, simulate
+from dlemu.jobs.training.prediction.event_model import EpochInput, HostCosts, simulate
 from dlemu.jobs.training.prediction.from_reads import calibrate_from_levels
 from dlemu.jobs.training.prediction.make_prediction import predict
 from dlemu.jobs.training.prediction.model_run import MIN_STEPS, Model, ModelRun
@@ -181,11 +181,11 @@ FREE = HostCosts(hand_over_seconds=0.0, epoch_start_seconds=0.0, step_seconds=0.
 MB = 1e6
 
 
-def scene(ranks: int = 2, steps: int = 100, **changes: Any) -> Scene:
+def scene(ranks: int = 2, steps: int = 100, **changes: Any) -> EpochInput:
     shape = (ranks, steps)
     settings: dict[str, Any] = {
         "work_bytes": np.full(shape, MB),
-        "after_seconds": np.zeros(shape),
+        "decode_seconds": np.zeros(shape),
         "compute_seconds": np.full(shape, 0.02),
         "rate": rates(flat(100.0), 64),
         "workers": 2,
@@ -195,10 +195,10 @@ def scene(ranks: int = 2, steps: int = 100, **changes: Any) -> Scene:
         "cores": 4.0,
         "costs": FREE,
     }
-    return Scene(**(settings | changes))
+    return EpochInput(**(settings | changes))
 
 
-def au(scene: Scene) -> float:
+def au(scene: EpochInput) -> float:
     times = simulate(scene)
     return float(scene.compute_seconds.mean(axis=0).sum() / times.free[-1])
 
@@ -226,9 +226,9 @@ def each(seconds: float, ranks: int = 2) -> Any:
         (1, {"costs": TAKES_5_MS, "synchronous": True}, 20 / 25),
         (1, {"costs": TAKES_5_MS}, 1.0),
         # four workers want a core 40 ms a batch, two cores: 50 batches/s, asked for 100
-        (2, {"rate": FAST, "after_seconds": each(0.04), "cores": 2.0}, 0.5),
+        (2, {"rate": FAST, "decode_seconds": each(0.04), "cores": 2.0}, 0.5),
         # four workers decode for 0.1 ms and sleep for 39 ms a batch: 100 batches/s on one core, as many as asked for
-        (2, {"rate": FAST, "after_seconds": each(0.0001), "asleep_seconds": each(0.039), "cores": 1.0}, 1.0),
+        (2, {"rate": FAST, "decode_seconds": each(0.0001), "sleep_seconds": each(0.039), "cores": 1.0}, 1.0),
     ],
 )
 def test_it_is_what_arithmetic_says(ranks: int, changes: dict[str, Any], wanted: float) -> None:
@@ -257,8 +257,8 @@ def test_no_rule_of_a_loader_is_broken(
         ranks,
         steps,
         work_bytes=random.exponential(MB, shape),
-        after_seconds=random.exponential(0.005, shape) * decodes,
-        asleep_seconds=random.exponential(0.005, shape) if sleeps else None,
+        decode_seconds=random.exponential(0.005, shape) * decodes,
+        sleep_seconds=random.exponential(0.005, shape) if sleeps else None,
         compute_seconds=random.uniform(0, 0.03, shape),
         workers=workers,
         window=window,
@@ -319,16 +319,16 @@ def test_a_part_of_the_accelerators_has_its_part_of_files_storage_and_hosts() ->
         CurvePoint(readers=60, mb_per_second=0.7 * 40 * DEMAND),
     )
     known = replace(AT_ONCE, curve=curve)
-    whole, part = (Model(asked, known).run(40, most_rows=640, shrinks=one) for one in (False, True))
+    whole, part = (Model(asked, known).run(40, max_rows=640, shrinks=one) for one in (False, True))
     assert (whole.ranks, part.ranks) == (40, 20)
     assert part.planned_steps == whole.planned_steps == 200
     assert part.simulated_steps == MIN_STEPS + 2
     assert part.outcome.au_whole_percent == pytest.approx(whole.outcome.au_whole_percent, abs=3)
     assert 2 * part.outcome.samples_per_second == pytest.approx(whole.outcome.samples_per_second, rel=0.03)
     decoding = replace(known, decode_seconds_per_sample=0.01, cores=24.0)
-    both = [Model(asked, decoding).run(40, most_rows=640, shrinks=one) for one in (False, True)]
+    both = [Model(asked, decoding).run(40, max_rows=640, shrinks=one) for one in (False, True)]
     assert both[1].outcome.au_whole_percent == pytest.approx(both[0].outcome.au_whole_percent, abs=3)
-    assert Model(asked, known).run(40, most_rows=641, shrinks=True).ranks == 40
+    assert Model(asked, known).run(40, max_rows=641, shrinks=True).ranks == 40
 
 
 @pytest.mark.parametrize(("decode_ms", "au"), [(10.0, 62.5), (1.0, 100.0), (40.0, 25.0)])

@@ -126,7 +126,7 @@ def test_published_times_of_one_count_predict_another() -> None:
     asked = load([*settings, "workflow.checkpoint=false"])
 
     def seconds(mb_per_second: float, ranks: int) -> float:
-        run = Model(asked, given_speed(mb_per_second, cores=64)).run(ranks, most_rows=20_000)
+        run = Model(asked, given_speed(mb_per_second, cores=64)).run(ranks, max_rows=20_000)
         return run.training_seconds
 
     def fitted(wanted: float) -> float:

@@ -17,7 +17,7 @@ from dlemu.jobs.training.prediction import make_prediction
 from dlemu.jobs.training.prediction.calibration import Calibration, CurvePoint, given_speed
 from dlemu.jobs.training.prediction.from_reads import calibrate_from_run
 from dlemu.jobs.training.prediction.make_prediction import predict
-from dlemu.jobs.training.prediction.model_run import MIN_STEPS, MOST_ROWS, Model
+from dlemu.jobs.training.prediction.model_run import MAX_ROWS, MIN_STEPS, Model
 from dlemu.jobs.training.prediction.prediction import PredictedCount
 from dlemu.metrics.verdict import VerdictBy
 from tests.prediction.test_calibration import simulated_run, workload
@@ -89,7 +89,7 @@ def test_a_verdict_at_the_threshold_stays_open() -> None:
 def test_thousands_of_accelerators_are_predicted_by_a_part_of_them(monkeypatch: pytest.MonkeyPatch) -> None:
     """A fifth of what users wait for is simulated."""
     monkeypatch.setattr(make_prediction, "INTERVAL_ROWS", make_prediction.INTERVAL_ROWS // 5)
-    monkeypatch.setattr(Model, "run", partialmethod(Model.run, most_rows=MOST_ROWS // 5))
+    monkeypatch.setattr(Model, "run", partialmethod(Model.run, max_rows=MAX_ROWS // 5))
     asked = workload(ranks=2000, steps=12)
     answer = predict(asked, given_speed(2000 * 0.8 * DEMAND, cores=64), ranks=2000)
     assert answer.shown.au_sustained_percent == pytest.approx(80, abs=3)
@@ -125,7 +125,7 @@ def test_files_are_assumed_for_a_storage_without_a_dataset() -> None:
     told = predict(given, storage, ranks=answer.accelerators, assumes_files=True)
     assert answer.shown.au_sustained_percent == pytest.approx(told.shown.au_sustained_percent, abs=1)
     assert predict(asked, storage, ranks=11, assumes_files=True).shown.passed
-    parts = Model(asked, storage, assumes_files=True).run(40, most_rows=640, shrinks=True)
+    parts = Model(asked, storage, assumes_files=True).run(40, max_rows=640, shrinks=True)
     assert (parts.ranks, parts.planned_steps) == (20, MIN_STEPS + 2)
 
 

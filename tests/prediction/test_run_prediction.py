@@ -22,11 +22,11 @@ from dlemu.jobs.training.prediction.calibration import given_speed
 from dlemu.jobs.training.prediction.model_run import Model
 from dlemu.jobs.training.prediction.prediction import PREDICT, Prediction
 from dlemu.jobs.training.prediction.run_prediction import (
-    _AS_MEASURED,
-    _CACHED,
-    _IN_MEMORY,
-    _NOT_IN_A_SPEED,
-    _NOT_SIMULATED,
+    _DEFAULT_IN_MODEL,
+    _DEFAULT_WITH_SPEED,
+    _SAME_AS_MEASURED,
+    _SAME_AS_SOURCE,
+    _SAME_IF_CACHED,
     read_known,
 )
 from dlemu.report.page import write_page
@@ -213,7 +213,7 @@ IRRELEVANT = """
     checkpoint.snapshot_gb_per_second
 """
 """No AU depends on it, or only that of the emulator's own work."""
-REFUSED = {*_IN_MEMORY, *_AS_MEASURED, *_CACHED, *_NOT_IN_A_SPEED, *_NOT_SIMULATED}
+REFUSED = {*_SAME_AS_SOURCE, *_SAME_AS_MEASURED, *_SAME_IF_CACHED, *_DEFAULT_WITH_SPEED, *_DEFAULT_IN_MODEL}
 """With values that neither the model nor the source of the speed knows."""
 OF_UNET3D = ["workload=unet3d", "accelerator=h100", "ranks=2", "output.report=false"]
 CACHED = ["metric.cached=true", "reader.evict_page_cache=start"]

@@ -193,21 +193,21 @@ def test_a_level_lasts_for_some_reads_and_longer_where_readers_share(monkeypatch
 
 def test_all_levels_together_keep_to_their_time(monkeypatch: pytest.MonkeyPatch) -> None:
     storage = Storage(monkeypatch, lambda readers: 100.0 * readers, read_seconds=3.0)
-    assert storage.measured(again=0)[-2:] != [8, 8], "there is no time for all of them"
+    assert storage.measured(repeat=0)[-2:] != [8, 8], "there is no time for all of them"
     assert 0.7 * MAX_SECONDS < storage.now <= MAX_SECONDS + 4 * SETTLE_SECONDS
 
 
 def test_the_level_that_matters_is_measured_twice_more(monkeypatch: pytest.MonkeyPatch) -> None:
     storage = Storage(monkeypatch, lambda readers: min(400.0, 100.0 * readers))
-    assert storage.measured(again=0) == [1, 2, 4, 8, 16, 4, 4]
-    assert storage.measured(again=6) == [1, 2, 4, 8, 16, 6, 6]
-    assert storage.measured(again=600) == [1, 2, 4, 8, 16, 256, 256]
+    assert storage.measured(repeat=0) == [1, 2, 4, 8, 16, 4, 4]
+    assert storage.measured(repeat=6) == [1, 2, 4, 8, 16, 6, 6]
+    assert storage.measured(repeat=600) == [1, 2, 4, 8, 16, 256, 256]
     unsure = Storage(monkeypatch, lambda readers: 100.0, half_width_percent=50.0)
-    assert unsure.measured(1, 2, again=2, most_seconds=11.0) == [1, 2, 2, 2]
+    assert unsure.measured(1, 2, repeat=2, most_seconds=11.0) == [1, 2, 2, 2]
     shared = [seconds for _, seconds in unsure.asked[2:]]
     assert shared == pytest.approx([3.0, 2.5]), "they share what time is left"
     short = Storage(monkeypatch, lambda readers: 100.0)
-    assert short.measured(1, 2, again=2, most_seconds=6.0) == [1, 2], "no time is left"
+    assert short.measured(1, 2, repeat=2, most_seconds=6.0) == [1, 2], "no time is left"
 
 
 # what is read
@@ -253,7 +253,7 @@ def test_a_level_reads_no_more_than_leaves_the_page_cache_cold(changes: dict[str
     dataset = replace(dataset, num_files_train=25_000 // dataset.num_samples_per_file)
     reader = replace(Reader(batch_size=1, sample_shuffle="seed"), **of_reader)
     job = make_job(ranks=1, dataset=dataset, reader=reader)
-    job = replace(job, found=replace(job.found, total_bytes=int(25_000 * dataset.record_length_bytes)))
+    job = replace(job, dataset=replace(job.dataset, total_bytes=int(25_000 * dataset.record_length_bytes)))
     assert pattern._max_reads(job, samples=1, readers=2) == most
 
 

@@ -186,7 +186,7 @@ def test_every_finding_of_a_training_has_its_sentences() -> None:
         numbers: dict[str, Any] = {"pattern": pattern} if pattern else {}
         for text in texts:
             numbers |= numbers_for(text)
-        found, _ = words.said(Finding(code, numbers=numbers))
+        found, _ = words.sentence_and_advice(Finding(code, numbers=numbers))
         assert found
         assert "7" in found or not numbers_for(texts[0]), found
 

@@ -19,10 +19,10 @@ from dlemu.config.schema import Metric
 from dlemu.jobs.training.preflight import (
     can_be_judged,
     check_before_making,
-    enough,
+    dataset_for_verdict,
     nominal_bytes,
     refuse_unjudged,
-    steps_of,
+    steps_per_epoch,
     to_make,
 )
 from dlemu.jobs.training.result import TRAINING, make_run
@@ -57,7 +57,7 @@ def test_what_is_refused_gets_no_verdict_and_what_counts_steps_gets_one(
     [([], 18, 2520, 369.4), (["scale=laptop"], 36, 5040, 2.9), (["metric.exclude_start_steps=11"], 18, 3780, 554.1)],
 )
 def test_what_unet3d_needs_on_h100s(words: list[str], ranks: int, files: int, gigabytes: float) -> None:
-    need = enough(load(["workload=unet3d", *words]), ranks)
+    need = dataset_for_verdict(load(["workload=unet3d", *words]), ranks)
     assert (need.num_files_train, round(nominal_bytes(need) / 1e9, 1)) == (files, gigabytes)
 
 
@@ -138,7 +138,7 @@ def test_what_is_made_is_what_the_ranks_need_or_what_the_user_says_or_what_lies_
     made, missing_bytes = to_make(workload, 2, given=False)
     assert made.workflow.generate_data
     assert made.dataset.num_files_train == 160
-    assert missing_bytes == nominal_bytes(enough(workload, 2))
+    assert missing_bytes == nominal_bytes(dataset_for_verdict(workload, 2))
     assert to_make(workload, 2, given=True)[0].dataset.num_files_train == 8
     prepare_dataset(workload.dataset)
     assert to_make(workload, 1, given=False)[0].dataset.num_files_train == 8, "2 steps: they are used"
@@ -147,4 +147,4 @@ def test_what_is_made_is_what_the_ranks_need_or_what_the_user_says_or_what_lies_
         match=r"8 files are too few .* with 2 ranks, .* wanted .*=160 or more .* in another dataset.data_folder",
     ):
         to_make(workload, 2, given=False)
-    assert steps_of(workload, 2, 160) == 20
+    assert steps_per_epoch(workload, 2, 160) == 20

@@ -1,4 +1,4 @@
-"""What telemetry shows of the time of training: use of devices, cores, memory, network and power."""
+"""The use of devices, cores, memory, network and power during training, from telemetry."""
 
 from __future__ import annotations
 
@@ -20,25 +20,25 @@ from dlemu.telemetry import HostTelemetry
 
 
 def activity_during(run: MeasuredTraining, rows: Rows) -> Context:
-    """Return what hosts did in the epochs of these rows; where no telemetry was recorded, the run's own CPU use."""
+    """Return the hosts' activity in the epochs of these rows; of CPU use, without telemetry, the run's own."""
     rows, journal = in_order(rows), run.facts.journal
     hosts = _epochs_of_hosts(run, rows)
-    waits: list[tuple[HostTelemetry, Windows]] = []  # in which a host's accelerators waited, on its clock
+    waits: list[tuple[HostTelemetry, Windows]] = []  # times in which a host's accelerators waited, on its clock
     for host in run.telemetry:
         waits.append((host, np.stack(waits_of(rows.of("rank", ranks_on(run, host))), axis=1)))
     all_waited = all(len(windows) for _, windows in waits)
     activity, waiting = HostActivity(hosts), HostActivity(waits if all_waited else hosts)
-    cores_used = [_cores_used(host, windows) for host, windows in hosts]
-    facts = [journal.hosts[host.node] for host, _ in hosts]
-    # Each process's CPU time is rounded to ticks of 10 ms (proc(5)), so their sum may slightly exceed what was busy.
-    own_percents = [100 * cores / host.cpu_count for cores, host in zip(cores_used, facts, strict=True)]
-    use = [(busy, min(own, busy)) for busy, own in zip(activity.busy_percents, own_percents, strict=True)]
-    known_use = [of_host for of_host in use if not math.isnan(of_host[0])]
-    busy_percent, own_percent = max(known_use, default=(math.nan, math.nan))
-    limit_used_percent = highest(
-        100 * cores / (host.cpu_limit or math.inf) for cores, host in zip(cores_used, facts, strict=True)
-    )
-    if journal.cpu_seconds and journal.ended_ns:  # what the run itself used, with all its processes
+    core_use: list[tuple[float, float]] = []  # by host: use of its cores by all programs, and by this run
+    limit_percents = []
+    for (host, epochs), busy_percent in zip(hosts, activity.busy_percents, strict=True):
+        cores, facts = _cores_used(host, epochs), journal.hosts[host.node]
+        limit_percents.append(100 * cores / (facts.cpu_limit or math.inf))
+        if not math.isnan(busy_percent):
+            # The CPU time of a process is rounded to ticks of 10 ms (proc(5)): their sum may exceed the busy time.
+            core_use.append((busy_percent, min(100 * cores / facts.cpu_count, busy_percent)))
+    busy_percent, own_percent = max(core_use, default=(math.nan, math.nan))
+    limit_used_percent = highest(limit_percents)
+    if journal.cpu_seconds and journal.ended_ns:  # of the run alone, with all its processes
         core_percent = 100e9 * sum(journal.cpu_seconds) / max(1, journal.ended_ns - journal.started_ns)
         if math.isnan(busy_percent):
             usable = sum(min(host.cpu_usable, host.cpu_limit or math.inf) for host in journal.hosts)
@@ -59,7 +59,7 @@ def activity_during(run: MeasuredTraining, rows: Rows) -> Context:
 
 
 def _epochs_of_hosts(run: MeasuredTraining, rows: StepTable) -> list[tuple[HostTelemetry, Windows]]:
-    """Return each host with the epochs of its ranks' rows, on its clock."""
+    """Return each host with the times of its ranks' epochs, on its clock."""
     return [
         (host, [_span_ns(part) for part in rows.of("rank", ranks_on(run, host)).by_epoch]) for host in run.telemetry
     ]
@@ -70,13 +70,13 @@ def _span_ns(rows: StepTable) -> Window:
 
 
 def summarise_telemetry(run: MeasuredTraining) -> TelemetrySummary | None:
-    """Return what was recorded, and on which hosts; None without telemetry."""
+    """Return the recorded devices, notes and power of all hosts; None without telemetry."""
     if not run.telemetry:
         return None
     power: dict[str, dict[str, float | None]] = {}
     for host in run.telemetry:
-        own, meters = run.training.of("rank", ranks_on(run, host)), host.sources("power")
-        span = _span_ns(own) if len(own) else (0, 0)
+        rows, meters = run.training.of("rank", ranks_on(run, host)), host.sources("power")
+        span = _span_ns(rows) if len(rows) else (0, 0)
         watts = {meter: known(mean_between(*host.readings("power", meter, "watts"), *span)) for meter in meters}
         if watts:
             power[host.host] = watts
@@ -98,7 +98,7 @@ def summarise_telemetry(run: MeasuredTraining) -> TelemetrySummary | None:
 
 
 def delivered_by_devices(run: MeasuredTraining, metric: str, *, probe: str = "") -> list[Delivered]:
-    """Return a metric of each counted device over time; `probe`: of devices with that one only."""
+    """Return a metric of each counted device over time; with `probe`, only of devices that it reads."""
     return [
         Delivered(ranks_on(run, host), *host.readings(device.probe, device.name, metric))
         for host, device in devices_of(run.telemetry)
@@ -112,7 +112,7 @@ def ranks_on(run: MeasuredTraining, host: HostTelemetry) -> tuple[int, ...]:
 
 
 def _cores_used(host: HostTelemetry, windows: Windows) -> float:
-    """Return how many cores the run's processes on a host used; NaN where that is not known."""
+    """Return how many cores the run's processes on a host used on average; NaN: not known."""
     used = []
     for rank in host.sources("process"):
         times, seconds = host.readings("process", rank, "cpu_seconds")
@@ -122,14 +122,14 @@ def _cores_used(host: HostTelemetry, windows: Windows) -> float:
 
 
 def find_hot_drive(run: MeasuredTraining, rows: Rows) -> Finding | None:
-    """Return the drive below the dataset that exceeded its own warning threshold the most; None if none reached it."""
+    """Return a finding on the dataset's drive that most exceeded its warning temperature; None if none reached it."""
     by_excess: dict[float, Finding] = {}
-    for host, windows in _epochs_of_hosts(run, in_order(rows)):
+    for host, epochs in _epochs_of_hosts(run, in_order(rows)):
         for drive in host.sources("temperature"):
             times, degrees = host.readings("temperature", drive, "celsius")
             _, limits = host.readings("temperature", drive, "limit_celsius")
-            parts = [degrees[(times >= begin) & (times <= end)] for begin, end in windows]
-            hottest = max((float(part.max()) for part in parts if len(part)), default=-math.inf)
+            in_epochs = [degrees[(times >= begin) & (times <= end)] for begin, end in epochs]
+            hottest = max((float(values.max()) for values in in_epochs if len(values)), default=-math.inf)
             is_below = any(device.name == drive or device.name.startswith(f"{drive}n") for device in host.devices)
             if is_below and len(limits) and hottest >= limits[0]:
                 limit = float(limits[0])

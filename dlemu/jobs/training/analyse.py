@@ -1,4 +1,4 @@
-"""Computes the summary of a training run from step rows, telemetry and facts. For terms see dlemu.metrics.verdict."""
+"""Computes the summary of a training run from step rows, telemetry and facts; dlemu.metrics.verdict has the terms."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from dlemu.jobs.training.summary import (
     PageCache,
     Summary,
 )
-from dlemu.jobs.training.wording import in_words, issue_lines, memory_warning, recording_notes, verdict_line
+from dlemu.jobs.training.wording import issue_lines, limit_in_words, memory_warning, recording_notes, verdict_line
 from dlemu.metrics import au, cache, rates
 from dlemu.metrics.changes import find_unsteadiness
 from dlemu.metrics.demand import sample_divisor
@@ -36,11 +36,9 @@ from dlemu.ranks import name_ranks
 from dlemu.results.measured import common_fields
 from dlemu.results.parts import requests_of
 
-MB = 1e6
-
 
 def analyse(run: MeasuredTraining) -> Summary:
-    """Return the summary of a run: metrics, cache proof, limit, findings and verdict, each from those before it."""
+    """Return the summary of a run, computed in this order: metrics, page cache, limit, findings, verdict."""
     facts, journal, rows = run.facts, run.facts.journal, run.training
     workload, settings = facts.workload, facts.workload.metric
     kept = au.kept_rows(rows, settings.exclude_start_steps, settings.exclude_end_steps)
@@ -55,17 +53,18 @@ def analyse(run: MeasuredTraining) -> Summary:
         dataset_bytes=facts.total_bytes,
         memory_bytes=sum(host.memory_bytes for host in journal.hosts),
     )
-    served = cache.served_by_storage(rows, proof.from_storage_percent, delivered_percent)
-    evidence = _evidence(run, kept, metrics, served)
+    served_percent = cache.served_by_storage(rows, proof.from_storage_percent, delivered_percent)
+    evidence = _evidence(run, kept, metrics, served_percent)
     other_program = _other_program(rows, metrics, proof)
     limit = _limit(run, rows if is_biased(evidence) else kept, proof, other_program)
-    candidates = (proof.finding, other_program, *_unsteady(run, kept, limit), *_incomplete(run))
-    of_limit = limit.findings if limit else ()
-    findings = tuple(finding for finding in candidates if finding is not None and finding not in of_limit)
+    candidates = (proof.finding, other_program, *_uneven_performance(run, kept, limit), *_lost_measurements(run))
+    explaining = limit.findings if limit else ()
+    findings = tuple(finding for finding in candidates if finding is not None and finding not in explaining)
     verdict = judge(evidence, limit.what if limit else "")
     notes = (*workload.notes, *facts.notes, *recording_notes(workload.recorded, facts.ranks))
-    evaluated = run.ordered.of("phase", (EVALUATION,))
-    evaluation = Evaluation(rates.training_ns(evaluated) / 1e9, sum_of(evaluated, "samples"))
+    page_cache = PageCache(proof.from_storage_percent, served_percent, memory_warning(proof.finding))
+    evaluations = run.ordered.of("phase", (EVALUATION,))
+    evaluation = Evaluation(rates.training_ns(evaluations) / 1e9, sum_of(evaluations, "samples"))
     return Summary(
         **common_fields(facts),
         outcome=verdict.outcome,
@@ -76,12 +75,12 @@ def analyse(run: MeasuredTraining) -> Summary:
         sample_divisor=sample_divisor(workload),
         metrics=metrics,
         loss_percent=loss_percent(rows, kept) if len(rows) else None,
-        limited_by=in_words(limit, findings, facts.ranks) if limit else None,
-        page_cache=PageCache(proof.from_storage_percent, served, memory_warning(proof.finding)) if len(rows) else None,
+        limited_by=limit_in_words(limit, findings, facts.ranks) if limit else None,
+        page_cache=page_cache if len(rows) else None,
         requests=requests_of(journal.requests) if journal.requests else None,
-        evaluation=evaluation if len(evaluated) else None,
+        evaluation=evaluation if len(evaluations) else None,
         checkpoints=msgspec.convert(journal.checkpoints, tuple[CheckpointTiming, ...], from_attributes=True),
-        asynchronous_checkpoints=_asynchronous(run),
+        asynchronous_checkpoints=_asynchronous_checkpoints(run),
         each_sample_once=tuple(
             cache.each_sample_once(facts.train_plan, epoch.number, epoch.steps, rows.of("epoch", (epoch.number,)))
             for epoch in (facts.schedule if len(rows) else ())
@@ -94,6 +93,7 @@ def analyse(run: MeasuredTraining) -> Summary:
 
 
 def _metrics(run: MeasuredTraining, kept: StepTable, device_mb_per_second: rates.Mean) -> Metrics:
+    """Return the metrics; without training rows, only those of the settings and the journal."""
     facts, journal, rows = run.facts, run.facts.journal, run.training
     settings = facts.workload.metric
     total_seconds = (journal.ended_ns - journal.started_ns) / 1e9 if journal.ended_ns else None
@@ -110,7 +110,7 @@ def _metrics(run: MeasuredTraining, kept: StepTable, device_mb_per_second: rates
         return metrics
     megabytes = activity.delivered_by_devices(run, "read_mb_per_second", probe="block")
     requests = activity.delivered_by_devices(run, "reads_per_second", probe="block")
-    computed_ns = rows["free_ns"] + rows["wait_ns"] + rows["compute_ns"]  # when the computation was over
+    computed_ns = rows["free_ns"] + rows["wait_ns"] + rows["compute_ns"]  # the end of the computation
     dlio = au.au_dlio_percents(rows, settings.exclude_start_steps, settings.exclude_end_steps)
     return replace(
         metrics,
@@ -122,7 +122,7 @@ def _metrics(run: MeasuredTraining, kept: StepTable, device_mb_per_second: rates
         au_dlio_percent=rates.over_epochs([v2 for v2, _ in dlio]),
         au_dlio_v1_percent=rates.over_epochs([v1 for _, v1 in dlio]),
         samples_per_second=_rate(rows, "samples", 1),
-        app_mb_per_second=_rate(rows, "app_bytes", MB),
+        app_mb_per_second=_rate(rows, "app_bytes", 1e6),
         app_bytes=app_bytes,
         device_request_kib=cache.device_request_kib(rows, megabytes, requests),
         samples=sum_of(rows, "samples"),
@@ -135,24 +135,24 @@ def _metrics(run: MeasuredTraining, kept: StepTable, device_mb_per_second: rates
 
 
 def _rate(rows: Rows, column: str, unit: float) -> rates.Mean:
-    """Return a column's sum per second of training, in units of `unit`: of the whole run, and per epoch."""
+    """Return a column's sum / `unit` per second of training: of the whole run, and per epoch."""
     return rates.pooled(rows, lambda part: rates.per_second(float(sum_of(part, column)) / unit, part))
 
 
-def _asynchronous(run: MeasuredTraining) -> AsynchronousCheckpoints | None:
-    """Return the cost of checkpoints that were written while training went on, from the steps of rank 0."""
+def _asynchronous_checkpoints(run: MeasuredTraining) -> AsynchronousCheckpoints | None:
+    """Return how long steps of rank 0 took while checkpoints were written and otherwise; None without such ones."""
     asynchronous = [saved for saved in run.facts.journal.checkpoints if saved.released_ns is not None]
     if not asynchronous:
         return None
     rows = run.training.of("rank", (0,))
     seconds = (rows["wait_ns"] + rows["compute_ns"] + rows["sync_ns"]) / 1e9
-    # A block's first step is no usual step: its queue was filled while training stalled, or is empty.
-    usual = rows["step"] > 1
-    usual[1:] &= np.diff(rows["block"]) == 0
+    # The first step of a block is left out: its queue was filled while training stalled, or is empty.
+    is_typical = rows["step"] > 1
+    is_typical[1:] &= np.diff(rows["block"]) == 0
     is_writing, free_ns = np.zeros(len(rows), bool), rows["free_ns"]
     for saved in asynchronous:
         is_writing |= (free_ns >= (saved.released_ns or 0)) & (free_ns < saved.ended_ns)
-    during, otherwise = seconds[is_writing & usual], seconds[~is_writing & usual]
+    during, otherwise = seconds[is_writing & is_typical], seconds[~is_writing & is_typical]
     return AsynchronousCheckpoints(
         step_seconds_during=float(during.mean()) if len(during) else None,
         step_seconds_otherwise=float(otherwise.mean()) if len(otherwise) else None,
@@ -185,8 +185,8 @@ def _evidence(run: MeasuredTraining, kept: StepTable, metrics: Metrics, served_p
     )
 
 
-def _incomplete(run: MeasuredTraining) -> Iterator[Finding]:
-    """Yield what is lost: ranks of a failed run that left no steps behind, by host, and telemetry."""
+def _lost_measurements(run: MeasuredTraining) -> Iterator[Finding]:
+    """Yield which measurements are lost: of a failed run the steps of ranks, by host, and telemetry."""
     journal, code = run.facts.journal, Code.MEASUREMENT_INCOMPLETE
     if run.facts.failure is not None and len(run.rows):
         with_steps = set(run.ordered.values("rank"))
@@ -199,20 +199,20 @@ def _incomplete(run: MeasuredTraining) -> Iterator[Finding]:
 
 
 def _other_program(rows: Rows, metrics: Metrics, proof: cache.CacheProof) -> Finding | None:
-    """Return what the devices delivered beyond what the kernel fetched for the run's reads (read-ahead included)."""
+    """Return a finding if the devices delivered much more than the kernel fetched for the run, read-ahead included."""
     rate, seconds = metrics.device_mb_per_second, metrics.training_seconds
     if rate is None or not rate.mean or not seconds or proof.from_storage_percent.mean is None:
         return None
     delivered_mb = rate.mean * seconds
-    others_mb = delivered_mb - float(sum_of(rows, "storage_bytes")) / MB
+    others_mb = delivered_mb - float(sum_of(rows, "storage_bytes")) / 1e6
     percent = 100 * others_mb / delivered_mb
-    if percent < 20:  # less may be metadata, or reads around the run
+    if percent < 20:  # less may be metadata, or reads before and after the run
         return None
     return Finding.of(Code.OTHER_PROGRAM_ON_DRIVE, "caution", mb_per_second=others_mb / seconds, percent=percent)
 
 
 def _limit(run: MeasuredTraining, judged: Rows, proof: cache.CacheProof, other_program: Finding | None) -> Limit | None:
-    """Return what limited the `judged` steps; None without computation."""
+    """Return what limited the steps in `judged`; None without computation."""
     if not is_any(judged, "compute_ns"):
         return None
     facts, reader, deeper_queue = run.facts, run.facts.workload.reader, None
@@ -236,14 +236,14 @@ def _limit(run: MeasuredTraining, judged: Rows, proof: cache.CacheProof, other_p
     return judge_limit(au.au_percent(judged), causes, work, context)
 
 
-def _unsteady(run: MeasuredTraining, kept: StepTable, limit: Limit | None) -> Iterator[Finding]:
-    """Yield findings on uneven performance: of the storage over time and among folders, and of ranks and hosts."""
+def _uneven_performance(run: MeasuredTraining, kept: StepTable, limit: Limit | None) -> Iterator[Finding]:
+    """Yield findings on the storage, if it varies over time or among folders, and on slow ranks and hosts."""
     if not len(run.training):
         return
     facts, journal = run.facts, run.facts.journal
     limited_by = limit.what if limit else "nothing"
     if limited_by not in HOST_LIMITS:
-        # Readers without a core get as much as other programs leave them: their rates say nothing about the storage.
+        # Where the host is the limit, rates depend on the cores that readers get, and say nothing about the storage.
         yield from find_unsteadiness(run.training, preprocesses=preprocessing_sleeps(facts.workload, run.training))
         folders = facts.workload.dataset.num_subfolders_train
         names = [subfolder_name(folder, folders) for folder in range(folders)]

@@ -1,8 +1,7 @@
-"""Whether a deeper prefetch queue would have kept accelerators busy: a run's own batches, replayed with longer queues.
+"""Whether a deeper prefetch queue would have kept accelerators busy: replays a run's batches with longer queues.
 
-A batch's work is the bytes that a reader sharing the storage equally would have got while the batch was read. The event
-model of `dlemu predict` replays the batches, without random draws; it must reproduce the measured AU, else its answer
-for deeper queues is not used.
+The work of a batch is the bytes that an equal share of the storage gave while it was read. The event model of `dlemu
+predict` replays the batches without random draws; its result counts only if it reproduces the measured AU.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ from datagen.registry import built_in
 from dlemu.config.translate import LOADERS
 from dlemu.jobs.training.measured import Facts, MeasuredTraining
 from dlemu.jobs.training.prediction.calibration import rates
-from dlemu.jobs.training.prediction.event_model import Scene, simulate
+from dlemu.jobs.training.prediction.event_model import EpochInput, simulate
 from dlemu.jobs.training.prediction.from_reads import Batches, Reads
 from dlemu.jobs.training.scaling import preprocessing_sleeps
 from dlemu.loaders.traits_base import LoaderTraits
@@ -28,24 +27,23 @@ from dlemu.metrics.rows import StepTable, is_any, sum_of
 from dlemu.metrics.t_interval import FEWEST
 
 MAX_ROWS = 20_000
-"""Most rows (steps of all ranks) to replay, from the run's first on: that takes a few tenths of a second per depth."""
+"""Maximum rows (steps of all ranks) to replay, from the run's first on: a few tenths of a second for each depth."""
 _MIN_GAIN_PERCENT = 2.0
-"""A deeper queue must gain this many points of AU to be the limit."""
+"""Points of AU that a deeper queue must gain for the queue to be the limit."""
 
 
 def find_deeper_queue(run: MeasuredTraining, wanted_mb_per_second: float) -> Finding | None:
-    """Return the finding that in-order batches wait for one slow read while later ones are ready; None if they don't.
+    """Return the finding that ready batches wait, in order, behind a slow one, and a deeper queue helps; else None.
 
-    A deeper queue must lift the AU to its threshold, or remove half of the loss, or gain something where the same
-    readers alone, right after the run, got `wanted_mb_per_second`: what accelerators that never wait would read.
+    It helps if it lifts the AU to its threshold, or removes half of the loss; `_MIN_GAIN_PERCENT` suffices if the same
+    readers alone got `wanted_mb_per_second` right after the run: what accelerators that never wait would read.
     """
-    facts, reader, whole = run.facts, run.facts.workload.reader, run.training
-    threads = reader.read_threads
-    if not threads or facts.batches_ahead != threads * reader.prefetch_per_worker:
-        return None  # the queue does not follow `reader.prefetch_size`
-    # The first epochs, MAX_ROWS rows at most; of a longer first epoch, its first steps
-    fitting = np.searchsorted(np.cumsum([len(epoch) for epoch in whole.by_epoch]), MAX_ROWS, side="right")
-    rows = whole.of("epoch", whole.values("epoch")[: max(1, int(fitting))])
+    facts, reader, all_rows = run.facts, run.facts.workload.reader, run.training
+    if not reader.read_threads or facts.batches_ahead != reader.read_threads * reader.prefetch_per_worker:
+        return None  # `reader.prefetch_size` does not set the depth of the queue
+    # The first epochs with at most MAX_ROWS rows; of a longer first epoch, its first steps
+    fitting = np.searchsorted(np.cumsum([len(epoch) for epoch in all_rows.by_epoch]), MAX_ROWS, side="right")
+    rows = all_rows.of("epoch", all_rows.values("epoch")[: max(1, int(fitting))])
     rows = rows[rows["step"] <= max(FEWEST, MAX_ROWS // max(1, len(rows.by_rank)))]
     if len(rows) < 2 * FEWEST or facts.batches_ahead >= rows["step"].max():
         return None
@@ -54,17 +52,17 @@ def find_deeper_queue(run: MeasuredTraining, wanted_mb_per_second: float) -> Fin
         return None
     stalled_ns = 1e9 * sum(stall.seconds for stall in find_stalls(rows)) * len(rows.by_rank)
     if stalled_ns >= sum_of(rows, "wait_ns") / 2:
-        return None  # the batches in work during a stall all end after it: none holds the others back
-    epochs = _epochs_of(rows, facts)
+        return None  # a stall delays all batches alike
+    epochs = _epoch_inputs(rows, facts)
     replayed = _replayed_au_percent(epochs)
-    if not abs(replayed - measured) <= 5:  # points of AU, or NaN
+    if not abs(replayed - measured) <= 5:  # points of AU; also if one is NaN
         return None
     au_by_factor = {
         factor: min(100.0, max(0.0, _replayed_au_percent(epochs, factor) + measured - replayed)) for factor in (2, 4, 8)
     }
-    # The smallest factor that gains about as much as the best: less gain is not worth twice the memory.
-    enough = max(au_by_factor.values()) - _MIN_GAIN_PERCENT
-    factor, deeper = next((factor, au) for factor, au in au_by_factor.items() if au >= enough)
+    # The smallest factor that gains about as much as the best: a little more AU is not worth twice the memory.
+    sufficient = max(au_by_factor.values()) - _MIN_GAIN_PERCENT
+    factor, deeper = next((factor, au) for factor, au in au_by_factor.items() if au >= sufficient)
     if deeper - measured < _MIN_GAIN_PERCENT:
         return None
     threshold, scaling = 100 * facts.workload.metric.au, facts.journal.scaling
@@ -84,16 +82,16 @@ def find_deeper_queue(run: MeasuredTraining, wanted_mb_per_second: float) -> Fin
     )
 
 
-def _epochs_of(rows: StepTable, facts: Facts) -> list[Scene]:
-    """Return the epochs of measured rows as they were, to replay."""
+def _epoch_inputs(rows: StepTable, facts: Facts) -> list[EpochInput]:
+    """Return the event model's input for the measured rows of each epoch."""
     batches, reader = Batches(rows, facts.batches_ahead), facts.workload.reader
     storage = worker_time(rows, preprocessing_sleeps(facts.workload, rows)).storage / 1e9
     reads = Reads(batches.begin, batches.begin + storage, rows["app_bytes"], rows["worker"])
     curve, costs = reads.curve(), batches.costs
-    # Built-in ones only: the run may have come from another host.
+    # Only of a built-in loader: the run may have come from another host.
     traits: LoaderTraits = built_in(LOADERS, reader.data_loader, "Traits", LoaderTraits)()
-    after = np.maximum(batches.end - batches.begin - storage, 0.0)
-    columns = np.stack([reads.work_bytes(curve), after, rows["compute_ns"] / 1e9])
+    decode = np.maximum(batches.end - batches.begin - storage, 0.0)
+    columns = np.stack([reads.work_bytes(curve), decode, rows["compute_ns"] / 1e9])
     epochs = []
     for epoch in rows.values("epoch"):
         of_epoch = rows["epoch"] == epoch
@@ -102,9 +100,9 @@ def _epochs_of(rows: StepTable, facts: Facts) -> list[Scene]:
         grid = np.zeros((len(columns), len(ranks), len(steps)))
         grid[:, rank_index, step_index] = columns[:, of_epoch]
         epochs.append(
-            Scene(
+            EpochInput(
                 work_bytes=grid[0],
-                after_seconds=grid[1],
+                decode_seconds=grid[1],
                 compute_seconds=grid[2],
                 rate=rates(curve, len(ranks) * reader.read_threads),
                 workers=reader.read_threads,
@@ -118,7 +116,7 @@ def _epochs_of(rows: StepTable, facts: Facts) -> list[Scene]:
     return epochs
 
 
-def _replayed_au_percent(epochs: Sequence[Scene], factor: int = 1) -> float:
+def _replayed_au_percent(epochs: Sequence[EpochInput], factor: int = 1) -> float:
     """Run the event model with a queue `factor` times as deep, and return the AU over whole epochs."""
     compute_seconds = rank_seconds = 0.0
     for epoch in epochs:

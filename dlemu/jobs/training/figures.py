@@ -1,4 +1,4 @@
-"""The figures of a training run, in the order of its page. Each caption begins with the question that it answers."""
+"""The figures of a training run, in the order of its page. Each function's docstring has the question it answers."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from dlemu.jobs.training.result import Run
 from dlemu.metrics.findings import Code
 from dlemu.metrics.loss import wait_parts
 from dlemu.metrics.rates import Floats, Intervals
+from dlemu.metrics.rows import StepTable
 from dlemu.report import figure_base as base
 from dlemu.report.figure_base import Figure, Row
 
@@ -19,7 +20,7 @@ _MAX_BARS = 32
 """Neighbouring ranks or epochs share a bar where there would be more."""
 _MAX_NAMED_EPOCHS = 12  # more names would overlap at the figures' width
 _MIN_LOST_PERCENT = 1.0
-"""Where accelerators lost less of their time, the storage kept up."""
+"""The storage kept up if accelerators lost less of their time."""
 _PARTS = {
     "computing": base.GREEN,
     "reading": base.RED,
@@ -32,7 +33,7 @@ _PARTS = {
 
 
 def throughput(run: Run) -> Figure | None:
-    """Throughput over time beside what the accelerators take: did the storage keep up?"""
+    """Return throughput over time beside what the accelerators take: did the storage keep up?"""
     read = run.read_mb_per_second if len(run.training) else None
     if read is None:
         return None
@@ -41,9 +42,9 @@ def throughput(run: Run) -> Figure | None:
     if devices := run.device_series("block", "read_mb_per_second"):
         series["read from devices"] = _summed(devices, bounds)
     rows = [
-        {"line": name, "at": second, "value": mb}
+        {"line": name, "at": second, "value": mb_per_second}
         for name, rates in series.items()
-        for second, mb in zip(base.rounded(bounds[1:]), base.rounded(rates, 4), strict=True)
+        for second, mb_per_second in zip(base.rounded(bounds[1:]), base.rounded(rates, 4), strict=True)
     ]
     rate, au, demand = run.summary.metrics.app_mb_per_second, run.summary.metrics.au_whole_percent, []
     title = "Reading was slower than the accelerators take"
@@ -63,31 +64,19 @@ def throughput(run: Run) -> Figure | None:
 
 
 def step_split(run: Run) -> Figure | None:
-    """The account of the accelerators' time, in all, by epoch and by rank: computing, waiting for what, in sync."""
-    steps = run.training
-    if not len(steps):
+    """Return the shares of the accelerators' time, in all, by epoch and by rank: where was it lost?"""
+    if not len(run.training):
         return None
-    spent = np.stack([steps["compute_ns"], *wait_parts(steps).T, steps["sync_ns"]]).astype(float)
-    bars = {"all": spent.sum(axis=1)}
-    for label in ("epoch", "rank"):
-        values, index = np.unique(steps[label], return_inverse=True)
-        groups = np.array_split(values, min(_MAX_BARS, len(values)))
-        bar_of_step = np.repeat(np.arange(len(groups)), list(map(len, groups)))[index]
-        for group, *times in zip(groups, *(np.bincount(bar_of_step, part) for part in spent), strict=True):
-            if len(values) > 1:
-                name = f"{group[0]}" if len(group) == 1 else f"{group[0]}-{group[-1]}"
-                bars[f"{label} {name}"] = np.array(times)
-    percents = _percents(bars["all"])
+    percents_by_bar = _percents_by_bar(run.training)
+    percents = percents_by_bar["all"]
     names = [f"{part} {percent:.1f} %" for part, percent in zip(_PARTS, percents, strict=True)]
     shown = [index for index, percent in enumerate(percents) if percent >= 0.05]
     rows: list[Row] = [
-        {"at": bar, "part": names[index], "percent": percent, "order": index}
-        for bar, times_of_bar in bars.items()
-        for index, percent in enumerate(_percents(times_of_bar))
-        if index in shown
+        {"at": bar, "part": names[index], "percent": bar_percents[index], "order": index}
+        for bar, bar_percents in percents_by_bar.items()
+        for index in shown
     ]
-    colours = list(_PARTS.values())
-    scale = base.colours([names[index] for index in shown], [colours[index] for index in shown])
+    scale = base.colours([names[index] for index in shown], [list(_PARTS.values())[index] for index in shown])
     chart = (
         alt.Chart(base.data(rows))
         .mark_bar(stroke=base.PAPER, strokeWidth=0.5)
@@ -109,19 +98,31 @@ def step_split(run: Run) -> Figure | None:
     return Figure(title, caption, chart, folded=kept_up)
 
 
-def _percents(spent: Floats) -> list[float]:
-    return base.rounded(100 * spent / (spent.sum() or 1.0), 4)
+def _percents_by_bar(steps: StepTable) -> dict[str, list[float]]:
+    """Return the percentage of each of `_PARTS` in the time of all steps, and of the steps of epochs and of ranks."""
+    part_ns = np.stack([steps["compute_ns"], *wait_parts(steps).T, steps["sync_ns"]]).astype(float)
+    bars = {"all": part_ns.sum(axis=1)}
+    for label in ("epoch", "rank"):
+        values, index = np.unique(steps[label], return_inverse=True)
+        if len(values) == 1:
+            continue
+        groups = np.array_split(values, min(_MAX_BARS, len(values)))
+        bar_of_step = np.repeat(np.arange(len(groups)), list(map(len, groups)))[index]
+        for group, *group_ns in zip(groups, *(np.bincount(bar_of_step, ns) for ns in part_ns), strict=True):
+            name = f"{group[0]}" if len(group) == 1 else f"{group[0]}-{group[-1]}"
+            bars[f"{label} {name}"] = np.array(group_ns)
+    return {bar: base.rounded(100 * parts / (parts.sum() or 1.0), 4) for bar, parts in bars.items()}
 
 
 def x_axis(run: Run, *, named: bool = True) -> alt.X:
-    """Return the time axis, for the field `at` in seconds; `named` false leaves out its labels, for upper panels."""
+    """Return the time axis, for the field `at` in seconds; upper panels leave out its labels (`named` false)."""
     scale = alt.Scale(domain=list(run.span_seconds), nice=False)
     title = "seconds since training began" if named else None
     return alt.X("at:Q", scale=scale, title=title, axis=alt.Axis(grid=False, labels=named, ticks=named))
 
 
 def epoch_marks(run: Run, *, named: bool = True) -> alt.LayerChart:
-    """Draw a line where each epoch begins, with its number when there are few."""
+    """Return a line where each epoch begins, with its number if there are few epochs."""
     starts = []
     for rows in run.training.by_epoch:
         by_rank = [int(own["free_ns"][0]) - run.rank_start_ns[int(own["rank"][0])] for own in rows.by_rank]
@@ -135,7 +136,7 @@ def epoch_marks(run: Run, *, named: bool = True) -> alt.LayerChart:
 
 
 def _summed(sources: Sequence[Series], bounds: Floats) -> Floats:
-    """Return the sum of several sources' rates in each time bin; a value is the mean since the previous reading."""
+    """Return the sum of several sources' rates in each time bin; a value is the mean since the reading before."""
     total = np.zeros(len(bounds) - 1)
     for source in sources:
         if len(source.seconds) > 1:
@@ -164,25 +165,25 @@ _PANELS = (
     ("page cache, MB", "memory", ("page_cache_mb",)),
     ("power, W", "power", ("watts",)),
 )
-"""Axis, probe, and the metrics that are added up, over all sources (meters) of a host."""
+"""Axis, probe, and the metrics whose sum over all sources of a host is drawn."""
 
 
 def hosts(run: Run) -> Figure | None:
-    """The hosts' devices, CPU, stalls, memory and power over time, a line each: is one busier or shorter of memory?"""
-    busy = {series.host: 0.0 for _, probe, metrics in _PANELS for series in run.series(probe, *metrics)}
+    """Return devices, CPU, stalls, memory and power over time, a line per host: is one busier or short of memory?"""
+    busy_percents = {series.host: 0.0 for _, probe, metrics in _PANELS for series in run.series(probe, *metrics)}
     for series in run.series("cpu", *_BUSY):
-        busy[series.host] += float(series.values.mean()) if len(series.values) else 0.0
-    shown = sorted(busy, key=lambda host: (-busy[host], host))[: len(base.COLOURS)]
+        busy_percents[series.host] += float(series.values.mean()) if len(series.values) else 0.0
+    drawn = sorted(busy_percents, key=lambda host: (-busy_percents[host], host))[: len(base.COLOURS)]
     panels: list[alt.LayerChart] = []
-    for axis, probe, metrics in reversed(_PANELS):  # the lowest one has the time axis
+    for axis, probe, metrics in reversed(_PANELS):  # the lowest panel, drawn first, has the time axis
         sources = run.device_series(probe, *metrics) if probe == "block" else run.series(probe, *metrics)
         rows = [
             {"line": host, "at": at, "value": value}
-            for host in shown
+            for host in drawn
             for at, value in binned([series for series in sources if series.host == host], run)
         ]
         if rows:
-            panel = base.lines(rows, x_axis(run, named=not panels), axis, names=shown, height=70)
+            panel = base.lines(rows, x_axis(run, named=not panels), axis, names=drawn, height=70)
             panels.insert(0, alt.layer(epoch_marks(run, named=False), panel))
     if not panels:
         return None
@@ -191,10 +192,10 @@ def hosts(run: Run) -> Figure | None:
         "few of them keep no drive busy. CPU: all cores together. Stalled: share of the time in which some task waited "
         "for I/O (the kernel's pressure)."
     )
-    if len(busy) > len(shown):
-        caption += f" Only the {len(shown)} of {len(busy)} hosts with the busiest cores are drawn."
-    title = f"{'The busiest host' if len(busy) > 1 else 'The host'} used {busy[shown[0]]:.0f} % of its cores"
-    return Figure(title, caption, alt.vconcat(*panels, spacing=12), folded=True)
+    if len(busy_percents) > len(drawn):
+        caption += f" Only the {len(drawn)} of {len(busy_percents)} hosts with the busiest cores are drawn."
+    title = f"{'The busiest host' if len(busy_percents) > 1 else 'The host'} used {busy_percents[drawn[0]]:.0f} %"
+    return Figure(f"{title} of its cores", caption, alt.vconcat(*panels, spacing=12), folded=True)
 
 
 FIGURES = (throughput, step_split, hosts)

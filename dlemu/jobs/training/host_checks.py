@@ -1,4 +1,4 @@
-"""Checks of `dlemu doctor` that only training needs."""
+"""The checks of `dlemu doctor` for training: dataset, ranks, and the emulator's ceiling."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from datagen.errors import DlemuError
 from dlemu.config import datagen_command
 from dlemu.doctor.check_base import Check, Checks, Facts
 from dlemu.jobs.training.plan import make_job, planned_dataset
-from dlemu.jobs.training.preflight import can_be_judged, check_host, enough, memory_needed, steps_of
+from dlemu.jobs.training.preflight import can_be_judged, check_host, dataset_for_verdict, memory_needed, steps_per_epoch
 from dlemu.jobs.training.trainer import measure_ceiling
 from dlemu.metrics.demand import Demand
 from dlemu.ranks import first_failure, run_ranks
@@ -24,16 +24,16 @@ def check_dataset(facts: Facts) -> Check:
     data, folder = workload.dataset, workload.dataset.data_folder
     if dataset is None:
         files = data.num_files_train
-        if not can_be_judged(workload, steps_of(workload, workload.ranks, files)):
-            files = enough(workload, workload.ranks).num_files_train
+        if not can_be_judged(workload, steps_per_epoch(workload, workload.ranks, files)):
+            files = dataset_for_verdict(workload, workload.ranks).num_files_train
         command = datagen_command(replace(workload, dataset=replace(data, num_files_train=files)))
         observed = f"{folder} does not exist yet"
         return Check(level="warn", observed=observed, wanted=f"a dataset of {files:,} files", advice=command)
     observed = f"{dataset.train.num_files:,} training files, {size(dataset.total_bytes)} in {folder}"
-    steps = steps_of(workload, workload.ranks, dataset.train.num_files)
+    steps = steps_per_epoch(workload, workload.ranks, dataset.train.num_files)
     if not can_be_judged(workload, steps):
         observed += f": {count(steps, 'step')} per epoch for {count(workload.ranks, 'rank')}, too few for a verdict"
-        files = enough(workload, workload.ranks).num_files_train
+        files = dataset_for_verdict(workload, workload.ranks).num_files_train
         return Check(level="warn", observed=observed, wanted=f"dataset.num_files_train={files}")
     if dataset.notes:
         return Check(level="warn", observed=f"{observed}; {'; '.join(dataset.notes)}")
@@ -51,7 +51,7 @@ def check_ranks(facts: Facts) -> Check | None:
 
 
 BUDGET_SECONDS = 40.0
-"""Time limit for ranks, start included; 18 ranks with 72 workers need a few seconds on two otherwise idle cores."""
+"""Time limit of the ceiling's ranks, start included; 18 ranks with 72 workers take a few seconds on two idle cores."""
 
 
 def check_ceiling(facts: Facts) -> Check:
@@ -79,7 +79,7 @@ def check_ceiling(facts: Facts) -> Check:
 
 
 def judge_ceiling(demand: Demand, ranks: int, percent: float | None) -> Check:
-    """Compare the ceiling, in percent of AU, with the threshold; None: not measured in time."""
+    """Return the check of the ceiling, an AU in percent, against the threshold; None: not measured in time."""
     accelerators = f"{ranks} x {demand.accelerator or 'accelerator'}{scaled(demand.sample_divisor)}"
     fewer = "fewer ranks on this host, or " if ranks > 1 else ""
     if percent is None:

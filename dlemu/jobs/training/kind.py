@@ -1,4 +1,4 @@
-"""Training runs, and predictions of them, as kinds of results."""
+"""Registers training runs, their predictions, and the needs of jobs as kinds of results."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ ANSWERS = (
         name="prediction",
         noun="a prediction",
         answer="predict.json",
-        precedence=1,  # its folder also has the probe that it is made from
+        precedence=1,  # its folder also holds the probe that it was made from
         command="predict",
         help="Predict how many accelerators a storage keeps busy, without running them.",
         load=_prediction,

@@ -1,7 +1,7 @@
 """A rank's training loop: in each step, wait for the batch, compute, synchronise with all ranks, log the times.
 
-The accelerator has its own timeline (docs/metrics.md); the host's lateness is logged, and never counts as computation.
-Batches get from the loader to the trainer prefetched by a thread, as by PyTorch's pin-memory thread, or not.
+The accelerator has its own timeline (docs/metrics.md); the host's lateness is logged and never counts as computation.
+A thread may prefetch batches from the loader for the trainer, as PyTorch's pin-memory thread does.
 """
 
 from __future__ import annotations
@@ -33,18 +33,18 @@ class TakenBatch(NamedTuple):
 
 
 class BatchQueue:
-    """The batches of an epoch, in order: the trainer itself takes each one off the loader, when it needs it."""
+    """The batches of an epoch, in order: the trainer itself takes each off the loader when it needs it."""
 
     def __init__(self, batches: Iterator[Batch], clock: Clock) -> None:
         self._batches, self._clock = batches, clock
 
     def take(self) -> TakenBatch:
-        """Return the next batch; raises DlemuError when it can't be made or does not arrive within the timeout."""
+        """Return the next batch; raises DlemuError if it can't be made or does not arrive within the timeout."""
         batch = next(self._batches)
         return TakenBatch(self._clock.now_ns(), batch)
 
     def read_ahead(self) -> None:
-        """Tell that the trainer is going to do something else before it takes the next batch; may be repeated."""
+        """Note that the trainer will do something else before it takes the next batch; may be called repeatedly."""
 
     def __enter__(self) -> Self:
         return self
@@ -54,9 +54,9 @@ class BatchQueue:
 
 
 class PrefetchQueue(BatchQueue):
-    """Prefetches one batch: batch k+1 is taken off the loader as soon as it is there, once the trainer has batch k.
+    """Prefetches one batch: once the trainer has batch k, batch k+1 is taken off the loader as soon as it is ready.
 
-    Handing a batch from thread to thread costs up to 50 us, so its thread only waits where the batch is not ready yet.
+    Handing a batch from thread to thread costs up to 50 us, so the thread is used only if the batch is not ready yet.
     """
 
     def __init__(self, batches: Iterator[Batch], clock: Clock, timeout_seconds: float, rank: int) -> None:
@@ -67,7 +67,7 @@ class PrefetchQueue(BatchQueue):
         self._requests: queue.SimpleQueue[bool] = queue.SimpleQueue()  # a threading.Semaphore costs 10 us a batch
         self._ready: queue.SimpleQueue[TakenBatch | BaseException] = queue.SimpleQueue()
         self._requested = False
-        """Whether the thread takes a batch, which is not yet received from it."""
+        """Whether the thread is taking a batch or has one that was not received yet."""
         self._thread: threading.Thread | None = None
 
     def __enter__(self) -> Self:
@@ -178,7 +178,7 @@ class StepLoop:
             got_ns = self.clock.now_ns()
             begin_ns = max(ready_ns, free_ns)
             end_ns = self.accelerator.start(batch.data, begin_ns, nominal_ns)
-            if nominal_ns or waits_for_others:  # else the next batch is waited for at once
+            if nominal_ns or waits_for_others:  # else the trainer waits for the next batch at once
                 batch_queue.read_ahead()
             if self.watch is not None:
                 self.watch()
@@ -220,4 +220,4 @@ class StepLoop:
         latest_ns = self.comm.all_reduce_max(end_ns + STOP_NS if stop else end_ns)
         if latest_ns < STOP_NS // 2:
             return latest_ns, False
-        return self.comm.all_reduce_max(end_ns), True  # again, without STOP_NS, which hid the latest end
+        return self.comm.all_reduce_max(end_ns), True  # without STOP_NS, which hid the latest end

@@ -1,6 +1,6 @@
 """The measurements of a training run: step rows, telemetry, and the facts that give them their meaning.
 
-While it goes on, `LiveTraining` computes how far it is from the step logs that its ranks write.
+During the run, `LiveTraining` computes its progress from the step logs that its ranks write.
 """
 
 from __future__ import annotations
@@ -31,41 +31,41 @@ from dlemu.telemetry import Telemetry
 READ_BINS = 160
 """Number of intervals of `MeasuredTraining.read_mb_per_second`."""
 RECENT_SECONDS = 10.0
-"""Rates are means over the steps of this time."""
-_MOST_ROWS = 2000
-"""The last rows of a rank that are read: the numbers of a longer epoch are those of its last steps."""
+"""Rates in progress are means over the steps of this time."""
+_MAX_ROWS = 2000
+"""Maximum number of a rank's last rows that progress is computed from."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Journal(RunJournal):
-    """What rank 0 writes during the run, so that it is known even if the run is killed."""
+    """What rank 0 saves during the run, so that it outlives a killed run."""
 
     ceiling_au_percent: float | None = None
-    """AU that the same loop reached without storage; None when it was not measured."""
+    """AU of the same loop without storage, in percent; None if not measured."""
     checkpoints: tuple[SavedCheckpoint, ...] = ()
     stopped_after_steps: int | None = None
-    """Training steps that each rank completed in a run that was stopped early; None for one that was not."""
+    """Training steps that each rank completed, if the run was stopped early; else None."""
     scaling: Scaling | None = None
-    """Rates of other numbers of readers after the run; None where they were not tried."""
+    """Rates of other numbers of readers after the run; None if not tried."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Facts(RunFacts):
-    """What `analyse` needs besides step rows and telemetry: the content of facts.json."""
+    """The content of facts.json: what `analyse` needs besides step rows and telemetry."""
 
     kind: str = Summary.kind
     plan: Plan | None
-    """Which rank reads which samples in training; None where files are read as streams."""
+    """Which rank reads which samples in training; None if files are read as streams."""
     stream_plan: StreamPlan | None
-    """The same where files are read as streams, else None."""
+    """The same if files are read as streams, else None."""
     num_files_eval: int
     """Number of files that evaluations read."""
     total_bytes: int
-    """Bytes of the files that are used."""
+    """Bytes of the files that the run uses."""
     notes: tuple[str, ...] = ()
-    """Caveats about the dataset, and the loader's to its own measurements, as sentences."""
+    """Caveats about the dataset and about the loader's measurements, as sentences."""
     batches_ahead: int
-    """Most batches that a rank's loader may have complete or in work."""
+    """Maximum number of batches that a rank's loader may have ready or in the making."""
     reader_version: int
     """Version of dlemu's reader."""
     journal: Journal
@@ -74,7 +74,7 @@ class Facts(RunFacts):
     def train_plan(self) -> Plan:
         """Which rank reads which samples in training."""
         plan = self.stream_plan or self.plan
-        assert plan is not None  # one of the two is always there
+        assert plan is not None  # a run has one of the two
         return plan
 
     @property
@@ -100,7 +100,7 @@ class Series:
 class MeasuredTraining(MeasuredRun):
     facts: Facts
     rows: Rows
-    """The step logs of all ranks, training and evaluation: a structured array, or a table if read from a folder."""
+    """The steps of all ranks, training and evaluation: a structured array, or a table if read from a folder."""
     telemetry: Telemetry = ()
 
     def write_rows(self) -> None:
@@ -123,12 +123,12 @@ class MeasuredTraining(MeasuredRun):
 
     @cached_property
     def rank_start_ns(self) -> dict[int, int]:
-        """Start of training by each rank's clock, ns: the first step's `free_ns`, the same moment on all ranks."""
+        """Rank -> start of training by its clock, ns: the first step's `free_ns`, the same moment on all ranks."""
         return {own.values("rank")[0]: int(own["free_ns"].min()) for own in self.training.by_rank}
 
     @cached_property
     def host_start_ns(self) -> dict[str, int]:
-        """Start of training by each host's clock, ns."""
+        """Host -> start of training by its clock, ns."""
         starts: dict[str, int] = {}
         journal = self.facts.journal
         for rank, start_ns in self.rank_start_ns.items():
@@ -138,14 +138,14 @@ class MeasuredTraining(MeasuredRun):
 
     @cached_property
     def span_seconds(self) -> tuple[float, float]:
-        """Start of the first step and end of the last, since the start of training."""
+        """Start of the first step and end of the last, in seconds since the start of training."""
         _, last = self.ordered.ends
         ends = zip(last["rank"].tolist(), step_end_ns(last).tolist(), strict=True)
         return 0.0, max((0.0, *((end - self.rank_start_ns.get(rank, 0)) / 1e9 for rank, end in ends)))
 
     @cached_property
     def read_mb_per_second(self) -> Floats | None:
-        """Rate of all ranks' loaders in READ_BINS equal intervals of `span_seconds`; None if nothing was read."""
+        """MB/s of all ranks' loaders in READ_BINS equal intervals of `span_seconds`; None if nothing was read."""
         rows = self.ordered
         fetched = (rows["app_bytes"] > 0) & (rows["finished_ns"] > rows["started_ns"])
         if not fetched.any():
@@ -156,7 +156,7 @@ class MeasuredTraining(MeasuredRun):
         return spread.rates(rows["app_bytes"][fetched] / 1e6)
 
     def series(self, probe: str, *metrics: str) -> list[Series]:
-        """Return the telemetry of a probe's metrics (of all without names), sorted by host, source and metric."""
+        """Return the telemetry of a probe's metrics (all metrics if none is named), by host, source and metric."""
         selected = []
         for host in self.telemetry:
             start_ns = self.host_start_ns.get(host.host)
@@ -170,7 +170,7 @@ class MeasuredTraining(MeasuredRun):
 
 
 def exported(run: MeasuredTraining) -> ExportedSteps:
-    """Return the parts of a run that files in other programs' formats (DLIO's) are written from."""
+    """Return what files in other programs' formats (DLIO's) need of a run."""
     facts = run.facts
     return ExportedSteps(
         workload=facts.workload,
@@ -193,7 +193,8 @@ class LiveTraining:
 
     def __call__(self) -> Progress | None:
         """Return the run's progress; None before the first step."""
-        logs = {rank: rows for rank in range(self._ranks) if len(rows := self._last_rows(rank))}
+        last_rows = {rank: self._last_rows(rank) for rank in range(self._ranks)}
+        logs = {rank: rows for rank, rows in last_rows.items() if len(rows)}
         if not logs:
             return None
         done, slowest = min((self._steps_done(rows[-1]), rank) for rank, rows in logs.items())
@@ -223,7 +224,7 @@ class LiveTraining:
         )
 
     def _last_rows(self, rank: int) -> StepRows:
-        """Return a rank's last rows; of the mapped file, as large as the whole run, only few pages are read."""
+        """Return a rank's last rows, from few pages of the mapped file, which is as large as the whole run."""
         path = os.path.join(self._folder, log_name(rank))
         if not os.path.exists(path) or os.path.getsize(path) < STEP_DTYPE.itemsize:
             return np.empty(0, STEP_DTYPE)
@@ -231,10 +232,10 @@ class LiveTraining:
         written = bisect_left(range(len(rows)), True, key=lambda row: bool(rows["step"][row] == 0))
         if written:
             self._first_ns.setdefault(rank, int(rows["asked_ns"][0]))
-        return np.array(rows[max(0, written - _MOST_ROWS) : written])
+        return np.array(rows[max(0, written - _MAX_ROWS) : written])
 
     def _steps_done(self, last: np.void) -> int:
-        """Return how many training steps a rank has done, by its last row."""
+        """Return how many training steps a rank has completed, by its last row."""
         epoch = min(int(last["epoch"]), len(self._epoch_steps))
         steps = int(last["step"]) if last["phase"] == TRAINING else self._epoch_steps[epoch - 1]
         return sum(self._epoch_steps[: epoch - 1]) + steps

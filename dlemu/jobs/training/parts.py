@@ -1,4 +1,4 @@
-"""The code of training as a kind of job, and what sweeps and comparisons take from a run: metrics and conditions."""
+"""The code of training as a kind of job, and what sweeps and comparisons need of a run: metrics and conditions."""
 
 from __future__ import annotations
 
@@ -63,11 +63,11 @@ CATALOGUE = Catalogue(
 def figures(run: Run) -> JobFigures:
     """Return the metrics of a run; its epochs are their repetitions."""
     summary, metrics = run.summary, run.summary.metrics
-    limit, steps, whole = summary.limited_by, metrics.steps_per_epoch, run.facts.train_plan.steps_per_epoch
+    limit, steps, full = summary.limited_by, metrics.steps_per_epoch, run.facts.train_plan.steps_per_epoch
     return JobFigures(
         **summary.head,
         epochs=len(steps),
-        cut_steps=steps if any(planned < whole for planned in steps) else None,
+        cut_steps=steps if any(planned < full for planned in steps) else None,
         computation_seconds=mean_seconds(run.facts.workload.train.computation_time),
         limited_by={RUN: limit.what if limit else None},
         threshold_percent=metrics.au_threshold_percent,
@@ -78,12 +78,9 @@ def figures(run: Run) -> JobFigures:
 
 
 def training_metrics(metrics: dict[str, Any]) -> dict[str, Value]:
-    """Return the metrics that have a value; the total time gets the relative half width of samples/s."""
-    values = {}
-    for name, metric in metrics.items():
-        value = value_of(metric)
-        if value is not None:
-            values[name] = value
+    """Return the metrics that have a value; the total time has the relative half width of samples/s."""
+    all_values = {name: value_of(metric) for name, metric in metrics.items()}
+    values = {name: value for name, value in all_values.items() if value is not None}
     total, rate = values.get("total_seconds"), values.get("samples_per_second")
     if total and rate and rate.half_width is not None and rate.mean:
         values["total_seconds"] = Value(total.mean, total.mean * rate.half_width / rate.mean)
@@ -98,24 +95,26 @@ _READER_SETTINGS = (
 
 
 def conditions(summary: Summary, facts: Facts) -> Conditions:
-    """Return the conditions of a run's measurement, and its warning about the page cache."""
+    """Return the conditions of a run's measurement, with its warning about the page cache."""
     cache, telemetry, reader = summary.page_cache, summary.telemetry, facts.workload.reader
-    file_format = facts.workload.dataset.format
+    evaluation, plan, file_format = summary.evaluation, facts.train_plan, facts.workload.dataset.format
     how = {
         **{name: getattr(reader, name) for name in _READER_SETTINGS},
         "synchronous": facts.workload.train.synchronous or reader.read_threads == 0,
         "reader_version": facts.reader_version,
     }
-    work: dict[str, Any] = {"format": file_format, "num_files_train": facts.train_plan.num_files}
-    work["num_samples_per_file"] = facts.train_plan.num_samples_per_file
-    if summary.evaluation is None:  # else the bytes include files that training doesn't read
-        # Rounded: compressors of different versions write the same samples in a few bytes more or less.
-        work["total_bytes"] = size(facts.total_bytes)
-    work["batch_size"] = reader.batch_size  # a step computes for as long, whatever its batch
-    # The time of evaluations and checkpoints is in `total_seconds`.
-    work["evaluated_samples"] = 0 if summary.evaluation is None else summary.evaluation.samples
-    work["checkpoints"] = len(summary.checkpoints)
-    work["asynchronous_checkpoints"] = summary.asynchronous_checkpoints is not None
+    # As text, rounded: a few bytes differ between versions of a compressor. Evaluations read further files.
+    total_bytes = {"total_bytes": size(facts.total_bytes)} if evaluation is None else {}
+    work: dict[str, Any] = {
+        "format": file_format,
+        "num_files_train": plan.num_files,
+        "num_samples_per_file": plan.num_samples_per_file,
+        **total_bytes,
+        "batch_size": reader.batch_size,  # a step's computation time does not depend on it
+        "evaluated_samples": 0 if evaluation is None else evaluation.samples,  # in `total_seconds`, as checkpoints are
+        "checkpoints": len(summary.checkpoints),
+        "asynchronous_checkpoints": summary.asynchronous_checkpoints is not None,
+    }
     return Conditions(
         title=summary.workload,
         devices=tuple(
@@ -124,7 +123,7 @@ def conditions(summary: Summary, facts: Facts) -> Conditions:
             if device.counted
         ),
         facts={
-            "dataset": f"{count(facts.train_plan.num_files, f'{file_format} file')}, {size(facts.total_bytes)}",
+            "dataset": f"{count(plan.num_files, f'{file_format} file')}, {size(facts.total_bytes)}",
             "folder": summary.data_folder,
         },
         work=work,
@@ -135,7 +134,7 @@ def conditions(summary: Summary, facts: Facts) -> Conditions:
 
 
 def _of_devices(run: Run) -> dict[str, float | None]:
-    """Return the peak rate of all counted devices together, and their mean latency over all reads; None if unknown."""
+    """Return the peak rate of all counted devices together and the mean latency of their reads; None: unknown."""
     totals: dict[float, float] = {}
     for (*_, seconds), rate in _readings(run, "read_mb_per_second").items():
         totals[seconds] = totals.get(seconds, 0.0) + rate
@@ -147,7 +146,7 @@ def _of_devices(run: Run) -> dict[str, float | None]:
 
 
 def _readings(run: Run, metric: str) -> dict[tuple[str, str, str, float], float]:
-    """Return the counted devices' values of a metric by (host, probe, source, seconds since the start of training)."""
+    """Return a metric of the counted devices: (host, probe, source, seconds since the start of training) -> value."""
     probes = {device.probe for _, device in devices_of(run.telemetry) if device.counted}
     return {
         (series.host, series.probe, series.source, float(seconds)): float(value)

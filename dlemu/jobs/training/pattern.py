@@ -1,8 +1,7 @@
 """Measures the storage's throughput with a workload's own access pattern, for 1, 2, 4, ... parallel readers.
 
-A *reader* is a process that makes batches as a loader's worker does, by the same `BatchMaker`. A *level* is the
-measurement of one number of readers, which together read each sample at most once, or drop its file's pages before
-they read it again.
+A *reader* is a process that makes batches like a loader's worker, with the same `BatchMaker`. A *level* is the
+measurement of one number of readers. They read each sample at most once, or evict its file before they read it again.
 """
 
 from __future__ import annotations
@@ -37,19 +36,19 @@ SETTLE_SECONDS = 0.5
 LEVEL_SECONDS = 2.0  # nine levels, to 256 readers, then take 23 s; shorter levels have wider intervals
 """Minimum duration of a level."""
 MIN_READS_PER_READER = 6  # fewer: reads cut by the level's ends weigh too much; more: slow storage takes minutes
-"""A level is made long enough for each reader to complete so many reads."""
+"""A level lasts long enough for each reader to complete this many reads."""
 MAX_LEVEL_SECONDS = 12.0  # eight such levels, to 128 readers, fit MAX_SECONDS
 MAX_SECONDS = 110.0  # two minutes with the starts of processes (docs/prediction.md, section 1)
-"""Duration of all levels together, at most."""
+"""Maximum duration of all levels together."""
 REPEATS, TARGET_HALF_WIDTH_PERCENT = 2, 1.0
-"""How often the most important level is repeated, and the half width of its interval to reach by that."""
+"""How often the most important level is repeated, and the half width of its interval that this is to reach."""
 MAX_REPEAT_SECONDS = 30.0
-"""Maximum duration of a repetition: a level that two of these do not make certain would take hours."""
+"""Maximum duration of a repetition: a level that needs longer ones would take hours."""
 READ_BYTES = 32 << 20  # larger: a slow drive finishes too few reads in a level
 """A read is a batch, or as many of its samples as have about this many bytes, but at least one."""
 MAX_READERS = 256  # each is a process; more overload the cores of most hosts before the storage
 ENDLESS = 1 << 40
-"""Reads of a level without an end: a file that holds one sample is dropped from the page cache once it is read."""
+"""Number of reads of a level that only time ends: each file holds one sample, and is evicted once it is read."""
 MEMORY_SHARE = 0.25  # a probe must not push other programs into swap
 """Share of the available memory that the readers' buffers may use."""
 _READER = Role("reader", "use fewer readers or a smaller batch")
@@ -79,20 +78,20 @@ def measure_levels(
     *,
     evicts: bool,
     levels: Sequence[int] = (),
-    again: int | None = None,
+    repeat: int | None = None,
     most_seconds: float = MAX_SECONDS,
 ) -> Iterator[Level]:
     """Yield the levels as they are measured; `job` has one rank. Raises UserError or DlemuError.
 
-    `evicts`: drop the dataset's pages before each level. `levels`: numbers of readers; empty: double the number until
-    two levels in a row gain less than 3 %. `again`: the level to repeat if there is time; 0: the level with the fewest
-    readers at full speed. `most_seconds`: of all levels together. Call it in the main thread.
+    `evicts`: evict the dataset before each level. `levels`: numbers of readers; empty: double the number until two
+    levels in a row gain less than 3 %. `repeat`: number of readers of the level to repeat if there is time; 0: the
+    fewest at full speed. `most_seconds`: of all levels together. Call it in the main thread.
     """
     spec, samples = reading_spec(job)
     buffer_bytes = host_memory().available_bytes * MEMORY_SHARE
     most = min(MAX_READERS, int(buffer_bytes / max(1, spec.slot_bytes)))
-    max_readers = max(1, min(most, job.found.train.num_samples // (2 * samples)))  # two reads for each
-    began, seconds = time.monotonic(), LEVEL_SECONDS
+    max_readers = max(1, min(most, job.dataset.train.num_samples // (2 * samples)))  # two reads each
+    started, seconds = time.monotonic(), LEVEL_SECONDS
     best_mb_per_second, flat_levels = 0.0, 0
     pending = [min(readers, max_readers) for readers in levels] or [1]
     measured: list[Level] = []
@@ -113,46 +112,46 @@ def measure_levels(
         best_mb_per_second = max(best_mb_per_second, level.mb_per_second)
         read_seconds = _read_seconds(level)
         if gain_percent < 50:
-            read_seconds *= 2  # twice as many readers that share one speed
+            read_seconds *= 2  # the next level's readers share the same throughput
         seconds = min(MAX_LEVEL_SECONDS, max(LEVEL_SECONDS, MIN_READS_PER_READER * read_seconds))
-        in_time = time.monotonic() - began + seconds <= most_seconds
+        in_time = time.monotonic() - started + seconds <= most_seconds
         if not levels and flat_levels < 2 and in_time and 2 * readers <= max_readers:
             pending.append(2 * readers)
-    if again is None:
+    if repeat is None:
         return
-    readers = min(max_readers, again) or fewest_at_full_speed(measured)
+    readers = min(max_readers, repeat) or fewest_at_full_speed(measured)
     nearest = min(measured, key=lambda level: abs(level.readers - readers))
-    for repeat in range(REPEATS):
-        seconds_left = (most_seconds - (time.monotonic() - began)) / (REPEATS - repeat)
+    for repetition in range(REPEATS):
+        seconds_left = (most_seconds - (time.monotonic() - started)) / (REPEATS - repetition)
         if seconds_left < LEVEL_SECONDS:
             return
         yield measure(readers, min(seconds_left, repeat_seconds(nearest, readers)))
 
 
 def _max_reads(job: TrainingJob, samples: int, readers: int) -> int:
-    """Return how many reads of `samples` samples a level may make without reading pages that an earlier read cached."""
-    plan, total_bytes = job.train_plan, job.found.total_bytes
+    """Return how many reads of `samples` samples a level may make before it reads pages that an earlier read cached."""
+    plan, total_bytes = job.train_plan, job.dataset.total_bytes
     all_reads = plan.num_samples // samples
-    if plan.num_samples_per_file == 1 and not job.workload.reader.worker_streams:  # else two readers may read one file
+    if plan.num_samples_per_file == 1 and not job.workload.reader.worker_streams:  # else readers share files
         return ENDLESS
     in_order = plan.num_samples_per_file == 1 or not plan.sample_shuffle
     no_read_ahead = total_bytes >= READ_AHEAD_BYTES * plan.num_samples or job.workload.reader.odirect
-    if in_order or no_read_ahead:  # read-ahead brings no sample of a later read
+    if in_order or no_read_ahead:  # read-ahead caches no sample of a later read
         return all_reads
-    most_bytes = 0.1 * total_bytes  # read-ahead included: pages read ahead would serve later samples
+    most_bytes = 0.1 * total_bytes  # read-ahead included: more of it would serve later reads
     return min(all_reads, max(2 * readers, int(most_bytes / READ_AHEAD_BYTES / samples)))
 
 
 def fewest_at_full_speed(levels: Sequence[Level]) -> int:
     """Return the smallest number of readers that got 95 % of the highest throughput."""
-    enough = 0.95 * max(level.mb_per_second for level in levels)
-    return min(level.readers for level in levels if level.mb_per_second >= enough)
+    full_speed = 0.95 * max(level.mb_per_second for level in levels)
+    return min(level.readers for level in levels if level.mb_per_second >= full_speed)
 
 
 def repeat_seconds(level: Level, readers: int) -> float:
-    """Return how long each repetition must be for the target half width, which falls with the root of time."""
+    """Return how long each repetition must be for the target half width, which falls with the square root of time."""
     needed = level.seconds * (level.half_width_percent / TARGET_HALF_WIDTH_PERCENT) ** 2 / REPEATS
-    slower = max(1.0, readers / level.readers)  # each read, where readers share one speed
+    slower = max(1.0, readers / level.readers)  # each read, if more readers share the same throughput
     return max(LEVEL_SECONDS, MIN_READS_PER_READER * _read_seconds(level) * slower, min(needed, MAX_REPEAT_SECONDS))
 
 
@@ -161,7 +160,7 @@ def _read_seconds(level: Level) -> float:
 
 
 def loader_costs(job: TrainingJob) -> HostCosts:
-    """Measure the loader's overhead, in a process of its own, with batches that take 20 ms and read nothing."""
+    """Return the loader's overhead, measured in its own process with batches that take 20 ms and read nothing."""
     if not job.workload.reader.read_threads:
         return HostCosts()
     seconds, role = job.timeout_seconds, Role("the loader's process", "use a smaller batch")
@@ -183,7 +182,7 @@ def _loader_costs(_: Comm, job: TrainingJob) -> HostCosts:
         times.append((batch.trace.started_ns, batch.trace.finished_ns, time.monotonic_ns(), batch.trace.worker))
     loader.close()
     started, finished, received, workers = np.array(times).T
-    between = [np.median(started[workers == own][1:] - finished[workers == own][:-1]) for own in np.unique(workers)]
+    between = [np.median(started[workers == one][1:] - finished[workers == one][:-1]) for one in np.unique(workers)]
     waited = received[1:] - np.maximum(finished[1:], received[:-1])
     return HostCosts(
         hand_over_seconds=max(0.0, float(np.median(waited))) / 1e9,
@@ -195,13 +194,13 @@ def _loader_costs(_: Comm, job: TrainingJob) -> HostCosts:
 def reading_spec(job: TrainingJob) -> tuple[LoaderSpec, int]:
     """Return the loader spec of the readers, and the number of samples per read."""
     spec, batch_size = job.loader_spec(0), job.workload.reader.batch_size
-    sample_bytes = max(1, job.found.total_bytes // max(1, job.found.train.num_samples))
+    sample_bytes = max(1, job.dataset.total_bytes // max(1, job.dataset.train.num_samples))
     samples = max(1, min(batch_size, READ_BYTES // sample_bytes), job.group_rows)
     phase = replace(spec.phases["train"], batch_size=samples)
     if job.read_by_loader:
         phase = replace(phase, fetch=replace(phase.fetch, engine="matched"))
-    # All samples in the order in which one rank with one reader would read them; the readers share its steps.
-    order = Plan(**{part.name: getattr(job.train_plan, part.name) for part in fields(Plan)})
+    # One rank with one reader would read all samples in this order; the readers share its steps.
+    order = Plan(**{field.name: getattr(job.train_plan, field.name) for field in fields(Plan)})
     order = replace(order, batch_size=samples, ranks=1, worker_streams=1)
     phase = replace(phase, plan=RankPlan(order, 0, endless=True))
     return replace(spec, phases={"train": phase}, reader=replace(spec.reader, preprocess_time=NO_TIME)), samples
@@ -220,7 +219,7 @@ def _level(job: TrainingJob, spec: LoaderSpec, readers: int, steps: int, seconds
 
 
 def judge_level(rows: ReadRows, readers: int, began_ns: int, seconds: float) -> Level:
-    """Return the level of some reads: the throughput between the warm-up and the moment when a first reader was done.
+    """Return the level of reads: the throughput between the warm-up and the moment when the first reader was done.
 
     A read's bytes are spread evenly over its duration. Raises SpaceError when there are no reads.
     """
@@ -229,7 +228,7 @@ def judge_level(rows: ReadRows, readers: int, began_ns: int, seconds: float) -> 
     last_ends = [rows["end_ns"][rows["reader"] == reader].max() for reader in np.unique(rows["reader"])]
     last_ns = int(min(last_ends) if len(last_ends) == readers else max(last_ends))
     end_ns = min(began_ns + round((SETTLE_SECONDS + seconds) * 1e9), last_ns)
-    if end_ns - began_ns < (SETTLE_SECONDS + 0.25 * seconds) * 1e9:  # one of the readers had too little to read
+    if end_ns - began_ns < (SETTLE_SECONDS + 0.25 * seconds) * 1e9:  # a reader had too little to read
         end_ns = max(end_ns, int(np.quantile(rows["end_ns"], 0.9)), began_ns + 2)
     begin_ns = began_ns + min(round(SETTLE_SECONDS * 1e9), round(1 / 3 * (end_ns - began_ns)))
     # 10 to 30 windows give good intervals: Schmeiser 1982 (dlemu.metrics.t_interval).
@@ -249,7 +248,7 @@ def judge_level(rows: ReadRows, readers: int, began_ns: int, seconds: float) -> 
 def _read(
     comm: Comm, job: TrainingJob, spec: LoaderSpec, readers: int, steps: int, seconds: float
 ) -> tuple[int, ReadRows]:
-    """Run as one reader: read its share of `steps` batches for `seconds`; return when all began, and a row for each."""
+    """Read one reader's share of `steps` batches for `seconds`; return when all readers began, and a row per read."""
     os.nice(spec.reader.nice)
     maker, buffer = BatchMaker(spec, comm.rank), AlignedBuffer(spec.slot_bytes)
     out = buffer.view(spec.slot_bytes)
@@ -259,7 +258,7 @@ def _read(
     deadline = time.monotonic() + SETTLE_SECONDS + seconds
     own_steps, share = range(1 + comm.rank, steps + 1, readers), steps // readers
     if job.workload.reader.worker_streams or job.group_rows:
-        # Consecutive steps for each reader: no row group is read twice.
+        # Consecutive steps for each reader, so that no row group is read twice
         own_steps = range(1 + comm.rank * share, 1 + (comm.rank + 1) * share)
     for step in own_steps:
         if time.monotonic() > deadline:
@@ -269,5 +268,5 @@ def _read(
         rows.append((*values, comm.rank))
         if steps == ENDLESS:
             for sample in plan.sample_ids(epoch, step):
-                storage.evict(job.found.train.path(int(sample)), write_first=False)
+                storage.evict(job.dataset.train.path(int(sample)), write_first=False)
     return began_ns, np.array(rows, READ_DTYPE)

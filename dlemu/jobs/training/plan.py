@@ -33,20 +33,20 @@ MIN_CEILING_STEPS, MAX_CEILING_STEPS = 4, 4000
 class TrainingJob(Job):
     """A training run: settings, ranks and dataset. `seed` is `train.seed`, or random if a shuffle is `random`."""
 
-    found: Dataset
-    """The dataset as it was found on the storage."""
+    dataset: Dataset
+    """The dataset as it is on the storage; `workload.dataset` has its settings."""
 
     @property
     def train_plan(self) -> Plan:
         """Which rank reads which samples in training."""
-        return self._plan(self.found.train, self.workload.reader.batch_size)
+        return self._plan(self.dataset.train, self.workload.reader.batch_size)
 
     @property
     def valid_plan(self) -> Plan | None:
         """Which rank reads which samples in evaluation; None without evaluation."""
-        if not self.workload.workflow.evaluation or self.found.valid is None:
+        if not self.workload.workflow.evaluation or self.dataset.valid is None:
             return None
-        return self._plan(self.found.valid, self.workload.reader.batch_size_eval)
+        return self._plan(self.dataset.valid, self.workload.reader.batch_size_eval)
 
     @property
     def schedule(self) -> tuple[Epoch, ...]:
@@ -72,7 +72,7 @@ class TrainingJob(Job):
 
     @property
     def ceiling_steps(self) -> int:
-        """Steps of the ceiling measurement; 0 when there is none (`metric.ceiling_seconds=0`, or nothing computes)."""
+        """Steps of the ceiling measurement; 0 without one: `metric.ceiling_seconds=0`, or no step computes."""
         seconds, step = self.workload.metric.ceiling_seconds, mean_seconds(self.workload.train.computation_time)
         if seconds <= 0 or step <= 0:
             return 0
@@ -89,8 +89,8 @@ class TrainingJob(Job):
 
     @property
     def group_rows(self) -> int:
-        """Rows of a row group, where a worker reads a group whole, for all of its batches; else 0."""
-        data = self.found.spec
+        """Rows of a row group if a worker reads each group as a whole, for all of its batches; else 0."""
+        data = self.dataset.spec
         if data.format != "parquet" or self.workload.reader.sample_shuffle != "off":
             return 0
         return min(data.parquet.row_group_size, data.num_samples_per_file)
@@ -119,8 +119,8 @@ class TrainingJob(Job):
             "seed": self.seed,
             "seed_change_epoch": train.seed_change_epoch,
         }
-        rows, group_rows = layout.num_samples_per_file, self.found.spec.parquet.row_group_size
-        if self.found.spec.format == "parquet" and reader.sample_shuffle != "off":
+        rows, group_rows = layout.num_samples_per_file, self.dataset.spec.parquet.row_group_size
+        if self.dataset.spec.format == "parquet" and reader.sample_shuffle != "off":
             groups = min(batch_size, layout.num_files * ceil(rows / group_rows))
             if groups > max_groups(batch_size, rows, group_rows):
                 raise UserError(
@@ -148,19 +148,19 @@ class TrainingJob(Job):
         return AcceleratorSpec(rank=rank, seed=self.seed, computation_time=seconds, eval_time=eval_seconds)
 
     def loader_class(self) -> type[Loader]:
-        """Return the loader's class, importing its framework; raises UserError for an unknown name or no framework."""
+        """Return the loader's class, importing its framework; raises UserError if either is missing."""
         loader: type[Loader] = registry.find("dlemu.loaders", self.workload.reader.data_loader, "Loader")
         return loader
 
     def loader_spec(self, rank: int) -> LoaderSpec:
-        plan, reader, fetch = self.train_plan, self.workload.reader, self._fetch_spec(self.found.train)
+        plan, reader, fetch = self.train_plan, self.workload.reader, self._fetch_spec(self.dataset.train)
         unread = replace(fetch, storage=NULL_STORAGE, verify=False)
         phases = {
             "train": Phase(fetch, RankPlan(plan, rank), reader.batch_size),
             "ceiling": Phase(unread, RankPlan(plan, rank, endless=True), reader.batch_size, preprocesses=False),
         }
-        if self.valid_plan is not None and self.found.valid is not None:
-            valid = self._fetch_spec(self.found.valid)
+        if self.valid_plan is not None and self.dataset.valid is not None:
+            valid = self._fetch_spec(self.dataset.valid)
             phases["valid"] = Phase(valid, RankPlan(self.valid_plan, rank), reader.batch_size_eval)
         interleave = self.traits.interleave(reader, self.workload.dataset)
         return LoaderSpec(rank=rank, phases=phases, reader=reader, interleave=interleave, seed=self.seed)
@@ -168,7 +168,7 @@ class TrainingJob(Job):
     def _fetch_spec(self, layout: Layout) -> FetchSpec:
         reader = self.workload.reader
         return FetchSpec(
-            self.found,
+            self.dataset,
             layout,
             storage=self.storage_spec,
             engine=reader.engine,
@@ -180,7 +180,7 @@ class TrainingJob(Job):
 
 
 def planned_dataset(spec: DatasetSpec) -> Dataset:
-    """Return the dataset that settings describe, of which no file need exist."""
+    """Return the dataset that settings describe, even if none of its files exist."""
     train, valid = layouts(spec)
     sample_bytes = nominal_sample_bytes(spec)
     return Dataset(
@@ -194,11 +194,11 @@ def planned_dataset(spec: DatasetSpec) -> Dataset:
     )
 
 
-def make_job(workload: Workload, ranks: int, found: Dataset, *, folder: str = "") -> TrainingJob:
-    """Return the job, checked; raises UserError, or DatasetError when the dataset has fewer samples than one step."""
+def make_job(workload: Workload, ranks: int, dataset: Dataset, *, folder: str = "") -> TrainingJob:
+    """Return the checked job; raises UserError, or DatasetError if the dataset has fewer samples than one step."""
     shuffles = (workload.reader.file_shuffle, workload.reader.sample_shuffle)
     seed = secrets.randbits(48) if "random" in shuffles else workload.train.seed  # 48 bits are exact in JSON numbers
-    job = TrainingJob(workload=workload, ranks=ranks, found=found, seed=seed, folder=folder)
+    job = TrainingJob(workload=workload, ranks=ranks, dataset=dataset, seed=seed, folder=folder)
     job.train_plan.check("train")
     if workload.workflow.evaluation:
         if job.valid_plan is None:
@@ -255,10 +255,10 @@ def _blocks(workload: Workload, epoch: int, steps: int) -> tuple[Block, ...]:
     if every <= 0:
         saves = _is_due(epoch, settings.checkpoint_after_epoch, settings.epochs_between_checkpoints)
         return (Block(1, steps, checkpoint=saves),)
-    full_blocks, rest = divmod(steps, every)
+    full_blocks, last_steps = divmod(steps, every)
     blocks = [Block(number, every, checkpoint=True) for number in range(1, full_blocks + 1)]
-    if rest:
-        blocks.append(Block(full_blocks + 1, rest, checkpoint=False))
+    if last_steps:
+        blocks.append(Block(full_blocks + 1, last_steps, checkpoint=False))
     return tuple(blocks)
 
 

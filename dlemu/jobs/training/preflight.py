@@ -1,4 +1,4 @@
-"""Checks before a training run starts, or makes its dataset: the host's limits, and steps enough for a verdict."""
+"""Checks before a training run starts, or makes its dataset: the host's limits, and enough steps for a verdict."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ from dlemu.results.wording import count
 from dlemu.runner.job import CONFIRM_ABOVE_BYTES, TRIAL_SCALE
 
 _SAVING_BYTES = 256 << 20
-"""Free address space needed for writing the results; with less, the libraries that write them abort the process."""
+"""Free address space that writing the results needs; with less, libraries abort the process."""
 
 
 def check_before_making(workload: Workload, ranks: int, *, wants_verdict: bool = False) -> None:
-    """Raise UserError where the run would fail on the finished dataset: too few samples, no framework, bad settings."""
+    """Raise UserError if the run would fail on the finished dataset: too few samples, no framework, bad settings."""
     check_model(workload, ranks)
     planned = planned_dataset(workload.dataset)
     if wants_verdict:
@@ -39,7 +39,7 @@ def check_before_making(workload: Workload, ranks: int, *, wants_verdict: bool =
 
 
 def check_model(workload: Workload, ranks: int) -> None:
-    """Raise UserError for ranks that can't share the model whose checkpoints they save."""
+    """Raise UserError if checkpoints are saved and the model can't be split among the ranks."""
     if workload.workflow.checkpoint:
         from dlemu.checkpoints.checkpoint_plan import plan_checkpoint  # most runs save no checkpoints
 
@@ -47,7 +47,7 @@ def check_model(workload: Workload, ranks: int) -> None:
 
 
 def check_host(job: TrainingJob, local_ranks: int) -> None:
-    """Raise SpaceError when this host's limits are too low for its ranks, UserError when a setting can't work on it."""
+    """Raise SpaceError if this host's limits are too low for its ranks, UserError if a setting can't work on it."""
     when, folder = job.workload.reader.evict_page_cache, job.workload.dataset.data_folder
     memory_kind = open_storage(job.workload.storage_spec.buffered).memory_kind(folder) if when != "never" else ""
     if memory_kind:
@@ -61,8 +61,8 @@ def check_host(job: TrainingJob, local_ranks: int) -> None:
 
 
 def _check_files(job: TrainingJob) -> None:
-    """Raise the soft limit on file descriptors where needed; raises SpaceError when the hard limit is too low."""
-    # Logs, sockets to other ranks and files of libraries; for each worker queues, pipes and a sentinel (PyTorch 2.13)
+    """Lift the soft limit on file descriptors where needed; raises SpaceError if the hard limit is too low."""
+    # 64: logs, sockets to other ranks, files of libraries; 6: a worker's queues, pipes and sentinel (PyTorch 2.13)
     needed = 64 + 6 * job.workload.reader.read_threads
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft < needed <= hard:
@@ -80,7 +80,7 @@ def memory_needed(job: TrainingJob, local_ranks: int) -> int:
 
 
 def _check_memory(job: TrainingJob, local_ranks: int) -> None:
-    """Raise SpaceError for too little memory, or address space (RLIMIT_AS) of a rank: without it, libraries abort."""
+    """Raise SpaceError for too little memory, or too little address space (RLIMIT_AS), with which libraries abort."""
     needed, memory = memory_needed(job, local_ranks), host_memory()
     if needed > memory.available_bytes:
         available = f"{memory.available_bytes / 2**20:,.0f} MiB are available"
@@ -102,10 +102,10 @@ def _check_memory(job: TrainingJob, local_ranks: int) -> None:
 
 
 ENOUGH_STEPS = 20
-"""Steps per epoch to advise: enough for an interval of the AU, besides those read ahead; unet3d's `laptop` has 20."""
+"""Recommended steps per epoch: beyond those read ahead, enough for an interval of the AU; unet3d's `laptop` has 20."""
 
 
-def enough(workload: Workload, ranks: int) -> DatasetSpec:
+def dataset_for_verdict(workload: Workload, ranks: int) -> DatasetSpec:
     """Return the dataset with ENOUGH_STEPS per epoch, or the workload's own if that is larger."""
     data, steps = workload.dataset, ENOUGH_STEPS - 1 + _excluded(workload)
     files = ceil(steps * workload.reader.batch_size * ranks / data.num_samples_per_file)
@@ -117,12 +117,12 @@ def nominal_bytes(data: DatasetSpec) -> int:
     return (data.num_files_train + data.num_files_eval) * data.num_samples_per_file * stored_sample_bytes(data)
 
 
-def steps_of(workload: Workload, ranks: int, files: int) -> int:
+def steps_per_epoch(workload: Workload, ranks: int, files: int) -> int:
     return files * workload.dataset.num_samples_per_file // (workload.reader.batch_size * ranks)
 
 
 def can_be_judged(workload: Workload, steps: int) -> bool:
-    """Return whether epochs of `steps` steps give a verdict; also true for runs that need none."""
+    """Return whether epochs of `steps` steps give a verdict; True for runs that need none."""
     metric, train = workload.metric, workload.train
     if mean_seconds(train.computation_time) <= 0 or train.total_training_steps > 0:
         return True
@@ -132,12 +132,12 @@ def can_be_judged(workload: Workload, steps: int) -> bool:
 
 
 def _excluded(workload: Workload) -> int:
-    """Return how many steps of each block of steps between checkpoints do not count."""
+    """Return how many steps of each block (`plan.Block`) do not count."""
     return workload.metric.exclude_start_steps + workload.metric.exclude_end_steps
 
 
 def _too_often_saved(workload: Workload, steps: int) -> str:
-    """Return why epochs of `steps` steps, though long enough, give no verdict: checkpoints divide them; else ''."""
+    """Return why checkpoints leave blocks too short for a verdict; '' if epochs of `steps` steps are themselves."""
     excluded, between = _excluded(workload), workload.checkpoint.steps_between_checkpoints
     if steps <= excluded:
         return ""
@@ -151,10 +151,10 @@ def _too_often_saved(workload: Workload, steps: int) -> str:
 def too_small(workload: Workload, ranks: int) -> str:
     """Return why the workload's dataset is too small for a verdict; '' if it is large enough."""
     files = workload.dataset.num_files_train
-    steps = steps_of(workload, ranks, files)
+    steps = steps_per_epoch(workload, ranks, files)
     if can_be_judged(workload, steps):
         return ""
-    need = enough(workload, ranks)
+    need = dataset_for_verdict(workload, ranks)
     return _too_often_saved(workload, steps) or (
         f"{files:,} files are too few for a verdict with {count(ranks, 'rank')}, and a dataset can't be extended: "
         f"wanted dataset.num_files_train={need.num_files_train} or more ({size(nominal_bytes(need))})"
@@ -162,8 +162,8 @@ def too_small(workload: Workload, ranks: int) -> str:
 
 
 def refuse_unjudged(workload: Workload, ranks: int, files: int, *, files_there: int) -> None:
-    """Raise an error if training on `files` of `files_there` files can't give a verdict."""
-    steps = steps_of(workload, ranks, files)
+    """Raise DatasetError or UserError if training on `files` files, of `files_there` that exist, gives no verdict."""
+    steps = steps_per_epoch(workload, ranks, files)
     if can_be_judged(workload, steps):
         return
     notes = workload.notes if workload.dataset.source == "folder" else ()
@@ -173,20 +173,20 @@ def refuse_unjudged(workload: Workload, ranks: int, files: int, *, files_there: 
         raise no_verdict(problem, workload, ranks, files_there)
     if saved := _too_often_saved(workload, steps):
         raise UserError(saved)
-    otherwise = f"To run anyway, without a verdict: train.total_training_steps={steps * workload.train.epochs}"
+    alternative = f"To run anyway, without a verdict: train.total_training_steps={steps * workload.train.epochs}"
     if workload.metric.exclude_start_steps:
-        otherwise += "; to count the first step of each epoch as well: metric.exclude_start_steps=0"
+        alternative += "; to count the first step of each epoch as well: metric.exclude_start_steps=0"
     problem = (
         f"{count(steps, 'step')} per epoch can't give a verdict: metric.exclude_start_steps and exclude_end_steps "
         f"leave none to count.{noted}"
     )
-    raise no_verdict(problem, workload, ranks, files_there, otherwise)
+    raise no_verdict(problem, workload, ranks, files_there, alternative)
 
 
 def to_make(workload: Workload, ranks: int, *, given: bool) -> tuple[Workload, int]:
-    """Return the workload changed to first generate what is missing of its dataset, as these ranks need it, and bytes.
+    """Return the workload changed to make the missing files of its dataset, enough for these ranks, and their bytes.
 
-    A `given` number of files, or a dataset that was begun, is kept; raises UserError if it can't give a verdict.
+    A number of files that is `given`, or of a dataset that was begun, is kept. Raises UserError if it gives no verdict.
     """
     from datagen.generate import refuse_foreign_files, refuse_own_files  # most runs make nothing
 
@@ -197,53 +197,53 @@ def to_make(workload: Workload, ranks: int, *, given: bool) -> tuple[Workload, i
         refuse_foreign_files(workload.dataset, storage)
     changed = replace(workload, workflow=replace(workload.workflow, generate_data=True))
     if not given and workload.workflow.train and mean_seconds(workload.train.computation_time) > 0:
-        files = begun.spec.num_files_train if begun else enough(workload, ranks).num_files_train
+        files = begun.spec.num_files_train if begun else dataset_for_verdict(workload, ranks).num_files_train
         changed = replace(changed, dataset=replace(workload.dataset, num_files_train=files))
         if problem := too_small(changed, ranks):
             raise UserError(f"{workload.dataset.data_folder}: {problem}, in another dataset.data_folder")
     return changed, 0 if begun and begun.complete else nominal_bytes(changed.dataset)
 
 
-def no_verdict(problem: str, workload: Workload, ranks: int, files_there: int, otherwise: str = "") -> DatasetError:
-    """Return the error of a run that gets no verdict, with what to add to the command; `files_there` files exist."""
-    return DatasetError("\n".join(filter(None, [f"{problem} {_advice(workload, ranks, files_there)}", otherwise])))
+def no_verdict(problem: str, workload: Workload, ranks: int, files_there: int, alternative: str = "") -> DatasetError:
+    """Return the error of a run without a verdict, with what to add to its command; `files_there` files exist."""
+    return DatasetError("\n".join(filter(None, [f"{problem} {_advice(workload, ranks, files_there)}", alternative])))
 
 
 def _advice(workload: Workload, ranks: int, files_there: int) -> str:
     """Return what to change for a verdict: `Wanted 42 files for 2 ranks x batch 4; add to the command --make ...`."""
-    data, load_text = workload.dataset, f"{count(ranks, 'rank')} x batch {workload.reader.batch_size}"
+    data, step_text = workload.dataset, f"{count(ranks, 'rank')} x batch {workload.reader.batch_size}"
     if data.source == "folder":  # dlemu makes nothing among a user's own files
-        few = f"{load_text} get {count(steps_of(workload, ranks, files_there), 'step')} per epoch"
+        few = f"{step_text} get {count(steps_per_epoch(workload, ranks, files_there), 'step')} per epoch"
         larger = "set dataset.data_folder to a folder with more files, or cut files that hold many samples"
         return f"{few}: lower ranks or reader.batch_size, {larger} (dataset.format=indexed_binary)"
-    suffices = can_be_judged(workload, steps_of(workload, ranks, data.num_files_train))
-    need = data if suffices else enough(workload, ranks)
+    suffices = can_be_judged(workload, steps_per_epoch(workload, ranks, data.num_files_train))
+    need = data if suffices else dataset_for_verdict(workload, ranks)
     files, size_bytes = need.num_files_train, nominal_bytes(need)
     if files_there >= files:
         return f"The folder already has {files_there:,} files: set dataset.num_files_train={files_there}."
-    words, evicting = ["--make"], "reader.evict_page_cache=epochs"
+    words, eviction = ["--make"], "reader.evict_page_cache=epochs"
     if files_there:
         words.append(_folder_beside(workload, str(files)))
     if not suffices:
         words.append(f"dataset.num_files_train={files}")
     if _fits_page_cache(workload, size_bytes):
-        words.append(evicting)
-    advice = f"Wanted {files:,} files ({size(size_bytes)}) for {load_text}; add to the command\n    {shlex.join(words)}"
+        words.append(eviction)
+    advice = f"Wanted {files:,} files ({size(size_bytes)}) for {step_text}; add to the command\n    {shlex.join(words)}"
     if size_bytes > CONFIRM_ABOVE_BYTES and TRIAL_SCALE in workload.scales and not workload.scale:
         words = [f"scale={TRIAL_SCALE}", _folder_beside(workload, TRIAL_SCALE), "--make"]
-        if _fits_page_cache(workload, 0):  # a few GB do
-            words.append(evicting)
+        if _fits_page_cache(workload, 0):  # the trial takes a few GB
+            words.append(eviction)
         advice += f"\nor, to try it with small samples,\n    {shlex.join(words)}"
     return f"{advice}\n(in Python, make=True for --make)"
 
 
 def _folder_beside(workload: Workload, name: str) -> str:
-    """Return the setting of a folder next to the dataset's, for a dataset of another size."""
+    """Return the override of a folder next to the dataset's, for a dataset of another size."""
     return override(["dataset", "data_folder"], f"{workload.dataset.data_folder.rstrip('/')}-{name}")
 
 
 def _fits_page_cache(workload: Workload, size_bytes: int) -> bool:
-    """Return whether the page cache may serve a dataset of that size, which would prevent a verdict."""
+    """Return whether the page cache could serve a dataset of that size, so that the run would get no verdict."""
     storage, reader = open_storage(workload.storage_spec.buffered), workload.reader
     if reader.odirect or reader.evict_page_cache != "never" or workload.metric.cached or storage.is_remote:
         return False

@@ -1,4 +1,4 @@
-"""A training run: how the kind of job is checked, planned, run on its ranks and followed, and `Run`, its result."""
+"""Training as a kind of job: how a run is checked, planned, run on its ranks and read, and `Run`, its result."""
 
 from __future__ import annotations
 
@@ -41,8 +41,8 @@ from dlemu.runner.ranks import Ranks
 from dlemu.runner.recording import RankRecord
 from dlemu.telemetry import Telemetry
 
-_MAX_PLANNED, _MAX_BLOCKS = 10**9, 10**6
-"""Most steps (of all ranks) or samples, and most checkpoints, that a plan may have: each takes memory to analyse."""
+_MAX_PLANNED, _MAX_CHECKPOINTS = 10**9, 10**6
+"""Maximum number of steps (of all ranks) or samples, and of checkpoints, in a plan: each takes memory to analyse."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -53,10 +53,10 @@ class Run(MeasuredTraining):
         return analyse(self)
 
     def device_series(self, probe: str, *metrics: str) -> list[Series]:
-        """Return `series` of the counted devices only: the file system's own, not those below, with the same bytes."""
+        """Return `series` of the counted devices only: those below them would count the same bytes again."""
         devices = list(devices_of(self.telemetry))
         counted = {(host.host, device.name) for host, device in devices if device.counted}
-        return [each for each in self.series(probe, *metrics) if not devices or (each.host, each.source) in counted]
+        return [line for line in self.series(probe, *metrics) if not devices or (line.host, line.source) in counted]
 
 
 RunLog = MeasuredLog[Journal]
@@ -74,7 +74,7 @@ class Training(JobKind):
             check_runnable(workload)
             check_installed(workload.reader.data_loader)
             return workload
-        # Without training, DLIO (2.x, main.py) can only generate data or save checkpoints; an evaluation always trains.
+        # Without training, DLIO (2.x, main.py) only generates data or saves checkpoints: an evaluation always trains.
         flow = workload.workflow
         if flow.evaluation or not flow.generate_data:
             included = "evaluation, which is part of training, as in DLIO" if flow.evaluation else "nothing else"
@@ -92,7 +92,7 @@ class Training(JobKind):
         return f"the dataset in {workload.dataset.data_folder}"
 
     def before(self, workload: Workload, ranks: Ranks, on_event: OnEvent, *, wants_verdict: bool) -> bool:
-        """Make the dataset where requested; return whether the workload also trains."""
+        """Make the dataset if requested; return whether the workload also trains."""
         if not workload.workflow.generate_data:
             return True
         trains = workload.workflow.train
@@ -107,22 +107,22 @@ class Training(JobKind):
         return trains
 
     def plan(self, workload: Workload, ranks: int, *, wants_verdict: bool) -> TrainingJob:
-        """Inspect the dataset; with `wants_verdict`, refuse one that is too small for a verdict."""
+        """Inspect the dataset and return the job; with `wants_verdict`, refuse a dataset too small for a verdict."""
         preflight.check_model(workload, ranks)
         data, storage = workload.dataset, open_storage(workload.storage_spec.buffered)
-        makes = wants_verdict and data.source != "folder"
-        if makes and manifest.read(data.data_folder, storage) is None:  # refuses a file: nothing can be made there
+        may_make = wants_verdict and data.source != "folder"
+        if may_make and manifest.read(data.data_folder, storage) is None:  # raises if the folder is a file
             problem = no_dataset(data.data_folder, storage)
             if problem:
                 raise preflight.no_verdict(problem, workload, ranks, 0)
         dataset = inspect(data, command_hint=lambda: datagen_command(workload), storage=workload.storage_spec)
         if wants_verdict:
-            there = dataset.spec.num_files_train
-            preflight.refuse_unjudged(workload, ranks, dataset.train.num_files, files_there=there)
+            files_there = dataset.spec.num_files_train
+            preflight.refuse_unjudged(workload, ranks, dataset.train.num_files, files_there=files_there)
         return make_job(workload, ranks, dataset)
 
     def look_at_points(self) -> Look:
-        """Inspect each dataset once, however many runs of the sweep read it."""
+        """Return a function that inspects each dataset once, however many runs of the sweep read it."""
         inspected: list[tuple[DatasetSpec, StorageSpec]] = []
 
         def look(workload: Workload) -> None:
@@ -137,7 +137,7 @@ class Training(JobKind):
         return (log_name(rank),)
 
     def begin(self, job: TrainingJob) -> None:
-        """Reserve the names of the run's checkpoints, which overwrite nothing but dlemu's own; raises UserError."""
+        """Reserve the names of the run's checkpoints, which may overwrite only dlemu's own; raises UserError."""
         if not job.saves:
             return
         from dlemu.checkpoints.stored import block_name, claim_blocks
@@ -156,10 +156,10 @@ class Training(JobKind):
     def check_host(self, job: TrainingJob, local_ranks: int) -> None:
         preflight.check_host(job, local_ranks)
         if job.workload.checkpoint.type == "all_ranks" or job.workload.model.has_layers:
-            self.begin(job)  # again: hosts other than rank 0's write, too, and may not share the folder
+            self.begin(job)  # once more on each host: all hosts write, and may not share the folder
 
     def load(self, job: TrainingJob) -> None:
-        """Import the loader's framework, and the code that saves checkpoints where the run has any."""
+        """Import the loader's framework, and the code that saves checkpoints if the run saves any."""
         job.loader_class()
         if job.saves:
             import_by_name("dlemu.checkpoints.save")
@@ -171,7 +171,7 @@ class Training(JobKind):
         reporter = self.reporter(job, notify)
 
         def on_activity(activity: str) -> None:
-            reporter.look()  # what follows a run's last step follows its last progress
+            reporter.look()  # reports the last progress before what follows the last step
             notify(Doing(activity))
 
         log = run_rank(job, comm, record, reporter, on_activity)
@@ -188,7 +188,7 @@ class Training(JobKind):
         return read_steps(folder)
 
     def run_of(self, folder: str, facts: Facts, rows: Rows, telemetry: Telemetry) -> Run:
-        """Return the run; one that was stopped early gets `train.total_training_steps` of what it took."""
+        """Return the run; of one that was stopped early, the completed steps are `train.total_training_steps`."""
         steps = facts.journal.stopped_after_steps
         if steps is not None:
             train = replace(facts.workload.train, total_training_steps=steps)
@@ -200,9 +200,9 @@ class Training(JobKind):
         return {
             "plan": None if isinstance(plan, StreamPlan) else plan,
             "stream_plan": plan if isinstance(plan, StreamPlan) else None,
-            "num_files_eval": job.found.valid.num_files if job.found.valid else 0,
-            "total_bytes": job.found.total_bytes,
-            "notes": (*map(public_text, job.found.notes), *job.loader_notes),
+            "num_files_eval": job.dataset.valid.num_files if job.dataset.valid else 0,
+            "total_bytes": job.dataset.total_bytes,
+            "notes": (*map(public_text, job.dataset.notes), *job.loader_notes),
             "batches_ahead": job.batches_ahead,
             "reader_version": READER_VERSION,
         }
@@ -222,7 +222,7 @@ class Training(JobKind):
 
 
 def _check_facts(facts: Facts) -> None:
-    """Raise UserError for facts of which any amount of memory or time could be spent."""
+    """Raise UserError for facts whose analysis could take any amount of memory or time."""
     check_settings(facts.workload)
     plan, every = facts.stream_plan or facts.plan, facts.workload.checkpoint.steps_between_checkpoints
     if facts.ranks < 1 or plan is None or plan.ranks != facts.ranks:
@@ -232,7 +232,7 @@ def _check_facts(facts: Facts) -> None:
     steps = facts.workload.train.epochs * max(1, plan.steps_per_epoch)
     if facts.ranks * steps > _MAX_PLANNED or plan.num_samples > _MAX_PLANNED:
         raise UserError("its facts.json plans more steps or samples than any run could have")
-    if facts.workload.workflow.checkpoint and every > 0 and steps // every > _MAX_BLOCKS:
+    if facts.workload.workflow.checkpoint and every > 0 and steps // every > _MAX_CHECKPOINTS:
         raise UserError(f"its facts.json plans {steps // every} checkpoints")
 
 

@@ -1,8 +1,8 @@
 """Trials of other numbers of readers and larger requests, on the storage, right after a run that waited for reads.
 
-A rate alone does not tell a slow drive from a drive that would serve more readers, or fewer. So the ranks read further
-epochs for `metric.scaling_seconds` each: with the run's readers, with more, fewer and larger requests, and with the
-run's readers again, as the storage itself may have become faster.
+A rate alone does not tell a slow drive from one that needs more readers, or fewer. So the ranks read further epochs for
+`metric.scaling_seconds` each: with the run's readers, with more, with fewer, with larger requests, and with the run's
+readers again, as the storage itself may have become faster.
 """
 
 from __future__ import annotations
@@ -29,16 +29,16 @@ from dlemu.metrics.loss import Causes, Work, find_causes, work_of
 from dlemu.metrics.rows import Rows, is_any
 from dlemu.ranks import Comm
 
-TIMES = 4  # storage that scales clears MIN_SPEEDUP by far; more readers would take more memory and cores
-"""Factor between the numbers of readers tried: the run's times TIMES, and divided by it."""
-LARGER_BYTES = 4 << 20  # bytes of the larger read calls, tried if the run's own calls had at most a quarter of that
-MEMORY_SHARE = 0.25  # largest share of the available memory that the buffers of more readers may take
+TIMES = 4  # clears MIN_SPEEDUP by far on storage that scales; more readers would take more memory and cores
+"""Factor between the numbers of readers tried: the run's readers, TIMES as many, and 1 / TIMES as many."""
+LARGER_BYTES = 4 << 20  # of the larger read calls, tried if the run's calls had at most a quarter of that
+MEMORY_SHARE = 0.25  # of the available memory, which the buffers of more readers may take at most
 Trial = Literal["more", "fewer", "larger"]  # more readers, fewer readers, larger requests
 
 
-def try_other_readers(job: TrainingJob, comm: Comm, own: StepRows) -> Scaling | None:
-    """Run the trials if any rank's rows suggest it; return the rates on rank 0, None elsewhere. Collective."""
-    proposals: list[tuple[Trial, ...]] = comm.gather(worth_trying(job, own)) or []
+def try_other_readers(job: TrainingJob, comm: Comm, rows: StepRows) -> Scaling | None:
+    """Run the trials that any rank's rows suggest; return the rates on rank 0, None on others. Collective."""
+    proposals: list[tuple[Trial, ...]] = comm.gather(worth_trying(job, rows)) or []
     waiting = [rank for rank, proposal in enumerate(proposals) if proposal]
     proposed: set[Trial] = comm.broadcast({trial for proposal in proposals for trial in proposal})
     if not proposed:
@@ -68,11 +68,11 @@ def try_other_readers(job: TrainingJob, comm: Comm, own: StepRows) -> Scaling | 
 
 
 def worth_trying(job: TrainingJob, rows: StepRows) -> tuple[Trial, ...]:
-    """Return the trials that may be faster; none if the rank reached the threshold, or lost little time to reads."""
+    """Return the trials that may be faster; none for a rank that reached the threshold or lost little time to reads."""
     workload = job.workload
     rows = rows[rows["phase"] == TRAINING].copy()
     au = au_percent(rows)
-    rows["sync_ns"] = 0  # what waiting for another rank cost is judged from that rank's rows
+    rows["sync_ns"] = 0  # a wait for another rank is judged by that rank's rows
     if not len(rows) or workload.metric.scaling_seconds <= 0 or job.read_by_loader or au >= 100 * workload.metric.au:
         return ()
     causes, work = explain_loss(workload, rows, ranks=1)
@@ -81,18 +81,18 @@ def worth_trying(job: TrainingJob, rows: StepRows) -> tuple[Trial, ...]:
     reader, trials = workload.reader, list[Trial]()
     workers = max(1, reader.read_threads)
     is_remote = open_storage(workload.storage_spec.buffered).is_remote
-    requests = reader.io_depth if is_remote else max(1.0, work.call_bytes / PIECE_BYTES)  # of a reader, in flight
+    in_flight = reader.io_depth if is_remote else max(1.0, work.call_bytes / PIECE_BYTES)  # requests of a reader
     buffer_bytes = job.ranks * TIMES * workers * job.loader_spec(0).slot_bytes
     fits = buffer_bytes < host_memory().available_bytes * MEMORY_SHARE
-    if job.ranks * work.readers * requests < 2 * FEW_REQUESTS and fits:
+    if job.ranks * work.readers * in_flight < 2 * FEW_REQUESTS and fits:
         trials.append("more")
     if is_remote:
         return tuple(trials)
     if workers > 1:
         trials.append("fewer")
-    chooses_size = reader.engine == "fast" or (reader.engine == "matched" and reader.odirect)
+    sets_request_size = reader.engine == "fast" or (reader.engine == "matched" and reader.odirect)
     call_bytes = work.call_bytes or LARGER_BYTES
-    if chooses_size and call_bytes <= min(job.found.max_sample_bytes / 2, LARGER_BYTES / 4):
+    if sets_request_size and call_bytes <= min(job.dataset.max_sample_bytes / 2, LARGER_BYTES / 4):
         trials.append("larger")
     return tuple(trials)
 
@@ -100,21 +100,21 @@ def worth_trying(job: TrainingJob, rows: StepRows) -> tuple[Trial, ...]:
 def explain_loss(workload: Workload, rows: Rows, ranks: int) -> tuple[Causes, Work]:
     """Return why the accelerators of `ranks` ranks waited in these steps, and how their workers spent the time."""
     preprocesses, workers = preprocessing_sleeps(workload, rows), ranks * max(1, workload.reader.read_threads)
-    # A page fault of a mapped file holds Python's lock: a read stops its whole worker.
+    # A page fault in a mapped file holds Python's lock, so a read stops its whole worker.
     stall = workload.dataset.format == "mmap_indexed_binary" and not workload.reader.odirect
     causes = find_causes(rows, preprocesses=preprocesses, workers=workers, reads_stall=stall)
     return causes, work_of(rows, preprocesses=preprocesses)
 
 
 def preprocessing_sleeps(workload: Workload, rows: Rows) -> bool:
-    """Return whether emulated preprocessing slept; if it used CPU time instead, rows have `preprocess_cpu_ns`."""
+    """Return whether emulated preprocessing slept; if it used CPU time instead, the rows have `preprocess_cpu_ns`."""
     return not is_zero(workload.reader.preprocess_time) and not is_any(rows, "preprocess_cpu_ns")
 
 
 def _rate(job: TrainingJob, comm: Comm, readers: int, epoch: int, waiting: Sequence[int]) -> float:
-    """Read with `readers` per rank; return the MB/s of all together on rank 0, NaN on other ranks or on failure.
+    """Read with `readers` per rank; return the MB/s of all ranks on rank 0, NaN on others or on failure. Collective.
 
-    Only the rate of the `waiting` ranks counts, as if all had it: a rank that did not wait for reads gets no faster.
+    The rate of the `waiting` ranks is taken as that of all: a rank that did not wait for reads gets no faster.
     """
     with contextlib.suppress(DlemuError):  # a missing file fails the reads below, too
         from dlemu.jobs.training.evict import evict
@@ -130,7 +130,7 @@ def _rate(job: TrainingJob, comm: Comm, readers: int, epoch: int, waiting: Seque
 
 
 def _read(job: TrainingJob, rank: int, epoch: int, readers: int) -> tuple[int, float]:
-    """Read batches in threads for `metric.scaling_seconds`; return bytes read and seconds taken, 0 if a read failed."""
+    """Read batches in threads for `metric.scaling_seconds`; return the bytes and seconds, 0 if a read failed."""
     spec: LoaderSpec = job.loader_spec(rank)
     spec = replace(spec, reader=replace(spec.reader, preprocess_time=NO_TIME))
     steps, began = iter(range(1, job.train_plan.steps_per_epoch + 1)), time.monotonic()
@@ -139,7 +139,7 @@ def _read(job: TrainingJob, rank: int, epoch: int, readers: int) -> tuple[int, f
         maker, buffer = BatchMaker(spec, number), memoryview(bytearray(spec.slot_bytes))
         read_bytes = 0
         while time.monotonic() < began + job.workload.metric.scaling_seconds:
-            step = next(steps, None)  # one call of the interpreter, so no two threads get the same step
+            step = next(steps, None)  # atomic, so no two threads get the same step
             if step is None:
                 break
             read_bytes += maker.make("train", epoch, step, 0, buffer).app_bytes

@@ -89,7 +89,7 @@ StepRows = NDArray[np.void]
 TRAINING, EVALUATION = 0, 1
 """Values of the column `phase`."""
 _RELEASE_ROWS = 4096
-"""Each time this many rows were added, the memory of full pages is released."""
+"""The memory of full pages is released whenever this many rows have been added."""
 
 
 class StepLog:
@@ -109,12 +109,12 @@ class StepLog:
         """Add a row. Its `step` is stored last, so that a row cut off by a kill stays marked as unused."""
         rank, phase, epoch, block, step, *times = record
         offset = self._used * STEP_DTYPE.itemsize
-        _ROW.pack_into(self._memory, offset, rank, phase, epoch, block, 0, *times, *trace[2:])  # no slot, no places
+        _ROW.pack_into(self._memory, offset, rank, phase, epoch, block, 0, *times, *trace[2:])  # no slot and places
         _STEP.pack_into(self._memory, offset + _STEP_OFFSET, step)
         self._used += 1
         if self._in_file and self._used % _RELEASE_ROWS == 0:
-            # Unmap the full pages from this process, else a rank would use 200 MB more after a million steps. From 0:
-            # pages released before may have been read again
+            # Unmap the full pages from this process; else a rank would use 200 MB more after a million steps. From 0:
+            # pages that were released before may have been read since
             full = self._used * STEP_DTYPE.itemsize // mmap.PAGESIZE * mmap.PAGESIZE
             self._memory.madvise(mmap.MADV_DONTNEED, 0, full)
 
@@ -151,7 +151,7 @@ def read_log(path: str) -> StepRows:
 
 STEPS = "steps.parquet"
 _MAX_VALUE = 1 << 60
-"""As nanoseconds, 36 years after the host was started; sums of larger numbers would overflow."""
+"""In nanoseconds, 36 years after the host's start; sums of larger numbers would overflow."""
 _FROM_0 = ("free_ns", "wait_ns", "compute_ns", "samples", "app_bytes")
 """Columns whose values must be from 0 to _MAX_VALUE."""
 
@@ -177,7 +177,7 @@ def read_steps(folder: str) -> Rows:
 
 
 def check_steps(path: str, rows: Rows, ranks: int, epochs: int) -> None:
-    """Raise UserError for rows that this run can't have, which could cost any amount of memory and time to analyse."""
+    """Raise UserError for rows that this run can't have: their analysis could take any amount of memory and time."""
     bounds = dict.fromkeys(_FROM_0, (0, _MAX_VALUE)) | {"block": (1, _MAX_VALUE), "step": (1, _MAX_VALUE)}
     bounds |= {"rank": (0, ranks - 1), "phase": (0, 1), "epoch": (1, epochs)}
     for name, (least, most) in bounds.items() if len(rows) else ():

@@ -95,7 +95,7 @@ class Metrics:
 
     @property
     def sustained_percent(self) -> float | None:
-        """The sustained AU of the whole run; None where there is none."""
+        """The sustained AU of the whole run; None if there is none."""
         return self.au_sustained_percent.mean if self.au_sustained_percent else None
 
 
@@ -169,9 +169,9 @@ class TelemetrySummary:
 
 
 MEMORY = (Code.PAGE_CACHE, Code.NO_DATA_FROM_STORAGE)
-"""Codes of what memory did in place of the storage: `PageCache.warning` says it."""
+"""Codes of findings that memory served bytes in place of the storage; `PageCache.warning` is their text."""
 LARGER_DATASET = "a dataset on it, larger than every cache on the way"
-"""What measures the storage where no setting does."""
+"""Advice where no setting bypasses the memory."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -212,17 +212,17 @@ class Summary(StorageSummary):
     def found(self, code: Code, pattern: str | None = None) -> list[dict[str, Number]]:
         """Return the numbers of the findings with a code, those that explain the limit included."""
         findings = (*(self.limited_by.findings if self.limited_by else ()), *self.findings)
-        of_code = [finding.numbers for finding in findings if finding.code == code]
-        return [numbers for numbers in of_code if pattern is None or numbers.get("pattern") == pattern]
+        by_code = [finding.numbers for finding in findings if finding.code == code]
+        return [numbers for numbers in by_code if pattern is None or numbers.get("pattern") == pattern]
 
     @property
     def memory(self) -> Finding | None:
-        """The finding that memory served bytes, may have, or that nothing was read; None if the storage did."""
+        """The finding that memory served or may have served bytes, or that none were read; None if there is none."""
         return next((finding for finding in self.findings if finding.code in MEMORY), None)
 
     @property
     def passed_from_memory(self) -> bool:
-        """Whether it passed although memory served some of the bytes, which only `metric.cached` allows."""
+        """Whether the run passed although memory served some of the bytes, which only `metric.cached` allows."""
         if not self.passed or self.page_cache is None or self.memory is None:
             return False
         served = self.page_cache.served_percent
@@ -230,7 +230,7 @@ class Summary(StorageSummary):
 
     @property
     def headline(self) -> str:
-        """The verdict as it is shown: a pass from memory is no result of the storage, and says what was measured."""
+        """The verdict as it is shown: of a pass from memory, what was measured, as it is no result of the storage."""
         cache, finding, read = self.page_cache, self.memory, self.metrics.app_mb_per_second
         if not self.passed_from_memory or cache is None or finding is None:
             return self.verdict

@@ -36,7 +36,7 @@ if TYPE_CHECKING:  # most runs save no checkpoints
     from dlemu.checkpoints.save import TrainingSaver
 
 _MAX_FOLDERS = 64
-"""Folders whose devices are looked up: each may be a mount of its own, but a dataset can have thousands."""
+"""Maximum number of folders whose devices are looked up: each may be a mount, and a dataset can have thousands."""
 CEILING_PATIENCE_SECONDS = 20.0
 """Time limit of the ceiling measurement: thousands of short steps on few cores would take minutes."""
 
@@ -48,12 +48,12 @@ def run_rank(
     watch: Watcher | None = None,
     on_activity: Callable[[str], None] = lambda activity: None,
 ) -> MeasuredLog[Journal] | None:
-    """Run this rank to its end; return the log of all ranks on rank 0, None elsewhere. Raises DlemuError.
+    """Run this rank to its end; return the log of all ranks on rank 0, None on others. Raises DlemuError.
 
-    `on_activity` gets a phrase for what happens before the first step and after the last. After an error the loader's
-    workers still run: they end with this process, so the caller must end it.
+    `on_activity` is called with a phrase for each activity before the first step and after the last. After an error the
+    loader's workers still run: they end with this process, so the caller must end it.
     """
-    layouts = [layout for layout in (job.found.train, job.found.valid) if layout is not None]
+    layouts = [layout for layout in (job.dataset.train, job.dataset.valid) if layout is not None]
     folders = (folder for layout in layouts for folder in layout.folders()[:_MAX_FOLDERS])
     record.start(lambda: open_storage(job.workload.storage_spec.buffered).device_folders(folders))
     loader = job.loader_class()(job.loader_spec(comm.rank))
@@ -77,7 +77,7 @@ def run_rank(
 
 
 def measure_ceiling(job: TrainingJob, comm: Comm) -> float | None:
-    """Run the loop against null storage, with a loader of its own; returns as `_Trainer.measure_ceiling`."""
+    """Run the loop against null storage with its own loader; return as `_Trainer.measure_ceiling` does."""
     loader = job.loader_class()(job.loader_spec(comm.rank))
     journal = Journal(wall_clock_offset_ns=0, started_ns=time.monotonic_ns())
     trainer = _Trainer(job, comm, loader, RankRecord(job, comm, journal, job.workload.dataset.data_folder))
@@ -89,9 +89,9 @@ def measure_ceiling(job: TrainingJob, comm: Comm) -> float | None:
 
 
 def _cpu_seconds() -> float:
-    """Return the CPU time used so far by this process and all that it started, running or ended."""
-    own = psutil.Process()
-    times = [process.cpu_times() for process in (own, *own.children(recursive=True))]
+    """Return the CPU time used so far by this process and all processes that it started."""
+    process = psutil.Process()
+    times = [each.cpu_times() for each in (process, *process.children(recursive=True))]
     return sum(cpu.user + cpu.system for cpu in times) + times[0].children_user + times[0].children_system
 
 
@@ -112,9 +112,22 @@ class _Trainer:
             log=self.log,
             watch=watch,
             stop=StopFile(job.live_folder) if comm.rank == 0 else None,
-            burn=lambda seconds: self._burners.burn(seconds),  # made when it is first used: most steps burn nothing
+            burn=lambda seconds: self._burners.burn(seconds),  # created at first use: most runs burn nothing
         )
-        self._saver = _saver(job, comm, self._clock) if job.saves else None
+        self._saver: TrainingSaver | None = None
+        if job.saves:
+            from dlemu.checkpoints import save
+
+            workload = job.workload
+            self._saver = save.TrainingSaver(
+                settings=workload.checkpoint,
+                model=workload.model,
+                storage=open_storage(replace(job.storage_spec.buffered, direct_writes=workload.checkpoint.odirect)),
+                comm=comm,
+                clock=self._clock,
+                seed=job.seed,
+                sync_seconds=workload.timeout_seconds,
+            )
         self.cpu_seconds_before = 0.0
 
     def run(self) -> None:
@@ -134,9 +147,9 @@ class _Trainer:
             stopped = self._run_epoch(self._loop, TRAINING, "train", epoch.number, epoch.blocks)
             self._record.mark()
             if stopped:
-                taken = int((self.log.rows["phase"] == TRAINING).sum())
-                planned = sum(each.steps for each in self._job.schedule)
-                self._record.note(stopped_after_steps=taken if taken < planned else None)
+                completed = int((self.log.rows["phase"] == TRAINING).sum())
+                planned = sum(scheduled.steps for scheduled in self._job.schedule)
+                self._record.note(stopped_after_steps=completed if completed < planned else None)
                 break
             if epoch.evaluation:
                 plan = self._job.valid_plan
@@ -147,7 +160,7 @@ class _Trainer:
             self._note_saved(self._saver.finish())
 
     def measure_ceiling(self) -> float | None:
-        """Return the AU of the same loop on null storage, in percent; None on other ranks, and where not measured."""
+        """Return the AU of the same loop on null storage, in percent, on rank 0; None on others or if not measured."""
         steps = self._job.ceiling_steps
         if not steps:
             return None
@@ -162,10 +175,10 @@ class _Trainer:
 
     @cached_property
     def _burners(self) -> BurnerThreads:
-        """As many threads as use up `step_cpu_time` within `computation_time`, both by mean."""
+        """As many threads as use `step_cpu_time` within `computation_time`, by their means."""
         train = self._job.workload.train
         cores = mean_seconds(train.step_cpu_time) / (mean_seconds(train.computation_time) or math.inf)
-        return BurnerThreads(max(1, math.ceil(cores * (1 - 1e-6))))  # a rounding error needs no further thread
+        return BurnerThreads(max(1, math.ceil(cores * (1 - 1e-6))))  # a rounding error needs no thread
 
     def _note_saved(self, complete: list[SavedCheckpoint]) -> None:
         self._record.note(checkpoints=(*self._record.journal.checkpoints, *complete))
@@ -174,7 +187,7 @@ class _Trainer:
         """Run an epoch on the loader's `data`, and save its checkpoints; return whether `loop.stop` ended it."""
         workload, steps = self._job.workload, sum(block.steps for block in blocks)
         compute_ns, cpu_seconds = self._accelerator.draw_compute_ns(data, epoch, steps), None
-        if data == "train" and not is_zero(workload.train.step_cpu_time):  # as the computation: long steps have more
+        if data == "train" and not is_zero(workload.train.step_cpu_time):  # by the same draws as the computation
             spec = self._job.accelerator_spec(self._comm.rank)
             cpu_seconds = draw_ns(workload.train.step_cpu_time, spec, epoch, steps) / 1e9
         first, free_ns = 0, self._comm.all_reduce_max(self._clock.now_ns())
@@ -202,18 +215,3 @@ class _Trainer:
                     self._note_saved(complete)
                     free_ns = max(released_ns, self._comm.all_reduce_max(self._clock.now_ns()))
         return False
-
-
-def _saver(job: TrainingJob, comm: Comm, clock: Clock) -> TrainingSaver:
-    from dlemu.checkpoints.save import TrainingSaver
-
-    workload = job.workload
-    return TrainingSaver(
-        settings=workload.checkpoint,
-        model=workload.model,
-        storage=open_storage(replace(job.storage_spec.buffered, direct_writes=workload.checkpoint.odirect)),
-        comm=comm,
-        clock=clock,
-        seed=job.seed,
-        sync_seconds=workload.timeout_seconds,
-    )

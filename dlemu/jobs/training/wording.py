@@ -1,4 +1,4 @@
-"""A training run in words: its verdict, its findings, what limited it, and its first screen."""
+"""The texts on a training run: its verdict, findings and limit as sentences, and its first screen."""
 
 from __future__ import annotations
 
@@ -56,19 +56,19 @@ def verdict_word(code: str) -> str:
 
 
 def verdict_line(verdict: Verdict, ranks: int = 0) -> str:
-    """Return a verdict as one line; `ranks` is 0 where their number is not known."""
+    """Return a verdict as one line; `ranks` 0: their number is not known."""
     numbers: dict[str, Any] = {"ranks": ranks, **verdict.numbers}
     numbers |= {"host": _HOST.get(numbers.get("limited_by", ""), ""), "other": ""}
     if "au_percent" in numbers:
         width, threshold = numbers.get("uncertainty_percent", 0.0), numbers["threshold_percent"]
         value = with_uncertainty(numbers["au_percent"], width, threshold).replace("±", "+-")
         numbers["value"] = f"{_AU_NAMES[numbers['by']]} {value}"
-    if "headline_au_percent" in numbers:  # which reaches the threshold; the sustained AU does not
+    if "headline_au_percent" in numbers:  # it reaches the threshold, and the sustained AU does not
         headline, sustained = numbers["headline_au_percent"], numbers["sustained_au_percent"]
-        thanks = f"thanks to {headline - sustained:.1f} points of prefetching"
-        numbers["other"] = f"; the AU of the counted steps, {headline:.2f} %, would pass, {thanks}"
+        thanks_to = f"thanks to {headline - sustained:.1f} points of prefetching"
+        numbers["other"] = f"; the AU of the counted steps, {headline:.2f} %, would pass, {thanks_to}"
         if numbers["by"] == "au":
-            numbers["other"] = f", {thanks}: the storage sustains {sustained:.1f} %"
+            numbers["other"] = f", {thanks_to}: the storage sustains {sustained:.1f} %"
     return filled(_VERDICTS[verdict.code], numbers)
 
 
@@ -188,32 +188,32 @@ _FINDINGS: Wording[tuple[str, str]] = {
         "",
     ),
 }
-"""What was found, and what to do (empty: nothing more than the limit's advice)."""
+"""For each code a sentence, and advice; without advice, `_DEFAULT_ADVICE` of the limit applies."""
 
 
-def said(finding: Finding, ranks: int = 0) -> tuple[str, str]:
-    """Return a finding as a sentence, and what to do; `ranks` is 0 where their number is not known."""
-    sentence, to_do = words_of(finding, _FINDINGS)
+def sentence_and_advice(finding: Finding, ranks: int = 0) -> tuple[str, str]:
+    """Return a finding as a sentence, and advice, empty for none; `ranks` 0: their number is not known."""
+    sentence, advice = words_of(finding, _FINDINGS)
     numbers = {"ranks": ranks, "would_help": LARGER_DATASET} | finding.numbers
-    return filled(sentence, numbers), filled(to_do, numbers)
+    return filled(sentence, numbers), filled(advice, numbers)
 
 
 def memory_warning(finding: Finding | None) -> str | None:
     """Return a warning that memory may have served the bytes, or that none was read; None without such a finding."""
     if finding is None:
         return None
-    sentence, to_do = said(finding)
-    if not to_do:
+    sentence, advice = sentence_and_advice(finding)
+    if not advice:
         return f"MEASURED NO STORAGE: {sentence}"
-    warning = f"{sentence}; {to_do}"
+    warning = f"{sentence}; {advice}"
     return f"MEASURED MEMORY, NOT STORAGE: {warning}" if finding.severity == "loud" else warning
 
 
 def issue_lines(findings: Iterable[Finding]) -> Iterator[str]:
-    """Yield the findings as sentences; what memory did is a warning of its own, and what others read is evidence."""
+    """Yield findings as sentences, but those on memory, which are a warning, and on other programs' reads, evidence."""
     for finding in findings:
         if finding.code not in (*MEMORY, Code.OTHER_PROGRAM_ON_DRIVE):
-            yield said(finding)[0]
+            yield sentence_and_advice(finding)[0]
 
 
 # What limited the run
@@ -224,39 +224,39 @@ _DEFAULT_ADVICE: dict[str, str] = {
     "host CPU": "more cores{ranks:several  or fewer ranks} on this host; consider reader.decode, verify and tensors",
     "emulator": "this says little about the storage: use more cores{ranks:several  or fewer ranks}",
 }
-"""What to do where no finding advises anything."""
+"""Advice for a limit without a finding that has advice."""
 
 
-def in_words(limit: Limit, findings: Sequence[Finding] = (), ranks: int = 0) -> Limit:
-    """Return the limit with evidence and advice as sentences; `findings` are those that do not explain it."""
+def limit_in_words(limit: Limit, findings: Sequence[Finding] = (), ranks: int = 0) -> Limit:
+    """Return the limit with evidence and advice as sentences; `findings` are those of the run that don't explain it."""
     if limit.what == "nothing":
         return replace(limit, evidence=tuple(_evidence(limit)))
-    explained = [said(finding, ranks) for finding in limit.findings]
-    evidence = (*_evidence(limit), *(sentence for sentence, _ in explained))
-    advice = [to_do for _, to_do in explained if to_do]
+    explanations = [sentence_and_advice(finding, ranks) for finding in limit.findings]
+    evidence = (*_evidence(limit), *(sentence for sentence, _ in explanations))
+    advice = [text for _, text in explanations if text]
     only_memory = all(finding.code == Code.MEMORY_PRESSURE for finding in limit.findings)
     if not advice or (limit.what == "storage" and only_memory):
         advice.insert(0, filled(_DEFAULT_ADVICE[limit.what], {"ranks": ranks}))
     if limit.what == "storage":
-        of_storage = (Code.STORAGE_NOT_STEADY, Code.SLOW_DRIVE, Code.SLOW_RANK)
-        advice += [said(finding)[1] for finding in findings if finding.code in of_storage]
+        codes = (Code.STORAGE_NOT_STEADY, Code.SLOW_DRIVE, Code.SLOW_RANK)
+        advice += [sentence_and_advice(finding)[1] for finding in findings if finding.code in codes]
     return replace(limit, evidence=evidence, advice=tuple(dict.fromkeys(advice)))
 
 
 def _evidence(limit: Limit) -> Iterator[str]:
-    """Yield how the lost time divides, and what readers, devices and cores did meanwhile, as far as known."""
+    """Yield the shares of the lost time, and the use of readers, devices and cores, as far as known."""
     numbers: dict[str, Any] = {**limit.numbers}
     percents = asdict(limit.shares).items()
     shares = [f"{percent:.0f} % to {_SHARES[name]}" for name, percent in percents if percent >= 0.5]
     if shares:
-        yield f"the time lost is due {', '.join(shares)}"  # the AU says how much is lost
+        yield f"the time lost is due {', '.join(shares)}"  # the AU shows how much was lost
     else:
         yield filled("the accelerators waited for data {lost_percent:.1f} % of the time", numbers)
     if limit.what != "nothing":
-        yield from (filled(text, numbers) for name, text in _USE.items() if name in numbers)
+        yield from (filled(text, numbers) for name, text in _USE_SENTENCES.items() if name in numbers)
 
 
-_USE = {
+_USE_SENTENCES = {
     "wanted_mb_per_second": "the storage delivered {app_mb_per_second:,.1f} of {wanted_mb_per_second:,.1f} MB/s that "
     "are needed",
     "call_bytes": "{readers:.1f} workers were reading at a time then, {call_ms:.3g} ms per call of {call_bytes:,.0f} "
@@ -267,14 +267,14 @@ _USE = {
     "a time",
     "cores_busy_percent": "the cores were {cores_busy_percent:.0f} % busy",
 }
-"""Sentences on the numbers of a limit, by the name of a number without which they are not said."""
+"""Name of a number -> the sentence on it and others, for a limit that has it."""
 
 
 # Recordings
 
 
 def recording_notes(recorded: Recorded, ranks: int) -> Iterator[str]:
-    """Yield caveats, as sentences, to a run of a recorded workload on `ranks` ranks; none if it was not recorded."""
+    """Yield caveats to a run of a recorded workload on `ranks` ranks, as sentences; none for other workloads."""
     if not recorded.version:
         return
     if not recorded.replayable:
@@ -289,30 +289,29 @@ def recording_notes(recorded: Recorded, ranks: int) -> Iterator[str]:
 
 # The first screen
 
-_TONES: dict[bool | None, Tone] = {True: "good", False: "bad", None: "open"}
-_OF_MEMORY = (VerdictCode.CACHE_SERVED, VerdictCode.NOTHING_READ)
+VERDICT_TONES: dict[bool | None, Tone] = {True: "good", False: "bad", None: "open"}
+_MEMORY_VERDICTS = (VerdictCode.CACHE_SERVED, VerdictCode.NOTHING_READ)
 
 
 def screen(summary: Summary, folder: str) -> Screen:
-    """Return what is said first of a run whose results are in a folder."""
+    """Return the first screen of a run whose results are in a folder."""
     lines, notes, cache = [_verdict(summary)], list(summary.issues), summary.page_cache
     if not summary.passed_from_memory:
         lines += _delivered(summary)
     source = ""
-    if not summary.passed_from_memory and summary.verdict_code not in _OF_MEMORY:  # else the verdict says it
+    if not summary.passed_from_memory and summary.verdict_code not in _MEMORY_VERDICTS:
         share = cache.from_storage_percent.mean if cache else None
         served = "not known how many" if share is None else with_uncertainty(min(share, 100), None)
         source = f"{served} of the bytes came from storage"
         if cache is not None and cache.warning:
             notes.insert(0, cache.warning)
-    lines += [*_limit(summary), *_proof(summary, source), *_again(summary, folder)]
+    lines += [*_limit(summary), *_proof(summary, source), *_next_command(summary, folder)]
     return Screen(title=_title(summary), lines=lines, notes=notes, folder=folder)
 
 
 def _title(summary: Summary) -> str:
     storage, hosts, metrics = summary.environment.storage, summary.environment.hosts, summary.metrics
-    is_named = summary.workload != "default"
-    name = summary.workload if is_named else os.path.basename(os.path.abspath(summary.data_folder))
+    name = summary.workload if summary.workload != "default" else os.path.basename(os.path.abspath(summary.data_folder))
     ranks = f"{summary.ranks} x {summary.accelerator}" if summary.accelerator else count(summary.ranks, "rank")
     parts = [name, f"{ranks}{scaled(summary.sample_divisor)} on {summary.data_folder}"]
     if summary.scale:
@@ -332,7 +331,7 @@ def _verdict(summary: Summary) -> Said:
         return Said("INCOMPLETE", f"{summary.failure}", tone="bad")
     if summary.passed_from_memory:
         return Said("memory", summary.headline, tone="strong")
-    word, metrics, tone = verdict_word(summary.verdict_code), summary.metrics, _TONES[summary.passed]
+    word, metrics, tone = verdict_word(summary.verdict_code), summary.metrics, VERDICT_TONES[summary.passed]
     if summary.outcome == "no verdict" or metrics.sustained_percent is None:
         return Said(word, summary.verdict.removeprefix(f"{word}: "), tone=tone)
     width = metrics.au_uncertainty.expanded_percent if metrics.au_uncertainty else None
@@ -351,9 +350,10 @@ def _delivered(summary: Summary) -> Iterator[Said]:
     sustained, threshold = summary.metrics.sustained_percent, summary.metrics.au_threshold_percent
     moved = f"{count(summary.metrics.samples or 0, 'sample')}, {size(summary.metrics.app_bytes or 0)}"
     delivers = rate(read.mean)
-    if whole is not None and whole.mean and sustained is not None:  # at the AU that is judged
+    if whole is not None and whole.mean and sustained is not None:  # scale the rate to the sustained AU
         busy = read.mean / whole.mean
-        if (divisor := summary.sample_divisor) is not None and divisor > 1:
+        divisor = summary.sample_divisor or 1.0
+        if divisor > 1:
             moved += f"; samples of real size need {rate(busy * threshold * divisor)}"
         delivers = f"{rate(busy * sustained)}; AU {threshold:g} % needs {rate(busy * threshold)}"
         if 0 < sustained < threshold:
@@ -378,26 +378,26 @@ def _limit(summary: Summary) -> Iterator[Said]:
 
 
 def _proof(summary: Summary, source: str) -> Iterator[Said]:
-    """Yield where the bytes came from (`source`, empty where the verdict says it), and whether each was read once."""
-    once = summary.each_sample_once
-    wrong = [str(epoch) for epoch, is_once in enumerate(once, start=1) if is_once is False]
-    if wrong:
-        text = f"NOT each sample was read once in epoch {', '.join(wrong)}"
+    """Yield where the bytes came from (`source`, empty if the verdict says it), and whether each was read once."""
+    once_by_epoch = summary.each_sample_once
+    wrong_epochs = [str(epoch) for epoch, is_once in enumerate(once_by_epoch, start=1) if is_once is False]
+    if wrong_epochs:
+        text = f"NOT each sample was read once in epoch {', '.join(wrong_epochs)}"
         yield Said("proof", "; ".join(filter(None, [text, source])), tone="bad")
-    elif once and all(once):
+    elif once_by_epoch and all(once_by_epoch):
         yield Said("proof", f"{source}, each once an epoch" if source else "each sample was read once an epoch")
     elif source:
         yield Said("proof", source)
 
 
-def _again(summary: Summary, folder: str) -> Iterator[Said]:
-    """Yield the command to type next: the same run past the page cache, where memory served bytes; else a search."""
+def _next_command(summary: Summary, folder: str) -> Iterator[Said]:
+    """Yield the next command: where memory served bytes, the same run without the page cache; else a search."""
     finding = summary.memory
     setting = str(finding.numbers.get("would_help", "")).rpartition(" or ")[2] if finding else ""
-    same = override(["workload"], os.path.join(folder, CONFIG))
+    same_workload = override(["workload"], os.path.join(folder, CONFIG))
     if folder and "=" in setting:
-        new = override(["output", "folder"], f"{folder.rstrip('/')}-again")
-        yield Said("again", shlex.join(["dlemu", "train", same, setting, new]), tone="strong")
+        new_folder = override(["output", "folder"], f"{folder.rstrip('/')}-again")
+        yield Said("again", shlex.join(["dlemu", "train", same_workload, setting, new_folder]), tone="strong")
     elif folder and summary.passed is not None:
-        new = override(["output", "folder"], f"{folder.rstrip('/')}-size")
-        yield Said("next", shlex.join(["dlemu", "size", same, new]), "how many pass")
+        new_folder = override(["output", "folder"], f"{folder.rstrip('/')}-size")
+        yield Said("next", shlex.join(["dlemu", "size", same_workload, new_folder]), "how many pass")

@@ -263,9 +263,9 @@ def _batches_ahead(job: TrainingJob) -> int:
 
 def _capacity(job: TrainingJob) -> int:
     """Return for how many accelerators the dataset suffices; raises UserError when for none."""
-    samples, each = job.found.train.num_samples, _samples_each(job)
+    samples, each = job.dataset.train.num_samples, _samples_each(job)
     if samples < each:
-        batch_size, files = job.workload.reader.batch_size, math.ceil(each / job.found.train.num_samples_per_file)
+        batch_size, files = job.workload.reader.batch_size, math.ceil(each / job.dataset.train.num_samples_per_file)
         raise UserError(
             f"the dataset has {samples} samples: wanted at least {each} for each accelerator ({each // batch_size} "
             f"steps of {batch_size} per epoch), for a verdict; lower reader.batch_size, or use a dataset of {files} "

@@ -77,7 +77,7 @@ def run_by_hand(words: list[str], folder: str) -> None:
     job = TrainingJob(
         workload=workload,
         ranks=workload.ranks,
-        found=found,
+        dataset=found,
         seed=workload.train.seed,
         folder=folder,
         started_at="2026-01-02T03:04:05+00:00",

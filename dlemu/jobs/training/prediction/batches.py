@@ -26,7 +26,7 @@ def planned_job(workload: Workload, ranks: int) -> TrainingJob:
     return TrainingJob(
         workload=replace(workload, ranks=ranks, workflow=workflow),
         ranks=ranks,
-        found=planned_dataset(workload.dataset),
+        dataset=planned_dataset(workload.dataset),
         seed=workload.train.seed,
     )
 
@@ -34,7 +34,7 @@ def planned_job(workload: Workload, ranks: int) -> TrainingJob:
 def bytes_by_file(spec: DatasetSpec, *, received: bool = False) -> Floats:
     """Return the bytes read for a sample of each file, shape (files,), or (1,) where files do not differ.
 
-    `received`: from someone else's result, so only built-in formats are imported; others' samples have nominal sizes.
+    `received`: of someone else's result, so only built-in formats are imported; samples of others have nominal sizes.
     """
     nominal = np.array([float(nominal_sample_bytes(spec))])
     is_foreign = received and not is_built_in(FORMATS, spec.format)
@@ -56,24 +56,24 @@ def batch_bytes(plan: Plan, by_file: Floats, epoch: int, steps: int) -> Floats:
 
 
 def planned_bytes(workload: Workload, plan: Plan, rows: Rows) -> float:
-    """Return the bytes of the batches in `rows`, by the sizes that the settings of their run give its files."""
+    """Return the bytes of the batches in `rows`, by the sizes of files that the settings of their run describe."""
     by_file = bytes_by_file(workload.dataset, received=True)
     if len(by_file) == 1:
         return float(by_file[0]) * float(rows["samples"].sum())
     total = 0.0
     for epoch in np.unique(rows["epoch"]):
-        part = rows[rows["epoch"] == epoch]
-        batches = batch_bytes(plan, by_file, int(epoch), int(part["step"].max()))
-        total += float(batches[part["rank"], part["step"] - 1].sum())
+        of_epoch = rows[rows["epoch"] == epoch]
+        batches = batch_bytes(plan, by_file, int(epoch), int(of_epoch["step"].max()))
+        total += float(batches[of_epoch["rank"], of_epoch["step"] - 1].sum())
     return total
 
 
 MAX_DRAWS = 16
-"""Maximum number of samples per batch whose times are drawn; the sum of a larger batch is extrapolated from these."""
+"""Maximum number of samples per batch whose times are drawn; the sum of a larger batch is extrapolated."""
 
 
 def preprocessing_seconds(workload: Workload, shape: tuple[int, ...], random: np.random.Generator) -> Floats:
-    """Return how long a worker preprocesses each batch, with a core of its own; shape (ranks, steps)."""
+    """Return the seconds for which a worker preprocesses each batch, with a core of its own; shape (ranks, steps)."""
     duration, batch_size = workload.reader.preprocess_time, workload.reader.batch_size
     if duration.type == "fixed":
         return np.full(shape, batch_size * duration.mean)

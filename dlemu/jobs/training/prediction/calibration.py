@@ -1,6 +1,6 @@
-"""`Calibration`: what a prediction knows of a storage and its host; the curve C(n): the throughput of n readers.
+"""`Calibration`: the speed of a storage and its host; the curve C(n): the throughput of n readers.
 
-It follows from a given speed, or from rates by size and depth: of a data sheet, a `dlemu probe`, fio or elbencho.
+Made here from a given speed, or from rates by size and depth: a data sheet's, or those of `dlemu probe`, fio, elbencho.
 """
 
 from __future__ import annotations
@@ -58,10 +58,10 @@ def flat(mb_per_second: float) -> Curve:
 
 
 def smoothed(curve: Curve, reads: Sequence[int]) -> Curve:
-    """Return the curve without random violations of two rules, which levels of few reads of varying latency show.
+    """Return the curve without random violations of two rules, which come from few reads of varying latency.
 
-    More readers must not make one reader faster, nor all together slower, unless by 30 %, which is no chance. Violators
-    are pooled, weighted by `reads` (Barlow et al., Statistical Inference under Order Restrictions, 1972).
+    More readers must not make one reader faster, nor all together slower, but a loss of 30 % is not random, and kept.
+    Violating points are pooled, weighted by `reads` (Barlow et al.: Statistical Inference under Order Restrictions).
     """
     readers = [point.readers for point in curve]
     slowness = _never_falling([-point.mb_per_second / point.readers for point in curve], reads)
@@ -79,9 +79,9 @@ def _never_falling(values: Sequence[float], weights: Sequence[int]) -> list[floa
     for mean, weight in zip(values, weights, strict=True):
         size = 1
         while pools and pools[-1][0] > mean:
-            left, left_weight, left_size = pools.pop()
-            mean = (left * left_weight + mean * weight) / (left_weight + weight)
-            weight, size = left_weight + weight, left_size + size
+            last_mean, last_weight, last_size = pools.pop()
+            mean = (last_mean * last_weight + mean * weight) / (last_weight + weight)
+            weight, size = last_weight + weight, last_size + size
         pools.append((mean, weight, size))
     return [mean for mean, _, size in pools for _ in range(size)]
 
@@ -92,49 +92,49 @@ class FirstStep:
 
     mb_per_second: float
     readers: int
-    """The number of readers that got it together; more readers may get more, in proportion at most."""
+    """Number of readers that shared `mb_per_second`; more readers may get more, in proportion at most."""
     step_share: float
     """See `Calibration.step_share`."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Calibration:
-    """The speed of one storage and one host with one access pattern; `Prediction` explains the keys that both have."""
+    """The speed of one storage and host with one access pattern; `Prediction` explains the fields that both have."""
 
     source: str
     curve: Curve
     saturated: bool = True
     half_width_percent: float = 0.0
     work: tuple[float, ...] = (1.0,)
-    """Quantiles, rising, of the work of reads: what a read takes of the storage, relative to the mean of its size."""
+    """Quantiles, rising, of the work of reads: what a read takes of the storage, relative to the mean for its size."""
     samples_per_read: int = 1
     """Samples per read in the measurement of `work`."""
     sample_bytes: float = 0.0
-    """Mean bytes read for a sample; 0 where not known."""
+    """Mean bytes read for a sample; 0: not known."""
     bytes_factor: float = 1.0
-    """Bytes really read / the bytes that follow from the settings of the dataset."""
+    """Bytes that were read / bytes by the settings of the dataset."""
     decode_seconds_per_sample: float = 0.0
-    """Time of a core, after reading; 0 where it is counted as reading."""
+    """CPU time after reading; 0 where it is counted as reading."""
     cores: float | None = 1.0
-    """Cores of one host; None where not known: then no reader waits for a core."""
+    """Cores of one host; None: not known, so no reader waits for a core."""
     busy_cores: float = 0.0
-    """Cores kept busy during the measurement by anything but the readers; 0 where not known."""
+    """Cores that other programs kept busy during the measurement; 0: not known."""
     costs: HostCosts = field(default_factory=HostCosts)
     first_step: FirstStep | None = None
-    """The other explanation of a run's times, which holds for other accelerators, too; None where there is none."""
+    """Another explanation of a run's times, for other accelerators, too: a host that delays it; None: there is none."""
     step_share: float = 0.0
-    """Delay of the host after each step, beside that of `costs`, as a share of the accelerator's computation."""
+    """Delay of the host after each step, besides that in `costs`, as a share of the computation time."""
     others_mb_per_second: float = 0.0
 
     @property
     def cores_to_share(self) -> float:
-        """The cores of one host; infinity where they are not known."""
+        """Cores of one host; infinity where not known."""
         return math.inf if self.cores is None else self.cores
 
-    def left_mb_per_second(self, speed: float = 1.0) -> float:
-        """Return the highest throughput that other jobs leave, of a storage that is `speed` times as fast."""
+    def available_mb_per_second(self, speed: float = 1.0) -> float:
+        """Return the highest throughput that other jobs leave of a storage `speed` times as fast."""
         total = speed * most_mb_per_second(self.curve)
-        return max(total - self.others_mb_per_second, 0.001 * total)  # with none, this job would never end
+        return max(total - self.others_mb_per_second, 0.001 * total)  # 0 would never end the job
 
 
 def given_speed(mb_per_second: float, *, cores: float | None, bytes_factor: float = 1.0) -> Calibration:
@@ -147,16 +147,16 @@ def given_speed(mb_per_second: float, *, cores: float | None, bytes_factor: floa
     )
 
 
-_MOST_TIMES = 8  # a workload's requests may be this many times larger than the largest whose rate is known
+_MAX_REQUEST_FACTOR = 8  # between a workload's requests and the largest with a known rate
 
 
 def calibrate_from_drive(path: str | Rates, workload: Workload, *, cores: float) -> Calibration:
-    """Return the calibration from a data sheet (a YAML file) or the folder of a probe; raises UserError."""
+    """Return the calibration from the rates of a data sheet (a YAML file) or a probe (a folder); raises UserError."""
     drive = read_drive(path)
     request_bytes, in_flight = requests_of(workload, float(bytes_by_file(workload.dataset).mean()))
     largest = max((rate.size_bytes for rate in drive.rates), default=0)
     deepest = max((rate.depth for rate in drive.rates), default=0)
-    if largest * _MOST_TIMES < request_bytes or deepest <= 1:
+    if largest * _MAX_REQUEST_FACTOR < request_bytes or deepest <= 1:
         raise UserError(
             f"{drive.source}: reads of {largest:,} bytes at most, {deepest} in flight; {workload.model.name} reads "
             f"{request_bytes:,} bytes, many at a time: wanted such (fio --rw=randread --bs=128k --iodepth=32 "
@@ -171,7 +171,7 @@ def calibrate_from_drive(path: str | Rates, workload: Workload, *, cores: float)
 
 
 def requests_of(workload: Workload, sample_bytes: float) -> tuple[int, int]:
-    """Return the size of a reader's requests to the drive, and how many it has in flight (the kernel splits reads)."""
+    """Return the bytes of a reader's requests to the drive, and how many are in flight: the kernel splits reads."""
     reader, data = workload.reader, workload.dataset
     if traits_of(reader.data_loader).interleave(reader, data) is not None:
         samples_at_once = data.num_samples_per_file
@@ -191,37 +191,36 @@ def requests_of(workload: Workload, sample_bytes: float) -> tuple[int, int]:
 
 def curve_of(rates: Sequence[Rate], request_bytes: int, in_flight: int) -> Curve:
     """Return the throughput of 1, 2, 4, ... readers, up to the largest queue depth with a known rate."""
-    most = max(1, max(rate.depth for rate in rates) // in_flight)
-    readers = [2**power for power in range(most.bit_length()) if 2**power < most] + [most]
+    max_readers = max(1, max(rate.depth for rate in rates) // in_flight)
+    readers = [2**power for power in range((max_readers - 1).bit_length())] + [max_readers]
     speeds = [request_bytes * per_second(rates, request_bytes, number * in_flight) / 1e6 for number in readers]
     return flat(speeds[0]) if len(set(speeds)) == 1 else tuple(map(CurvePoint, readers, speeds))
 
 
 def with_rates(request: PredictionRequest) -> PredictionRequest:
-    """Return the request; if its `drive` is a file of fio or elbencho, with the rates in it."""
+    """Return the request; a `drive` that is an output file of fio or elbencho is replaced by the rates in it."""
     if not isinstance(request.drive, str) or not os.path.isfile(request.drive):
         return request
     text = read_untrusted(request.drive).decode(errors="replace")
-    for mark, parse in (('"fio version"', _by_fio), ('"phase_type"', _by_elbencho)):
-        if mark in text:
-            return replace(request, drive=_measured(request.drive, parse(text)))
+    for key, rows_of in (('"fio version"', _by_fio), ('"phase_type"', _by_elbencho)):
+        if key in text:
+            return replace(request, drive=_rates_in(request.drive, rows_of(text)))
     return request
 
 
 _Row = tuple[str, float, float, float, bool]
-"""A measurement: `read`, `write`, ...; requests/s, their mean bytes, how many in flight, and whether the page cache was
-bypassed, as fio says of its jobs (direct=1)."""
+"""A measurement: operation (`read`, `write`, ...), requests/s, their mean bytes, how many are in flight, and whether
+the page cache was bypassed."""
 
 
-def _measured(path: str, rows: Iterator[_Row]) -> Rates:
+def _rates_in(path: str, rows: Iterator[_Row]) -> Rates:
     """Return the rates that fio (--output-format=json) or elbencho (--jsonfile) measured; raises UserError."""
     rates: dict[str, list[Rate]] = {"read": [], "write": []}
     note = ""
     try:
         for operation, iops, size_bytes, depth, is_direct in rows:
             if iops and size_bytes >= 1 and operation in rates:
-                rate = Rate(size_bytes=round(size_bytes), depth=max(1, round(depth)), per_second=iops)
-                rates[operation].append(rate)
+                rates[operation].append(Rate(size_bytes=round(size_bytes), depth=max(1, round(depth)), per_second=iops))
                 note = note if is_direct else ", made without direct=1"
     except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError) as error:
         raise UserError(f"{path} looks like the output of fio or elbencho, and can't be read ({error!r})") from None
@@ -232,7 +231,7 @@ def _measured(path: str, rows: Iterator[_Row]) -> Rates:
 
 
 def _by_fio(text: str) -> Iterator[_Row]:
-    """Jobs of one group ran at the same time. Mean requests in flight: rate x mean latency (Little, 1961)."""
+    """Yield a row per operation of a group of jobs that ran together. In flight: rate x mean latency (Little, 1961)."""
     groups: dict[tuple[int, str], list[dict[str, Any]]] = {}
     output = json.loads(text[text.index("{") :])
     for job in output["jobs"]:

@@ -41,13 +41,15 @@ class HostCosts:
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
-class Scene:
+class EpochInput:
     """One epoch of all ranks; arrays have the shape (ranks, steps)."""
 
     work_bytes: Floats
     """Bytes read for each batch times the read's work (`Calibration.work`): what a mean read would get in its time."""
-    after_seconds: Floats
-    """Time that a worker needs after reading each batch, with a core of its own, without `costs.between_seconds`."""
+    decode_seconds: Floats
+    """Time that a worker decodes and preprocesses each batch, with its own core, without `costs.between_seconds`."""
+    sleep_seconds: Floats | None = None
+    """Time that the worker then sleeps, for which it needs no core; None: it does not sleep."""
     compute_seconds: Floats
     rate: Floats
     """Bytes/s that 0, 1, ... readers get together, up to all workers of all ranks."""
@@ -56,14 +58,12 @@ class Scene:
     window: int
     """Maximum number of batches of a rank that are ready or in the making, without those that the trainer has."""
     in_turn: bool
-    """Batch k is made by worker k modulo `workers`; otherwise by any idle worker."""
+    """Whether worker k modulo `workers` makes batch k; otherwise any idle worker does."""
     synchronous: bool
-    """The trainer requests a batch only after the previous step."""
+    """Whether the trainer requests a batch only after the previous step."""
     cores: float
     """Cores of all hosts, which batches that are decoded at the same time share evenly."""
     costs: HostCosts
-    asleep_seconds: Floats | None = None
-    """Time that a worker sleeps after that, for which it needs no core; None: it does not sleep."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -75,41 +75,42 @@ class EpochTimes:
     ready: Floats
     """When the trainer received the batch."""
     started: Floats
+    """When a worker began to read the batch."""
     read: Floats
     """When all bytes of the batch had been read."""
     finished: Floats
     """When the worker had completed the batch."""
 
 
-def simulate(scene: Scene) -> EpochTimes:
+def simulate(epoch: EpochInput) -> EpochTimes:
     """Return when each batch was read, delivered and used: processes the events in order of time.
 
-    Batch k of rank r has the index r * steps + k; so have its times.
+    Batch k of rank r has the index r * steps + k; so have its times. Closures are faster than methods here.
     """
-    ranks, steps = scene.work_bytes.shape
-    shape, count = (ranks, steps), ranks * steps
-    costs = scene.costs
-    trainer_reads = scene.workers == 0  # the trainer itself is the only worker
-    workers, in_turn = max(1, scene.workers), scene.in_turn
-    takes_ahead = not (scene.synchronous or trainer_reads)
-    window = 1 if trainer_reads else max(workers if in_turn else 1, scene.window)
-    reader_rates = [0.0, *(np.maximum(scene.rate[1:], 1e-3) / np.arange(1, len(scene.rate))).tolist()]
-    work, compute = scene.work_bytes.ravel().tolist(), scene.compute_seconds.ravel().tolist()
-    # A worker is busy until it starts its next batch: its time between two is spent in this model before the hand-over.
-    after_seconds = scene.after_seconds + costs.between_seconds
-    after = after_seconds.ravel().tolist() if after_seconds.any() else None
-    asleep = None if scene.asleep_seconds is None else scene.asleep_seconds.ravel().tolist()
+    ranks, steps = epoch.work_bytes.shape
+    count = ranks * steps
+    costs = epoch.costs
+    trainer_reads = epoch.workers == 0  # the trainer itself is the only worker
+    workers = max(1, epoch.workers)
+    takes_ahead = not (epoch.synchronous or trainer_reads)
+    window = 1 if trainer_reads else max(workers if epoch.in_turn else 1, epoch.window)
+    reader_rates = [0.0, *(np.maximum(epoch.rate[1:], 1e-3) / np.arange(1, len(epoch.rate))).tolist()]
+    work, compute = epoch.work_bytes.ravel().tolist(), epoch.compute_seconds.ravel().tolist()
+    # A worker's time between two batches precedes the hand-over here: it is busy until it starts its next batch.
+    decode_seconds = epoch.decode_seconds + costs.between_seconds
+    decode = decode_seconds.ravel().tolist() if decode_seconds.any() else None
+    sleep = None if epoch.sleep_seconds is None else epoch.sleep_seconds.ravel().tolist()
     take_seconds, step_seconds = costs.take_seconds, costs.step_seconds
     hand_over = max(costs.hand_over_seconds - costs.between_seconds, take_seconds)
 
     # By batch
     ready, started, read, finished = ([0.0] * count for _ in range(4))
     is_complete = bytearray(count)
-    # By rank: its trainer waits for the next batch; batches that workers may begin, delivered to the trainer, and used
-    waits = bytearray(ranks)
+    # By rank: whether its trainer waits; numbers of batches that workers may begin, that the trainer has got, and used
+    is_waiting = bytearray(ranks)
     queued, delivered, used = ([0] * ranks for _ in range(3))
-    # By lane, which is a worker with `in_turn`, else all workers of a rank: batches that were begun, and idle workers
-    lanes = workers if in_turn else 1  # of a rank; they take its batches in turn
+    # By lane (a worker with `in_turn`, else all workers of a rank): numbers of batches begun, and of idle workers
+    lanes = workers if epoch.in_turn else 1  # of a rank; they take its batches in turn
     begun, idle = [0] * (ranks * lanes), [workers // lanes] * (ranks * lanes)
     reads: list[tuple[float, int]] = []  # a heap, by `reader_bytes` at the read's end
     decoding: list[tuple[float, int]] = []  # a heap of decoding and preprocessing, by `core_seconds` at its end
@@ -126,6 +127,7 @@ def simulate(scene: Scene) -> EpochTimes:
     free = [0.0] * (steps + 1)
 
     def begin(batch: int) -> None:
+        """Have a worker read a batch."""
         nonlocal active
         started[batch] = now
         active += 1
@@ -133,7 +135,7 @@ def simulate(scene: Scene) -> EpochTimes:
 
     def share_cores() -> float:
         """Return the share of a core, at most 1, that each batch in decoding gets."""
-        return min(1.0, scene.cores / len(decoding)) if decoding else 1.0
+        return min(1.0, epoch.cores / len(decoding)) if decoding else 1.0
 
     def queue(rank: int, number: int) -> None:
         """Queue a batch for the rank's workers."""
@@ -145,24 +147,23 @@ def simulate(scene: Scene) -> EpochTimes:
             begin(rank * steps + number)
 
     def finish(batch: int) -> None:
-        """Have the batch delivered if its trainer waits for it; the worker begins its next batch."""
+        """Complete a batch, which its trainer receives if it waits; the worker begins its next one."""
         rank, number = divmod(batch, steps)
         finished[batch] = now
         is_complete[batch] = 1
-        if waits[rank] and delivered[rank] == number:
-            waits[rank] = 0
+        if is_waiting[rank] and delivered[rank] == number:
+            is_waiting[rank] = 0
             heappush(events, (now + hand_over, -2 - rank))
-        place = number % lanes
-        lane = rank * lanes + place
-        following = begun[lane] * lanes + place
-        if following < queued[rank]:
+        lane = rank * lanes + number % lanes
+        next_number = begun[lane] * lanes + number % lanes
+        if next_number < queued[rank]:
             begun[lane] += 1
-            begin(rank * steps + following)
+            begin(rank * steps + next_number)
         else:
             idle[lane] += 1
 
-    def request_batch(rank: int) -> None:
-        """Have the rank's next batch delivered once it is complete."""
+    def request(rank: int) -> None:
+        """Have the rank receive its next batch once that is complete."""
         number = delivered[rank]
         if number >= steps:
             return
@@ -172,7 +173,7 @@ def simulate(scene: Scene) -> EpochTimes:
         if is_complete[batch]:
             heappush(events, (max(now + take_seconds, finished[batch] + hand_over), -2 - rank))
         else:
-            waits[rank] = 1
+            is_waiting[rank] = 1
 
     def compute_step(rank: int) -> None:
         """Start the rank's step on a batch that is ready."""
@@ -186,14 +187,14 @@ def simulate(scene: Scene) -> EpochTimes:
         if not_computing == 0:
             heappush(events, (max(now, latest_end), step_over))
         if takes_ahead:
-            request_batch(rank)
+            request(rank)
 
     # All workers begin, and each trainer requests its first batch.
     for rank in range(ranks):
         for number in range(0 if trainer_reads else min(window, steps)):
             queue(rank, number)
     for rank in range(ranks):
-        request_batch(rank)
+        request(rank)
     while step < steps:
         reader_rate = reader_rates[active]
         read_end = now + (reads[0][0] - reader_bytes) / reader_rate if active else math.inf
@@ -204,9 +205,6 @@ def simulate(scene: Scene) -> EpochTimes:
                 reader_bytes += (moment - now) * reader_rate
                 core_seconds += (moment - now) * core_share
                 now = moment
-            if code >= 0:
-                finish(code)
-                continue
             if code == step_over:
                 step += 1
                 free[step] = latest_end
@@ -215,21 +213,23 @@ def simulate(scene: Scene) -> EpochTimes:
                     heappush(events, (now + step_seconds, all_request))
                     continue
                 code = all_request
-            if code == all_request:
+            if code >= 0:
+                finish(code)
+            elif code > all_request:
+                rank = -2 - code  # receives its next batch, so that its workers may begin another one
+                number = delivered[rank]
+                ready[rank * steps + number] = now
+                delivered[rank] = number + 1
+                if number + window < steps and not trainer_reads:
+                    queue(rank, number + window)
+                if used[rank] == number == step and now >= free[step] + (step_seconds if step else 0.0):
+                    compute_step(rank)
+            else:
                 for rank in range(ranks):
                     if delivered[rank] > step == used[rank]:
                         compute_step(rank)
                     elif not takes_ahead:
-                        request_batch(rank)
-                continue
-            rank = -2 - code  # receives a batch
-            number = delivered[rank]
-            ready[rank * steps + number] = now
-            delivered[rank] = number + 1
-            if number + window < steps and not trainer_reads:
-                queue(rank, number + window)
-            if used[rank] == number == step and now >= free[step] + (step_seconds if step else 0.0):
-                compute_step(rank)
+                        request(rank)
             continue
         if decode_end <= read_end:
             reader_bytes += (decode_end - now) * reader_rate
@@ -240,13 +240,13 @@ def simulate(scene: Scene) -> EpochTimes:
             reader_bytes, batch = heappop(reads)
             now = read[batch] = read_end
             active -= 1
-            if after is not None:
-                heappush(decoding, (core_seconds + after[batch], batch))
+            if decode is not None:
+                heappush(decoding, (core_seconds + decode[batch], batch))
                 core_share = share_cores()
                 continue
-        if asleep is None:
+        if sleep is None:
             finish(batch)
         else:
-            heappush(events, (now + asleep[batch], batch))
-    arrays = (np.array(times).reshape(shape) for times in (ready, started, read, finished))
+            heappush(events, (now + sleep[batch], batch))
+    arrays = (np.array(times).reshape(ranks, steps) for times in (ready, started, read, finished))
     return EpochTimes(np.array(free), *arrays)

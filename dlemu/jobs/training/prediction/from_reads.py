@@ -1,4 +1,4 @@
-"""Calibration from reads that were measured: a run's steps, or a probe of the workload's own access pattern."""
+"""Calibration from measured reads: of a run's steps, or of a probe with the workload's own access pattern."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from dlemu.metrics.rows import StepTable, is_any
 from dlemu.metrics.t_interval import FEWEST, estimate
 
 WAITING_SHARE = 0.02
-"""The storage gave all it could if accelerators waited for data at least this share of the time, or if readers waited
+"""The storage was at its limit if accelerators waited for data at least this share of the time, or if readers waited
 less than this share for room in their queues."""
 MIN_DECODE_SHARE = 0.05
 """Share of a worker's time below which its work after reading is counted as reading."""
@@ -33,11 +33,11 @@ WORK_QUANTILES = 256  # keeps tails of 1 read in 256; each is a number in calibr
 """Number of quantiles that a distribution of reads' work is stored as."""
 WINDOW_SECONDS, MAX_WINDOWS = 0.5, 240  # 240 of half a second: the two minutes of a probe
 SUM_LENGTHS = (32, 16, 8, 4, 2)
-"""Successive reads of a reader that are added up, to see which of their differences do not even out."""
+"""Numbers of successive reads of a reader whose work is averaged, to find which differences average out."""
 
 
 class Reads:
-    """Reads of batches: arrays with one entry per batch; `begin` and `end` are seconds on a clock of all readers.
+    """Reads of batches: arrays with one entry per read; `begin` and `end` are seconds on a clock of all readers.
 
     A read's bytes are spread evenly over its duration.
     """
@@ -49,44 +49,44 @@ class Reads:
         self._edges, self._active, self._lengths = under_way(self._begin, self._end)
         first, last = float(self._edges[0]), float(self._edges[-1])
         self._windows = np.linspace(first, last, max(2, min(MAX_WINDOWS, int((last - first) / WINDOW_SECONDS))) + 1)
-        self._read_in_windows = np.diff(Intervals(self._begin, self._end, self._windows).cumulative(self._bytes))
+        self._window_bytes = np.diff(Intervals(self._begin, self._end, self._windows).cumulative(self._bytes))
 
     def curve(self) -> Curve:
         """Return the throughput by number of readers: a straight line from 0 up to a knee, and constant from there on.
 
-        Least squares fit each knee's height to the bytes of the windows; the lowest knee that fits about as well as the
-        best is taken. If 1 reader gets 100 MB/s, 2 get 200 and 4 get 200, the knee is at 2 readers, its height 200.
+        For each knee, least squares fit the height to the windows' bytes. Of the knees that fit about as well as the
+        best, the lowest is taken. If 1 reader gets 100 MB/s, 2 get 200 and 4 get 200, the knee is at 2, its height 200.
         """
-        most, read_bytes = int(self._active.max()), self._read_in_windows
+        most, window_bytes = int(self._active.max()), self._window_bytes
         # 24 knees: up to 256 readers each is 1.27 times the knee before.
         knees = sorted({min(most, round(knee)) for knee in np.geomspace(1, most, min(most, 24))})
         errors, heights = [], []
         for knee in knees:
             # With half as many readers as the knee has, a second counts as half a second at full throughput.
             full_seconds = self._in_windows(np.minimum(self._active / knee, 1.0))
-            height = float(read_bytes @ full_seconds) / max(float(full_seconds @ full_seconds), 1e-12)
+            height = float(window_bytes @ full_seconds) / max(float(full_seconds @ full_seconds), 1e-12)
             heights.append(height)
-            errors.append(float(((read_bytes - height * full_seconds) ** 2).sum()))
-        good = min(errors) * 1.1 + 1e-6 * float((read_bytes**2).sum())  # errors of exact fits are rounding errors
-        lowest = next(index for index, error in enumerate(errors) if error <= good)
+            errors.append(float(((window_bytes - height * full_seconds) ** 2).sum()))
+        tolerated = min(errors) * 1.1 + 1e-6 * float((window_bytes**2).sum())  # an exact fit has rounding errors
+        lowest = next(index for index, error in enumerate(errors) if error <= tolerated)
         knee, height = knees[lowest], heights[lowest] / 1e6
         points = {1: height / knee, knee: height, most: height}
         return tuple(CurvePoint(*point) for point in sorted(points.items()))
 
     def half_width_percent(self, curve: Curve) -> float:
-        """Return the half width of the 95 % interval of bytes read in a window, in percent of what the curve says."""
+        """Return the half width of the 95 % interval of a window's bytes, in percent of the bytes by the curve."""
         expected = self._in_windows(self._speeds(curve))
         is_busy = expected >= 0.5 * np.median(expected)  # the other windows are at the end of an epoch
-        percent = 100 * self._read_in_windows[is_busy] / expected[is_busy]
+        percent = 100 * self._window_bytes[is_busy] / expected[is_busy]
         return min(MAX_HALF_WIDTH_PERCENT, estimate(percent, CONFIDENCE).half_width_percent)
 
     def work_bytes(self, curve: Curve) -> Floats:
-        """Return the bytes that one reader gets, by the curve, during each read: what the read took of the storage."""
+        """Return the work of each read in bytes: what one reader gets, by the curve, during the read."""
         return self._in_reads(self._speeds(curve) / np.maximum(self._active, 1))
 
     @cached_property
     def work(self) -> Floats:
-        """Each read's work: the bytes that an active reader got meanwhile, on average, per byte of the read; mean 1."""
+        """Each read's work, with mean 1: bytes that an average active reader got during it, per byte of the read."""
         active, lengths, bytes_per_second = self._active, self._lengths, self._bytes / (self._end - self._begin)
         changes = np.zeros(len(self._edges))
         np.add.at(changes, np.searchsorted(self._edges, self._begin), bytes_per_second)
@@ -94,25 +94,25 @@ class Reads:
         ratio = self._in_reads(np.cumsum(changes)[:-1] / np.maximum(active, 1)) / self._bytes
         ratio /= ratio.mean()
         parallel = float((active * lengths).sum() / max(1e-9, float(lengths[active > 0].sum())))
-        # The mean of n readers includes the read itself, which hides 1/n of the variance. With hardly any parallel
+        # The average of n readers includes the read itself, which hides 1/n of the variance. With hardly any parallel
         # reads, a read's own work can't be distinguished from the storage's speed.
         widening = math.sqrt(parallel / (parallel - 1)) if parallel > 1.5 else 1.0
         return np.asarray(1 + widening * (ratio - 1))
 
     def scaled_means(self, length: int) -> Floats:
-        """Return the mean work of `length` successive reads of a reader, scaled to vary as one read if independent."""
+        """Return mean works of `length` successive reads of a reader, scaled up: independent reads vary as much."""
         means = [np.empty(0)]
         for reader in np.unique(self._reader):
-            own = self.work[self._reader == reader]
-            means.append(own[: len(own) // length * length].reshape(-1, length).mean(axis=1))
+            work = self.work[self._reader == reader]
+            means.append(work[: len(work) // length * length].reshape(-1, length).mean(axis=1))
         return np.concatenate(means) * math.sqrt(length)
 
     def _speeds(self, curve: Curve) -> Floats:
-        """Return the bytes/s, by the curve, of all that are reading at a time."""
+        """Return the bytes/s, by the curve, of all active reads between each two edges."""
         return np.asarray(rates(curve, int(self._active.max()))[self._active])
 
     def _in_windows(self, per_second: Floats) -> Floats:
-        """Return for each window the sum of what a rate, one between each two edges, gives in it."""
+        """Return the sum in each window of a rate given between each two edges; `_in_reads`: in each read."""
         return during(self._windows[:-1], self._windows[1:], self._edges, per_second * self._lengths)
 
     def _in_reads(self, per_second: Floats) -> Floats:
@@ -120,21 +120,21 @@ class Reads:
 
 
 class Batches:
-    """The batches in rows of a run, none of them empty; arrays with one entry per row.
+    """The batches in rows of a run, none of them empty, of which a rank's loader has `batches_ahead` at most.
 
-    Moments are in seconds, on a clock of all ranks on which 1 s lies between epochs.
+    Arrays have one entry per row; moments are in seconds, on a clock of all ranks on which 1 s lies between epochs.
     """
 
-    def __init__(self, rows: StepTable, ahead: int) -> None:
-        """Take the rows, and how many batches of a rank the loader may have complete or in work (`ahead`)."""
+    def __init__(self, rows: StepTable, batches_ahead: int) -> None:
         parts = []
-        for own in rows.by_rank_and_epoch:  # in the order of the rows
-            step, stamps = own["step"], np.stack([own[name] for name in ("started_ns", "finished_ns", "ready_ns")])
-            begin, end, ready = (stamps - own["free_ns"].min()) / 1e9
-            # The queue has room for batch k once the trainer has received batch k - `ahead`: never, if no row has it.
-            index = np.minimum(np.searchsorted(step, step - ahead), len(own) - 1)
-            room = np.where(step[index] == step - ahead, ready[index], np.inf)
-            parts.append(np.stack([begin, end, np.where(step <= ahead, -np.inf, room)]))
+        for part in rows.by_rank_and_epoch:  # in the order of the rows
+            step, stamps = part["step"], np.stack([part[name] for name in ("started_ns", "finished_ns", "ready_ns")])
+            begin, end, ready = (stamps - part["free_ns"].min()) / 1e9
+            # The queue has room for batch k once the trainer has received batch k - `batches_ahead`; never, if that
+            # batch has no row.
+            index = np.minimum(np.searchsorted(step, step - batches_ahead), len(part) - 1)
+            room = np.where(step[index] == step - batches_ahead, ready[index], np.inf)
+            parts.append(np.stack([begin, end, np.where(step <= batches_ahead, -np.inf, room)]))
         self._since_epoch, end, room = np.concatenate(parts, axis=1)
         epochs, epoch_index = np.unique(rows["epoch"], return_inverse=True)
         lengths = np.zeros(len(epochs))
@@ -142,19 +142,11 @@ class Batches:
         epoch_start = (np.cumsum(lengths + 1.0) - lengths - 1.0)[epoch_index]
         self._rows, self.begin, self.end = rows, self._since_epoch + epoch_start, end + epoch_start
         self._room = room + epoch_start
-        # The indices of the batches of a worker in an epoch, each with the index of the batch that it made before
+        # Indices of batches, each with that of the batch that the same worker made before it in the epoch
         keys = [rows[name] for name in ("epoch", "rank", "worker")]
         order = np.lexsort((self.begin, *reversed(keys)))
         is_same_worker = np.all([np.diff(key[order]) == 0 for key in keys], axis=0)
         self._next, self._previous = order[1:][is_same_worker], order[:-1][is_same_worker]
-
-    @cached_property
-    def between_seconds(self) -> float:
-        """Lower quartile of a worker's seconds between two batches, where its queue had room; 0 for too few."""
-        idle_from = self.end[self._previous]
-        gaps = (self.begin[self._next] - idle_from)[self._room[self._next] <= idle_from]
-        gaps = gaps[gaps >= 0]
-        return float(np.quantile(gaps, 0.25)) if len(gaps) >= FEWEST else 0.0
 
     @property
     def full_queue_share(self) -> float:
@@ -165,14 +157,19 @@ class Batches:
 
     @property
     def costs(self) -> HostCosts:
+        """The host's overhead: medians, and between batches of a worker a quartile."""
         rows = self._rows
         awaited = rows[rows["finished_ns"] > np.maximum(rows["asked_ns"], rows["free_ns"])]
         hand_over = (awaited["ready_ns"] - awaited["finished_ns"]) / 1e9
+        # Seconds between two batches of a worker, where its queue had room
+        idle_from = self.end[self._previous]
+        gaps = (self.begin[self._next] - idle_from)[self._room[self._next] <= idle_from]
+        gaps = gaps[gaps >= 0]
         step_end = rows["free_ns"] + rows["wait_ns"] + rows["compute_ns"] + rows["sync_ns"]
         first = [self._since_epoch[rows["rank"] == rank].min() for rank in rows.values("rank")]
         return HostCosts(
             hand_over_seconds=float(np.median(hand_over)) if len(hand_over) else HostCosts().hand_over_seconds,
-            between_seconds=self.between_seconds,
+            between_seconds=float(np.quantile(gaps, 0.25)) if len(gaps) >= FEWEST else 0.0,
             epoch_start_seconds=float(np.median(first)),
             step_seconds=max(0.0, float(np.median(rows["met_ns"] - step_end)) / 1e9),
         )
@@ -214,60 +211,59 @@ def calibrate_from_run(run: MeasuredTraining) -> Calibration:
     )
 
 
-def work_quantiles(parts: Sequence[Reads]) -> tuple[float, ...]:
-    """Return quantiles of the work of reads in one or more measurements.
+def work_quantiles(measurements: Sequence[Reads]) -> tuple[float, ...]:
+    """Return quantiles, rising, of the work of reads in one or more measurements; (1.0,) for too few or equal reads.
 
-    Where short and long reads alternate, no rank is delayed. So the distribution is narrowed, keeping its shape, until
-    sums of independent draws vary as much as the sums of a reader's successive reads did (`SUM_LENGTHS`).
+    A rank whose short and long reads alternate is not delayed. So the distribution is narrowed, keeping its shape,
+    until means of independent draws vary as much as the means of a reader's successive reads did (`SUM_LENGTHS`).
     """
-    work = np.concatenate([reads.work for reads in parts])
+    work = np.concatenate([reads.work for reads in measurements])
     spread = float(work.std())
-    by_length = [np.concatenate([reads.scaled_means(length) for reads in parts]) for length in SUM_LENGTHS]
-    # The longest sums of which there are 24, so that their spread is certain to 15 %; else of which there are a few.
+    by_length = [np.concatenate([reads.scaled_means(length) for reads in measurements]) for length in SUM_LENGTHS]
+    # The longest of which there are 24, so that their spread is certain to 15 %; if there are none, `FEWEST` suffice.
     means = next((means for least in (24, FEWEST) for means in by_length if len(means) >= least), None)
     if means is None or spread <= 0:
         return (1.0,)
     narrowing = min(1.0, float(means.std(ddof=1)) / spread)
     count = min(WORK_QUANTILES, len(work))
     quantiles = np.quantile(work, (np.arange(count) + 0.5) / count)
-    narrowed = np.maximum(0.02, 1 + narrowing * (quantiles - 1))  # 0.02: no read takes no time
+    narrowed = np.maximum(0.02, 1 + narrowing * (quantiles - 1))  # 0.02: each read takes some time
     return tuple((narrowed / narrowed.mean()).tolist())
 
 
 def calibrate_from_levels(
     job: TrainingJob, levels: Sequence[Level], costs: HostCosts, *, cores: float, busy_cores: float = 0.0
 ) -> Calibration:
-    """Return the calibration from a probe's levels: one or more for each number of readers, of which 1 is the first."""
-    measured = _merged(levels)
+    """Return the calibration from a probe's levels: one or more for each number of readers, 1 among these numbers."""
+    merged = _merge_levels(levels)
     # A storage that gives 1.2 times the throughput of half the readers may give even more to more readers.
-    up_to_half = [level for level in measured if 2 * level.readers <= measured[-1].readers]
-    highest_mb_per_second = max(level.mb_per_second for level in measured)
-    saturated = bool(up_to_half) and highest_mb_per_second < 1.2 * up_to_half[-1].mb_per_second
-    rows = measured[0].rows  # of one reader
+    up_to_half = [level for level in merged if 2 * level.readers <= merged[-1].readers]
+    saturated = bool(up_to_half) and max(level.mb_per_second for level in merged) < 1.2 * up_to_half[-1].mb_per_second
+    rows = merged[0].rows  # of one reader
     samples, decode_seconds = int(rows["samples"].sum()), 0.0
-    if _decoding_share(measured[0]) >= MIN_DECODE_SHARE:
+    if _decoding_share(merged[0]) >= MIN_DECODE_SHARE:
         # The curve is of the storage, so decoding does not count as a reader's time.
-        measured = _while_reading(measured, saturated=saturated)
+        merged = _levels_of_reading(merged, saturated=saturated)
         decode_seconds = float(np.minimum(rows["decode_ns"], rows["cpu_ns"]).sum()) / samples / 1e9
-    points = tuple(CurvePoint(level.readers, level.mb_per_second) for level in measured)
-    curve = smoothed(points, [len(level.rows) for level in measured])
-    # How much single reads differ is seen in levels whose readers do not slow each other down. Where one reader alone
-    # gets the full throughput there is no such level: then in the level of 4 readers.
+    points = tuple(CurvePoint(level.readers, level.mb_per_second) for level in merged)
+    curve = smoothed(points, [len(level.rows) for level in merged])
+    # Levels whose readers do not slow each other down show how much single reads differ. Where one reader alone gets
+    # the full throughput there is no such level: then the level of 4 readers is taken.
     parallel = [
         level.rows
-        for level, point in zip(measured, curve, strict=True)
+        for level, point in zip(merged, curve, strict=True)
         if level.readers > 1 and point.mb_per_second >= 0.9 * point.readers * curve[0].mb_per_second
-    ] or [next((level.rows for level in measured if level.readers >= 4), measured[-1].rows)]
+    ] or [next((level.rows for level in merged if level.readers >= 4), merged[-1].rows)]
     reads = [Reads(own["begin_ns"] / 1e9, own["end_ns"] / 1e9, own["app_bytes"], own["reader"]) for own in parallel]
     all_rows = np.concatenate([level.rows for level in levels])
-    readers = (str(level.readers) for level in measured)
+    readers = (str(level.readers) for level in merged)
     mean_bytes = float(all_rows["app_bytes"].sum()) / int(all_rows["samples"].sum())
     expected_bytes = float(bytes_by_file(job.workload.dataset).mean()) or mean_bytes
     return Calibration(
         source=f"a probe of {job.workload.dataset.data_folder} with {', '.join(readers)} readers",
         curve=curve,
         saturated=saturated,
-        half_width_percent=max(measured, key=lambda level: level.seconds).half_width_percent,  # the repeated level
+        half_width_percent=max(merged, key=lambda level: level.seconds).half_width_percent,  # the repeated level
         work=work_quantiles(reads),
         samples_per_read=max(1, round(samples / len(rows))),
         sample_bytes=float(rows["app_bytes"].sum()) / samples,
@@ -284,34 +280,32 @@ def _decoding_share(level: Level) -> float:
     return float(rows["decode_ns"].sum() / (rows["end_ns"] - rows["begin_ns"]).sum())
 
 
-def _while_reading(measured: Sequence[Level], *, saturated: bool) -> list[Level]:
-    """Return what the same numbers of readers would get if they only read, interpolated between those that read.
-
-    While a share of n readers decodes, n * (1 - share) read.
-    """
-    readers = np.array([level.readers for level in measured], float)
-    speeds = np.array([level.mb_per_second for level in measured])
-    reading = np.maximum.accumulate(readers * [1 - _decoding_share(level) for level in measured])
+def _levels_of_reading(levels: Sequence[Level], *, saturated: bool) -> list[Level]:
+    """Return the levels with the throughput that the same numbers of readers would get if none of them decoded."""
+    readers = np.array([level.readers for level in levels], float)
+    speeds = np.array([level.mb_per_second for level in levels])
+    # Of n readers that decode for a share of their time, n * (1 - share) read at a time: between these it interpolates.
+    reading = np.maximum.accumulate(readers * [1 - _decoding_share(level) for level in levels])
     while_reading = np.interp(readers, [0.0, *reading], [0.0, *speeds])
     if not saturated:
         more = readers > reading[-1]
         while_reading[more] = speeds[-1] * readers[more] / reading[-1]
-    return [replace(level, mb_per_second=float(speed)) for level, speed in zip(measured, while_reading, strict=True)]
+    return [replace(level, mb_per_second=float(speed)) for level, speed in zip(levels, while_reading, strict=True)]
 
 
-def _merged(levels: Sequence[Level]) -> list[Level]:
+def _merge_levels(levels: Sequence[Level]) -> list[Level]:
     """Return one level for each number of readers, by rising number; levels are weighted by their duration."""
     merged = []
     for readers in sorted({level.readers for level in levels}):
-        same = [level for level in levels if level.readers == readers]
-        seconds = np.array([level.seconds for level in same])
-        speeds = np.array([level.mb_per_second for level in same])
-        widths = np.array([level.half_width_percent for level in same])
+        repeated = [level for level in levels if level.readers == readers]
+        seconds = np.array([level.seconds for level in repeated])
+        speeds = np.array([level.mb_per_second for level in repeated])
+        widths = np.array([level.half_width_percent for level in repeated])
         mean, total_seconds = float(speeds @ seconds / seconds.sum()), float(seconds.sum())
         # The half width is at least the difference of a single level from the mean of all.
         within = math.sqrt(float(((widths * seconds) ** 2).sum())) / total_seconds
         between = 100 * np.abs(speeds / mean - 1) * np.sqrt(seconds / total_seconds)
         width = min(MAX_HALF_WIDTH_PERCENT, max(within, float(between.max())))
-        rows = np.concatenate([level.rows for level in same])
+        rows = np.concatenate([level.rows for level in repeated])
         merged.append(Level(readers, total_seconds, rows, mean, width))
     return merged

@@ -1,8 +1,8 @@
 """Calibration from a run of which only the epochs' durations are known, such as DLIO's results and published results.
 
 All readers begin at once, so the wait for the first batch shows their throughput. If a storage with that throughput
-would end the epoch earlier than the run did, the rest is the host's overhead. It is kept as a share of the step:
-accelerators that demand as much per second load the same host and storage alike.
+would end the epoch earlier than the run did, the rest of the time is the host's overhead. The calibration has it as a
+share of the step: accelerators with the same demand per second load a host and its storage alike.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from dlemu.results.wording import count
 ROWS = 20_000
 """Maximum rank-steps (ranks x steps) of a simulation: a longer epoch is extrapolated."""
 TOLERANCE = 0.002
-"""Relative difference of an epoch's duration that is neglected."""
+"""Relative differences of an epoch's duration up to this are neglected."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,7 +42,7 @@ class ForeignRun:
 
 
 def calibrate_from_times(run: ForeignRun) -> Calibration:
-    """Return the throughput and the host's overhead with which the model lasts as long as the run; raises UserError.
+    """Return the throughput and the host's overhead with which a simulated run lasts as long; raises UserError.
 
     The times have two explanations: a storage as slow as the epochs (`curve`), or one as fast as the first step, with a
     host that delays the others (`first_step`).
@@ -54,14 +54,14 @@ def calibrate_from_times(run: ForeignRun) -> Calibration:
     def simulate(mb_per_second: float, step_share: float = 0.0) -> tuple[float, float]:
         """Return the simulated duration of an epoch, and of the wait for its first batch."""
         calibration = replace(given_speed(mb_per_second, cores=None), step_share=step_share)
-        simulated = Model(workload, calibration, hosts=run.hosts).run(run.ranks, most_rows=ROWS)
+        simulated = Model(workload, calibration, hosts=run.hosts).run(run.ranks, max_rows=ROWS)
         first_seconds = simulated.first_batch_seconds
         seconds_per_step = (simulated.training_seconds - first_seconds) / simulated.simulated_steps
         return first_seconds + seconds_per_step * simulated.planned_steps, first_seconds
 
     step_bytes = run.ranks * workload.reader.batch_size * Model(workload, given_speed(1.0, cores=1)).mean_sample_bytes
     demand_mb_per_second = step_bytes / mean_seconds(workload.train.computation_time) / 1e6
-    least, most = 0.02 * demand_mb_per_second, 1e3 * demand_mb_per_second  # at 1,000 times the demand nobody waits
+    least, most = 0.02 * demand_mb_per_second, 1e3 * demand_mb_per_second  # the most keeps all accelerators busy
     unlimited_seconds, _ = simulate(most)
     if measured_seconds < unlimited_seconds * (1 - TOLERANCE):
         raise UserError(
@@ -88,11 +88,11 @@ def calibrate_from_times(run: ForeignRun) -> Calibration:
         readers=run.ranks * max(1, workload.reader.read_threads),
         step_share=_solve(lambda share: -simulate(by_first, share)[0], -measured_seconds, 0.0, 1.0),
     )
-    return replace(calibration, saturated=False, first_step=first_step)  # the rate that lasted is a lower bound
+    return replace(calibration, saturated=False, first_step=first_step)  # the rate of whole epochs is a lower bound
 
 
 def _solve(falling: Callable[[float], float], target: float, low: float, high: float) -> float:
-    """Return where a falling function has the value `target`, by bisection; `low` or `high` where it never has."""
+    """Return where a falling function has the value `target`, by bisection; the nearer end if not between them."""
     for _ in range(18):  # halves the range's logarithm: 1 to 50,000 is narrowed to 0.004 %
         middle = (low * high) ** 0.5 if low > 0 else (low + high) / 2
         if falling(middle) > target:

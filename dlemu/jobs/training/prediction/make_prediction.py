@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, fields, replace
+from dataclasses import asdict, replace
 from functools import cache
 from typing import Any, NamedTuple
 
@@ -14,14 +14,16 @@ from datagen.errors import UserError
 from dlemu.config.duration import mean_seconds
 from dlemu.config.schema import Workload
 from dlemu.jobs.training.prediction.calibration import Calibration, flat
-from dlemu.jobs.training.prediction.model_run import MOST_ROWS, Model, ModelRun
+from dlemu.jobs.training.prediction.model_run import MAX_ROWS, Model, ModelRun
 from dlemu.jobs.training.prediction.prediction import (
+    FINDINGS,
     EndedBy,
     Interval,
     PredictedCount,
     Prediction,
     PredictionQuestion,
     SimulatedFigures,
+    mean_figures,
 )
 from dlemu.jobs.training.wording import recording_notes
 from dlemu.metrics.demand import demand, sample_divisor
@@ -29,36 +31,28 @@ from dlemu.metrics.findings import Code, Confidence, Finding, LimitedBy
 from dlemu.metrics.limit import OTHER_PROGRAMS_PERCENT, What
 from dlemu.metrics.t_interval import quantile
 from dlemu.results.drive import OUTSIDE, SPEED_PERCENT, taken_by_others
-from dlemu.results.wording import Wording, sentences
 from dlemu.results.wording import count as counted
+from dlemu.results.wording import sentences
 
-MOST = 10_000
-"""Default for the largest count of accelerators tried: ends the search on a storage that no count saturates."""
-MOST_RUNS = 8
-"""Max simulated runs, each with other draws of read times: their mean is predicted, their spread is in the interval."""
+MAX_ACCELERATORS = 10_000
+"""Default of the largest count that a search tries: ends the search on a storage that no count saturates."""
+MAX_RUNS = 8
+"""Maximum simulated runs of a count, each with other random read times; the prediction has their mean and spread."""
 AU_PERCENT, RATE_PERCENT = 1.0, 1.0
 """Half widths of the model's own error: of AU in points, of samples/s in percent."""
 SEARCH_ROWS, INTERVAL_ROWS = 60_000, 120_000
-"""Max rank-steps of a simulation that finds the count or its limit, and of one that gives an end of an interval."""
-NOTHING_PERCENT = 98.0
-"""AU at and above which nothing is said to limit the run."""
-HELPS_PERCENT = 2.0
-"""Points of AU that removing a limit must gain for it to be named."""
-_FINDINGS: Wording[str] = {
-    f"{OUTSIDE}.readers": "no measurement had {readers:count reader}: the speed with {tried} is assumed",
-    f"{OUTSIDE}.saturation": "the storage never reached its limit, or gave more at first, so it gives at least this: "
-    "calibrate with a run that waits for data (--from RUN)",
-    f"{OUTSIDE}.samples": "calibrated with samples of {calibrated_bytes:,.0f} bytes, predicted for {sample_bytes:,.0f}",
-    Code.OTHER_PROGRAM_ON_CORES: "{busy_cores:.1f} of {cores:g} cores were busy with other work in the probe, and the "
-    "intervals allow for that: stop it and predict again",
-}
-MORE_READERS, FASTER = 4, 2.0  # factors when looking for the limit; the trial after a run (scaling.TIMES) has 4 too
+"""Maximum rank-steps of a simulation that finds a count or its limit, and of one that finds an end of an interval."""
+UNLIMITED_PERCENT = 98.0
+"""AU from which on nothing is reported as the limit."""
+MIN_GAIN_PERCENT = 2.0
+"""Points of AU that removing a limit must gain for it to be reported."""
+READER_FACTOR, SPEED_FACTOR = 4, 2.0  # simulated to find the limit; trials after a run have 4, too (scaling.TIMES)
 BUSY_SHARE = 0.25
 """Share of the cores kept busy by other programs above which an issue is raised and intervals reach further down."""
 
 
 class Passing(NamedTuple):
-    """How many accelerators pass, 0 for none: by the predicted AU, and by the lower and upper end of its interval."""
+    """Largest counts of accelerators that pass, 0 for none: by the predicted AU, and by each end of its interval."""
 
     predicted: int
     certain: int
@@ -71,19 +65,19 @@ def predict(
     *,
     ranks: int | None = None,
     hosts: int = 1,
-    most: int = MOST,
+    most: int = MAX_ACCELERATORS,
     assumes_files: bool = False,
 ) -> Prediction:
     """Predict for `ranks` accelerators, or, if None, find the largest count up to `most` that passes; raises UserError.
 
-    With `assumes_files` a count is predicted for as many files as it needs, even if the dataset has fewer.
+    With `assumes_files` each count has as many files as it needs, even if the dataset has fewer.
     """
     if mean_seconds(workload.train.computation_time) <= 0:
         raise UserError("train.computation_time is 0, so any number of accelerators passes: choose an accelerator")
     if ranks is not None:
-        calibration = _as_at_first(workload, calibration, ranks)
+        calibration = _with_first_step(workload, calibration, ranks)
     predictor = _Predictor(Model(workload, calibration, hosts=hosts, assumes_files=assumes_files), most)
-    of_search: dict[str, Any] = {}
+    search_fields: dict[str, Any] = {}
     if ranks is not None:
         accelerators, counts = ranks, [predictor.count(ranks)]
         passes, may_pass = counts[0].passed, counts[0].passed is not False
@@ -92,13 +86,13 @@ def predict(
         accelerators = passing.certain or max(1, passing.predicted)
         counts = predictor.counts_around(passing)
         passes, may_pass = passing.certain > 0, passing.possible > 0
-        of_search = {
+        search_fields = {
             "max_accelerators": passing.predicted,
             "max_accelerators_interval": (passing.certain, passing.possible),
             "ended_by": predictor.ended_by(passing),
         }
     threshold_percent, by = 100 * workload.metric.au, workload.metric.verdict
-    failing = [each for each in counts if each.accelerators >= accelerators and each.verdict_au(by) < threshold_percent]
+    failing = [one for one in counts if one.accelerators >= accelerators and one.verdict_au(by) < threshold_percent]
     findings, notes = tuple(predictor.findings(accelerators)), list(recording_notes(workload.recorded, accelerators))
     if workload.workflow.evaluation:
         notes.append("evaluations are not included: no AU counts them, but they lengthen the run")
@@ -120,139 +114,54 @@ def predict(
         curve=calibration.curve,
         saturated=calibration.saturated,
         half_width_percent=calibration.half_width_percent,
-        issues=(*sentences(findings, _FINDINGS), *notes),
+        issues=(*sentences(findings, FINDINGS), *notes),
         findings=findings,
-        **of_search,
+        **search_fields,
     )
 
 
-def _as_at_first(workload: Workload, calibration: Calibration, ranks: int) -> Calibration:
-    """Return the calibration by its `first_step`, where there is one, for the readers of `ranks` accelerators."""
-    first = calibration.first_step
-    if first is None:
+def _with_first_step(workload: Workload, calibration: Calibration, ranks: int) -> Calibration:
+    """Return the calibration of a storage as fast as in the measured run's first steps, if these were measured."""
+    first_step = calibration.first_step
+    if first_step is None:
         return calibration
-    # If they demand more than the readers of the first step got, and have more readers, these get more, in proportion
-    # at most: the prediction is a lower bound.
+    # More readers than the measured run had, with a higher demand, may get more, in proportion at most: a lower bound.
     rate = demand(workload.model.name, workload).samples_per_second or 0.0
     needed = ranks * rate * Model(workload, calibration).mean_sample_bytes / 1e6
     readers = ranks * max(1, workload.reader.read_threads)
-    more = max(1.0, readers / first.readers) if needed > first.mb_per_second else 1.0
+    factor = max(1.0, readers / first_step.readers) if needed > first_step.mb_per_second else 1.0
     return replace(
         calibration,
-        curve=flat(more * first.mb_per_second),
-        saturated=more == 1.0,
-        half_width_percent=max(calibration.half_width_percent, 100 * (1 - 1 / more)),
-        step_share=first.step_share,
+        curve=flat(factor * first_step.mb_per_second),
+        saturated=factor == 1.0,
+        half_width_percent=max(calibration.half_width_percent, 100 * (1 - 1 / factor)),
+        step_share=first_step.step_share,
     )
 
 
 class _Predictor:
-    """Predicts counts of accelerators for one workload and storage, each at most once."""
+    """Predicts counts of accelerators for one workload and storage, each count at most once."""
 
     def __init__(self, model: Model, most: int) -> None:
-        self._model, self._workload, self._calibration = model, model.workload, model.calibration
         workload, calibration = model.workload, model.calibration
+        self._model, self._workload, self._calibration = model, workload, calibration
         self._threshold_percent = 100 * workload.metric.au
         self._by = workload.metric.verdict
         self._speed_error = max(SPEED_PERCENT, calibration.half_width_percent) / 100
-        busy = calibration.busy_cores / calibration.cores_to_share
-        # Programs that kept cores busy during the probe may do so during the run. The model can't tell how much that
-        # slows the run down; at worst it gets only the other cores.
-        self._others_share = min(1.0, busy) if busy > BUSY_SHARE else 0.0
-        self._demand = demand(workload.model.name, workload).samples_per_second or math.inf
-        # False also where other programs took cores: then the readers could not show the storage's limit.
+        # Programs that kept cores busy during the probe may do so during the run. The model can't tell how much they
+        # slow it down; in the worst case the run gets only the other cores.
+        busy_share = calibration.busy_cores / calibration.cores_to_share
+        self._others_share = min(1.0, busy_share) if busy_share > BUSY_SHARE else 0.0
+        self._demand = demand(workload.model.name, workload).samples_per_second or math.inf  # of one accelerator
+        # Readers that shared their cores with other programs could not reach the storage's limit.
         self._saturated = calibration.saturated and not self._others_share
         self.count = cache(self._count)
-        limits = model.most_ranks() | {"most": most}
+        limits = model.max_ranks() | {"most": most}
         self._limit_reason = min(limits, key=lambda name: limits[name])
         self._limit = max(1, int(limits[self._limit_reason]))  # the largest count that a search tries
 
-    def counts_around(self, passing: Passing) -> list[PredictedCount]:
-        """Return the predictions for the counts that a search found, and for the first that fails."""
-        numbers = {passing.predicted, passing.certain}
-        if self._saturated:  # else `possible` is the search's limit, of which nothing is known
-            numbers.add(passing.possible)
-        if 0 < passing.predicted < self._limit:
-            numbers.add(passing.predicted + 1)
-        return [self.count(number) for number in sorted({max(1, number) for number in numbers})]
-
-    def ended_by(self, passing: Passing) -> EndedBy | None:
-        """Return why a search tried no more accelerators; None if it found a count that fails."""
-        if passing.certain < passing.possible and not self._saturated:
-            return "others" if self._calibration.saturated else "storage"
-        return self._limit_reason if passing.possible >= self._limit else None
-
-    def _count(self, ranks: int) -> PredictedCount:
-        """Predict a count: means over its runs, and intervals from runs on a slightly slower and faster storage."""
-        run = self._model.run(ranks)
-        # More runs with other draws, if read times vary and the runs are short enough
-        draws = MOST_ROWS // max(1, len(run.rows)) if len(self._calibration.work) > 1 else 1
-        runs = [run, *(self._model.run(ranks, seed=seed) for seed in range(1, min(MOST_RUNS, draws)))]
-        outcomes = [each.outcome for each in runs]
-        mean = _mean_of(outcomes)
-        slower, faster = self._run_with_errors(ranks, -1), self._run_with_errors(ranks, 1)
-
-        def au_interval(by: str) -> Interval:
-            margin = math.hypot(AU_PERCENT, _draws_half_width([each.verdict_au(by) for each in outcomes]))
-            au = mean.verdict_au(by)
-            low, high = _interval_around(au, slower.au(by), faster.au(by), margin)
-            return min(low, au * (1 - self._others_share)), high if self._saturated else 100.0
-
-        rate = mean.samples_per_second
-        margin = _draws_half_width([each.samples_per_second for each in outcomes])
-        low_rate, high_rate = _interval_around(
-            rate,
-            slower.samples_per_second * ranks / slower.ranks,  # of all ranks: the run may have a fraction of them
-            faster.samples_per_second * ranks / faster.ranks,
-            math.hypot(rate * RATE_PERCENT / 100, margin),
-            most=math.inf,
-        )
-        high_rate *= self._factor_of_first_reads(run)
-        if not self._saturated:
-            high_rate = max(high_rate, ranks * self._demand)
-        low, high = au_interval(self._by)
-        too_close = low < self._threshold_percent <= high
-        # A measured run would have no verdict: all steps counted may have been read during the first, uncounted one.
-        read_ahead = self._by == "au" and run.read_ahead and mean.au_whole_percent < self._threshold_percent
-        sample_bytes = self._model.with_files_for(ranks).mean_sample_bytes
-        return PredictedCount(
-            **asdict(mean),
-            accelerators=ranks,
-            au_interval_percent=au_interval("au"),
-            au_sustained_interval_percent=au_interval("sustained"),
-            samples_per_second_interval=(min(low_rate, rate * (1 - self._others_share)), high_rate),
-            passed=None if too_close or read_ahead else mean.verdict_au(self._by) >= self._threshold_percent,
-            null_au_percent=min(100.0, 100 * self._most_samples_per_second(ranks) / (ranks * self._demand)),
-            needed_mb_per_second=self._threshold_percent / 100 * ranks * self._demand * sample_bytes / 1e6,
-        )
-
-    def _run_with_errors(self, ranks: int, sign: int) -> ModelRun:
-        """Simulate a storage faster by its error, and a host with less delay; with `sign` -1, slower and more."""
-        calibration = self._calibration
-        # If the host's delay is a fixed time, it is twice the share of a step half as long.
-        step_share = (1 - sign * 0.5) * calibration.step_share
-        model = replace(self._model, calibration=replace(calibration, step_share=step_share))
-        speed = 1 + sign * self._speed_error
-        return model.run(ranks, speed=speed, most_rows=INTERVAL_ROWS, shrinks=True, seed=1)
-
-    def _factor_of_first_reads(self, run: ModelRun) -> float:
-        """Return the factor by which samples/s may be higher than in the model, where all first reads end together."""
-        if self._calibration.first_step is not None:
-            return 1.0  # the wait for the first batch was measured
-        # If a storage serves W readers one after another, the first batch comes W times sooner.
-        readers, seconds = max(1, self._workload.reader.read_threads), run.training_seconds
-        saved = len(np.unique(run.rows["epoch"])) * run.first_batch_seconds * (1 - 1 / readers)
-        return seconds / max(seconds - saved, seconds / 2)
-
-    def null_max(self, ranks: int) -> int:
-        """Return how many pass by the null model, with the files that `ranks` accelerators have."""
-        return math.floor(self._most_samples_per_second(ranks) / (self._threshold_percent / 100 * self._demand))
-
-    def _most_samples_per_second(self, ranks: int) -> float:
-        """Return the samples/s that the storage gives at most, of the files that `ranks` accelerators have."""
-        return self._calibration.left_mb_per_second() * 1e6 / self._model.with_files_for(ranks).mean_sample_bytes
-
     def search(self) -> Passing:
+        """Return the largest counts that pass, by bisection with the AU, then count by count with its interval."""
         predicted = self._most_passing(1.0, near=self.null_max(1))
         certain = 0
         if 100 * (1 - self._others_share) >= self._threshold_percent:
@@ -279,13 +188,13 @@ class _Predictor:
         low, high, trials = 0, self._limit + 1, 0  # `low` passes, `high` fails
         trial = min(max(1, near), self._limit)
         while high - low > 1:
-            au_percent = self._model.run(trial, speed=speed, most_rows=SEARCH_ROWS, shrinks=True).au(self._by)
+            au_percent = self._model.run(trial, speed=speed, max_rows=SEARCH_ROWS, shrinks=True).au(self._by)
             trials += 1
             if au_percent >= wanted_percent:
                 low = trial
             else:
                 high = trial
-            if trials <= 4 and au_percent < NOTHING_PERCENT:
+            if trials <= 4 and au_percent < UNLIMITED_PERCENT:
                 trial = math.floor(trial * au_percent / wanted_percent)  # on a full storage AU x count is constant
             elif high > self._limit:
                 trial = 2 * low
@@ -294,42 +203,129 @@ class _Predictor:
             trial = min(max(low + 1, trial), max(low + 1, high - 1), self._limit)
         return low
 
+    def counts_around(self, passing: Passing) -> list[PredictedCount]:
+        """Return the predictions for the counts that a search found, and for the first that fails."""
+        numbers = {passing.predicted, passing.certain}
+        if self._saturated:  # else `possible` is where the search ended, and was not simulated
+            numbers.add(passing.possible)
+        if 0 < passing.predicted < self._limit:
+            numbers.add(passing.predicted + 1)
+        return [self.count(number) for number in sorted({max(1, number) for number in numbers})]
+
+    def ended_by(self, passing: Passing) -> EndedBy | None:
+        """Return why a search tried no more accelerators; None if it found a count that fails."""
+        if passing.certain < passing.possible and not self._saturated:
+            return "others" if self._calibration.saturated else "storage"
+        return self._limit_reason if passing.possible >= self._limit else None
+
+    def _count(self, ranks: int) -> PredictedCount:
+        """Predict a count: means over its runs, and intervals from runs on a slightly slower and faster storage."""
+        run = self._model.run(ranks)
+        # More runs only if read times vary, as many as `MAX_ROWS` rank-steps allow
+        draws = MAX_ROWS // max(1, len(run.rows)) if len(self._calibration.work) > 1 else 1
+        runs = [run, *(self._model.run(ranks, seed=seed) for seed in range(1, min(MAX_RUNS, draws)))]
+        outcomes = [simulated.outcome for simulated in runs]
+        mean = mean_figures(outcomes)
+        slower, faster = self._run_with_errors(ranks, -1), self._run_with_errors(ranks, 1)
+
+        def au_interval(by: str) -> Interval:
+            margin = math.hypot(AU_PERCENT, _draws_half_width([outcome.verdict_au(by) for outcome in outcomes]))
+            au = mean.verdict_au(by)
+            low, high = _interval_around(au, slower.au(by), faster.au(by), margin)
+            return min(low, au * (1 - self._others_share)), high if self._saturated else 100.0
+
+        low, high = au_interval(self._by)
+        too_close = low < self._threshold_percent <= high
+        # A measured run would have no verdict: all counted steps may have been read ahead in the first, uncounted one.
+        read_ahead = self._by == "au" and run.read_ahead and mean.au_whole_percent < self._threshold_percent
+        sample_bytes = self._model.with_files_for(ranks).mean_sample_bytes
+        return PredictedCount(
+            **asdict(mean),
+            accelerators=ranks,
+            au_interval_percent=au_interval("au"),
+            au_sustained_interval_percent=au_interval("sustained"),
+            samples_per_second_interval=self._rate_interval(ranks, run, outcomes, slower, faster),
+            passed=None if too_close or read_ahead else mean.verdict_au(self._by) >= self._threshold_percent,
+            null_au_percent=min(100.0, 100 * self._max_samples_per_second(ranks) / (ranks * self._demand)),
+            needed_mb_per_second=self._threshold_percent / 100 * ranks * self._demand * sample_bytes / 1e6,
+        )
+
+    def _rate_interval(
+        self, ranks: int, run: ModelRun, outcomes: Sequence[SimulatedFigures], slower: ModelRun, faster: ModelRun
+    ) -> Interval:
+        """Return the interval of samples/s around the mean of the outcomes, of which `run` is the first."""
+        rates = [outcome.samples_per_second for outcome in outcomes]
+        rate = float(np.mean(rates))
+        low, high = _interval_around(
+            rate,
+            slower.samples_per_second * ranks / slower.ranks,  # a shrunk run has a fraction of the ranks
+            faster.samples_per_second * ranks / faster.ranks,
+            math.hypot(rate * RATE_PERCENT / 100, _draws_half_width(rates)),
+            most=math.inf,
+        )
+        if self._calibration.first_step is None:  # else the wait for the first batch was measured
+            # In the model all first reads end together. A storage that serves the W readers of a rank one after another
+            # delivers the first batch W times sooner.
+            readers, seconds = max(1, self._workload.reader.read_threads), run.training_seconds
+            saved = len(np.unique(run.rows["epoch"])) * run.first_batch_seconds * (1 - 1 / readers)
+            high *= seconds / max(seconds - saved, seconds / 2)
+        if not self._saturated:
+            high = max(high, ranks * self._demand)
+        return min(low, rate * (1 - self._others_share)), high
+
+    def _run_with_errors(self, ranks: int, sign: int) -> ModelRun:
+        """Simulate a storage faster by its error, and a host with less delay; with `sign` -1, slower and with more."""
+        calibration = self._calibration
+        # A delay that is a fixed time, rather than a share of the step, is twice the share of a step half as long.
+        step_share = (1 - sign * 0.5) * calibration.step_share
+        model = replace(self._model, calibration=replace(calibration, step_share=step_share))
+        speed = 1 + sign * self._speed_error
+        return model.run(ranks, speed=speed, max_rows=INTERVAL_ROWS, shrinks=True, seed=1)
+
+    def null_max(self, ranks: int) -> int:
+        """Return how many pass by the null model, with the files that `ranks` accelerators have."""
+        return math.floor(self._max_samples_per_second(ranks) / (self._threshold_percent / 100 * self._demand))
+
+    def _max_samples_per_second(self, ranks: int) -> float:
+        """Return the storage's highest rate, in samples/s, of the files that `ranks` accelerators have."""
+        return self._calibration.available_mb_per_second() * 1e6 / self._model.with_files_for(ranks).mean_sample_bytes
+
     def limited_by(self, count: PredictedCount) -> LimitedBy[What]:
-        """Return what limits a count: what (storage, readers or cores) gains most AU over whole epochs."""
+        """Return the limit of a count: storage, readers or cores, whichever gains the most AU when it is removed."""
         sustained = count.au_sustained_percent
         au = f"the AU with {counted(count.accelerators, 'accelerator')} is {sustained:.1f} %"
-        if sustained >= NOTHING_PERCENT:
+        if sustained >= UNLIMITED_PERCENT:
             return LimitedBy(what="nothing", confidence="high", evidence=(au,))
-        if self._others_share >= OTHER_PROGRAMS_PERCENT / 100:  # as a run says there; the finding has the numbers
+        if self._others_share >= OTHER_PROGRAMS_PERCENT / 100:  # a run reports the same; the finding has the numbers
             return LimitedBy(what="host CPU", confidence="medium", evidence=(au,))
         model, ranks = self._model.with_files_for(count.accelerators), count.accelerators
 
         def au_of(changed: Model, speed: float = 1.0, by: str = "rules") -> float:
-            return changed.run(ranks, speed=speed, most_rows=SEARCH_ROWS, shrinks=True).au(by)
+            return changed.run(ranks, speed=speed, max_rows=SEARCH_ROWS, shrinks=True).au(by)
 
         now = au_of(model)
-        by_storage = max(0.0, au_of(model, FASTER) - now)
-        by_readers = max(0.0, au_of(model.with_readers(MORE_READERS)) - now)
+        by_storage = max(0.0, au_of(model, SPEED_FACTOR) - now)
+        by_readers = max(0.0, au_of(model.with_readers(READER_FACTOR)) - now)
         by_cores = max(0.0, au_of(replace(model, calibration=replace(model.calibration, cores=None))) - now)
         what: What = "storage" if self._saturated else "nothing"
         confidence: Confidence = "high" if self._saturated else "low"
-        if max(by_storage, by_readers, by_cores) < HELPS_PERCENT:
+        if max(by_storage, by_readers, by_cores) < MIN_GAIN_PERCENT:
             if self._workload.train.computation_time.type != "fixed":
                 what = "nothing"  # accelerators wait for each other: their computation times differ
-            elif au_of(model, FASTER, "sustained") - sustained < HELPS_PERCENT:
-                what, confidence = "nothing", "low"  # such as delays of the host, longer than a step
-        elif by_cores >= max(HELPS_PERCENT, by_storage):
+            elif au_of(model, SPEED_FACTOR, "sustained") - sustained < MIN_GAIN_PERCENT:
+                what, confidence = "nothing", "low"  # perhaps delays of the host, longer than a step
+        elif by_cores >= max(MIN_GAIN_PERCENT, by_storage):
             what, confidence = "host CPU", "high"
-        elif by_readers >= max(HELPS_PERCENT, 0.5 * by_storage):  # half suffices: readers cost only a setting
+        elif by_readers >= max(MIN_GAIN_PERCENT, 0.5 * by_storage):  # half suffices: readers cost only a setting
             what, confidence = "loader", "high"
         gains = (
-            f"AU over whole epochs rises by {by_storage:.1f} points with storage {FASTER:g} times as fast, by "
-            f"{by_readers:.1f} with {MORE_READERS} times the readers, by {by_cores:.1f} with a core per worker"
+            f"AU over whole epochs rises by {by_storage:.1f} points with storage {SPEED_FACTOR:g} times as fast, by "
+            f"{by_readers:.1f} with {READER_FACTOR} times the readers, by {by_cores:.1f} with a core per worker"
         )
         return LimitedBy(what=what, confidence=confidence, evidence=(au, gains))
 
     def findings(self, ranks: int) -> Iterator[Finding]:
-        """Yield what restricts the prediction for a count."""
+        """Yield why the prediction for `ranks` accelerators is less certain than its interval."""
         calibration = self._calibration
         readers, tried = ranks * max(1, self._workload.reader.read_threads), calibration.curve[-1].readers
         if len(calibration.curve) > 1 and readers > 2 * tried:
@@ -337,20 +333,11 @@ class _Predictor:
         if not calibration.saturated:
             yield Finding.of(OUTSIDE, "caution", pattern="saturation")
         planned, calibrated = self._model.mean_sample_bytes, calibration.sample_bytes
-        if calibrated and not 0.5 <= planned / calibrated <= 2:  # else another access pattern, with another C(n)
+        if calibrated and not 0.5 <= planned / calibrated <= 2:  # reads of another size have another curve
             yield Finding.of(OUTSIDE, "caution", pattern="samples", calibrated_bytes=calibrated, sample_bytes=planned)
         if self._others_share:
             busy, cores = calibration.busy_cores, calibration.cores_to_share
             yield Finding.of(Code.OTHER_PROGRAM_ON_CORES, "caution", busy_cores=busy, cores=cores)
-
-
-def _mean_of(outcomes: Sequence[SimulatedFigures]) -> SimulatedFigures:
-    """Return the mean of each figure over runs; None for a figure that a run lacks."""
-    means: dict[str, Any] = {}
-    for field in fields(SimulatedFigures):
-        values = [getattr(outcome, field.name) for outcome in outcomes]
-        means[field.name] = None if None in values else float(np.mean(values))
-    return SimulatedFigures(**means)
 
 
 def _draws_half_width(values: Sequence[float]) -> float:
@@ -360,5 +347,5 @@ def _draws_half_width(values: Sequence[float]) -> float:
 
 
 def _interval_around(middle: float, low: float, high: float, margin: float, most: float = 100.0) -> Interval:
-    """Return the interval that holds three values, widened by a margin at both ends."""
+    """Return the interval that holds three values, widened by a margin at both ends, within 0 and `most`."""
     return max(0.0, min(middle, low, high) - margin), min(most, max(middle, low, high) + margin)

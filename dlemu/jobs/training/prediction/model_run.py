@@ -1,6 +1,6 @@
 """Simulates a whole run: the epochs of a workload, for a number of accelerators on a calibrated storage.
 
-Of a run of more than `most_rows` rank-steps the first epochs are simulated, or the first steps of the first epoch; with
+Of a run of more than `max_rows` rank-steps the first epochs are simulated, or the first steps of the first epoch; with
 `shrinks` a fraction of the accelerators, on the same fraction of files, storage and hosts.
 """
 
@@ -19,7 +19,7 @@ from dlemu.config.schema import Workload
 from dlemu.jobs.training.plan import Block, Epoch, TrainingJob
 from dlemu.jobs.training.prediction import batches
 from dlemu.jobs.training.prediction.calibration import Calibration, CurvePoint, rates
-from dlemu.jobs.training.prediction.event_model import EpochTimes, Scene, simulate
+from dlemu.jobs.training.prediction.event_model import EpochInput, EpochTimes, simulate
 from dlemu.jobs.training.prediction.prediction import EndedBy, SimulatedFigures
 from dlemu.jobs.training.steplog import STEP_DTYPE, TRAINING, StepRows
 from dlemu.metrics.au import au_dlio_percents, au_percent, kept_rows, sustained_au
@@ -27,7 +27,7 @@ from dlemu.metrics.rates import Floats, first_batch_seconds, over_epochs, per_se
 from dlemu.metrics.rows import StepTable, in_order
 from dlemu.results.wording import count
 
-MOST_ROWS = 300_000
+MAX_ROWS = 300_000
 """Maximum rank-steps (ranks x steps) of a simulation; they take 2 to 3 seconds."""
 MIN_STEPS = 30
 """Steps that an epoch needs beyond those read ahead; a shorter one shows little of an epoch's middle."""
@@ -35,7 +35,7 @@ MIN_STEPS = 30
 
 @dataclass(frozen=True, eq=False)
 class ModelRun:
-    """A simulated run. What follows from it is computed when it is first used: most are simulated for a single AU."""
+    """A simulated run. Its metrics are computed when first used: of most runs only one AU is."""
 
     ranks: int
     rows: StepRows
@@ -44,15 +44,15 @@ class ModelRun:
     """Steps per rank."""
     planned_steps: int
     read_ahead: bool
-    """All batches of counted steps may have been read during the wait of the first step, which does not count."""
+    """Whether all batches of counted steps may have been read while the first step, which does not count, waited."""
     storage_percent: float
     """The AU that the fastest rate of this many readers sustains: an upper bound of the sustained AU."""
     lengthen: Callable[[], ModelRun] | None = None
-    """Simulates longer epochs, where this run's are so short that read-ahead hides what the storage sustains."""
+    """Simulates longer epochs; None unless this run's are so short that read-ahead hides what the storage sustains."""
 
     @cached_property
     def outcome(self) -> SimulatedFigures:
-        """All figures of the run, computed as those of a measured one."""
+        """All figures of the run, by the formulas for measured runs."""
         rows, metric = self._table, self.workload.metric
         dlio = au_dlio_percents(rows, metric.exclude_start_steps, metric.exclude_end_steps)
         return SimulatedFigures(
@@ -66,6 +66,7 @@ class ModelRun:
 
     @cached_property
     def longer(self) -> ModelRun | None:
+        """The same run with longer epochs, where `lengthen` simulates them."""
         return None if self.lengthen is None else replace(self.lengthen(), lengthen=None)
 
     @property
@@ -83,7 +84,7 @@ class ModelRun:
             return au_percent(self._table)
         metric = self.workload.metric
         kept = kept_rows(self._table, metric.exclude_start_steps, metric.exclude_end_steps)
-        headline = min(au_percent(kept), 100.0)  # time stamps of kept steps are rounded to nanoseconds
+        headline = min(au_percent(kept), 100.0)  # time stamps are rounded to nanoseconds
         if by == "au":
             return headline
         sustained = sustained_au(self._table, kept).mean if self.longer is None else self.longer.au(by)
@@ -106,88 +107,88 @@ class Model:
     calibration: Calibration
     hosts: int = 1
     assumes_files: bool = False
-    """Each count has as many files as it needs."""
+    """Whether each count has as many files as it needs, even if the dataset has fewer."""
 
     @cached_property
     def _by_file(self) -> Floats:
         return batches.bytes_by_file(self.workload.dataset)
 
     @property
-    def least_steps(self) -> int:
+    def mean_sample_bytes(self) -> float:
+        """Mean bytes that the storage reads for a sample."""
+        return float(self._by_file.mean()) * self.calibration.bytes_factor
+
+    @property
+    def min_steps(self) -> int:
         """Steps that an epoch needs for an AU: the excluded ones, and one."""
         metric = self.workload.metric
         return metric.exclude_start_steps + metric.exclude_end_steps + 1
 
-    def most_ranks(self) -> dict[EndedBy, float]:
+    def max_ranks(self) -> dict[EndedBy, float]:
         """Return for how many accelerators the files and the cores suffice; infinity where files are assumed."""
         samples = self.workload.dataset.num_files_train * self.workload.dataset.num_samples_per_file
-        by_files = math.inf if self.assumes_files else samples // (self.workload.reader.batch_size * self.least_steps)
+        by_files = math.inf if self.assumes_files else samples // (self.workload.reader.batch_size * self.min_steps)
         trainer_cores, cores = self._trainer_cores(), self.hosts * self.calibration.cores_to_share
         by_cores = math.ceil(cores / trainer_cores) - 1 if trainer_cores and math.isfinite(cores) else math.inf
         return {"files": by_files, "cores": by_cores}
 
     def with_files_for(self, ranks: int) -> Model:
-        """Return the model of `ranks` accelerators: where files are assumed, with enough for an epoch's middle."""
+        """Return the model of `ranks` accelerators; where files are assumed, with enough for epochs of `MIN_STEPS`."""
         if not self.assumes_files:
             return self
         data, batch_size = self.workload.dataset, self.workload.reader.batch_size
-        steps = max(self.least_steps, MIN_STEPS + batches.planned_job(self.workload, ranks).batches_ahead)
+        steps = max(self.min_steps, MIN_STEPS + batches.planned_job(self.workload, ranks).batches_ahead)
         files = max(data.num_files_train, math.ceil(ranks * batch_size * steps / data.num_samples_per_file))
         enough = replace(self.workload, dataset=replace(data, num_files_train=files))
         return replace(self, workload=enough, assumes_files=False)
 
+    def with_readers(self, times: int) -> Model:
+        """Return the model with `times` as many readers and as large a queue."""
+        reader = self.workload.reader
+        threads = times * max(1, reader.read_threads)
+        more = replace(reader, read_threads=threads, prefetch_size=times * reader.prefetch_size)
+        return replace(self, workload=replace(self.workload, reader=more))
+
     def run(
-        self,
-        ranks: int,
-        *,
-        speed: float = 1.0,
-        most_rows: int = MOST_ROWS,
-        shrinks: bool = False,
-        seed: int = 0,
+        self, ranks: int, *, speed: float = 1.0, max_rows: int = MAX_ROWS, shrinks: bool = False, seed: int = 0
     ) -> ModelRun:
         """Simulate a run on a storage `speed` times as fast as calibrated; raises UserError if no step counts."""
         job = batches.planned_job(self.workload, ranks)
         window = job.batches_ahead
         if not self.assumes_files:
             self._refuse_too_short(job)
-        divisor = max(1, ranks * (MIN_STEPS + window) // most_rows) if shrinks else 1
+        divisor = max(1, ranks * (MIN_STEPS + window) // max_rows) if shrinks else 1
         if divisor > 1 or self.assumes_files:
             model = self._shrunk(divisor) if divisor > 1 else self.with_files_for(ranks)
-            return model.run(max(1, ranks // divisor), speed=speed, most_rows=most_rows, seed=seed)
+            return model.run(max(1, ranks // divisor), speed=speed, max_rows=max_rows, seed=seed)
         reader, calibration = self.workload.reader, self.calibration
-        epochs = _cut(job.schedule, ranks, most_rows, MIN_STEPS + window)
+        epochs = _first_epochs(job.schedule, ranks, max_rows, MIN_STEPS + window)
         # Other jobs first take the throughput that these readers can't use because of latency.
         alone = speed * rates(calibration.curve, ranks * max(1, reader.read_threads))
-        rate = np.minimum(alone, 1e6 * calibration.left_mb_per_second(speed))
-        rows = self._balanced_rows(job, epochs, rate, seed)
+        rate = np.minimum(alone, 1e6 * calibration.available_mb_per_second(speed))
         lengthen, times = None, math.ceil((MIN_STEPS + window) / job.schedule[0].steps)
         if times > 1:
-            files = replace(self.workload.dataset, num_files_train=times * self.workload.dataset.num_files_train)
-            one_epoch = replace(self.workload.train, epochs=1, total_training_steps=-1)
-            model = replace(self, workload=replace(self.workload, dataset=files, train=one_epoch))
-            most_rows = min(most_rows, 30_000)
-            lengthen = partial(model.run, ranks, speed=speed, most_rows=most_rows, shrinks=True, seed=seed)
-        metric, synchronous = self.workload.metric, self.workload.train.synchronous
-        counted = min(block.steps for epoch in job.schedule for block in epoch.blocks)
-        counted -= metric.exclude_start_steps + metric.exclude_end_steps
+            model, max_rows = self._with_one_epoch(times), min(max_rows, 30_000)  # only its sustained AU is used
+            lengthen = partial(model.run, ranks, speed=speed, max_rows=max_rows, shrinks=True, seed=seed)
+        counted = min(block.steps for epoch in job.schedule for block in epoch.blocks) - (self.min_steps - 1)
         seconds = mean_seconds(self.workload.train.computation_time)
-        demand = ranks * reader.batch_size * self.mean_sample_bytes / seconds  # bytes/s, if nobody waits
+        demand = ranks * reader.batch_size * self.mean_sample_bytes / seconds  # bytes/s, if no accelerator waits
         return ModelRun(
             ranks=ranks,
-            rows=rows,
+            rows=self._rows_with_trainers(job, epochs, rate, seed),
             workload=self.workload,
             simulated_steps=sum(epoch.steps for epoch in epochs),
             planned_steps=sum(epoch.steps for epoch in job.schedule),
-            read_ahead=counted <= (window + 1 if window and not synchronous else window),
+            read_ahead=counted <= (window + 1 if window and not self.workload.train.synchronous else window),
             storage_percent=100.0 * float(rate.max()) / demand,
             lengthen=lengthen,
         )
 
     def _refuse_too_short(self, job: TrainingJob) -> None:
         """Raise UserError if too few samples, or a limit of steps, leave no step that counts."""
-        plan, least, train = job.train_plan, self.least_steps, self.workload.train
+        plan, least, train = job.train_plan, self.min_steps, self.workload.train
         if plan.steps_per_epoch < least:
-            most, is_folder = min(self.most_ranks().values()), self.workload.dataset.source == "folder"
+            most, is_folder = min(self.max_ranks().values()), self.workload.dataset.source == "folder"
             more = "name a folder with more files" if is_folder else "set dataset.num_files_train to what it will have"
             if most >= 1:
                 more = f"predict at most {most:g}, or {more}"
@@ -204,70 +205,12 @@ class Model:
                 f"(metric.exclude_start_steps, exclude_end_steps); set {setting} to {least} or more"
             )
 
-    def _balanced_rows(self, job: TrainingJob, epochs: Sequence[Epoch], rate: Floats, seed: int) -> StepRows:
-        """Simulate epochs whose trainers take cores only while they compute; raises UserError where they need all."""
-        used, cores = job.ranks * self._trainer_cores(), self.hosts * self.calibration.cores_to_share
-        if used >= cores:
-            raise UserError(
-                f"train.step_cpu_time of {job.ranks} accelerators needs {used:.1f} cores, and there are {cores:g}: the "
-                "trainers alone exceed this host; predict fewer, or more --hosts"
-            )
-        rows = self._rows(job, epochs, rate, cores - used, seed)
-        low = au_percent(rows) / 100
-        high = au_percent(self._rows(job, epochs, rate, cores, seed)) / 100 if used else low
-        # The more they compute, the fewer cores are left to their readers: the AU at which both fit is searched.
-        while high - low > 0.02:
-            au = (low + high) / 2
-            rows = self._rows(job, epochs, rate, cores - au * used, seed)
-            if au_percent(rows) > 100 * au:
-                low = au
-            else:
-                high = au
-        return rows
-
-    def _rows(self, job: TrainingJob, epochs: Sequence[Epoch], rate: Floats, cores: float, seed: int) -> StepRows:
-        """Simulate epochs; readers get bytes at `rate` (by the number of active readers), and share `cores`."""
-        reader, calibration, plan = self.workload.reader, self.calibration, job.train_plan
-        random = np.random.default_rng([seed, job.ranks])
-        parts, start, costs = [], 0.0, calibration.costs
-        for epoch in epochs:
-            app_bytes = calibration.bytes_factor * batches.batch_bytes(plan, self._by_file, epoch.number, epoch.steps)
-            work = _draw_work(calibration, plan.batch_size, app_bytes.shape, random)
-            decode = plan.batch_size * calibration.decode_seconds_per_sample
-            preprocessing = batches.preprocessing_seconds(self.workload, app_bytes.shape, random)
-            sleeps = reader.preprocess == "sleep"
-            on_core = decode + (np.zeros_like(preprocessing) if sleeps else preprocessing)
-            scene = Scene(
-                work_bytes=app_bytes * work,
-                after_seconds=on_core,
-                asleep_seconds=preprocessing if sleeps else None,
-                compute_seconds=batches.computation_seconds(job, epoch.number, epoch.steps),
-                rate=rate,
-                workers=reader.read_threads,
-                window=job.batches_ahead,
-                in_turn=job.traits.in_turn,
-                synchronous=self.workload.train.synchronous,
-                cores=cores if on_core.any() else np.inf,
-                costs=replace(
-                    costs,
-                    step_seconds=costs.step_seconds
-                    + calibration.step_share * mean_seconds(self.workload.train.computation_time),
-                    take_seconds=self.workload.recorded.hand_over_seconds if reader.tensors else 0.0,
-                ),
-            )
-            times = simulate(scene)
-            rows = step_rows(epoch, scene, times, start_seconds=start, batch_size=plan.batch_size)
-            rows["app_bytes"] = np.rint(app_bytes).ravel()
-            parts.append(rows)
-            start += float(times.free[-1]) + 1.0  # no metric uses the time between epochs
-        run: StepRows = np.concatenate(parts)
-        return run
-
-    def _trainer_cores(self) -> float:
-        """Return the cores that one trainer keeps busy by `train.step_cpu_time`."""
-        train = self.workload.train
-        seconds = mean_seconds(train.computation_time)
-        return mean_seconds(train.step_cpu_time) / seconds if seconds else 0.0
+    def _with_one_epoch(self, times: int) -> Model:
+        """Return the model of one epoch that has `times` as many files."""
+        workload = self.workload
+        data = replace(workload.dataset, num_files_train=times * workload.dataset.num_files_train)
+        train = replace(workload.train, epochs=1, total_training_steps=-1)
+        return replace(self, workload=replace(workload, dataset=data, train=train))
 
     def _shrunk(self, divisor: int) -> Model:
         """Return the model for 1 / `divisor` of the accelerators, on the same fraction of files, storage and hosts."""
@@ -282,51 +225,106 @@ class Model:
         )
         return replace(self, workload=replace(self.workload, dataset=fewer), calibration=smaller)
 
-    @property
-    def mean_sample_bytes(self) -> float:
-        """Mean bytes that the storage reads for a sample."""
-        return float(self._by_file.mean()) * self.calibration.bytes_factor
+    def _rows_with_trainers(self, job: TrainingJob, epochs: Sequence[Epoch], rate: Floats, seed: int) -> StepRows:
+        """Simulate epochs whose trainers take cores while they compute; raises UserError where they need all cores."""
+        used, cores = job.ranks * self._trainer_cores(), self.hosts * self.calibration.cores_to_share
+        if used >= cores:
+            raise UserError(
+                f"train.step_cpu_time of {job.ranks} accelerators needs {used:.1f} cores, and there are {cores:g}: the "
+                "trainers alone exceed this host; predict fewer, or more --hosts"
+            )
+        rows = self._rows(job, epochs, rate, cores - used, seed)
+        low = au_percent(rows) / 100
+        high = au_percent(self._rows(job, epochs, rate, cores, seed)) / 100 if used else low
+        # The higher the AU, the fewer cores are left to the readers. Bisection finds the AU that these cores allow.
+        while high - low > 0.02:
+            au = (low + high) / 2
+            rows = self._rows(job, epochs, rate, cores - au * used, seed)
+            if au_percent(rows) > 100 * au:
+                low = au
+            else:
+                high = au
+        return rows
 
-    def with_readers(self, times: int) -> Model:
-        """Return the model with `times` as many readers and as large a queue."""
-        reader, threads = self.workload.reader, times * max(1, self.workload.reader.read_threads)
-        more = replace(reader, read_threads=threads, prefetch_size=times * reader.prefetch_size)
-        return replace(self, workload=replace(self.workload, reader=more))
+    def _trainer_cores(self) -> float:
+        """Return the cores that one trainer keeps busy by `train.step_cpu_time`."""
+        train = self.workload.train
+        seconds = mean_seconds(train.computation_time)
+        return mean_seconds(train.step_cpu_time) / seconds if seconds else 0.0
+
+    def _rows(self, job: TrainingJob, epochs: Sequence[Epoch], rate: Floats, cores: float, seed: int) -> StepRows:
+        """Simulate epochs whose readers get bytes at `rate` (see `EpochInput`) and share `cores`."""
+        reader, calibration, plan = self.workload.reader, self.calibration, job.train_plan
+        random = np.random.default_rng([seed, job.ranks])
+        parts, start = [], 0.0
+        computation_seconds = mean_seconds(self.workload.train.computation_time)
+        costs = replace(
+            calibration.costs,
+            step_seconds=calibration.costs.step_seconds + calibration.step_share * computation_seconds,
+            take_seconds=self.workload.recorded.hand_over_seconds if reader.tensors else 0.0,
+        )
+        for epoch in epochs:
+            app_bytes = calibration.bytes_factor * batches.batch_bytes(plan, self._by_file, epoch.number, epoch.steps)
+            work = _draw_work(calibration, plan.batch_size, app_bytes.shape, random)
+            decode = plan.batch_size * calibration.decode_seconds_per_sample
+            preprocessing = batches.preprocessing_seconds(self.workload, app_bytes.shape, random)
+            sleeps = reader.preprocess == "sleep"
+            on_core = decode + (np.zeros_like(preprocessing) if sleeps else preprocessing)
+            inputs = EpochInput(
+                work_bytes=app_bytes * work,
+                decode_seconds=on_core,
+                sleep_seconds=preprocessing if sleeps else None,
+                compute_seconds=batches.computation_seconds(job, epoch.number, epoch.steps),
+                rate=rate,
+                workers=reader.read_threads,
+                window=job.batches_ahead,
+                in_turn=job.traits.in_turn,
+                synchronous=self.workload.train.synchronous,
+                cores=cores if on_core.any() else np.inf,
+                costs=costs,
+            )
+            times = simulate(inputs)
+            rows = step_rows(epoch, inputs, times, start_seconds=start)
+            rows["samples"], rows["app_bytes"] = plan.batch_size, np.rint(app_bytes).ravel()
+            parts.append(rows)
+            start += float(times.free[-1]) + 1.0  # no metric uses the time between epochs
+        run: StepRows = np.concatenate(parts)
+        return run
 
 
 def _draw_work(
     calibration: Calibration, batch_size: int, shape: tuple[int, ...], random: np.random.Generator
 ) -> Floats:
-    """Draw the work of each batch, with mean 1; it varies less for batches of more samples than the measured reads."""
+    """Return random work of each batch, with mean 1; a batch of more samples than a measured read varies less."""
     quantiles = np.array(calibration.work)
     if len(quantiles) < 2:
         return np.ones(shape)
     reads = batch_size / calibration.samples_per_read
     draws = min(max(1, round(reads)), 16)  # 16 limits the memory; the mean is rescaled to the spread of all reads
     drawn: Floats = random.choice(quantiles, size=(*shape, draws)).mean(axis=-1)
-    work = np.maximum(0.02, 1 + (drawn - 1) * np.sqrt(draws / max(reads, 1 / 16)))  # 0.02: no read takes no time
+    work = np.maximum(0.02, 1 + (drawn - 1) * np.sqrt(draws / max(reads, 1 / 16)))  # 0.02: each read takes some time
     return np.asarray(work / work.mean())
 
 
-def _cut(schedule: tuple[Epoch, ...], ranks: int, most_rows: int, least_steps: int) -> tuple[Epoch, ...]:
-    """Return the first epochs with at most `most_rows` rank-steps in total, or a part of the first epoch."""
-    first, most_steps = schedule[0], max(least_steps, most_rows // ranks)
-    fitting = int(np.searchsorted(np.cumsum([epoch.steps for epoch in schedule]), most_rows / ranks, side="right"))
-    if fitting > 1 or first.steps <= most_steps:
+def _first_epochs(schedule: tuple[Epoch, ...], ranks: int, max_rows: int, min_steps: int) -> tuple[Epoch, ...]:
+    """Return the first epochs with at most `max_rows` rank-steps in total, or a part of the first epoch."""
+    first, max_steps = schedule[0], max(min_steps, max_rows // ranks)
+    fitting = int(np.searchsorted(np.cumsum([epoch.steps for epoch in schedule]), max_rows / ranks, side="right"))
+    if fitting > 1 or first.steps <= max_steps:
         return schedule[: max(1, fitting)]
-    return (Epoch(first.number, (Block(1, most_steps, checkpoint=False),), evaluation=False),)
+    return (Epoch(first.number, (Block(1, max_steps, checkpoint=False),), evaluation=False),)
 
 
-def step_rows(epoch: Epoch, scene: Scene, times: EpochTimes, *, start_seconds: float, batch_size: int) -> StepRows:
-    """Return the simulated epoch as rows of a step log, without bytes; its blocks follow each other without a pause."""
+def step_rows(epoch: Epoch, inputs: EpochInput, times: EpochTimes, *, start_seconds: float) -> StepRows:
+    """Return the simulated epoch as rows of a step log, without samples and bytes; no time lies between its blocks."""
     ranks, steps = times.ready.shape
     rows = np.zeros((ranks, steps), STEP_DTYPE)
 
     def stamp(seconds: object) -> np.ndarray[tuple[int, ...], np.dtype[np.int64]]:
         return np.rint((np.asarray(seconds) + start_seconds) * 1e9).astype(np.int64)
 
-    free, overhead_ns = stamp(times.free), round(scene.costs.step_seconds * 1e9)
-    compute = np.rint(scene.compute_seconds * 1e9).astype(np.int64)
+    free, overhead_ns = stamp(times.free), round(inputs.costs.step_seconds * 1e9)
+    compute = np.rint(inputs.compute_seconds * 1e9).astype(np.int64)
     rows["rank"], rows["phase"] = np.arange(ranks)[:, np.newaxis], TRAINING
     rows["epoch"], rows["step"] = epoch.number, np.arange(1, steps + 1)
     rows["block"] = np.repeat([block.number for block in epoch.blocks], [block.steps for block in epoch.blocks])[:steps]
@@ -345,6 +343,5 @@ def step_rows(epoch: Epoch, scene: Scene, times: EpochTimes, *, start_seconds: f
     rows["started_ns"], rows["finished_ns"] = stamp(times.started), stamp(times.finished)
     rows["read_ns"] = stamp(times.read) - rows["started_ns"]
     rows["decode_ns"] = rows["finished_ns"] - rows["started_ns"] - rows["read_ns"]
-    rows["samples"] = batch_size
     flat: StepRows = rows.reshape(-1)
     return flat

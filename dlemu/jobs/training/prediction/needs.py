@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import os
 import shlex
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Literal
 
@@ -32,15 +32,13 @@ NEEDS = "needs.json"
 NvidiaClass = Literal["good", "better", "best", "above"]
 GPUS_PER_NODE, GPUS_PER_UNIT = 8, 256
 """GPUs of one of NVIDIA's DGX nodes, and of a scalable unit of its DGX SuperPOD."""
-
-
 _CLASSES: dict[NvidiaClass, tuple[float, float, float, float]] = {
     "good": (4, 2, 15, 7.5),
     "better": (8, 4, 40, 20),
     "best": (40, 20, 125, 62.5),
 }
-"""GB/s that NVIDIA's classes of storage read and write, for a node and for a scalable unit: DGX SuperPOD's reference
-architecture (H100), tables 5 and 6. The figures of a unit are a quarter of the table's, which are for four units."""
+"""GB/s that a node reads and writes, and a scalable unit, with each of NVIDIA's classes of storage (DGX SuperPOD's
+reference architecture, H100, tables 5 and 6). The table's figures of four units are divided by 4."""
 MEMORY_GB = 2048 * 1.073741824
 """Memory of a DGX H100."""
 LOST_PERCENT = 5.0
@@ -48,7 +46,7 @@ LOST_PERCENT = 5.0
 WATCHDOG_SECONDS = 600.0
 """Default of NCCL's watchdog, which ends a job whose ranks wait longer than this for a rank."""
 MLPERF_STEPS, MLPERF_MEMORY_TIMES = 500, 5
-"""MLPerf Storage's least dataset: samples for 500 steps of all accelerators, and 5 times the hosts' memory."""
+"""MLPerf Storage's smallest dataset: samples for 500 steps of all accelerators, and 5 times the hosts' memory."""
 PORT_GB_PER_SECOND = {100: 12.5, 400: 50.0}
 """Gb/s of a network port -> its line rate."""
 
@@ -99,8 +97,19 @@ class NeedsAnswer(Judged, Answer):
     """The larger of reads and writes, relative to that class, or to the best."""
 
 
+@dataclass(frozen=True, kw_only=True)
+class _JobsFile:
+    """A file of jobs that run at the same time."""
+
+    jobs: tuple[str, ...]
+    """The settings of each, such as `workload=unet3d ranks=8`."""
+
+
 def needs(source: Sequence[str] | Workload, request: PredictionRequest) -> tuple[NeedsAnswer, str, Workload] | None:
-    """Return what jobs need of their storage, its folder, and the first job; None where it is known which storage."""
+    """Return what jobs need of their storage, the answer's folder, and the first job; None if they have a storage.
+
+    They have one if the request describes it or makes data, or one training job names or finds data. Raises UserError.
+    """
     words = [] if isinstance(source, Workload) else list(source)
     for word in words:
         if word.lstrip("+").startswith("workload=") and "," in word and not {"'", '"'} & set(word):
@@ -110,48 +119,44 @@ def needs(source: Sequence[str] | Workload, request: PredictionRequest) -> tuple
             )
     if request.describes_storage or request.make is not None:
         return None
-    if isinstance(source, Workload):
-        jobs, names_data = [source], True
-    else:
-        settings, file = [words], next((w for w in words if w.endswith((".yaml", ".yml")) and "=" not in w), None)
-        if file is not None:  # of several jobs: the other words are settings of each
-            shared = [word for word in words if word != file]
-            settings = [[*shlex.split(job), *shared] for job in build(_Mix, read_plain(file)).jobs]
-        jobs = [load(own, config_dir=request.config_dir) for own in settings]
-        keys = {word.lstrip("+").partition("=")[0] for own in settings for word in own}
-        names_data = not keys.isdisjoint(("dataset.data_folder", "dataset.source"))
-    if not jobs:
-        raise UserError("there is no job to predict for: wanted some in the file's `jobs`")
+    jobs, names_data = ([source], True) if isinstance(source, Workload) else _requested_jobs(words, request)
     first = jobs[0]
-    is_there = names_data or first.storage != Storage() or os.path.exists(first.dataset.data_folder)
-    if len(jobs) == 1 and first.workflow.train and is_there:
-        return None  # the dataset's storage is probed
+    has_storage = names_data or first.storage != Storage() or os.path.exists(first.dataset.data_folder)
+    if len(jobs) == 1 and first.workflow.train and has_storage:
+        return None  # it will be probed
     folder = first.output.folder or new_folder(first.model.name, "needs-")
     check_new(folder)
-    needed = [_needs_of(job, request) for job in jobs]
-    total = _sum_of(needed)
+    needs_of_jobs = [_needs_of(job, request) for job in jobs]
+    total = _sum_of(needs_of_jobs)
     nvidia_class, times_class = _nvidia_class(total)
     answer = NeedsAnswer(
         overrides=tuple(without_secrets(take_word(words, "output.folder")[1])),
-        jobs=tuple(needed),
+        jobs=tuple(needs_of_jobs),
         total=total,
         restart_minutes=request.restart_minutes,
         nvidia_class=nvidia_class,
         times_class=times_class,
     )
     save_answer(folder, NEEDS, answer)
-    return answer, folder, replace(first, output=replace(first.output, report=False))  # a page has no more to say
+    return answer, folder, replace(first, output=replace(first.output, report=False))  # a page would show no more
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Mix:
-    """A file of jobs that run at the same time."""
-
-    jobs: tuple[str, ...]
-    """The settings of each, such as `workload=unet3d ranks=8`."""
+def _requested_jobs(words: list[str], request: PredictionRequest) -> tuple[list[Workload], bool]:
+    """Return the jobs of overrides or of the file among them, and whether they name their data. Raises UserError."""
+    file = next((word for word in words if word.endswith((".yaml", ".yml")) and "=" not in word), None)
+    overrides = [words]
+    if file is not None:  # the other words are settings of each job
+        shared = [word for word in words if word != file]
+        overrides = [[*shlex.split(job), *shared] for job in build(_JobsFile, read_plain(file)).jobs]
+    if not overrides:
+        raise UserError("there is no job to predict for: wanted some in the file's `jobs`")
+    keys = {word.lstrip("+").partition("=")[0] for job in overrides for word in job}
+    jobs = [load(job, config_dir=request.config_dir) for job in overrides]
+    return jobs, not keys.isdisjoint(("dataset.data_folder", "dataset.source"))
 
 
 def _needs_of(workload: Workload, request: PredictionRequest) -> Needs:
+    """Return the needs of one job; raises UserError where the page cache serves reads."""
     ranks, reader, checkpoint = workload.ranks, workload.reader, workload.checkpoint
     if reader.page_cache_percent:
         raise UserError(
@@ -160,41 +165,42 @@ def _needs_of(workload: Workload, request: PredictionRequest) -> Needs:
         )
     of_one = demand(workload.model.name, workload)
     nodes = request.hosts or math.ceil(ranks / GPUS_PER_NODE)
-    saved_gb, seconds = 0.0, checkpoint.interval_seconds
+    saved_gb, interval_seconds = 0.0, checkpoint.interval_seconds
     if workload.workflow.checkpoint:
         saved_gb = plan_checkpoint(workload.model, checkpoint, ranks).sizes.bytes / 1e9
-    stall = min(WATCHDOG_SECONDS, seconds * LOST_PERCENT / (100 - LOST_PERCENT))
-    of_job = Needs(
+    stall_seconds = min(WATCHDOG_SECONDS, interval_seconds * LOST_PERCENT / (100 - LOST_PERCENT))
+    without_reads = Needs(
         workload=workload.model.name,
         accelerator=workload.accelerator,
         sample_divisor=sample_divisor(workload),
         accelerators=ranks,
         nodes=nodes,
         checkpoint_gb=saved_gb,
-        checkpoint_minutes=seconds / 60,
-        write_gb_per_second=saved_gb / stall,
-        drain_gb_per_second=saved_gb / seconds,
+        checkpoint_minutes=interval_seconds / 60,
+        write_gb_per_second=saved_gb / stall_seconds,
+        drain_gb_per_second=saved_gb / interval_seconds,
         restart_gb_per_second=saved_gb / (60 * request.restart_minutes),
     )
     if not workload.workflow.train or of_one.samples_per_second is None:
-        return of_job
+        return without_reads
     step_gb = ranks * reader.batch_size * of_one.sample_bytes / 1e9
     read = workload.metric.au * step_gb / of_one.computation_seconds
     first_gb = step_gb * max(1, reader.read_threads)
     request_bytes, _ = requests_of(workload, of_one.sample_bytes)
-    steps_gb = MLPERF_STEPS * ranks * reader.batch_size * of_one.dataset_gb / max(1, of_one.num_samples)
+    mlperf_gb = MLPERF_STEPS * ranks * reader.batch_size * of_one.dataset_gb / max(1, of_one.num_samples)
     return replace(
-        of_job,
+        without_reads,
         read_gb_per_second=read,
         first_step_gb_per_second=first_gb / of_one.computation_seconds,
         first_step_seconds=first_gb / read if read else 0.0,
         requests_per_second=read * 1e9 / request_bytes,
         dataset_gb=of_one.dataset_gb,
-        mlperf_dataset_gb=max(steps_gb, MLPERF_MEMORY_TIMES * nodes * MEMORY_GB),
+        mlperf_dataset_gb=max(mlperf_gb, MLPERF_MEMORY_TIMES * nodes * MEMORY_GB),
     )
 
 
 def _sum_of(jobs: Sequence[Needs]) -> Needs:
+    """Return the sums over jobs, but the shortest interval of checkpoints and the longest first step."""
     values = {field.name: [getattr(job, field.name) for job in jobs] for field in fields(Needs)}
     emulated = [values.pop(field.name) for field in fields(Emulated)]
     sums = {name: sum(numbers) for name, numbers in values.items()}
@@ -206,7 +212,7 @@ def _sum_of(jobs: Sequence[Needs]) -> Needs:
 
 
 def _nvidia_class(total: Needs) -> tuple[NvidiaClass, float]:
-    """Return the least class that gives so many accelerators their reads and drains, and their share of it."""
+    """Return the lowest class that suffices for reads and drains, and the share of its rates that these take."""
     # A few nodes together may use the rate of one node; many nodes share the rate of their scalable units.
     units, times = total.accelerators / GPUS_PER_UNIT, 0.0
     for name, (node_read, node_write, unit_read, unit_write) in _CLASSES.items():
@@ -218,7 +224,7 @@ def _nvidia_class(total: Needs) -> tuple[NvidiaClass, float]:
 
 
 def ports(gb_per_second: float) -> str:
-    """Return how many network ports carry that at line rate, by their speed."""
+    """Return how many network ports carry a rate, if they reach their line rate: `2 x 100 Gb/s or 1 x 400 Gb/s`."""
     return " or ".join(
         f"{math.ceil(gb_per_second / rate)} x {speed} Gb/s" for speed, rate in PORT_GB_PER_SECOND.items()
     )
@@ -226,28 +232,9 @@ def ports(gb_per_second: float) -> str:
 
 def _screen(answer: NeedsAnswer, folder: str) -> Screen:
     total, jobs = answer.total, answer.jobs
-    read, lines = total.read_gb_per_second, [Said("read", "next to nothing")]
-    if read:
-        of_node = _gb(max(job.read_gb_per_second / job.nodes for job in jobs))
-        request_kib = read * 1e9 / total.requests_per_second / 1024
-        requests = f"{_si(total.requests_per_second)} requests/s of {request_kib:.0f} KiB"
-        least = f"{MLPERF_STEPS} steps, and {MLPERF_MEMORY_TIMES} times the memory of DGX H100s"
-        hidden = f"{_gb(total.first_step_gb_per_second)}/s if training must not wait for it"
-        lines = [
-            Said("read", f"{_gb(read)}/s, {of_node}/s a node", f"for the AU that passes; {requests}"),
-            Said("first step", f"{total.first_step_seconds:.2g} s at that rate, once an epoch", hidden),
-            Said("data", f"{_gb(total.dataset_gb)} as set; for MLPerf {_gb(total.mlperf_dataset_gb)}", least),
-        ]
-    if total.checkpoint_gb:
-        size = _gb(total.checkpoint_gb)
-        written = f"{size} every {total.checkpoint_minutes:g} min; if waiting may cost {LOST_PERCENT:g} % of the time"
-        write = f"{_gb(total.drain_gb_per_second)}/s, or {_gb(total.write_gb_per_second)}/s if training waits"
-        restart = f"{size}, if it may take {answer.restart_minutes:g} min"
-        lines.append(Said("write", write, written))
-        lines.append(Said("restart", f"{_gb(total.restart_gb_per_second)}/s", restart))
     # The node of the job with the highest rate: an average over nodes would starve it.
-    of_node_gb = max(job.most_gb_per_second / job.nodes for job in jobs)
-    network = f"the storage {ports(total.most_gb_per_second)}; each node {ports(of_node_gb)}"
+    node_gb = max(job.most_gb_per_second / job.nodes for job in jobs)
+    network = f"the storage {ports(total.most_gb_per_second)}; each node {ports(node_gb)}"
     storage = f"'{answer.nvidia_class}'"
     if answer.nvidia_class == "above":
         storage = f"{answer.times_class:.2g} times what the best gives: above all"
@@ -256,24 +243,48 @@ def _screen(answer: NeedsAnswer, folder: str) -> Screen:
     if len(jobs) > 1:
         question = "one beside the others: dlemu predict workload=... --mb-per-second X --others-mb-per-second Y"
         accelerators = "accelerators"
-    lines += [
-        Said("network", network, "ports, if they reached their line rate"),
-        Said("class", f"{storage} of NVIDIA's classes of storage for so large a DGX SuperPOD"),
-        Said("from", "batch and step time of the workload's settings, by arithmetic", "not measured"),
-        Said("next", question, "or --drive FILE: fio's or elbencho's JSON, a data sheet"),
-    ]
     who = f"{total.workload}, {total.accelerators:,} {accelerators} on {count(total.nodes, 'node')}"
-    needs = {"read": read, "write": total.drain_gb_per_second, "restart at": total.restart_gb_per_second}
-    decisive = [f"{verb} {_gb(gb)}/s" for verb, gb in needs.items() if gb > max(needs.values()) / 100]
+    read, write = total.read_gb_per_second, total.drain_gb_per_second
+    rates = {"read": read, "write": write, "restart at": total.restart_gb_per_second}
+    decisive = [f"{verb} {_gb(gb)}/s" for verb, gb in rates.items() if gb > max(rates.values()) / 100]
     return Screen(
         title=f"{who}: the storage must {' and '.join(decisive) or 'give next to nothing'}",
-        lines=lines,
+        lines=[
+            *_rate_lines(answer),
+            Said("network", network, "ports, if they reached their line rate"),
+            Said("class", f"{storage} of NVIDIA's classes of storage for so large a DGX SuperPOD"),
+            Said("from", "batch and step time of the workload's settings, by arithmetic", "not measured"),
+            Said("next", question, "or --drive FILE: fio's or elbencho's JSON, a data sheet"),
+        ],
         folder=folder,
-        table=_jobs(answer) if len(jobs) > 1 else None,
+        table=_jobs_table(answer) if len(jobs) > 1 else None,
     )
 
 
-def _jobs(answer: NeedsAnswer) -> Table:
+def _rate_lines(answer: NeedsAnswer) -> Iterator[Said]:
+    """Yield the lines on the rates and space that reads and checkpoints need."""
+    total, read = answer.total, answer.total.read_gb_per_second
+    if read:
+        node = _gb(max(job.read_gb_per_second / job.nodes for job in answer.jobs))
+        request_kib = read * 1e9 / total.requests_per_second / 1024
+        requests = f"{_si(total.requests_per_second)} requests/s of {request_kib:.0f} KiB"
+        least = f"{MLPERF_STEPS} steps, and {MLPERF_MEMORY_TIMES} times the memory of DGX H100s"
+        hidden = f"{_gb(total.first_step_gb_per_second)}/s if training must not wait for it"
+        yield Said("read", f"{_gb(read)}/s, {node}/s a node", f"for the AU that passes; {requests}")
+        yield Said("first step", f"{total.first_step_seconds:.2g} s at that rate, once an epoch", hidden)
+        yield Said("data", f"{_gb(total.dataset_gb)} as set; for MLPerf {_gb(total.mlperf_dataset_gb)}", least)
+    else:
+        yield Said("read", "next to nothing")
+    if total.checkpoint_gb:
+        size = _gb(total.checkpoint_gb)
+        written = f"{size} every {total.checkpoint_minutes:g} min; if waiting may cost {LOST_PERCENT:g} % of the time"
+        write = f"{_gb(total.drain_gb_per_second)}/s, or {_gb(total.write_gb_per_second)}/s if training waits"
+        yield Said("write", write, written)
+        restart = f"{size}, if it may take {answer.restart_minutes:g} min"
+        yield Said("restart", f"{_gb(total.restart_gb_per_second)}/s", restart)
+
+
+def _jobs_table(answer: NeedsAnswer) -> Table:
     rows = [
         (job.workload, f"{job.accelerators:,}", _gb(job.read_gb_per_second), _gb(job.drain_gb_per_second))
         for job in answer.jobs
@@ -292,4 +303,4 @@ def _si(value: float) -> str:
     return f"{float(f'{value / 1000**power:.3g}'):,g} {('', 'k', 'M', 'G', 'T', 'P')[power]}"
 
 
-PARTS = Parts(answer_type=NeedsAnswer, screen=_screen, sections=lambda answer, _: [_jobs(answer)])
+PARTS = Parts(answer_type=NeedsAnswer, screen=_screen, sections=lambda answer, _: [_jobs_table(answer)])

@@ -1,24 +1,28 @@
-"""The answer of `dlemu predict` for training: the content of predict.json, also printed by `--json`, and its words.
+"""The answer of `dlemu predict` for training: predict.json, which `--json` prints too, and how the screen shows it.
 
 docs/prediction.md explains it. Within a schema version fields may be added; none changes its meaning or disappears.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import Literal
+from collections.abc import Sequence
+from dataclasses import dataclass, field, fields
+from typing import Any, Literal
+
+import numpy as np
 
 from dlemu.jobs.training.prediction.calibration import Curve
-from dlemu.metrics.findings import LimitedBy
+from dlemu.jobs.training.wording import VERDICT_TONES
+from dlemu.metrics.findings import Code, LimitedBy
 from dlemu.metrics.limit import What
 from dlemu.metrics.verdict import Attempt, Outcome
 from dlemu.report.any_run import listed
 from dlemu.report.screen import Said, Screen, rate
-from dlemu.report.table import Tone
 from dlemu.report.units import with_uncertainty
+from dlemu.results.drive import OUTSIDE
 from dlemu.results.kinds import Parts
 from dlemu.results.parts import Target
-from dlemu.results.wording import scaled
+from dlemu.results.wording import Wording, scaled
 from dlemu.runner.prediction_request import Predicted
 
 PREDICT = "predict.json"
@@ -28,7 +32,7 @@ EndedBy = Literal["storage", "others", "most", "files", "cores"]
 """Why a search ended before it found a number of accelerators that fails (`NO_MORE`)."""
 
 Interval = tuple[float, float]
-"""Lowest and highest value; in at least 9 of 10 predictions the measured value is expected between them."""
+"""Lowest and highest value; at least 9 of 10 measured values are expected between them."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,6 +50,15 @@ class SimulatedFigures:
     def verdict_au(self, by: str) -> float:
         """Return the AU that is compared with the threshold when `metric.verdict` is `by`."""
         return {"sustained": self.au_sustained_percent, "au": self.au_percent, "rules": self.au_whole_percent}[by]
+
+
+def mean_figures(runs: Sequence[SimulatedFigures]) -> SimulatedFigures:
+    """Return the mean of each figure over runs; None for a figure that a run lacks."""
+    means: dict[str, Any] = {}
+    for figure in fields(SimulatedFigures):
+        values = [getattr(run, figure.name) for run in runs]
+        means[figure.name] = None if None in values else float(np.mean(values))
+    return SimulatedFigures(**means)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -122,10 +135,19 @@ NO_MORE: dict[EndedBy, str] = {
     "files": "the dataset has files for no more",
     "cores": "this host has cores for no more trainers (see --hosts, --host-cores)",
 }
+FINDINGS: Wording[str] = {
+    f"{OUTSIDE}.readers": "no measurement had {readers:count reader}: the speed with {tried} is assumed",
+    f"{OUTSIDE}.saturation": "the storage never reached its limit, or gave more at first, so it gives at least this: "
+    "calibrate with a run that waits for data (--from RUN)",
+    f"{OUTSIDE}.samples": "calibrated with samples of {calibrated_bytes:,.0f} bytes, predicted for {sample_bytes:,.0f}",
+    Code.OTHER_PROGRAM_ON_CORES: "{busy_cores:.1f} of {cores:g} cores were busy with other work in the probe, and the "
+    "intervals allow for that: stop it and predict again",
+}
+"""Why a prediction is less certain than its interval."""
 
 
 def _passing(answer: Prediction) -> str:
-    """Say how many pass, and how many more may: `18 pass (AU 91 +- 1 %), 19 to 21 are too close to call`."""
+    """Return how many pass, and how many more may: `18 pass (AU 91 +- 1 %), 19 to 21 are too close to call`."""
     at_least = "" if answer.saturated else "at least "
     low, high = answer.shown.au_sustained_interval_percent
     value = with_uncertainty(answer.shown.verdict_au(answer.question.verdict), (high - low) / 2)
@@ -149,40 +171,34 @@ def _passing(answer: Prediction) -> str:
     return f"{passing}; {no_more}" if no_more else passing
 
 
-_SHOWN_COUNTS = 3  # lines for numbers of accelerators: about those around the largest that passes
+_SHOWN_COUNTS = 3  # lines for numbers of accelerators: those around the largest that passes
 _VERDICTS = {True: "pass", False: "fail", None: "too close to call"}
-_TONES: dict[bool | None, Tone] = {True: "good", False: "bad", None: "open"}
 
 
 def _screen(answer: Prediction, folder: str) -> Screen:
-    limit, shown = answer.limited_by, answer.shown
-    what = "not known" if limit.what == "nothing" and limit.confidence == "low" else limit.what
-    needed, read = rate(shown.needed_mb_per_second), rate(shown.app_mb_per_second)
-    tone = _TONES[shown.passed]
+    limit, shown, question = answer.limited_by, answer.shown, answer.question
+    hardware = f" on {question.accelerator}" if question.accelerator else ""
+    if answer.max_accelerators_interval is None:  # a number of accelerators was requested
+        hardware = f", {answer.accelerators} x {question.accelerator or 'accelerator'}"
+    hosts = f", {question.hosts} hosts" if question.hosts > 1 else ""
     verdict = answer.verdict.removeprefix(f"{PREDICTED}: ").replace("+-", "±")
-    lines = [Said(PREDICTED, verdict, tone=tone)]
+    lines = [Said(PREDICTED, verdict, tone=VERDICT_TONES[shown.passed])]
     for count in answer.counts[:_SHOWN_COUNTS]:
         if count is not shown:
             low, high = count.au_sustained_interval_percent
-            au = with_uncertainty(count.au_sustained_percent, (high - low) / 2, answer.question.threshold_percent)
-            au_and_rate = f"AU {au}, {rate(count.app_mb_per_second)}"
-            lines.append(Said(f"{count.accelerators:>3}", f"{au_and_rate}: {_VERDICTS[count.passed]}"))
+            au = with_uncertainty(count.au_sustained_percent, (high - low) / 2, question.threshold_percent)
+            figures = f"AU {au}, {rate(count.app_mb_per_second)}"
+            lines.append(Said(f"{count.accelerators:>3}", f"{figures}: {_VERDICTS[count.passed]}"))
+    what = "not known" if limit.what == "nothing" and limit.confidence == "low" else limit.what
+    needed, read = rate(shown.needed_mb_per_second), rate(shown.app_mb_per_second)
     lines += [
         Said("limit", f"{what}: {limit.evidence[-1]}"),
         Said("needs", f"{needed} for {answer.accelerators} to pass; they read {read} over whole epochs"),
         Said("check", f"arithmetic alone (speed / demand of one) says {answer.null_max_accelerators} pass"),
         Said("from", answer.source),
     ]
-    return Screen(title=_title(answer), lines=lines, notes=answer.issues, folder=folder)
-
-
-def _title(answer: Prediction) -> str:
-    question = answer.question
-    hardware = f" on {question.accelerator}" if question.accelerator else ""
-    if answer.max_accelerators_interval is None:  # a number of accelerators was requested
-        hardware = f", {answer.accelerators} x {question.accelerator or 'accelerator'}"
-    hosts = f", {question.hosts} hosts" if question.hosts > 1 else ""
-    return f"{question.workload}{hardware}{scaled(question.sample_divisor)}: predicted{hosts}"
+    title = f"{question.workload}{hardware}{scaled(question.sample_divisor)}: predicted{hosts}"
+    return Screen(title=title, lines=lines, notes=answer.issues, folder=folder)
 
 
 PARTS = Parts(

@@ -26,7 +26,7 @@ from dlemu.jobs.training.prediction.calibration import (
 )
 from dlemu.jobs.training.prediction.from_reads import calibrate_from_levels, calibrate_from_run
 from dlemu.jobs.training.prediction.from_times import ForeignRun, calibrate_from_times
-from dlemu.jobs.training.prediction.make_prediction import MOST, predict
+from dlemu.jobs.training.prediction.make_prediction import MAX_ACCELERATORS, predict
 from dlemu.jobs.training.prediction.prediction import PREDICT, Prediction
 from dlemu.jobs.training.result import read_run
 from dlemu.machine.cgroup_limits import cpu_limit
@@ -47,10 +47,10 @@ ReadForeign = Callable[[str], ForeignRun | None]
 
 
 def run_prediction(source: Sequence[str] | Workload, request: PredictionRequest) -> tuple[Prediction, str, Workload]:
-    """Predict for overrides or a workload; return the prediction, its folder, and the workload. Raises UserError.
+    """Predict for overrides or a workload; return the prediction, its folder and the workload. Raises UserError.
 
-    `ranks` (in a workload: more than 1) is the count to predict; without it, the largest that passes is searched. A
-    storage that is not described is probed. Without an existing storage, each count has the files that it needs.
+    `ranks` (in a workload: more than 1) is the count to predict; without it, the largest that passes is found. A
+    storage that is not described is probed. If only its speed is given, and no files, each count has those it needs.
     """
     known = None if request.from_folder is None else read_known(request.from_folder, request.read_foreign)
     if isinstance(source, Workload):
@@ -72,7 +72,7 @@ def run_prediction(source: Sequence[str] | Workload, request: PredictionRequest)
         calibration,
         ranks=ranks,
         hosts=request.hosts or 1,
-        most=request.most or MOST,
+        most=request.most or MAX_ACCELERATORS,
         assumes_files=known is None and request.describes_storage and not has_files,
     )
     write_text(folder, CONFIG, to_yaml(workload))
@@ -82,10 +82,9 @@ def run_prediction(source: Sequence[str] | Workload, request: PredictionRequest)
 
 
 def _calibrate(workload: Workload, request: PredictionRequest, known: Known | None, ranks: int | None) -> Calibration:
-    """Return the calibration of the described storage, or probe it, with other jobs and hosts as requested."""
+    """Return the calibration of the storage, probed unless it is described, with other jobs and hosts as requested."""
     if request.mb_per_second is not None:
-        factor = row_group_reads(workload)
-        calibration = given_speed(request.mb_per_second, cores=usable_cores(), bytes_factor=factor)
+        calibration = given_speed(request.mb_per_second, cores=usable_cores(), bytes_factor=row_group_reads(workload))
     elif request.drive is not None:
         calibration = calibrate_from_drive(request.drive, workload, cores=usable_cores())
     elif known is not None:
@@ -100,60 +99,60 @@ def _calibrate(workload: Workload, request: PredictionRequest, known: Known | No
     calibration = replace(calibration, others_mb_per_second=request.others_mb_per_second)
     if request.host_cores is None:
         return calibration
-    # On another host, no other programs compute.
+    # The programs that kept cores busy are of this host.
     source = f"{calibration.source}, for hosts with {count(request.host_cores, 'core')}"
     return replace(calibration, source=source, cores=float(request.host_cores), busy_cores=0.0)
 
 
-_AS_MEASURED: tuple[str, ...] = (
+_SAME_AS_MEASURED: tuple[str, ...] = (
     *("reader.engine", "reader.decode", "reader.verify", "reader.odirect", "reader.transfer_size"),
     *("reader.range_bytes", "reader.io_depth", "reader.pin_memory", "reader.tensors", "reader.tensor_bytes"),
     *("dataset.compression", "dataset.compressibility", "metric.cached"),
 )
-"""Settings that change what a read takes in a way that only a measurement with them shows."""
-_CACHED: tuple[str, ...] = ("reader.evict_page_cache", "train.epochs")
-"""Settings that, with `metric.cached`, change which share of the reads memory serves."""
-_IN_MEMORY: tuple[str, ...] = ("reader.page_cache_percent",)
-"""Settings that must be the same whatever the source."""
-_NOT_IN_A_SPEED: tuple[str, ...] = (
+"""Settings whose effect on reads only a measurement shows: they must be the same as in the run predicted from."""
+_SAME_IF_CACHED: tuple[str, ...] = ("reader.evict_page_cache", "train.epochs")
+"""Further such settings with `metric.cached`: they change the share of the reads that memory serves."""
+_SAME_AS_SOURCE: tuple[str, ...] = ("reader.page_cache_percent",)
+"""Settings that must be the same as in any source; a speed or a probe has the defaults."""
+_DEFAULT_WITH_SPEED: tuple[str, ...] = (
     *("reader.decode", "reader.verify", "reader.pin_memory", "reader.tensors", "dataset.compression", "metric.cached"),
 )
-"""Settings that must have their defaults where only a speed is given."""
-_NOT_SIMULATED = ("train.compute", "checkpoint.asynchronous")
-"""Settings that must have their defaults in any prediction."""
+"""Settings that must have their defaults where only the storage's speed is given."""
+_DEFAULT_IN_MODEL = ("train.compute", "checkpoint.asynchronous")
+"""Settings that the model does not simulate: they must have their defaults."""
 
 
 def _not_modelled(workload: Workload, request: PredictionRequest, known: Known | None) -> Iterator[str]:
-    """Yield a problem for each setting that changes a run's numbers, but that neither model nor source knows."""
-    reader, measured, names = workload.reader, Workload(), _IN_MEMORY
+    """Yield a problem for each setting with an effect on runs that neither the model nor the source knows."""
+    reader, measured, names = workload.reader, Workload(), _SAME_AS_SOURCE
     if known is not None:
         source, measured = request.from_folder, known.workload
-        names += _AS_MEASURED + (_CACHED if workload.metric.cached else ())
+        names += _SAME_AS_MEASURED + (_SAME_IF_CACHED if workload.metric.cached else ())
     elif request.describes_storage:
         source = "a speed"
-        names += _NOT_IN_A_SPEED
+        names += _DEFAULT_WITH_SPEED
     else:
         source = "a probe"
     harmless = {
         "metric.cached": reader.odirect or reader.evict_page_cache == "epochs",
-        "reader.tensors": workload.recorded.version,  # recorded with what they cost
+        "reader.tensors": workload.recorded.version,  # the recording has their cost
         "checkpoint.asynchronous": not workload.workflow.checkpoint,
     }
-    required = {name: attrgetter(name)(Workload()) for name in _NOT_SIMULATED}
+    required = {name: attrgetter(name)(Workload()) for name in _DEFAULT_IN_MODEL}
     required |= {name: attrgetter(name)(measured) for name in names}
-    for name, modelled in required.items():
+    for name, wanted in required.items():
         value = attrgetter(name)(workload)
-        if value != modelled and not harmless.get(name):
+        if value != wanted and not harmless.get(name):
             yield (
                 f"{name} is {str(value).lower()}, and neither the model nor {source} knows what that changes: wanted "
-                f"{str(modelled).lower()}, or a measurement with it (`dlemu train`)"
+                f"{str(wanted).lower()}, or a measurement with it (`dlemu train`)"
             )
 
 
 def calibrate_by_probe(
     workload: Workload, *, readers: int = 0, most_seconds: float = MAX_SECONDS, on_event: OnEvent = ignore
 ) -> Calibration:
-    """Measure the storage with the workload's reads, most precisely for `readers` (0: the fewest to saturate)."""
+    """Measure the storage with the workload's reads, most precisely for `readers` (0: the fewest at full speed)."""
     dataset = inspect(
         workload.dataset,
         command_hint=lambda: (
@@ -164,7 +163,7 @@ def calibrate_by_probe(
     job = make_job(workload, 1, dataset, folder=os.devnull)
     evicts = treatment_of(workload, dataset.total_bytes) in ("evicted", "large")
     began, others_before, levels = time.monotonic(), _others_cpu_seconds(), []
-    for level in measure_levels(job, evicts=evicts, again=readers, most_seconds=most_seconds):
+    for level in measure_levels(job, evicts=evicts, repeat=readers, most_seconds=most_seconds):
         on_event(PartMeasured(level, f"{count(level.readers, 'reader')} {level.mb_per_second:,.1f} MB/s"))
         levels.append(level)
     return calibrate_from_levels(
@@ -177,22 +176,22 @@ def calibrate_by_probe(
 
 
 def _others_cpu_seconds() -> float:
-    """Return the host's CPU seconds so far, without those of this process and of its finished children."""
-    host, own = psutil.cpu_times(), os.times()
+    """Return the CPU seconds of the host so far, without those of this process and its finished children."""
+    host, process = psutil.cpu_times(), os.times()
     used = sum(host) - host.idle - getattr(host, "iowait", 0.0) - getattr(host, "guest", 0.0)
-    return float(used) - sum(own[:4])
+    return float(used) - sum(process[:4])
 
 
 @dataclass(frozen=True, kw_only=True)
 class Known:
-    """Storage and settings of a run or a prediction."""
+    """What the folder of a run or an earlier prediction gives: the storage's calibration, and the settings."""
 
     calibration: Calibration
     workload: Workload
 
 
 def read_known(folder: str, read_foreign: ReadForeign | None = None) -> Known:
-    """Return calibration and settings from the folder of a run or of an earlier prediction; raises UserError."""
+    """Return calibration and settings from the folder of a run or an earlier prediction; raises UserError."""
     if read_answer(folder, PREDICT, Prediction) is not None:
         calibration = decode_untrusted(os.path.join(folder, CALIBRATION), Calibration)
         return Known(calibration=calibration, workload=load_received(os.path.join(folder, CONFIG)))
@@ -201,7 +200,7 @@ def read_known(folder: str, read_foreign: ReadForeign | None = None) -> Known:
         return Known(calibration=calibrate_from_times(foreign), workload=foreign.workload)
     run = read_run(folder)
     calibration, limit = calibrate_from_run(run), run.summary.limited_by
-    if limit is not None and limit.what in HOST_LIMITS:  # its readers got less than the storage gives
+    if limit is not None and limit.what in HOST_LIMITS:  # its readers could not reach the storage's limit
         calibration = replace(calibration, saturated=False)
     return Known(calibration=calibration, workload=run.facts.workload)
 
