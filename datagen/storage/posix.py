@@ -44,11 +44,11 @@ class Storage(StorageBase):
         return FileReader(open_regular(path))
 
     def open_mapped(self, path: str) -> Reader:
-        can_map = type(self) is Storage and not self.spec.direct  # a subclass may have another `open`
+        can_map = type(self) is Storage and not self.spec.direct  # a subclass may override `open`, so call that
         return MappedReader(path) if can_map else self.open(path)
 
     def open_unread_ahead(self, path: str) -> FileReader:
-        reader = Storage.open(self, path)  # not a subclass's: it has the descriptor
+        reader = Storage.open(self, path)  # a subclass's reader may have no descriptor
         os.posix_fadvise(reader.descriptor, 0, 0, os.POSIX_FADV_RANDOM)
         return reader
 
@@ -89,7 +89,7 @@ class Storage(StorageBase):
 
     def free_bytes(self, folder: str) -> int | None:
         state = os.statvfs(existing_folder(folder))  # the folder may be made later
-        return state.f_bavail * state.f_frsize if state.f_blocks else None  # some remote file systems report size 0
+        return state.f_bavail * state.f_frsize if state.f_blocks else None  # some network file systems report size 0
 
     def evict(self, path: str, *, write_first: bool) -> None:
         with opened(path, os.O_NONBLOCK) as descriptor:
@@ -109,7 +109,7 @@ class Storage(StorageBase):
 
 
 class FileReader(Reader):
-    """One open file, read by preadv. With `alignment` > 1 a read that is no multiple of it marks the end of file."""
+    """One open file, read by preadv. With `alignment` > 1, only the last read of the file is no multiple of it."""
 
     def __init__(self, descriptor: int, alignment: int = 1) -> None:
         status = os.fstat(descriptor)
@@ -138,7 +138,7 @@ class FileReader(Reader):
             advise(descriptor, offset, size, will_need)
 
     def read_stretches(self, ranges: Sequence[tuple[int, int]], out: memoryview) -> int:
-        """Do as `Reader.read_stretches`, one preadv per range; kept lean, as there may be hundreds of small ranges."""
+        """Read as `Reader.read_stretches`, one preadv per range, with little overhead for hundreds of small ranges."""
         if self._alignment > 1:
             return super().read_stretches(ranges, out)
         descriptor, preadv = self.descriptor, os.preadv
@@ -148,10 +148,10 @@ class FileReader(Reader):
             read_calls += 1
             filled += count
             if count != size:  # a signal cut the call short, or the file ends here
-                more = self.read_into(out[filled : filled + size - count], offset + count) if count else 0
-                self.app_bytes -= more  # counted below
-                filled += more
-                if count + more < size:
+                remaining = self.read_into(out[filled : filled + size - count], offset + count) if count else 0
+                self.app_bytes -= remaining  # counted below
+                filled += remaining
+                if count + remaining < size:
                     break
         self.read_calls += read_calls
         self.app_bytes += filled
@@ -162,7 +162,7 @@ class FileReader(Reader):
 
 
 class MappedReader(MemoryReader):
-    """One mapped file, as long as it was when opened; it must not shrink while open (SIGBUS)."""
+    """One memory-mapped file. Its size is that at open; the file must not shrink while it is open (SIGBUS)."""
 
     def __init__(self, path: str) -> None:
         with opened(path) as descriptor:
@@ -173,10 +173,10 @@ class MappedReader(MemoryReader):
         self.mapped = self._data
 
     def _piece(self, offset: int, size_bytes: int) -> bytes:
-        # A copy first, as np.array(np.memmap(...)[...]) makes it: the order of its page faults decides what the kernel
-        # reads ahead. Without it, on a processor without fast string moves (ERMS), glibc copies backwards where source
-        # and destination have the same offset within a page, as a file's samples and a batch's places always have: the
-        # device would get a third more requests. The copy costs 0.05 CPU s/GB.
+        # Copy to new memory first, as np.array(np.memmap(...)[...]) does: the order of page faults decides what the
+        # kernel reads ahead. On a processor without fast string moves (ERMS), glibc would copy straight to the batch
+        # backwards, because source and destination have the same offset within a page, and the device would get a
+        # third more requests. The extra copy costs 0.05 CPU s/GB.
         return bytes(super()._piece(offset, size_bytes))
 
     def close(self) -> None:
@@ -187,7 +187,7 @@ class MappedReader(MemoryReader):
 
 @contextlib.contextmanager
 def _o_direct(path: str, remedy: str) -> Iterator[None]:
-    """Raise UserError for the error that means that the file system lacks O_DIRECT."""
+    """Raise UserError, with the remedy, if the file system refuses O_DIRECT within the `with` block (EINVAL)."""
     try:
         yield
     except OSError as error:
@@ -227,10 +227,10 @@ class FileWriter(Writer):
 
 
 class DirectWriter(FileWriter):
-    """A file being written with O_DIRECT, but for its last bytes that fill no whole 4096-byte block.
+    """A file being written with O_DIRECT, except for a last, partial 4096-byte block.
 
-    A write whose offset or memory address is no multiple of 4096 goes through the page cache as a whole. Callers must
-    not write one block both ways.
+    A write whose offset or memory address is no multiple of 4096 goes through the page cache entirely. Callers must not
+    write the same block both ways.
     """
 
     def __init__(self, path: str) -> None:
@@ -251,19 +251,22 @@ class DirectWriter(FileWriter):
 
 
 def _write_all(descriptor: int, view: memoryview, offset: int) -> None:
-    """Write every byte, by as many calls as that takes."""
+    """Write all of `view`, by as many calls as that takes."""
     written = 0
     while written < len(view):
         # Linux moves at most 2 GiB - 4 KiB per call, and a signal may cut a call short
         count = os.pwrite(descriptor, view[written:], offset + written)
-        if count == 0:  # no error in POSIX, but retrying would never end
+        if count == 0:  # POSIX does not call this an error, but retrying would never end
             raise OSError(errno.EIO, "the file system accepted no byte of a write, and reported no error")
         written += count
 
 
 @contextlib.contextmanager
 def cache_restored(paths: Sequence[str]) -> Iterator[None]:
-    """On exit, evict local files whose middle page was not cached on entry: no later run may be served by the cache."""
+    """On exit, evict the local files that were not cached on entry, so that no later run reads them from the cache.
+
+    The middle page of a file stands for all of it.
+    """
     cold = [path for path in paths if not _is_cached(path)]
     try:
         yield
@@ -276,7 +279,7 @@ def cache_restored(paths: Sequence[str]) -> Iterator[None]:
 def _is_cached(path: str) -> bool:
     """Return whether the page in the middle of a file is cached; True if unknown, as for a file that can't be mapped.
 
-    Since Linux 5.2, mincore(2) also says so for the files of others that this user may not write.
+    Since Linux 5.2, mincore(2) also returns True for files of other users that this user may not write.
     """
     try:
         with opened(path, os.O_NONBLOCK) as descriptor:
