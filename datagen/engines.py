@@ -16,7 +16,7 @@ from datagen.buffers import FileMemory, address_of
 from datagen.errors import DatasetError, DlemuError, ended_early, read_failure, reading, unreadable
 from datagen.formats import format_base as base
 from datagen.formats._source import BufferedFile
-from datagen.layout import Layout, Places, Samples, as_places, even_places, numbers_of
+from datagen.layout import Layout, Places, Samples, even_places, places_from, sample_numbers
 from datagen.storage.storage_base import StorageBase
 
 T = TypeVar("T")
@@ -96,7 +96,7 @@ class FileEngine(Engine):
 
     def read(self, samples: Samples, out: memoryview) -> Places:
         layout, place_bytes, check = self._layout, self._place_bytes, self._settings.check
-        located = [layout.locate(number) for number in numbers_of(samples)]
+        located = [layout.locate(number) for number in sample_numbers(samples)]
         address, path = address_of(out), ""
         flat, begin = list[int](), 0
         try:
@@ -129,7 +129,7 @@ class FileEngine(Engine):
             raise
         except Exception as error:
             raise read_failure(path, error) from error
-        return as_places(flat)
+        return places_from(flat)
 
     def _sample(self, path: str, index: int, place: memoryview) -> base.Sample:
         """Return a sample of a file, valid until the next call, in `place` where possible."""
@@ -249,4 +249,4 @@ class NullEngine(Engine):
     def read(self, samples: Samples, out: memoryview) -> Places:
         if self._place_bytes:
             return even_places(0, self._place_bytes, self._sample_bytes, len(samples))
-        return as_places([0, min(len(samples) * self._sample_bytes, len(out))])
+        return places_from([0, min(len(samples) * self._sample_bytes, len(out))])

@@ -20,7 +20,7 @@ from datagen.errors import DatasetError, UserError, own_damaged, reading
 from datagen.formats.format_base import RecordFormat, Sample, UnreadFormat, format_named
 from datagen.groups import GroupFormat, GroupReader, max_groups
 from datagen.inspection import Dataset
-from datagen.layout import Layout, Places, Samples, even_places, nominal_sample_bytes, numbers_of, shifted
+from datagen.layout import Layout, Places, Samples, even_places, nominal_sample_bytes, sample_numbers, shift_places
 from datagen.records import RecordReader
 from datagen.spec import DatasetSpec, Decode, EngineName
 from datagen.storage.storage_base import FOLDERS, NULL_STORAGE, StorageBase, StorageSpec, local_folder, open_storage
@@ -165,7 +165,7 @@ class Fetcher:
                 places = self._fetch_crops(samples, out)
             else:
                 begin = -address_of(out) % PLACE_BYTES
-                places = shifted(engine.read(samples, out[begin:]), begin)
+                places = shift_places(engine.read(samples, out[begin:]), begin)
         except DatasetError as error:
             if not self._is_own:
                 raise
@@ -183,7 +183,7 @@ class Fetcher:
 
     def _fetch_crops(self, samples: Samples, out: memoryview) -> Places:
         """Read `samples_per_crop` samples at a time into this object's memory, and copy their crops into `out`."""
-        spec, numbers = self._spec, numbers_of(samples)
+        spec, numbers = self._spec, sample_numbers(samples)
         crop_bytes, step = spec.resize_bytes, spec.samples_per_crop
         memory = self._buffer.view(step * spec.place_bytes)
         source, target = np.frombuffer(memory, np.uint8), np.frombuffer(out, np.uint8)
@@ -199,7 +199,7 @@ class Fetcher:
 
 def _compare(layout: Layout, content: Content, sample: Sample, file: int) -> None:
     """Raise DatasetError if a sample is not what was generated for its file."""
-    running_index = layout.running_index(file)
+    running_index = layout.first_running_index + file
     with reading(layout.path(file)):
         index = sample.first_difference(content, running_index)
     if index is None:

@@ -18,7 +18,7 @@ from datagen.buffers import AlignedBuffer
 from datagen.engines import ReadSettings, by_library
 from datagen.errors import DatasetError, DlemuError, SpaceError, ended_early, read_failure, reading
 from datagen.formats import format_base as base
-from datagen.layout import Layout, Places, Run, Samples, as_places, runs_of
+from datagen.layout import Layout, Places, Run, Samples, cut_runs, places_from
 from datagen.records import RangeReader
 from datagen.spec import DatasetSpec
 from datagen.storage.storage_base import StorageBase
@@ -116,9 +116,9 @@ class GroupReader(RangeReader):
 
         Raises as `Engine.read`; SpaceError also where the rows are in more row groups than consecutive rows would be.
         """
-        runs = runs_of(samples, self._layout.num_samples_per_file)
+        runs = cut_runs(samples, self._layout.num_samples_per_file)
         try:
-            return as_places(self._read(runs, out) if runs else ())
+            return places_from(self._read(runs, out) if runs else ())
         except DlemuError:
             raise
         except Exception as error:

@@ -206,7 +206,7 @@ class _Inspection:
         shapes: NDArray[np.int64] | None = None  # of the records, where the settings give them
         computed: NDArray[np.int64] | None = None
         if layout.names is None:
-            shapes = record_shapes(spec, layout.first_running_index, layout.running_index(layout.num_files))
+            shapes = record_shapes(spec, layout.first_running_index, layout.first_running_index + layout.num_files)
             computed = self._format.file_bytes(spec, shapes)
             if computed is not None and not self._has_sizes(spec, layout, shapes, computed):
                 shapes = computed = None

@@ -20,7 +20,7 @@ from datagen.engines import Engine, ReadSettings
 from datagen.errors import SpaceError, ended_early, read_failure, reading, unreadable
 from datagen.formats import format_base as base
 from datagen.formats._source import python_calls
-from datagen.layout import NO_PLACES, Layout, Places, Run, Samples, as_places, numbers_of, runs_of, shifted
+from datagen.layout import NO_PLACES, Layout, Places, Run, Samples, cut_runs, places_from, sample_numbers, shift_places
 from datagen.storage.storage_base import Reader, StorageBase, read_in_transfers
 
 MAX_OPEN_FILES = 512  # maximum files that a reader keeps open; enough for all files of DLIO's bert
@@ -93,7 +93,7 @@ class RecordReader(RangeReader):
 
     def read(self, samples: Samples, out: memoryview) -> Places:
         """Do as `Engine.read`, as densely as the storage's alignment permits."""
-        batch_runs = runs_of(samples, self._samples_per_file)
+        batch_runs = cut_runs(samples, self._samples_per_file)
         places: list[Places] = []
         position = 0  # in `out`
         step = self._max_open  # runs of as many files as may be open: each is read before it is closed
@@ -103,7 +103,7 @@ class RecordReader(RangeReader):
             places.append(self._places(requests, ranges, starts, out))
         all_places = places[0] if len(places) == 1 else np.concatenate([NO_PLACES, *places])
         if self._check is not None:
-            for sample, (start, size) in zip(numbers_of(samples), all_places.tolist(), strict=True):
+            for sample, (start, size) in zip(sample_numbers(samples), all_places.tolist(), strict=True):
                 file, index = divmod(sample, self._samples_per_file)
                 data = out[start : start + size]
                 self._check(base.Sample(data, data, index * size), file)
@@ -139,14 +139,14 @@ class RecordReader(RangeReader):
             if len(requests) == 1:
                 (records, index, count), (_, _, size), start = requests[0], ranges[0], starts[0]
                 extents = records.samples(index, count, out[start : start + size], verify)
-                return shifted(np.asarray(extents, np.int64), start)
+                return shift_places(np.asarray(extents, np.int64), start)
             for (records, index, count), (_, _, size), start in zip(requests, ranges, starts, strict=True):
                 extents = records.samples(index, count, out[start : start + size], verify)
                 for offset, sample_bytes in extents.tolist() if isinstance(extents, np.ndarray) else extents:
                     flat += (start + offset, sample_bytes)
         except base.DamagedError as error:
             raise read_failure(records.source.path, error) from error
-        return as_places(flat)
+        return places_from(flat)
 
     def _opened_file(self, file: int) -> base.RecordFile:
         """Return an open file; if that opens it, the least recently used file may be closed."""
