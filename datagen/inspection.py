@@ -17,7 +17,7 @@ from datagen.formats.format_base import Offsets, RecordFormat, format_named
 from datagen.groups import NO_GROUPS, GroupBytes, GroupFormat, largest_group_bytes
 from datagen.layout import Layout, endings_of, layouts, record_shapes
 from datagen.manifest import MANIFEST_NAME, PACKED_NAME, Manifest, differing_keys, read
-from datagen.records import located_records
+from datagen.records import locate_records
 from datagen.spec import DatasetSpec, ParquetSpec
 from datagen.storage.posix import cache_restored
 from datagen.storage.storage_base import FOLDERS, StorageBase, StorageSpec, open_storage
@@ -216,7 +216,7 @@ class _Inspection:
             if shapes is not None:
                 max_record = int(self._format.record_bytes(spec, shapes).max())
             else:
-                max_record, offsets = located_records(self._format, layout, self._storage)
+                max_record, offsets = locate_records(self._format, layout, self._storage)
                 self._offsets |= offsets
             self._max_record = max(self._max_record, max_record)
         if isinstance(self._format, GroupFormat):

@@ -33,7 +33,7 @@ from datagen.scan import SHOWN_NAMES, files_below, format_of_ending, sizes_on_di
 from datagen.spec import DatasetSpec
 from datagen.storage.posix import cache_restored as cache_restored  # optional parts have it from here
 from datagen.storage.storage_base import StorageBase, StorageSpec, open_storage
-from datagen.thread_pool import of_each
+from datagen.thread_pool import map_in_threads
 
 MAX_DEPTH = 16  # maximum nesting of folders; deeper nesting is probably a loop of links
 COUNTED_FILES = 256  # maximum files whose samples are counted, evenly spaced among all files
@@ -331,7 +331,7 @@ def _numbers_in(read_number: ReadNumber, layout: Layout, sizes: Sizes, storage: 
             ) from error
         return _number_cache[read_number, version]
 
-    return of_each(_sampled_files(layout), number_in)
+    return map_in_threads(number_in, _sampled_files(layout))
 
 
 def group_rows(file: BinaryIO, _: base.Version | None = None) -> int:

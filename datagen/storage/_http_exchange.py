@@ -96,10 +96,7 @@ class Connection:
 
 
 class Exchange:
-    """A request in flight and its response.
-
-    Call `advance` whenever the socket is ready, until it returns True, and `check_progress` from `deadline_ns` on.
-    """
+    """A request in flight and its response. Call `advance` whenever the socket is ready, until it returns True."""
 
     status = 0
     succeeded = False
@@ -166,12 +163,9 @@ class Exchange:
         return True
 
     def check_progress(self) -> None:
-        """At the deadline, raise TimeoutError if the server has stalled; else set the next deadline.
-
-        It has stalled if fewer than `MIN_PROGRESS_BYTES` have moved since the last check. A body that is kept in memory
-        is short, and must arrive within one timeout.
-        """
+        """Call from `deadline_ns` on: raise TimeoutError if the server has stalled, else set the next deadline."""
         seconds = self.connection.timeout_seconds
+        # A body that is kept in memory is short, and must arrive within one timeout
         if self.progress_bytes - self._checked_bytes < MIN_PROGRESS_BYTES or self._was_collecting:
             amount = f"no more than {MIN_PROGRESS_BYTES >> 10} KiB" if self.status else "no response"
             amount = "not all of a short response" if self._was_collecting else amount
@@ -180,7 +174,6 @@ class Exchange:
         self.deadline_ns = time.monotonic_ns() + round(1e9 * seconds)
 
     def _run(self, head: bytes, body: Bytes) -> Steps[None]:
-        """Send the request and receive the response."""
         yield from self._send(memoryview(head))
         if body:
             yield from self._send(memoryview(body))
@@ -225,10 +218,7 @@ class Exchange:
             data = data[sent:]
 
     def _receive(self, buffer: memoryview | bytearray, flags: int = 0, *, may_end: bool = False) -> Steps[int]:
-        """Receive into a buffer; return the number of bytes, 0 at the end of the connection if it `may_end`.
-
-        `flags` are for a read that blocks.
-        """
+        """Receive into a buffer, with `flags` if the read blocks; return the bytes, 0 at the end if it `may_end`."""
         while True:
             blocks, self._blocking_reads = self._blocking_reads > 0, self._blocking_reads - 1
             try:
@@ -281,10 +271,7 @@ class Exchange:
             self.body_bytes += yield from self._receive(target[self.body_bytes :], socket.MSG_WAITALL)
 
     def _read_more(self, received: bytearray) -> Steps[int]:
-        """Append to a body that is kept in memory; return the number of bytes.
-
-        It is 0 at the end of the connection, which ends a body of unstated length.
-        """
+        """Append to a body that is kept in memory; return the bytes, 0 when the connection ends one without length."""
         if len(received) > BODY_BYTES:
             problem = f"the response is longer than {BODY_BYTES >> 10} KiB, the most that such a response has"
             raise BrokenResponseError(problem, errno.EMSGSIZE)

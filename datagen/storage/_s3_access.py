@@ -1,10 +1,9 @@
 """Access to an S3 server: addresses and certificates, credentials, and the signature of each request.
 
 Settings come from `storage.storage_options`, then the environment, then an AWS profile; credentials from the
-environment or botocore's chain. Requests have AWS Signature Version 4, with the payload's SHA-256 or
-`UNSIGNED-PAYLOAD`: see "Authenticating Requests: Using the Authorization Header (AWS Signature Version 4)" in the
-Amazon S3 API reference. Why not a library: this module saves CPU time by computing the common part of all requests of
-one second once.
+environment or botocore's chain. The signature is AWS Signature Version 4 with the payload's SHA-256 or
+`UNSIGNED-PAYLOAD` (Amazon S3 API reference, "Authenticating Requests: Using the Authorization Header"). Why not a
+library: to save CPU time, the common part of all requests of one second is computed once.
 """
 
 from __future__ import annotations

@@ -26,15 +26,7 @@ from datagen.errors import DatasetError, ServerError, SpaceError, no_such_file
 from datagen.storage._http_exchange import BrokenResponseError, Connection, Exchange, number_in
 from datagen.storage._request_counts import RequestCounts
 from datagen.storage._s3_access import EMPTY_SHA256, Headers, Options, Signer, query_text, quoted_path
-from datagen.storage._s3_responses import (
-    ADVICE,
-    NO_SPACE,
-    REGION_ADVICE,
-    RETRYABLE,
-    error_code,
-    error_in,
-    range_problem,
-)
+from datagen.storage._s3_responses import ADVICE, NO_SPACE, REGION_ADVICE, RETRYABLE, code_in, error_in, range_problem
 from datagen.storage.storage_base import Bytes
 
 POLL_MS = 50  # how late a time-out may be noticed, or a retry sent while other requests are in flight
@@ -154,10 +146,7 @@ class Client:
             self.counts.add("retried")
 
     def _attempt(self, request: Request, is_alone: Callable[[], bool]) -> Generator[Exchange, None, Exchange]:
-        """Send a request; return the response once it is complete, whatever its status. Raises OSError: there is none.
-
-        While it is alone in flight, its reads block.
-        """
+        """Send a request; return the complete response, whatever its status. Raises OSError: there is none."""
         connection, counter = self._take_connection(), request.counter
         header_problem = partial(range_problem, request.begin, request.end, request.size_bytes)
         exchange = Exchange(
@@ -227,7 +216,7 @@ class Client:
         if exchange.status in request.accepted:
             return
         # S3 may start a 200 response and report an error in its body
-        code = error_code(exchange.body) if request.parse or not exchange.succeeded else ""
+        code = code_in(exchange.body) if request.parse or not exchange.succeeded else ""
         if code or not exchange.succeeded:
             raise OSError(errno.EREMOTEIO, f"{exchange.status} {code}".strip())
         if request.etag and exchange.header("etag") not in ("", request.etag):
@@ -238,10 +227,7 @@ class Client:
             request.content = request.parse(exchange.body)
 
     def _retry_at_ns(self, request: Request, attempt: int, exchange: Exchange | None, error: OSError) -> int:
-        """Count a failed attempt; return when to make the next one (monotonic, ns).
-
-        Raises the error for the user if another attempt is futile, or this was the last one allowed.
-        """
+        """Count a failed attempt; return when to make the next (monotonic, ns), or raise the error for the user."""
         self.counts.add("failed")
         if exchange is not None:
             if exchange.status in (503, 429):
@@ -273,7 +259,7 @@ class Client:
 
     def _refusal(self, request: Request, exchange: Exchange) -> Exception | None:
         """Return the error for a request that the server refuses for good; None if a retry may succeed."""
-        code, status = error_code(exchange.body), exchange.status
+        code, status = code_in(exchange.body), exchange.status
         if request.method == "HEAD" and status in UNEXPLAINED_BY_HEAD:
             # Repeat it as a GET, whose error has a body that says why; 404 and 416 (no object, an empty one) need none
             self.request(Request(method="GET", bucket=request.bucket, key=request.key, end=1, accepted=(404, 416)))

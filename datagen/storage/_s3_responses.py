@@ -53,7 +53,7 @@ INVALID_NAMES = ("", ".", "..")  # keys that end in them can't be written as a p
 _content_range = re.compile(r"bytes ([0-9]{1,18})-([0-9]{1,18})/([0-9]{1,18}|\*)", re.IGNORECASE).fullmatch
 
 
-def error_code(body: bytes) -> str:
+def code_in(body: bytes) -> str:
     """Return the code of the S3 error in a body (SlowDown, NoSuchKey, ...), '' if it holds none; fast for data."""
     return error_in(body)[0] if b"<Error" in body[:1000] else ""
 
