@@ -30,35 +30,35 @@ READ_KEYS = (
     *("record_length_bytes_quantiles", "record_element_type", "compression", "enable_chunking", "chunk_size"),
     *("hdf5", "parquet"),
 )
-"""Settings that must be the same for a dataset and the run that reads it."""
+"""Settings that a dataset and the run that reads it must have in common."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Dataset:
     """A dataset as found on disk."""
 
-    spec: DatasetSpec  # settings of the manifest; without one, the settings requested with the numbers of files found
+    spec: DatasetSpec  # settings of the manifest; without one, those requested, with the number of files on disk
     train: Layout
     valid: Layout | None  # None when no validation files are requested
     manifest: Manifest | None
     max_file_bytes: int  # size of the largest file in use
     max_sample_bytes: int  # size of the largest sample in use; 0 if the settings don't determine it
-    plain_samples: bool = False  # neither compressed nor as text: no sample is larger than `max_sample_bytes`
+    plain_samples: bool = False  # samples are stored plainly, so that none takes more than `max_sample_bytes`
     max_group_bytes: GroupBytes = NO_GROUPS  # memory of the largest row group in use; 0 for formats without row groups
     max_record_bytes: int = 0  # bytes of the largest record, with framing; 0 for formats whose files are read whole
     offsets: Mapping[str, Offsets] = field(default_factory=dict, compare=False, repr=False)
-    """Where the records lie in files whose headers were read, by path, so that no reader looks for them again."""
+    """Offsets of the records in files whose headers were read, by path, so that no reader reads these again."""
     total_bytes: int  # size of all files in use
-    notes: tuple[str, ...] = ()  # what a user should know before trusting a run on this dataset
+    notes: tuple[str, ...] = ()  # what a user should know before a run on this dataset
 
 
 def inspect(
     spec: DatasetSpec, command_hint: Callable[[], str] = lambda: "dlemu datagen", storage: StorageSpec = FOLDERS
 ) -> Dataset:
-    """Find the dataset that `spec` requests in a storage; one rank does it, because a million files take seconds.
+    """Find the dataset that `spec` requests in a storage. For one rank, because a million files take seconds.
 
     `command_hint` returns the command that makes the dataset, for messages. If there are more files than requested, the
-    first files in name order are used, as DLIO does.
+    first in name order are used, as by DLIO.
 
     Raises DatasetError: the dataset is missing, incomplete or damaged, or has another format or other settings;
     UserError: there is no such storage.
@@ -95,7 +95,7 @@ def inspect(
 
 
 def no_dataset(folder: str, storage: StorageBase) -> str:
-    """Return a sentence if there is no such folder, or if it holds only hidden files; else ""."""
+    """Return a sentence if the folder does not exist or holds only hidden files, else ""."""
     if not storage.is_folder(folder):
         return f"there is no dataset: {folder} is not a folder."
     with storage.entries(folder) as entries:
@@ -105,18 +105,20 @@ def no_dataset(folder: str, storage: StorageBase) -> str:
 
 
 def _with_parquet_defaults(requested: DatasetSpec, existing: DatasetSpec) -> DatasetSpec:
-    """Return the settings with Parquet columns and row group size of the dataset where they have the defaults.
+    """Return the requested settings, with Parquet settings that have their defaults replaced by the dataset's.
 
     DLIO's workload files for training omit these settings, because DLIO's readers take them from the files.
     """
     if requested.format != "parquet" or existing.format != "parquet":
         return requested
-    given, default = vars(requested.parquet), vars(ParquetSpec())
-    omitted = {key: value for key, value in vars(existing.parquet).items() if given[key] == default[key]}
+    values, defaults = vars(requested.parquet), vars(ParquetSpec())
+    omitted = {key: value for key, value in vars(existing.parquet).items() if values[key] == defaults[key]}
     return replace(requested, parquet=replace(requested.parquet, **omitted))
 
 
 class _Inspection:
+    """Finds the files of a dataset and adds up their sizes."""
+
     def __init__(self, spec: DatasetSpec, manifest: Manifest | None, advice: scan.Advice, storage: StorageBase) -> None:
         self._requested = spec
         self._storage = storage
@@ -124,15 +126,15 @@ class _Inspection:
         self._advice = advice
         self._format = format_named(spec.format)
         self._notes: list[str] = []
-        self._packed = False  # whether `dlemu pack` made the files: samples that it did not resize are of any size
+        self._packed = False  # whether `dlemu pack` made the files, whose samples may have any size
         self._offsets: dict[str, Offsets] = {}
-        # Of all splits, in bytes:
+        # In bytes, of all splits:
         self._max_file = self._max_sample = self._max_record = self._total = 0
         self._max_group = NO_GROUPS
         self._plain_samples = True
 
     def dataset(self) -> Dataset:
-        """Return the dataset that the settings describe, as dlemu or another tool made it."""
+        """Return the dataset that the settings describe, which dlemu or another tool made."""
         folder = self._requested.data_folder
         if reason := no_dataset(folder, self._storage):
             raise DatasetError(f"{reason} {self._advice()}")
@@ -145,17 +147,17 @@ class _Inspection:
         spec = self._spec_on_disk(train, valid)
         for layout in (train, valid):
             if layout.num_files:
-                self._measure(spec, layout)
-        return self._described(spec, train, valid if valid.num_files else None)
+                self._add_sizes(spec, layout)
+        return self._describe(spec, train, valid if valid.num_files else None)
 
     def own_dataset(self, own: UserFolder) -> Dataset:
         """Return the dataset that consists of a folder of a user's own files."""
         paths = [self._storage.local_path(own.layout.path(file)) for file in range(own.layout.num_files)]
         with cache_restored([path for path in paths if path is not None]):
-            self._measure(own.spec, own.layout, own.sizes)
-        return self._described(own.spec, own.layout, None)
+            self._add_sizes(own.spec, own.layout, own.sizes)
+        return self._describe(own.spec, own.layout, None)
 
-    def _described(self, spec: DatasetSpec, train: Layout, valid: Layout | None) -> Dataset:
+    def _describe(self, spec: DatasetSpec, train: Layout, valid: Layout | None) -> Dataset:
         return Dataset(
             spec=spec,
             train=train,
@@ -172,6 +174,7 @@ class _Inspection:
         )
 
     def _find_files(self, requested: Layout) -> Layout:
+        """Return the layout of the files on disk, as the manifest names them, else as they are requested."""
         if requested.num_files == 0:
             return requested
         expected = requested
@@ -184,6 +187,7 @@ class _Inspection:
         return layout
 
     def _spec_on_disk(self, train: Layout, valid: Layout) -> DatasetSpec:
+        """Return the settings of the manifest, else those requested, with the number of files on disk."""
         if self._manifest is not None:
             return replace(self._manifest.spec, parquet=self._requested.parquet)  # the run chooses the columns to read
         folder = self._requested.data_folder
@@ -198,17 +202,17 @@ class _Inspection:
             num_files_eval=valid.named_files if valid.names is None else valid.num_files,
         )
 
-    def _measure(self, spec: DatasetSpec, layout: Layout, sizes: NDArray[np.int64] | None = None) -> None:
-        """Add the sizes in a split, by its settings or, where these do not give them, by its files.
+    def _add_sizes(self, spec: DatasetSpec, layout: Layout, sizes: NDArray[np.int64] | None = None) -> None:
+        """Add the sizes in a split, computed from the settings or, where these do not determine them, read from files.
 
         `sizes` are those of the files, if the caller knows them.
         """
-        shapes: NDArray[np.int64] | None = None  # of the records, where the settings give them
-        computed: NDArray[np.int64] | None = None
+        shapes: NDArray[np.int64] | None = None  # of the records, if computed
+        computed: NDArray[np.int64] | None = None  # sizes of the files
         if layout.names is None:
             shapes = record_shapes(spec, layout.first_running_index, layout.first_running_index + layout.num_files)
             computed = self._format.file_bytes(spec, shapes)
-            if computed is not None and not self._has_sizes(spec, layout, shapes, computed):
+            if computed is not None and not self._sizes_match(spec, layout, shapes, computed):
                 shapes = computed = None
         if shapes is not None:
             self._max_sample = max(self._max_sample, int(shapes.prod(axis=1).max()) * spec.element_bytes)
@@ -228,21 +232,21 @@ class _Inspection:
         self._plain_samples &= computed is not None
         self._max_file, self._total = max(self._max_file, int(sizes.max())), self._total + int(sizes.sum())
 
-    def _has_sizes(
+    def _sizes_match(
         self, spec: DatasetSpec, layout: Layout, shapes: NDArray[np.int64], sizes: NDArray[np.int64]
     ) -> bool:
-        """Return whether files have these sizes; raises DatasetError unless another tool made them."""
+        """Return whether files have these sizes; False only for other tools' files. Raises DatasetError."""
         looked_up, wrong = scan.wrong_sizes(layout.path, sizes, self._storage)
         if wrong and self._packed:
             return False
         if self._manifest is None and len(wrong) > looked_up // 2:  # if most differ, another tool made the files
             self._notes.append(f"{layout.folder}: the sizes differ from the settings; files are used as they are")
             return False
-        if self._manifest is not None:  # other tools may make no side files, as they are optional
+        if self._manifest is not None:  # side files are optional, and other tools may make none
             for side in self._format.sides:
-                paths, bytes_of_sides = partial(side.path, layout), side.file_bytes(spec, shapes)
-                more, wrong_sides = scan.wrong_sizes(paths, bytes_of_sides, self._storage)
-                looked_up, wrong = looked_up + more, wrong + wrong_sides
+                path, side_sizes = partial(side.path, layout), side.file_bytes(spec, shapes)
+                sides_looked_up, wrong_sides = scan.wrong_sizes(path, side_sizes, self._storage)
+                looked_up, wrong = looked_up + sides_looked_up, wrong + wrong_sides
         if wrong:
             raise DatasetError(
                 f"{'; '.join(wrong[: scan.SHOWN_NAMES])}: {len(wrong)} wrong of {looked_up} files looked up. Delete "
