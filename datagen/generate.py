@@ -205,7 +205,7 @@ def finish(spec: DatasetSpec, storage: StorageSpec = FOLDERS) -> Manifest:
             opened.sync(folder)
         total_bytes = files.total_bytes()
         if not files.exact:
-            total_bytes = sum(size or 0 for _, _, size in _sizes_on_disk(files, opened))
+            total_bytes = sum(size or 0 for _, _, size in _disk_sizes(files, opened))
         complete = Manifest(spec=spec, complete=True, files=len(files), bytes=total_bytes, made_at=manifest.now())
         manifest.write(spec.data_folder, complete, opened)
     return complete
@@ -279,8 +279,9 @@ def check_space(files: Files, storage: StorageBase) -> None:
     free = storage.free_bytes(folder)
     if free is None or not files.exact:  # compressed sizes are unknown
         return
-    sizes_on_disk = _sizes_on_disk(files, storage)
-    complete_bytes = sum(output.size_bytes for _, output, size in sizes_on_disk if output.is_complete(size))
+    complete_bytes = sum(
+        output.size_bytes for _, output, size in _disk_sizes(files, storage) if output.is_complete(size)
+    )
     missing_bytes = files.total_bytes() - complete_bytes
     if missing_bytes <= free:
         return
@@ -300,17 +301,17 @@ def check_space(files: Files, storage: StorageBase) -> None:
 
 def _missing(files: Files, storage: StorageBase) -> list[str]:
     """Return the data files that are missing or have the wrong size, or have such a side file."""
-    sizes_on_disk = _sizes_on_disk(files, storage)
-    return list(dict.fromkeys(path for path, output, size in sizes_on_disk if not output.is_complete(size)))
+    return list(
+        dict.fromkeys(path for path, output, size in _disk_sizes(files, storage) if not output.is_complete(size))
+    )
 
 
-def _sizes_on_disk(files: Files, storage: StorageBase) -> Iterator[tuple[str, OutputFile, int | None]]:
+def _disk_sizes(files: Files, storage: StorageBase) -> Iterator[tuple[str, OutputFile, int | None]]:
     """Yield (path of its data file, the file, its size on disk or None) for each data file and side file."""
     groups = map(files.outputs, range(len(files)))
+    # Two iterators, as `sizes` may take many paths before it yields the first size
     outputs, outputs_ahead = itertools.tee((group[0].path, output) for group in groups for output in group)
-    # `sizes` may take many paths before it yields the first size
-    sizes = storage.sizes(output.path for _, output in outputs_ahead)
-    for (path, output), size in zip(outputs, sizes, strict=True):
+    for (path, output), size in zip(outputs, storage.sizes(output.path for _, output in outputs_ahead), strict=True):
         yield path, output, size
 
 

@@ -263,10 +263,7 @@ def _write_all(descriptor: int, view: memoryview, offset: int) -> None:
 
 @contextlib.contextmanager
 def cache_restored(paths: Sequence[str]) -> Iterator[None]:
-    """On exit, evict the local files that were not cached on entry, so that no later run reads them from the cache.
-
-    The middle page of a file stands for all of it.
-    """
+    """On exit, evict local files whose middle page was not cached on entry, so that no later run reads cached data."""
     cold = [path for path in paths if not _is_cached(path)]
     try:
         yield
