@@ -126,7 +126,7 @@ class FileEngine(Engine):
         return places_from(flat)
 
     def _read_sample(self, path: str, file: int, index: int, place: memoryview) -> memoryview:
-        """Return a sample's bytes, checked and decoded if requested, in `place` if possible; valid until the next call."""
+        """Return a sample, checked and decoded if requested, in `place` if possible; valid until the next call."""
         settings, file_format = self._settings, self._format
         if settings.library:
             sample = by_library(self, self._storage, path, lambda local: file_format.load(local, index, self._samples))
