@@ -12,6 +12,11 @@ GROWTH_LIMIT_BYTES = 64 << 20  # a buffer that must grow doubles, but takes no m
 _MADV_POPULATE_WRITE = 23  # linux/mman.h, since Linux 5.14: fault in all pages of a range by one call
 
 
+def round_up(number: int, multiple: int) -> int:
+    """Return the smallest multiple that is not below `number`."""
+    return -(-number // multiple) * multiple
+
+
 def take_pages(memory: mmap.mmap, start: int, size_bytes: int) -> None:
     """Fault in the pages of a range of new memory now, not at first use; does nothing on kernels before 5.14.
 
@@ -59,7 +64,7 @@ class AlignedBuffer:
             take_pages(self._map, 0, len(self._map))
 
     def _grow(self, size_bytes: int) -> None:
-        size = -(-size_bytes // mmap.PAGESIZE) * mmap.PAGESIZE
+        size = round_up(size_bytes, mmap.PAGESIZE)
         self._map = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
         if size >= 16 << 20:  # huge pages save a page fault and a TLB entry for every 4 KiB
             self._map.madvise(mmap.MADV_HUGEPAGE)
@@ -101,7 +106,7 @@ class FileMemory:
 
     def take(self, size_bytes: int) -> memoryview:
         """Return memory to read into, after that of earlier reads, which stays valid even if the buffer grows."""
-        start = -(-self._used_bytes // self._alignment) * self._alignment
+        start = round_up(self._used_bytes, self._alignment)
         end = start + size_bytes
         self._used_bytes = end
         return self._in_place[start:end] if end <= len(self._in_place) else self._buffer.view(end)[start:]

@@ -28,6 +28,7 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from datagen.buffers import round_up
 from datagen.spec import BLOCK_BYTES
 
 CONTENT_VERSION = 1  # incremented whenever the same seed, file and offset would give different bytes in a sample
@@ -238,7 +239,7 @@ def write_stamps(blocks: Words, seed_hash: int, file: int, first_block: int) -> 
     `blocks` has the shape (blocks, words of a block). The lower half of word 0 is the magic, the upper half a check of
     the rest of the stamp.
     """
-    offsets, mixed = _offsets(first_block, -(-len(blocks) // _CACHED_MULTIPLE) * _CACHED_MULTIPLE)
+    offsets, mixed = _offsets(first_block, round_up(len(blocks), _CACHED_MULTIPLE))
     words = _mix(np.uint64(seed_hash) + _mix(np.uint64(file) + mixed[: len(blocks)]))
     words &= _UPPER
     words |= _MAGIC

@@ -13,14 +13,14 @@ from typing import NamedTuple
 
 import numpy as np
 
-from datagen.buffers import AlignedBuffer, address_of
+from datagen.buffers import AlignedBuffer, address_of, round_up
 from datagen.content import Content, explain
 from datagen.engines import Engine, FileEngine, NullEngine, ReadSettings
 from datagen.errors import DatasetError, UserError, own_damaged, reading
 from datagen.formats.format_base import RecordFormat, Sample, UnreadFormat, format_named
 from datagen.groups import GroupFormat, GroupReader, max_groups
 from datagen.inspection import Dataset
-from datagen.layout import Layout, Places, Samples, even_places, nominal_sample_bytes, sample_numbers, shift_places
+from datagen.layout import Layout, Places, Samples, even_places, nominal_sample_bytes, sample_numbers
 from datagen.records import RecordReader
 from datagen.spec import DatasetSpec, Decode, EngineName
 from datagen.storage.storage_base import FOLDERS, NULL_STORAGE, StorageBase, StorageSpec, local_folder, open_storage
@@ -103,7 +103,7 @@ class FetchSpec:
         needed = max(found.max_record_bytes or largest, self.nominal_sample_bytes, 1)
         if found.max_record_bytes:
             needed += PLACE_BYTES  # aligned reads begin before a record, and end after it
-        return -(-needed // PLACE_BYTES) * PLACE_BYTES
+        return round_up(needed, PLACE_BYTES)
 
     def slot_bytes(self, batch_size: int) -> int:
         """Return the memory that a batch needs, a multiple of 4096 bytes."""
@@ -112,7 +112,7 @@ class FetchSpec:
             groups = max_groups(batch_size, rows, self.dataset.parquet.row_group_size)
             return groups * self.max_group_bytes + PLACE_BYTES
         if self.resize_bytes:
-            return -(-batch_size * self.resize_bytes // PLACE_BYTES) * PLACE_BYTES
+            return round_up(batch_size * self.resize_bytes, PLACE_BYTES)
         return batch_size * self.place_bytes + PLACE_BYTES  # the last is for aligning the first place
 
 
@@ -165,7 +165,8 @@ class Fetcher:
                 places = self._fetch_crops(samples, out)
             else:
                 begin = -address_of(out) % PLACE_BYTES
-                places = shift_places(engine.read(samples, out[begin:]), begin)
+                places = engine.read(samples, out[begin:])
+                places[:, 0] += begin
         except DatasetError as error:
             if not self._is_own:
                 raise
@@ -226,7 +227,7 @@ def _make_engine(spec: FetchSpec, storage: StorageBase) -> Engine:
         local_folder(storage, layout.folder, "reader.engine=library")
     matched = spec.engine == "matched" and storage.alignment == 1 and not storage.is_remote
     transfer_bytes = 0 if storage.is_remote else spec.transfer_bytes or file_format.transfer_bytes
-    transfer_bytes = -(-transfer_bytes // storage.alignment) * storage.alignment
+    transfer_bytes = round_up(transfer_bytes, storage.alignment)
     settings = ReadSettings(storage, layout, check, transfer_bytes, spec.decode == "full", matched, library)
     if isinstance(file_format, GroupFormat):
         return GroupReader(settings, file_format, spec.dataset)

@@ -14,7 +14,7 @@ import time
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple, Protocol
 
-from datagen.buffers import AlignedBuffer
+from datagen.buffers import AlignedBuffer, round_up
 from datagen.engines import ReadSettings, by_library
 from datagen.errors import DatasetError, DlemuError, SpaceError, ended_early, read_failure, reading
 from datagen.formats import format_base as base
@@ -202,8 +202,7 @@ class GroupReader(RangeReader):
             columns = by_library(self, self._storage, path, lambda local: decode(local, number, self._spec))
         else:
             spans = groups.spans(number)
-            blocks = sum(-(-(start % self._alignment + size) // self._alignment) for start, size in spans)
-            needed_bytes = blocks * self._alignment
+            needed_bytes = sum(round_up(start % self._alignment + size, self._alignment) for start, size in spans)
             memory = self._stored.view(needed_bytes) if self._decodes else out
             _check_fits(needed_bytes, memory)
             starts, end = self._fill_spans(groups, spans, memory)

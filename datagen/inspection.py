@@ -203,10 +203,7 @@ class _Inspection:
         )
 
     def _add_sizes(self, spec: DatasetSpec, layout: Layout, sizes: NDArray[np.int64] | None = None) -> None:
-        """Add the sizes in a split, computed from the settings or, where these do not determine them, read from files.
-
-        `sizes` are those of the files, if the caller knows them.
-        """
+        """Add the sizes in a split: of the files if given, else computed from the settings, else read from disk."""
         shapes: NDArray[np.int64] | None = None  # of the records, if computed
         computed: NDArray[np.int64] | None = None  # sizes of the files
         if layout.names is None:

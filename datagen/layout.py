@@ -236,8 +236,3 @@ def even_places(first: int, step: int, size_bytes: int, count: int) -> Places:
     places[:, 0] = np.arange(first, first + count * step, step)
     places[:, 1] = size_bytes
     return places
-
-
-def shift_places(places: Places, offset: int) -> Places:
-    """Return the places with `offset` added to their offsets."""
-    return places + np.array((offset, 0), np.int64) if offset else places

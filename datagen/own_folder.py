@@ -210,13 +210,9 @@ def _subset(layout: Layout, files: NDArray[np.intp]) -> Layout:
 
 
 def _format_problem(format_name: str, layout: Layout, storage: StorageBase) -> str:
-    """Return why a format can read neither the first file nor the last, such as an unknown structure; '' if it can.
-
-    Files of several samples are not opened here, but when their samples are counted. Raises DatasetError: the format
-    can read only one of the two, so that the other is damaged.
-    """
+    """Return why a format can read neither the first file nor the last, or ''. Raises DatasetError: one is damaged."""
     if format_name in (RAW, *FLAT, *COUNTERS) or registry.is_dotted(format_name):
-        return ""
+        return ""  # counting their samples opens the files of COUNTERS
     file_format = base.format_named(format_name)
     file_format.own_files = True
     problems = []
@@ -235,11 +231,7 @@ def _format_problem(format_name: str, layout: Layout, storage: StorageBase) -> s
 def _count_samples(
     format_name: str, layout: Layout, sizes: Sizes, spec: DatasetSpec, storage: StorageBase
 ) -> tuple[Layout, Sizes, str]:
-    """Return the files that have the same number of samples, the bytes to read of each, and a note for the user.
-
-    Files without framing are cut into samples of `record_length_bytes`; a remainder at the end is not read. Raises
-    DatasetError: files are damaged, of another format, or without samples.
-    """
+    """Return the files with an equal number of samples, the bytes to read of each, and a note. Raises DatasetError."""
     if format_name not in (*FLAT, *COUNTERS):
         which = f"each .{layout.extension} file" if layout.extension else "each file"
         note = f"{which} is read whole, as one sample: if it holds many, {HOW_TO_CUT}"
@@ -267,7 +259,7 @@ def _count_samples(
     layout = replace(_subset(layout, files), num_samples_per_file=samples)
     if not is_cut:
         return layout, sizes[files], note
-    used_bytes = samples * sample_bytes
+    used_bytes = samples * sample_bytes  # a remainder at the end of a file is not read
     note = f"each file is cut into {samples:,} samples of {sample_bytes:,} bytes (dataset.record_length_bytes)"
     return replace(layout, used_bytes=used_bytes), np.minimum(sizes[files], used_bytes), note
 
@@ -309,10 +301,7 @@ _number_cache: dict[tuple[ReadNumber, base.Version], int] = {}  # because a comm
 
 
 def _numbers_in(read_number: ReadNumber, layout: Layout, sizes: Sizes, storage: StorageBase) -> list[int]:
-    """Return the number that `read_number` finds in each of at most COUNTED_FILES files, cached until a file changes.
-
-    Raises DatasetError: a file is damaged, compressed or of another format.
-    """
+    """Return a number from each of at most COUNTED_FILES files, cached until the file changes. Raises DatasetError."""
 
     def number_in(file: int) -> int:
         path = layout.path(file)

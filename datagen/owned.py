@@ -140,10 +140,8 @@ def numbered(path: str) -> Iterator[str]:
 
 
 def claim(folder: str, *names: str) -> None:
-    """Add to a folder's marker the names that dlemu is about to create: files, or folders (`NAME/`). Raises OSError.
-
-    A name that exists already is not ours, and is not added.
-    """
+    """Add to a folder's marker the names that dlemu is about to create: files, or folders (`NAME/`). Raises OSError."""
+    # A name that exists already is not ours
     names = tuple(name for name in names if not os.path.lexists(os.path.join(folder, name.rstrip("/"))))
     path = os.path.join(folder, MARKER)
     with opened(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK) as descriptor:
@@ -222,10 +220,7 @@ def _remove_file(folder: int, name: str) -> None:
 
 
 def _empty_folder(folder: int) -> bool:
-    """Remove what the marker of an open folder lists, then the marker; return whether there was a marker.
-
-    If the storage fails, leave the marker and raise OSError.
-    """
+    """Remove what the marker of an open folder lists, then the marker; return whether there was one. Raises OSError."""
     failure: OSError | None = None
     for name in _read_marker(folder):
         try:
@@ -240,7 +235,7 @@ def _empty_folder(folder: int) -> bool:
         except OSError as error:
             if error.errno not in _NOT_OURS:
                 failure = error
-    if failure is not None:
+    if failure is not None:  # the marker stays, for another attempt
         raise failure
     try:
         os.unlink(MARKER, dir_fd=folder)
@@ -287,10 +282,7 @@ def create_claimed(folder: str, name: str) -> int:
 
 
 def remove_parts(folder: str, name: str | None = None) -> None:
-    """Remove temporary files (`part_name`) that killed writers left in a folder: all of them, or those for `name`.
-
-    Files locked by a writer that still runs stay. Raises OSError.
-    """
+    """Remove temporary files that killed writers left in a folder: all, or those for `name`. Raises OSError."""
     final_name = ".+" if name is None else re.escape(name)
     is_part = re.compile(rf"\.{final_name}\.dlemu-[0-9a-f]{{16}}\.part", re.DOTALL).fullmatch
     with os.scandir(folder) as entries:

@@ -21,7 +21,7 @@ from datagen.engines import Engine, ReadSettings
 from datagen.errors import SpaceError, ended_early, read_failure, reading, unreadable
 from datagen.formats import format_base as base
 from datagen.formats._source import python_calls
-from datagen.layout import NO_PLACES, Layout, Places, Run, Samples, cut_runs, places_from, sample_numbers, shift_places
+from datagen.layout import NO_PLACES, Layout, Places, Run, Samples, cut_runs, places_from, sample_numbers
 from datagen.storage.storage_base import Reader, StorageBase, read_in_transfers
 
 MAX_OPEN_FILES = 512  # maximum files that a reader keeps open; enough for all files of DLIO's bert
@@ -122,13 +122,10 @@ class RecordReader(RangeReader):
             file, index = divmod(first, self._samples_per_file)
             records = self._open_file(file)
             try:
-                if count > 1 and records.scattered:
-                    for record in range(index, index + count):
-                        requests.append((records, record, 1))
-                        ranges.append((records.source, *records.span(record, 1)))
-                else:
-                    requests.append((records, index, count))
-                    ranges.append((records.source, *records.span(index, count)))
+                step = 1 if records.scattered else count
+                for record in range(index, index + count, step):
+                    requests.append((records, record, step))
+                    ranges.append((records.source, *records.span(record, step)))
             except base.DamagedError as error:
                 raise read_failure(records.source.path, error) from error
         return requests, ranges
@@ -140,8 +137,9 @@ class RecordReader(RangeReader):
         try:
             if len(requests) == 1:
                 (records, index, count), (_, _, size), start = requests[0], ranges[0], starts[0]
-                extents = records.samples(index, count, out[start : start + size], verify)
-                return shift_places(np.asarray(extents, np.int64), start)
+                places = np.array(records.samples(index, count, out[start : start + size], verify), np.int64)
+                places[:, 0] += start
+                return places
             for (records, index, count), (_, _, size), start in zip(requests, ranges, starts, strict=True):
                 extents = records.samples(index, count, out[start : start + size], verify)
                 for offset, sample_bytes in extents.tolist() if isinstance(extents, np.ndarray) else extents:

@@ -100,13 +100,10 @@ def find_files(
 
 
 def _count_by_pattern(layout: Layout, storage: StorageBase) -> int | None:
-    """Return how many files have names of the layout, or None if one of the files in use is missing.
-
-    Takes one byte for each file, so that a million files take about a second and a megabyte. Raises OSError.
-    """
+    """Return how many files have names of the layout, or None if one of the files in use is missing. Raises OSError."""
     if layout.named_files < layout.num_files:
         return None
-    is_listed, folders = bytearray(layout.named_files), layout.folders()
+    is_listed, folders = bytearray(layout.named_files), layout.folders()  # a million files take a second, and 1 MB
     digits = f"([0-9]{{{len(str(layout.named_files))}}})"
     match_name = re.compile(f"{re.escape(layout.file_prefix)}_{digits}{re.escape(layout.pattern_suffix)}").fullmatch
     for number, folder in enumerate(folders):
@@ -151,20 +148,17 @@ def _wrong_files_message(expected: Layout, listed: list[str]) -> str:
     )
 
 
-def wrong_sizes(path: Callable[[int], str], sizes: NDArray[np.int64], storage: StorageBase) -> tuple[int, list[str]]:
-    """Compare at most `SIZE_CHECKS` files with `sizes`; return how many were compared, and a message per mismatch.
-
-    `path` returns the path of a file, given its index in `sizes`. Raises OSError.
-    """
+def wrong_sizes(path_of: Callable[[int], str], sizes: NDArray[np.int64], storage: StorageBase) -> tuple[int, list[str]]:
+    """Compare at most `SIZE_CHECKS` files with `sizes`; return how many, and a message per mismatch. Raises OSError."""
     count = min(len(sizes), SIZE_CHECKS)
     random = np.random.default_rng(1)  # a fixed seed, so that every inspection checks the same files
     files = sorted(random.choice(len(sizes), count, replace=False).tolist()) if count else []
     wrong = []
-    for file, size in zip(files, storage.sizes(map(path, files)), strict=True):
+    for file, size in zip(files, storage.sizes(map(path_of, files)), strict=True):
         if size is None:
-            wrong.append(f"{path(file)} is missing")
+            wrong.append(f"{path_of(file)} is missing")
         elif size != sizes[file]:
-            wrong.append(f"{path(file)} has {size} bytes, wanted {sizes[file]}")
+            wrong.append(f"{path_of(file)} has {size} bytes, wanted {sizes[file]}")
     return count, wrong
 
 

@@ -101,10 +101,7 @@ def run(
 
 
 def map_in_threads(function: Callable[[int], T], numbers: Sequence[int]) -> list[T]:
-    """Return the function's result for each number, in order, computed by up to 16 threads.
-
-    One after another, a million requests of a millisecond each would take minutes.
-    """
+    """Return the function's result for each number, in order; 16 threads save minutes for a million small requests."""
     results: dict[int, T] = {}
     tally = Tally(len(numbers), 0, exact=True)
 

@@ -167,11 +167,9 @@ class Signer:
     def _new_stem(self, second: int, host: str, payload_sha256: str, extra: Headers) -> tuple[str, str, _Hash, _Hash]:
         """Return the common part of all requests of one second that have the same headers, as four values.
 
-        1. The end of the canonical request: headers, their names, and the payload's hash.
-        2. The header lines up to the signature.
-        3. HMAC's inner hash (RFC 2104), fed with the day's signing key and the string to sign, but for the request's
-           hash at its end. OpenSSL's own set-up of an HMAC would take longer than computing it.
-        4. HMAC's outer hash, fed with the key.
+        They are the end of the canonical request (headers, their names, and the payload's hash), the header lines up to
+        the signature, HMAC's inner hash (RFC 2104), fed with the day's signing key and the string to sign up to the
+        request's hash, and HMAC's outer hash, fed with the key. OpenSSL's HMAC takes longer to set up than to compute.
         """
         access_key, secret_key, session_token = self._keys()
         stamp = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime(second))

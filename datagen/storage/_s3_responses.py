@@ -143,10 +143,7 @@ def check_completed(body: bytes) -> None:
 
 
 def _root(body: bytes, name: str = "") -> ElementTree.Element:
-    """Return the root of XML from an untrusted server; `name` is the tag that it must have, if any.
-
-    Raises BrokenResponseError for XML that no S3 server sends.
-    """
+    """Return the root of XML from a server, which has the tag `name` if that is given. Raises BrokenResponseError."""
     if b"<!DOCTYPE" in body or b"\0" in body:  # a NUL means UTF-16, in which a DOCTYPE has other bytes
         raise BrokenResponseError("the response has a DOCTYPE or a NUL, which no response of S3 has")
     if body.count(b"<") > MAX_TAGS:

@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from typing import ClassVar
 
 from datagen import registry
-from datagen.buffers import AlignedBuffer
+from datagen.buffers import AlignedBuffer, round_up
 from datagen.errors import UserError
 from datagen.regular import MOST_NOTE_BYTES, check_size
 from datagen.withheld import WITHHELD
@@ -254,7 +254,7 @@ class StorageBase(abc.ABC):
         for path, memory in files:
             try:
                 with contextlib.closing(self.open(path)) as reader:
-                    aligned_bytes = -(-reader.size_bytes // self.alignment) * self.alignment
+                    aligned_bytes = round_up(reader.size_bytes, self.alignment)
                     filled = read_in_transfers(reader, memory[:aligned_bytes], 0, transfer_bytes)
                 reads.append((reader.size_bytes, filled, reader.read_calls))
             except OSError as error:
@@ -350,7 +350,7 @@ def read_whole(storage: StorageBase, path: str, most_bytes: int = MOST_NOTE_BYTE
     """Return the content of a small file of unknown origin. Raises OSError, also if it exceeds `most_bytes`."""
     with contextlib.closing(storage.open_received(path)) as reader:
         check_size(path, reader.size_bytes, most_bytes)
-        buffer = AlignedBuffer().view(-(-max(1, reader.size_bytes) // storage.alignment) * storage.alignment)
+        buffer = AlignedBuffer().view(round_up(max(1, reader.size_bytes), storage.alignment))
         return buffer[: min(reader.read_into(buffer, 0), reader.size_bytes)]
 
 
