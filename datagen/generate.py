@@ -279,9 +279,7 @@ def check_space(files: Files, storage: StorageBase) -> None:
     free = storage.free_bytes(folder)
     if free is None or not files.exact:  # compressed sizes are unknown
         return
-    complete_bytes = sum(
-        output.size_bytes for _, output, size in _disk_sizes(files, storage) if output.is_complete(size)
-    )
+    complete_bytes = sum(file.size_bytes for _, file, size in _disk_sizes(files, storage) if file.is_complete(size))
     missing_bytes = files.total_bytes() - complete_bytes
     if missing_bytes <= free:
         return
@@ -301,13 +299,11 @@ def check_space(files: Files, storage: StorageBase) -> None:
 
 def _missing(files: Files, storage: StorageBase) -> list[str]:
     """Return the data files that are missing or have the wrong size, or have such a side file."""
-    return list(
-        dict.fromkeys(path for path, output, size in _disk_sizes(files, storage) if not output.is_complete(size))
-    )
+    return list(dict.fromkeys(path for path, file, size in _disk_sizes(files, storage) if not file.is_complete(size)))
 
 
 def _disk_sizes(files: Files, storage: StorageBase) -> Iterator[tuple[str, OutputFile, int | None]]:
-    """Yield (path of its data file, the file, its size on disk or None) for each data file and side file."""
+    """For each data file and side file, yield the data file's path, the file, and its size on disk; None if missing."""
     groups = map(files.outputs, range(len(files)))
     # Two iterators, as `sizes` may take many paths before it yields the first size
     outputs, outputs_ahead = itertools.tee((group[0].path, output) for group in groups for output in group)

@@ -64,29 +64,25 @@ def inspect(
     UserError: there is no such storage.
     """
     opened = open_storage(storage.buffered)
-
-    def advice() -> str:
-        return f"Make it with: {command_hint()}"
-
     try:
         opened.is_folder(spec.data_folder)  # fails if a server, credentials or a bucket are wrong
         if spec.source == "folder":
             from datagen.own_folder import inspect_own_folder
 
             own = inspect_own_folder(spec, storage)
-            return _Inspection(own.spec, None, advice, opened).own_dataset(own)
+            return _Inspection(own.spec, None, command_hint, opened).own_dataset(own)
         manifest = read(spec.data_folder, opened)
         if manifest is not None:
             spec = _with_parquet_defaults(spec, manifest.spec)
             if differing := differing_keys(manifest.spec, spec, READ_KEYS):
                 raise DatasetError(
                     f"{spec.data_folder} was made with other settings: {'; '.join(differing)}. Give the settings it "
-                    f"was made with, or set dataset.data_folder to another folder. {advice()}"
+                    f"was made with, or set dataset.data_folder to another folder. Make it with: {command_hint()}"
                 )
             if not manifest.complete:
-                begun = f"{spec.data_folder}: generation started at {manifest.made_at} and never finished"
-                raise DatasetError(f"{begun}. {advice()}: it makes only what is missing")
-        return _Inspection(spec, manifest, advice, opened).dataset()
+                problem = f"{spec.data_folder}: generation started at {manifest.made_at} and never finished"
+                raise DatasetError(f"{problem}. Make it with: {command_hint()}: it makes only what is missing")
+        return _Inspection(spec, manifest, command_hint, opened).dataset()
     except OSError as error:
         raise DatasetError(
             f"{error.filename or spec.data_folder}: {error.strerror or error}: the dataset can't be inspected; "
@@ -119,11 +115,13 @@ def _with_parquet_defaults(requested: DatasetSpec, existing: DatasetSpec) -> Dat
 class _Inspection:
     """Finds the files of a dataset and adds up their sizes."""
 
-    def __init__(self, spec: DatasetSpec, manifest: Manifest | None, advice: scan.Advice, storage: StorageBase) -> None:
+    def __init__(
+        self, spec: DatasetSpec, manifest: Manifest | None, command_hint: Callable[[], str], storage: StorageBase
+    ) -> None:
         self._requested = spec
         self._storage = storage
         self._manifest = manifest
-        self._advice = advice
+        self._command_hint = command_hint
         self._format = format_named(spec.format)
         self._notes: list[str] = []
         self._packed = False  # whether `dlemu pack` made the files, whose samples may have any size
@@ -137,7 +135,7 @@ class _Inspection:
         """Return the dataset that the settings describe, which dlemu or another tool made."""
         folder = self._requested.data_folder
         if reason := no_dataset(folder, self._storage):
-            raise DatasetError(f"{reason} {self._advice()}")
+            raise DatasetError(f"{reason} Make it with: {self._command_hint()}")
         train, valid = layouts(self._requested)
         if self._manifest is None and not self._storage.is_folder(train.folder):
             train = replace(train, folder=folder)  # other tools may not make a sub-folder `train`
@@ -182,7 +180,8 @@ class _Inspection:
             train, valid = layouts(self._manifest.spec)
             layout = train if requested.split == "train" else valid
             expected = replace(layout, folder=requested.folder, num_files=requested.num_files)
-        layout, notes = scan.find_files(expected, endings_of(self._requested.format), self._storage, self._advice)
+        endings = endings_of(self._requested.format)
+        layout, notes = scan.find_files(expected, endings, self._storage, self._command_hint)
         self._notes += notes
         return layout
 
@@ -247,6 +246,7 @@ class _Inspection:
         if wrong:
             raise DatasetError(
                 f"{'; '.join(wrong[: scan.SHOWN_NAMES])}: {len(wrong)} wrong of {looked_up} files looked up. Delete "
-                f"those that exist and run the command again, which makes only what is missing. {self._advice()}"
+                "those that exist and run the command again, which makes only what is missing. Make it with: "
+                f"{self._command_hint()}"
             )
         return True

@@ -24,8 +24,6 @@ from datagen.storage.storage_base import Listed, StorageBase
 SHOWN_NAMES = 3  # maximum names in a message
 SIZE_CHECKS = 4096  # maximum files whose size is looked up; the others are assumed to have the computed size
 
-Advice = Callable[[], str]  # returns how to make the dataset, for a message
-
 
 @functools.cache  # called for each name in a folder
 def format_of_ending(ending: str) -> str:
@@ -59,13 +57,14 @@ def files_below(
 
 
 def find_files(
-    expected: Layout, endings: Collection[str], storage: StorageBase, advice: Advice
+    expected: Layout, endings: Collection[str], storage: StorageBase, command_hint: Callable[[], str]
 ) -> tuple[Layout, list[str]]:
     """Return the layout of as many files as expected, by their names, and notes for the user.
 
     Files have one of the extensions `endings`, in upper or lower case, and are at most one folder down, but not in
     `valid/`, the other split of a dataset. If names follow the pattern, for any N, the layout computes them; else it
-    lists the names in order. Raises OSError, and DatasetError: there are too few files, or some are missing.
+    lists the names in order. `command_hint` returns the command that makes the dataset, for messages. Raises OSError,
+    and DatasetError: there are too few files, or some are missing.
     """
     requested, folder = expected.num_files, expected.folder
     pattern_count = _count_by_pattern(expected, storage)
@@ -85,9 +84,9 @@ def find_files(
     missing = [name for name in unlisted if os.path.basename(name) not in base_names]  # not in another sub-folder
     if missing:
         shown = ", ".join(missing[:SHOWN_NAMES]) + (", ..." if len(missing) > SHOWN_NAMES else "")
-        raise DatasetError(f"{problem}: {len(missing)} missing ({shown}). {advice()}")
+        raise DatasetError(f"{problem}: {len(missing)} missing ({shown}). Make it with: {command_hint()}")
     if not count:
-        raise DatasetError(f"{problem}. {advice()}")
+        raise DatasetError(f"{problem}. Make it with: {command_hint()}")
     if count < requested:
         setting = f"dataset.num_files_{'train' if expected.split == 'train' else 'eval'}"
         raise DatasetError(
