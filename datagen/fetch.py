@@ -140,10 +140,10 @@ class Fetcher:
         if spec.verify and spec.layout.names is not None:
             raise UserError("reader.verify needs a dataset made by dlemu: the files of this one have other names")
         self._spec = spec
-        opened = storage or open_storage(spec.storage)
-        self._is_remote = opened.is_remote
+        backend = storage or open_storage(spec.storage)
+        self._is_remote = backend.is_remote
         self._is_own = spec.dataset.source == "folder"
-        self._engine = _make_engine(spec, opened)
+        self._engine = _make_engine(spec, backend)
         self._buffer = AlignedBuffer(spec.samples_per_crop * spec.place_bytes)
         if not isinstance(self._engine, NullEngine):
             self._buffer.take_pages()

@@ -129,24 +129,24 @@ def prepare(spec: DatasetSpec, storage: StorageSpec = FOLDERS) -> None:
     the dataset won't fit.
     """
     refuse_own_files(spec)
-    files, opened = files_of(spec), open_storage(storage.buffered)
-    with _writing(spec.data_folder, opened):
-        opened.is_folder(spec.data_folder)  # fails if a server, credentials or a bucket are wrong
-        existing = manifest.read(spec.data_folder, opened)
+    files, backend = files_of(spec), open_storage(storage.buffered)
+    with _writing(spec.data_folder, backend):
+        backend.is_folder(spec.data_folder)  # fails if a server, credentials or a bucket are wrong
+        existing = manifest.read(spec.data_folder, backend)
         if existing is None:
-            refuse_foreign_files(spec, opened)
+            refuse_foreign_files(spec, backend)
         else:
-            _check_existing(existing, files, opened)
+            _check_existing(existing, files, backend)
             for folder in files.folders():
                 with contextlib.suppress(FileNotFoundError):
-                    opened.remove_unfinished(folder)
-        check_space(files, opened)  # before creating folders, so that a failure leaves nothing behind
+                    backend.remove_unfinished(folder)
+        check_space(files, backend)  # before creating folders, so that a failure leaves nothing behind
         if existing is None:
             # The manifest comes before the folders: it marks the dataset as dlemu's even if this is interrupted
-            opened.make_folder(spec.data_folder)
-            manifest.write(spec.data_folder, Manifest(spec=spec, made_at=manifest.now()), opened)
+            backend.make_folder(spec.data_folder)
+            manifest.write(spec.data_folder, Manifest(spec=spec, made_at=manifest.now()), backend)
         for folder in files.folders():
-            opened.make_folder(folder)
+            backend.make_folder(folder)
 
 
 def generate(
@@ -167,7 +167,7 @@ def generate(
     Raises SpaceError: the disk is full. No incomplete file has a final name, and another call resumes. UserError: the
     settings are impossible, or the folder can't be written.
     """
-    files, opened = files_of(spec), open_storage(storage.buffered)
+    files, backend = files_of(spec), open_storage(storage.buffered)
     started = time.monotonic()
     share = range(rank, len(files), ranks)
     tally = Tally(len(share), files.total_bytes(rank, ranks), exact=files.exact)
@@ -177,7 +177,7 @@ def generate(
         buffer = AlignedBuffer()  # of this thread
 
         def write_missing(running_index: int) -> None:
-            sizes = [_write(output, opened, buffer, tally, fsync) for output in files.outputs(running_index)]
+            sizes = [_write(output, backend, buffer, tally, fsync) for output in files.outputs(running_index)]
             tally.add(files=1)
             if any(size is not None for size in sizes):
                 written.append(sum(size or 0 for size in sizes))
@@ -194,20 +194,20 @@ def finish(spec: DatasetSpec, storage: StorageSpec = FOLDERS) -> Manifest:
     Raises DatasetError: files are missing or have the wrong size; the manifest stays incomplete. UserError: the folder
     can't be written.
     """
-    files, opened = files_of(spec), open_storage(storage.buffered)
-    with _writing(spec.data_folder, opened):
-        if missing := _missing(files, opened):
+    files, backend = files_of(spec), open_storage(storage.buffered)
+    with _writing(spec.data_folder, backend):
+        if missing := _missing(files, backend):
             raise DatasetError(
                 f"{len(missing)} of {len(files)} files have not been made ({', '.join(missing[:SHOWN_NAMES])}): "
                 "run the same command again, which makes only what is missing"
             )
         for folder in files.folders():
-            opened.sync(folder)
+            backend.sync(folder)
         total_bytes = files.total_bytes()
         if not files.exact:
-            total_bytes = sum(size or 0 for _, _, size in _disk_sizes(files, opened))
+            total_bytes = sum(size or 0 for _, _, size in _disk_sizes(files, backend))
         complete = Manifest(spec=spec, complete=True, files=len(files), bytes=total_bytes, made_at=manifest.now())
-        manifest.write(spec.data_folder, complete, opened)
+        manifest.write(spec.data_folder, complete, backend)
     return complete
 
 

@@ -63,15 +63,15 @@ def inspect(
     Raises DatasetError: the dataset is missing, incomplete or damaged, or has another format or other settings;
     UserError: there is no such storage.
     """
-    opened = open_storage(storage.buffered)
+    backend = open_storage(storage.buffered)
     try:
-        opened.is_folder(spec.data_folder)  # fails if a server, credentials or a bucket are wrong
+        backend.is_folder(spec.data_folder)  # fails if a server, credentials or a bucket are wrong
         if spec.source == "folder":
             from datagen.own_folder import inspect_own_folder
 
             own = inspect_own_folder(spec, storage)
-            return _Inspection(own.spec, None, command_hint, opened).own_dataset(own)
-        manifest = read(spec.data_folder, opened)
+            return _Inspection(own.spec, None, command_hint, backend).own_dataset(own)
+        manifest = read(spec.data_folder, backend)
         if manifest is not None:
             spec = _with_parquet_defaults(spec, manifest.spec)
             if differing := differing_keys(manifest.spec, spec, READ_KEYS):
@@ -82,7 +82,7 @@ def inspect(
             if not manifest.complete:
                 problem = f"{spec.data_folder}: generation started at {manifest.made_at} and never finished"
                 raise DatasetError(f"{problem}. Make it with: {command_hint()}: it makes only what is missing")
-        return _Inspection(spec, manifest, command_hint, opened).dataset()
+        return _Inspection(spec, manifest, command_hint, backend).dataset()
     except OSError as error:
         raise DatasetError(
             f"{error.filename or spec.data_folder}: {error.strerror or error}: the dataset can't be inspected; "

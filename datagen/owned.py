@@ -21,7 +21,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from datagen.errors import SpaceError, UserError
-from datagen.regular import check_local, opened
+from datagen.regular import check_local, open_descriptor
 
 MARKER = ".dlemu-owned"
 _HEAD = {"dlemu": "names in this folder that dlemu made, and may remove", "version": 1}
@@ -144,7 +144,7 @@ def claim(folder: str, *names: str) -> None:
     # A name that exists already is not ours
     names = tuple(name for name in names if not os.path.lexists(os.path.join(folder, name.rstrip("/"))))
     path = os.path.join(folder, MARKER)
-    with opened(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK) as descriptor:
+    with open_descriptor(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK) as descriptor:
         if not stat.S_ISREG(os.fstat(descriptor).st_mode):
             raise OSError(errno.ENODEV, "it is a pipe, a device or a folder, not a file", path)
         lines = [json.dumps(_HEAD)] if os.fstat(descriptor).st_size == 0 else []
@@ -156,7 +156,7 @@ def claim(folder: str, *names: str) -> None:
 
 def claimed(folder: str) -> set[str]:
     """Return the names that the marker of a folder lists, `NAME/` for folders; empty without a readable marker."""
-    with contextlib.suppress(OSError), opened(folder, os.O_DIRECTORY) as descriptor:
+    with contextlib.suppress(OSError), open_descriptor(folder, os.O_DIRECTORY) as descriptor:
         return _read_marker(descriptor)
     return set()
 
@@ -192,7 +192,7 @@ def remove_claimed(folder: str, *, keep_folder: bool = False) -> None:
     file system that turned read-only), the marker stays, too, and a later call removes the rest.
     """
     with contextlib.suppress(OSError):
-        with opened(folder, _NO_LINK) as descriptor:
+        with open_descriptor(folder, _NO_LINK) as descriptor:
             had_marker = _empty_folder(descriptor)
         parent, name = os.path.split(folder.rstrip("/"))
         if not keep_folder and (had_marker or f"{name}/" in claimed(parent or ".")):
@@ -208,7 +208,7 @@ def unmark(folder: str, name: str) -> None:
 
 def remove_files(folder: str, names: Iterable[str]) -> None:
     """Remove those of the regular files `names` that the marker of a folder lists."""
-    with contextlib.suppress(OSError), opened(folder, os.O_DIRECTORY) as descriptor:
+    with contextlib.suppress(OSError), open_descriptor(folder, os.O_DIRECTORY) as descriptor:
         for name in _read_marker(descriptor).intersection(names):
             with contextlib.suppress(OSError):
                 _remove_file(descriptor, name)
@@ -225,7 +225,7 @@ def _empty_folder(folder: int) -> bool:
     for name in _read_marker(folder):
         try:
             if name.endswith("/"):
-                with opened(name[:-1], _NO_LINK, inside=folder) as child:
+                with open_descriptor(name[:-1], _NO_LINK, inside=folder) as child:
                     _empty_folder(child)
                 os.rmdir(name[:-1], dir_fd=folder)
             else:
@@ -301,7 +301,7 @@ def held(path: str) -> Iterator[None]:
     """
     with contextlib.ExitStack() as stack:
         with contextlib.suppress(OSError):
-            lock(stack.enter_context(opened(path, os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW)))
+            lock(stack.enter_context(open_descriptor(path, os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW)))
         yield
 
 
@@ -314,7 +314,7 @@ def lock(descriptor: int) -> None:
 def is_held(path: str) -> bool:
     """Return whether a process that locked the file still runs, as far as this host can tell."""
     try:
-        with opened(path, os.O_NOFOLLOW | os.O_NONBLOCK) as descriptor:
+        with open_descriptor(path, os.O_NOFOLLOW | os.O_NONBLOCK) as descriptor:
             fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)  # NFS grants no exclusive lock to a reader
     except OSError as error:  # the file is locked, or another user's, whose lock can't be tested
         return isinstance(error, (BlockingIOError, PermissionError))

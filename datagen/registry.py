@@ -76,10 +76,8 @@ def companion(package: str, name: str, attribute: str, default: Any = None) -> A
 
 
 def import_by_name(module: str, name: str = "") -> Any:
-    """Return attribute `name` of a module, or the module if `name` is empty.
-
-    Only here is a module imported by a name in a string, because readers and tools can't follow it.
-    """
+    """Return attribute `name` of a module, or the module if `name` is empty."""
+    # Only here is a module imported by a string, because readers and tools can't follow that
     imported = importlib.import_module(module)
     return getattr(imported, name) if name else imported
 

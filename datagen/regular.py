@@ -1,7 +1,7 @@
 """Opening untrusted files, only if they are regular, and reading them, only up to a maximum size.
 
 Opening a pipe would wait for a writer, and reading a device might never end. Errors are OSError with a message of ours,
-to which callers add what they wanted to read. `opened` alone opens anything.
+to which callers add what they wanted to read. `open_descriptor` alone opens anything.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def check_local(path: str, setting: str, *, other: str = "") -> None:
 
 
 @contextlib.contextmanager
-def opened(path: str, flags: int = os.O_RDONLY, *, inside: int | None = None) -> Iterator[int]:
+def open_descriptor(path: str, flags: int = os.O_RDONLY, *, inside: int | None = None) -> Iterator[int]:
     """Open any file or folder until exit, relative to the current folder or `inside` an open one. Raises OSError."""
     descriptor = os.open(path, flags | os.O_CLOEXEC, 0o644, dir_fd=inside)
     try:

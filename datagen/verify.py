@@ -43,8 +43,8 @@ def verify(
     Returns the damage, sorted by path; an empty list means that every byte is right. Raises DatasetError: there is no
     manifest, so that the expected content is unknown.
     """
-    opened = open_storage(storage.buffered)
-    existing = manifest.read(spec.data_folder, opened)
+    backend = open_storage(storage.buffered)
+    existing = manifest.read(spec.data_folder, backend)
     if existing is None:
         raise DatasetError(
             f"{spec.data_folder} has no {manifest.MANIFEST_NAME}: dlemu did not make this dataset, "
@@ -59,7 +59,7 @@ def verify(
     files = files_of(replace(existing.spec, data_folder=spec.data_folder))
     share = range(rank, len(files), ranks)
     tally = Tally(len(share), files.total_bytes(rank, ranks), exact=files.exact)
-    checker = _Checker(files, opened, tally)
+    checker = _Checker(files, backend, tally)
     thread_pool.run(checker.worker, share, tally, threads, progress)
     return sorted(checker.findings, key=lambda finding: finding.path)
 

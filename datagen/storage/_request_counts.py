@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from datagen.errors import UserError
 from datagen.quantiles import Percentiles
-from datagen.regular import opened
+from datagen.regular import open_descriptor
 
 COUNTERS = (
     *("get", "head", "list", "put", "delete", "received_bytes", "sent_bytes", "failed", "retried", "slow_down"),
@@ -55,7 +55,7 @@ class RequestCounts:
         try:
             with contextlib.suppress(FileExistsError):
                 os.mkdir(folder)
-            with opened(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW) as descriptor:
+            with open_descriptor(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW) as descriptor:
                 os.ftruncate(descriptor, 8 * _SIZE)
                 memory = mmap.mmap(descriptor, 8 * _SIZE)
         except OSError:

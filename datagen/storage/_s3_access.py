@@ -139,10 +139,7 @@ def _address(url: str, secure: bool) -> SplitResult:
 
 
 class Signer:
-    """Signs requests to one region. Threads share it.
-
-    The keys come from the environment or from botocore's chain, which renews those of a role.
-    """
+    """Signs requests to one region, with keys from the environment or from botocore's chain. Threads share it."""
 
     def __init__(self, profile: str, region: str) -> None:
         self.region = region
@@ -204,7 +201,7 @@ class Signer:
                     self._chain = session.Session(profile=self._profile or None).get_credentials()
             if self._chain is None:
                 raise LookupError("its chain of credentials is empty")
-            frozen = self._chain.get_frozen_credentials()  # fetches new ones if they have expired
+            frozen = self._chain.get_frozen_credentials()  # renews those of a role if they have expired
         except Exception as error:  # no botocore, no such profile, a role that can't be taken, ...
             profile = self._profile or os.environ.get("AWS_PROFILE", "")
             of_profile = f" of profile {profile!r}" if profile else ""

@@ -14,7 +14,7 @@ import numpy as np
 from datagen import owned
 from datagen.buffers import address_of
 from datagen.errors import UserError
-from datagen.regular import check_local, check_regular, existing_folder, open_regular, opened
+from datagen.regular import check_local, check_regular, existing_folder, open_descriptor, open_regular
 from datagen.storage.memory import MemoryReader
 from datagen.storage.storage_base import FOLDERS, Bytes, Reader, StorageBase, StorageSpec, Writer
 
@@ -80,7 +80,7 @@ class Storage(StorageBase):
         owned.remove_parts(folder)
 
     def sync(self, folder: str) -> None:
-        with opened(folder, os.O_DIRECTORY) as descriptor:
+        with open_descriptor(folder, os.O_DIRECTORY) as descriptor:
             try:
                 os.fsync(descriptor)
             except OSError as error:
@@ -92,7 +92,7 @@ class Storage(StorageBase):
         return state.f_bavail * state.f_frsize if state.f_blocks else None  # some network file systems report size 0
 
     def evict(self, path: str, *, write_first: bool) -> None:
-        with opened(path, os.O_NONBLOCK) as descriptor:
+        with open_descriptor(path, os.O_NONBLOCK) as descriptor:
             if write_first:
                 os.fdatasync(descriptor)
             os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)  # drops clean pages that nobody maps
@@ -165,7 +165,7 @@ class MappedReader(MemoryReader):
     """One memory-mapped file. Its size is that at open; the file must not shrink while it is open (SIGBUS)."""
 
     def __init__(self, path: str) -> None:
-        with opened(path) as descriptor:
+        with open_descriptor(path) as descriptor:
             # An empty file can't be mapped
             size_bytes = os.fstat(descriptor).st_size
             self._map = mmap.mmap(descriptor, 0, prot=mmap.PROT_READ) if size_bytes else None
@@ -246,7 +246,7 @@ class DirectWriter(FileWriter):
         with _o_direct(self._path, WRITE_REMEDY):
             _write_all(self._descriptor, view[:aligned], offset)
         if aligned < len(view):
-            with opened(self._part, os.O_WRONLY) as buffered:
+            with open_descriptor(self._part, os.O_WRONLY) as buffered:
                 _write_all(buffered, view[aligned:], offset + aligned)
 
 
@@ -274,16 +274,13 @@ def cache_restored(paths: Sequence[str]) -> Iterator[None]:
 
 
 def _is_cached(path: str) -> bool:
-    """Return whether the page in the middle of a file is cached; True if unknown, as for a file that can't be mapped.
-
-    Since Linux 5.2, mincore(2) also returns True for files of other users that this user may not write.
-    """
+    """Return whether the middle page of a file is cached; True if unknown, as for a file that can't be mapped."""
     try:
-        with opened(path, os.O_NONBLOCK) as descriptor:
+        with open_descriptor(path, os.O_NONBLOCK) as descriptor:
             middle = os.fstat(descriptor).st_size // 2 // mmap.PAGESIZE * mmap.PAGESIZE
             with mmap.mmap(descriptor, mmap.PAGESIZE, prot=mmap.PROT_READ, offset=middle) as mapped:
                 address, is_cached = np.frombuffer(mapped, np.uint8).ctypes.data, ctypes.c_ubyte(1)
                 failed = ctypes.CDLL(None).mincore(ctypes.c_void_p(address), mmap.PAGESIZE, ctypes.byref(is_cached))
-                return bool(failed or is_cached.value & 1)
+                return bool(failed or is_cached.value & 1)  # Linux 5.2 and later set it for others' read-only files
     except (OSError, ValueError):  # no file, an empty one, or a file system without maps
         return True

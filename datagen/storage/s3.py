@@ -58,11 +58,8 @@ class Storage(StorageBase):
         return ObjectReader(self, self._request("GET", path), size_bytes)
 
     def read_files(self, files: Sequence[tuple[str, memoryview]], transfer_bytes: int = 0) -> FileReads:
-        """Read objects, `io_depth` requests in flight: one GET each, and more for objects above `range_bytes`.
-
-        No HEAD is needed, because the response to an object's first GET states its size.
-        """
-        first_gets = []
+        """Read objects with `io_depth` requests in flight: one GET each, and further ones above `range_bytes`."""
+        first_gets = []  # no HEAD is needed, because their responses state the sizes of the objects
         for path, memory in files:
             end = min(self.spec.range_bytes, len(memory)) or None
             first_gets.append(self._request("GET", path, end=end, target=memory[:end]))
@@ -199,10 +196,7 @@ class ObjectReader(Reader):
 
 
 class ObjectWriter(Writer):
-    """An object being written: one PUT if it is small, else a multipart upload with several parts in flight.
-
-    A part of which bytes were skipped stays in memory until these are written.
-    """
+    """An object being written: one PUT if it is small, else a multipart upload with several parts in flight."""
 
     def __init__(self, client: Client, bucket: str, key: str, *, checksums: bool) -> None:
         self._client = client
@@ -210,7 +204,7 @@ class ObjectWriter(Writer):
         self._request = partial(Request, bucket=bucket, key=key)
         self._checksums = checksums
         self._mark = os.urandom(12).hex()
-        self._parts: dict[int, bytearray] = {}  # parts in memory, by number from 0
+        self._parts: dict[int, bytearray] = {}  # by number from 0, in memory until all their bytes are written
         self._written = Counter[int]()  # bytes written to each part
         self._etags: dict[int, str] = {}  # of the parts uploaded
         self._upload_id = ""
