@@ -148,14 +148,14 @@ class Content(StampedContent):
             batch_start = first_block + start
             offsets = np.arange(batch_start, batch_start + len(batch), dtype=np.uint64) * np.uint64(BLOCK_BYTES)
             keys = _mix(np.uint64(_file_key(self.seed_hash, file)) + offsets * _GOLDEN).reshape(-1, 1)
-            at = 0
-            while at < len(batch):
-                row = (batch_start + at) % POOL_ROWS
-                size = min(POOL_ROWS - row, len(batch) - at)
-                piece = batch[at : at + size]
-                np.bitwise_xor(self._pool[row : row + size], keys[at : at + size], out=piece)
-                write_stamps(piece, self.seed_hash, file, batch_start + at)  # now, while the blocks are in the cache
-                at += size
+            begin = 0
+            while begin < len(batch):
+                row = (batch_start + begin) % POOL_ROWS
+                size = min(POOL_ROWS - row, len(batch) - begin)
+                piece = batch[begin : begin + size]
+                np.bitwise_xor(self._pool[row : row + size], keys[begin : begin + size], out=piece)
+                write_stamps(piece, self.seed_hash, file, batch_start + begin)  # now, while the blocks are in the cache
+                begin += size
 
 
 @dataclass(frozen=True)
@@ -182,13 +182,13 @@ class BulkContent(StampedContent):
 
     def write_blocks(self, blocks: Words, file: int, first_block: int) -> None:
         words = blocks.reshape(-1)
-        at = 0
-        while at < len(words):
-            piece, start = divmod(first_block * BLOCK_WORDS + at, _PIECE_WORDS)
-            count = min(_PIECE_WORDS - start, len(words) - at)
+        begin = 0
+        while begin < len(words):
+            piece, start = divmod(first_block * BLOCK_WORDS + begin, _PIECE_WORDS)
+            count = min(_PIECE_WORDS - start, len(words) - begin)
             key = mix_number(_file_key(self.seed_hash, file) + piece * GOLDEN) if self.is_stamped else 0
-            np.bitwise_xor(self._pool[start : start + count], np.uint64(key), out=words[at : at + count])
-            at += count
+            np.bitwise_xor(self._pool[start : start + count], np.uint64(key), out=words[begin : begin + count])
+            begin += count
         if self.is_stamped:
             write_stamps(blocks, self.seed_hash, file, first_block)
 

@@ -232,21 +232,21 @@ class _Inspection:
         self, spec: DatasetSpec, layout: Layout, shapes: NDArray[np.int64], sizes: NDArray[np.int64]
     ) -> bool:
         """Return whether files have these sizes; False only for other tools' files. Raises DatasetError."""
-        looked_up, wrong = scan.wrong_sizes(layout.path, sizes, self._storage)
-        if wrong and self._packed:
+        checked, mismatches = scan.wrong_sizes(layout.path, sizes, self._storage)
+        if mismatches and self._packed:
             return False
-        if self._manifest is None and len(wrong) > looked_up // 2:  # if most differ, another tool made the files
+        if self._manifest is None and len(mismatches) > checked // 2:  # if most differ, another tool made the files
             self._notes.append(f"{layout.folder}: the sizes differ from the settings; files are used as they are")
             return False
         if self._manifest is not None:  # side files are optional, and other tools may make none
             for side in self._format.sides:
                 path, side_sizes = partial(side.path, layout), side.file_bytes(spec, shapes)
-                sides_looked_up, wrong_sides = scan.wrong_sizes(path, side_sizes, self._storage)
-                looked_up, wrong = looked_up + sides_looked_up, wrong + wrong_sides
-        if wrong:
+                sides_checked, side_mismatches = scan.wrong_sizes(path, side_sizes, self._storage)
+                checked, mismatches = checked + sides_checked, mismatches + side_mismatches
+        if mismatches:
             raise DatasetError(
-                f"{'; '.join(wrong[: scan.SHOWN_NAMES])}: {len(wrong)} wrong of {looked_up} files looked up. Delete "
-                "those that exist and run the command again, which makes only what is missing. Make it with: "
+                f"{'; '.join(mismatches[: scan.SHOWN_NAMES])}: {len(mismatches)} wrong of {checked} files looked up. "
+                "Delete those that exist and run the command again, which makes only what is missing. Make it with: "
                 f"{self._command_hint()}"
             )
         return True

@@ -110,10 +110,10 @@ def _find_files(spec: DatasetSpec, storage: StorageBase) -> tuple[str, Layout, S
     folder = spec.data_folder.rstrip("/") or "/"
     if not storage.is_folder(folder):
         raise DatasetError(f"{folder} is not a folder: set dataset.data_folder to the folder of your files")
-    listed = files_below(folder, storage, MAX_DEPTH, refuse_deeper=True)
-    if not listed:
+    listing = files_below(folder, storage, MAX_DEPTH, refuse_deeper=True)
+    if not listing:
         raise DatasetError(f"{folder} holds no files: set dataset.data_folder to the folder of your files")
-    format_name, paths, notes = _choose_files(spec, sorted(listed))
+    format_name, paths, notes = _choose_files(spec, sorted(listing))
     if spec.format not in ("", format_name):
         raise DatasetError(
             f"dataset.format={spec.format}, and {folder}/{paths[0]} is named as {format_name}: "
@@ -127,7 +127,7 @@ def _find_files(spec: DatasetSpec, storage: StorageBase) -> tuple[str, Layout, S
         extension=extension_of(paths[0]).lstrip("."),
         names=tuple(paths),
     )
-    sizes = sizes_on_disk(layout, storage, listed)
+    sizes = sizes_on_disk(layout, storage, listing)
     non_empty = np.flatnonzero(sizes)
     if not non_empty.size:
         raise DatasetError(f"{folder} holds only empty files: set dataset.data_folder to the folder of your files")
@@ -136,7 +136,7 @@ def _find_files(spec: DatasetSpec, storage: StorageBase) -> tuple[str, Layout, S
     return format_name, _subset(layout, non_empty), sizes[non_empty], notes
 
 
-def _choose_files(spec: DatasetSpec, listed: list[str]) -> tuple[str, list[str], list[str]]:
+def _choose_files(spec: DatasetSpec, all_paths: list[str]) -> tuple[str, list[str], list[str]]:
     """Choose among the files of a folder, given as sorted paths below it; return format, files to read, and notes.
 
     Files of `spec.format` are chosen if any name shows that format. Else the files of the most common kind are chosen
@@ -151,8 +151,8 @@ def _choose_files(spec: DatasetSpec, listed: list[str]) -> tuple[str, list[str],
     npz     0.jpg 1.jpg                 -> jpeg  0.jpg 1.jpg                the caller refuses this
     """
     format_name = spec.format
-    kinds = {path: kind_of(path) for path in listed}
-    data_files = [path for path in listed if not path.lower().endswith(_COMPANIONS)] or listed
+    kinds = {path: kind_of(path) for path in all_paths}
+    data_files = [path for path in all_paths if not path.lower().endswith(_COMPANIONS)] or all_paths
     counts = Counter(kinds[path] for path in data_files)
     most_common = max(counts, key=lambda kind: (counts[kind], kind != "csv"))
     most_files = counts[most_common]
@@ -165,7 +165,7 @@ def _choose_files(spec: DatasetSpec, listed: list[str]) -> tuple[str, list[str],
         chosen_kinds = {kind for kind, files in counts.items() if files >= MIN_SHARE_OF_KIND * most_files}
     chosen = [path for path in data_files if kinds[path] in chosen_kinds]
     paths, notes = _training_split(chosen)
-    if skipped := sorted(set(listed).difference(chosen)):
+    if skipped := sorted(set(all_paths).difference(chosen)):
         skipped_counts = Counter(extension_of(path) or "no ending" for path in skipped)
         shown = ", ".join(f"{extension} ({count})" for extension, count in skipped_counts.most_common(SHOWN_NAMES))
         notes.insert(0, f"files of other kinds are skipped: {shown}; set dataset.format to choose them")

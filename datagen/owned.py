@@ -85,8 +85,8 @@ def check_usable(folder: str, setting: str) -> None:
 def _foreign_files(folder: str) -> Iterator[str]:
     """Yield the files below a folder that are not the file system's own, in order of name."""
     with os.scandir(folder) as entries:
-        listed = sorted(entries, key=lambda entry: entry.name)
-    for entry in listed:
+        children = sorted(entries, key=lambda entry: entry.name)
+    for entry in children:
         if not _SYSTEM_NAMES.fullmatch(entry.name):
             is_folder = entry.is_dir(follow_symlinks=False)
             yield from _foreign_files(entry.path) if is_folder else (entry.path,)

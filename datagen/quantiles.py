@@ -50,10 +50,10 @@ def values_at(quantiles: Sequence[float], mean: float, probabilities: NDArray[np
     """Return the values at these probabilities (0 to 1) of the distribution with these quantiles and this mean."""
     import numpy as np
 
-    known = np.asarray(quantiles, np.float64)
-    intervals = len(known) - 1
-    before_last = float((known[:-2] + known[1:-1]).sum()) / 2  # sum of the means of all intervals but the last
-    low, rise = float(known[-2]), float(known[-1] - known[-2])
+    edges = np.asarray(quantiles, np.float64)
+    intervals = len(edges) - 1
+    before_last = float((edges[:-2] + edges[1:-1]).sum()) / 2  # sum of the means of all intervals but the last
+    low, rise = float(edges[-2]), float(edges[-1] - edges[-2])
     # The mean of the last interval, low + rise / (exponent + 1), must complete the sum to mean * intervals
     mean_rise = mean * intervals - before_last - low
     exponent = 1.0
@@ -61,7 +61,7 @@ def values_at(quantiles: Sequence[float], mean: float, probabilities: NDArray[np
         exponent = rise / mean_rise - 1 if mean_rise > 0 else MAX_EXPONENT
         exponent = min(MAX_EXPONENT, max(1 / MAX_EXPONENT, exponent))
     fitted_mean = (before_last + low + rise / (exponent + 1)) / intervals
-    values = np.interp(probabilities, np.linspace(0, 1, len(known)), known)
+    values = np.interp(probabilities, np.linspace(0, 1, len(edges)), edges)
     within = probabilities * intervals - (intervals - 1)  # position in the last interval, 0 to 1
     last = within > 0
     values[last] = low + rise * within[last] ** exponent

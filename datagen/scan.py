@@ -70,18 +70,18 @@ def find_files(
     pattern_count = _count_by_pattern(expected, storage)
     if pattern_count is not None:
         return expected, _surplus_note(expected, pattern_count)
-    listed = [path for path in files_below(folder, storage, 1) if not path.startswith("valid/")]
+    all_paths = [path for path in files_below(folder, storage, 1) if not path.startswith("valid/")]
     suffixes = tuple(f".{ending}" for ending in endings)
-    paths = {path for path in listed if path.lower().endswith(suffixes)}
-    if listed and not paths:
-        raise DatasetError(_wrong_files_message(expected, listed))
+    paths = {path for path in all_paths if path.lower().endswith(suffixes)}
+    if all_paths and not paths:
+        raise DatasetError(_wrong_files_message(expected, all_paths))
     count, layout = len(paths), _layout_by_pattern(paths, expected)
-    unlisted = [name for name in map(layout.name, range(requested)) if name not in paths] if layout else []
-    if layout and not unlisted:
+    absent = [name for name in map(layout.name, range(requested)) if name not in paths] if layout else []
+    if layout and not absent:
         return layout, _surplus_note(expected, count)
     problem = f"{folder} holds {count} {expected.extension} file{'s' if count != 1 else ''}, {requested} requested"
     base_names = set(map(os.path.basename, paths))
-    missing = [name for name in unlisted if os.path.basename(name) not in base_names]  # not in another sub-folder
+    missing = [name for name in absent if os.path.basename(name) not in base_names]  # nor in another sub-folder
     if missing:
         shown = ", ".join(missing[:SHOWN_NAMES]) + (", ..." if len(missing) > SHOWN_NAMES else "")
         raise DatasetError(f"{problem}: {len(missing)} missing ({shown}). Make it with: {command_hint()}")
@@ -136,9 +136,9 @@ def _layout_by_pattern(paths: Collection[str], expected: Layout) -> Layout | Non
     return replace(expected, file_prefix=prefix, named_files=named_files, num_subfolders=len(folders))
 
 
-def _wrong_files_message(expected: Layout, listed: list[str]) -> str:
+def _wrong_files_message(expected: Layout, paths: list[str]) -> str:
     """Return the message for a folder without files of the format: which files it holds, and how to read them."""
-    ((extension, count),) = Counter(os.path.splitext(path)[1] or path for path in listed).most_common(1)
+    ((extension, count),) = Counter(os.path.splitext(path)[1] or path for path in paths).most_common(1)
     format_name = format_of_ending(extension.lstrip(".").lower())
     advice = f"dataset.format={format_name}" if format_name else "dataset.source=folder to read files of your own"
     return (
@@ -152,23 +152,23 @@ def wrong_sizes(path_of: Callable[[int], str], sizes: NDArray[np.int64], storage
     count = min(len(sizes), SIZE_CHECKS)
     random = np.random.default_rng(1)  # a fixed seed, so that every inspection checks the same files
     files = sorted(random.choice(len(sizes), count, replace=False).tolist()) if count else []
-    wrong = []
+    mismatches = []
     for file, size in zip(files, storage.sizes(map(path_of, files)), strict=True):
         if size is None:
-            wrong.append(f"{path_of(file)} is missing")
+            mismatches.append(f"{path_of(file)} is missing")
         elif size != sizes[file]:
-            wrong.append(f"{path_of(file)} has {size} bytes, wanted {sizes[file]}")
-    return count, wrong
+            mismatches.append(f"{path_of(file)} has {size} bytes, wanted {sizes[file]}")
+    return count, mismatches
 
 
 def sizes_on_disk(
-    layout: Layout, storage: StorageBase, listed: Mapping[str, int | None] | None = None
+    layout: Layout, storage: StorageBase, listing: Mapping[str, int | None] | None = None
 ) -> NDArray[np.int64]:
-    """Return the size of every file in use, as `files_below` lists it, else looked up. Raises OSError."""
-    if listed is None:  # one request to an object store lists 1000 sizes, or looks up one
-        listed = files_below(layout.folder, storage, 1) if storage.is_remote else {}
+    """Return the size of every file in use: of the listing (`files_below`), else looked up. Raises OSError."""
+    if listing is None:  # one request to an object store lists 1000 sizes, or looks up one
+        listing = files_below(layout.folder, storage, 1) if storage.is_remote else {}
     names = [layout.name(file) for file in range(layout.num_files)]
-    sizes = {name: listed.get(name) for name in names}
+    sizes = {name: listing.get(name) for name in names}
     unknown = [name for name in names if sizes[name] is None]
     for name, size in zip(unknown, storage.sizes(f"{layout.folder}/{name}" for name in unknown), strict=True):
         if size is None:

@@ -228,9 +228,9 @@ class Exchange:
                 continue
             if not count and not may_end:
                 of_length = "" if self.length is None else f" of {self.length}"
-                ended = f"the response ended after {self.body_bytes}{of_length} bytes"
+                incomplete = f"the response ended after {self.body_bytes}{of_length} bytes"
                 closed = "the server closed the connection without a response"
-                raise BrokenResponseError(ended if self.status else closed, errno.ECONNRESET)
+                raise BrokenResponseError(incomplete if self.status else closed, errno.ECONNRESET)
             self.progress_bytes += count
             return count
 

@@ -31,13 +31,13 @@ class Storage(StorageBase):
     def __init__(self, spec: StorageSpec) -> None:
         super().__init__(spec)
         fsspec = library("fsspec", "fsspec", "storage.storage_type=fsspec")
-        scheme, separator, rest = spec.root.partition("://")
+        scheme, separator, path = spec.root.partition("://")
         if not separator:
             raise UserError(
                 f"storage.storage_root is {public_text(spec.root)!r}: fsspec needs a URL there, such as gs://BUCKET, "
                 "abfs://CONTAINER or file:///mnt/data"
             )
-        self._root = f"{scheme}://{rest.rstrip('/')}"
+        self._root = f"{scheme}://{path.rstrip('/')}"
         self.is_remote = scheme not in (*LOCAL_SCHEMES, "memory")  # type: ignore[misc]  # depends on the instance
         self.server = scheme
         self._is_local = scheme in LOCAL_SCHEMES
@@ -63,9 +63,9 @@ class Storage(StorageBase):
         url = self._url(folder)
         self.fs.invalidate_cache()
         with self.raising_os_errors(folder):
-            listed = self.fs.ls(url, detail=True)
+            entries = self.fs.ls(url, detail=True)
         own_name = self.fs._strip_protocol(url).rstrip("/")  # `ls` of a file lists the file itself
-        children = [entry for entry in listed if entry["name"].rstrip("/") != own_name]
+        children = [entry for entry in entries if entry["name"].rstrip("/") != own_name]
         if not children and not self.fs.isdir(url):
             raise no_such_file(folder)
         yield (

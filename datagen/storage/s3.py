@@ -121,7 +121,7 @@ class Storage(StorageBase):
         unfinished = list[tuple[str, str]]()
         for listing in listings:
             key = listing.query[0][1]
-            unfinished += [upload for upload in listing.content if upload[0] == key]  # the key may be another's prefix
+            unfinished += [upload for upload in listing.content if upload[0] == key]  # a prefix lists longer keys, too
         if end:
             for key, upload_id in unfinished:
                 query = (("uploadId", upload_id),)
