@@ -81,7 +81,7 @@ def write(data_folder: str, manifest: Manifest, storage: StorageBase) -> None:
 def differing_keys(existing: DatasetSpec, requested: DatasetSpec, keys: tuple[str, ...] | None = None) -> list[str]:
     """Return "KEY is A in the dataset and B in the settings" for each key that differs, by default but FREE_KEYS."""
     names = keys or tuple(key for key in asdict(existing) if key not in FREE_KEYS)
-    existing, requested = without_read_flags(existing), without_read_flags(requested)
+    existing, requested = _without_read_flags(existing), _without_read_flags(requested)
     return [text for name in names for text in _differences(name, getattr(existing, name), getattr(requested, name))]
 
 
@@ -97,7 +97,7 @@ def _differences(name: str, existing: Any, requested: Any) -> list[str]:
     return [f"{name} is {existing} in the dataset and {requested} in the settings"]
 
 
-def without_read_flags(spec: DatasetSpec) -> DatasetSpec:
+def _without_read_flags(spec: DatasetSpec) -> DatasetSpec:
     """Return the spec with every Parquet column marked as read, because reading fewer does not change the files."""
     columns = tuple(replace(column, read=True) for column in spec.parquet.columns)
     return replace(spec, parquet=replace(spec.parquet, columns=columns))

@@ -154,7 +154,7 @@ def _choose_files(spec: DatasetSpec, all_paths: list[str]) -> tuple[str, list[st
     kinds = {path: kind_of(path) for path in all_paths}
     data_files = [path for path in all_paths if not path.lower().endswith(_COMPANIONS)] or all_paths
     counts = Counter(kinds[path] for path in data_files)
-    most_common = max(counts, key=lambda kind: (counts[kind], kind != "csv"))
+    most_common = max(counts, key=lambda kind: (counts[kind], kind != "csv"))  # tables beside as many files are labels
     most_files = counts[most_common]
     reads_any_kind = format_name in (RAW, *FLAT) or registry.is_dotted(format_name)
     if format_name and format_name in counts:

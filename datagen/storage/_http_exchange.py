@@ -220,9 +220,10 @@ class Exchange:
     def _receive(self, buffer: memoryview | bytearray, flags: int = 0, *, may_end: bool = False) -> Steps[int]:
         """Receive into a buffer, with `flags` if the read blocks; return the bytes, 0 at the end if it `may_end`."""
         while True:
-            blocks, self._blocking_reads = self._blocking_reads > 0, self._blocking_reads - 1
+            call_flags = flags if self._blocking_reads > 0 else socket.MSG_DONTWAIT
+            self._blocking_reads -= 1
             try:
-                count = self._receive_into(buffer, 0, flags if blocks else socket.MSG_DONTWAIT)
+                count = self._receive_into(buffer, 0, call_flags)
             except WOULD_BLOCK:
                 yield
                 continue
