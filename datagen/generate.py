@@ -55,7 +55,7 @@ class OutputFile:
 
 @dataclass(frozen=True)
 class Files:
-    """All files of a dataset; they take a few numbers of memory each, in arrays."""
+    """All files of a dataset. Each takes a few numbers of memory, in arrays."""
 
     spec: DatasetSpec
     format: FormatBase
@@ -230,12 +230,12 @@ def _write(output: OutputFile, storage: StorageBase, buffer: AlignedBuffer, tall
 
 
 def _check_existing(existing: Manifest, files: Files, storage: StorageBase) -> None:
-    """Raise UserError for a dataset made with other settings, or one whose files are missing behind a link."""
+    """Raise UserError if the dataset was made with other settings, or lacks files behind a link out of its folder."""
     top = files.spec.data_folder
-    differing = manifest.differing_keys(existing.spec, files.spec)
-    if differing:
+    differences = manifest.differing_keys(existing.spec, files.spec)
+    if differences:
         raise UserError(
-            f"{top} holds a dataset made with other settings: {'; '.join(differing)}. "
+            f"{top} holds a dataset made with other settings: {'; '.join(differences)}. "
             "Give the same settings to continue it, set dataset.data_folder to an empty folder, or delete it first"
         )
     links = [folder for folder in files.folders() if storage_base.leads_elsewhere(top, folder, storage)]
@@ -283,10 +283,10 @@ def check_space(files: Files, storage: StorageBase) -> None:
     missing_bytes = files.total_bytes() - complete_bytes
     if missing_bytes <= free:
         return
-    sizes = sum((side_sizes for _, side_sizes in files.sides), files.sizes)  # each data file with its side files
-    train = files.spec.num_files_train
-    train_bytes = 0.99 * free - int(sizes[train:].sum())  # 1 % is for the file system's metadata
-    max_files = int(np.searchsorted(sizes[:train].cumsum(), train_bytes, side="right"))
+    sizes = sum((side_sizes for _, side_sizes in files.sides), files.sizes)  # data files, each with its side files
+    num_train = files.spec.num_files_train
+    train_bytes = 0.99 * free - int(sizes[num_train:].sum())  # 1 % is for the file system's metadata
+    max_files = int(np.searchsorted(sizes[:num_train].cumsum(), train_bytes, side="right"))
     hint = ""
     if max_files > 0:
         elsewhere = " in an empty folder" if complete_bytes else ""
@@ -319,9 +319,8 @@ def _writing(path: str, storage: StorageBase, size_bytes: int = 0) -> Iterator[N
     except OSError as error:
         reason = error.strerror or str(error)
         if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):  # EFBIG: a limit on the size of files
-            where = error.filename or path
             advice = "the dataset can't be written there; check dataset.data_folder"
-            raise UserError(f"{where}: {reason}: {advice}") from error
+            raise UserError(f"{error.filename or path}: {reason}: {advice}") from error
         free = storage.free_bytes(os.path.dirname(path) or ".")
         space = f"{'?' if free is None else free} are free"
         if error.errno == errno.EDQUOT:

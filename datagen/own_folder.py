@@ -42,7 +42,7 @@ HOW_TO_CUT = "set dataset.format=mmap_indexed_binary and dataset.record_length_b
 
 RAW = "raw"
 FLAT = ("indexed_binary", "mmap_indexed_binary")
-"""Formats without framing, as of tokens: a user's files are cut into samples of `record_length_bytes`."""
+"""Formats without framing, such as tokens: a user's files are cut into samples of `record_length_bytes`."""
 MIN_SHARE_OF_KIND = 0.5  # a kind is common if it has this share of the files of the most common kind
 _COMPANIONS = (
     *(".idx", ".index", ".json", ".txt", ".md", ".xml", ".yaml", ".srt", ".vtt", ".pkl", ".model"),
@@ -198,7 +198,7 @@ def kind_of(path: str) -> str:
 
 
 def extension_of(path: str) -> str:
-    """Return the extension in lower case, such as .jpg or .tar.gz; the number of a shard does not belong to it."""
+    """Return the extension in lower case, such as .jpg or .tar.gz, ignoring the number of a shard."""
     match = _EXTENSION.search(_SHARD.sub("", path.lower()))
     return match[1] if match else ""
 
@@ -212,7 +212,7 @@ def _subset(layout: Layout, files: NDArray[np.intp]) -> Layout:
 def _format_problem(format_name: str, layout: Layout, storage: StorageBase) -> str:
     """Return why a format can read neither the first file nor the last, or ''. Raises DatasetError: one is damaged."""
     if format_name in (RAW, *FLAT, *COUNTERS) or registry.is_dotted(format_name):
-        return ""  # counting their samples opens the files of COUNTERS
+        return ""  # there is nothing to parse, or the file is opened when its samples are counted
     file_format = base.format_named(format_name)
     file_format.own_files = True
     problems = []
@@ -239,7 +239,7 @@ def _count_samples(
     is_cut, sample_bytes = format_name in FLAT, max(1, int(spec.record_length_bytes))
     counts = sizes // sample_bytes if is_cut else np.array(_numbers_in(COUNTERS[format_name], layout, sizes, storage))
     files, note = np.arange(layout.num_files), ""
-    if len(counts) < layout.num_files:
+    if len(counts) < layout.num_files:  # a few files stand for all
         samples = int(counts.min())
         note = f"{samples} samples of each file are read: the fewest of {len(counts)} files that were counted"
     else:  # as many samples in all as possible: files with fewer are skipped
