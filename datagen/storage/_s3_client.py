@@ -104,7 +104,7 @@ class Client:
         """A heap of the requests to start or retry: when (monotonic, ns), tie-breaker, steps."""
 
         def advance(steps: Steps) -> None:
-            pause = next(steps, None)
+            pause = next(steps, None)  # runs until the request waits; None: it is complete
             if isinstance(pause, int):
                 heapq.heappush(scheduled, (pause, next(tie_breaker), steps))
             elif pause is not None:
@@ -229,11 +229,13 @@ class Client:
     def _retry_at_ns(self, request: Request, attempt: int, exchange: Exchange | None, error: OSError) -> int:
         """Count a failed attempt; return when to make the next (monotonic, ns), or raise the error for the user."""
         self.counts.add("failed")
+        retry_after = 0
         if exchange is not None:
             if exchange.status in (503, 429):
                 self.counts.add("slow_down")
             if refusal := self._refusal(request, exchange):
                 raise refusal
+            retry_after = number_in(exchange.header("retry-after")) or 0
         if isinstance(error, ssl.SSLCertVerificationError):
             raise ServerError(
                 f"{self.endpoint}: its certificate is not trusted ({error.verify_message}): give the "
@@ -251,10 +253,9 @@ class Client:
                 "(storage.storage_options.endpoint_url) and how loaded it is; "
                 "storage.storage_options.s3_max_attempts sets how many times to try, timeout_seconds how long to wait"
             ) from error
-        retry_after = number_in(exchange.header("retry-after")) if exchange is not None else None
         backoff = min(LONGEST_BACKOFF_SECONDS, FIRST_BACKOFF_SECONDS * 2.0 ** (attempt - 1))
         backoff *= random.uniform(0.5, 1.0)  # spreads the retries of many clients
-        seconds = max(backoff, min(LONGEST_BACKOFF_SECONDS, retry_after or 0))
+        seconds = max(backoff, min(LONGEST_BACKOFF_SECONDS, retry_after))
         return time.monotonic_ns() + round(1e9 * seconds)
 
     def _refusal(self, request: Request, exchange: Exchange) -> Exception | None:
