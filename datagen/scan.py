@@ -62,23 +62,31 @@ def find_files(
     """Return the layout of as many files as expected, by their names, and notes for the user.
 
     Files have one of the extensions `endings`, in upper or lower case, and are at most one folder down, but not in
-    `valid/`, the other split of a dataset. If names follow the pattern, for any N, the layout computes them; else it
-    lists the names in order. `command_hint` returns the command that makes the dataset, for messages. Raises OSError,
-    and DatasetError: there are too few files, or some are missing.
+    `valid/`, the other split. If names follow the pattern, for any N, the layout computes them; else it lists them in
+    order. `command_hint` returns the command that makes the dataset. Raises OSError, and DatasetError: files are missing.
     """
-    requested, folder = expected.num_files, expected.folder
-    pattern_count = _count_by_pattern(expected, storage)
-    if pattern_count is not None:
-        return expected, _surplus_note(expected, pattern_count)
-    all_paths = [path for path in files_below(folder, storage, 1) if not path.startswith("valid/")]
-    suffixes = tuple(f".{ending}" for ending in endings)
-    paths = {path for path in all_paths if path.lower().endswith(suffixes)}
-    if all_paths and not paths:
-        raise DatasetError(_wrong_files_message(expected, all_paths))
-    count, layout = len(paths), _layout_by_pattern(paths, expected)
-    absent = [name for name in map(layout.name, range(requested)) if name not in paths] if layout else []
-    if layout and not absent:
-        return layout, _surplus_note(expected, count)
+    requested, layout = expected.num_files, expected
+    count = _count_by_pattern(expected, storage)
+    if count is None:
+        all_paths = [path for path in files_below(expected.folder, storage, 1) if not path.startswith("valid/")]
+        suffixes = tuple(f".{ending}" for ending in endings)
+        paths = {path for path in all_paths if path.lower().endswith(suffixes)}
+        if all_paths and not paths:
+            raise DatasetError(_wrong_files_message(expected, all_paths))
+        pattern = _layout_by_pattern(paths, expected)
+        absent = [name for name in map(pattern.name, range(requested)) if name not in paths] if pattern else []
+        if pattern is None or absent:
+            return _list_names(expected, paths, absent, command_hint)
+        count, layout = len(paths), pattern
+    surplus = f"{expected.folder} holds {count} files; the first {requested} by name are used"
+    return layout, [surplus] if count > requested else []
+
+
+def _list_names(
+    expected: Layout, paths: Collection[str], absent: Collection[str], command_hint: Callable[[], str]
+) -> tuple[Layout, list[str]]:
+    """Return a layout that lists names in order, and a note. Raises DatasetError: too few files, or `absent` ones."""
+    count, requested, folder = len(paths), expected.num_files, expected.folder
     problem = f"{folder} holds {count} {expected.extension} file{'s' if count != 1 else ''}, {requested} requested"
     base_names = set(map(os.path.basename, paths))
     missing = [name for name in absent if os.path.basename(name) not in base_names]  # nor in another sub-folder
@@ -113,12 +121,6 @@ def _count_by_pattern(layout: Layout, storage: StorageBase) -> int | None:
                 if 0 <= file < layout.named_files and file % len(folders) == number:
                     is_listed[file] = 1
     return sum(is_listed) if all(is_listed[: layout.num_files]) else None
-
-
-def _surplus_note(layout: Layout, files: int) -> list[str]:
-    """Return a note if there are more `files` than the layout uses."""
-    used = layout.num_files
-    return [f"{layout.folder} holds {files} files; the first {used} by name are used"] if files > used else []
 
 
 def _layout_by_pattern(paths: Collection[str], expected: Layout) -> Layout | None:
