@@ -63,7 +63,7 @@ def find_files(
 
     Files have one of the extensions `endings`, in upper or lower case, and are at most one folder down, but not in
     `valid/`, the other split. If names follow the pattern, for any N, the layout computes them; else it lists them in
-    order. `command_hint` returns the command that makes the dataset. Raises OSError, and DatasetError: files are missing.
+    order. `command_hint` returns the command that makes the dataset. Raises OSError; DatasetError: files are missing.
     """
     requested, layout = expected.num_files, expected
     count = _count_by_pattern(expected, storage)
