@@ -80,8 +80,8 @@ class Files:
         size = int(self.sizes[running_index])
         outputs = [OutputFile(layout.path(file), size, self.exact, partial(self.format.write, job), False)]
         for side, sizes in self.sides:
-            path, size = side.path(layout, file), int(sizes[running_index])
-            outputs.append(OutputFile(path, size, True, partial(side.write, job), True))
+            path = side.path(layout, file)
+            outputs.append(OutputFile(path, int(sizes[running_index]), True, partial(side.write, job), True))
         return outputs
 
     def folders(self) -> list[str]:

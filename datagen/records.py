@@ -67,8 +67,8 @@ class RangeReader(Engine):
                     filled.append(read_in_transfers(reader, buffer, offset, transfer_bytes))
         except OSError as error:
             raise unreadable(error.filename or ranges[len(filled)][0].path, error) from error
-        read_ns, calls = time.monotonic_ns() - started_ns, sum(reader.read_calls for reader in readers)
-        self.count(sum(filled), calls - calls_before, read_ns)
+        calls = sum(reader.read_calls for reader in readers) - calls_before
+        self.count(sum(filled), calls, time.monotonic_ns() - started_ns)
         if sum(filled) < position - begin:  # a file ends within a range, or in the last block of one
             for (source, offset, size), bytes_read in zip(ranges, filled, strict=True):
                 missing_bytes = offset % alignment + size - bytes_read

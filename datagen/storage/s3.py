@@ -245,12 +245,11 @@ class ObjectWriter(Writer):
         missing = [number for number in numbers if number not in self._etags]
         for first in range(0, len(missing), PARTS_IN_FLIGHT):
             self._send_parts(missing[first : first + PARTS_IN_FLIGHT])
-        part_list = "".join(
+        parts = "".join(
             f"<Part><PartNumber>{number + 1}</PartNumber><ETag>{self._etags[number]}</ETag></Part>"
             for number in numbers
         )
-        namespace = "http://s3.amazonaws.com/doc/2006-03-01/"
-        body = f'<CompleteMultipartUpload xmlns="{namespace}">{part_list}</CompleteMultipartUpload>'
+        body = f'<CompleteMultipartUpload xmlns="http://s3.amazonaws.com/doc/2006-03-01/">{parts}</CompleteMultipartUpload>'
         query = (("uploadId", self._upload_id),)
         try:
             self._client.request(self._put("POST", body.encode(), query=query, parse=check_completed))
