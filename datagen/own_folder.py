@@ -155,14 +155,13 @@ def _choose_files(spec: DatasetSpec, all_paths: list[str]) -> tuple[str, list[st
     data_files = [path for path in all_paths if not path.lower().endswith(_COMPANIONS)] or all_paths
     counts = Counter(kinds[path] for path in data_files)
     most_common = max(counts, key=lambda kind: (counts[kind], kind != "csv"))  # tables beside as many files are labels
-    most_files = counts[most_common]
     reads_any_kind = format_name in (RAW, *FLAT) or registry.is_dotted(format_name)
     if format_name and format_name in counts:
         chosen_kinds = {format_name}
     elif most_common in registry.names(base.FORMATS) and not reads_any_kind:
         format_name, chosen_kinds = most_common, {most_common}
     else:
-        chosen_kinds = {kind for kind, files in counts.items() if files >= MIN_SHARE_OF_KIND * most_files}
+        chosen_kinds = {kind for kind, files in counts.items() if files >= MIN_SHARE_OF_KIND * counts[most_common]}
     chosen = [path for path in data_files if kinds[path] in chosen_kinds]
     paths, notes = _training_split(chosen)
     if skipped := sorted(set(all_paths).difference(chosen)):

@@ -114,14 +114,13 @@ class Storage(StorageBase):
 
     def uploads(self, folder: str, names: Iterable[str], *, end: bool = False) -> int:
         bucket, prefix = self._locate(folder)
-        queries = [(("prefix", f"{prefix.rstrip('/')}/{name}"), ("uploads", "")) for name in names]
-        # One listing for each file: some servers (MinIO) list uploads only by the whole key
+        keys = [f"{prefix.rstrip('/')}/{name}" for name in names]
+        # One listing for each file, as some servers (MinIO) list uploads only by the whole key; others list longer keys
+        queries = [(("prefix", key), ("uploads", "")) for key in keys]
         listings = [Request(method="GET", bucket=bucket, query=query, parse=uploads_in) for query in queries]
         self.client.request_all(listings, HEADS_IN_FLIGHT)
-        unfinished = list[tuple[str, str]]()
-        for listing in listings:
-            key = listing.query[0][1]
-            unfinished += [upload for upload in listing.content if upload[0] == key]  # a prefix lists longer keys, too
+        pairs = zip(keys, listings, strict=True)
+        unfinished = [upload for key, listing in pairs for upload in listing.content if upload[0] == key]
         if end:
             for key, upload_id in unfinished:
                 query = (("uploadId", upload_id),)
