@@ -265,12 +265,12 @@ def refuse_foreign_files(spec: DatasetSpec, storage: StorageBase) -> None:
         return
     for layout in layouts(spec):
         with contextlib.suppress(FileNotFoundError), storage.entries(layout.folder) as entries:
-            name = next((entry.name for entry in entries if not entry.name.startswith(".")), None)
-            if name is not None:
-                raise UserError(
-                    f"{layout.folder} holds files that dlemu did not make, such as {layout.folder}/{name}: train on "
-                    "them as they are, or set dataset.data_folder to an empty folder"
-                )
+            for entry in entries:
+                if not entry.name.startswith("."):
+                    raise UserError(
+                        f"{layout.folder} holds files that dlemu did not make, such as {layout.folder}/{entry.name}: "
+                        "train on them as they are, or set dataset.data_folder to an empty folder"
+                    )
 
 
 def check_space(files: Files, storage: StorageBase) -> None:

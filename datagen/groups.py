@@ -194,7 +194,7 @@ class GroupReader(RangeReader):
 
     def _read_group(self, group: Group, groups: GroupsFile, out: memoryview) -> tuple[list[Span], int]:
         """Read a row group into `out`; return the places of its spans (decoded: columns), and the end of the last."""
-        number = group[1]
+        file, number = group
         columns: Sequence[memoryview] = ()
         decode = self._format.decode_group
         if self._library:
@@ -218,19 +218,13 @@ class GroupReader(RangeReader):
             places = [(start, len(column)) for start, column in zip(starts, columns, strict=True)]
             for (start, size), column in zip(places, columns, strict=True):
                 out[start : start + size] = column
-        self._check_columns(groups, group, columns)
+        if self._check is not None:
+            payload = groups.payload(number)
+            if [len(column) for column in columns] != [size for size, _ in payload]:
+                raise base.DamagedError("a row group's values do not match its schema")
+            for column, (_, offset) in zip(columns, payload, strict=True):
+                self._check(base.Sample(column, column, offset), file)
         return places, end
-
-    def _check_columns(self, groups: GroupsFile, group: Group, columns: Sequence[memoryview]) -> None:
-        """Raise DatasetError or DamagedError if contents are verified, and columns differ from what was generated."""
-        if self._check is None:
-            return
-        file, number = group
-        payload = groups.payload(number)
-        if [len(column) for column in columns] != [size for size, _ in payload]:
-            raise base.DamagedError("a row group's values do not match its schema")
-        for column, (_, offset) in zip(columns, payload, strict=True):
-            self._check(base.Sample(column, column, offset), file)
 
     def _fill_spans(self, groups: GroupsFile, spans: Sequence[Span], out: memoryview) -> tuple[list[int], int]:
         """Read spans of a file; return the start of each in `out`, and the end of the last."""

@@ -305,7 +305,7 @@ def _numbers_in(read_number: ReadNumber, layout: Layout, sizes: Sizes, storage: 
     def number_in(file: int) -> int:
         path = layout.path(file)
         local = storage.local_path(path)
-        version = base.version_of(path if local is None else local, int(sizes[file]))
+        version = base.version_of(local or path, int(sizes[file]))
         try:
             if (read_number, version) not in _number_cache:
                 source = base.Source(path, storage.open_received(path))

@@ -74,22 +74,22 @@ def find_files(
         if all_paths and not paths:
             raise DatasetError(_wrong_files_message(expected, all_paths))
         pattern = _layout_by_pattern(paths, expected)
-        absent = [name for name in map(pattern.name, range(requested)) if name not in paths] if pattern else []
-        if pattern is None or absent:
-            return _list_names(expected, paths, absent, command_hint)
+        if pattern is None or not paths.issuperset(map(pattern.name, range(requested))):
+            return _list_names(expected, paths, pattern, command_hint)
         count, layout = len(paths), pattern
     surplus = f"{expected.folder} holds {count} files; the first {requested} by name are used"
     return layout, [surplus] if count > requested else []
 
 
 def _list_names(
-    expected: Layout, paths: Collection[str], absent: Collection[str], command_hint: Callable[[], str]
+    expected: Layout, paths: Collection[str], pattern: Layout | None, command_hint: Callable[[], str]
 ) -> tuple[Layout, list[str]]:
-    """Return a layout that lists names in order, and a note. Raises DatasetError: too few files, or `absent` ones."""
+    """Return a layout that lists names in order, and a note. Raises DatasetError: too few, or missing in a pattern."""
     count, requested, folder = len(paths), expected.num_files, expected.folder
     problem = f"{folder} holds {count} {expected.extension} file{'s' if count != 1 else ''}, {requested} requested"
     base_names = set(map(os.path.basename, paths))
-    missing = [name for name in absent if os.path.basename(name) not in base_names]  # nor in another sub-folder
+    pattern_names = list(map(pattern.name, range(requested))) if pattern else []
+    missing = [name for name in pattern_names if os.path.basename(name) not in base_names]  # in any sub-folder
     if missing:
         shown = ", ".join(missing[:SHOWN_NAMES]) + (", ..." if len(missing) > SHOWN_NAMES else "")
         raise DatasetError(f"{problem}: {len(missing)} missing ({shown}). Make it with: {command_hint()}")
