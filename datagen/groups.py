@@ -14,7 +14,7 @@ import time
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple, Protocol
 
-from datagen.buffers import AlignedBuffer, round_up
+from datagen.buffers import AlignedBuffer
 from datagen.engines import ReadSettings, by_library
 from datagen.errors import DatasetError, DlemuError, SpaceError, ended_early, read_failure, reading
 from datagen.formats import format_base as base
@@ -134,9 +134,9 @@ class GroupReader(RangeReader):
             file, index = self._layout.locate(first)
             groups = self._open_file(file)
             for number in groups.groups_of(index, count):
-                group = file, number
-                if group in groups_read:
+                if (file, number) in groups_read:
                     continue
+                group = file, number
                 groups_read.add(group)
                 begin, data = end, b""
                 if begin == 0 and last is not None and last.group == group and first >= last.end:
@@ -202,7 +202,8 @@ class GroupReader(RangeReader):
             columns = by_library(self, self._storage, path, lambda local: decode(local, number, self._spec))
         else:
             spans = groups.spans(number)
-            needed_bytes = sum(round_up(start % self._alignment + size, self._alignment) for start, size in spans)
+            blocks = sum(-(-(start % self._alignment + size) // self._alignment) for start, size in spans)
+            needed_bytes = blocks * self._alignment
             memory = self._stored.view(needed_bytes) if self._decodes else out
             _check_fits(needed_bytes, memory)
             starts, end = self._fill_spans(groups, spans, memory)
