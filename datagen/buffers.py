@@ -106,7 +106,7 @@ class FileMemory:
 
     def take(self, size_bytes: int) -> memoryview:
         """Return memory to read into, after that of earlier reads, which stays valid even if the buffer grows."""
-        start = round_up(self._used_bytes, self._alignment)
+        start = -(-self._used_bytes // self._alignment) * self._alignment
         end = start + size_bytes
         self._used_bytes = end
         return self._in_place[start:end] if end <= len(self._in_place) else self._buffer.view(end)[start:]

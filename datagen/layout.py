@@ -82,7 +82,7 @@ class Layout:
 
     def locate(self, sample: int) -> tuple[int, int]:
         """Return the file that holds a sample, and the sample's index in it. Raises IndexError: no such sample."""
-        if not 0 <= sample < self.num_samples:
+        if not 0 <= sample < self.num_files * self.num_samples_per_file:
             raise IndexError(f"sample {sample} of {self.num_samples} in {self.folder}")
         return divmod(sample, self.num_samples_per_file)
 

@@ -122,10 +122,13 @@ class RecordReader(RangeReader):
             file, index = divmod(first, self._samples_per_file)
             records = self._open_file(file)
             try:
-                step = 1 if records.scattered else count
-                for record in range(index, index + count, step):
-                    requests.append((records, record, step))
-                    ranges.append((records.source, *records.span(record, step)))
+                if count > 1 and records.scattered:
+                    for record in range(index, index + count):
+                        requests.append((records, record, 1))
+                        ranges.append((records.source, *records.span(record, 1)))
+                else:
+                    requests.append((records, index, count))
+                    ranges.append((records.source, *records.span(index, count)))
             except base.DamagedError as error:
                 raise read_failure(records.source.path, error) from error
         return requests, ranges

@@ -70,7 +70,7 @@ class Connection:
     def __init__(self, address: SplitResult, tls: ssl.SSLContext | None, timeout_seconds: float) -> None:
         """Connect, with TLS if the scheme is https; blocking reads time out after `timeout_seconds`. Raises OSError."""
         self.address = address
-        self.timeout_seconds = timeout_seconds
+        self.timeout_ns = round(1e9 * timeout_seconds)
         self.scratch = bytearray(MAX_HEADER_BYTES)
         is_tls = address.scheme == "https"
         host_and_port = address.hostname, address.port or (443 if is_tls else 80)
@@ -132,7 +132,7 @@ class Exchange:
         """
         self.connection = connection
         self.began_ns = time.monotonic_ns()
-        self.deadline_ns = self.began_ns + round(1e9 * connection.timeout_seconds)
+        self.deadline_ns = self.began_ns + connection.timeout_ns
         self._target = target
         self._bodiless = bodiless
         self._header_problem = header_problem
@@ -164,14 +164,13 @@ class Exchange:
 
     def check_progress(self) -> None:
         """Call from `deadline_ns` on: raise TimeoutError if the server has stalled, else set the next deadline."""
-        seconds = self.connection.timeout_seconds
         # A body that is kept in memory is short, and must arrive within one timeout
         if self.progress_bytes - self._checked_bytes < MIN_PROGRESS_BYTES or self._was_collecting:
             amount = f"no more than {MIN_PROGRESS_BYTES >> 10} KiB" if self.status else "no response"
             amount = "not all of a short response" if self._was_collecting else amount
-            raise TimeoutError(errno.ETIMEDOUT, f"{amount} arrived within {seconds:g} s")
+            raise TimeoutError(errno.ETIMEDOUT, f"{amount} arrived within {self.connection.timeout_ns / 1e9:g} s")
         self._checked_bytes, self._was_collecting = self.progress_bytes, self._is_collecting
-        self.deadline_ns = time.monotonic_ns() + round(1e9 * seconds)
+        self.deadline_ns = time.monotonic_ns() + self.connection.timeout_ns
 
     def _run(self, head: bytes, body: Bytes) -> Steps[None]:
         yield from self._send(memoryview(head))

@@ -254,7 +254,7 @@ class StorageBase(abc.ABC):
         for path, memory in files:
             try:
                 with contextlib.closing(self.open(path)) as reader:
-                    aligned_bytes = round_up(reader.size_bytes, self.alignment)
+                    aligned_bytes = -(-reader.size_bytes // self.alignment) * self.alignment
                     filled = read_in_transfers(reader, memory[:aligned_bytes], 0, transfer_bytes)
                 reads.append((reader.size_bytes, filled, reader.read_calls))
             except OSError as error:
