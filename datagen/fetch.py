@@ -151,7 +151,7 @@ class Fetcher:
     def fetch(self, samples: Samples, out: memoryview) -> Fetched:
         """Read samples into `out` (at least `slot_bytes(len(samples))` bytes, writable).
 
-        With `resize_bytes`, sample number b of the batch is at b * resize_bytes; else at `places[b]`.
+        With `resize_bytes`, sample number b of the batch is at b * resize_bytes; else `places` says where it is.
 
         Raises:
             DatasetError: a file is missing, unreadable, damaged, or (with verify) has unexpected contents.

@@ -231,7 +231,7 @@ class _Inspection:
     def _sizes_match(
         self, spec: DatasetSpec, layout: Layout, shapes: NDArray[np.int64], sizes: NDArray[np.int64]
     ) -> bool:
-        """Return whether files have these sizes; False only for other tools' files. Raises DatasetError."""
+        """Return whether files have these sizes; False only for packed or other tools' files. Raises DatasetError."""
         checked, mismatches = scan.wrong_sizes(layout.path, sizes, self._storage)
         if mismatches and self._packed:
             return False

@@ -172,7 +172,7 @@ def _choose_files(spec: DatasetSpec, all_paths: list[str]) -> tuple[str, list[st
 
 
 def _training_split(paths: list[str]) -> tuple[list[str], list[str]]:
-    """Return the files of the training split and a note on the skipped ones; all files if names show no other split.
+    """Return the files of the training split and a note on the skipped ones; all files unless names show both.
 
     train2017/0.bmp val2017/0.bmp      -> train2017/0.bmp
     a/train-0.bmp a/dev-0.bmp          -> a/train-0.bmp
