@@ -1,4 +1,4 @@
-"""Files that appear complete or not at all: written under a temporary name, then renamed."""
+"""Writing files that appear complete or not at all: under a temporary name, which is then renamed."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ ELSEWHERE = "write to another folder"
 
 
 def write_text(folder: str, name: str, text: str, *, advice: str = ELSEWHERE) -> None:
-    """Write a text file (UTF-8) into a folder, which is made when it is missing; raises SpaceError with the advice."""
+    """Write a text file (UTF-8) into a folder, which is created if needed. Raises SpaceError that ends in `advice`."""
     write_file(folder, name, lambda out: out.write(text.encode()), advice=advice)
 
 
 def write_file(folder: str, name: str, write: Callable[[BinaryIO], object], *, advice: str = ELSEWHERE) -> None:
-    """Have `write` fill a file under a temporary name, then rename it; remove what a killed writer of it left.
+    """Have `write` fill a file under a temporary name, then rename it; remove temporary files of killed writers first.
 
     Raises SpaceError that ends in `advice`, what to do instead: the disk is full, or the folder can't be written.
     """
@@ -30,7 +30,7 @@ def write_file(folder: str, name: str, write: Callable[[BinaryIO], object], *, a
     part = ""
     try:
         with contextlib.suppress(FileNotFoundError):
-            check_regular(path, os.stat(path).st_mode)  # never replace a device, or a link to one
+            check_regular(path, os.stat(path).st_mode)  # a device, or a link to one, is never replaced
         os.makedirs(os.path.dirname(path) or ".", exist_ok=True)
         owned.remove_parts(os.path.dirname(path) or ".", os.path.basename(path))
         part, descriptor = owned.create_part(path)
@@ -45,5 +45,5 @@ def write_file(folder: str, name: str, write: Callable[[BinaryIO], object], *, a
         raise SpaceError(message) from error
     finally:
         if part:
-            with contextlib.suppress(OSError):  # after the rename nothing has the temporary name
+            with contextlib.suppress(OSError):  # after the rename, no file has the temporary name
                 os.unlink(part)

@@ -9,13 +9,18 @@ import mmap
 from datagen.errors import SpaceError
 
 GROWTH_LIMIT_BYTES = 64 << 20  # a buffer that must grow doubles, but takes no more than this beyond what was requested
-_MADV_POPULATE_WRITE = 23  # linux/mman.h, from Linux 5.14 on: fault in all pages of a range by one call
+_MADV_POPULATE_WRITE = 23  # linux/mman.h, since Linux 5.14: fault in all pages of a range by one call
+
+
+def round_up(number: int, multiple: int) -> int:
+    """Return the smallest multiple that is not below `number`."""
+    return -(-number // multiple) * multiple
 
 
 def take_pages(memory: mmap.mmap, start: int, size_bytes: int) -> None:
-    """Fault in the pages of a range of fresh memory now; kernels before 5.14 fault in each page at first use instead.
+    """Fault in the pages of a range of new memory now, not at first use; does nothing on kernels before 5.14.
 
-    `start` is a multiple of the page size. Raises SpaceError when there is no memory for them.
+    `start` is a multiple of the page size. Raises SpaceError: there is no memory for them.
     """
     try:
         memory.madvise(_MADV_POPULATE_WRITE, start, size_bytes)
@@ -31,7 +36,7 @@ _NoBytes = ctypes.c_char * 0
 
 
 def address_of(memory: memoryview) -> int:
-    """Return the address of writable memory, six times as fast as through a numpy array."""
+    """Return the address of writable memory; six times as fast as by a numpy array."""
     return ctypes.addressof(_NoBytes.from_buffer(memory))
 
 
@@ -47,19 +52,19 @@ class AlignedBuffer:
     def view(self, size_bytes: int) -> memoryview:
         """Return the first `size_bytes` of the buffer, writable and page-aligned.
 
-        Growing does not copy the contents; views returned before stay valid and keep theirs.
+        Growing allocates new memory without copying; earlier views stay valid and keep their contents.
         """
         if size_bytes > len(self._view):
             self._grow(max(size_bytes, min(2 * len(self._view), size_bytes + GROWTH_LIMIT_BYTES)))
         return self._view[:size_bytes]
 
     def take_pages(self) -> None:
-        """Fault in the buffer at its present size now, so that page faults are not part of the first measured read."""
+        """Fault in the pages of the buffer, so that the first measured read has no page faults."""
         if self._map is not None:
             take_pages(self._map, 0, len(self._map))
 
     def _grow(self, size_bytes: int) -> None:
-        size = -(-size_bytes // mmap.PAGESIZE) * mmap.PAGESIZE
+        size = round_up(size_bytes, mmap.PAGESIZE)
         self._map = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
         if size >= 16 << 20:  # huge pages save a page fault and a TLB entry for every 4 KiB
             self._map.madvise(mmap.MADV_HUGEPAGE)
@@ -67,13 +72,13 @@ class AlignedBuffer:
 
 
 class NewMemory:
-    """Memory for the bytes of a file, allocated anew at each call."""
+    """Memory for a file, newly allocated at each call."""
 
     def __init__(self, alignment: int) -> None:
         self._alignment = alignment
 
     def take(self, size_bytes: int) -> memoryview:
-        """Return aligned memory for bytes as they are read."""
+        """Return aligned memory to read into."""
         memory = memoryview(bytearray(size_bytes + self._alignment - 1))
         start = -address_of(memory) % self._alignment if self._alignment > 1 else 0
         return memory[start : start + size_bytes]
@@ -84,7 +89,7 @@ class NewMemory:
 
 
 class FileMemory:
-    """Memory for one file after another: the caller's while that has space, then buffers that are reused."""
+    """Memory for one file after another: the caller's as long as it has space, else buffers that are reused."""
 
     def __init__(self, alignment: int, max_file_bytes: int) -> None:
         self._alignment = alignment
@@ -95,19 +100,19 @@ class FileMemory:
         self._scratch: list[AlignedBuffer] = []
 
     def reuse(self, in_place: memoryview) -> None:
-        """Begin another file, whose bytes replace those of the last one."""
+        """Begin another file, which overwrites the last one in the buffers; `in_place` is the caller's memory."""
         self._in_place = in_place
         self._used_bytes = self._used_scratch = 0
 
     def take(self, size_bytes: int) -> memoryview:
-        """Return memory behind that of earlier reads, which stays valid even if the buffer has to grow."""
+        """Return memory to read into, after that of earlier reads, which stays valid even if the buffer grows."""
         start = -(-self._used_bytes // self._alignment) * self._alignment
         end = start + size_bytes
         self._used_bytes = end
         return self._in_place[start:end] if end <= len(self._in_place) else self._buffer.view(end)[start:]
 
     def scratch(self, size_bytes: int) -> memoryview:
-        """Return memory for decoded bytes: another buffer at each call for the same file."""
+        """Return memory for decoded bytes; each call for the same file returns another buffer."""
         if self._used_scratch == len(self._scratch):
             self._scratch.append(AlignedBuffer())
         self._used_scratch += 1

@@ -6,14 +6,14 @@ replaced by a stamp:
 
     magic (4 bytes), check (4), hash of the seed (8), running index of the file (8), offset of the block (8)
 
-All are little-endian. The stamp makes every block of a dataset different from every other; the keys make any other
-4096 bytes cut from it different too. For compressible data the last words of each row are zero before the key is
-applied, so the block ends in one 8-byte word repeated, which any compressor removes. Rows repeat only
-every 256 KiB, and under another key, so no compressor finds a repetition in the rest.
+All are little-endian. The stamps make all blocks of a dataset different; the keys do the same for any 4096 bytes that
+begin within blocks. For compressible data, the last words of each row are zero before the key is applied, so that the
+block ends with a repeated 8-byte word, which any compressor removes. A compressor finds no repetition in the rest,
+because rows repeat only every 256 KiB, with another key.
 
-Checkpoint files have the same stamps, but one key for each MiB, and a pool of 1 MiB: one pass over the memory, about
-30 GB/s on a core, faster than any storage, and three times as fast as for samples. Here, too, no two blocks are equal,
-and no compressor finds a repetition, however far it looks back.
+Checkpoint files have the same stamps, but one key for each MiB, and a pool of 1 MiB. They take one pass over the
+memory, about 30 GB/s on a core, faster than any storage, and three times as fast as for samples. Here, too, all blocks
+differ, and no compressor finds a repetition, however far it looks back.
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from datagen.buffers import round_up
 from datagen.spec import BLOCK_BYTES
 
 CONTENT_VERSION = 1  # incremented whenever the same seed, file and offset would give different bytes in a sample
@@ -37,17 +38,17 @@ STAMP_BYTES = 32
 BLOCK_WORDS = BLOCK_BYTES // 8
 STAMP_WORDS = STAMP_BYTES // 8
 POOL_ROWS = 64  # 256 KiB: stays in a core's cache
-BATCH_BLOCKS = 1024  # blocks whose keys are computed at a time: enough to amortise the cost of a numpy call
+BATCH_BLOCKS = 1024  # blocks whose keys are computed together: enough to amortise the cost of numpy calls
 PIECE_BYTES = 1 << 20  # bytes of a checkpoint that share a key, and size of its pool
 _PIECE_WORDS = PIECE_BYTES // 8
-_CACHED_MULTIPLE = 256  # `_offsets` caches arrays of these lengths, which files of nearly equal size share
+_CACHED_MULTIPLE = 256  # `_offsets` caches arrays of multiples of this length, for files of similar sizes to share
 
 Pattern = Literal["random", "ones_fp16", "ones_fp32"]
 """`random`: incompressible; `ones`: constant."""
 Words = NDArray[np.uint64]
 GOLDEN = 0x9E3779B97F4A7C15  # splitmix64's increment: 2^64 / the golden ratio
 FACTOR_1, FACTOR_2 = 0xBF58476D1CE4E5B9, 0x94D049BB133111EB  # of splitmix64's finaliser
-# Arrays of no axes: numpy takes twice as long for scalars
+# As arrays without axes, because numpy takes twice as long for scalars
 _GOLDEN, _FACTOR_1, _FACTOR_2, _27, _30, _31, _UPPER, _MAGIC = (
     np.array(number, np.uint64) for number in (GOLDEN, FACTOR_1, FACTOR_2, 27, 30, 31, 0xFFFFFFFF00000000, MAGIC)
 )
@@ -57,7 +58,7 @@ _STAMP = struct.Struct("<4Q")
 
 @dataclass(frozen=True)
 class Stamp:
-    """Which block of which file and dataset (seed) a stamp names."""
+    """The dataset (seed), file and block that a stamp names."""
 
     seed_hash: int
     file: int  # running index of the file
@@ -68,21 +69,21 @@ class Stamp:
 class StampedContent(abc.ABC):
     """The bytes of files as a pure function of (running index of the file, offset), written in whole blocks."""
 
-    compared_bytes: ClassVar[int]  # bytes generated at a time for a comparison: they stay in a core's cache
+    compared_bytes: ClassVar[int]  # bytes generated together for a comparison: they stay in a core's cache
     seed: int
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Leave the pool out, which is rebuilt by the process that uses it."""
+        """Pickle without the pool: the process that uses it builds it anew."""
         return type(self), tuple(getattr(self, field.name) for field in fields(self))
 
     @functools.cached_property
     def seed_hash(self) -> int:
-        """Hash of the seed that every stamp holds, to recognise the blocks of this dataset or run."""
+        """Hash of the seed, in every stamp, by which blocks of this dataset or run are recognised."""
         return mix_number(self.seed + GOLDEN)
 
     @abc.abstractmethod
     def write_blocks(self, blocks: Words, file: int, first_block: int) -> None:
-        """Write the blocks of `file` from `first_block` on into an array (blocks, words of a block)."""
+        """Fill an array of shape (blocks, words of a block) with the blocks of `file` from `first_block` on."""
 
     def fill(self, out: memoryview | NDArray[np.uint8], file: int, offset: int) -> None:
         """Fill `out` with the payload of `file` from `offset` on; fastest for whole blocks."""
@@ -109,7 +110,7 @@ class StampedContent(abc.ABC):
         expected = np.empty(min(self.compared_bytes, actual.size), np.uint8)
         start = 0
         while start < actual.size:
-            # The first piece ends at the end of a block, so that all later pieces begin with a block
+            # The first piece ends with a block, so that all later pieces begin with one
             size = min(self.compared_bytes - (offset + start) % BLOCK_BYTES, actual.size - start)
             self.fill(expected[:size], file, offset + start)
             differs = actual[start : start + size] != expected[:size]
@@ -147,14 +148,14 @@ class Content(StampedContent):
             batch_start = first_block + start
             offsets = np.arange(batch_start, batch_start + len(batch), dtype=np.uint64) * np.uint64(BLOCK_BYTES)
             keys = _mix(np.uint64(_file_key(self.seed_hash, file)) + offsets * _GOLDEN).reshape(-1, 1)
-            at = 0
-            while at < len(batch):
-                row = (batch_start + at) % POOL_ROWS
-                size = min(POOL_ROWS - row, len(batch) - at)
-                piece = batch[at : at + size]
-                np.bitwise_xor(self._pool[row : row + size], keys[at : at + size], out=piece)
-                write_stamps(piece, self.seed_hash, file, batch_start + at)  # while the blocks are in the cache
-                at += size
+            begin = 0
+            while begin < len(batch):
+                row = (batch_start + begin) % POOL_ROWS
+                size = min(POOL_ROWS - row, len(batch) - begin)
+                piece = batch[begin : begin + size]
+                np.bitwise_xor(self._pool[row : row + size], keys[begin : begin + size], out=piece)
+                write_stamps(piece, self.seed_hash, file, batch_start + begin)  # now, while the blocks are in the cache
+                begin += size
 
 
 @dataclass(frozen=True)
@@ -181,19 +182,19 @@ class BulkContent(StampedContent):
 
     def write_blocks(self, blocks: Words, file: int, first_block: int) -> None:
         words = blocks.reshape(-1)
-        at = 0
-        while at < len(words):
-            piece, start = divmod(first_block * BLOCK_WORDS + at, _PIECE_WORDS)
-            count = min(_PIECE_WORDS - start, len(words) - at)
+        begin = 0
+        while begin < len(words):
+            piece, start = divmod(first_block * BLOCK_WORDS + begin, _PIECE_WORDS)
+            count = min(_PIECE_WORDS - start, len(words) - begin)
             key = mix_number(_file_key(self.seed_hash, file) + piece * GOLDEN) if self.is_stamped else 0
-            np.bitwise_xor(self._pool[start : start + count], np.uint64(key), out=words[at : at + count])
-            at += count
+            np.bitwise_xor(self._pool[start : start + count], np.uint64(key), out=words[begin : begin + count])
+            begin += count
         if self.is_stamped:
             write_stamps(blocks, self.seed_hash, file, first_block)
 
 
 def identify(block: memoryview | bytes) -> Stamp | None:
-    """Return the stamp in the first 32 bytes of a block; None when they are no valid stamp."""
+    """Return the stamp at the start of a block; None if its first 32 bytes are no valid stamp."""
     if len(block) < STAMP_BYTES:
         return None
     check, seed_hash, file, offset = _STAMP.unpack_from(block)
@@ -212,7 +213,7 @@ def find_stamps(data: memoryview | bytes) -> list[tuple[int, Stamp]]:
 
 
 def explain(data: memoryview | bytes, index: int, content: Content, file: int) -> str:
-    """Return what `data` has at `index` instead of what `file` has there, in words."""
+    """Return in words what `data` has at `index` instead of the content of `file`."""
     first = max(0, index - BLOCK_BYTES + 1)
     stamps = find_stamps(data[first : index + STAMP_BYTES])
     covering = [stamp for start, stamp in stamps if first + start <= index]
@@ -228,17 +229,17 @@ def explain(data: memoryview | bytes, index: int, content: Content, file: int) -
 
 
 def _file_key(seed_hash: int, file: int) -> int:
-    """Return the number from which the keys of blocks follow: no two of a file are the same."""
+    """Return the number from which the keys of a file's blocks follow, all of which differ."""
     return mix_number(seed_hash ^ mix_number(file + GOLDEN))
 
 
 def write_stamps(blocks: Words, seed_hash: int, file: int, first_block: int) -> None:
-    """Write the stamps of neighbouring blocks of a file's payload, the first of which is its `first`-th (from 0).
+    """Write the stamps of consecutive blocks of a file's payload, from block `first_block` on.
 
-    `blocks` has the shape (blocks, words of a block). Word 0 is the magic and, above it, 32 bits that depend on the
-    rest of the stamp.
+    `blocks` has the shape (blocks, words of a block). The lower half of word 0 is the magic, the upper half a check of
+    the rest of the stamp.
     """
-    offsets, mixed = _offsets(first_block, -(-len(blocks) // _CACHED_MULTIPLE) * _CACHED_MULTIPLE)
+    offsets, mixed = _offsets(first_block, round_up(len(blocks), _CACHED_MULTIPLE))
     words = _mix(np.uint64(seed_hash) + _mix(np.uint64(file) + mixed[: len(blocks)]))
     words &= _UPPER
     words |= _MAGIC
@@ -248,7 +249,7 @@ def write_stamps(blocks: Words, seed_hash: int, file: int, first_block: int) -> 
     blocks[:, 3] = offsets[: len(blocks)]
 
 
-@functools.lru_cache(64)  # files are mostly written from their beginnings in pieces of one size
+@functools.lru_cache(64)  # most files are written from the beginning, in pieces of one size
 def _offsets(first_block: int, count: int) -> tuple[Words, Words]:
     """Return the offsets of blocks, and the part of `write_stamps`'s hash that does not depend on the file."""
     offsets = np.arange(first_block, first_block + count, dtype=np.uint64) * np.uint64(BLOCK_BYTES)
@@ -266,7 +267,7 @@ def _mix(words: Words) -> Words:
 
 
 def mix_number(number: int) -> int:
-    """Return `_mix` of a number modulo 2^64, by Python's own integers: numpy takes ten times as long for one word."""
+    """Return `_mix` of a number modulo 2^64 by Python's integers: for one word, numpy takes ten times as long."""
     word = number & _MASK
     word = ((word ^ (word >> 30)) * FACTOR_1) & _MASK
     word = ((word ^ (word >> 27)) * FACTOR_2) & _MASK

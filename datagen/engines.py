@@ -1,4 +1,4 @@
-"""Engines read the samples of a batch into memory: through reused buffers, by a library call, or not at all."""
+"""Engines read the samples of a batch into memory: into reused buffers, by a library call, or not at all."""
 
 from __future__ import annotations
 
@@ -16,12 +16,13 @@ from datagen.buffers import FileMemory, address_of
 from datagen.errors import DatasetError, DlemuError, ended_early, read_failure, reading, unreadable
 from datagen.formats import format_base as base
 from datagen.formats._source import BufferedFile
-from datagen.layout import Layout, Places, Samples, as_places, even_places, numbers_of
+from datagen.layout import Layout, Places, Samples, even_places, places_from, sample_numbers
 from datagen.storage.storage_base import StorageBase
 
 T = TypeVar("T")
 READER_VERSION = 1  # incremented whenever the read calls of an engine change
-Check = Callable[[base.Sample, int], None]  # compares a sample of a file with what was generated: DatasetError
+Check = Callable[[base.Sample, int], None]  # raises DatasetError if a sample differs from what its file should hold
+CurrentFile = tuple[str, base.Source | None, base.OpenFile]  # (path, source, content); no source: read by one call
 
 
 @dataclass(frozen=True)
@@ -33,12 +34,12 @@ class ReadSettings:
     check: Check | None = None
     transfer_bytes: int = 0  # maximum bytes of a read call; 0: no maximum
     decodes: bool = False
-    matched: bool = False  # by the read calls of the format's library, where known, instead of as few as possible
-    library: bool = False  # by the format's library
+    matched: bool = False  # make the read calls of the format's library, where known, instead of as few as possible
+    library: bool = False  # have the format's library read
 
 
 class Engine(abc.ABC):
-    """Reads samples of one split; counts bytes, read calls and time in reads since it was created. Not thread-safe."""
+    """Reads samples of one split, and counts bytes, calls and time of its reads. Not thread-safe."""
 
     app_bytes = 0  # bytes that read calls returned; the device may have read more (read-ahead) or fewer (page cache)
     read_calls = 0
@@ -46,7 +47,7 @@ class Engine(abc.ABC):
 
     @abc.abstractmethod
     def read(self, samples: Samples, out: memoryview) -> Places:
-        """Read samples into `out` (page-aligned); return the place of each, for row groups that of each read.
+        """Read samples into `out` (page-aligned); return the place of each sample, for row groups of each span.
 
         Raises:
             DatasetError: a file is missing, unreadable, truncated or damaged.
@@ -55,7 +56,7 @@ class Engine(abc.ABC):
         """
 
     def finish(self) -> None:
-        """End a batch: close files that do not stay open, and release the samples read."""
+        """End a batch: close files that do not stay open, and release the samples."""
         return
 
     def close(self) -> None:
@@ -74,8 +75,8 @@ class Engine(abc.ABC):
 class FileEngine(Engine):
     """Reads samples one by one, each into a place of its own of `place_bytes`.
 
-    Files are read by the format's `open` or `parse`; consecutive samples of a batch from one file share one read of it.
-    The last few files of several samples stay open between batches, if the format permits.
+    The format's `open` or `parse` reads a file; consecutive samples of a batch from one file share one read of it. The
+    last few files of several samples stay open between batches, if the format permits.
     """
 
     def __init__(
@@ -86,37 +87,30 @@ class FileEngine(Engine):
         self._samples = settings.layout.num_samples_per_file
         self._read_matched = file_format.read_matched if settings.matched else None
         reads_parts = self._read_matched is not None or (settings.matched and file_format.reads_parts)
-        self._by_one_call = self._samples == 1 and not reads_parts
-        self._current: tuple[str, base.Source | None, base.OpenFile] | None = None  # no source: it was read by one call
+        self._reads_whole_files = self._samples == 1 and not reads_parts
+        self._current: CurrentFile | None = None
         self._kept_open: OrderedDict[str, tuple[base.Source, base.OpenFile]] = OrderedDict()
         # Samples of a file share its bytes, which therefore can't be read into the place of one sample
         shares_memory = self._samples > 1 and not settings.library
         self._memory = FileMemory(self._storage.alignment, max_file_bytes if shares_memory else 0)
-        self._sizes: dict[str, int] = {}  # path -> bytes of a file of this batch that has been read whole already
+        self._sizes: dict[str, int] = {}  # path -> size of a file that is in its place already
 
     def read(self, samples: Samples, out: memoryview) -> Places:
-        layout, place_bytes, check = self._layout, self._place_bytes, self._settings.check
-        located = [layout.locate(number) for number in numbers_of(samples)]
+        layout, place_bytes = self._layout, self._place_bytes
+        located = [layout.locate(number) for number in sample_numbers(samples)]
         address, path = address_of(out), ""
         flat, begin = list[int](), 0
         try:
             if self._samples == 1 and len(located) > 1:
                 self.finish()  # the open file's bytes are in the place of an earlier sample
-            if self._by_one_call and self._storage.is_remote:  # request all files of the batch at once
+            if self._reads_whole_files and self._storage.is_remote:  # request all files of the batch at once
                 places = dict[str, memoryview]()
                 for number, (file, _) in enumerate(located):
                     places.setdefault(layout.path(file), out[number * place_bytes : (number + 1) * place_bytes])
                 self._sizes = dict(zip(places, self._read_files(list(places.items())), strict=True))
             for file, index in located:
                 path = layout.path(file)
-                sample = self._sample(path, index, out[begin : begin + place_bytes])
-                if check is not None:
-                    check(sample, file)
-                data = sample.data
-                if self._settings.decodes and sample.decode is not None:
-                    data = sample.decode()
-                    if layout.num_samples_per_file == 1:
-                        self.finish()  # the file's bytes are in this place, which the decoded sample overwrites
+                data = self._read_sample(path, file, index, out[begin : begin + place_bytes])
                 offset = -1 if data.readonly else address_of(data) - address
                 length = len(data)
                 if not 0 <= offset < len(out):  # the sample was decoded into other memory: copy what fits its place
@@ -129,25 +123,35 @@ class FileEngine(Engine):
             raise
         except Exception as error:
             raise read_failure(path, error) from error
-        return as_places(flat)
+        return places_from(flat)
 
-    def _sample(self, path: str, index: int, place: memoryview) -> base.Sample:
-        """Return a sample of a file, valid until the next call, in `place` where possible."""
-        if self._settings.library:
-            return by_library(self, self._storage, path, lambda local: self._format.load(local, index, self._samples))
-        if self._current is None or path != self._current[0]:
-            self._current = self._opened(path, place)
-        return self._current[2].sample(index)
+    def _read_sample(self, path: str, file: int, index: int, place: memoryview) -> memoryview:
+        """Return a sample, checked and decoded if requested, in `place` if possible; valid until the next call."""
+        settings, file_format = self._settings, self._format
+        if settings.library:
+            sample = by_library(self, self._storage, path, lambda local: file_format.load(local, index, self._samples))
+        else:
+            if self._current is None or path != self._current[0]:
+                self._current = self._open(path, place)
+            sample = self._current[2].sample(index)
+        if settings.check is not None:
+            settings.check(sample, file)
+        if not settings.decodes or sample.decode is None:
+            return sample.data
+        decoded = sample.decode()
+        if self._samples == 1:
+            self.finish()  # the file's bytes are in `place`, which the decoded sample will overwrite
+        return decoded
 
     def _read_files(self, files: Sequence[tuple[str, memoryview]]) -> list[int]:
         """Read whole files, each into its memory; return their sizes."""
-        begun = time.monotonic_ns()
+        started_ns = time.monotonic_ns()
         try:
-            read = self._storage.read_files(files, self._settings.transfer_bytes)
+            reads = self._storage.read_files(files, self._settings.transfer_bytes)
         except OSError as error:
             raise unreadable(error.filename or files[0][0], error) from error
-        self.read_ns += time.monotonic_ns() - begun
-        for (path, place), (size, bytes_read, calls) in zip(files, read, strict=True):
+        self.read_ns += time.monotonic_ns() - started_ns
+        for (path, place), (size, bytes_read, calls) in zip(files, reads, strict=True):
             self.app_bytes += min(size, bytes_read)
             self.read_calls += calls
             if size > len(place):
@@ -155,22 +159,22 @@ class FileEngine(Engine):
                 raise DatasetError(f"{problem}: leave the dataset alone during a run, and run again")
             if bytes_read < size:
                 raise ended_early(path, size - bytes_read, bytes_read)
-        return [size for size, _, _ in read]
+        return [size for size, _, _ in reads]
 
-    def _opened(self, path: str, place: memoryview) -> tuple[str, base.Source | None, base.OpenFile]:
-        """Open a file, unless it is still open from an earlier batch."""
+    def _open(self, path: str, place: memoryview) -> CurrentFile:
+        """Return a file, open: it may still be open from an earlier batch."""
         self.finish()
         self._memory.reuse(place if self._samples == 1 else memoryview(b""))
-        if self._by_one_call:  # without a Source, which takes a fifth of the CPU time of reading a small file
+        if self._reads_whole_files:  # without a Source, which takes a fifth of the CPU time of reading a small file
             size = self._sizes.pop(path, None)
             if size is None:
                 (size,) = self._read_files(((path, place),))
             return path, None, self._format.parse(place[:size], 1, self._memory.scratch)
         if path in self._kept_open:
             return path, *self._kept_open.pop(path)
-        begun = time.monotonic_ns()
+        started_ns = time.monotonic_ns()
         reader = self._storage.open(path)
-        self.read_ns += time.monotonic_ns() - begun  # for small files on a network, opening takes most of the time
+        self.read_ns += time.monotonic_ns() - started_ns  # opening small files on a network takes most of the time
         transfer_bytes = self._settings.transfer_bytes
         source = base.Source(path, reader, self._storage.alignment, transfer_bytes, self._memory)
         try:
@@ -190,16 +194,16 @@ class FileEngine(Engine):
     def finish(self) -> None:
         if self._current is None:
             return
-        path, source, opened = self._current
+        path, source, file = self._current
         self._current = None
         if source is None:
             return
         self.count(*source.counts())
-        if self._samples == 1 or not opened.stays_open:
+        if self._samples == 1 or not file.stays_open:
             source.close()
             return
-        opened.forget()
-        self._kept_open[path] = source, opened
+        file.forget()
+        self._kept_open[path] = source, file
         if len(self._kept_open) > base.MAX_KEPT_FILES:
             _, (oldest, _) = self._kept_open.popitem(last=False)
             oldest.close()
@@ -212,27 +216,27 @@ class FileEngine(Engine):
 
 
 def by_library(engine: Engine, storage: StorageBase, path: str, load: Callable[[str], T]) -> T:
-    """Return what `load` returns for the path of a local file, and add its reads to those of an engine.
+    """Call `load` with the path of a local file, count its reads for an engine, and return its result.
 
     Bytes and calls are those that the kernel counts for this thread (rchar and syscr, proc(5)). The CPU time of `load`
     counts as decoding, the rest as reading. Raises `read_failure`.
     """
     counters = os.open("/proc/thread-self/io", os.O_RDONLY | os.O_CLOEXEC)
     try:
-        bytes_before, calls_before, own_bytes = _reads_of_thread(counters)
+        bytes_before, calls_before, own_bytes = _thread_reads(counters)
         wall_ns, cpu_ns = time.monotonic_ns(), time.thread_time_ns()
         with reading(path):
             loaded = load(storage.local_path(path) or path)
         read_ns = max(0, time.monotonic_ns() - wall_ns - (time.thread_time_ns() - cpu_ns))
-        bytes_after, calls_after, _ = _reads_of_thread(counters)
+        bytes_after, calls_after, _ = _thread_reads(counters)
         engine.count(bytes_after - bytes_before - own_bytes, calls_after - calls_before - 1, read_ns)
         return loaded
     finally:
         os.close(counters)
 
 
-def _reads_of_thread(counters: int) -> tuple[int, int, int]:
-    """Return bytes and calls so far, and the bytes of reading these counters, which the kernel counts as well."""
+def _thread_reads(counters: int) -> tuple[int, int, int]:
+    """Return bytes and calls that this thread has read, and the bytes of these counters, whose reading counts, too."""
     text = os.pread(counters, 4096, 0)
     values = dict(line.split(b": ") for line in text.splitlines())
     return int(values[b"rchar"]), int(values[b"syscr"]), len(text)
@@ -242,11 +246,11 @@ class NullEngine(Engine):
     """Reads nothing: every sample has its nominal size and arbitrary bytes."""
 
     def __init__(self, sample_bytes: int, place_bytes: int) -> None:
-        """With `place_bytes` of 0, a batch has one place for all its samples, as row groups have."""
+        """`place_bytes` of 0 means that all samples of a batch have one place, as in row groups."""
         self._sample_bytes = sample_bytes
         self._place_bytes = place_bytes
 
     def read(self, samples: Samples, out: memoryview) -> Places:
         if self._place_bytes:
             return even_places(0, self._place_bytes, self._sample_bytes, len(samples))
-        return as_places([0, min(len(samples) * self._sample_bytes, len(out))])
+        return places_from([0, min(len(samples) * self._sample_bytes, len(out))])

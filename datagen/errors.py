@@ -1,6 +1,6 @@
-"""dlemu's exceptions. Their messages are written for users.
+"""dlemu's exceptions, whose messages are for users. Only the command line prints them.
 
-Every message says what was found, what was expected and what to do next. Only the command line prints them.
+Every message says what was found, what was expected and what to do next.
 """
 
 import contextlib
@@ -45,20 +45,20 @@ class SpaceError(UserError):
 
 
 def no_such_file(path: str) -> FileNotFoundError:
-    """Return the error that the system raises for a missing file or folder."""
+    """Return the error that the operating system raises for a missing file or folder."""
     return FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path)
 
 
 def no_space(error: OSError) -> str:
-    """Return which limit an error for lack of space means: the file system's, or a quota on it."""
+    """Return what an error for lack of space means, in words: the file system is full, or a quota is used up."""
     return "the quota is used up" if error.errno == errno.EDQUOT else "the disk is full"
 
 
 def host_failure(error: BaseException) -> str:
     """Return the message for a failure of this host (no memory, no processes, a broken drive); '' for other errors."""
     if isinstance(error, OSError) and error.errno in _STORAGE_FAILED:
-        named = error.filename or "a file"
-        return f"{named}: {error.strerror}: the storage failed to access it; {_SEE_LOG}"
+        path = error.filename or "a file"
+        return f"{path}: {error.strerror}: the storage failed to access it; {_SEE_LOG}"
     if isinstance(error, MemoryError):
         return (
             "no memory is left for a process: free some, raise its limit (`ulimit -v`, a container's or job's), or use "
@@ -79,9 +79,9 @@ _MAKE_AGAIN = (
 
 
 class DamagedError(Exception):
-    """What a format raises for a damaged file; `read_failure` adds the file's path, which a format does not know.
+    """The error that a format raises for a damaged file. `read_failure` adds the path, which a format does not know.
 
-    `offset` is where the file is damaged; None if the damage has no single place.
+    `offset` is where the file is damaged; None if there is no single offset.
     """
 
     def __init__(self, problem: str, offset: int | None = 0) -> None:
@@ -90,13 +90,13 @@ class DamagedError(Exception):
 
 
 def damaged(path: str, problem: str, offset: int | None = None) -> DatasetError:
-    """Return the error for a damaged file, with what to do about it."""
+    """Return the error for a damaged file, with advice."""
     at = "" if offset is None else f"at offset {offset}: "
     return DatasetError(f"{path}: {at}{problem}{_MAKE_AGAIN}")
 
 
 def what_is_damaged(error: Exception) -> str:
-    """Return the text of an error without the advice of `damaged`, which is wrong for a user's own files."""
+    """Return the message of an error without the advice of `damaged`, which does not apply to a user's own files."""
     return str(error).partition(_MAKE_AGAIN)[0]
 
 
@@ -106,12 +106,12 @@ def own_damaged(error: DatasetError) -> DatasetError:
 
 
 def ended_early(path: str, missing_bytes: int, at: int) -> DatasetError:
-    """Return the error for a file that ended at offset `at`, `missing_bytes` before the end of a read."""
+    """Return the error for a file that ended at offset `at`, `missing_bytes` before the end of the requested range."""
     return damaged(path, f"the file ended {missing_bytes} bytes early", at)
 
 
 def unreadable(path: str, error: OSError) -> DlemuError:
-    """Return the error to raise for a failed read: what happened, and what to do."""
+    """Return the error for a file that the system could not read: what happened, and what to do."""
     reason = f"{path}: {error.strerror or error}"
     if error.errno in (errno.EMFILE, errno.ENFILE):
         return SpaceError(f"{reason}: raise the limit (ulimit -n), or use fewer reader.read_threads")
@@ -119,9 +119,9 @@ def unreadable(path: str, error: OSError) -> DlemuError:
 
 
 def read_failure(path: str, error: Exception) -> DlemuError:
-    """Return the error for whatever a format or its library raised while it read a file: what is wrong, what to do.
+    """Return the error for whatever a format or its library raised while reading a file: what is wrong, what to do.
 
-    Libraries raise anything: SyntaxError, OverflowError, their own errors, and OSError without a number.
+    Libraries raise anything: SyntaxError, OverflowError, errors of their own, and OSError without a number.
     """
     if isinstance(error, OSError) and error.errno:
         return unreadable(path, error)
@@ -134,7 +134,7 @@ def read_failure(path: str, error: Exception) -> DlemuError:
 
 @contextlib.contextmanager
 def reading(path: str) -> Iterator[None]:
-    """Raise `read_failure` for what reading a file raises; errors of dlemu's own name the file already."""
+    """Raise an exception of the `with` block as its `read_failure`; dlemu's own errors name the file already."""
     try:
         yield
     except DlemuError:

@@ -13,21 +13,21 @@ from typing import NamedTuple
 
 import numpy as np
 
-from datagen.buffers import AlignedBuffer, address_of
+from datagen.buffers import AlignedBuffer, address_of, round_up
 from datagen.content import Content, explain
 from datagen.engines import Engine, FileEngine, NullEngine, ReadSettings
 from datagen.errors import DatasetError, UserError, own_damaged, reading
 from datagen.formats.format_base import RecordFormat, Sample, UnreadFormat, format_named
 from datagen.groups import GroupFormat, GroupReader, max_groups
 from datagen.inspection import Dataset
-from datagen.layout import Layout, Places, Samples, even_places, nominal_sample_bytes, numbers_of, shifted
+from datagen.layout import Layout, Places, Samples, even_places, nominal_sample_bytes, sample_numbers
 from datagen.records import RecordReader
 from datagen.spec import DatasetSpec, Decode, EngineName
 from datagen.storage.storage_base import FOLDERS, NULL_STORAGE, StorageBase, StorageSpec, local_folder, open_storage
 
 CROP_BYTES = 1 << 20  # bytes of samples read at a time before they are cropped: they stay in a processor's cache
-CROP_AHEAD_BYTES = 64 << 20  # the same where several requests may be in flight: fewer samples would wait one by one
-PLACE_BYTES = 4096  # places of samples begin at multiples of it: O_DIRECT and DMA
+CROP_AHEAD_BYTES = 64 << 20  # the same where several requests may be in flight: enough samples for all of them
+PLACE_BYTES = 4096  # places of samples begin at multiples of it, for O_DIRECT and DMA
 
 
 @dataclass(frozen=True)
@@ -39,11 +39,11 @@ class FetchSpec:
     _: KW_ONLY
     storage: StorageSpec = FOLDERS
     engine: EngineName = "matched"
-    transfer_bytes: int = 0  # maximum bytes of a read call that is not the library's; 0: that of the format
+    transfer_bytes: int = 0  # maximum bytes of a read call, unless calls are matched; 0: the format's maximum
     decode: Decode = "none"
     """`full` decodes what the format encodes (pixels, numbers, compressed chunks); `none` returns bytes as read."""
     resize_bytes: int = 0  # bytes to return of each sample, from its beginning; 0 returns whole samples
-    verify: bool = False  # compare every byte read with what was generated
+    verify: bool = False  # compare every byte read with the generated content
 
     @property
     def dataset(self) -> DatasetSpec:
@@ -55,7 +55,7 @@ class FetchSpec:
 
     @functools.cached_property
     def nominal_sample_bytes(self) -> int:
-        """Bytes of a sample from null storage."""
+        """Mean bytes of a sample, which are the bytes of every sample from null storage."""
         return nominal_sample_bytes(self.found.spec)
 
     @property
@@ -66,12 +66,12 @@ class FetchSpec:
 
     @property
     def reads_nothing(self) -> bool:
-        """Whether nothing is read, so that only the reader's own cost is measured."""
+        """Whether the storage is null storage, so that a run measures the reader's own cost."""
         return self.storage == NULL_STORAGE
 
     @property
     def samples_per_crop(self) -> int:
-        """How many samples are read before they are cropped; 0 if samples are not cropped, as in row groups."""
+        """How many samples are read at a time, to be cropped; 0 if samples are not cropped, as in row groups."""
         if self.max_group_bytes or not self.resize_bytes:
             return 0
         depth = self.storage.io_depth  # each request in flight reads another sample
@@ -79,7 +79,7 @@ class FetchSpec:
 
     @property
     def buffer_bytes(self) -> int:
-        """Return the maximum memory of its own that a `Fetcher` uses, besides the caller's."""
+        """Maximum memory that a `Fetcher` uses besides the caller's."""
         if self.max_group_bytes:
             return self.max_group_bytes  # the row group in which a batch ended
         found = self.found
@@ -90,7 +90,7 @@ class FetchSpec:
             total += found.max_file_bytes
         if self.decode == "full":
             total += found.max_sample_bytes
-        if found.max_sample_bytes > found.max_file_bytes:  # files are compressed: samples are decompressed first
+        if found.max_sample_bytes > found.max_file_bytes:  # compressed files are decompressed into extra memory
             total += found.max_sample_bytes
         return total
 
@@ -102,8 +102,8 @@ class FetchSpec:
         largest = found.max_sample_bytes if shares_its_file else max(found.max_file_bytes, found.max_sample_bytes)
         needed = max(found.max_record_bytes or largest, self.nominal_sample_bytes, 1)
         if found.max_record_bytes:
-            needed += PLACE_BYTES  # reads at multiples of 4096 bytes begin before a record, and end after it
-        return -(-needed // PLACE_BYTES) * PLACE_BYTES
+            needed += PLACE_BYTES  # aligned reads begin before a record, and end after it
+        return round_up(needed, PLACE_BYTES)
 
     def slot_bytes(self, batch_size: int) -> int:
         """Return the memory that a batch needs, a multiple of 4096 bytes."""
@@ -112,20 +112,20 @@ class FetchSpec:
             groups = max_groups(batch_size, rows, self.dataset.parquet.row_group_size)
             return groups * self.max_group_bytes + PLACE_BYTES
         if self.resize_bytes:
-            return -(-batch_size * self.resize_bytes // PLACE_BYTES) * PLACE_BYTES
-        return batch_size * self.place_bytes + PLACE_BYTES  # one more, in case the memory is not aligned
+            return round_up(batch_size * self.resize_bytes, PLACE_BYTES)
+        return batch_size * self.place_bytes + PLACE_BYTES  # the last is for aligning the first place
 
 
 class Fetched(NamedTuple):
-    """Where the samples of a batch are, and the reads they took."""
+    """Where the samples of a batch are in memory, and what reading them took."""
 
     places: Places
-    """Where each sample is in the caller's memory, in the order requested; for row groups, where each read is."""
+    """The place of each sample in the caller's memory, in the order requested; for row groups, of each span."""
     app_bytes: int  # bytes read from storage
     read_calls: int
     read_ns: int  # time in reads
     decode_ns: int  # time in everything else: parsing, decoding, cropping, verifying
-    remote_bytes: int = 0  # `app_bytes` if the storage is remote (not cached in this host's page cache), else 0
+    remote_bytes: int = 0  # `app_bytes` if the storage is remote (bypasses this host's page cache), else 0
 
 
 class Fetcher:
@@ -140,10 +140,10 @@ class Fetcher:
         if spec.verify and spec.layout.names is not None:
             raise UserError("reader.verify needs a dataset made by dlemu: the files of this one have other names")
         self._spec = spec
-        opened = storage or open_storage(spec.storage)
-        self._is_remote = opened.is_remote
+        backend = storage or open_storage(spec.storage)
+        self._is_remote = backend.is_remote
         self._is_own = spec.dataset.source == "folder"
-        self._engine = _engine_of(spec, opened)
+        self._engine = _make_engine(spec, backend)
         self._buffer = AlignedBuffer(spec.samples_per_crop * spec.place_bytes)
         if not isinstance(self._engine, NullEngine):
             self._buffer.take_pages()
@@ -165,7 +165,8 @@ class Fetcher:
                 places = self._fetch_crops(samples, out)
             else:
                 begin = -address_of(out) % PLACE_BYTES
-                places = shifted(engine.read(samples, out[begin:]), begin)
+                places = engine.read(samples, out[begin:])
+                places[:, 0] += begin
         except DatasetError as error:
             if not self._is_own:
                 raise
@@ -182,8 +183,8 @@ class Fetcher:
         self._engine.close()
 
     def _fetch_crops(self, samples: Samples, out: memoryview) -> Places:
-        """Read `samples_per_crop` samples at a time into this object's memory, and copy their crops into `out`."""
-        spec, numbers = self._spec, numbers_of(samples)
+        """Read `samples_per_crop` samples at a time into own memory, and copy their first bytes into `out`."""
+        spec, numbers = self._spec, sample_numbers(samples)
         crop_bytes, step = spec.resize_bytes, spec.samples_per_crop
         memory = self._buffer.view(step * spec.place_bytes)
         source, target = np.frombuffer(memory, np.uint8), np.frombuffer(out, np.uint8)
@@ -198,22 +199,22 @@ class Fetcher:
 
 
 def _compare(layout: Layout, content: Content, sample: Sample, file: int) -> None:
-    """Raise DatasetError if a sample is not what was generated for its file."""
-    running_index = layout.running_index(file)
+    """Raise DatasetError if a sample differs from the content generated for its file."""
+    running_index = layout.first_running_index + file
     with reading(layout.path(file)):
         index = sample.first_difference(content, running_index)
     if index is None:
         return
-    words = explain(sample.plain_payload, index, content, running_index)
+    difference = explain(sample.plain_payload, index, content, running_index)
     raise DatasetError(
         f"{layout.path(file)} (file number {running_index}) is not what was generated: "
-        f"at payload offset {sample.payload_offset + index} {words}. "
+        f"at payload offset {sample.payload_offset + index} {difference}. "
         "Run `dlemu datagen verify`; if it finds nothing, the storage returned wrong bytes"
     )
 
 
-def _engine_of(spec: FetchSpec, storage: StorageBase) -> Engine:
-    """Return the engine that reads a spec from `storage`."""
+def _make_engine(spec: FetchSpec, storage: StorageBase) -> Engine:
+    """Return the engine that reads what a spec describes from an open storage."""
     file_format, layout = format_named(spec.format), spec.layout
     if storage.reads_nothing or isinstance(file_format, UnreadFormat):
         return NullEngine(spec.nominal_sample_bytes, 0 if spec.max_group_bytes else spec.place_bytes)
@@ -226,7 +227,7 @@ def _engine_of(spec: FetchSpec, storage: StorageBase) -> Engine:
         local_folder(storage, layout.folder, "reader.engine=library")
     matched = spec.engine == "matched" and storage.alignment == 1 and not storage.is_remote
     transfer_bytes = 0 if storage.is_remote else spec.transfer_bytes or file_format.transfer_bytes
-    transfer_bytes = -(-transfer_bytes // storage.alignment) * storage.alignment
+    transfer_bytes = round_up(transfer_bytes, storage.alignment)
     settings = ReadSettings(storage, layout, check, transfer_bytes, spec.decode == "full", matched, library)
     if isinstance(file_format, GroupFormat):
         return GroupReader(settings, file_format, spec.dataset)

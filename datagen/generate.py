@@ -1,8 +1,8 @@
 """The files of a dataset, and generating them, in parallel ranks and threads.
 
 One rank calls `prepare`, then every rank `generate`, then one rank `finish`. A file has a temporary name until it is
-complete, so that an interrupted run can be resumed. Files are numbered by a running index: the training files first,
-then the validation files.
+complete, so that an interrupted generation can be resumed. Files are numbered by a running index: training files
+first, then validation files.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ from datagen.storage import storage_base
 from datagen.storage.storage_base import FOLDERS, StorageBase, StorageSpec, Writer, open_storage
 from datagen.thread_pool import Progress, Tally
 
-__all__ = ["Made", "Progress", "finish", "generate", "prepare"]
+__all__ = ["GenerateSummary", "Progress", "finish", "generate", "prepare"]
 
 
 @dataclass(frozen=True)
-class Part:
-    """A data file or a side file (such as an index)."""
+class OutputFile:
+    """A data file or a side file (such as an index) to generate."""
 
     path: str
     size_bytes: int
@@ -46,16 +46,16 @@ class Part:
     write: Callable[[Writer, AlignedBuffer], None]  # writes the file sequentially
     is_side: bool
 
-    def has(self, size_bytes: int | None) -> bool:
-        """Return whether a file of this size is complete; None: the file does not exist."""
-        if size_bytes is None:
+    def is_complete(self, size_on_disk: int | None) -> bool:
+        """Return whether the file is complete, given its size on disk; None: it does not exist."""
+        if size_on_disk is None:
             return False
-        return size_bytes == self.size_bytes if self.exact else size_bytes > 0
+        return size_on_disk == self.size_bytes if self.exact else size_on_disk > 0
 
 
 @dataclass(frozen=True)
 class Files:
-    """All files of a dataset. Only the arrays grow with the number of files: a few numbers each."""
+    """All files of a dataset. Each takes a few numbers of memory, in arrays."""
 
     spec: DatasetSpec
     format: FormatBase
@@ -63,24 +63,26 @@ class Files:
     train: Layout
     valid: Layout
     shapes: NDArray[np.int64]
-    sizes: NDArray[np.int64]  # bytes of each file; unless `exact`, the mean bytes of the samples in a file
+    sizes: NDArray[np.int64]  # bytes of each data file; unless `exact`, of its samples, by their mean size
     exact: bool  # else the sizes depend on the contents
     sides: tuple[tuple[SideFile, NDArray[np.int64]], ...] = ()
-    """Each kind of side file, and the bytes of that side file for each data file."""
+    """Each kind of side file, and the bytes of that side file of each data file."""
 
     def __len__(self) -> int:
         return len(self.shapes)
 
-    def parts(self, running_index: int) -> list[Part]:
+    def outputs(self, running_index: int) -> list[OutputFile]:
+        """Return a data file and its side files."""
         layout, file = self.train, running_index
         if running_index >= layout.num_files:
             layout, file = self.valid, running_index - layout.num_files
         job = FileJob(self.spec, self.content, running_index, tuple(self.shapes[running_index].tolist()))
         size = int(self.sizes[running_index])
-        parts = [Part(layout.path(file), size, self.exact, partial(self.format.write, job), False)]
+        outputs = [OutputFile(layout.path(file), size, self.exact, partial(self.format.write, job), False)]
         for side, sizes in self.sides:
-            parts.append(Part(side.path(layout, file), int(sizes[running_index]), True, partial(side.write, job), True))
-        return parts
+            path = side.path(layout, file)
+            outputs.append(OutputFile(path, int(sizes[running_index]), True, partial(side.write, job), True))
+        return outputs
 
     def folders(self) -> list[str]:
         splits = (self.train, self.valid)
@@ -111,10 +113,10 @@ def files_of(spec: DatasetSpec) -> Files:
 
 
 @dataclass(frozen=True)
-class Made:
-    """What one call generated on one rank."""
+class GenerateSummary:
+    """What one call of `generate` did on one rank."""
 
-    files: int
+    files: int  # files written; `bytes` are theirs
     bytes: int
     kept_files: int  # files that already existed
     seconds: float
@@ -127,24 +129,24 @@ def prepare(spec: DatasetSpec, storage: StorageSpec = FOLDERS) -> None:
     the dataset won't fit.
     """
     refuse_own_files(spec)
-    files, opened = files_of(spec), open_storage(storage.buffered)
-    with _writing(spec.data_folder, opened):
-        opened.is_folder(spec.data_folder)  # fails if a server, credentials or a bucket are wrong
-        existing = manifest.read(spec.data_folder, opened)
+    files, backend = files_of(spec), open_storage(storage.buffered)
+    with _writing(spec.data_folder, backend):
+        backend.is_folder(spec.data_folder)  # fails if a server, credentials or a bucket are wrong
+        existing = manifest.read(spec.data_folder, backend)
         if existing is None:
-            refuse_foreign_files(spec, opened)
+            refuse_foreign_files(spec, backend)
         else:
-            _check_existing(existing, files, opened)
+            _check_existing(existing, files, backend)
             for folder in files.folders():
                 with contextlib.suppress(FileNotFoundError):
-                    opened.remove_unfinished(folder)
-        check_space(files, opened)  # before creating folders, so that a failure leaves nothing behind
+                    backend.remove_unfinished(folder)
+        check_space(files, backend)  # before creating folders, so that a failure leaves nothing behind
         if existing is None:
-            # Before creating folders: the manifest marks the folder as dlemu's even if this is interrupted
-            opened.make_folder(spec.data_folder)
-            manifest.write(spec.data_folder, Manifest(spec=spec, made_at=manifest.now()), opened)
+            # The manifest comes before the folders: it marks the dataset as dlemu's even if this is interrupted
+            backend.make_folder(spec.data_folder)
+            manifest.write(spec.data_folder, Manifest(spec=spec, made_at=manifest.now()), backend)
         for folder in files.folders():
-            opened.make_folder(folder)
+            backend.make_folder(folder)
 
 
 def generate(
@@ -156,26 +158,26 @@ def generate(
     threads: int = 1,
     fsync: bool = False,
     progress: Callable[[Progress], None] | None = None,
-) -> Made:
-    """Write the missing files among this rank's share, the files i with i % ranks == rank, after `prepare`.
+) -> GenerateSummary:
+    """Write the missing files of this rank's share, the files i with i % ranks == rank, after `prepare`.
 
     Files are written through the page cache; with `fsync` each is synced to the device before it is renamed to its
     final name. `progress` is called in the caller's thread, about four times a second.
 
-    Raises SpaceError: the disk is full; no incomplete file has a final name, and calling again resumes. UserError: the
+    Raises SpaceError: the disk is full. No incomplete file has a final name, and another call resumes. UserError: the
     settings are impossible, or the folder can't be written.
     """
-    files, opened = files_of(spec), open_storage(storage.buffered)
+    files, backend = files_of(spec), open_storage(storage.buffered)
     started = time.monotonic()
     share = range(rank, len(files), ranks)
     tally = Tally(len(share), files.total_bytes(rank, ranks), exact=files.exact)
-    written: list[int] = []  # for each file of which something was written: bytes, side files included
+    written: list[int] = []  # bytes written of each file, side files included
 
     def worker() -> Callable[[int], None]:
-        buffer = AlignedBuffer()  # one for each thread
+        buffer = AlignedBuffer()  # of this thread
 
         def write_missing(running_index: int) -> None:
-            sizes = [_write(part, opened, buffer, tally, fsync) for part in files.parts(running_index)]
+            sizes = [_write(output, backend, buffer, tally, fsync) for output in files.outputs(running_index)]
             tally.add(files=1)
             if any(size is not None for size in sizes):
                 written.append(sum(size or 0 for size in sizes))
@@ -183,7 +185,7 @@ def generate(
         return write_missing
 
     thread_pool.run(worker, share, tally, threads, progress)
-    return Made(len(written), sum(written), tally.files - len(written), time.monotonic() - started)
+    return GenerateSummary(len(written), sum(written), tally.files - len(written), time.monotonic() - started)
 
 
 def finish(spec: DatasetSpec, storage: StorageSpec = FOLDERS) -> Manifest:
@@ -192,33 +194,33 @@ def finish(spec: DatasetSpec, storage: StorageSpec = FOLDERS) -> Manifest:
     Raises DatasetError: files are missing or have the wrong size; the manifest stays incomplete. UserError: the folder
     can't be written.
     """
-    files, opened = files_of(spec), open_storage(storage.buffered)
-    with _writing(spec.data_folder, opened):
-        if missing := _missing(files, opened):
+    files, backend = files_of(spec), open_storage(storage.buffered)
+    with _writing(spec.data_folder, backend):
+        if missing := _missing(files, backend):
             raise DatasetError(
                 f"{len(missing)} of {len(files)} files have not been made ({', '.join(missing[:SHOWN_NAMES])}): "
                 "run the same command again, which makes only what is missing"
             )
         for folder in files.folders():
-            opened.sync(folder)
+            backend.sync(folder)
         total_bytes = files.total_bytes()
         if not files.exact:
-            total_bytes = sum(size or 0 for _, _, size in _stored(files, opened))
+            total_bytes = sum(size or 0 for _, _, size in _disk_sizes(files, backend))
         complete = Manifest(spec=spec, complete=True, files=len(files), bytes=total_bytes, made_at=manifest.now())
-        manifest.write(spec.data_folder, complete, opened)
+        manifest.write(spec.data_folder, complete, backend)
     return complete
 
 
-def _write(part: Part, storage: StorageBase, buffer: AlignedBuffer, tally: Tally, fsync: bool) -> int | None:
-    """Write one file unless it exists; return the bytes written, None if it existed."""
-    with _writing(part.path, storage, part.size_bytes):
-        if part.has(next(iter(storage.sizes([part.path])))):
-            tally.add(part.size_bytes)
+def _write(output: OutputFile, storage: StorageBase, buffer: AlignedBuffer, tally: Tally, fsync: bool) -> int | None:
+    """Write a file unless it is complete; return the bytes written, None if it was complete."""
+    with _writing(output.path, storage, output.size_bytes):
+        if output.is_complete(next(iter(storage.sizes([output.path])))):
+            tally.add(output.size_bytes)
             return None
-        writer = storage.create(part.path)
+        writer = storage.create(output.path)
         writer.on_advance = tally.add
         try:
-            part.write(writer, buffer)
+            output.write(writer, buffer)
             if fsync:
                 writer.sync()
             writer.commit()
@@ -228,12 +230,12 @@ def _write(part: Part, storage: StorageBase, buffer: AlignedBuffer, tally: Tally
 
 
 def _check_existing(existing: Manifest, files: Files, storage: StorageBase) -> None:
-    """Raise UserError for a dataset made with other settings, or with missing files behind a link out of its folder."""
+    """Raise UserError if the dataset was made with other settings, or lacks files behind a link out of its folder."""
     top = files.spec.data_folder
-    differing = manifest.differing_keys(existing.spec, files.spec)
-    if differing:
+    differences = manifest.differing_keys(existing.spec, files.spec)
+    if differences:
         raise UserError(
-            f"{top} holds a dataset made with other settings: {'; '.join(differing)}. "
+            f"{top} holds a dataset made with other settings: {'; '.join(differences)}. "
             "Give the same settings to continue it, set dataset.data_folder to an empty folder, or delete it first"
         )
     links = [folder for folder in files.folders() if storage_base.leads_elsewhere(top, folder, storage)]
@@ -245,7 +247,7 @@ def _check_existing(existing: Manifest, files: Files, storage: StorageBase) -> N
 
 
 def refuse_own_files(spec: DatasetSpec) -> None:
-    """Raise UserError for the folder of a user's own files, where nothing is made."""
+    """Raise UserError if the data folder is one of the user's own files, where nothing is generated."""
     if spec.source == "folder":
         raise UserError(
             f"dataset.source=folder: {spec.data_folder} holds your own files, which are only read; to make a dataset "
@@ -254,7 +256,7 @@ def refuse_own_files(spec: DatasetSpec) -> None:
 
 
 def refuse_foreign_files(spec: DatasetSpec, storage: StorageBase) -> None:
-    """Raise UserError for a folder without a manifest that holds files, among which nothing is made."""
+    """Raise UserError if the data folder, which has no manifest, holds files that dlemu did not make."""
     if storage.local_path(spec.data_folder) is not None:
         try:
             check_usable(spec.data_folder, "dataset.data_folder")
@@ -263,28 +265,28 @@ def refuse_foreign_files(spec: DatasetSpec, storage: StorageBase) -> None:
         return
     for layout in layouts(spec):
         with contextlib.suppress(FileNotFoundError), storage.entries(layout.folder) as entries:
-            name = next((entry.name for entry in entries if not entry.name.startswith(".")), None)
-            if name is not None:
-                raise UserError(
-                    f"{layout.folder} holds files that dlemu did not make, such as {layout.folder}/{name}: train on "
-                    "them as they are, or set dataset.data_folder to an empty folder"
-                )
+            for entry in entries:
+                if not entry.name.startswith("."):
+                    raise UserError(
+                        f"{layout.folder} holds files that dlemu did not make, such as {layout.folder}/{entry.name}: "
+                        "train on them as they are, or set dataset.data_folder to an empty folder"
+                    )
 
 
 def check_space(files: Files, storage: StorageBase) -> None:
-    """Raise SpaceError when the missing files exceed the free space; it names the largest number of files that fit."""
+    """Raise SpaceError if the missing files exceed the free space; it names the largest number of files that fit."""
     folder = files.spec.data_folder
     free = storage.free_bytes(folder)
     if free is None or not files.exact:  # compressed sizes are unknown
         return
-    complete_bytes = sum(part.size_bytes for _, part, size in _stored(files, storage) if part.has(size))
+    complete_bytes = sum(file.size_bytes for _, file, size in _disk_sizes(files, storage) if file.is_complete(size))
     missing_bytes = files.total_bytes() - complete_bytes
     if missing_bytes <= free:
         return
-    sizes = sum((side_sizes for _, side_sizes in files.sides), files.sizes)  # of each file with its side files
-    train = files.spec.num_files_train
-    train_bytes = 0.99 * free - int(sizes[train:].sum())  # file systems need some space for the names of files
-    max_files = int(np.searchsorted(sizes[:train].cumsum(), train_bytes, side="right"))
+    sizes = sum((side_sizes for _, side_sizes in files.sides), files.sizes)  # data files, each with its side files
+    num_train = files.spec.num_files_train
+    train_bytes = 0.99 * free - int(sizes[num_train:].sum())  # 1 % is for the file system's metadata
+    max_files = int(np.searchsorted(sizes[:num_train].cumsum(), train_bytes, side="right"))
     hint = ""
     if max_files > 0:
         elsewhere = " in an empty folder" if complete_bytes else ""
@@ -296,29 +298,29 @@ def check_space(files: Files, storage: StorageBase) -> None:
 
 
 def _missing(files: Files, storage: StorageBase) -> list[str]:
-    """Return the data files that are missing or have the wrong size, or whose side files do."""
-    return list(dict.fromkeys(path for path, part, size in _stored(files, storage) if not part.has(size)))
+    """Return the data files that are missing or have the wrong size, or have such a side file."""
+    return list(dict.fromkeys(path for path, file, size in _disk_sizes(files, storage) if not file.is_complete(size)))
 
 
-def _stored(files: Files, storage: StorageBase) -> Iterator[tuple[str, Part, int | None]]:
-    """Yield each data file and side file: the data file's path, the file, and its size on disk; None if missing."""
-    of_files = (files.parts(index) for index in range(len(files)))
-    parts, parts_again = itertools.tee((of_file[0].path, part) for of_file in of_files for part in of_file)
-    for (path, part), size in zip(parts, storage.sizes(part.path for _, part in parts_again), strict=True):
-        yield path, part, size
+def _disk_sizes(files: Files, storage: StorageBase) -> Iterator[tuple[str, OutputFile, int | None]]:
+    """For each data file and side file, yield the data file's path, the file, and its size on disk; None if missing."""
+    groups = map(files.outputs, range(len(files)))
+    # Two iterators, as `sizes` may take many paths before it yields the first size
+    outputs, outputs_ahead = itertools.tee((group[0].path, output) for group in groups for output in group)
+    for (path, output), size in zip(outputs, storage.sizes(output.path for _, output in outputs_ahead), strict=True):
+        yield path, output, size
 
 
 @contextlib.contextmanager
 def _writing(path: str, storage: StorageBase, size_bytes: int = 0) -> Iterator[None]:
-    """Raise UserError for what fails within the `with` block, or SpaceError: what happened, and what to do."""
+    """Raise an OSError of the `with` block as SpaceError, if a file of `size_bytes` has no space, else as UserError."""
     try:
         yield
     except OSError as error:
         reason = error.strerror or str(error)
         if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):  # EFBIG: a limit on the size of files
-            where = error.filename or path
             advice = "the dataset can't be written there; check dataset.data_folder"
-            raise UserError(f"{where}: {reason}: {advice}") from error
+            raise UserError(f"{error.filename or path}: {reason}: {advice}") from error
         free = storage.free_bytes(os.path.dirname(path) or ".")
         space = f"{'?' if free is None else free} are free"
         if error.errno == errno.EDQUOT:

@@ -1,8 +1,8 @@
 """Reading row groups: every row group that holds a row of the batch is read once, in full.
 
-That is how training reads columnar files: the columns of a row group are read together and cut into batches. A reader
-keeps the row group in which its last batch ended, for the next one that has later rows of it. A batch whose rows are
-far apart would read far more than it uses, and raises SpaceError.
+Training reads columnar files like this: it reads the columns of a row group together, and cuts them into batches. A
+reader keeps the row group in which a batch ended, because the next batch may begin with later rows of it. A batch of
+scattered rows would read far more than it uses, and raises SpaceError.
 """
 
 from __future__ import annotations
@@ -18,23 +18,23 @@ from datagen.buffers import AlignedBuffer
 from datagen.engines import ReadSettings, by_library
 from datagen.errors import DatasetError, DlemuError, SpaceError, ended_early, read_failure, reading
 from datagen.formats import format_base as base
-from datagen.layout import Layout, Places, Run, Samples, as_places, runs_of
+from datagen.layout import Layout, Places, Run, Samples, cut_runs, places_from
 from datagen.records import RangeReader
 from datagen.spec import DatasetSpec
 from datagen.storage.storage_base import StorageBase
 
-Span = tuple[int, int]  # (offset, bytes) of a part of a file
+Span = tuple[int, int]  # (offset, bytes) of a part of a file, or of memory
 
 
 class GroupBytes(NamedTuple):
     """The memory that a row group takes."""
 
-    stored: int  # as stored in the file, including what alignment adds
+    stored: int  # as stored in the file, including padding for alignment
     unpacked: int  # as decoded values
 
     @classmethod
     def maximum(cls, sizes: Iterable[GroupBytes]) -> GroupBytes:
-        """Return the maximum of each field, 0 if there are no sizes."""
+        """Return the maximum of each field; 0 without any sizes."""
         return cls(*map(max, zip(NO_GROUPS, *sizes, strict=True)))
 
 
@@ -44,42 +44,42 @@ NO_GROUPS = GroupBytes(0, 0)
 class GroupsFile(Protocol):
     """An open file of row groups. "Columns requested" are those with `read: true` in the settings."""
 
-    source: base.Source  # the file, maybe with parts of it in memory
+    source: base.Source  # the file; parts of it may be in memory
 
     def groups_of(self, index: int, count: int) -> range:
         """Return the row groups that hold `count` rows from `index` on."""
 
     def spans(self, group: int) -> list[Span]:
-        """Return the spans to be read, which hold the columns requested."""
+        """Return the spans of the file that hold the columns requested."""
 
     def payload(self, group: int) -> list[tuple[int, int]]:
-        """Return (bytes, payload offset) of the values requested by column; empty if dlemu did not write the file."""
+        """Return (bytes, payload offset) of each column requested; empty if dlemu did not write the file."""
 
     def largest_bytes(self) -> GroupBytes:
         """Return the memory of the file's largest row group."""
 
 
 class GroupFormat(base.FormatBase):
-    """A format whose rows are stored in row groups, of which whole columns are read."""
+    """A format that stores rows in row groups, from which whole columns are read."""
 
     @abc.abstractmethod
     def open_groups(self, source: base.Source, spec: DatasetSpec, *, matched: bool = False) -> GroupsFile:
         """Open a file for reading row groups.
 
-        With `matched`, read its structure, and later the spans, as the library does, which requests read-ahead for all
-        spans of a group first.
+        With `matched`, read its structure, and later the spans, by the calls of the library, which first requests
+        read-ahead for all spans of a group.
         """
 
     @abc.abstractmethod
     def decode_group(self, where: str | base.SourceStream, index: int, spec: DatasetSpec) -> list[memoryview]:
-        """Decode the columns requested of row group `index` by the library, as a training script does.
+        """Decode the columns requested of row group `index` by the library, as a training script does; return buffers.
 
-        `where` is a path, or an open file with its path as `name`. Return the columns' buffers.
+        `where` is a path, or an open file with its path as `name`.
         """
 
 
 def max_groups(batch_size: int, rows: int, group_rows: int) -> int:
-    """Return how many row groups a batch of consecutive rows can touch, given files of `rows` rows.
+    """Return how many row groups a batch of consecutive rows can touch, in files of `rows` rows.
 
     The batch may begin and end within a row group, and the last row group of each file may have fewer rows.
     """
@@ -90,12 +90,12 @@ Group = tuple[int, int]  # a row group: number of its file, and its number in th
 
 
 class _LastGroup(NamedTuple):
-    """The row group in which a batch ended, which the next batch of the same epoch need not read again."""
+    """The row group in which a batch ended: the next batch of the same epoch need not read it again."""
 
-    end: int  # the sample after the last one of the batch; a next batch from an earlier sample is of another epoch
+    end: int  # the sample after the batch; a batch that begins before it belongs to another epoch
     group: Group
     data: bytes
-    places: list[Span]  # where in `data` the group's spans (decoded: columns) are
+    places: list[Span]  # of the group's spans (decoded: columns) in `data`
 
 
 class GroupReader(RangeReader):
@@ -109,22 +109,23 @@ class GroupReader(RangeReader):
         self._file = -1  # number of the last file read, which stays open
         self._groups: GroupsFile | None = None  # that file
         self._last_group: _LastGroup | None = None
-        self._stored = AlignedBuffer()  # of the row group that is decoded
+        self._stored = AlignedBuffer()  # bytes of a row group that is to be decoded
 
     def read(self, samples: Samples, out: memoryview) -> Places:
         """Read the row groups of these rows into `out`; return the place of each span (decoded: column), in order.
 
-        Raises as `Engine.read`; SpaceError also where the rows are in more row groups than consecutive rows would be.
+        Raises as `Engine.read`, and SpaceError if the rows are in more row groups than consecutive rows can touch.
         """
-        runs = runs_of(samples, self._layout.num_samples_per_file)
+        runs = cut_runs(samples, self._layout.num_samples_per_file)
         try:
-            return as_places(self._read(runs, out) if runs else ())
+            return places_from(self._read_groups(runs, out) if runs else ())
         except DlemuError:
             raise
         except Exception as error:
             raise read_failure(self._groups.source.path if self._groups else "", error) from error
 
-    def _read(self, runs: list[Run], out: memoryview) -> list[int]:
+    def _read_groups(self, runs: list[Run], out: memoryview) -> list[int]:
+        """Read the row groups of all runs, each once; return the places of their spans as a flat list."""
         flat: list[int] = []
         groups_read: set[Group] = set()
         begin = end = 0  # of the last group in `out`
@@ -139,17 +140,17 @@ class GroupReader(RangeReader):
                 groups_read.add(group)
                 begin, data = end, b""
                 if begin == 0 and last is not None and last.group == group and first >= last.end:
-                    data, places, size = last.data, last.places, len(last.data)
-                    _check_fits(size, out)
-                    out[:size] = data
+                    data, places, group_bytes = last.data, last.places, len(last.data)
+                    _check_fits(group_bytes, out)
+                    out[:group_bytes] = data
                 else:
-                    places, size = self._read_group(group, groups, out[begin:])
-                end += size
+                    places, group_bytes = self._read_group(group, groups, out[begin:])
+                end += group_bytes
                 for start, size in places:
                     flat += (begin + start, size)
         next_sample = sum(runs[-1])
         index = next_sample % self._layout.num_samples_per_file
-        if index and group[1] in groups.groups_of(index, 1):  # the group has more samples
+        if index and group[1] in groups.groups_of(index, 1):  # the group has later samples, too
             self._last_group = _LastGroup(next_sample, group, data or bytes(out[begin:end]), places)
         return flat
 
@@ -175,14 +176,14 @@ class GroupReader(RangeReader):
                 raise
 
     def _open_file(self, file: int) -> GroupsFile:
-        """Return the open file, opening it first if it is not the last one read."""
+        """Return a file, open: the last one read stays open for this."""
         if self._groups is not None and self._file == file:
             return self._groups
         self.close()
-        begun = time.monotonic_ns()
+        started_ns = time.monotonic_ns()
         groups = self._open(file)
         self._file, self._groups = file, groups
-        self.read_ns += time.monotonic_ns() - begun
+        self.read_ns += time.monotonic_ns() - started_ns
         if self._check is not None and not groups.payload(0):
             self.close()
             raise DatasetError(
@@ -192,7 +193,7 @@ class GroupReader(RangeReader):
         return groups
 
     def _read_group(self, group: Group, groups: GroupsFile, out: memoryview) -> tuple[list[Span], int]:
-        """Read a row group into `out`; return the places of its spans (decoded: columns), and where the last ends."""
+        """Read a row group into `out`; return the places of its spans (decoded: columns), and the end of the last."""
         file, number = group
         columns: Sequence[memoryview] = ()
         decode = self._format.decode_group
@@ -202,14 +203,14 @@ class GroupReader(RangeReader):
         else:
             spans = groups.spans(number)
             blocks = sum(-(-(start % self._alignment + size) // self._alignment) for start, size in spans)
-            needed = blocks * self._alignment
-            memory = self._stored.view(needed) if self._decodes else out
-            _check_fits(needed, memory)
+            needed_bytes = blocks * self._alignment
+            memory = self._stored.view(needed_bytes) if self._decodes else out
+            _check_fits(needed_bytes, memory)
             starts, end = self._fill_spans(groups, spans, memory)
-            located = list(zip(starts, spans, strict=True))
-            places = [(start, size) for start, (_, size) in located]
+            spans_read = list(zip(starts, spans, strict=True))
+            places = [(start, size) for start, (_, size) in spans_read]
             if self._decodes or self._check is not None:
-                parts = [(offset, memory[start : start + size]) for start, (offset, size) in located]
+                parts = [(offset, memory[start : start + size]) for start, (offset, size) in spans_read]
                 stream = base.SourceStream(base.CachedSource(groups.source, parts))
                 columns = decode(stream, number, self._spec)
         if self._decodes:
@@ -227,16 +228,16 @@ class GroupReader(RangeReader):
         return places, end
 
     def _fill_spans(self, groups: GroupsFile, spans: Sequence[Span], out: memoryview) -> tuple[list[int], int]:
-        """Read spans of a file; return where each is in `out`, and where the last one ends."""
+        """Read spans of a file; return the start of each in `out`, and the end of the last."""
         source = groups.source
         if self._matched:
             source.reader.will_need(spans)
         if self._alignment > 1 or self._transfer_bytes or self._storage.is_remote:
             return self.fill([(source, *span) for span in spans], out, 0)
         *starts, end = itertools.accumulate((size for _, size in spans), initial=0)
-        calls, begun = source.reader.read_calls, time.monotonic_ns()
+        calls_before, started_ns = source.reader.read_calls, time.monotonic_ns()
         bytes_read = source.reader.read_stretches(spans, out[:end])  # one call for hundreds of spans of a few KiB
-        self.count(bytes_read, source.reader.read_calls - calls, time.monotonic_ns() - begun)
+        self.count(bytes_read, source.reader.read_calls - calls_before, time.monotonic_ns() - started_ns)
         if bytes_read < end:
             for start, (offset, size) in zip(starts, spans, strict=True):
                 if bytes_read < start + size:
@@ -256,7 +257,7 @@ def largest_group_bytes(
     file_format: GroupFormat, layout: Layout, files: Sequence[int], spec: DatasetSpec, storage: StorageBase
 ) -> GroupBytes:
     """Return the memory of the largest row group, from the footer of each of these files."""
-    from datagen.thread_pool import of_each  # imported here, because the workers of a training need no thread pool
+    from datagen.thread_pool import map_in_threads  # here, because the workers of a training need no thread pool
 
     reader = GroupReader(ReadSettings(storage, layout), file_format, spec)
-    return GroupBytes.maximum(of_each(files, reader.largest_bytes))
+    return GroupBytes.maximum(map_in_threads(reader.largest_bytes, files))

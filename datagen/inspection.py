@@ -17,7 +17,7 @@ from datagen.formats.format_base import Offsets, RecordFormat, format_named
 from datagen.groups import NO_GROUPS, GroupBytes, GroupFormat, largest_group_bytes
 from datagen.layout import Layout, endings_of, layouts, record_shapes
 from datagen.manifest import MANIFEST_NAME, PACKED_NAME, Manifest, differing_keys, read
-from datagen.records import located_records
+from datagen.records import locate_records
 from datagen.spec import DatasetSpec, ParquetSpec
 from datagen.storage.posix import cache_restored
 from datagen.storage.storage_base import FOLDERS, StorageBase, StorageSpec, open_storage
@@ -30,63 +30,59 @@ READ_KEYS = (
     *("record_length_bytes_quantiles", "record_element_type", "compression", "enable_chunking", "chunk_size"),
     *("hdf5", "parquet"),
 )
-"""Settings that must be the same for a dataset and the run that reads it."""
+"""Settings that a dataset and the run that reads it must have in common."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Dataset:
     """A dataset as found on disk."""
 
-    spec: DatasetSpec  # settings of the manifest; without one, the settings requested with the numbers of files found
+    spec: DatasetSpec  # settings of the manifest; without one, those requested, with the number of files on disk
     train: Layout
     valid: Layout | None  # None when no validation files are requested
     manifest: Manifest | None
     max_file_bytes: int  # size of the largest file in use
     max_sample_bytes: int  # size of the largest sample in use; 0 if the settings don't determine it
-    plain_samples: bool = False  # neither compressed nor as text: no sample is larger than `max_sample_bytes`
+    plain_samples: bool = False  # samples are stored plainly, so that none takes more than `max_sample_bytes`
     max_group_bytes: GroupBytes = NO_GROUPS  # memory of the largest row group in use; 0 for formats without row groups
     max_record_bytes: int = 0  # bytes of the largest record, with framing; 0 for formats whose files are read whole
     offsets: Mapping[str, Offsets] = field(default_factory=dict, compare=False, repr=False)
-    """Where the records lie in files whose headers were read, by path, so that no reader looks for them again."""
+    """Offsets of the records in files whose headers were read, by path, so that no reader reads these again."""
     total_bytes: int  # size of all files in use
-    notes: tuple[str, ...] = ()  # what a user should know before trusting a run on this dataset
+    notes: tuple[str, ...] = ()  # what a user should know before a run on this dataset
 
 
 def inspect(
     spec: DatasetSpec, command_hint: Callable[[], str] = lambda: "dlemu datagen", storage: StorageSpec = FOLDERS
 ) -> Dataset:
-    """Find the dataset that `spec` requests in a storage; one rank does it, because a million files take seconds.
+    """Find the dataset that `spec` requests in a storage. For one rank, because a million files take seconds.
 
     `command_hint` returns the command that makes the dataset, for messages. If there are more files than requested, the
-    first files in name order are used, as DLIO does.
+    first in name order are used, as by DLIO.
 
     Raises DatasetError: the dataset is missing, incomplete or damaged, or has another format or other settings;
     UserError: there is no such storage.
     """
-    opened = open_storage(storage.buffered)
-
-    def advice() -> str:
-        return f"Make it with: {command_hint()}"
-
+    backend = open_storage(storage.buffered)
     try:
-        opened.is_folder(spec.data_folder)  # fails if a server, credentials or a bucket are wrong
+        backend.is_folder(spec.data_folder)  # fails if a server, credentials or a bucket are wrong
         if spec.source == "folder":
             from datagen.own_folder import inspect_own_folder
 
             own = inspect_own_folder(spec, storage)
-            return _Inspection(own.spec, None, advice, opened).own_dataset(own)
-        manifest = read(spec.data_folder, opened)
+            return _Inspection(own.spec, None, command_hint, backend).own_dataset(own)
+        manifest = read(spec.data_folder, backend)
         if manifest is not None:
             spec = _with_parquet_defaults(spec, manifest.spec)
             if differing := differing_keys(manifest.spec, spec, READ_KEYS):
                 raise DatasetError(
                     f"{spec.data_folder} was made with other settings: {'; '.join(differing)}. Give the settings it "
-                    f"was made with, or set dataset.data_folder to another folder. {advice()}"
+                    f"was made with, or set dataset.data_folder to another folder. Make it with: {command_hint()}"
                 )
             if not manifest.complete:
-                begun = f"{spec.data_folder}: generation started at {manifest.made_at} and never finished"
-                raise DatasetError(f"{begun}. {advice()}: it makes only what is missing")
-        return _Inspection(spec, manifest, advice, opened).dataset()
+                problem = f"{spec.data_folder}: generation started at {manifest.made_at} and never finished"
+                raise DatasetError(f"{problem}. Make it with: {command_hint()}: it makes only what is missing")
+        return _Inspection(spec, manifest, command_hint, backend).dataset()
     except OSError as error:
         raise DatasetError(
             f"{error.filename or spec.data_folder}: {error.strerror or error}: the dataset can't be inspected; "
@@ -95,7 +91,7 @@ def inspect(
 
 
 def no_dataset(folder: str, storage: StorageBase) -> str:
-    """Return a sentence if there is no such folder, or if it holds only hidden files; else ""."""
+    """Return a sentence if the folder does not exist or holds only hidden files, else ""."""
     if not storage.is_folder(folder):
         return f"there is no dataset: {folder} is not a folder."
     with storage.entries(folder) as entries:
@@ -105,37 +101,41 @@ def no_dataset(folder: str, storage: StorageBase) -> str:
 
 
 def _with_parquet_defaults(requested: DatasetSpec, existing: DatasetSpec) -> DatasetSpec:
-    """Return the settings with Parquet columns and row group size of the dataset where they have the defaults.
+    """Return the requested settings, with Parquet settings that have their defaults replaced by the dataset's.
 
     DLIO's workload files for training omit these settings, because DLIO's readers take them from the files.
     """
     if requested.format != "parquet" or existing.format != "parquet":
         return requested
-    given, default = vars(requested.parquet), vars(ParquetSpec())
-    omitted = {key: value for key, value in vars(existing.parquet).items() if given[key] == default[key]}
+    values, defaults = vars(requested.parquet), vars(ParquetSpec())
+    omitted = {key: value for key, value in vars(existing.parquet).items() if values[key] == defaults[key]}
     return replace(requested, parquet=replace(requested.parquet, **omitted))
 
 
 class _Inspection:
-    def __init__(self, spec: DatasetSpec, manifest: Manifest | None, advice: scan.Advice, storage: StorageBase) -> None:
+    """Finds the files of a dataset and adds up their sizes."""
+
+    def __init__(
+        self, spec: DatasetSpec, manifest: Manifest | None, command_hint: Callable[[], str], storage: StorageBase
+    ) -> None:
         self._requested = spec
         self._storage = storage
         self._manifest = manifest
-        self._advice = advice
+        self._command_hint = command_hint
         self._format = format_named(spec.format)
         self._notes: list[str] = []
-        self._packed = False  # whether `dlemu pack` made the files: samples that it did not resize are of any size
+        self._packed = False  # whether `dlemu pack` made the files, whose samples may have any size
         self._offsets: dict[str, Offsets] = {}
-        # Of all splits, in bytes:
+        # In bytes, of all splits:
         self._max_file = self._max_sample = self._max_record = self._total = 0
         self._max_group = NO_GROUPS
         self._plain_samples = True
 
     def dataset(self) -> Dataset:
-        """Return the dataset that the settings describe, as dlemu or another tool made it."""
+        """Return the dataset that the settings describe, which dlemu or another tool made."""
         folder = self._requested.data_folder
         if reason := no_dataset(folder, self._storage):
-            raise DatasetError(f"{reason} {self._advice()}")
+            raise DatasetError(f"{reason} Make it with: {self._command_hint()}")
         train, valid = layouts(self._requested)
         if self._manifest is None and not self._storage.is_folder(train.folder):
             train = replace(train, folder=folder)  # other tools may not make a sub-folder `train`
@@ -145,17 +145,17 @@ class _Inspection:
         spec = self._spec_on_disk(train, valid)
         for layout in (train, valid):
             if layout.num_files:
-                self._measure(spec, layout)
-        return self._described(spec, train, valid if valid.num_files else None)
+                self._add_sizes(spec, layout)
+        return self._describe(spec, train, valid if valid.num_files else None)
 
     def own_dataset(self, own: UserFolder) -> Dataset:
         """Return the dataset that consists of a folder of a user's own files."""
         paths = [self._storage.local_path(own.layout.path(file)) for file in range(own.layout.num_files)]
         with cache_restored([path for path in paths if path is not None]):
-            self._measure(own.spec, own.layout, own.sizes)
-        return self._described(own.spec, own.layout, None)
+            self._add_sizes(own.spec, own.layout, own.sizes)
+        return self._describe(own.spec, own.layout, None)
 
-    def _described(self, spec: DatasetSpec, train: Layout, valid: Layout | None) -> Dataset:
+    def _describe(self, spec: DatasetSpec, train: Layout, valid: Layout | None) -> Dataset:
         return Dataset(
             spec=spec,
             train=train,
@@ -172,6 +172,7 @@ class _Inspection:
         )
 
     def _find_files(self, requested: Layout) -> Layout:
+        """Return the layout of the files on disk, as the manifest names them, else as they are requested."""
         if requested.num_files == 0:
             return requested
         expected = requested
@@ -179,11 +180,13 @@ class _Inspection:
             train, valid = layouts(self._manifest.spec)
             layout = train if requested.split == "train" else valid
             expected = replace(layout, folder=requested.folder, num_files=requested.num_files)
-        layout, notes = scan.find_files(expected, endings_of(self._requested.format), self._storage, self._advice)
+        endings = endings_of(self._requested.format)
+        layout, notes = scan.find_files(expected, endings, self._storage, self._command_hint)
         self._notes += notes
         return layout
 
     def _spec_on_disk(self, train: Layout, valid: Layout) -> DatasetSpec:
+        """Return the settings of the manifest, else those requested, with the number of files on disk."""
         if self._manifest is not None:
             return replace(self._manifest.spec, parquet=self._requested.parquet)  # the run chooses the columns to read
         folder = self._requested.data_folder
@@ -198,17 +201,14 @@ class _Inspection:
             num_files_eval=valid.named_files if valid.names is None else valid.num_files,
         )
 
-    def _measure(self, spec: DatasetSpec, layout: Layout, sizes: NDArray[np.int64] | None = None) -> None:
-        """Add the sizes in a split, by its settings or, where these do not give them, by its files.
-
-        `sizes` are those of the files, if the caller knows them.
-        """
-        shapes: NDArray[np.int64] | None = None  # of the records, where the settings give them
-        computed: NDArray[np.int64] | None = None
+    def _add_sizes(self, spec: DatasetSpec, layout: Layout, sizes: NDArray[np.int64] | None = None) -> None:
+        """Add the sizes in a split: of the files if given, else computed from the settings, else read from disk."""
+        shapes: NDArray[np.int64] | None = None  # of the records, if computed
+        computed: NDArray[np.int64] | None = None  # sizes of the files
         if layout.names is None:
-            shapes = record_shapes(spec, layout.first_running_index, layout.running_index(layout.num_files))
+            shapes = record_shapes(spec, layout.first_running_index, layout.first_running_index + layout.num_files)
             computed = self._format.file_bytes(spec, shapes)
-            if computed is not None and not self._has_sizes(spec, layout, shapes, computed):
+            if computed is not None and not self._sizes_match(spec, layout, shapes, computed):
                 shapes = computed = None
         if shapes is not None:
             self._max_sample = max(self._max_sample, int(shapes.prod(axis=1).max()) * spec.element_bytes)
@@ -216,7 +216,7 @@ class _Inspection:
             if shapes is not None:
                 max_record = int(self._format.record_bytes(spec, shapes).max())
             else:
-                max_record, offsets = located_records(self._format, layout, self._storage)
+                max_record, offsets = locate_records(self._format, layout, self._storage)
                 self._offsets |= offsets
             self._max_record = max(self._max_record, max_record)
         if isinstance(self._format, GroupFormat):
@@ -228,24 +228,25 @@ class _Inspection:
         self._plain_samples &= computed is not None
         self._max_file, self._total = max(self._max_file, int(sizes.max())), self._total + int(sizes.sum())
 
-    def _has_sizes(
+    def _sizes_match(
         self, spec: DatasetSpec, layout: Layout, shapes: NDArray[np.int64], sizes: NDArray[np.int64]
     ) -> bool:
-        """Return whether files have these sizes; raises DatasetError unless another tool made them."""
-        looked_up, wrong = scan.wrong_sizes(layout.path, sizes, self._storage)
-        if wrong and self._packed:
+        """Return whether files have these sizes; False only for packed or other tools' files. Raises DatasetError."""
+        checked, mismatches = scan.wrong_sizes(layout.path, sizes, self._storage)
+        if mismatches and self._packed:
             return False
-        if self._manifest is None and len(wrong) > looked_up // 2:  # if most differ, another tool made the files
+        if self._manifest is None and len(mismatches) > checked // 2:  # if most differ, another tool made the files
             self._notes.append(f"{layout.folder}: the sizes differ from the settings; files are used as they are")
             return False
-        if self._manifest is not None:  # other tools may make no side files, as they are optional
+        if self._manifest is not None:  # side files are optional, and other tools may make none
             for side in self._format.sides:
-                paths, bytes_of_sides = partial(side.path, layout), side.file_bytes(spec, shapes)
-                more, wrong_sides = scan.wrong_sizes(paths, bytes_of_sides, self._storage)
-                looked_up, wrong = looked_up + more, wrong + wrong_sides
-        if wrong:
+                path, side_sizes = partial(side.path, layout), side.file_bytes(spec, shapes)
+                sides_checked, side_mismatches = scan.wrong_sizes(path, side_sizes, self._storage)
+                checked, mismatches = checked + sides_checked, mismatches + side_mismatches
+        if mismatches:
             raise DatasetError(
-                f"{'; '.join(wrong[: scan.SHOWN_NAMES])}: {len(wrong)} wrong of {looked_up} files looked up. Delete "
-                f"those that exist and run the command again, which makes only what is missing. {self._advice()}"
+                f"{'; '.join(mismatches[: scan.SHOWN_NAMES])}: {len(mismatches)} wrong of {checked} files looked up. "
+                "Delete those that exist and run the command again, which makes only what is missing. Make it with: "
+                f"{self._command_hint()}"
             )
         return True

@@ -1,4 +1,4 @@
-"""Names, sizes and paths of a dataset's files, computed: memory and time do not grow with the number of samples.
+"""Names, sizes and paths of a dataset's files, by arithmetic: memory and time do not grow with the number of samples.
 
 Names and sizes follow DLIO's rules, so that either tool can train on the other's datasets.
 """
@@ -10,7 +10,7 @@ import itertools
 import math
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import cast
 
 import numpy as np
@@ -20,14 +20,14 @@ from datagen import quantiles, registry
 from datagen.spec import DatasetSpec, ParquetColumn, Split
 
 SIZE_SEED = 10  # DLIO draws the record shapes of every dataset with this seed
-DRAW_CHUNK_FILES = 1 << 16  # files whose random numbers are discarded at a time on the way to the first file
+DRAW_CHUNK_FILES = 1 << 16  # files whose random numbers are drawn and discarded at a time
 
 
 def endings_of(format_name: str) -> tuple[str, ...]:
     """Return the extensions of a format's files; files that dlemu makes have the first one.
 
-    They are `ENDINGS` of the module in `datagen.formats`, else the last part of the format's name. No module of the
-    user's is imported for that.
+    They are `ENDINGS` of a module in `datagen.formats`, else the last part of the format's name: a user's module is not
+    imported for this.
     """
     default = (format_name.rpartition(".")[2],)
     endings: tuple[str, ...] = registry.built_in("datagen.formats", format_name, "ENDINGS", default)
@@ -35,21 +35,22 @@ def endings_of(format_name: str) -> tuple[str, ...]:
 
 
 def has_own_length(spec: DatasetSpec) -> bool:
-    """Return whether a file is `record_length_bytes` long whatever the shape of its record, as pictures are."""
+    """Return whether a file has `record_length_bytes` whatever the shape of its record, as images do."""
     return bool(registry.built_in("datagen.formats", spec.format, "HAS_OWN_LENGTH", False))
 
 
 def columns_of(spec: DatasetSpec) -> tuple[ParquetColumn, ...]:
+    """Return the columns of a table; empty for formats without columns."""
     return spec.parquet.columns if registry.built_in("datagen.formats", spec.format, "HAS_COLUMNS", False) else ()
 
 
 @dataclass(frozen=True, kw_only=True)
 class Layout:
-    """Which files hold one split: sample s is sample s % N of file s // N, for N samples a file, in name order."""
+    """The files of one split, in name order. With N samples a file, sample s is sample s % N of file s // N."""
 
     folder: str  # the split's folder, `DATA_FOLDER/train` or `DATA_FOLDER/valid`
     split: Split
-    num_files: int  # files in use, the first ones in name order
+    num_files: int  # number of files in use, the first in name order
     num_samples_per_file: int
     extension: str
     file_prefix: str = "img"
@@ -58,7 +59,7 @@ class Layout:
     first_running_index: int = 0  # index of file 0 among all files, training first; selects size and content
     names: tuple[str, ...] | None = None
     """Paths below `folder`, in order, of files that do not follow the pattern PREFIX_I_of_N; None when they do."""
-    used_bytes: int = 0  # bytes of each file that are cut into samples of equal length; 0: the whole file
+    used_bytes: int = 0  # bytes of each file that are cut into equal samples; 0: the whole file
 
     @property
     def num_samples(self) -> int:
@@ -85,9 +86,6 @@ class Layout:
             raise IndexError(f"sample {sample} of {self.num_samples} in {self.folder}")
         return divmod(sample, self.num_samples_per_file)
 
-    def running_index(self, file: int) -> int:
-        return self.first_running_index + file
-
     def folders(self) -> list[str]:
         if self.num_subfolders > 1:
             return [f"{self.folder}/{subfolder_name(i, self.num_subfolders)}" for i in range(self.num_subfolders)]
@@ -96,24 +94,26 @@ class Layout:
 
 def layouts(spec: DatasetSpec) -> tuple[Layout, Layout]:
     """Return the layouts of the training and validation files that `spec` requests."""
-
-    def layout(split: Split, files: int, subfolders: int, first_running_index: int) -> Layout:
-        return Layout(
-            folder=os.path.join(spec.data_folder, split),
-            split=split,
-            num_files=files,
-            num_samples_per_file=spec.num_samples_per_file,
-            extension=endings_of(spec.format)[0],
-            file_prefix=spec.file_prefix,
-            named_files=files,
-            num_subfolders=subfolders,
-            first_running_index=first_running_index,
-        )
-
-    return (
-        layout("train", spec.num_files_train, spec.num_subfolders_train, 0),
-        layout("valid", spec.num_files_eval, spec.num_subfolders_eval, spec.num_files_train),
+    train = Layout(
+        folder=os.path.join(spec.data_folder, "train"),
+        split="train",
+        num_files=spec.num_files_train,
+        num_samples_per_file=spec.num_samples_per_file,
+        extension=endings_of(spec.format)[0],
+        file_prefix=spec.file_prefix,
+        named_files=spec.num_files_train,
+        num_subfolders=spec.num_subfolders_train,
     )
+    valid = replace(
+        train,
+        folder=os.path.join(spec.data_folder, "valid"),
+        split="valid",
+        num_files=spec.num_files_eval,
+        named_files=spec.num_files_eval,
+        num_subfolders=spec.num_subfolders_eval,
+        first_running_index=spec.num_files_train,
+    )
+    return train, valid
 
 
 def subfolder_name(index: int, count: int) -> str:
@@ -124,10 +124,10 @@ def subfolder_name(index: int, count: int) -> str:
 def record_shapes(spec: DatasetSpec, start: int, stop: int) -> NDArray[np.int64]:
     """Return the record shapes of files `start` to `stop` - 1 as an array of shape (files, axes).
 
-    All files have `record_dims` if that is set. Otherwise shapes have two axes, drawn as DLIO does: seed 10, two normal
-    deviates a file of mean int(sqrt(L)) and standard deviation S / (2 sqrt(L)), where L is `record_length_bytes` and S
-    its standard deviation; each truncated to an integer, at least 1. S = 0 draws nothing. A file's shape does not
-    depend on the number of files. Sizes given as quantiles become near squares, rounded so that the mean is kept.
+    With `record_dims`, all files have this shape. Otherwise shapes have two axes. Sizes given as quantiles become near
+    squares, rounded so that the mean is kept. Else both axes are drawn as DLIO does, with seed 10: normal deviates of
+    mean int(sqrt(L)) and standard deviation S / (2 sqrt(L)), truncated to integers of at least 1, where L is
+    `record_length_bytes` and S its standard deviation. A file's shape does not depend on the number of files.
     """
     if spec.record_dims:
         return np.tile(np.array(spec.record_dims, np.int64), (stop - start, 1))
@@ -141,15 +141,15 @@ def record_shapes(spec: DatasetSpec, start: int, stop: int) -> NDArray[np.int64]
     if spec.record_length_bytes_stdev <= 0:
         return np.full((stop - start, 2), mean, np.int64)
     random = np.random.RandomState(SIZE_SEED)
-    for skipped in range(0, start, DRAW_CHUNK_FILES):
-        random.standard_normal(2 * min(DRAW_CHUNK_FILES, start - skipped))
+    for discarded in range(0, start, DRAW_CHUNK_FILES):
+        random.standard_normal(2 * min(DRAW_CHUNK_FILES, start - discarded))
     deviation = spec.record_length_bytes_stdev / 2.0 / root
     drawn = random.normal(mean, deviation, (stop - start, 2))
     return cast("NDArray[np.int64]", np.maximum(drawn.astype(np.int64), 1))
 
 
 def nominal_sample_bytes(spec: DatasetSpec) -> int:
-    """Return the mean bytes of a sample before compression: for images, of the file; for tables, of columns read."""
+    """Return the mean bytes of a sample before compression: of an image, its file; of a table, the columns read."""
     if has_own_length(spec) or spec.record_length_bytes_quantiles:
         return int(spec.record_length_bytes) * spec.element_bytes
     if columns := columns_of(spec):
@@ -181,36 +181,36 @@ class Runs:
 
     def within(self, samples_per_file: int) -> list[Run]:
         """Return the runs, split at file boundaries."""
-        cut: list[Run] = []
+        split_runs: list[Run] = []
         for first, count in self.runs:
             end = first + count
             while first < end:
                 file_end = first - first % samples_per_file + samples_per_file
-                cut.append((first, min(end, file_end) - first))
+                split_runs.append((first, min(end, file_end) - first))
                 first = file_end
-        return cut
+        return split_runs
 
 
-Samples = Sequence[int] | NDArray[np.int64] | Runs  # sample numbers of a batch, in any of the accepted forms
+Samples = Sequence[int] | NDArray[np.int64] | Runs  # sample numbers of a batch
 
 
-def numbers_of(samples: Samples) -> Sequence[int]:
-    """Return the sample numbers of a batch as Python's own, which are faster to work with one by one."""
+def sample_numbers(samples: Samples) -> Sequence[int]:
+    """Return the sample numbers of a batch as Python integers, which are faster than NumPy's one by one."""
     return samples.tolist() if isinstance(samples, np.ndarray | Runs) else samples
 
 
-def runs_of(samples: Samples, samples_per_file: int) -> list[Run]:
+def cut_runs(samples: Samples, samples_per_file: int) -> list[Run]:
     """Cut a batch into runs of consecutive samples within a file: [7, 8, 9, 3] of 4 a file into 7, 8-9 and 3."""
     if isinstance(samples, Runs):
         return samples.within(samples_per_file)
     if not len(samples):
         return []
-    if len(samples) > 256:  # NumPy's calls cost more for shorter ones
+    if len(samples) > 256:  # for shorter batches, the loop below is faster than NumPy
         array = np.asarray(samples, np.int64)
         begins = np.flatnonzero((array[1:] != array[:-1] + 1) | (array[1:] % samples_per_file == 0)) + 1
         begins = np.concatenate([[0], begins])
         return list(zip(array[begins].tolist(), np.diff(begins, append=len(array)).tolist(), strict=True))
-    numbers, batch_runs = numbers_of(samples), []
+    numbers, batch_runs = sample_numbers(samples), []
     first = end = numbers[0]
     for sample in numbers:
         if sample != end or (sample % samples_per_file == 0 and sample != first):
@@ -221,12 +221,12 @@ def runs_of(samples: Samples, samples_per_file: int) -> list[Run]:
 
 
 Places = NDArray[np.int64]
-"""(offset, bytes) of each sample, or of each span read of a row group; shape (places, 2), cheaper than objects."""
+"""(offset, bytes) in memory of each sample, or of each span of a row group; shape (places, 2)."""
 NO_PLACES: Places = np.empty((0, 2), np.int64)
 
 
-def as_places(flat: Sequence[int]) -> Places:
-    """Return the places given as a flat sequence: offset, bytes, offset, bytes, ..."""
+def places_from(flat: Sequence[int]) -> Places:
+    """Return the places in a flat sequence: offset, bytes, offset, bytes, ..."""
     return np.array(flat, np.int64).reshape(-1, 2)
 
 
@@ -236,7 +236,3 @@ def even_places(first: int, step: int, size_bytes: int, count: int) -> Places:
     places[:, 0] = np.arange(first, first + count * step, step)
     places[:, 1] = size_bytes
     return places
-
-
-def shifted(places: Places, by: int) -> Places:
-    return places + np.array((by, 0), np.int64) if by else places

@@ -1,11 +1,10 @@
 """The manifest `DATA_FOLDER/dlemu.json`: the settings of a dataset, and whether it is complete.
 
-It is written before the first file, marked incomplete, and written again as complete after the last one.
+It is written before the first file, marked as incomplete, and again after the last one, marked as complete.
 """
 
 from __future__ import annotations
 
-import itertools
 import json
 import os
 from dataclasses import asdict, dataclass, is_dataclass, replace
@@ -26,7 +25,7 @@ FREE_KEYS = ("data_folder", "record_length_bytes_resize")
 
 @dataclass(frozen=True, kw_only=True)
 class Manifest:
-    """The settings and state of a dataset."""
+    """Settings and state of a dataset."""
 
     spec: DatasetSpec
     complete: bool = False
@@ -42,7 +41,7 @@ def now() -> str:
 
 
 def read(data_folder: str, storage: StorageBase) -> Manifest | None:
-    """Return the manifest of a dataset, None if it has none. Raises DatasetError: unreadable, or of another version."""
+    """Return the manifest of a dataset, or None. Raises DatasetError: it is unreadable, or of another version."""
     path = os.path.join(data_folder, MANIFEST_NAME)
     try:
         values = json.loads(bytes(read_whole(storage, path)))
@@ -80,27 +79,25 @@ def write(data_folder: str, manifest: Manifest, storage: StorageBase) -> None:
 
 
 def differing_keys(existing: DatasetSpec, requested: DatasetSpec, keys: tuple[str, ...] | None = None) -> list[str]:
-    """Return "KEY is A in the dataset and B in the settings" for each of `keys` (all but FREE_KEYS) that differs."""
+    """Return "KEY is A in the dataset and B in the settings" for each key that differs, by default but FREE_KEYS."""
     names = keys or tuple(key for key in asdict(existing) if key not in FREE_KEYS)
-    existing, requested = without_read_flags(existing), without_read_flags(requested)
+    existing, requested = _without_read_flags(existing), _without_read_flags(requested)
     return [text for name in names for text in _differences(name, getattr(existing, name), getattr(requested, name))]
 
 
 def _differences(name: str, existing: Any, requested: Any) -> list[str]:
-    """Return how a setting differs; for a section, each setting in it that differs."""
+    """Return how a setting differs; for a section, how each of its settings does."""
     if existing == requested:
         return []
     if is_dataclass(existing):
-        of_each = (
-            _differences(f"{name}.{key}", value, getattr(requested, key)) for key, value in vars(existing).items()
-        )
-        return list(itertools.chain.from_iterable(of_each))
+        values = vars(existing).items()
+        return [text for key, value in values for text in _differences(f"{name}.{key}", value, getattr(requested, key))]
     if isinstance(existing, tuple) and len(existing) > 8:
         return [f"{name} of the dataset differs from the settings"]
     return [f"{name} is {existing} in the dataset and {requested} in the settings"]
 
 
-def without_read_flags(spec: DatasetSpec) -> DatasetSpec:
-    """Return the spec with every Parquet column marked as read: which columns are read does not affect the files."""
+def _without_read_flags(spec: DatasetSpec) -> DatasetSpec:
+    """Return the spec with every Parquet column marked as read, because reading fewer does not change the files."""
     columns = tuple(replace(column, read=True) for column in spec.parquet.columns)
     return replace(spec, parquet=replace(spec.parquet, columns=columns))

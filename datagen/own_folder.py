@@ -1,8 +1,8 @@
 """A folder of the user's own files as a dataset: detects their format, sizes and number of samples.
 
-The folder is never written to, and no manifest is needed. Files may be in the folder itself, in one folder for each
-class, or deeper; hidden files are skipped, and files of other kinds and of other splits are left out. Files hold as
-many samples as their footer, their record headers or their length says.
+The folder is never written to, and needs no manifest. Files may be in the folder itself, in one folder for each class,
+or deeper; hidden files, files of other kinds and files of other splits are skipped. The samples of a file are counted
+by its footer, its record headers or its length.
 
 A file's kind is the format that its extension belongs to, else the extension itself:
 
@@ -11,11 +11,11 @@ A file's kind is the format that its extension belongs to, else the extension it
 
 from __future__ import annotations
 
-import contextlib
 import io
 import re
 from collections import Counter
 from collections.abc import Callable
+from contextlib import closing
 from dataclasses import dataclass, replace
 from typing import BinaryIO
 
@@ -33,22 +33,22 @@ from datagen.scan import SHOWN_NAMES, files_below, format_of_ending, sizes_on_di
 from datagen.spec import DatasetSpec
 from datagen.storage.posix import cache_restored as cache_restored  # optional parts have it from here
 from datagen.storage.storage_base import StorageBase, StorageSpec, open_storage
-from datagen.thread_pool import of_each
+from datagen.thread_pool import map_in_threads
 
-MAX_DEPTH = 16  # maximum nesting of folders; deeper nesting is taken for a loop of links
+MAX_DEPTH = 16  # maximum nesting of folders; deeper nesting is probably a loop of links
 COUNTED_FILES = 256  # maximum files whose samples are counted, evenly spaced among all files
 OR_RAW = "or set dataset.format=raw to read each file whole, as one sample"
 HOW_TO_CUT = "set dataset.format=mmap_indexed_binary and dataset.record_length_bytes to the stored bytes of a sample"
 
 RAW = "raw"
 FLAT = ("indexed_binary", "mmap_indexed_binary")
-"""Formats without framing, such as tokens: a user's files are cut into records of `record_length_bytes`."""
+"""Formats without framing, such as tokens: a user's files are cut into samples of `record_length_bytes`."""
 MIN_SHARE_OF_KIND = 0.5  # a kind is common if it has this share of the files of the most common kind
 _COMPANIONS = (
     *(".idx", ".index", ".json", ".txt", ".md", ".xml", ".yaml", ".srt", ".vtt", ".pkl", ".model"),
     *("lock.mdb", "readme", "license"),
 )
-"""Ends of the names of indexes, labels, vocabularies and the like: not data, unless the folder has nothing else."""
+"""Name endings of indexes, labels, vocabularies and the like, which are no data unless the folder has nothing else."""
 _SHARD = re.compile(r"(?:[-_.]\d+(?:[-_]of[-_]\d+)?)+$")  # the end of part-00000 and train.tfrecord-00000-of-00004
 _EXTENSION = re.compile(r"[^/](\.[a-z][^./]*\.(?:gz|zst|bz2|xz|lz4)|\.[^./]*)$")
 _SPLIT = re.compile(
@@ -56,11 +56,10 @@ _SPLIT = re.compile(
     r"(?=[/ ._\-\d]|$)",
     re.IGNORECASE,
 )
-"""The words by which Hugging Face's `datasets` recognises the split of a path, with no letters around."""
+"""Words by which Hugging Face's `datasets` recognises the split of a path, not as parts of longer words."""
 
-Sizes = NDArray[np.int64]  # bytes that are read of each file
-ReadNumber = Callable[[BinaryIO, base.Version], int]  # reads a number from an open file, such as that of its samples
-CountedFiles = tuple[Layout, Sizes, str]  # files with the same number of samples, and a note on samples not read
+Sizes = NDArray[np.int64]  # bytes to read of each file
+ReadNumber = Callable[[BinaryIO, base.Version], int]  # returns a number found in an open file, such as its samples
 
 
 @dataclass(frozen=True)
@@ -74,9 +73,9 @@ class UserFolder:
 
 
 def inspect_own_folder(spec: DatasetSpec, storage: StorageSpec) -> UserFolder:
-    """Inspect the folder `spec.data_folder`; raises DatasetError, UserError if there is nothing to read.
+    """Inspect `spec.data_folder`; if `spec.format` is empty, the names of the files determine the format.
 
-    Without `spec.format` the names of the files decide on it; with it, files that it can't read are refused.
+    Raises DatasetError: nothing to read, damaged files, or not of `spec.format`; UserError: folders nest too deep.
     """
     try:
         return _inspect(spec, open_storage(storage.buffered))
@@ -89,13 +88,32 @@ def inspect_own_folder(spec: DatasetSpec, storage: StorageSpec) -> UserFolder:
 
 def _inspect(spec: DatasetSpec, storage: StorageBase) -> UserFolder:
     """Do as `inspect_own_folder`; raises OSError too."""
+    format_name, layout, sizes, notes = _find_files(spec, storage)
+    problem = _format_problem(format_name, layout, storage)
+    if problem and kind_of(layout.name(0)) != format_name:
+        raise DatasetError(f"dataset.format={format_name}: {problem}: leave dataset.format out, {OR_RAW}")
+    if problem:
+        raw_folder = _inspect(replace(spec, format=RAW), storage)
+        note = f"{problem}: each file is read whole, as one sample; if it holds many, {HOW_TO_CUT}"
+        return replace(raw_folder, notes=(*raw_folder.notes, note))
+    layout, sizes, note = _count_samples(format_name, layout, sizes, spec, storage)
+    total_bytes = int(sizes.sum())
+    shown_bytes = f"{total_bytes / 1e9:,.3g} GB" if total_bytes >= 10**7 else f"{total_bytes:,} bytes"
+    files = f"{layout.num_files:,} {format_name} file{'s' if layout.num_files != 1 else ''}, {shown_bytes}"
+    summary = f"the dataset is your own: {files}, in {layout.folder}, which is only read"
+    completed = _complete_spec(replace(spec, format=format_name), layout, sizes, storage)
+    return UserFolder(completed, layout, sizes, (summary, *notes, *filter(None, (note,))))
+
+
+def _find_files(spec: DatasetSpec, storage: StorageBase) -> tuple[str, Layout, Sizes, list[str]]:
+    """Return the format, the files to read, their sizes, and notes on skipped files. Raises as `_inspect`."""
     folder = spec.data_folder.rstrip("/") or "/"
     if not storage.is_folder(folder):
         raise DatasetError(f"{folder} is not a folder: set dataset.data_folder to the folder of your files")
-    listed = files_below(folder, storage, MAX_DEPTH, refuse_deeper=True)
-    if not listed:
+    listing = files_below(folder, storage, MAX_DEPTH, refuse_deeper=True)
+    if not listing:
         raise DatasetError(f"{folder} holds no files: set dataset.data_folder to the folder of your files")
-    format_name, paths, notes = _choose_files(spec, sorted(listed))
+    format_name, paths, notes = _choose_files(spec, sorted(listing))
     if spec.format not in ("", format_name):
         raise DatasetError(
             f"dataset.format={spec.format}, and {folder}/{paths[0]} is named as {format_name}: "
@@ -109,38 +127,20 @@ def _inspect(spec: DatasetSpec, storage: StorageBase) -> UserFolder:
         extension=extension_of(paths[0]).lstrip("."),
         names=tuple(paths),
     )
-    sizes = sizes_on_disk(layout, storage, listed)
-    filled = np.flatnonzero(sizes)
-    if not filled.size:
+    sizes = sizes_on_disk(layout, storage, listing)
+    non_empty = np.flatnonzero(sizes)
+    if not non_empty.size:
         raise DatasetError(f"{folder} holds only empty files: set dataset.data_folder to the folder of your files")
-    if filled.size < sizes.size:
-        notes.append(f"empty files are skipped: {sizes.size - filled.size}")
-    layout = _subset(layout, filled)
-    # If one of two can be read, the other is damaged; if neither, they are of another format
-    probed = dict.fromkeys((layout.path(0), layout.path(layout.num_files - 1)))
-    problems = [problem for path in probed if (problem := _problem_reading(format_name, path, storage))]
-    if 0 < len(problems) < len(probed):
-        raise DatasetError(f"{problems[0]}: move it away, {OR_RAW}")
-    if problems and kind_of(layout.name(0)) != format_name:
-        raise DatasetError(f"dataset.format={format_name}: {problems[0]}: leave dataset.format out, {OR_RAW}")
-    if problems:
-        own = _inspect(replace(spec, format=RAW), storage)
-        note = f"{problems[0]}: each file is read whole, as one sample; if it holds many, {HOW_TO_CUT}"
-        return replace(own, notes=(*own.notes, note))
-    layout, sizes, note = _readable_files(format_name, layout, sizes[filled], spec, storage)
-    total_bytes = int(sizes.sum())
-    shown_bytes = f"{total_bytes / 1e9:,.3g} GB" if total_bytes >= 10**7 else f"{total_bytes:,} bytes"
-    files = f"{layout.num_files:,} {format_name} file{'s' if layout.num_files != 1 else ''}, {shown_bytes}"
-    summary = f"the dataset is your own: {files}, in {folder}, which is only read"
-    completed = _completed(replace(spec, format=format_name), layout, sizes, storage)
-    return UserFolder(completed, layout, sizes, (summary, *notes, *filter(None, (note,))))
+    if non_empty.size < sizes.size:
+        notes.append(f"empty files are skipped: {sizes.size - non_empty.size}")
+    return format_name, _subset(layout, non_empty), sizes[non_empty], notes
 
 
-def _choose_files(spec: DatasetSpec, listed: list[str]) -> tuple[str, list[str], list[str]]:
-    """Choose among the files of a folder, given as sorted paths below it; return a format, its files' paths, and notes.
+def _choose_files(spec: DatasetSpec, all_paths: list[str]) -> tuple[str, list[str], list[str]]:
+    """Choose among the files of a folder, given as sorted paths below it; return format, files to read, and notes.
 
-    Files of `spec.format` are chosen if any name shows that format. Else the most common kind decides: its files are
-    chosen if a format reads that kind, else those of all common kinds: a label may lie beside each image.
+    Files of `spec.format` are chosen if any name shows that format. Else the files of the most common kind are chosen
+    if a format reads that kind. Else those of all common kinds are, as a label may lie beside each image.
 
     format  files                       -> chosen
     (none)  0.jpg 1.jpg labels.csv      -> jpeg  0.jpg 1.jpg
@@ -151,45 +151,44 @@ def _choose_files(spec: DatasetSpec, listed: list[str]) -> tuple[str, list[str],
     npz     0.jpg 1.jpg                 -> jpeg  0.jpg 1.jpg                the caller refuses this
     """
     format_name = spec.format
-    kinds = {path: kind_of(path) for path in listed}
-    data = [path for path in listed if not path.lower().endswith(_COMPANIONS)] or listed
-    counts = Counter(kinds[path] for path in data)
-    most_common = max(counts, key=lambda kind: (counts[kind], kind != "csv"))
-    most_files = counts[most_common]
+    kinds = {path: kind_of(path) for path in all_paths}
+    data_files = [path for path in all_paths if not path.lower().endswith(_COMPANIONS)] or all_paths
+    counts = Counter(kinds[path] for path in data_files)
+    most_common = max(counts, key=lambda kind: (counts[kind], kind != "csv"))  # tables beside as many files are labels
     reads_any_kind = format_name in (RAW, *FLAT) or registry.is_dotted(format_name)
     if format_name and format_name in counts:
         chosen_kinds = {format_name}
     elif most_common in registry.names(base.FORMATS) and not reads_any_kind:
         format_name, chosen_kinds = most_common, {most_common}
     else:
-        chosen_kinds = {kind for kind, files in counts.items() if files >= MIN_SHARE_OF_KIND * most_files}
-    chosen = [path for path in data if kinds[path] in chosen_kinds]
+        chosen_kinds = {kind for kind, files in counts.items() if files >= MIN_SHARE_OF_KIND * counts[most_common]}
+    chosen = [path for path in data_files if kinds[path] in chosen_kinds]
     paths, notes = _training_split(chosen)
-    if others := sorted(set(listed).difference(chosen)):
-        other_counts = Counter(extension_of(other) or "no ending" for other in others)
-        shown = ", ".join(f"{extension} ({count})" for extension, count in other_counts.most_common(SHOWN_NAMES))
+    if skipped := sorted(set(all_paths).difference(chosen)):
+        skipped_counts = Counter(extension_of(path) or "no ending" for path in skipped)
+        shown = ", ".join(f"{extension} ({count})" for extension, count in skipped_counts.most_common(SHOWN_NAMES))
         notes.insert(0, f"files of other kinds are skipped: {shown}; set dataset.format to choose them")
     return format_name or RAW, paths, notes
 
 
 def _training_split(paths: list[str]) -> tuple[list[str], list[str]]:
-    """Return the files of the training split, and a note on the others; all files unless names show both.
+    """Return the files of the training split and a note on the skipped ones; all files unless names show both.
 
     train2017/0.bmp val2017/0.bmp      -> train2017/0.bmp
     a/train-0.bmp a/dev-0.bmp          -> a/train-0.bmp
     train/car/0.bmp train/test/0.bmp   -> both: the first split in a path counts
-    bus/0.bmp train/0.bmp van/0.bmp    -> all: no other split is named
+    bus/0.bmp train/0.bmp van/0.bmp    -> all: no name shows another split
     """
     splits = {path: match for path in paths if (match := _SPLIT.search(path))}
     training = [path for path, match in splits.items() if match["training"]]
     if len(training) in (0, len(splits)):
         return paths, []
-    left_out = sorted(set(paths).difference(training))
-    return training, [f"files of other splits are skipped: {len(left_out)}, such as {left_out[0]}"]
+    skipped = sorted(set(paths).difference(training))
+    return training, [f"files of other splits are skipped: {len(skipped)}, such as {skipped[0]}"]
 
 
 def kind_of(path: str) -> str:
-    """Return the format that a path indicates, else its extension with the dot; empty without an extension."""
+    """Return the format that the name of a file shows, else its extension with the dot; '' without an extension."""
     extension = extension_of(path)
     format_name = format_of_ending(extension[1:])
     if format_name and format_name != RAW:
@@ -198,19 +197,81 @@ def kind_of(path: str) -> str:
 
 
 def extension_of(path: str) -> str:
-    """Return the extension in lower case, `.tar.gz` for a compressed tar file, without the number of a shard."""
+    """Return the extension in lower case, such as .jpg or .tar.gz, ignoring the number of a shard."""
     match = _EXTENSION.search(_SHARD.sub("", path.lower()))
     return match[1] if match else ""
 
 
-def _completed(spec: DatasetSpec, layout: Layout, sizes: Sizes, storage: StorageBase) -> DatasetSpec:
+def _subset(layout: Layout, files: NDArray[np.intp]) -> Layout:
+    assert layout.names is not None
+    names = tuple(layout.names[file] for file in files)
+    return replace(layout, names=names, num_files=len(names))
+
+
+def _format_problem(format_name: str, layout: Layout, storage: StorageBase) -> str:
+    """Return why a format can read neither the first file nor the last, or ''. Raises DatasetError: one is damaged."""
+    if format_name in (RAW, *FLAT, *COUNTERS) or registry.is_dotted(format_name):
+        return ""  # there is nothing to parse, or the file is opened when its samples are counted
+    file_format = base.format_named(format_name)
+    file_format.own_files = True
+    problems = []
+    paths = dict.fromkeys((layout.path(0), layout.path(layout.num_files - 1)))
+    for path in paths:
+        try:
+            with base.reading(path), closing(base.Source(path, storage.open(path), storage.alignment)) as source:
+                file_format.open(source, 1).sample(0)
+        except DlemuError as error:
+            problems.append(base.what_is_damaged(error))
+    if 0 < len(problems) < len(paths):
+        raise DatasetError(f"{problems[0]}: move it away, {OR_RAW}")
+    return problems[0] if problems else ""
+
+
+def _count_samples(
+    format_name: str, layout: Layout, sizes: Sizes, spec: DatasetSpec, storage: StorageBase
+) -> tuple[Layout, Sizes, str]:
+    """Return the files with an equal number of samples, the bytes to read of each, and a note. Raises DatasetError."""
+    if format_name not in (*FLAT, *COUNTERS):
+        which = f"each .{layout.extension} file" if layout.extension else "each file"
+        note = f"{which} is read whole, as one sample: if it holds many, {HOW_TO_CUT}"
+        return layout, sizes, note if format_name == RAW and spec.format != RAW else ""
+    is_cut, sample_bytes = format_name in FLAT, max(1, int(spec.record_length_bytes))
+    counts = sizes // sample_bytes if is_cut else np.array(_numbers_in(COUNTERS[format_name], layout, sizes, storage))
+    files, note = np.arange(layout.num_files), ""
+    if len(counts) < layout.num_files:  # a few files stand for all
+        samples = int(counts.min())
+        note = f"{samples} samples of each file are read: the fewest of {len(counts)} files that were counted"
+    else:  # as many samples in all as possible: files with fewer are skipped
+        samples = max(set(counts.tolist()), key=lambda count: count * int((counts >= count).sum()))
+        files = np.flatnonzero(counts >= samples)
+        samples_read, total = samples * len(files), int(counts.sum())
+        if samples_read < total:
+            note = f"{samples_read:,} of {total:,} samples are read: {samples} of each of {len(files)} files"
+    if samples < 1:
+        if is_cut:
+            raise DatasetError(
+                f"{layout.folder}: no file has the {sample_bytes} bytes of a sample: set dataset.record_length_bytes "
+                "to those of one sample"
+            )
+        empty = layout.path(_sampled_files(layout)[int(counts.argmin())])
+        raise DatasetError(f"{empty} holds no samples: move all such files away")
+    layout = replace(_subset(layout, files), num_samples_per_file=samples)
+    if not is_cut:
+        return layout, sizes[files], note
+    used_bytes = samples * sample_bytes  # a remainder at the end of a file is not read
+    note = f"each file is cut into {samples:,} samples of {sample_bytes:,} bytes (dataset.record_length_bytes)"
+    return replace(layout, used_bytes=used_bytes), np.minimum(sizes[files], used_bytes), note
+
+
+def _complete_spec(spec: DatasetSpec, layout: Layout, sizes: Sizes, storage: StorageBase) -> DatasetSpec:
+    """Return the requested settings with those of the files in use: their number, samples and sizes."""
     parquet = spec.parquet
     if spec.format == "parquet":  # the memory for a batch follows from the rows of a row group
         parquet = replace(parquet, row_group_size=min(_numbers_in(group_rows, layout, sizes, storage)))
     sample_sizes = sizes / layout.num_samples_per_file
     quantiles: tuple[float, ...] = ()
     if sample_sizes.min() < sample_sizes.max() and not spec.parquet.columns:
-        # 65 numbers in config.yaml: steps of 1.6 %
+        # 65 quantiles, steps of 1.6 %: few enough for config.yaml
         quantiles = tuple(np.quantile(sample_sizes, np.linspace(0, 1, 65)).tolist())
     return replace(
         spec,
@@ -229,90 +290,26 @@ def _completed(spec: DatasetSpec, layout: Layout, sizes: Sizes, storage: Storage
     )
 
 
-def _readable_files(
-    format_name: str, layout: Layout, sizes: Sizes, spec: DatasetSpec, storage: StorageBase
-) -> CountedFiles:
-    """Return the files with their number of samples. Raises DatasetError: they are damaged, or of another format.
-
-    Files of records without framing are cut into records of one length; what is left at the end belongs to no sample.
-    """
-    if format_name not in (*FLAT, *COUNTERS):
-        which = f"each .{layout.extension} file" if layout.extension else "each file"
-        note = f"{which} is read whole, as one sample: if it holds many, {HOW_TO_CUT}"
-        return layout, sizes, note if format_name == RAW and spec.format != RAW else ""
-    is_cut, record_bytes = format_name in FLAT, max(1, int(spec.record_length_bytes))
-    counts = sizes // record_bytes if is_cut else np.array(_numbers_in(COUNTERS[format_name], layout, sizes, storage))
-    files, note = np.arange(layout.num_files), ""
-    if len(counts) < layout.num_files:
-        samples = int(counts.min())
-        note = f"{samples} samples of each file are read: the fewest of {len(counts)} files that were counted"
-    else:  # most samples in all: files with fewer are left out
-        samples = max(set(counts.tolist()), key=lambda count: count * int((counts >= count).sum()))
-        files = np.flatnonzero(counts >= samples)
-        if (read := samples * len(files)) < (total := int(counts.sum())):
-            note = f"{read:,} of {total:,} samples are read: {samples} of each of {len(files)} files"
-    if samples < 1:
-        if is_cut:
-            raise DatasetError(
-                f"{layout.folder}: no file has the {record_bytes} bytes of a sample: set dataset.record_length_bytes "
-                "to those of one sample"
-            )
-        empty = layout.path(_opened_files(layout)[int(counts.argmin())])
-        raise DatasetError(f"{empty} holds no samples: move all such files away")
-    layout = replace(_subset(layout, files), num_samples_per_file=samples)
-    if not is_cut:
-        return layout, sizes[files], note
-    used_bytes = samples * record_bytes
-    note = f"each file is cut into {samples:,} samples of {record_bytes:,} bytes (dataset.record_length_bytes)"
-    return replace(layout, used_bytes=used_bytes), np.minimum(sizes[files], used_bytes), note
-
-
-def _problem_reading(format_name: str, path: str, storage: StorageBase) -> str:
-    """Return why a format can't read a file, such as a structure that it does not know; '' if it can.
-
-    Files of several samples are read when their samples are counted.
-    """
-    if format_name in (RAW, *FLAT, *COUNTERS) or registry.is_dotted(format_name):
-        return ""
-    file_format = base.format_named(format_name)
-    file_format.own_files = True
-    try:
-        with base.reading(path), contextlib.closing(base.Source(path, storage.open(path), storage.alignment)) as source:
-            file_format.open(source, 1).sample(0)
-    except DlemuError as error:
-        return base.what_is_damaged(error)
-    return ""
-
-
-def _subset(layout: Layout, files: NDArray[np.intp]) -> Layout:
-    assert layout.names is not None
-    names = tuple(layout.names[file] for file in files)
-    return replace(layout, names=names, num_files=len(names))
-
-
-def _opened_files(layout: Layout) -> list[int]:
-    """Return which files are opened to learn their structure: at most COUNTED_FILES, evenly spaced."""
+def _sampled_files(layout: Layout) -> list[int]:
+    """Return the files that are opened to learn their structure: at most COUNTED_FILES, evenly spaced."""
     step = max(1, layout.num_files / COUNTED_FILES)
     return sorted({int(number * step) for number in range(min(layout.num_files, COUNTED_FILES))})
 
 
-_number_cache: dict[tuple[ReadNumber, base.Version], int] = {}  # as a command inspects a folder repeatedly
+_number_cache: dict[tuple[ReadNumber, base.Version], int] = {}  # because a command inspects a folder several times
 
 
 def _numbers_in(read_number: ReadNumber, layout: Layout, sizes: Sizes, storage: StorageBase) -> list[int]:
-    """Return a number from each of at most COUNTED_FILES files; one that has not changed since is not opened again.
-
-    Raises DatasetError: a file is damaged, compressed or of another format.
-    """
+    """Return a number from each of at most COUNTED_FILES files, cached until the file changes. Raises DatasetError."""
 
     def number_in(file: int) -> int:
         path = layout.path(file)
         local = storage.local_path(path)
-        version = base.version_of(path if local is None else local, int(sizes[file]))
+        version = base.version_of(local or path, int(sizes[file]))
         try:
             if (read_number, version) not in _number_cache:
                 source = base.Source(path, storage.open_received(path))
-                with cache_restored([local] if local else []), contextlib.closing(source):
+                with cache_restored([local] if local else []), closing(source):
                     stream = io.BufferedReader(base.SourceStream(source), base.HEADERS_AT_ONCE_BYTES)
                     _number_cache[read_number, version] = read_number(stream, version)
         except (OSError, ValueError, base.DamagedError) as error:
@@ -322,11 +319,11 @@ def _numbers_in(read_number: ReadNumber, layout: Layout, sizes: Sizes, storage: 
             ) from error
         return _number_cache[read_number, version]
 
-    return of_each(_opened_files(layout), number_in)
+    return map_in_threads(number_in, _sampled_files(layout))
 
 
 def group_rows(file: BinaryIO, _: base.Version | None = None) -> int:
-    """Return the mean rows of a row group in a Parquet file, without the last one, which may have fewer."""
+    """Return the mean rows of a Parquet file's row groups, except the last one, which may have fewer."""
     metadata = library("pyarrow.parquet", "parquet").read_metadata(file)
     rows = [int(metadata.row_group(group).num_rows) for group in range(metadata.num_row_groups)]
     full_groups = rows[:-1] or rows
@@ -338,4 +335,4 @@ COUNTERS: dict[str, ReadNumber] = {
     "webdataset": lambda file, version: len(Webdataset().cached_offsets(file, version)) - 1,
     "tfrecord": lambda file, version: len(Tfrecord().cached_offsets(file, version)) - 1,
 }
-"""Functions that count the samples of a file by its footer or record headers, for formats with several a file."""
+"""Functions that count the samples of a file by its footer or record headers, for formats of several samples a file."""

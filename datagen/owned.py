@@ -1,9 +1,9 @@
 """Ownership of files and folders: dlemu removes only what it created itself.
 
-A folder in which dlemu creates files that it may remove again has a marker, `.dlemu-owned`: one line of JSON for each
-name that dlemu created there, written before the file is created. Only names in a marker are removed. Each is a direct
-child of the folder: no marker, whoever wrote it, can name anything outside its folder, and links are never followed.
-All code that removes folders is here; code elsewhere that removes single files is listed, with the reason, in a test.
+A folder in which dlemu creates files that it may remove later has a marker, `.dlemu-owned`, with one line of JSON for
+each name, written before the file is created. Only names in a marker are removed. Each is a direct child of the folder,
+so that no marker, whoever wrote it, can name anything outside, and links are never followed. All code that removes
+folders is here; a test lists the code elsewhere that removes single files, with the reasons.
 """
 
 from __future__ import annotations
@@ -21,19 +21,19 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from datagen.errors import SpaceError, UserError
-from datagen.regular import check_local, opened
+from datagen.regular import check_local, open_descriptor
 
 MARKER = ".dlemu-owned"
 _HEAD = {"dlemu": "names in this folder that dlemu made, and may remove", "version": 1}
-_MAX_MARKER_BYTES = 64 << 20  # more than a marker of a million names: dlemu wrote no larger one
+_MAX_MARKER_BYTES = 64 << 20  # more than the marker of a million names; dlemu writes no larger one
 _SYSTEM_NAMES = re.compile(
     r"lost\+found|\.Trash.*|\.snapshots?|\.zfs|\.nfs.*|\.fuse_hidden.*|\.lustre|\.DS_Store|\.gitkeep|\$RECYCLE\.BIN|"
     r"System Volume Information"
 )
-"""Names that file systems and file managers create by themselves; a folder with only these counts as empty."""
+"""Names that file systems and file managers create; a folder with only these counts as empty."""
 _NO_LINK = os.O_DIRECTORY | os.O_NOFOLLOW  # opens a folder, but no link to one
 _NOT_OURS = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.ENXIO, errno.ENOTEMPTY, errno.EEXIST, errno.ENAMETOOLONG)
-"""Errors of removing a listed name that is gone, or that something else has now; all other errors are failures."""
+"""Errors of removing a listed name that is gone, or that another file has now; other errors mean that storage fails."""
 
 
 @dataclass(frozen=True)
@@ -42,10 +42,10 @@ class OwnFolder:
 
     path: str
     made: tuple[str, ...]  # folders that this command created to make the path, the outermost first
-    marked: bool  # this command created the marker, so that it created everything the marker lists
+    marked: bool  # this command created the marker, and so everything that the marker lists
 
     def drop(self) -> None:
-        """Remove what this command created in the folder, and the folders it created if they are empty then."""
+        """Remove what this command created in the folder, then those folders that it created and that are empty."""
         if self.marked:
             remove_claimed(self.path, keep_folder=True)
         for folder in reversed(self.made):
@@ -56,10 +56,10 @@ class OwnFolder:
 
 
 def check_usable(folder: str, setting: str) -> None:
-    """Raise UserError for a folder with files that dlemu did not create; changes nothing.
+    """Raise UserError if a folder holds files that dlemu did not create; change nothing.
 
-    A folder is usable if it does not exist, has no files except those of the file system itself, or has a marker.
-    `setting` is the user's setting for the folder.
+    A folder is usable if it does not exist, has a marker, or holds only files of the file system itself. `setting` is
+    the user's setting for the folder.
     """
     check_local(folder, setting)
     try:
@@ -85,31 +85,31 @@ def check_usable(folder: str, setting: str) -> None:
 def _foreign_files(folder: str) -> Iterator[str]:
     """Yield the files below a folder that are not the file system's own, in order of name."""
     with os.scandir(folder) as entries:
-        listed = sorted(entries, key=lambda entry: entry.name)
-    for entry in listed:
+        children = sorted(entries, key=lambda entry: entry.name)
+    for entry in children:
         if not _SYSTEM_NAMES.fullmatch(entry.name):
             is_folder = entry.is_dir(follow_symlinks=False)
             yield from _foreign_files(entry.path) if is_folder else (entry.path,)
 
 
 def take_folder(folder: str, setting: str) -> OwnFolder:
-    """Create a folder, or use one that passes `check_usable`, and add the marker; raises UserError, SpaceError."""
+    """Create a folder, or use one that passes `check_usable`, and add the marker. Raises UserError, SpaceError."""
     check_usable(folder, setting)
     marked = not os.path.lexists(os.path.join(folder, MARKER))
-    taken = OwnFolder(folder, missing_folders(folder), marked)
+    own_folder = OwnFolder(folder, missing_folders(folder), marked)
     try:
         os.makedirs(folder, exist_ok=True)
         claim(folder)
     except OSError as error:
-        taken.drop()
+        own_folder.drop()
         raise SpaceError(
             f"{setting} is {folder}, which can't be written: {error.strerror}; set it to a writable folder"
         ) from error
-    return taken
+    return own_folder
 
 
 def missing_folders(folder: str) -> tuple[str, ...]:
-    """Return those of the folder and its parents that do not exist, the outermost first."""
+    """Return which of the folder and its parents do not exist, the outermost first."""
     missing: list[str] = []
     path = os.path.abspath(folder)
     while not os.path.lexists(path):
@@ -119,7 +119,7 @@ def missing_folders(folder: str) -> tuple[str, ...]:
 
 
 def fresh_folder(parent: str, name: str) -> str:
-    """Create a new folder, `NAME`, or `NAME-2` and so on if that exists, in a folder of ours; return its path."""
+    """Create a new folder `NAME`, or `NAME-2` and so on if that exists, in a folder of ours; return its path."""
     os.makedirs(parent, exist_ok=True)
     paths = numbered(os.path.join(parent, name))
     while True:
@@ -134,36 +134,35 @@ def fresh_folder(parent: str, name: str) -> str:
 
 
 def numbered(path: str) -> Iterator[str]:
+    """Yield PATH, PATH-2, PATH-3, ..."""
     yield path
     yield from (f"{path}-{number}" for number in itertools.count(2))
 
 
 def claim(folder: str, *names: str) -> None:
-    """List in the folder's marker names that dlemu is about to create: files, or folders (`NAME/`). Raises OSError.
-
-    A name that already exists is not ours and is not added.
-    """
+    """Add to a folder's marker the names that dlemu is about to create: files, or folders (`NAME/`). Raises OSError."""
+    # A name that exists already is not ours
     names = tuple(name for name in names if not os.path.lexists(os.path.join(folder, name.rstrip("/"))))
     path = os.path.join(folder, MARKER)
-    with opened(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK) as descriptor:
+    with open_descriptor(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK) as descriptor:
         if not stat.S_ISREG(os.fstat(descriptor).st_mode):
             raise OSError(errno.ENODEV, "it is a pipe, a device or a folder, not a file", path)
         lines = [json.dumps(_HEAD)] if os.fstat(descriptor).st_size == 0 else []
         lines += [json.dumps(name) for name in names]
         data = "".join(f"{line}\n" for line in lines).encode()
-        if data and os.write(descriptor, data) < len(data):  # by one call: several processes may append
+        if data and os.write(descriptor, data) < len(data):  # one call, because several processes may append
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), path)
 
 
 def claimed(folder: str) -> set[str]:
     """Return the names that the marker of a folder lists, `NAME/` for folders; empty without a readable marker."""
-    with contextlib.suppress(OSError), opened(folder, os.O_DIRECTORY) as descriptor:
-        return _listed_in(descriptor)
+    with contextlib.suppress(OSError), open_descriptor(folder, os.O_DIRECTORY) as descriptor:
+        return _read_marker(descriptor)
     return set()
 
 
-def _listed_in(folder: int) -> set[str]:
-    """Return the names that the marker of an open folder lists; raises OSError for one that can't be read."""
+def _read_marker(folder: int) -> set[str]:
+    """Return the names that the marker of an open folder lists. Raises OSError: it can't be read."""
     try:
         flags = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
         with open(os.open(MARKER, flags, dir_fd=folder), "rb") as file:
@@ -177,7 +176,7 @@ def _listed_in(folder: int) -> set[str]:
         raise
     names = set()
     for line in lines:
-        with contextlib.suppress(ValueError, RecursionError):  # ignore an incomplete line of a process that was killed
+        with contextlib.suppress(ValueError, RecursionError):  # a process may be killed while it writes a line
             name = json.loads(line)
             child = name.removesuffix("/") if isinstance(name, str) else ""
             if child not in ("", ".", "..", MARKER) and not any(sign in child for sign in "/\0"):
@@ -188,29 +187,29 @@ def _listed_in(folder: int) -> set[str]:
 def remove_claimed(folder: str, *, keep_folder: bool = False) -> None:
     """Remove what the marker of a folder lists, then the marker, then the folder if it is empty.
 
-    A folder without a marker (the disk was too full for one) is removed if it is empty and its parent's marker lists
-    it. Listed folders are emptied by their own markers. Links stay, as does what can't be removed. Where the storage
-    fails (EIO, a file system that turned read-only), the marker stays, too: a later call then removes the rest.
+    An empty folder without a marker (the disk was too full for one) is removed if its parent's marker lists it. Listed
+    folders are emptied by their own markers. Links stay, as does what can't be removed. If the storage fails (EIO, a
+    file system that turned read-only), the marker stays, too, and a later call removes the rest.
     """
     with contextlib.suppress(OSError):
-        with opened(folder, _NO_LINK) as descriptor:
-            marked = _remove_in(descriptor)
+        with open_descriptor(folder, _NO_LINK) as descriptor:
+            had_marker = _empty_folder(descriptor)
         parent, name = os.path.split(folder.rstrip("/"))
-        if not keep_folder and (marked or f"{name}/" in claimed(parent or ".")):
+        if not keep_folder and (had_marker or f"{name}/" in claimed(parent or ".")):
             os.rmdir(folder)
 
 
 def unmark(folder: str, name: str) -> None:
-    """Remove the marker of a folder that holds nothing else, if it lists no other subfolder than this."""
+    """Remove the marker of a folder that holds nothing else, if the marker lists no subfolder but `name`."""
     with contextlib.suppress(OSError):
         if claimed(folder) <= {f"{name}/"} and os.listdir(folder) == [MARKER]:
             os.unlink(os.path.join(folder, MARKER))
 
 
 def remove_files(folder: str, names: Iterable[str]) -> None:
-    """Remove the regular files among `names` that the marker of a folder lists."""
-    with contextlib.suppress(OSError), opened(folder, os.O_DIRECTORY) as descriptor:
-        for name in _listed_in(descriptor).intersection(names):
+    """Remove those of the regular files `names` that the marker of a folder lists."""
+    with contextlib.suppress(OSError), open_descriptor(folder, os.O_DIRECTORY) as descriptor:
+        for name in _read_marker(descriptor).intersection(names):
             with contextlib.suppress(OSError):
                 _remove_file(descriptor, name)
 
@@ -220,17 +219,14 @@ def _remove_file(folder: int, name: str) -> None:
         os.unlink(name, dir_fd=folder)
 
 
-def _remove_in(folder: int) -> bool:
-    """Remove what the marker of an open folder lists, and the marker; return whether there was one.
-
-    Raises OSError, and leaves the marker, if the storage fails.
-    """
+def _empty_folder(folder: int) -> bool:
+    """Remove what the marker of an open folder lists, then the marker; return whether there was one. Raises OSError."""
     failure: OSError | None = None
-    for name in _listed_in(folder):
+    for name in _read_marker(folder):
         try:
             if name.endswith("/"):
-                with opened(name[:-1], _NO_LINK, inside=folder) as child:
-                    _remove_in(child)
+                with open_descriptor(name[:-1], _NO_LINK, inside=folder) as child:
+                    _empty_folder(child)
                 os.rmdir(name[:-1], dir_fd=folder)
             else:
                 _remove_file(folder, name)
@@ -239,7 +235,7 @@ def _remove_in(folder: int) -> bool:
         except OSError as error:
             if error.errno not in _NOT_OURS:
                 failure = error
-    if failure is not None:
+    if failure is not None:  # the marker stays, for another attempt
         raise failure
     try:
         os.unlink(MARKER, dir_fd=folder)
@@ -250,22 +246,22 @@ def _remove_in(folder: int) -> bool:
 
 @contextlib.contextmanager
 def scratch_folder(parent: str, name: str) -> Iterator[str]:
-    """Create a temporary folder in `parent`; on exit it is removed, unless the caller renamed it to `name`."""
+    """Create a temporary folder in `parent`; remove it on exit, unless the caller has renamed it to `name`."""
     folder = os.path.join(parent, part_name(name))
     os.mkdir(folder)
     try:
         yield folder
     finally:
-        shutil.rmtree(folder, ignore_errors=True)  # does not follow links; if it was renamed, there is nothing to do
+        shutil.rmtree(folder, ignore_errors=True)  # does not follow links; does nothing for a renamed folder
 
 
 def part_name(name: str) -> str:
     """Return an unpredictable temporary name for a file that will be renamed to `name`."""
-    return f".{name}.dlemu-{os.urandom(8).hex()}.part"  # the module secrets does the same
+    return f".{name}.dlemu-{os.urandom(8).hex()}.part"  # as by the module secrets, without importing it
 
 
 def create_part(path: str, *, flags: int = 0) -> tuple[str, int]:
-    """Create a temporary file for `path`; return its path and descriptor, which holds a lock until it is closed."""
+    """Create a temporary file for `path`; return its path and its descriptor, which holds a lock until it is closed."""
     folder, slash, name = path.rpartition("/")
     part = f"{folder}{slash}{part_name(name)}"
     descriptor = create_new(part, flags=os.O_WRONLY | flags, mode=0o666)
@@ -279,17 +275,14 @@ def create_new(path: str, *, flags: int = os.O_RDWR, mode: int = 0o644) -> int:
 
 
 def create_claimed(folder: str, name: str) -> int:
-    """List a file in the folder's marker and create it, replacing a listed one. Raises OSError; others' files stay."""
+    """List a file in the folder's marker and create it; only a file listed before is replaced. Raises OSError."""
     claim(folder, name)
     remove_files(folder, [name])
     return create_new(os.path.join(folder, name), flags=os.O_WRONLY)
 
 
 def remove_parts(folder: str, name: str | None = None) -> None:
-    """Remove temporary files (`part_name`) that killed writers left in a folder: all of them, or those for `name`.
-
-    Files that a living writer holds a lock on stay. Raises OSError.
-    """
+    """Remove temporary files that killed writers left in a folder: all, or those for `name`. Raises OSError."""
     final_name = ".+" if name is None else re.escape(name)
     is_part = re.compile(rf"\.{final_name}\.dlemu-[0-9a-f]{{16}}\.part", re.DOTALL).fullmatch
     with os.scandir(folder) as entries:
@@ -302,18 +295,18 @@ def remove_parts(folder: str, name: str | None = None) -> None:
 
 @contextlib.contextmanager
 def held(path: str) -> Iterator[None]:
-    """Lock a file, which is made if it is missing, until this process and all that it forks inside have ended.
+    """Lock a file, created if missing, until this process and all processes forked within the `with` block have ended.
 
-    On a full disk, or a file system without locks, `is_held` does not tell.
+    On a full disk, or a file system without locks, nothing is locked, and `is_held` returns False.
     """
     with contextlib.ExitStack() as stack:
         with contextlib.suppress(OSError):
-            lock(stack.enter_context(opened(path, os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW)))
+            lock(stack.enter_context(open_descriptor(path, os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW)))
         yield
 
 
 def lock(descriptor: int) -> None:
-    """Lock a file open for writing until every process that has it open closes it; without locks, do nothing."""
+    """Lock a file open for writing until every process that has it open closes it; do nothing if that fails."""
     with contextlib.suppress(OSError):
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
@@ -321,8 +314,8 @@ def lock(descriptor: int) -> None:
 def is_held(path: str) -> bool:
     """Return whether a process that locked the file still runs, as far as this host can tell."""
     try:
-        with opened(path, os.O_NOFOLLOW | os.O_NONBLOCK) as descriptor:
-            fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)  # over NFS one that only reads can't ask for more
-    except OSError as error:  # a lock is held, or it is another user's file, whose lock can't be tested
+        with open_descriptor(path, os.O_NOFOLLOW | os.O_NONBLOCK) as descriptor:
+            fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)  # NFS grants no exclusive lock to a reader
+    except OSError as error:  # the file is locked, or another user's, whose lock can't be tested
         return isinstance(error, (BlockingIOError, PermissionError))
     return False

@@ -2,8 +2,8 @@
 
 Values between two quantiles are interpolated linearly, except in the last interval. Recorded times and sizes have rare,
 very large values, of which the quantiles show only the maximum: a straight line up to it would give too large a mean.
-So the last interval is `a + (b - a) * t ** k`, with k chosen to give the stated mean. If no k does, all values are
-scaled.
+The last interval is therefore `a + (b - a) * t ** k`, with the k that gives the stated mean. If no k does, all values
+are scaled.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-MAX_QUANTILES = 1001  # steps of a thousandth: more would bloat a file that people read
-MAX_EXPONENT = 1e4  # limit of the exponent k, and 1 / k: with it, the last interval is practically a step
+MAX_QUANTILES = 1001  # steps of a thousandth: more would bloat files that people read
+MAX_EXPONENT = 1e4  # limit of the exponent k and of 1 / k, at which the last interval is practically a step
 _WEYL = 0x9E3779B97F4A7C15
-"""2**64 divided by the golden ratio: its multiples modulo 2**64 fill any range evenly (Weyl; Knuth vol. 3, 6.4)."""
+"""2**64 divided by the golden ratio, whose multiples modulo 2**64 fill the range evenly (Weyl; Knuth vol. 3, 6.4)."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,7 +35,7 @@ class Percentiles:
 
 
 def problems(quantiles: Sequence[float], mean: float, where: str, mean_at: str) -> Iterator[str]:
-    """Yield what is wrong with quantiles and their mean; `where` and `mean_at` are their keys in the settings."""
+    """Yield a message if quantiles or their mean are invalid; `where` and `mean_at` are their keys in the settings."""
     if not 2 <= len(quantiles) <= MAX_QUANTILES:
         yield f"{where} has {len(quantiles)} values: wanted 2 to {MAX_QUANTILES} quantiles"
     elif not all(math.isfinite(value) and value >= 0 for value in quantiles):
@@ -47,21 +47,21 @@ def problems(quantiles: Sequence[float], mean: float, where: str, mean_at: str) 
 
 
 def values_at(quantiles: Sequence[float], mean: float, probabilities: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return the distribution's values at these probabilities (0 to 1); the mean of the distribution is `mean`."""
+    """Return the values at these probabilities (0 to 1) of the distribution with these quantiles and this mean."""
     import numpy as np
 
-    known = np.asarray(quantiles, np.float64)
-    intervals = len(known) - 1
-    before_last = float((known[:-2] + known[1:-1]).sum()) / 2  # sum of the means of all intervals but the last
-    low, rise = float(known[-2]), float(known[-1] - known[-2])
-    # The last interval has the mean low + rise / (exponent + 1), which must complete the sum to mean * intervals
+    edges = np.asarray(quantiles, np.float64)
+    intervals = len(edges) - 1
+    before_last = float((edges[:-2] + edges[1:-1]).sum()) / 2  # sum of the means of all intervals but the last
+    low, rise = float(edges[-2]), float(edges[-1] - edges[-2])
+    # The mean of the last interval, low + rise / (exponent + 1), must complete the sum to mean * intervals
     mean_rise = mean * intervals - before_last - low
     exponent = 1.0
     if rise > 0:
         exponent = rise / mean_rise - 1 if mean_rise > 0 else MAX_EXPONENT
         exponent = min(MAX_EXPONENT, max(1 / MAX_EXPONENT, exponent))
     fitted_mean = (before_last + low + rise / (exponent + 1)) / intervals
-    values = np.interp(probabilities, np.linspace(0, 1, len(known)), known)
+    values = np.interp(probabilities, np.linspace(0, 1, len(edges)), edges)
     within = probabilities * intervals - (intervals - 1)  # position in the last interval, 0 to 1
     last = within > 0
     values[last] = low + rise * within[last] ** exponent
@@ -69,9 +69,9 @@ def values_at(quantiles: Sequence[float], mean: float, probabilities: NDArray[np
 
 
 def low_discrepancy(start: int, stop: int) -> NDArray[np.float64]:
-    """Return the probabilities (0 to 1) of items `start` to `stop` - 1, spread evenly over any range of items.
+    """Return probabilities (0 to 1) for items `start` to `stop` - 1; those of any range of items are evenly spread.
 
-    So even a few items have nearly the distribution's mean, and an item's value does not depend on their number.
+    Even a few items have nearly the distribution's mean, and the value of an item does not depend on their number.
     """
     import numpy as np
 

@@ -1,7 +1,8 @@
 """Reading samples that are records of larger files: many small reads a batch, from files that stay open.
 
 Consecutive samples of a batch that are adjacent in a file are read by one call. The format (`RecordFormat`) locates
-and checks records; this module keeps files open, places records in memory and counts bytes, calls and time.
+and checks records; `RecordReader` keeps files open, places records in memory and counts bytes, calls and time.
+`ReopenedReader` and `StreamedReader` make the read calls of a format's library instead of as few as possible.
 """
 
 from __future__ import annotations
@@ -20,14 +21,14 @@ from datagen.engines import Engine, ReadSettings
 from datagen.errors import SpaceError, ended_early, read_failure, reading, unreadable
 from datagen.formats import format_base as base
 from datagen.formats._source import python_calls
-from datagen.layout import NO_PLACES, Layout, Places, Run, Samples, as_places, numbers_of, runs_of, shifted
+from datagen.layout import NO_PLACES, Layout, Places, Run, Samples, cut_runs, places_from, sample_numbers
 from datagen.storage.storage_base import Reader, StorageBase, read_in_transfers
 
 MAX_OPEN_FILES = 512  # maximum files that a reader keeps open; enough for all files of DLIO's bert
 HEAD_BYTES = 16  # bytes that a script with an index reads first of each record: its length or header
 
-Range = tuple[base.Source, int, int]  # a part of an open file: its offset and its bytes
-Records = tuple[base.RecordFile, int, int]  # consecutive records of an open file: index of the first, and how many
+Range = tuple[base.Source, int, int]  # (open file, offset, bytes)
+Records = tuple[base.RecordFile, int, int]  # (open file, index of the first record, number of consecutive records)
 
 
 class RangeReader(Engine):
@@ -40,14 +41,14 @@ class RangeReader(Engine):
         self._transfer_bytes = 0 if matched else settings.transfer_bytes
 
     def fill(self, ranges: Sequence[Range], out: memoryview, position: int) -> tuple[list[int], int]:
-        """Read all ranges into `out`, from `position` on; return the index of each, and where the last one ends.
+        """Read all ranges into `out`, from `position` on; return the start of each in `out`, and the end of the last.
 
-        Raises DatasetError: a file ends too early, or can't be read. SpaceError: `out` is too small.
+        Raises DatasetError: a file ends too early, or can't be read; SpaceError: `out` is too small.
         """
         alignment, transfer_bytes = self._alignment, self._transfer_bytes
         starts, fills, filled, begin = [], [], list[int](), position
         for source, offset, size in ranges:
-            before = offset % alignment
+            before = offset % alignment  # bytes that are read before the range, to begin with a whole block
             stop = -(-(position + before + size) // alignment) * alignment
             if stop > len(out):
                 reserved = f"the {len(out)} bytes reserved for a batch"
@@ -56,8 +57,8 @@ class RangeReader(Engine):
             fills.append((source.reader, out[position:stop], offset - before))
             position = stop
         readers = {reader for reader, _, _ in fills}
-        calls = sum(reader.read_calls for reader in readers)
-        begun = time.monotonic_ns()
+        calls_before = sum(reader.read_calls for reader in readers)
+        started_ns = time.monotonic_ns()
         try:
             if self._storage.is_remote:
                 filled = self._storage.read_all(fills)
@@ -66,10 +67,11 @@ class RangeReader(Engine):
                     filled.append(read_in_transfers(reader, buffer, offset, transfer_bytes))
         except OSError as error:
             raise unreadable(error.filename or ranges[len(filled)][0].path, error) from error
-        self.count(sum(filled), sum(reader.read_calls for reader in readers) - calls, time.monotonic_ns() - begun)
+        calls = sum(reader.read_calls for reader in readers) - calls_before
+        self.count(sum(filled), calls, time.monotonic_ns() - started_ns)
         if sum(filled) < position - begin:  # a file ends within a range, or in the last block of one
-            for (source, offset, size), read_bytes in zip(ranges, filled, strict=True):
-                missing_bytes = offset % alignment + size - read_bytes
+            for (source, offset, size), bytes_read in zip(ranges, filled, strict=True):
+                missing_bytes = offset % alignment + size - bytes_read
                 if missing_bytes > 0:
                     raise ended_early(source.path, missing_bytes, offset + size - missing_bytes)
         return starts, position
@@ -81,7 +83,7 @@ class RecordReader(RangeReader):
     def __init__(
         self, settings: ReadSettings, file_format: base.RecordFormat, offsets: Mapping[str, base.Offsets]
     ) -> None:
-        """`offsets` are those of records in files where they differ in length, by path."""
+        """`offsets` are those of the records in each file whose records differ in length, by path."""
         matched = settings.matched and (file_format.looks_up or file_format.stream_calls is not None)
         super().__init__(settings, matched=matched)
         self._format, self._offsets = file_format, offsets
@@ -92,25 +94,25 @@ class RecordReader(RangeReader):
         self._open: OrderedDict[int, base.RecordFile] = OrderedDict()
 
     def read(self, samples: Samples, out: memoryview) -> Places:
-        """Do as `Engine.read`, as densely as the storage's alignment permits."""
-        batch_runs = runs_of(samples, self._samples_per_file)
+        """Read as `Engine.read`, packing samples as densely as the storage's alignment permits."""
+        batch_runs = cut_runs(samples, self._samples_per_file)
         places: list[Places] = []
         position = 0  # in `out`
-        step = self._max_open  # runs of as many files as may be open: each is read before it is closed
+        step = self._max_open  # no more runs than files may be open: each file is read before it is closed
         for begin in range(0, len(batch_runs), step):
-            requests, ranges = self._located(batch_runs[begin : begin + step])
+            requests, ranges = self._locate(batch_runs[begin : begin + step])
             starts, position = self.fill(ranges, out, position)
             places.append(self._places(requests, ranges, starts, out))
         all_places = places[0] if len(places) == 1 else np.concatenate([NO_PLACES, *places])
         if self._check is not None:
-            for sample, (start, size) in zip(numbers_of(samples), all_places.tolist(), strict=True):
+            for sample, (start, size) in zip(sample_numbers(samples), all_places.tolist(), strict=True):
                 file, index = divmod(sample, self._samples_per_file)
                 data = out[start : start + size]
                 self._check(base.Sample(data, data, index * size), file)
         return all_places
 
-    def _located(self, batch_runs: list[Run]) -> tuple[list[Records], list[Range]]:
-        """Return what to read for some runs: each of them, or each record where records are scattered."""
+    def _locate(self, batch_runs: list[Run]) -> tuple[list[Records], list[Range]]:
+        """Return the records and byte ranges to read: one of each for a run, or for a record if they are scattered."""
         requests: list[Records] = []
         ranges: list[Range] = []
         total = self._layout.num_samples
@@ -118,7 +120,7 @@ class RecordReader(RangeReader):
             if not 0 <= first <= first + count <= total:
                 raise IndexError(f"samples {first} to {first + count - 1} of {total}")
             file, index = divmod(first, self._samples_per_file)
-            records = self._opened_file(file)
+            records = self._open_file(file)
             try:
                 if count > 1 and records.scattered:
                     for record in range(index, index + count):
@@ -132,24 +134,25 @@ class RecordReader(RangeReader):
         return requests, ranges
 
     def _places(self, requests: list[Records], ranges: list[Range], starts: list[int], out: memoryview) -> Places:
-        """Return the places of the samples read; with `verify`, their checksums are checked."""
+        """Return the places of samples within the ranges read; check checksums if samples are to be verified."""
         verify = self._check is not None
         flat: list[int] = []
         try:
             if len(requests) == 1:
                 (records, index, count), (_, _, size), start = requests[0], ranges[0], starts[0]
-                extents = records.samples(index, count, out[start : start + size], verify)
-                return shifted(np.asarray(extents, np.int64), start)
+                places = np.array(records.samples(index, count, out[start : start + size], verify), np.int64)
+                places[:, 0] += start
+                return places
             for (records, index, count), (_, _, size), start in zip(requests, ranges, starts, strict=True):
                 extents = records.samples(index, count, out[start : start + size], verify)
                 for offset, sample_bytes in extents.tolist() if isinstance(extents, np.ndarray) else extents:
                     flat += (start + offset, sample_bytes)
         except base.DamagedError as error:
             raise read_failure(records.source.path, error) from error
-        return as_places(flat)
+        return places_from(flat)
 
-    def _opened_file(self, file: int) -> base.RecordFile:
-        """Return an open file; if that opens it, the least recently used file may be closed."""
+    def _open_file(self, file: int) -> base.RecordFile:
+        """Return a file, open; this may close the least recently used one."""
         records = self._open.get(file)
         if records is not None:
             self._open.move_to_end(file)
@@ -157,7 +160,7 @@ class RecordReader(RangeReader):
         while len(self._open) >= self._max_open:
             _, oldest = self._open.popitem(last=False)
             oldest.source.close()
-        inputs = self._open_source(file)
+        inputs = self._open_inputs(file)
         try:
             with reading(inputs.source.path):
                 records = self._open[file] = self._format.open_records(inputs)
@@ -172,15 +175,15 @@ class RecordReader(RangeReader):
             with contextlib.suppress(OSError):
                 records.source.close()
 
-    def located(self, file: int) -> tuple[int, base.Offsets | None]:
-        """Return the bytes of the largest record of a file, and the offsets of records if they had to be looked for."""
-        inputs = self._open_source(file)
+    def locate_records(self, file: int) -> tuple[int, base.Offsets | None]:
+        """Return the bytes of a file's largest record, and the offsets of its records (`RecordFormat.locate`)."""
+        inputs = self._open_inputs(file)
         with contextlib.closing(inputs.source), reading(inputs.source.path):
             offsets = self._format.locate(inputs)
             return self._format.open_records(inputs._replace(offsets=offsets)).largest_bytes(), offsets
 
-    def _open_source(self, file: int) -> base.RecordInputs:
-        """Open a file without looking at its records."""
+    def _open_inputs(self, file: int) -> base.RecordInputs:
+        """Open a file, with the reader that makes the calls of the format's library if these are to be matched."""
         path, file_format = self._layout.path(file), self._format
         with reading(path):
             reader = self._storage.open_mapped(path) if file_format.mapped else self._storage.open(path)
@@ -227,7 +230,7 @@ class ReopenedReader(Reader):
 class StreamedReader(Reader):
     """A `Reader` that makes the calls of a library that streams files regardless of record boundaries (`StreamCalls`).
 
-    The last piece read stays in memory and serves the reads within it and after it. A read elsewhere restarts the
+    The last piece read stays in memory and serves reads that begin in it or at its end. A read elsewhere restarts the
     stream there or, if it is shorter than `min_stream_bytes`, makes the calls of Python's buffered files, as a script
     with an index does.
     """
@@ -238,7 +241,7 @@ class StreamedReader(Reader):
         self._calls = calls
         self._tail_bytes = tail_bytes
         self._plan_calls(calls.sizes(reader.block_bytes))
-        self._piece = memoryview(bytearray())  # the last piece read, which begins with bytes `_begin` to `_end`
+        self._piece = memoryview(bytearray())  # begins with the last piece read, bytes `_begin` to `_end` of the file
         self._begin = self._end = 0
         self._next_offset = 0  # where the last read ended: a read from there on is sequential
         self._by_index = False
@@ -251,7 +254,7 @@ class StreamedReader(Reader):
         while bytes_read < len(buffer) and self._end < self.size_bytes:
             bytes_read += self._read_next(buffer[bytes_read:])
         self._next_offset = offset + bytes_read
-        # Behind the last record, the library reads the tail of the file, too
+        # After the last record, the library reads the tail of the file, too
         while not self._by_index and self._end < self.size_bytes <= self._next_offset + self._tail_bytes:
             self._read_next(memoryview(b""))
         self.read_calls += self._reader.read_calls - calls_before
@@ -269,26 +272,26 @@ class StreamedReader(Reader):
             return
         self._by_index = size_bytes < self._calls.min_stream_bytes
         if self._by_index:
-            missing = offset + size_bytes - self._end
-            sizes = (missing,) if self._end > offset else (HEAD_BYTES, missing - HEAD_BYTES)
+            missing_bytes = offset + size_bytes - self._end
+            sizes = (missing_bytes,) if self._end > offset else (HEAD_BYTES, missing_bytes - HEAD_BYTES)
             self._plan_calls(python_calls(sizes, self._reader.block_bytes))
         else:
             self._plan_calls(self._calls.sizes(self._reader.block_bytes))
 
     def _plan_calls(self, sizes: Iterator[int]) -> None:
-        """Set the bytes that the next calls request; 0 after the last one: as many as the buffer has."""
+        """Set the bytes that each of the next calls requests; later calls request as many as the buffer has."""
         self._sizes = sizes
         self._size = next(sizes, 0)
 
     def _copy(self, out: memoryview, offset: int) -> int:
-        """Copy bytes of the piece from `offset` on to `out`, as many as the piece has; return their number."""
+        """Copy to `out` what the piece has from `offset` on; return the number of bytes."""
         size, start = min(len(out), self._end - offset), offset - self._begin
         if size:
             out[:size] = self._piece[start : start + size]
         return size
 
     def _read_next(self, out: memoryview) -> int:
-        """Make the library's next calls, as many as fit into `out`, else one; return the bytes added to `out`."""
+        """Make as many of the next calls as fit into `out`, but at least one; return the number of bytes in `out`."""
         size, offset = self._size or max(1, len(out)), self._end
         if size <= min(len(out), self.size_bytes - offset):
             return self._read_several(out)
@@ -304,7 +307,7 @@ class StreamedReader(Reader):
         return self._copy(out, offset)
 
     def _read_several(self, out: memoryview) -> int:
-        """Make the calls that fit into `out` and end within the file, with as little work for each as possible."""
+        """Make the calls that fit into `out` and end within the file, at the least CPU time for each."""
         begin = offset = self._end
         end, size, sizes = min(begin + len(out), self.size_bytes), self._size or len(out), self._sizes
         ranges = []
@@ -320,13 +323,13 @@ class StreamedReader(Reader):
         return bytes_read
 
 
-def located_records(
+def locate_records(
     file_format: base.RecordFormat, layout: Layout, storage: StorageBase
 ) -> tuple[int, dict[str, base.Offsets]]:
     """Read each file or its index; return the bytes of the largest record, and offsets by path. Raises DatasetError."""
-    from datagen.thread_pool import of_each  # imported here, because the workers of a training need no thread pool
+    from datagen.thread_pool import map_in_threads  # here, because the workers of a training need no thread pool
 
     reader = RecordReader(ReadSettings(storage, layout), file_format, {})
-    by_file = of_each(range(layout.num_files), reader.located)
-    offsets = {layout.path(file): known for file, (_, known) in enumerate(by_file) if known is not None}
-    return max(largest for largest, _ in by_file), offsets
+    by_file = map_in_threads(reader.locate_records, range(layout.num_files))
+    offsets_by_path = {layout.path(file): offsets for file, (_, offsets) in enumerate(by_file) if offsets is not None}
+    return max(largest for largest, _ in by_file), offsets_by_path

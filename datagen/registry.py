@@ -1,7 +1,7 @@
-"""Finds plug-ins by name: a module of a package by its plain name, a module of the user's by its dotted name.
+"""Finds plug-ins by name: a module of a package by its plain name, a user's module by its dotted name.
 
-A distribution adds plain names by entry points, in the group that has the package's name. Names that the user chose are
-for `find` and `companion`, names in received files for `is_built_in` and `built_in`, which import no dotted name.
+A distribution adds plain names by entry points, in a group with the package's name. `find` and `companion` are for
+names that the user chose; `is_built_in` and `built_in` are for names in received files, and import no dotted name.
 """
 
 from __future__ import annotations
@@ -21,32 +21,32 @@ from typing import Any
 from datagen.errors import SpaceError, UserError
 
 _NO_MEMORY = ("failed to map segment", "cannot allocate memory", "cannot create shared object descriptor")
-"""What the dynamic linker says when a limit on address space is too low for a library."""
+"""Texts of the dynamic linker's errors when a limit on address space is too low for a library."""
 
 
 def names(package: str) -> list[str]:
-    """Return the names a user may write, sorted: the public modules of `package`, and those that distributions add."""
+    """Return the plain names a user may write, sorted: public modules of `package`, and what distributions add."""
     return sorted({*_names_in(*importlib.import_module(package).__path__), *installed(package)})
 
 
 @cache
 def installed(group: str) -> dict[str, EntryPoint]:
-    """Return the entry points of installed distributions in a group, by name, but for those whose module is gone."""
+    """Return the entry points of installed distributions in a group, by name, without those whose module is missing."""
     entries = {}
     for entry in sorted(entry_points(group=group)):
-        with contextlib.suppress(ModuleNotFoundError):  # a parent of the module is gone, too
+        with contextlib.suppress(ModuleNotFoundError):  # of a parent of the module
             if importlib.util.find_spec(entry.module) is not None:
                 entries[entry.name] = entry
     return entries
 
 
 def installed_part(group: str, name: str) -> Any:
-    """Return what an installed distribution has under a name in a group of entry points; None where none has."""
+    """Return the object of the entry point with that group and name; None if there is none."""
     entry = installed(group).get(name)
     return entry.load() if entry else None
 
 
-@cache  # called for every check and every file opened; the modules of a package don't change meanwhile
+@cache  # called for every check and every file opened, while the modules of a package don't change
 def _names_in(*folders: str) -> tuple[str, ...]:
     modules = [module.name for module in pkgutil.iter_modules(folders)]
     return tuple(sorted(name for name in modules if not name.endswith("_base") and not name.startswith("_")))
@@ -59,40 +59,38 @@ def find(package: str, name: str, attribute: str) -> Any:
     replaces `attribute`). Raises UserError: nothing has that name, it lacks `attribute` or one of its methods, or a
     library that it imports is not installed.
     """
-    module, class_name = _located(package, name)
-    part = class_name or attribute
+    module, class_name = _import_module(package, name)
+    attribute = class_name or attribute
     where = f"module {module.__name__} ({module.__file__})"
-    plug_in = getattr(module, part, None)
+    plug_in = getattr(module, attribute, None)
     if plug_in is None:
-        raise UserError(f"{where} has no {part!r}: define it there")
+        raise UserError(f"{where} has no {attribute!r}: define it there")
     if missing := sorted(getattr(plug_in, "__abstractmethods__", ())):
-        raise UserError(f"{part!r} of {where} has no {', '.join(missing)}: define what its base class declares")
+        raise UserError(f"{attribute!r} of {where} has no {', '.join(missing)}: define what its base class declares")
     return plug_in
 
 
 def companion(package: str, name: str, attribute: str, default: Any = None) -> Any:
-    """Return an attribute that a plug-in's module may declare beside its class, else `default`; raises as `find`."""
-    return getattr(_located(package, name)[0], attribute, default)
+    """Return an attribute that a plug-in's module may have beside the class, else `default`. Raises as `find`."""
+    return getattr(_import_module(package, name)[0], attribute, default)
 
 
 def import_by_name(module: str, name: str = "") -> Any:
-    """Return what a module has under a name; without a name, the module.
-
-    Only this module imports by a name in a string: readers and tools can follow an import statement.
-    """
+    """Return attribute `name` of a module, or the module if `name` is empty."""
+    # Only here is a module imported by a string, because readers and tools can't follow that
     imported = importlib.import_module(module)
     return getattr(imported, name) if name else imported
 
 
 def is_dotted(name: str) -> bool:
-    """Return whether a name has a dot within, as that of a module in a package or of a class; `.jpg` has none."""
+    """Return whether a name has a dot within it, as `package.module` and `module.Class` have, but not `.jpg`."""
     return "." in name.strip(".")
 
 
 def is_built_in(package: str, name: str) -> bool:
     """Return whether `name` is a plain name that dlemu or an installed distribution provides.
 
-    In a received file (a result, a manifest) a dotted name could make `find` import, and so run, any module.
+    A dotted name in a received file (a result, a manifest) could make `find` import, and so run, any module.
     """
     return "." not in name and name in names(package)
 
@@ -102,12 +100,12 @@ def built_in(package: str, name: str, attribute: str, default: Any) -> Any:
     return companion(package, name, attribute, default) if is_built_in(package, name) else default
 
 
-def _located(package: str, name: str) -> tuple[ModuleType, str]:
-    """Return the module that a name refers to, and the class if the name ends in one, else ''. Raises UserError."""
+def _import_module(package: str, name: str) -> tuple[ModuleType, str]:
+    """Return the module of a plug-in, and the class if its name is `module.Class`, else ''. Raises UserError."""
     known = names(package)
     if name in known:
-        added = installed(package).get(name)
-        candidates = [(added.module if added else f"{package}.{name}", "")]
+        entry = installed(package).get(name)
+        candidates = [(entry.module if entry else f"{package}.{name}", "")]
     elif is_dotted(name):
         parent, _, last = name.rpartition(".")
         candidates = [] if name.startswith(".") else [(name, ""), (parent, last)]
@@ -115,7 +113,7 @@ def _located(package: str, name: str) -> tuple[ModuleType, str]:
         wanted = f"{nearest(name, known)}wanted one of {', '.join(known)}, or the dotted name of your own module"
         raise UserError(f"{package} has no {name!r}: {wanted}")
     was_collecting = gc.isenabled()
-    gc.disable()  # what an import makes stays, and collecting garbage takes a tenth of PyTorch's import
+    gc.disable()  # imports leave hardly any garbage, and looking for it takes a tenth of PyTorch's import
     try:
         for path, class_name in candidates:
             try:
@@ -135,7 +133,7 @@ def _located(package: str, name: str) -> tuple[ModuleType, str]:
 
 
 def nearest(name: str, known: Iterable[str]) -> str:
-    """Return "did you mean X? " for the most similar known name; empty if none is similar."""
+    """Return "did you mean X? " for the most similar known name; '' if none is similar."""
     known_by_lower = {known_name.lower(): known_name for known_name in known}
     near = difflib.get_close_matches(name.strip(".").lower(), known_by_lower, 1)
     return f"did you mean {known_by_lower[near[0]]}? " if near else ""

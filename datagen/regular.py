@@ -1,7 +1,7 @@
-"""Opening files; of untrusted ones (all but `opened`) only regular ones, and those read whole up to a maximum size.
+"""Opening untrusted files, only if they are regular, and reading them, only up to a maximum size.
 
 Opening a pipe would wait for a writer, and reading a device might never end. Errors are OSError with a message of ours,
-to which callers add what they wanted to read.
+to which callers add what they wanted to read. `open_descriptor` alone opens anything.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from collections.abc import Iterator
 
 from datagen.errors import UserError
 
-MOST_COLLECTED_BYTES = 256 << 20  # more than any list or result that dlemu writes as JSON
-MOST_NOTE_BYTES = 16 << 20  # larger than any file that describes other files: manifests, notes of checkpoints
+MOST_COLLECTED_BYTES = 256 << 20  # larger than any list or result that dlemu writes as JSON
+MOST_NOTE_BYTES = 16 << 20  # larger than any file that describes others: manifests, notes of checkpoints
 _KINDS = {
     stat.S_IFIFO: "a pipe",
     stat.S_IFSOCK: "a socket",
@@ -29,14 +29,14 @@ _URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:/")
 
 
 def check_local(path: str, setting: str, *, other: str = "") -> None:
-    """Raise UserError for a URL, such as s3://b, file:/d or HOST:/d, where a local path is wanted, or `other`."""
+    """Raise UserError for a URL (s3://b, file:/d, HOST:/d), as the setting wants a local path, or what `other` says."""
     if _URL.match(path):
         raise UserError(f"{setting} is {path!r}, a URL: wanted {other}a path of a mounted file system")
 
 
 @contextlib.contextmanager
-def opened(path: str, flags: int = os.O_RDONLY, *, inside: int | None = None) -> Iterator[int]:
-    """Open any file or folder, in the current folder or `inside` an open one, until the exit. Raises OSError."""
+def open_descriptor(path: str, flags: int = os.O_RDONLY, *, inside: int | None = None) -> Iterator[int]:
+    """Open any file or folder until exit, relative to the current folder or `inside` an open one. Raises OSError."""
     descriptor = os.open(path, flags | os.O_CLOEXEC, 0o644, dir_fd=inside)
     try:
         yield descriptor
@@ -45,16 +45,16 @@ def opened(path: str, flags: int = os.O_RDONLY, *, inside: int | None = None) ->
 
 
 def open_regular(path: str) -> int:
-    """Open a regular file for reading, following links; return its descriptor. Raises OSError for anything else."""
+    """Open a regular file for reading, following links; return its descriptor. Raises OSError for other files."""
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     except OSError as error:
-        if error.errno == errno.ENXIO:  # the error of opening a socket, or a device without a driver
+        if error.errno == errno.ENXIO:  # of a socket, or of a device without a driver
             check_regular(path, os.stat(path).st_mode)
         raise
     try:
         check_regular(path, os.fstat(descriptor).st_mode)
-        # Without O_NONBLOCK: with it, reads of files that must first be recalled from an archive (HSM) would fail
+        # With O_NONBLOCK, reads of files that must first be recalled from an archive (HSM) would fail
         fcntl.fcntl(descriptor, fcntl.F_SETFL, os.O_RDONLY)
     except BaseException:
         os.close(descriptor)
@@ -71,7 +71,7 @@ def read_regular(path: str, most_bytes: int = MOST_COLLECTED_BYTES) -> bytes:
 
 
 def check_size(path: str, size_bytes: int, most_bytes: int) -> None:
-    """Raise OSError for a file that is larger than `most_bytes`."""
+    """Raise OSError for a file larger than `most_bytes`."""
     if size_bytes > most_bytes:
         raise OSError(errno.EFBIG, f"it has {size_bytes} bytes, wanted at most {most_bytes}", path)
 
@@ -92,7 +92,7 @@ def existing_folder(folder: str) -> str:
 
 
 def open_standard_streams() -> None:
-    """Open /dev/null for closed standard streams: otherwise a file of the run gets the number, and the output."""
+    """Open /dev/null for closed standard streams: else a file of the run would get the number, and then the output."""
     for descriptor in range(3):
         try:
             os.fstat(descriptor)

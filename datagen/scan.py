@@ -1,6 +1,6 @@
 """Finding the files of a split by their names, and comparing their sizes with the expected ones.
 
-Names that dlemu and DLIO give follow a pattern, PREFIX_I_of_N.EXTENSION, in sub-folder I % number of sub-folders.
+dlemu and DLIO name files by a pattern, PREFIX_I_of_N.EXTENSION, in sub-folder I % number of sub-folders.
 """
 
 from __future__ import annotations
@@ -24,12 +24,10 @@ from datagen.storage.storage_base import Listed, StorageBase
 SHOWN_NAMES = 3  # maximum names in a message
 SIZE_CHECKS = 4096  # maximum files whose size is looked up; the others are assumed to have the computed size
 
-Advice = Callable[[], str]  # returns text that says how to make the dataset, for a message
 
-
-@functools.cache  # asked for each name of a folder
+@functools.cache  # called for each name in a folder
 def format_of_ending(ending: str) -> str:
-    """Return the format whose files have this extension (`endings_of`); empty if there is none."""
+    """Return the format whose files have this extension (`endings_of`); '' if none has."""
     return next((name for name in registry.names("datagen.formats") if ending in endings_of(name)), "")
 
 
@@ -38,8 +36,8 @@ def files_below(
 ) -> dict[str, int | None]:
     """Return the path below a folder of each file at most `levels` folders down, and its size if the listing has it.
 
-    Hidden files and folders are skipped; a missing folder counts as empty. Raises OSError; with
-    `refuse_deeper`, UserError for folders below those levels, as a link may lead back up.
+    Hidden files and folders are skipped; a missing folder counts as empty. Raises OSError, and UserError with
+    `refuse_deeper` if folders nest deeper, because a link may lead back up.
     """
     sizes: dict[str, int | None] = {}
     subfolders: list[str] = []
@@ -59,39 +57,48 @@ def files_below(
 
 
 def find_files(
-    expected: Layout, endings: Collection[str], storage: StorageBase, advice: Advice
+    expected: Layout, endings: Collection[str], storage: StorageBase, command_hint: Callable[[], str]
 ) -> tuple[Layout, list[str]]:
     """Return the layout of as many files as expected, by their names, and notes for the user.
 
-    They have one of the extensions `endings`, in upper or lower case, and are at most one folder down, but not in
-    `valid/`, the other split of a dataset. If names follow the pattern, for any N, the layout computes them; else it
-    lists the names in order. Raises OSError, and DatasetError: there are too few files, or some are missing.
+    Files have one of the extensions `endings`, in upper or lower case, and are at most one folder down, but not in
+    `valid/`, the other split. If names follow the pattern, for any N, the layout computes them; else it lists them in
+    order. `command_hint` returns the command that makes the dataset. Raises OSError; DatasetError: files are missing.
     """
-    requested, folder = expected.num_files, expected.folder
-    by_pattern = _count_by_pattern(expected, storage)
-    if by_pattern is not None:
-        return expected, _surplus_note(expected, by_pattern)
-    listed = [path for path in files_below(folder, storage, 1) if not path.startswith("valid/")]
-    suffixes = tuple(f".{ending}" for ending in endings)
-    paths = {path for path in listed if path.lower().endswith(suffixes)}
-    if listed and not paths:
-        raise DatasetError(_wrong_files_message(expected, listed))
-    count, layout = len(paths), _layout_by_pattern(paths, expected)
-    missing = [name for name in map(layout.name, range(requested)) if name not in paths] if layout else []
-    if layout and not missing:
-        return layout, _surplus_note(expected, count)
-    holds = f"{folder} holds {count} {expected.extension} file{'s' if count != 1 else ''}, {requested} requested"
+    requested, layout = expected.num_files, expected
+    count = _count_by_pattern(expected, storage)
+    if count is None:
+        all_paths = [path for path in files_below(expected.folder, storage, 1) if not path.startswith("valid/")]
+        suffixes = tuple(f".{ending}" for ending in endings)
+        paths = {path for path in all_paths if path.lower().endswith(suffixes)}
+        if all_paths and not paths:
+            raise DatasetError(_wrong_files_message(expected, all_paths))
+        pattern = _layout_by_pattern(paths, expected)
+        if pattern is None or not paths.issuperset(map(pattern.name, range(requested))):
+            return _list_names(expected, paths, pattern, command_hint)
+        count, layout = len(paths), pattern
+    surplus = f"{expected.folder} holds {count} files; the first {requested} by name are used"
+    return layout, [surplus] if count > requested else []
+
+
+def _list_names(
+    expected: Layout, paths: Collection[str], pattern: Layout | None, command_hint: Callable[[], str]
+) -> tuple[Layout, list[str]]:
+    """Return a layout that lists names in order, and a note. Raises DatasetError: too few, or missing in a pattern."""
+    count, requested, folder = len(paths), expected.num_files, expected.folder
+    problem = f"{folder} holds {count} {expected.extension} file{'s' if count != 1 else ''}, {requested} requested"
     base_names = set(map(os.path.basename, paths))
-    absent = [name for name in missing if os.path.basename(name) not in base_names]  # nor in another sub-folder
-    if absent:
-        shown = ", ".join(absent[:SHOWN_NAMES]) + (", ..." if len(absent) > SHOWN_NAMES else "")
-        raise DatasetError(f"{holds}: {len(absent)} missing ({shown}). {advice()}")
+    pattern_names = list(map(pattern.name, range(requested))) if pattern else []
+    missing = [name for name in pattern_names if os.path.basename(name) not in base_names]  # in any sub-folder
+    if missing:
+        shown = ", ".join(missing[:SHOWN_NAMES]) + (", ..." if len(missing) > SHOWN_NAMES else "")
+        raise DatasetError(f"{problem}: {len(missing)} missing ({shown}). Make it with: {command_hint()}")
     if not count:
-        raise DatasetError(f"{holds}. {advice()}")
+        raise DatasetError(f"{problem}. Make it with: {command_hint()}")
     if count < requested:
         setting = f"dataset.num_files_{'train' if expected.split == 'train' else 'eval'}"
         raise DatasetError(
-            f"{holds}, and a dataset is not extended: set {setting}={count} to use what is there, or "
+            f"{problem}, and a dataset is not extended: set {setting}={count} to use what is there, or "
             "dataset.data_folder to a new folder"
         )
     note = f"{folder}: {count} files, whose names or sub-folders follow no pattern, so they are taken in order of name"
@@ -100,48 +107,40 @@ def find_files(
 
 
 def _count_by_pattern(layout: Layout, storage: StorageBase) -> int | None:
-    """Return how many files have the layout's names, or None if one of the files in use is missing.
-
-    It keeps one byte per file, so that a million files take about a second and a megabyte. Raises OSError.
-    """
+    """Return how many files have names of the layout, or None if one of the files in use is missing. Raises OSError."""
     if layout.named_files < layout.num_files:
         return None
-    is_listed, folders = bytearray(layout.named_files), layout.folders()
+    is_listed, folders = bytearray(layout.named_files), layout.folders()  # a million files take a second, and 1 MB
     digits = f"([0-9]{{{len(str(layout.named_files))}}})"
-    index_in = re.compile(f"{re.escape(layout.file_prefix)}_{digits}{re.escape(layout.pattern_suffix)}").fullmatch
+    match_name = re.compile(f"{re.escape(layout.file_prefix)}_{digits}{re.escape(layout.pattern_suffix)}").fullmatch
     for number, folder in enumerate(folders):
         with contextlib.suppress(FileNotFoundError), storage.entries(folder) as entries:
             for entry in entries:
-                match = index_in(entry.name)
+                match = match_name(entry.name)
                 file = int(match[1]) if match else -1
                 if 0 <= file < layout.named_files and file % len(folders) == number:
                     is_listed[file] = 1
     return sum(is_listed) if all(is_listed[: layout.num_files]) else None
 
 
-def _surplus_note(layout: Layout, files: int) -> list[str]:
-    used = layout.num_files
-    return [f"{layout.folder} holds {files} files; the first {used} by name are used"] if files > used else []
-
-
 def _layout_by_pattern(paths: Collection[str], expected: Layout) -> Layout | None:
-    """Return the layout whose pattern the names follow: the prefix and N expected, or the only prefix and N found."""
+    """Return the layout whose pattern the names follow: with prefix and N as expected, or with the only ones found."""
     pattern = re.compile(rf"(?:.*/)?(.+)_\d+_of_(\d+)\.{re.escape(expected.extension)}")
-    found = {(match[1], int(match[2])) for match in map(pattern.fullmatch, paths) if match}
+    patterns = {(match[1], int(match[2])) for match in map(pattern.fullmatch, paths) if match}
     prefix, named_files = expected.file_prefix, expected.named_files
-    if (prefix, named_files) not in found:
-        if len(found) != 1:
+    if (prefix, named_files) not in patterns:
+        if len(patterns) != 1:
             return None
-        prefix, named_files = found.pop()
+        prefix, named_files = patterns.pop()
     if named_files < expected.num_files:
         return None
     folders = {os.path.dirname(path) for path in paths} - {""}
     return replace(expected, file_prefix=prefix, named_files=named_files, num_subfolders=len(folders))
 
 
-def _wrong_files_message(expected: Layout, listed: list[str]) -> str:
-    """Return the message for a folder without files of the format: which files it has, and how to read them."""
-    ((extension, count),) = Counter(os.path.splitext(path)[1] or path for path in listed).most_common(1)
+def _wrong_files_message(expected: Layout, paths: list[str]) -> str:
+    """Return the message for a folder without files of the format: which files it holds, and how to read them."""
+    ((extension, count),) = Counter(os.path.splitext(path)[1] or path for path in paths).most_common(1)
     format_name = format_of_ending(extension.lstrip(".").lower())
     advice = f"dataset.format={format_name}" if format_name else "dataset.source=folder to read files of your own"
     return (
@@ -150,31 +149,28 @@ def _wrong_files_message(expected: Layout, listed: list[str]) -> str:
     )
 
 
-def wrong_sizes(path: Callable[[int], str], sizes: NDArray[np.int64], storage: StorageBase) -> tuple[int, list[str]]:
-    """Compare the sizes of at most 4096 files with `sizes`; return how many were compared, and a message per mismatch.
-
-    `path` returns the path of a file, given its index in `sizes`. Raises OSError.
-    """
+def wrong_sizes(path_of: Callable[[int], str], sizes: NDArray[np.int64], storage: StorageBase) -> tuple[int, list[str]]:
+    """Compare at most `SIZE_CHECKS` files with `sizes`; return how many, and a message per mismatch. Raises OSError."""
     count = min(len(sizes), SIZE_CHECKS)
     random = np.random.default_rng(1)  # a fixed seed, so that every inspection checks the same files
     files = sorted(random.choice(len(sizes), count, replace=False).tolist()) if count else []
-    wrong = []
-    for file, size in zip(files, storage.sizes(map(path, files)), strict=True):
+    mismatches = []
+    for file, size in zip(files, storage.sizes(map(path_of, files)), strict=True):
         if size is None:
-            wrong.append(f"{path(file)} is missing")
+            mismatches.append(f"{path_of(file)} is missing")
         elif size != sizes[file]:
-            wrong.append(f"{path(file)} has {size} bytes, wanted {sizes[file]}")
-    return count, wrong
+            mismatches.append(f"{path_of(file)} has {size} bytes, wanted {sizes[file]}")
+    return count, mismatches
 
 
 def sizes_on_disk(
-    layout: Layout, storage: StorageBase, listed: Mapping[str, int | None] | None = None
+    layout: Layout, storage: StorageBase, listing: Mapping[str, int | None] | None = None
 ) -> NDArray[np.int64]:
-    """Return the size of every file in use: as `files_below` lists them, else looked up. Raises OSError."""
-    if listed is None:  # an object store lists 1000 sizes in a request, and looks up one
-        listed = files_below(layout.folder, storage, 1) if storage.is_remote else {}
+    """Return the size of every file in use: of the listing (`files_below`), else looked up. Raises OSError."""
+    if listing is None:  # one request to an object store lists 1000 sizes, or looks up one
+        listing = files_below(layout.folder, storage, 1) if storage.is_remote else {}
     names = [layout.name(file) for file in range(layout.num_files)]
-    sizes = {name: listed.get(name) for name in names}
+    sizes = {name: listing.get(name) for name in names}
     unknown = [name for name in names if sizes[name] is None]
     for name, size in zip(unknown, storage.sizes(f"{layout.folder}/{name}" for name in unknown), strict=True):
         if size is None:

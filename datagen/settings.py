@@ -1,7 +1,7 @@
-"""Settings as trees of frozen dataclasses: built from plain mappings (parsed YAML or JSON), all problems at once.
+"""Settings as trees of frozen dataclasses, built from plain mappings (parsed YAML or JSON), with all problems listed.
 
-Ranges and units of numbers are declared at their fields: `Annotated[int, at_least(1), Unit("samples")] = 4`. msgspec
-checks each value; this module walks the tree, so that every problem is named with its path, and a key by the nearest.
+Fields declare ranges and units of numbers: `Annotated[int, at_least(1), Unit("samples")] = 4`. msgspec checks each
+value; this module walks the tree, so that each problem names its path, and an unknown key the most similar known one.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ T = TypeVar("T")
 
 MAX_COUNT, MAX_BYTES = 10**9, 1 << 60
 """Larger than any run needs, yet small enough that sums of nanoseconds and bytes fit in 64 bits."""
-MAX_PLANNED = 10**12  # the same for products of settings, such as the steps of all epochs
+MAX_PLANNED = 10**12  # maximum of products of settings, such as the steps of all epochs
 
 
 class Unit(str):
-    """Unit of a setting's number, unless it counts what its description names."""
+    """Unit of a number; without one, it counts what its description names."""
 
 
 BYTES, SECONDS = Unit("bytes"), Unit("seconds")
 MORE_THAN_0 = Meta(gt=0)
-ALL_OR_SOME = Meta(ge=-1, le=MAX_PLANNED)  # a count; -1 means all or none, as its description says
+ALL_OR_SOME = Meta(ge=-1, le=MAX_PLANNED)  # a count, or -1: all or none, as the setting's description says
 
 
 def at_least(minimum: float, maximum: float = MAX_COUNT) -> Meta:
@@ -42,8 +42,8 @@ def at_least(minimum: float, maximum: float = MAX_COUNT) -> Meta:
 def build(cls: type[T], mapping: Mapping[str, object], where: str = "") -> T:
     """Build a dataclass from a mapping whose keys are its field names; `where` is the section's name for messages.
 
-    Fields may be whatever msgspec converts, dataclasses, and dicts and tuples of these; an int may be given as 1.0. A
-    dataclass with a classmethod `from_value(value, where)` is built by that instead. Raises UserError: listing every
+    Fields may be whatever msgspec converts, dataclasses, and dicts and tuples of these; 1.0 is accepted for an int. A
+    dataclass with a classmethod `from_value(value, where)` is built by that instead. Raises UserError that lists every
     unknown key (with the most similar known one), missing key and value of a wrong type or out of range.
     """
     builder = _Builder(cls, where)
@@ -53,9 +53,9 @@ def build(cls: type[T], mapping: Mapping[str, object], where: str = "") -> T:
 
 
 def problems(value: Any, where: str = "") -> Iterator[str]:
-    """Yield a message for each wrong value in a tree of dataclasses; `where` is the root's key.
+    """Yield a message for each wrong value in a tree of dataclasses; `where` is the key of the root.
 
-    A dataclass may have a method `problems(where)` that checks combinations of its values.
+    A dataclass may have a method `problems(where)` that checks combinations of values.
     """
     builder = _Builder(type(value), where)
     builder.value(type(value), value, where)
@@ -64,26 +64,26 @@ def problems(value: Any, where: str = "") -> Iterator[str]:
 
 def refuse(problems: Iterable[str]) -> None:
     """Raise UserError that lists all problems, if there are any."""
-    listed = list(problems)
-    if len(listed) > 1:
-        raise UserError(f"{len(listed)} problems:" + "".join(f"\n  - {problem}" for problem in listed))
-    if listed:
-        raise UserError(listed[0])
+    messages = list(problems)
+    if len(messages) > 1:
+        raise UserError(f"{len(messages)} problems:" + "".join(f"\n  - {message}" for message in messages))
+    if messages:
+        raise UserError(messages[0])
 
 
 class _Builder:
-    """Builds one tree and collects problems; it knows the root, to suggest the right section for a misplaced key."""
+    """Builds one tree and collects its problems. It knows the root, to name the right section for a misplaced key."""
 
     def __init__(self, root: Any, where: str) -> None:
         self.problems: list[str] = []
         self._root = root
         self._where = where
 
-    def section(self, cls: Any, given: Mapping[str, object], where: str) -> Any:
-        """Return an instance of a dataclass; None if there are problems, here or before, so that it is of no use."""
+    def section(self, cls: Any, items: Mapping[str, object], where: str) -> Any:
+        """Return an instance of a dataclass; None if the tree has had problems so far, and will not be used."""
         hints = _hints(cls)
-        self.problems += [self._unknown_key(cls, str(key), where) for key in given if key not in hints]
-        values = {key: self.value(hint, given[key], _join(where, key)) for key, hint in hints.items() if key in given}
+        self.problems += [self._unknown_key(cls, str(key), where) for key in items if key not in hints]
+        values = {key: self.value(hint, items[key], _join(where, key)) for key, hint in hints.items() if key in items}
         for field in fields(cls):
             is_required = field.init and field.default is MISSING and field.default_factory is MISSING
             if is_required and field.name not in values:
@@ -91,7 +91,7 @@ class _Builder:
         return None if self.problems else cls(**values)
 
     def value(self, hint: Any, value: Any, where: str) -> Any:
-        """Return a value converted to its type hint; None after noting a problem."""
+        """Return a value converted to its type hint; None if it is wrong, after adding the problem."""
         if hasattr(hint, "from_value"):
             try:
                 return hint.from_value(value, where)
@@ -109,14 +109,14 @@ class _Builder:
                 return self.section(hint, value or {}, where)
         elif origin is dict and isinstance(value, Mapping | None):
             item_hint = get_args(bare)[1]
-            given = {str(key): item for key, item in (value or {}).items()}
-            return {key: self.value(item_hint, item, _join(where, key)) for key, item in given.items()}
+            items = {str(key): item for key, item in (value or {}).items()}
+            return {key: self.value(item_hint, item, _join(where, key)) for key, item in items.items()}
         elif origin is tuple and isinstance(value, list | tuple):
             item_hint = get_args(bare)[0]
             return tuple(self.value(item_hint, item, f"{where}[{index}]") for index, item in enumerate(value))
-        return self._converted(hint, value, where)
+        return self._leaf(hint, value, where)
 
-    def _converted(self, hint: Any, value: Any, where: str) -> Any:
+    def _leaf(self, hint: Any, value: Any, where: str) -> Any:
         try:
             converted = _convert(hint, value)
         except msgspec.ValidationError as error:
@@ -132,12 +132,12 @@ class _Builder:
             options = [str(option) for option in get_args(hint)]
             near = difflib.get_close_matches(str(value), options, 1)
             wanted = f"one of {', '.join(options)}" + (f" (did you mean {near[0]}?)" if near else "")
-        given = "empty" if value is None else repr(value)
-        self.problems.append(f"{where or 'the settings'} is {given}: wanted {wanted}")
+        actual = "empty" if value is None else repr(value)
+        self.problems.append(f"{where or 'the settings'} is {actual}: wanted {wanted}")
         return None
 
     def _unknown_key(self, cls: Any, key: str, where: str) -> str:
-        """Return the message for an unknown key: the section it belongs to, or the most similar keys."""
+        """Return the message for an unknown key, which names the section it belongs to or the most similar keys."""
         path = _join(where, key)
         synonyms = getattr(self._root, "SYNONYMS", {})
         if path in synonyms:
@@ -146,7 +146,7 @@ class _Builder:
         anywhere: dict[str, list[str]] = {}
         for known_path in _paths(self._root, self._where):
             name = known_path.rpartition(".")[2]
-            if not where or name not in _OF_ITS_SECTION:
+            if not where or name not in _AMBIGUOUS_KEYS:
                 anywhere.setdefault(name, []).append(known_path)
         for paths, cutoff in ((in_section, 0.74), (anywhere, 0.8)):
             if key in paths:
@@ -157,17 +157,17 @@ class _Builder:
 
 
 def _similar(key: str, names: Iterable[str], cutoff: float) -> list[str]:
-    """Return the names that a key may be a slip of: with a letter changed, with all words of the key, or similar."""
+    """Return the names that a key may stand for: those of nearly the same letters, with all its words, or similar."""
     near = difflib.get_close_matches(key, names, 1, 0.9)
     if not near and len(key) > 4:
         near = [name for name in names if {*key.split("_")} <= {*name.split("_")}]
     return near if 1 <= len(near) <= 3 else difflib.get_close_matches(key, names, 1, cutoff)
 
 
-_OF_ITS_SECTION = (
+_AMBIGUOUS_KEYS = (
     *("compression", "compression_level", "content", "enabled", "folder", "format", "mode", "type", "verify"),
 )
-"""Keys that mean another thing in each section, so that the same key of another section is not what the user meant."""
+"""Keys that mean something else in each section: for a misplaced one, no other section is suggested."""
 
 
 def _convert(hint: Any, value: Any) -> Any:
@@ -181,12 +181,13 @@ def _convert(hint: Any, value: Any) -> Any:
 
 @cache
 def _hints(cls: Any) -> dict[str, Any]:
-    """Return the type of each field that is given when a dataclass is made, with its range."""
+    """Return the type hint of each field that a dataclass is constructed with, including `Annotated` metadata."""
     hints = get_type_hints(cls, include_extras=True)
     return {field.name: hints[field.name] for field in fields(cls) if field.init}
 
 
 def _paths(cls: Any, where: str) -> list[str]:
+    """Return the paths of all keys of a dataclass and its sections."""
     paths = []
     for key, hint in _hints(cls).items():
         path = _join(where, key)

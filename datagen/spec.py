@@ -1,6 +1,6 @@
-"""The settings that define a dataset: an immutable value that can be pickled, and is in the manifest beside the files.
+"""The settings that define a dataset: an immutable, picklable value, which the manifest beside the files holds.
 
-Fields that DLIO has too have its names: its users know them, and its YAML files work.
+Settings that DLIO has, too, have its names: its users know them, and its YAML files work.
 """
 
 from __future__ import annotations
@@ -135,36 +135,36 @@ class DatasetSpec:
         return np.dtype(self.record_element_type).itemsize
 
     def check(self) -> list[str]:
-        """Return what is wrong with these settings: for each problem the key, its value and the expected value."""
+        """Return a message for each problem of these settings: the key, its value and the expected value."""
         return list(problems(self, "dataset"))
 
     def problems(self, where: str) -> Iterator[str]:
-        """Yield contradictions of settings, whose section is `where`; `settings.problems` checks each by itself."""
-        sizes = self.record_length_bytes_quantiles
-        sized_by = ["record_dims", "record_length_bytes_stdev", "record_length_bytes_quantiles"]
-        given = [f"{where}.{name}" for name in sized_by if getattr(self, name)]
-        given += [f"{where}.parquet.columns"] if sizes and self.parquet.columns else []
-        if len(given) > 1:
-            yield f"{' and '.join(given)} are given, and each sets the size of records: leave all but one out"
-        if sizes:
+        """Yield contradictions between settings of section `where`; `settings.problems` checks each setting alone."""
+        quantile_sizes = self.record_length_bytes_quantiles
+        size_settings = ["record_dims", "record_length_bytes_stdev", "record_length_bytes_quantiles"]
+        keys = [f"{where}.{name}" for name in size_settings if getattr(self, name)]
+        keys += [f"{where}.parquet.columns"] if quantile_sizes and self.parquet.columns else []
+        if len(keys) > 1:
+            yield f"{' and '.join(keys)} are given, and each sets the size of records: leave all but one out"
+        if quantile_sizes:
             key = f"{where}.record_length_bytes_quantiles"
-            yield from quantiles.problems(sizes, self.record_length_bytes, key, f"{where}.record_length_bytes")
-            if max(sizes) > MAX_RECORD_BYTES:
-                yield f"{key} goes up to {max(sizes):g}: wanted at most {MAX_RECORD_BYTES:g}"
+            yield from quantiles.problems(quantile_sizes, self.record_length_bytes, key, f"{where}.record_length_bytes")
+            if max(quantile_sizes) > MAX_RECORD_BYTES:
+                yield f"{key} goes up to {max(quantile_sizes):g}: wanted at most {MAX_RECORD_BYTES:g}"
         if not _is_number_type(self.record_element_type):
             actual = f"{where}.record_element_type is {self.record_element_type!r}"
             yield f"{actual}: wanted the name of a NumPy number type, such as uint8 or float32"
             return  # the other checks need the bytes of an element
         elements = math.prod(self.record_dims) if self.record_dims else self.record_length_bytes
         samples = (self.num_files_train + self.num_files_eval) * self.num_samples_per_file
-        with contextlib.suppress(OverflowError):  # by numbers out of range, which are named already
+        with contextlib.suppress(OverflowError):  # of numbers out of range, which have a message already
             total_bytes = samples * elements * self.element_bytes
             if total_bytes > MAX_DATASET_BYTES:
                 product = f"{where}: files, samples per file and record size multiply to {total_bytes:.3g} bytes"
                 yield f"{product}: wanted at most {MAX_DATASET_BYTES:.3g}"
-        from datagen import registry  # here, as the formats import this module
+        from datagen import registry  # here, because formats import this module
 
-        # An unknown format is reported when it is opened, with the list of known ones.
+        # Opening an unknown format raises an error that lists the known ones
         if self.format in registry.names("datagen.formats"):
             yield from registry.find("datagen.formats", self.format, "Format")().unfit(self)
 

@@ -1,4 +1,4 @@
-"""A pool of threads for many files. The caller's thread gets progress reports, the first failure and Ctrl-C."""
+"""A pool of threads for many files. The caller's thread receives progress reports, the first failure and Ctrl-C."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Tally:
     exact: bool = field(kw_only=True)
     files: int = 0
     bytes: int = 0
-    stopping: bool = False  # makes every worker stop at its next `add`
+    stopping: bool = False  # set it to stop every worker at its next `add`
     lock: threading.Lock = field(default_factory=threading.Lock)
     started: float = field(default_factory=time.monotonic)
 
@@ -63,9 +63,9 @@ def run(
     threads: int,
     progress: Callable[[Progress], None] | None,
 ) -> None:
-    """Pass every number to one of `threads` workers, each created in its own thread.
+    """Call one of `threads` workers with each of the numbers; each worker is made in its own thread.
 
-    `progress` is called in this thread, and once more at the end. Raises the first exception of a worker, or
+    `progress` is called in the caller's thread, periodically and at the end. Raises the first exception of a worker, or
     KeyboardInterrupt, after all workers have stopped.
     """
     source = iter(numbers)
@@ -92,7 +92,7 @@ def run(
                     progress(tally.progress())
         finally:
             tally.stopping = True
-    for future in futures:  # workers that another worker's failure stopped have a StoppedError
+    for future in futures:  # a worker that was stopped because of another's failure has raised StoppedError
         failure = future.exception()
         if failure is not None and not isinstance(failure, StoppedError):
             raise failure
@@ -100,18 +100,14 @@ def run(
         progress(tally.progress())
 
 
-def of_each(numbers: Sequence[int], find: Callable[[int], T]) -> list[T]:
-    """Return what `find` returns for each number, in order.
-
-    Up to 16 threads share the numbers, because a million requests of milliseconds, one after another, would take
-    minutes.
-    """
+def map_in_threads(function: Callable[[int], T], numbers: Sequence[int]) -> list[T]:
+    """Return the function's result for each number, in order; 16 threads save minutes for a million small requests."""
     results: dict[int, T] = {}
     tally = Tally(len(numbers), 0, exact=True)
 
     def work(index: int) -> None:
         tally.add(files=1)
-        results[index] = find(numbers[index])
+        results[index] = function(numbers[index])
 
     run(lambda: work, range(len(numbers)), tally, min(16, len(numbers)) or 1, None)
     return [results[index] for index in range(len(numbers))]

@@ -1,4 +1,4 @@
-"""Verifies a dataset: every byte of every file against what was generated."""
+"""Verifies a dataset: compares every byte of every file with the content generated again."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from datagen.buffers import AlignedBuffer
 from datagen.content import explain, find_stamps
 from datagen.errors import DatasetError
 from datagen.formats.format_base import FORMATS, reading
-from datagen.generate import Files, Part, files_of
+from datagen.generate import Files, OutputFile, files_of
 from datagen.registry import is_built_in
 from datagen.spec import BLOCK_BYTES, DatasetSpec
 from datagen.storage.null import NullWriter
@@ -26,7 +26,7 @@ class Damage:
     """One damaged or missing file."""
 
     path: str
-    message: str  # what was found, at which offset, and what was expected
+    message: str  # what is in the file, at which offset, and what was expected
 
 
 def verify(
@@ -38,13 +38,13 @@ def verify(
     threads: int = 1,
     progress: Callable[[Progress], None] | None = None,
 ) -> list[Damage]:
-    """Compare the files i with i % ranks == rank with what was generated.
+    """Compare the files i with i % ranks == rank with their content generated again.
 
-    Returns the damage found, sorted by path; an empty list means that every byte is right. Raises DatasetError: there
-    is no manifest, so that the expected contents are unknown.
+    Returns the damage, sorted by path; an empty list means that every byte is right. Raises DatasetError: there is no
+    manifest, so that the expected content is unknown.
     """
-    opened = open_storage(storage.buffered)
-    existing = manifest.read(spec.data_folder, opened)
+    backend = open_storage(storage.buffered)
+    existing = manifest.read(spec.data_folder, backend)
     if existing is None:
         raise DatasetError(
             f"{spec.data_folder} has no {manifest.MANIFEST_NAME}: dlemu did not make this dataset, "
@@ -59,7 +59,7 @@ def verify(
     files = files_of(replace(existing.spec, data_folder=spec.data_folder))
     share = range(rank, len(files), ranks)
     tally = Tally(len(share), files.total_bytes(rank, ranks), exact=files.exact)
-    checker = _Checker(files, opened, tally)
+    checker = _Checker(files, backend, tally)
     thread_pool.run(checker.worker, share, tally, threads, progress)
     return sorted(checker.findings, key=lambda finding: finding.path)
 
@@ -72,47 +72,47 @@ class _Checker:
     findings: list[Damage] = field(default_factory=list)
 
     def worker(self) -> Callable[[int], None]:
-        """Return a function that checks one file, with its own buffers; each thread calls this once."""
+        """Return a function that checks one file, with buffers of its own; each thread calls this once."""
         generated, stored = AlignedBuffer(), AlignedBuffer()
 
         def check(running_index: int) -> None:
-            for part in self.files.parts(running_index):
+            for output in self.files.outputs(running_index):
                 try:
-                    with reading(part.path):
-                        message = self._difference(running_index, part, generated, stored)
+                    with reading(output.path):
+                        message = self._compare(running_index, output, generated, stored)
                 except DatasetError as error:
                     message = str(error)
                 if message:
-                    self.findings.append(Damage(part.path, message))
+                    self.findings.append(Damage(output.path, message))
             self.tally.add(files=1)
 
         return check
 
-    def _difference(self, running_index: int, part: Part, generated: AlignedBuffer, stored: AlignedBuffer) -> str:
-        """Generate the file again, into a writer that compares instead of writing; return how they differ, or ''."""
-        if next(iter(self.storage.sizes([part.path]))) is None:
+    def _compare(self, running_index: int, output: OutputFile, generated: AlignedBuffer, stored: AlignedBuffer) -> str:
+        """Generate the file again, into a writer that compares instead of writing; return the difference, or ''."""
+        if next(iter(self.storage.sizes([output.path]))) is None:
             return "there is no such file"
-        with contextlib.closing(self.storage.open(part.path)) as reader:
+        with contextlib.closing(self.storage.open(output.path)) as reader:
             comparison = _Comparison(reader, stored)
             comparison.on_advance = self.tally.add
             try:
-                part.write(comparison, generated)
+                output.write(comparison, generated)
                 offset = min(reader.size_bytes, comparison.position)
                 if reader.size_bytes == comparison.position:
                     return ""
             except _DifferenceError as difference:
                 (offset,) = difference.args
-            message = self._explained(running_index, part, reader, offset)
+            message = self._explain(running_index, output, reader, offset)
         if self.files.spec.compression != "none":
             message += "; the version of the library that compresses decides on its bytes, too"
         return message
 
-    def _explained(self, running_index: int, part: Part, reader: Reader, offset: int) -> str:
+    def _explain(self, running_index: int, output: OutputFile, reader: Reader, offset: int) -> str:
         """Return what is wrong with a file that first differs at `offset`."""
         content = self.files.content
-        if not part.exact or part.size_bytes == reader.size_bytes:
+        if not output.exact or output.size_bytes == reader.size_bytes:
             message = f"it differs from what was generated, at offset {offset}"
-            if not part.is_side:
+            if not output.is_side:
                 words = explain(*_around(reader, offset), content, running_index)
                 message += f": {words}, not of file {running_index}"
             return message
@@ -121,15 +121,15 @@ class _Checker:
             stamp_offset, stamp = stamps[0]
             if stamp.file != running_index or stamp.seed_hash != content.seed_hash:
                 return f"at offset {stamp_offset} it begins as file number {stamp.file}, not {running_index}"
-        return f"it has {reader.size_bytes} bytes, wanted {part.size_bytes}; it is right up to offset {offset}"
+        return f"it has {reader.size_bytes} bytes, wanted {output.size_bytes}; it is right up to offset {offset}"
 
 
 class _DifferenceError(Exception):
-    """The file differs, first at the offset that is the error's argument."""
+    """The file differs from the generated content; the argument is the offset of the first difference."""
 
 
 class _Comparison(NullWriter):
-    """A writer that compares the bytes to be written with an existing file."""
+    """A writer that compares the bytes to be written with an existing file. Raises _DifferenceError."""
 
     def __init__(self, reader: Reader, buffer: AlignedBuffer) -> None:
         self._reader = reader

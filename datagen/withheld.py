@@ -1,7 +1,7 @@
-"""Keeps credentials, in storage options, URLs and words of command lines, out of files and messages.
+"""Keeps credentials in storage options, URLs and command lines out of files and messages.
 
-Every storage names its credentials differently (`account_key`, `sas`, `passphrase`, ...), so this is an allow-list: the
-values of harmless options are kept, all other values are withheld. Names of options are always kept.
+Every storage names its credentials differently (`account_key`, `sas`, `passphrase`, ...). Therefore this is an
+allow-list: only the values of harmless options are shown, all others are withheld. Names of options are always shown.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from urllib.parse import quote
 
 from datagen.errors import UserError
 
-WITHHELD = "withheld"  # written in place of a withheld value; storages reject it as a value
+WITHHELD = "withheld"  # written instead of a withheld value; no storage accepts it as a value
 HARMLESS_OPTIONS = frozenset(
     (
         *("endpoint_url", "endpoint", "region", "region_name", "host", "port", "project", "account_name", "protocol"),
@@ -26,27 +26,27 @@ HARMLESS_OPTIONS = frozenset(
     )
 )
 """Options whose values say where a storage is and how it is used, but grant no access."""
-_MIN_SECRET = 4  # minimum characters of a value that is removed from messages: shorter ones occur within other words
-_MIN_SECRET_PART = 8  # the same for a part of a value, as in `AccountName=x;AccountKey=y`
+_MIN_SECRET = 4  # minimum characters of a value that is removed from messages: shorter ones occur in other words
+_MIN_SECRET_PART = 8  # the same for a part of a value, as of `AccountName=x;AccountKey=y`
 _URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://\S+")
 _OPTION = re.compile(r"([+]*(?:workload[./])?storage[./]storage_options[./]([^=]*)=)(.*)", re.DOTALL)
 _OPTIONS = re.compile(r"(.*?storage_options[^=:]*[=:]).*", re.DOTALL)
-"""Storage options that `_OPTION` does not match: a whole section, or an override that is not valid."""
-SECRET_NAMES = "secret|passw|token|credential|access_?key|api_?key"  # a pattern of what is in names of credentials
+"""Storage options that `_OPTION` does not match: a whole section, or an invalid override."""
+SECRET_NAMES = "secret|passw|token|credential|access_?key|api_?key"  # pattern of words in names of credentials
 _SECRET_WORD = re.compile(rf"([^\s=]*(?:{SECRET_NAMES})[^\s=]*=).*", re.IGNORECASE | re.DOTALL)
 
-_UNDECODED = re.compile("[\ud800-\udfff]")
-_USER = re.compile(r"(://)[^/\s?#]*@")
-_QUERY = re.compile(r"([?&;][^=&;\s]*=)[^&;\s\"')\]},]+")
+_UNDECODED = re.compile("[\ud800-\udfff]")  # a byte that Python could not decode (PEP 383)
+_USER = re.compile(r"(://)[^/\s?#]*@")  # user name and password in a URL
+_QUERY = re.compile(r"([?&;][^=&;\s]*=)[^&;\s\"')\]},]+")  # a value in the query of a URL
 
 
 def public_options(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a storage's options as they may be written to files: all names, and the values of harmless options."""
+    """Return a storage's options for files: all names, and the values of harmless options."""
     return {name: public_option(name, value) for name, value in options.items()}
 
 
 def public_option(name: str, value: Any) -> Any:
-    """Return the value of an option as it may be written to files."""
+    """Return an option's value for files, withheld unless it is harmless."""
     if value is None or isinstance(value, bool):
         return value
     if name not in HARMLESS_OPTIONS:
@@ -55,19 +55,19 @@ def public_option(name: str, value: Any) -> Any:
 
 
 def printable(text: str) -> str:
-    """Return a text that can be encoded as UTF-8: undecodable bytes in a file name (PEP 383) are escaped."""
+    """Return a text that can be encoded as UTF-8, with undecodable bytes of file names (PEP 383) escaped."""
     return text.encode("utf-8", "backslashreplace").decode()
 
 
 def public_text(text: str) -> str:
-    """Return a text whose URLs have their user names, passwords and query values (signatures) withheld."""
+    """Return a text without the user names, passwords and query values (signatures) of its URLs."""
     if "://" not in text:
         return text
     return _URL.sub(lambda url: _QUERY.sub(rf"\1{WITHHELD}", _USER.sub(rf"\1{WITHHELD}@", url[0])), text)
 
 
 def scrubbed(text: str, options: Mapping[str, object]) -> str:
-    """Return a message without the values of withheld options, which a library's error message may quote."""
+    """Return a message without the values of withheld options, which a library may quote in an error."""
     for name, option in options.items():
         if public_option(name, option) != WITHHELD:
             continue
@@ -81,7 +81,7 @@ def scrubbed(text: str, options: Mapping[str, object]) -> str:
 
 
 def _scalars(value: object) -> Iterator[str]:
-    """Yield the numbers and strings of an option, also if it was given as a list or mapping by mistake."""
+    """Yield the numbers and strings of an option, even if it is a list or mapping by mistake."""
     if isinstance(value, Mapping):
         value = list(value.values())
     if isinstance(value, (list, tuple)):
@@ -92,9 +92,9 @@ def _scalars(value: object) -> Iterator[str]:
 
 
 def check_letters(words: Iterable[str]) -> None:
-    """Raise UserError for a word with bytes that Python could not decode, as it could not be written as UTF-8.
+    """Raise UserError for a word with bytes that Python could not decode, and that no file could hold as UTF-8.
 
-    They are lone surrogates (PEP 383): a name in another encoding, or non-ASCII letters where the locale is C.
+    They are lone surrogates (PEP 383), from a name in another encoding, or non-ASCII letters in the C locale.
     """
     for word in words:
         if _UNDECODED.search(word):
@@ -106,11 +106,12 @@ def check_letters(words: Iterable[str]) -> None:
 
 
 def without_secrets(words: Iterable[str]) -> list[str]:
-    """Return the words of a command line as they may be written to files."""
+    """Return the words of a command line for files, without credentials."""
     return [public_text(_without_secret(word)) for word in words]
 
 
 def _without_secret(word: str) -> str:
+    """Return a word of a command line, with the value withheld if it may be a credential."""
     if option := _OPTION.fullmatch(word):
         before, name, value = option.groups()
         is_public = value.lower() in ("true", "false", "null") or public_option(name, value) != WITHHELD

@@ -1,7 +1,7 @@
-"""One HTTP/1.1 request and its response (RFC 9112), the body read straight into the caller's memory.
+"""One HTTP/1.1 request and its response (RFC 9112), whose body is read straight into the caller's memory.
 
-Why not a library: for objects of 128 KiB, clients take 1.4 (obstore) to 14 (boto3) CPU seconds per GB, and this code
-0.7. It builds no response object, and copies only those bytes of a body that arrive together with the header.
+Why not a library: for objects of 128 KiB, clients take 1.4 (obstore) to 14 (boto3) CPU seconds per GB, this code takes
+0.7. It builds no response object, and of a body copies only the bytes that arrive together with the header.
 """
 
 from __future__ import annotations
@@ -23,16 +23,17 @@ CONNECT_SECONDS = 10.0  # Linux repeats a lost SYN after 1, 3 and 7 s
 MAX_HEADER_BYTES = 16 << 10  # maximum size of a response header, with those of interim responses before it
 HEADER_READ_BYTES = 4 << 10  # maximum read of the header: body bytes that come with it must be copied
 SEND_BYTES = 4 << 20  # maximum bytes per send call
+MIN_PROGRESS_BYTES = 64 << 10  # a request that moves less within the timeout is aborted: the server hangs, or trickles
 BODY_READ_BYTES = 64 << 10  # maximum read of a body that is kept in memory instead of a target buffer
 BODY_BYTES = 8 << 20
 """Maximum size of a body that is kept in memory: a page of a listing has 1000 keys of 1024 bytes, each byte written as
 a character reference, and their metadata."""
 MAX_CHUNK_LINE_BYTES = 4 << 10  # maximum length of the line before a chunk, and of all lines after the last one
-_chunk_line = re.compile(rb"([0-9A-Fa-f]{1,15})[ \t]*(?:;[^\r\n]*)?\r\n").match
+_chunk_line = re.compile(rb"([0-9A-Fa-f]{1,15})[ \t]*(?:;[^\r\n]*)?\r\n").match  # size of a chunk, and extensions
 BAD_CHUNKS = "the chunks of the response can't be parsed"
 WOULD_BLOCK = (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
 T = TypeVar("T")
-Steps = Generator[None, None, T]  # pauses where the socket would block
+Steps = Generator[None, None, T]  # yields where the socket would block
 _is_number = re.compile("[0-9]{1,18}").fullmatch
 
 
@@ -51,7 +52,7 @@ class _Socket(socket.socket):
 
 
 class TlsSocket(ssl.SSLSocket):
-    """The same for TLS, set as `sslsocket_class` of the SSL context; it ignores flags, and never waits."""
+    """The same for TLS, set as `sslsocket_class` of the SSL context. It never blocks, and ignores flags."""
 
     def send(self, data: Any, flags: int = 0) -> int:
         return super().send(data)
@@ -67,13 +68,14 @@ class Connection:
     """An open connection; it carries one request at a time."""
 
     def __init__(self, address: SplitResult, tls: ssl.SSLContext | None, timeout_seconds: float) -> None:
-        """Connect, with TLS to an address of https; blocking reads time out after `timeout_seconds`. Raises OSError."""
+        """Connect, with TLS if the scheme is https; blocking reads time out after `timeout_seconds`. Raises OSError."""
         self.address = address
+        self.timeout_ns = round(1e9 * timeout_seconds)
         self.scratch = bytearray(MAX_HEADER_BYTES)
         is_tls = address.scheme == "https"
-        place = address.hostname, address.port or (443 if is_tls else 80)
+        host_and_port = address.hostname, address.port or (443 if is_tls else 80)
         connect_seconds = min(CONNECT_SECONDS, timeout_seconds)
-        plain = _Socket(fileno=socket.create_connection(place, connect_seconds).detach())
+        plain = _Socket(fileno=socket.create_connection(host_and_port, connect_seconds).detach())
         plain.settimeout(connect_seconds)
         plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         microseconds = max(1, round(1e6 * timeout_seconds))
@@ -104,12 +106,13 @@ class Exchange:
     first_byte_ns = 0
     progress_bytes = 0  # all bytes sent and received so far
     reusable = True  # the connection can carry another request
-    deadline_ns = 0  # when whoever drives it looks at its progress
     is_sending = True
-    is_collecting = False  # the body of an error, a listing, ... arrives: it is kept in memory instead of in a target
+    _is_collecting = False  # the body of an error, a listing, ... arrives: it is kept in memory instead of in a target
+    _checked_bytes = 0  # `progress_bytes` when progress was last checked
+    _was_collecting = False  # `_is_collecting` at that time
     _text = _lower = ""  # the response header as received, and in lower case
     _is_chunked = False
-    _blocking_reads = 0  # how many of the next reads wait for what they read
+    _blocking_reads = 0  # how many of the next reads block until data arrives
 
     def __init__(
         self,
@@ -129,6 +132,7 @@ class Exchange:
         """
         self.connection = connection
         self.began_ns = time.monotonic_ns()
+        self.deadline_ns = self.began_ns + connection.timeout_ns
         self._target = target
         self._bodiless = bodiless
         self._header_problem = header_problem
@@ -148,15 +152,25 @@ class Exchange:
         """Send and receive as far as possible without blocking; return whether the response is complete.
 
         With `wait`, for a request that is alone in flight, the reads of header and body block (not over TLS): one
-        system call, instead of a poll, a read and an EAGAIN for each piece that arrives. It returns False if the
-        connection's timeout has passed, or a read was cut short.
+        system call, instead of a poll, a read and an EAGAIN for each piece that arrives. Then False means that the
+        connection's timeout has passed, or that a read was cut short.
 
         Raises OSError: the connection broke, or the response is not valid HTTP.
         """
         self._blocking_reads = 2 if wait else 0
-        for _ in self._steps:  # it pauses where it would block
+        for _ in self._steps:  # yields where the socket would block
             return False
         return True
+
+    def check_progress(self) -> None:
+        """Call from `deadline_ns` on: raise TimeoutError if the server has stalled, else set the next deadline."""
+        # A body that is kept in memory is short, and must arrive within one timeout
+        if self.progress_bytes - self._checked_bytes < MIN_PROGRESS_BYTES or self._was_collecting:
+            amount = f"no more than {MIN_PROGRESS_BYTES >> 10} KiB" if self.status else "no response"
+            amount = "not all of a short response" if self._was_collecting else amount
+            raise TimeoutError(errno.ETIMEDOUT, f"{amount} arrived within {self.connection.timeout_ns / 1e9:g} s")
+        self._checked_bytes, self._was_collecting = self.progress_bytes, self._is_collecting
+        self.deadline_ns = time.monotonic_ns() + self.connection.timeout_ns
 
     def _run(self, head: bytes, body: Bytes) -> Steps[None]:
         yield from self._send(memoryview(head))
@@ -165,19 +179,19 @@ class Exchange:
         self.is_sending = False
         if not self._blocking_reads:
             yield  # the response has not arrived yet
-        rest = yield from self._read_header()
+        body_start = yield from self._read_header()
         self._is_chunked = "chunked" in self._lower and "chunked" in self.header("transfer-encoding").lower()
         if self._bodiless or self.status in (204, 304):
             self.length = 0
         elif not self._is_chunked:
             self.length = number_in(self.header("content-length"))
-        if self.succeeded and self._header_problem is not None and (wrong := self._header_problem(self)):
-            raise BrokenResponseError(wrong)
+        if self.succeeded and self._header_problem is not None and (problem := self._header_problem(self)):
+            raise BrokenResponseError(problem)
         if self.succeeded and self._target is not None:
-            yield from self._fill(self._target, rest)
+            yield from self._fill(self._target, body_start)
             return
-        self.is_collecting = True
-        received = bytearray(rest)
+        self._is_collecting = True
+        received = bytearray(body_start)
         if self._is_chunked and self.length is None:
             self.body = yield from self._read_chunks(received)
         else:
@@ -196,32 +210,33 @@ class Exchange:
                 yield
                 continue
             except (BrokenPipeError, ConnectionResetError):
-                # A server that refuses a large body responds and closes; its response may have arrived already
+                # A server that refuses a large body responds and closes: its response may have arrived already
                 self.reusable = False
                 return
             self.progress_bytes += sent
             data = data[sent:]
 
     def _receive(self, buffer: memoryview | bytearray, flags: int = 0, *, may_end: bool = False) -> Steps[int]:
-        """Receive into a buffer; return the bytes, 0 at the end if it `may_end`. `flags` are for a read that blocks."""
+        """Receive into a buffer, with `flags` if the read blocks; return the bytes, 0 at the end if it `may_end`."""
         while True:
-            blocks, self._blocking_reads = self._blocking_reads > 0, self._blocking_reads - 1
+            call_flags = flags if self._blocking_reads > 0 else socket.MSG_DONTWAIT
+            self._blocking_reads -= 1
             try:
-                count = self._receive_into(buffer, 0, flags if blocks else socket.MSG_DONTWAIT)
+                count = self._receive_into(buffer, 0, call_flags)
             except WOULD_BLOCK:
                 yield
                 continue
             if not count and not may_end:
-                of = "" if self.length is None else f" of {self.length}"
-                ended = f"the response ended after {self.body_bytes}{of} bytes"
-                none = "the server closed the connection without a response"
-                raise BrokenResponseError(ended if self.status else none, errno.ECONNRESET)
+                of_length = "" if self.length is None else f" of {self.length}"
+                incomplete = f"the response ended after {self.body_bytes}{of_length} bytes"
+                closed = "the server closed the connection without a response"
+                raise BrokenResponseError(incomplete if self.status else closed, errno.ECONNRESET)
             self.progress_bytes += count
             return count
 
     def _read_header(self) -> Steps[memoryview]:
         """Read the response's header; return the bytes of the body that arrived with it."""
-        buffer, begin, received = self.connection.scratch, 0, 0
+        buffer, begin, received = self.connection.scratch, 0, 0  # begin of this header, end of all data
         while not self.status or 100 <= self.status < 200:  # interim (Continue, Early Hints): another header follows
             while (end := buffer.find(b"\r\n\r\n", begin, received)) < 0:
                 free = memoryview(buffer)[received : received + HEADER_READ_BYTES]
@@ -236,30 +251,30 @@ class Exchange:
     def _parse_header(self, text: str) -> None:
         status = text[9:12]
         if not text.startswith("HTTP/1.") or not status.isdecimal():
-            first = text[: text.index("\r\n")]
-            raise BrokenResponseError(f"the response begins with {first[:60]!r}, which is not HTTP")
+            status_line = text[: text.index("\r\n")]
+            raise BrokenResponseError(f"the response begins with {status_line[:60]!r}, which is not HTTP")
         self.status = int(status)
         self.succeeded = self.status in (200, 204, 206)
         self._text, self._lower = text, text.lower()
         if text.startswith("HTTP/1.0") or self.header("connection").lower() == "close":
             self.reusable = False
 
-    def _fill(self, target: memoryview, rest: memoryview) -> Steps[None]:
-        """Read the body into the target."""
+    def _fill(self, target: memoryview, body_start: memoryview) -> Steps[None]:
+        """Read the body, of which `body_start` has arrived, into the target."""
         if self.length is None or self.length > len(target):
             raise BrokenResponseError(f"the response has {self.length} bytes, wanted at most {len(target)}")
         target = target[: self.length]
-        self.body_bytes = min(len(rest), self.length)
-        target[: self.body_bytes] = rest[: self.body_bytes]
-        self.reusable = self.reusable and len(rest) == self.body_bytes  # else it has more than the stated length
+        self.body_bytes = min(len(body_start), self.length)
+        target[: self.body_bytes] = body_start[: self.body_bytes]
+        self.reusable = self.reusable and len(body_start) == self.body_bytes  # else it exceeds the stated length
         while self.body_bytes < self.length:
             self.body_bytes += yield from self._receive(target[self.body_bytes :], socket.MSG_WAITALL)
 
     def _read_more(self, received: bytearray) -> Steps[int]:
-        """Append to a body that is kept in memory; return the bytes: 0 if it ended with the connection, as it may."""
+        """Append to a body that is kept in memory; return the bytes, 0 when the connection ends one without length."""
         if len(received) > BODY_BYTES:
-            text = f"the response is longer than {BODY_BYTES >> 10} KiB, the most that such a response has"
-            raise BrokenResponseError(text, errno.EMSGSIZE)
+            problem = f"the response is longer than {BODY_BYTES >> 10} KiB, the most that such a response has"
+            raise BrokenResponseError(problem, errno.EMSGSIZE)
         self.body_bytes, piece = len(received), bytearray(BODY_READ_BYTES)
         count = yield from self._receive(piece, may_end=self.length is None and not self._is_chunked)
         received += piece[:count]
@@ -274,7 +289,7 @@ class Exchange:
                     raise BrokenResponseError(BAD_CHUNKS)
                 yield from self._read_more(received)
             begin, end = line.end(), line.end() + int(line[1], 16)
-            if begin == end:
+            if begin == end:  # the last chunk is empty
                 break
             while len(received) < end + 2:
                 yield from self._read_more(received)
@@ -290,5 +305,5 @@ class Exchange:
 
 
 def number_in(text: str) -> int | None:
-    """Return the decimal number in a header's value; None if it is none, or has more than 18 digits."""
+    """Return the decimal number that a header's value is; None for other text, or more than 18 digits."""
     return int(text) if _is_number(text) else None

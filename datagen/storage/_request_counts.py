@@ -1,6 +1,6 @@
 """Counters and latency histograms of a process's requests to an object store, which other processes can read live.
 
-With `StorageSpec.account` a process keeps them in a memory-mapped file of that folder: counting costs one store to
+With `StorageSpec.account`, each process keeps them in a memory-mapped file in that folder: counting costs one store to
 memory, and the counts outlive the process.
 """
 
@@ -18,13 +18,13 @@ from numpy.typing import NDArray
 
 from datagen.errors import UserError
 from datagen.quantiles import Percentiles
-from datagen.regular import opened
+from datagen.regular import open_descriptor
 
 COUNTERS = (
     *("get", "head", "list", "put", "delete", "received_bytes", "sent_bytes", "failed", "retried", "slow_down"),
     *("connections_opened", "connections_open", "in_flight"),
 )
-"""Requests by method, bytes of bodies, failed attempts, retries, responses 503 or 429, and the current state."""
+"""Requests by method, bytes of bodies, failed attempts, retries, responses 503 or 429 (`slow_down`), and gauges."""
 FINE = 4  # bins in which latencies grow by the factor `GROWTH`
 BINS = 256 * FINE
 INDEX = {name: number for number, name in enumerate(COUNTERS)}  # index in the array; two histograms follow
@@ -47,15 +47,15 @@ class RequestCounts:
         self._cells = self.values.data  # the same memory; incremented several times as fast
 
     @classmethod
-    def kept_in(cls, folder: str) -> RequestCounts:
-        """Return counts kept in a file of the folder; in this process only if it can't be written."""
+    def in_folder(cls, folder: str) -> RequestCounts:
+        """Return new counts in a file of the folder, or in this process alone if the folder can't be written."""
         if not folder:
             return cls()
         path = os.path.join(folder, f"{platform.node()}-{os.getpid()}{SUFFIX}")
         try:
             with contextlib.suppress(FileExistsError):
                 os.mkdir(folder)
-            with opened(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW) as descriptor:
+            with open_descriptor(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW) as descriptor:
                 os.ftruncate(descriptor, 8 * _SIZE)
                 memory = mmap.mmap(descriptor, 8 * _SIZE)
         except OSError:
@@ -65,18 +65,18 @@ class RequestCounts:
     def add(self, counter: str, amount: int = 1) -> None:
         self._cells[INDEX[counter]] += amount
 
-    def sent(self, kind: str) -> None:
-        """Count a request."""
-        self._cells[INDEX[kind]] += 1
+    def count_request(self, method: str) -> None:
+        """Count the start of a request."""
+        self._cells[INDEX[method]] += 1
         self._cells[_IN_FLIGHT] += 1
 
-    def ended(self, received_bytes: int) -> None:
-        """Count the end of a request, whose response had so many body bytes."""
+    def count_end(self, received_bytes: int) -> None:
+        """Count the end of a request, and the bytes of the response body."""
         self._cells[_IN_FLIGHT] -= 1
         self._cells[_RECEIVED_BYTES] += received_bytes
 
-    def answered(self, first_byte_ns: int, last_byte_ns: int) -> None:
-        """Record the latencies of a GET: from sending it to the first and to the last byte of the response."""
+    def add_latencies(self, first_byte_ns: int, last_byte_ns: int) -> None:
+        """Record a GET's latencies: from its start to the first and to the last byte of the response."""
         self._cells[len(COUNTERS) + bisect_left(_EDGES_NS, first_byte_ns)] += 1
         self._cells[len(COUNTERS) + BINS + bisect_left(_EDGES_NS, last_byte_ns)] += 1
 
@@ -100,7 +100,7 @@ class RequestCounts:
 
 
 def read_counts(folder: str) -> RequestCounts:
-    """Return the sum of the counts of all processes in a folder; zeros without any."""
+    """Return the sum of the counts of all processes in a folder; zeros if there are none."""
     total = RequestCounts()
     with contextlib.suppress(OSError):
         for name in sorted(os.listdir(folder)):
@@ -129,5 +129,5 @@ def waits_ms(histogram: NDArray[np.int64]) -> Percentiles | None:
         return None
     cumulated = histogram.cumsum()
     bins = (int(np.searchsorted(cumulated, share * total)) for share in (0.5, 0.9, 0.99, 1))
-    p50, p90, p99, most = (LOWEST_US * math.pow(GROWTH, number / FINE) / 1000 for number in bins)
-    return Percentiles(p50=p50, p90=p90, p99=p99, max=most)
+    p50, p90, p99, maximum = (LOWEST_US * math.pow(GROWTH, number / FINE) / 1000 for number in bins)
+    return Percentiles(p50=p50, p90=p90, p99=p99, max=maximum)

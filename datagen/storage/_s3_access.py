@@ -1,9 +1,9 @@
 """Access to an S3 server: addresses and certificates, credentials, and the signature of each request.
 
 Settings come from `storage.storage_options`, then the environment, then an AWS profile; credentials from the
-environment or botocore's chain. AWS Signature Version 4 with the payload's SHA-256 or `UNSIGNED-PAYLOAD`:
-"Authenticating Requests: Using the Authorization Header (AWS Signature Version 4)" in the Amazon S3 API reference. Why
-not a library: to save CPU time, what all requests of one second have in common is computed once.
+environment or botocore's chain. The signature is AWS Signature Version 4 with the payload's SHA-256 or
+`UNSIGNED-PAYLOAD` (Amazon S3 API reference, "Authenticating Requests: Using the Authorization Header"). Why not a
+library: to save CPU time, the common part of all requests of one second is computed once.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ Headers = tuple[tuple[str, str], ...]
 
 
 class Options(msgspec.Struct, forbid_unknown_fields=True, dict=True):
-    """The options as they may be given, with their defaults; what they mean: docs/objects.md."""
+    """The options of `storage.storage_options`, with their defaults; docs/objects.md explains them."""
 
     endpoint_url: str = ""
     region: str = ""
@@ -83,7 +83,7 @@ class Options(msgspec.Struct, forbid_unknown_fields=True, dict=True):
             return None
         try:
             context = ssl.create_default_context(cafile=self.ca_bundle or None)
-        except OSError as error:  # no such file, or (ssl.SSLError, which has a `reason`) no certificates in it
+        except OSError as error:  # no such file, or one without certificates (ssl.SSLError, which has a `reason`)
             reason = getattr(error, "reason", None) or error.strerror or error
             raise UserError(
                 f"{self.ca_bundle} can't be read ({reason}): wanted a file of certificates (PEM) in "
@@ -93,7 +93,7 @@ class Options(msgspec.Struct, forbid_unknown_fields=True, dict=True):
         return context
 
     def _setting(self, name: str, *variables: str) -> str:
-        """Return a setting from the first set environment variable, else from the selected profile; '' without one."""
+        """Return a setting from the first variable that is set, else from the selected profile; '' if none has it."""
         for variable in variables:
             if os.environ.get(variable):
                 return os.environ[variable]
@@ -103,15 +103,15 @@ class Options(msgspec.Struct, forbid_unknown_fields=True, dict=True):
         session = library("botocore.session", "s3", "storage.storage_options.s3_profile")
         try:
             return str(session.Session(profile=profile).get_scoped_config().get(name, ""))
-        except Exception as error:  # of botocore's own kinds: no such profile, a file that can't be parsed
+        except Exception as error:  # botocore's own errors: no such profile, a file that can't be parsed
             raise UserError(f"profile {profile!r} of ~/.aws: {error}") from error
 
 
 def read_options(options: Mapping[str, Option]) -> Options:
-    """Return the settings that `storage.storage_options` make. Raises UserError that says what is wrong with them."""
-    given = {name: value for name, value in options.items() if value is not None}
+    """Return the settings of a storage's options, completed by the environment. Raises UserError: they are invalid."""
+    values = {name: value for name, value in options.items() if value is not None}
     try:
-        return msgspec.convert(given, Options, strict=False)  # a workload file may have "true" and "30" in quotes
+        return msgspec.convert(values, Options, strict=False)  # a workload file may have "true" and "30" in quotes
     except msgspec.ValidationError as error:
         names = ", ".join(Options.__struct_fields__)
         raise UserError(
@@ -121,6 +121,7 @@ def read_options(options: Mapping[str, Option]) -> Options:
 
 
 def _address(url: str, secure: bool) -> SplitResult:
+    """Return the parts of a server's address, with https as the default scheme if `secure`. Raises UserError."""
     if "://" not in url:
         url = f"{'https' if secure else 'http'}://{url}"
     try:
@@ -133,15 +134,12 @@ def _address(url: str, secure: bool) -> SplitResult:
             f"storage.storage_options.endpoint_url is {re.sub('//[^/]*@', '//USER@', url)!r}: wanted the address of a "
             "server, such as http://10.0.0.1:9000; credentials belong in AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY"
         )
-    default = 443 if parts.scheme == "https" else 80  # proxies leave it out of the Host that was signed
-    return parts._replace(netloc=parts.netloc.lower().removesuffix(f":{default}"))
+    default_port = 443 if parts.scheme == "https" else 80  # proxies remove it from the Host header, which is signed
+    return parts._replace(netloc=parts.netloc.lower().removesuffix(f":{default_port}"))
 
 
 class Signer:
-    """Signs requests of one region, with keys of the environment, or of botocore's chain, which renews those of a role.
-
-    Threads share it.
-    """
+    """Signs requests to one region, with keys from the environment or from botocore's chain. Threads share it."""
 
     def __init__(self, profile: str, region: str) -> None:
         self.region = region
@@ -150,26 +148,25 @@ class Signer:
         self._lock = threading.Lock()
         self._stem = functools.lru_cache(64)(self._new_stem)
 
-    def lines(self, method: str, host: str, path: str, query: str, payload_sha256: str, others: Headers = ()) -> str:
+    def lines(self, method: str, host: str, path: str, query: str, payload_sha256: str, extra: Headers = ()) -> str:
         """Return the header lines that sign a request, including `Host`; `path` and `query` are quoted already.
 
-        `others` are further headers named x-amz-* (lower case); they are signed and included. Raises ServerError: there
+        `extra` are further headers named x-amz-* (lower case); they are signed and included. Raises ServerError: there
         are no credentials.
         """
-        signed, lines, inner, outer = self._stem(int(time.time()), host, payload_sha256, others)
-        request = hashlib.sha256(f"{method}\n{path}\n{query}\n{signed}".encode()).hexdigest()
+        canonical_end, lines, inner, outer = self._stem(int(time.time()), host, payload_sha256, extra)
+        request_hash = hashlib.sha256(f"{method}\n{path}\n{query}\n{canonical_end}".encode()).hexdigest()
         inner, outer = inner.copy(), outer.copy()
-        inner.update(request.encode())
+        inner.update(request_hash.encode())
         outer.update(inner.digest())
         return f"{lines}{outer.hexdigest()}\r\n"
 
-    def _new_stem(self, second: int, host: str, payload_sha256: str, others: Headers) -> tuple[str, str, _Hash, _Hash]:
-        """Return what the requests of one second with the same headers have in common.
+    def _new_stem(self, second: int, host: str, payload_sha256: str, extra: Headers) -> tuple[str, str, _Hash, _Hash]:
+        """Return the common part of all requests of one second that have the same headers, as four values.
 
-        It is the end of the canonical request (headers, their names, and the payload's hash), the header lines up to
-        the signature, and the two hashes of HMAC (RFC 2104), started with the day's signing key, because OpenSSL's own
-        set-up of an HMAC takes longer than computing it. The inner one has hashed all of the string to sign but the
-        request's hash.
+        They are the end of the canonical request (headers, their names, and the payload's hash), the header lines up to
+        the signature, HMAC's inner hash (RFC 2104), fed with the day's signing key and the string to sign up to the
+        request's hash, and HMAC's outer hash, fed with the key. OpenSSL's HMAC takes longer to set up than to compute.
         """
         access_key, secret_key, session_token = self._keys()
         stamp = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime(second))
@@ -183,13 +180,13 @@ class Signer:
         inner.update(f"AWS4-HMAC-SHA256\n{stamp}\n{scope}\n".encode())
         token = (("x-amz-security-token", session_token),) if session_token else ()
         required = (("host", host), ("x-amz-content-sha256", payload_sha256), ("x-amz-date", stamp))
-        headers = sorted([*required, *token, *others])
+        headers = sorted([*required, *token, *extra])
         names = ";".join(name for name, _ in headers)
-        listed = "".join(f"{name}:{value}\n" for name, value in headers)
+        canonical_lines = "".join(f"{name}:{value}\n" for name, value in headers)
         lines = "".join(f"{name}: {value}\r\n" for name, value in headers)
         credential = f"Credential={access_key}/{scope}, SignedHeaders={names}, Signature="
-        signed = f"{listed}\n{names}\n{payload_sha256}"
-        return signed, f"{lines}authorization: AWS4-HMAC-SHA256 {credential}", inner, outer
+        canonical_end = f"{canonical_lines}\n{names}\n{payload_sha256}"
+        return canonical_end, f"{lines}authorization: AWS4-HMAC-SHA256 {credential}", inner, outer
 
     def _keys(self) -> tuple[str, str, str]:
         """Return access key, secret key and session token ('' without one), valid now. Raises ServerError: no keys."""
@@ -204,7 +201,7 @@ class Signer:
                     self._chain = session.Session(profile=self._profile or None).get_credentials()
             if self._chain is None:
                 raise LookupError("its chain of credentials is empty")
-            frozen = self._chain.get_frozen_credentials()  # fetches new ones if they have expired
+            frozen = self._chain.get_frozen_credentials()  # renews those of a role if they have expired
         except Exception as error:  # no botocore, no such profile, a role that can't be taken, ...
             profile = self._profile or os.environ.get("AWS_PROFILE", "")
             of_profile = f" of profile {profile!r}" if profile else ""

@@ -1,7 +1,7 @@
 """S3 client: signs, sends, retries, counts and times requests; one thread keeps several in flight.
 
-A thread drives its own requests by poll(2). So a loader's worker needs no further threads, its CPU time is that of one
-thread, and no fork loses a thread. For a request that is alone in flight, the thread blocks in a read: for small
+Each thread drives its own requests by poll(2). A loader's worker therefore needs no further threads, its CPU time is
+that of one thread, and a fork loses no thread. A request that is alone in flight is read by blocking calls: for small
 objects, each wake-up and each read that finds nothing cost as much as copying the data.
 """
 
@@ -13,7 +13,6 @@ import heapq
 import itertools
 import os
 import random
-import re
 import select
 import ssl
 import time
@@ -26,46 +25,18 @@ from typing import Any
 from datagen.errors import DatasetError, ServerError, SpaceError, no_such_file
 from datagen.storage._http_exchange import BrokenResponseError, Connection, Exchange, number_in
 from datagen.storage._request_counts import RequestCounts
-from datagen.storage._s3_access import EMPTY_SHA256, SOURCES, Headers, Options, Signer, query_text, quoted_path
-from datagen.storage._s3_xml import error_in
+from datagen.storage._s3_access import EMPTY_SHA256, Headers, Options, Signer, query_text, quoted_path
+from datagen.storage._s3_responses import ADVICE, NO_SPACE, REGION_ADVICE, RETRYABLE, code_in, error_in, range_problem
 from datagen.storage.storage_base import Bytes
 
 POLL_MS = 50  # how late a time-out may be noticed, or a retry sent while other requests are in flight
-MIN_PROGRESS_BYTES = 64 << 10  # a request that moves less within the timeout is aborted: the server hangs, or trickles
 FIRST_BACKOFF_SECONDS, LONGEST_BACKOFF_SECONDS = 0.1, 20.0  # 20 s: as the AWS SDKs' standard mode
-RETRYABLE = (
-    *(408, 429, 500, 502, 503, 504),  # HTTP statuses of transient errors
-    *("RequestTimeout", "SlowDown", "InternalError", "ServiceUnavailable"),
-    *("XAmzContentSHA256Mismatch", "BadDigest", "IncompleteBody"),  # the body was damaged on its way to the server
-)
-REGION_ADVICE = "set storage.storage_options.region, or AWS_REGION"
-ADVICE: dict[str | int, str] = {
-    "NoSuchUpload": "another program or a lifecycle rule of the bucket aborted the upload: run the command again",
-    "RequestTimeTooSkewed": "the clocks of this host and of the server differ too much: set them (ntp)",
-    **dict.fromkeys(
-        ("InvalidAccessKeyId", "SignatureDoesNotMatch", "InvalidSecurity"),
-        f"the server does not accept these credentials. They come from: {SOURCES}",
-    ),
-    **dict.fromkeys(
-        ("ExpiredToken", "ExpiredTokenException", "TokenRefreshRequired", "InvalidToken"),
-        f"the credentials have expired and can't be renewed. They come from: {SOURCES}",
-    ),
-    **dict.fromkeys(
-        ("AuthorizationHeaderMalformed", "PermanentRedirect", 301, 307),
-        f"the bucket is in another region: {REGION_ADVICE}",
-    ),
-    403: "these credentials are not allowed to do that: let them list, read and write the bucket, or use others",
-}
-"""Code or status of a request that it is useless to repeat -> what it means, and what to do."""
-NO_SPACE = ("QuotaExceeded", "StorageFull", "InsufficientStorage")
-"""Ends of the codes with which Ceph (QuotaExceeded) and MinIO (XMinioAdminBucketQuotaExceeded, ...) refuse a PUT."""
-UNEXPLAINED_BY_HEAD = (400, 401, 403)  # statuses that only the body of a response explains, which a HEAD has not
+UNEXPLAINED_BY_HEAD = (400, 401, 403)  # statuses that only the body of a response explains, and HEAD returns no body
 NO_TLS = "WRONG_VERSION_NUMBER"  # OpenSSL's reason when the peer does not speak TLS
 MESSAGE_CHARACTERS = 300  # maximum length of a server's error text in our messages
 MAX_IDLE_CONNECTIONS = 64  # maximum connections of a process that are kept open between requests
-_content_range = re.compile(r"bytes ([0-9]{1,18})-([0-9]{1,18})/([0-9]{1,18}|\*)", re.IGNORECASE).fullmatch
 Steps = Generator[Exchange | int, None, None]
-"""Yields an exchange that waits for the server, or the time of the next attempt (monotonic, ns)."""
+"""Completes a request; yields an exchange that waits for the server, or when to attempt it again (monotonic, ns)."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -107,7 +78,6 @@ class Client:
         self._signer = Signer(options.s3_profile, options.region)
         self._tls = options.tls()
         self._idle: deque[Connection] = deque()
-        self._timeout_ns = round(1e9 * options.timeout_seconds)
         self._next_address = itertools.count(os.getpid())
 
     def request(self, request: Request) -> Exchange:
@@ -124,44 +94,44 @@ class Client:
             DatasetError: all attempts to GET an object failed, or the object changed.
         """
         tie_breaker = itertools.count()  # of heap entries: generators can't be compared
-        active: dict[int, tuple[Exchange, Steps]] = {}  # what waits for the server, by descriptor
+        in_flight: dict[int, tuple[Exchange, Steps]] = {}  # by descriptor of the connection
         poller = select.poll()
 
         def is_alone() -> bool:
-            return not active and (depth == 1 or not waiting)
+            return not in_flight and (depth == 1 or not scheduled)
 
-        waiting = [(0, next(tie_breaker), self._complete(request, is_alone)) for request in requests]
-        """A heap: the time to proceed, and with what."""
+        scheduled = [(0, next(tie_breaker), self._complete(request, is_alone)) for request in requests]
+        """A heap of the requests to start or retry: when (monotonic, ns), tie-breaker, steps."""
 
-        def proceed(steps: Steps) -> None:
-            pause = next(steps, None)
+        def advance(steps: Steps) -> None:
+            pause = next(steps, None)  # runs until the request waits; None: it is complete
             if isinstance(pause, int):
-                heapq.heappush(waiting, (pause, next(tie_breaker), steps))
+                heapq.heappush(scheduled, (pause, next(tie_breaker), steps))
             elif pause is not None:
-                active[pause.connection.descriptor] = pause, steps
+                in_flight[pause.connection.descriptor] = pause, steps
                 events = select.POLLIN | (select.POLLOUT if pause.is_sending else 0)
                 poller.register(pause.connection.descriptor, events)
 
         try:
-            while waiting or active:
-                while waiting and len(active) < depth and waiting[0][0] <= time.monotonic_ns():
-                    proceed(heapq.heappop(waiting)[2])
-                if not active:
-                    if waiting:
-                        time.sleep(max(0, waiting[0][0] - time.monotonic_ns()) / 1e9)
+            while scheduled or in_flight:
+                while scheduled and len(in_flight) < depth and scheduled[0][0] <= time.monotonic_ns():
+                    advance(heapq.heappop(scheduled)[2])
+                if not in_flight:
+                    if scheduled:
+                        time.sleep(max(0, scheduled[0][0] - time.monotonic_ns()) / 1e9)
                     continue
                 ready = {descriptor for descriptor, _ in poller.poll(POLL_MS)}
                 now_ns = time.monotonic_ns()
-                ready |= {descriptor for descriptor, (exchange, _) in active.items() if exchange.deadline_ns <= now_ns}
+                ready |= {number for number, (exchange, _) in in_flight.items() if exchange.deadline_ns <= now_ns}
                 for descriptor in ready:
                     poller.unregister(descriptor)
-                    proceed(active.pop(descriptor)[1])
+                    advance(in_flight.pop(descriptor)[1])
         finally:
-            for _, steps in active.values():
+            for _, steps in in_flight.values():
                 steps.close()
 
     def _complete(self, request: Request, is_alone: Callable[[], bool]) -> Steps:
-        """Repeat a request until it has its response."""
+        """Attempt a request until a response is usable, and set `request.response`."""
         for attempt in itertools.count(1):
             exchange: Exchange | None = None
             try:
@@ -176,51 +146,77 @@ class Client:
             self.counts.add("retried")
 
     def _attempt(self, request: Request, is_alone: Callable[[], bool]) -> Generator[Exchange, None, Exchange]:
-        """Return a complete response. Raises OSError: there is none."""
-        connection, counter = self._connection(), request.counter
+        """Send a request; return the complete response, whatever its status. Raises OSError: there is none."""
+        connection, counter = self._take_connection(), request.counter
+        header_problem = partial(range_problem, request.begin, request.end, request.size_bytes)
         exchange = Exchange(
             connection,
             self._header(request, connection.address.netloc),
             request.body,
             request.target,
             bodiless=request.method == "HEAD",
-            header_problem=partial(_object_problem, request) if counter == "get" else None,
+            header_problem=header_problem if counter == "get" else None,
         )
-        self.counts.sent(counter)
-        exchange.deadline_ns = exchange.began_ns + self._timeout_ns
-        checked_bytes, was_collecting = 0, False
+        self.counts.count_request(counter)
         try:
             while not exchange.advance(wait=is_alone()):
                 if time.monotonic_ns() >= exchange.deadline_ns:
-                    moved = exchange.progress_bytes - checked_bytes
-                    if moved < MIN_PROGRESS_BYTES or was_collecting:  # a collected body is short: one timeout suffices
-                        amount = f"no more than {MIN_PROGRESS_BYTES >> 10} KiB" if exchange.status else "no response"
-                        amount = "not all of a short response" if was_collecting else amount
-                        text = f"{amount} arrived within {self._options.timeout_seconds:g} s"
-                        raise TimeoutError(errno.ETIMEDOUT, text)
-                    checked_bytes, was_collecting = exchange.progress_bytes, exchange.is_collecting
-                    exchange.deadline_ns = time.monotonic_ns() + self._timeout_ns
+                    exchange.check_progress()
                 yield exchange
         except BaseException:
             self._close(connection)
             raise
         finally:
-            self.counts.ended(exchange.body_bytes)
+            self.counts.count_end(exchange.body_bytes)
         if counter == "get":
             began_ns = exchange.began_ns
-            self.counts.answered(exchange.first_byte_ns - began_ns, time.monotonic_ns() - began_ns)
+            self.counts.add_latencies(exchange.first_byte_ns - began_ns, time.monotonic_ns() - began_ns)
         if exchange.reusable and len(self._idle) < MAX_IDLE_CONNECTIONS:
             self._idle.append(connection)
         else:
             self._close(connection)
         return exchange
 
+    def _take_connection(self) -> Connection:
+        """Return an idle connection that is still open, or a new one."""
+        with contextlib.suppress(IndexError):  # there is none, or another thread took it
+            while not (idle := self._idle.pop()).is_quiet():
+                self._close(idle)
+            return idle
+        address = self._options.addresses[next(self._next_address) % len(self._options.addresses)]
+        connection = Connection(address, self._tls, self._options.timeout_seconds)
+        self.counts.add("connections_opened")
+        self.counts.add("connections_open")
+        return connection
+
+    def _close(self, connection: Connection) -> None:
+        self.counts.add("connections_open", -1)
+        connection.close()
+
+    def _header(self, request: Request, server: str) -> bytes:
+        """Return the request line and the header lines of a request to the address `server`, signed."""
+        path, host = f"/{quoted_path(request.key)}", server
+        if self._options.s3_force_path_style or "." in request.bucket:  # no certificate fits a name with dots
+            path = f"/{request.bucket}{path}" if request.key else f"/{request.bucket}"
+        else:
+            host = f"{request.bucket}.{server}"
+        query = query_text(request.query) if request.query else ""
+        lines = self._signer.lines(request.method, host, path, query, request.payload_sha256, request.signed_headers)
+        if request.end is not None:
+            lines += f"range: bytes={request.begin}-{request.end - 1}\r\n"
+        if request.etag:
+            lines += f"if-match: {request.etag}\r\n"
+        if request.method in ("PUT", "POST"):
+            lines += f"content-length: {len(request.body)}\r\n"
+        url = f"{path}?{query}" if query else path
+        return f"{request.method} {url} HTTP/1.1\r\n{lines}\r\n".encode()
+
     def _check(self, request: Request, exchange: Exchange) -> None:
         """Raise OSError for what is wrong with a complete response, but for an accepted status."""
         if exchange.status in request.accepted:
             return
         # S3 may start a 200 response and report an error in its body
-        code = _code(exchange) if request.parse or not exchange.succeeded else ""
+        code = code_in(exchange.body) if request.parse or not exchange.succeeded else ""
         if code or not exchange.succeeded:
             raise OSError(errno.EREMOTEIO, f"{exchange.status} {code}".strip())
         if request.etag and exchange.header("etag") not in ("", request.etag):
@@ -231,18 +227,15 @@ class Client:
             request.content = request.parse(exchange.body)
 
     def _retry_at_ns(self, request: Request, attempt: int, exchange: Exchange | None, error: OSError) -> int:
-        """Count a failed attempt; return when to retry it (monotonic, ns). Raises a user's error if that is futile."""
+        """Count a failed attempt; return when to make the next (monotonic, ns), or raise the error for the user."""
         self.counts.add("failed")
+        retry_after = 0
         if exchange is not None:
-            code, status = _code(exchange), exchange.status
-            if status in (503, 429):
+            if exchange.status in (503, 429):
                 self.counts.add("slow_down")
-            if request.method == "HEAD" and status in UNEXPLAINED_BY_HEAD:
-                # A GET's error has a body that says why; it is none if the object is missing or empty
-                self.request(Request(method="GET", bucket=request.bucket, key=request.key, end=1, accepted=(404, 416)))
-            is_refusal = not exchange.succeeded and (status < 500 or code.endswith(NO_SPACE))
-            if is_refusal and status not in RETRYABLE and code not in RETRYABLE:
-                raise self._refusal(request, exchange, code)
+            if refusal := self._refusal(request, exchange):
+                raise refusal
+            retry_after = number_in(exchange.header("retry-after")) or 0
         if isinstance(error, ssl.SSLCertVerificationError):
             raise ServerError(
                 f"{self.endpoint}: its certificate is not trusted ({error.verify_message}): give the "
@@ -260,14 +253,20 @@ class Client:
                 "(storage.storage_options.endpoint_url) and how loaded it is; "
                 "storage.storage_options.s3_max_attempts sets how many times to try, timeout_seconds how long to wait"
             ) from error
-        retry_after = number_in(exchange.header("retry-after")) if exchange is not None else None
         backoff = min(LONGEST_BACKOFF_SECONDS, FIRST_BACKOFF_SECONDS * 2.0 ** (attempt - 1))
-        backoff *= random.uniform(0.5, 1.0)  # clients retry at other times
-        seconds = max(backoff, min(LONGEST_BACKOFF_SECONDS, retry_after or 0))
+        backoff *= random.uniform(0.5, 1.0)  # spreads the retries of many clients
+        seconds = max(backoff, min(LONGEST_BACKOFF_SECONDS, retry_after))
         return time.monotonic_ns() + round(1e9 * seconds)
 
-    def _refusal(self, request: Request, exchange: Exchange, code: str) -> Exception:
-        status, region = exchange.status, exchange.header("x-amz-bucket-region")
+    def _refusal(self, request: Request, exchange: Exchange) -> Exception | None:
+        """Return the error for a request that the server refuses for good; None if a retry may succeed."""
+        code, status = code_in(exchange.body), exchange.status
+        if request.method == "HEAD" and status in UNEXPLAINED_BY_HEAD:
+            # Repeat it as a GET, whose error has a body that says why; 404 and 416 (no object, an empty one) need none
+            self.request(Request(method="GET", bucket=request.bucket, key=request.key, end=1, accepted=(404, 416)))
+        is_refusal = not exchange.succeeded and (status < 500 or code.endswith(NO_SPACE))
+        if not is_refusal or status in RETRYABLE or code in RETRYABLE:
+            return None
         if code == "NoSuchBucket" or (status == 404 and not request.key):
             advice = "make it, or set storage.storage_root to one"
             return ServerError(f"there is no bucket {request.bucket!r} at {self.endpoint}: {advice}")
@@ -280,6 +279,7 @@ class Client:
         if code.endswith(NO_SPACE):
             return SpaceError(f"{message}: the bucket is full: raise its quota, remove objects, or use another")
         advice = ADVICE.get(code) or ADVICE.get(status, "the server refuses the request; wanted an S3 server")
+        region = exchange.header("x-amz-bucket-region")
         if region not in ("", self._signer.region):
             advice = f"the bucket is in region {region!r}: {REGION_ADVICE}"
         elif not code and b"HTTPS" in exchange.body[:1000]:  # plain text of Go's servers, HTML of nginx
@@ -295,69 +295,3 @@ class Client:
     def where(self, request: Request) -> str:
         """Return method, object and server of a request for messages, without credentials."""
         return f"{request.method} s3://{f'{request.bucket}/{request.key}'.rstrip('/')} at {self.endpoint}"
-
-    def _header(self, request: Request, server: str) -> bytes:
-        path, host = f"/{quoted_path(request.key)}", server
-        if self._options.s3_force_path_style or "." in request.bucket:  # no certificate fits a name with dots
-            path = f"/{request.bucket}{path}" if request.key else f"/{request.bucket}"
-        else:
-            host = f"{request.bucket}.{server}"
-        query = query_text(request.query) if request.query else ""
-        lines = self._signer.lines(request.method, host, path, query, request.payload_sha256, request.signed_headers)
-        if request.end is not None:
-            lines += f"range: bytes={request.begin}-{request.end - 1}\r\n"
-        if request.etag:
-            lines += f"if-match: {request.etag}\r\n"
-        if request.method in ("PUT", "POST"):
-            lines += f"content-length: {len(request.body)}\r\n"
-        url = f"{path}?{query}" if query else path
-        return f"{request.method} {url} HTTP/1.1\r\n{lines}\r\n".encode()
-
-    def _connection(self) -> Connection:
-        """Return an idle connection that is still open, or a new one."""
-        with contextlib.suppress(IndexError):  # there is none, or another thread took it
-            while not (idle := self._idle.pop()).is_quiet():
-                self._close(idle)
-            return idle
-        address = self._options.addresses[next(self._next_address) % len(self._options.addresses)]
-        opened = Connection(address, self._tls, self._options.timeout_seconds)
-        self.counts.add("connections_opened")
-        self.counts.add("connections_open")
-        return opened
-
-    def _close(self, connection: Connection) -> None:
-        self.counts.add("connections_open", -1)
-        connection.close()
-
-
-def _code(exchange: Exchange) -> str:
-    """Return the code of an S3 error in the body (SlowDown, NoSuchKey, ...); '' if it holds none."""
-    return error_in(exchange.body)[0] if b"<Error" in exchange.body[:1000] else ""
-
-
-def _object_problem(request: Request, exchange: Exchange) -> str:
-    """Return why a successful response does not hold the requested bytes; '' if it does."""
-    length, stated = exchange.length, exchange.header("content-range")
-    exact_length = (request.end or 0) - request.begin
-    if length == exact_length and stated == f"bytes {request.begin}-{request.begin + length - 1}/{request.size_bytes}":
-        return ""  # fast path of nearly all ranges
-    if length is None or exchange.status == 204:
-        return "the response has no object, or does not state its length"
-    begin = end = -1
-    size: int | None = -1
-    if not stated and exchange.status != 206:  # all of the object
-        begin, end, size = 0, length, length
-    elif match := _content_range(stated):  # rclone sends a range with status 200
-        begin, end, size = int(match[1]), int(match[2]) + 1, number_in(match[3])
-    if size is None:  # "bytes 0-9/*"
-        size = end if request.size_bytes is None else request.size_bytes
-    # The bytes may end before the requested end if the object does: "bytes 0-9/10" answers a request for bytes 0-99
-    is_requested = begin == request.begin and end == min(request.end or size, size) and end - begin == length
-    if is_requested and request.size_bytes in (None, size):
-        return ""
-    if not stated and exchange.status != 206 and request.end is not None:
-        wanted = f"bytes {request.begin}-{request.end - 1} was requested"
-        return f"all of the object arrived where {wanted}: the server does not support ranges"
-    requested = "all of the object" if request.end is None else f"bytes {request.begin}-{request.end - 1}"
-    of_size = "" if request.size_bytes is None else f" of {request.size_bytes}"
-    return f"{stated[:60]!r} with {length} bytes arrived where {requested}{of_size} was requested"

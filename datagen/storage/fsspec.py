@@ -1,8 +1,8 @@
 """Backend for anything fsspec supports: Google's, Azure's and Hadoop's storage, WebDAV, `file://`, `memory://`.
 
 A path is a URL (`gs://bucket/key`), or relative to the URL `StorageSpec.root`. Options are passed to the fsspec file
-system unchanged. Each read is a `cat_file` of one byte range, copied into the caller's memory: slower than the `s3`
-backend, and retries and timeouts inside the fsspec package are not counted.
+system unchanged. Each read is a `cat_file` of one byte range, copied into the caller's memory. This is slower than the
+`s3` backend, and retries and timeouts inside the fsspec package are not counted.
 """
 
 from __future__ import annotations
@@ -31,19 +31,19 @@ class Storage(StorageBase):
     def __init__(self, spec: StorageSpec) -> None:
         super().__init__(spec)
         fsspec = library("fsspec", "fsspec", "storage.storage_type=fsspec")
-        scheme, separator, rest = spec.root.partition("://")
+        scheme, separator, path = spec.root.partition("://")
         if not separator:
             raise UserError(
                 f"storage.storage_root is {public_text(spec.root)!r}: fsspec needs a URL there, such as gs://BUCKET, "
                 "abfs://CONTAINER or file:///mnt/data"
             )
-        self._root = f"{scheme}://{rest.rstrip('/')}"
-        self.is_remote = scheme not in (*LOCAL_SCHEMES, "memory")  # type: ignore[misc]  # not of the class
+        self._root = f"{scheme}://{path.rstrip('/')}"
+        self.is_remote = scheme not in (*LOCAL_SCHEMES, "memory")  # type: ignore[misc]  # depends on the instance
         self.server = scheme
         self._is_local = scheme in LOCAL_SCHEMES
         self._options = dict(spec.options)
         try:
-            # No instance is shared with other threads or forks: some keep connections and event loops
+            # Some instances keep connections and event loops, which threads and forks must not share
             self.fs: Any = fsspec.filesystem(scheme, skip_instance_cache=scheme != "memory", **self._options)
         except (ImportError, ValueError, TypeError) as error:
             problem = f"storage.storage_root is {public_text(spec.root)}"
@@ -62,19 +62,19 @@ class Storage(StorageBase):
     def entries(self, folder: str) -> Iterator[Iterator[Entry]]:
         url = self._url(folder)
         self.fs.invalidate_cache()
-        with self.as_os_errors(folder):
-            listed = self.fs.ls(url, detail=True)
-        own_name = self.fs._strip_protocol(url).rstrip("/")  # of a file, `ls` lists the file itself
-        below = [entry for entry in listed if entry["name"].rstrip("/") != own_name]
-        if not below and not self.fs.isdir(url):
+        with self.raising_os_errors(folder):
+            entries = self.fs.ls(url, detail=True)
+        own_name = self.fs._strip_protocol(url).rstrip("/")  # `ls` of a file lists the file itself
+        children = [entry for entry in entries if entry["name"].rstrip("/") != own_name]
+        if not children and not self.fs.isdir(url):
             raise no_such_file(folder)
         yield (
             Listed(entry["name"].rstrip("/").rpartition("/")[2], entry["type"] == "directory", entry.get("size"))
-            for entry in below
+            for entry in children
         )
 
     def size_bytes(self, path: str) -> int:
-        with self.as_os_errors(path):
+        with self.raising_os_errors(path):
             info = self.fs.info(self._url(path))
         if info["type"] == "directory":
             raise no_such_file(path)
@@ -85,11 +85,11 @@ class Storage(StorageBase):
         return int(size)
 
     def remove(self, path: str) -> None:
-        with self.as_os_errors(path):
+        with self.raising_os_errors(path):
             self.fs.rm_file(self._url(path))
 
     def make_folder(self, folder: str) -> None:
-        with self.as_os_errors(folder):
+        with self.raising_os_errors(folder):
             self.fs.makedirs(self._url(folder), exist_ok=True)
 
     def remove_unfinished(self, folder: str) -> None:
@@ -99,11 +99,11 @@ class Storage(StorageBase):
                 owned.remove_parts(local)
 
     def local_path(self, path: str) -> str | None:
-        return str(self.fs._strip_protocol(self._url(path))) if self._is_local else None  # it expands ~
+        return str(self.fs._strip_protocol(self._url(path))) if self._is_local else None  # this expands ~
 
     @contextlib.contextmanager
-    def as_os_errors(self, path: str) -> Iterator[None]:
-        """Turn exceptions of fsspec packages into OSError, with secret options removed."""
+    def raising_os_errors(self, path: str) -> Iterator[None]:
+        """Raise exceptions of fsspec packages as OSError, without the values of secret options."""
         try:
             yield
         except FileNotFoundError as error:
@@ -137,7 +137,7 @@ class FsspecReader(Reader):
         if not requested:
             return 0
         self.read_calls += 1
-        with self._storage.as_os_errors(self._url):
+        with self._storage.raising_os_errors(self._url):
             data = self._storage.fs.cat_file(self._url, start=offset, end=offset + requested)
         if len(data) > requested:  # the server ignored the range
             raise OSError(errno.EIO, f"{len(data)} bytes arrived where {requested} were requested", self._url)
@@ -147,7 +147,7 @@ class FsspecReader(Reader):
 
 
 class FsspecWriter(MemoryWriter):
-    """One file being written: in memory until `commit` sends it, so that no store ever shows a part of it."""
+    """One file being written: it is in memory until `commit` sends it, so that no store ever has an incomplete file."""
 
     def __init__(self, storage: Storage, url: str) -> None:
         super().__init__({}, url)
@@ -162,6 +162,6 @@ class FsspecWriter(MemoryWriter):
         super().write_at(data, offset)
 
     def commit(self) -> None:
-        with self._storage.as_os_errors(self._path):
+        with self._storage.raising_os_errors(self._path):
             self._storage.fs.pipe_file(self._path, bytes(self._data))
         self._data.clear()

@@ -26,10 +26,10 @@ class Storage(StorageBase):
     @contextlib.contextmanager
     def entries(self, folder: str) -> Iterator[Iterator[Entry]]:
         prefix = folder.rstrip("/") + "/"
-        below = [path[len(prefix) :] for path in (*self.files, *self.folders) if path.startswith(prefix)]
-        if not below and prefix[:-1] not in self.folders:
+        descendants = [path[len(prefix) :] for path in (*self.files, *self.folders) if path.startswith(prefix)]
+        if not descendants and prefix[:-1] not in self.folders:
             raise no_such_file(folder)
-        names = dict.fromkeys(path.split("/", 1)[0] for path in below)
+        names = dict.fromkeys(path.split("/", 1)[0] for path in descendants)
         yield iter([Listed(name, prefix + name not in self.files) for name in names])
 
     def size_bytes(self, path: str) -> int:
@@ -82,9 +82,9 @@ class MemoryWriter(Writer):
         self._data = bytearray()
 
     def write_at(self, data: Bytes, offset: int) -> None:
-        missing = offset + len(data) - len(self._data)
-        if missing > 0:
-            self._data.extend(bytes(missing))
+        missing_bytes = offset + len(data) - len(self._data)
+        if missing_bytes > 0:
+            self._data.extend(bytes(missing_bytes))
         self._data[offset : offset + len(data)] = data
 
     def commit(self) -> None:

@@ -14,7 +14,7 @@ import numpy as np
 from datagen import owned
 from datagen.buffers import address_of
 from datagen.errors import UserError
-from datagen.regular import check_local, check_regular, existing_folder, open_regular, opened
+from datagen.regular import check_local, check_regular, existing_folder, open_descriptor, open_regular
 from datagen.storage.memory import MemoryReader
 from datagen.storage.storage_base import FOLDERS, Bytes, Reader, StorageBase, StorageSpec, Writer
 
@@ -44,11 +44,11 @@ class Storage(StorageBase):
         return FileReader(open_regular(path))
 
     def open_mapped(self, path: str) -> Reader:
-        can_map = type(self) is Storage and not self.spec.direct  # a subclass may have another `open`
+        can_map = type(self) is Storage and not self.spec.direct  # a subclass may override `open`, so call that
         return MappedReader(path) if can_map else self.open(path)
 
     def open_unread_ahead(self, path: str) -> FileReader:
-        reader = Storage.open(self, path)  # not a subclass's: it has the descriptor
+        reader = Storage.open(self, path)  # a subclass's reader may have no descriptor
         os.posix_fadvise(reader.descriptor, 0, 0, os.POSIX_FADV_RANDOM)
         return reader
 
@@ -80,7 +80,7 @@ class Storage(StorageBase):
         owned.remove_parts(folder)
 
     def sync(self, folder: str) -> None:
-        with opened(folder, os.O_DIRECTORY) as descriptor:
+        with open_descriptor(folder, os.O_DIRECTORY) as descriptor:
             try:
                 os.fsync(descriptor)
             except OSError as error:
@@ -89,10 +89,10 @@ class Storage(StorageBase):
 
     def free_bytes(self, folder: str) -> int | None:
         state = os.statvfs(existing_folder(folder))  # the folder may be made later
-        return state.f_bavail * state.f_frsize if state.f_blocks else None  # some remote file systems report size 0
+        return state.f_bavail * state.f_frsize if state.f_blocks else None  # some network file systems report size 0
 
     def evict(self, path: str, *, write_first: bool) -> None:
-        with opened(path, os.O_NONBLOCK) as descriptor:
+        with open_descriptor(path, os.O_NONBLOCK) as descriptor:
             if write_first:
                 os.fdatasync(descriptor)
             os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)  # drops clean pages that nobody maps
@@ -109,7 +109,7 @@ class Storage(StorageBase):
 
 
 class FileReader(Reader):
-    """One open file, read by preadv. With `alignment` > 1 a read that is no multiple of it marks the end of file."""
+    """One open file, read by preadv. With `alignment` > 1, only the last read of the file is no multiple of it."""
 
     def __init__(self, descriptor: int, alignment: int = 1) -> None:
         status = os.fstat(descriptor)
@@ -138,7 +138,7 @@ class FileReader(Reader):
             advise(descriptor, offset, size, will_need)
 
     def read_stretches(self, ranges: Sequence[tuple[int, int]], out: memoryview) -> int:
-        """Do as `Reader.read_stretches`, one preadv per range; kept lean, as there may be hundreds of small ranges."""
+        """Read as `Reader.read_stretches`, one preadv per range, with little overhead for hundreds of small ranges."""
         if self._alignment > 1:
             return super().read_stretches(ranges, out)
         descriptor, preadv = self.descriptor, os.preadv
@@ -148,10 +148,10 @@ class FileReader(Reader):
             read_calls += 1
             filled += count
             if count != size:  # a signal cut the call short, or the file ends here
-                more = self.read_into(out[filled : filled + size - count], offset + count) if count else 0
-                self.app_bytes -= more  # counted below
-                filled += more
-                if count + more < size:
+                remaining = self.read_into(out[filled : filled + size - count], offset + count) if count else 0
+                self.app_bytes -= remaining  # counted below
+                filled += remaining
+                if count + remaining < size:
                     break
         self.read_calls += read_calls
         self.app_bytes += filled
@@ -162,10 +162,10 @@ class FileReader(Reader):
 
 
 class MappedReader(MemoryReader):
-    """One mapped file, as long as it was when opened; it must not shrink while open (SIGBUS)."""
+    """One memory-mapped file. Its size is that at open; the file must not shrink while it is open (SIGBUS)."""
 
     def __init__(self, path: str) -> None:
-        with opened(path) as descriptor:
+        with open_descriptor(path) as descriptor:
             # An empty file can't be mapped
             size_bytes = os.fstat(descriptor).st_size
             self._map = mmap.mmap(descriptor, 0, prot=mmap.PROT_READ) if size_bytes else None
@@ -173,10 +173,10 @@ class MappedReader(MemoryReader):
         self.mapped = self._data
 
     def _piece(self, offset: int, size_bytes: int) -> bytes:
-        # A copy first, as np.array(np.memmap(...)[...]) makes it: the order of its page faults decides what the kernel
-        # reads ahead. Without it, on a processor without fast string moves (ERMS), glibc copies backwards where source
-        # and destination have the same offset within a page, as a file's samples and a batch's places always have: the
-        # device would get a third more requests. The copy costs 0.05 CPU s/GB.
+        # Copy to new memory first, as np.array(np.memmap(...)[...]) does: the order of page faults decides what the
+        # kernel reads ahead. On a processor without fast string moves (ERMS), glibc would copy straight to the batch
+        # backwards, because source and destination have the same offset within a page, and the device would get a
+        # third more requests. The extra copy costs 0.05 CPU s/GB.
         return bytes(super()._piece(offset, size_bytes))
 
     def close(self) -> None:
@@ -187,7 +187,7 @@ class MappedReader(MemoryReader):
 
 @contextlib.contextmanager
 def _o_direct(path: str, remedy: str) -> Iterator[None]:
-    """Raise UserError for the error that means that the file system lacks O_DIRECT."""
+    """Raise UserError, with the remedy, if the file system refuses O_DIRECT within the `with` block (EINVAL)."""
     try:
         yield
     except OSError as error:
@@ -227,10 +227,10 @@ class FileWriter(Writer):
 
 
 class DirectWriter(FileWriter):
-    """A file being written with O_DIRECT, but for its last bytes that fill no whole 4096-byte block.
+    """A file being written with O_DIRECT, except for a last, partial 4096-byte block.
 
-    A write whose offset or memory address is no multiple of 4096 goes through the page cache as a whole. Callers must
-    not write one block both ways.
+    A write whose offset or memory address is no multiple of 4096 goes through the page cache entirely. Callers must not
+    write the same block both ways.
     """
 
     def __init__(self, path: str) -> None:
@@ -246,24 +246,24 @@ class DirectWriter(FileWriter):
         with _o_direct(self._path, WRITE_REMEDY):
             _write_all(self._descriptor, view[:aligned], offset)
         if aligned < len(view):
-            with opened(self._part, os.O_WRONLY) as buffered:
+            with open_descriptor(self._part, os.O_WRONLY) as buffered:
                 _write_all(buffered, view[aligned:], offset + aligned)
 
 
 def _write_all(descriptor: int, view: memoryview, offset: int) -> None:
-    """Write every byte, by as many calls as that takes."""
+    """Write all of `view`, by as many calls as that takes."""
     written = 0
     while written < len(view):
         # Linux moves at most 2 GiB - 4 KiB per call, and a signal may cut a call short
         count = os.pwrite(descriptor, view[written:], offset + written)
-        if count == 0:  # no error in POSIX, but retrying would never end
+        if count == 0:  # POSIX does not call this an error, but retrying would never end
             raise OSError(errno.EIO, "the file system accepted no byte of a write, and reported no error")
         written += count
 
 
 @contextlib.contextmanager
 def cache_restored(paths: Sequence[str]) -> Iterator[None]:
-    """On exit, evict local files whose middle page was not cached on entry: no later run may be served by the cache."""
+    """On exit, evict local files whose middle page was not cached on entry, so that no later run reads cached data."""
     cold = [path for path in paths if not _is_cached(path)]
     try:
         yield
@@ -274,16 +274,13 @@ def cache_restored(paths: Sequence[str]) -> Iterator[None]:
 
 
 def _is_cached(path: str) -> bool:
-    """Return whether the page in the middle of a file is cached; True if unknown, as for a file that can't be mapped.
-
-    Since Linux 5.2, mincore(2) also says so for the files of others that this user may not write.
-    """
+    """Return whether the middle page of a file is cached; True if unknown, as for a file that can't be mapped."""
     try:
-        with opened(path, os.O_NONBLOCK) as descriptor:
+        with open_descriptor(path, os.O_NONBLOCK) as descriptor:
             middle = os.fstat(descriptor).st_size // 2 // mmap.PAGESIZE * mmap.PAGESIZE
             with mmap.mmap(descriptor, mmap.PAGESIZE, prot=mmap.PROT_READ, offset=middle) as mapped:
                 address, is_cached = np.frombuffer(mapped, np.uint8).ctypes.data, ctypes.c_ubyte(1)
                 failed = ctypes.CDLL(None).mincore(ctypes.c_void_p(address), mmap.PAGESIZE, ctypes.byref(is_cached))
-                return bool(failed or is_cached.value & 1)
+                return bool(failed or is_cached.value & 1)  # Linux 5.2 and later set it for others' read-only files
     except (OSError, ValueError):  # no file, an empty one, or a file system without maps
         return True

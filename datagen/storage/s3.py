@@ -22,12 +22,12 @@ from datagen.storage._http_exchange import Exchange, number_in
 from datagen.storage._request_counts import RequestCounts
 from datagen.storage._s3_access import read_options
 from datagen.storage._s3_client import Client, Request
-from datagen.storage._s3_xml import PAGE_KEYS, check_completed, page_in, upload_id_in, uploads_in
+from datagen.storage._s3_responses import PAGE_KEYS, check_completed, page_in, upload_id_in, uploads_in
 from datagen.storage.storage_base import Bytes, Entry, FileReads, Fill, Listed, Reader, StorageBase, StorageSpec, Writer
 
 SCHEME = "s3://"
 MAX_PAGES = 20_000  # maximum pages of a listing: a longer listing is taken for endless
-HEAD_BATCH = 256  # `sizes` sends HEADs in batches: large enough to keep all connections busy
+HEAD_BATCH = 256  # objects whose sizes are requested together: enough to keep all connections busy
 HEADS_IN_FLIGHT = 32  # one connection each: 3,200 objects/s at a latency of 10 ms
 PART_BYTES, MAX_PARTS = 16 << 20, 10_000  # hence an object of at most 156 GiB
 PARTS_IN_FLIGHT = 4  # parts stay in memory until they are sent: 64 MiB per object
@@ -45,7 +45,7 @@ class Storage(StorageBase):
         root = "" if spec.root == "./" else spec.root.removeprefix(SCHEME)
         self._bucket, _, prefix = root.strip("/").partition("/")
         self._prefix = prefix and f"{prefix}/"
-        self.counts = RequestCounts.kept_in(spec.account)  # of this storage's requests
+        self.counts = RequestCounts.in_folder(spec.account)
         self.client = Client(self._options, self.counts)
         self.server = self._options.endpoint_url
 
@@ -58,11 +58,8 @@ class Storage(StorageBase):
         return ObjectReader(self, self._request("GET", path), size_bytes)
 
     def read_files(self, files: Sequence[tuple[str, memoryview]], transfer_bytes: int = 0) -> FileReads:
-        """Read objects by one GET each, `io_depth` in flight, and the rest of objects above `range_bytes` by more GETs.
-
-        The first GETs need no HEAD before them: their responses state the sizes of the objects.
-        """
-        first_gets = []
+        """Read objects with `io_depth` requests in flight: one GET each, and further ones above `range_bytes`."""
+        first_gets = []  # no HEAD is needed, because their responses state the sizes of the objects
         for path, memory in files:
             end = min(self.spec.range_bytes, len(memory)) or None
             first_gets.append(self._request("GET", path, end=end, target=memory[:end]))
@@ -72,9 +69,9 @@ class Storage(StorageBase):
             response = get.response
             filled = response.body_bytes
             size = number_in(response.header("content-range").rpartition("/")[2]) or filled
-            rest = ObjectReader(self, get, size, response.header("etag")).requests(memory[filled:size], filled)
-            more_gets += rest
-            results.append((size, min(size, len(memory)), 1 + len(rest)))
+            remaining = ObjectReader(self, get, size, response.header("etag")).requests(memory[filled:size], filled)
+            more_gets += remaining
+            results.append((size, min(size, len(memory)), 1 + len(remaining)))
         self.client.request_all(more_gets, self.spec.io_depth)
         return results
 
@@ -95,18 +92,18 @@ class Storage(StorageBase):
     def entries(self, folder: str) -> Iterator[Iterator[Entry]]:
         bucket, key = self._locate(folder)
         pages = self._pages(bucket, key.rstrip("/") + "/" if key else "")
-        listed = itertools.chain.from_iterable(pages)
-        first = next(listed, None)
+        remaining = itertools.chain.from_iterable(pages)
+        first = next(remaining, None)
         if first is None:
             raise no_such_file(folder)
-        yield itertools.chain([first], listed)
+        yield itertools.chain([first], remaining)
 
     def size_bytes(self, path: str) -> int:
         return _size_in(self.client.request(self._request("HEAD", path)))
 
     def sizes(self, paths: Iterable[str]) -> Iterator[int | None]:
-        waiting = iter(paths)
-        while batch := list(itertools.islice(waiting, HEAD_BATCH)):
+        remaining = iter(paths)
+        while batch := list(itertools.islice(remaining, HEAD_BATCH)):
             heads = [self._request("HEAD", path, accepted=(404,)) for path in batch]
             self.client.request_all(heads, HEADS_IN_FLIGHT)
             yield from (_size_in(head.response) if head.response.succeeded else None for head in heads)
@@ -117,14 +114,13 @@ class Storage(StorageBase):
 
     def uploads(self, folder: str, names: Iterable[str], *, end: bool = False) -> int:
         bucket, prefix = self._locate(folder)
-        queries = [(("prefix", f"{prefix.rstrip('/')}/{name}"), ("uploads", "")) for name in names]
-        # Some servers (MinIO) list the uploads of a whole key only
+        keys = [f"{prefix.rstrip('/')}/{name}" for name in names]
+        # One listing for each file, as some servers (MinIO) list uploads only by the whole key; others list longer keys
+        queries = [(("prefix", key), ("uploads", "")) for key in keys]
         listings = [Request(method="GET", bucket=bucket, query=query, parse=uploads_in) for query in queries]
         self.client.request_all(listings, HEADS_IN_FLIGHT)
-        unfinished = list[tuple[str, str]]()
-        for listing in listings:
-            key = listing.query[0][1]
-            unfinished += [upload for upload in listing.content if upload[0] == key]  # no longer keys with this prefix
+        pairs = zip(keys, listings, strict=True)
+        unfinished = [upload for key, listing in pairs for upload in listing.content if upload[0] == key]
         if end:
             for key, upload_id in unfinished:
                 query = (("uploadId", upload_id),)
@@ -132,34 +128,36 @@ class Storage(StorageBase):
         return len(unfinished)
 
     def _pages(self, bucket: str, prefix: str) -> Iterator[list[Listed]]:
-        """List a prefix and yield page by page, one request each. Raises UserError for an endless listing."""
-        fixed = (("delimiter", "/"), ("encoding-type", "url"), ("list-type", "2"), ("max-keys", str(PAGE_KEYS)))
-        token, earlier = "", set[str]()
+        """Yield the listing of a prefix page by page, one request each. Raises UserError if it does not end."""
+        options = (("delimiter", "/"), ("encoding-type", "url"), ("list-type", "2"), ("max-keys", str(PAGE_KEYS)))
+        token, earlier_tokens = "", set[str]()
         while True:
-            query = [*fixed, ("prefix", prefix)] + ([("continuation-token", token)] if token else [])
+            query = [*options, ("prefix", prefix)] + ([("continuation-token", token)] if token else [])
             request = Request(method="GET", bucket=bucket, query=query, parse=partial(page_in, prefix))
             self.client.request(request)
             entries, token = request.content
             yield entries
             if not token:
                 return
-            if token in earlier or len(earlier) > MAX_PAGES:
+            if token in earlier_tokens or len(earlier_tokens) > MAX_PAGES:
                 raise UserError(
-                    f"{self.client.where(request)}: the listing of {prefix!r} does not end after {len(earlier) + 1} "
-                    "pages: wanted fewer objects, or a server whose continuation tokens advance"
+                    f"{self.client.where(request)}: the listing of {prefix!r} does not end after "
+                    f"{len(earlier_tokens) + 1} pages: wanted fewer objects, or a server whose continuation tokens "
+                    "advance"
                 )
-            earlier.add(token)
+            earlier_tokens.add(token)
 
     def _request(self, method: str, path: str, **settings: Any) -> Request:
         bucket, key = self._locate(path)
         return Request(method=method, bucket=bucket, key=key, **settings)
 
     def _locate(self, path: str) -> tuple[str, str]:
-        """Return the bucket of a path, and its key there."""
+        """Return the bucket and the key of a path. Raises UserError: it names no bucket."""
         if path.startswith(SCHEME):
             bucket, _, key = path.removeprefix(SCHEME).partition("/")
         else:
-            relative = os.path.normpath(path).lstrip("/") if path not in ("", ".") else ""  # ./data, /data: data
+            # Of ./data and /data alike, the key is `data`
+            relative = os.path.normpath(path).lstrip("/") if path not in ("", ".") else ""
             bucket, key = self._bucket, f"{self._prefix}{relative}"
         if not bucket:
             raise UserError(
@@ -172,7 +170,7 @@ class ObjectReader(Reader):
     """One object open for reading."""
 
     def __init__(self, storage: Storage, request: Request, size_bytes: int, etag: str = "") -> None:
-        """Open the object that a request named."""
+        """Open the object of an earlier `request`; with its `etag`, reading it fails once it has changed."""
         super().__init__(size_bytes)
         self._client, self._spec = storage.client, storage.spec
         bucket, key = request.bucket, request.key
@@ -184,7 +182,7 @@ class ObjectReader(Reader):
         return size
 
     def requests(self, buffer: memoryview, offset: int) -> list[Request]:
-        """Return the GETs that fill a buffer, and count them as reads."""
+        """Return the GETs that fill a buffer from `offset` on, and count them as reads."""
         step = self._spec.range_bytes or len(buffer) or 1
         requests = []
         for start in range(0, len(buffer), step):
@@ -197,10 +195,7 @@ class ObjectReader(Reader):
 
 
 class ObjectWriter(Writer):
-    """An object being written: one PUT if it is small, else a multipart upload with several parts in flight.
-
-    Parts with skipped bytes stay in memory until these are written.
-    """
+    """An object being written: one PUT if it is small, else a multipart upload with several parts in flight."""
 
     def __init__(self, client: Client, bucket: str, key: str, *, checksums: bool) -> None:
         self._client = client
@@ -208,16 +203,16 @@ class ObjectWriter(Writer):
         self._request = partial(Request, bucket=bucket, key=key)
         self._checksums = checksums
         self._mark = os.urandom(12).hex()
-        self._parts: dict[int, bytearray] = {}  # parts in memory, by number from 0
-        self._written = Counter[int]()  # bytes written to each
-        self._etags: dict[int, str] = {}
-        self._upload = ""
+        self._parts: dict[int, bytearray] = {}  # by number from 0, in memory until all their bytes are written
+        self._written = Counter[int]()  # bytes written to each part
+        self._etags: dict[int, str] = {}  # of the parts uploaded
+        self._upload_id = ""
         self._size_bytes = 0
         self._lock = threading.Lock()
 
     def write_at(self, data: Bytes, offset: int) -> None:
         view = memoryview(data).cast("B")
-        with self._lock:  # a checkpoint's writers share it
+        with self._lock:  # threads that write one checkpoint share this writer
             self._size_bytes = max(self._size_bytes, offset + len(view))
             while view:
                 number, within = divmod(offset, PART_BYTES)
@@ -232,65 +227,66 @@ class ObjectWriter(Writer):
                         "can't change: write this format to a folder"
                     )
                 piece = view[: PART_BYTES - within]
-                self._part(number, within)[within : within + len(piece)] = piece
+                self._part_buffer(number, within)[within : within + len(piece)] = piece
                 self._written[number] += len(piece)
                 offset += len(piece)
                 view = view[len(piece) :]
                 full = [part for part in self._parts if self._written[part] >= PART_BYTES]
                 if len(full) >= PARTS_IN_FLIGHT:
-                    self._send(full)
+                    self._send_parts(full)
 
     def commit(self) -> None:
-        if not self._upload and self._size_bytes <= PART_BYTES:
-            self._client.request(self._put("PUT", memoryview(self._part(0, self._size_bytes))))
+        if not self._upload_id and self._size_bytes <= PART_BYTES:
+            self._client.request(self._put("PUT", memoryview(self._part_buffer(0, self._size_bytes))))
             self._parts.clear()
             return
         numbers = range(-(-self._size_bytes // PART_BYTES))
         missing = [number for number in numbers if number not in self._etags]
         for first in range(0, len(missing), PARTS_IN_FLIGHT):
-            self._send(missing[first : first + PARTS_IN_FLIGHT])
+            self._send_parts(missing[first : first + PARTS_IN_FLIGHT])
         parts = "".join(
             f"<Part><PartNumber>{number + 1}</PartNumber><ETag>{self._etags[number]}</ETag></Part>"
             for number in numbers
         )
-        text = f'<CompleteMultipartUpload xmlns="http://s3.amazonaws.com/doc/2006-03-01/">{parts}</CompleteMultipartUpload>'
-        query = (("uploadId", self._upload),)
+        body = f'<CompleteMultipartUpload xmlns="http://s3.amazonaws.com/doc/2006-03-01/">{parts}</CompleteMultipartUpload>'
+        query = (("uploadId", self._upload_id),)
         try:
-            self._client.request(self._put("POST", text.encode(), query=query, parse=check_completed))
+            self._client.request(self._put("POST", body.encode(), query=query, parse=check_completed))
         except (FileNotFoundError, UserError):  # a retry after a lost response finds the upload gone
-            if not self._is_there():
+            if not self._is_published():
                 raise
-        self._upload = ""
+        self._upload_id = ""
 
     def discard(self) -> None:
         self._parts.clear()
-        upload, self._upload = self._upload, ""
-        if upload:
-            _abort(self._client, self._request(method="DELETE", query=(("uploadId", upload),)))
+        upload_id, self._upload_id = self._upload_id, ""
+        if upload_id:
+            _abort(self._client, self._request(method="DELETE", query=(("uploadId", upload_id),)))
 
-    def _part(self, number: int, size_bytes: int) -> bytearray:
-        """Return a part in memory, with zeros up to a size where it is shorter."""
+    def _part_buffer(self, number: int, size_bytes: int) -> bytearray:
+        """Return a part in memory, extended with zeros to at least `size_bytes`."""
         part = self._parts.setdefault(number, bytearray())
         part.extend(bytes(max(0, size_bytes - len(part))))
         return part
 
-    def _is_there(self) -> bool:
+    def _is_published(self) -> bool:
         """Return whether the object on the server is the one that this writer uploaded."""
         with contextlib.suppress(FileNotFoundError, UserError):
             head = self._client.request(self._request(method="HEAD"))
             return (head.header(MARK), _size_in(head)) == (self._mark, self._size_bytes)
         return False
 
-    def _send(self, numbers: Sequence[int]) -> None:
-        if not self._upload:
+    def _send_parts(self, numbers: Sequence[int]) -> None:
+        """Upload parts, and release their memory; begin the multipart upload if these are its first."""
+        if not self._upload_id:
             mark = ((MARK, self._mark),)
             begin = self._put("POST", b"", query=(("uploads", ""),), signed_headers=mark, parse=upload_id_in)
             self._client.request(begin)
-            self._upload = begin.content
+            self._upload_id = begin.content
         requests = []
         for number in numbers:
-            query = (("partNumber", str(number + 1)), ("uploadId", self._upload))
-            part = self._part(number, min(PART_BYTES, self._size_bytes - number * PART_BYTES))
+            query = (("partNumber", str(number + 1)), ("uploadId", self._upload_id))
+            part = self._part_buffer(number, min(PART_BYTES, self._size_bytes - number * PART_BYTES))
             requests.append(self._put("PUT", memoryview(part), query=query))
         self._client.request_all(requests, PARTS_IN_FLIGHT)
         for number, request in zip(numbers, requests, strict=True):
@@ -308,7 +304,7 @@ class ObjectWriter(Writer):
 
 
 def _abort(client: Client, request: Request) -> None:
-    """Request the end of an upload, if it is unfinished; errors of the server are ignored."""
+    """Abort an upload by its request, ignoring that it is gone and errors of the server."""
     with contextlib.suppress(FileNotFoundError, UserError):
         client.request(request)
 

@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from typing import ClassVar
 
 from datagen import registry
-from datagen.buffers import AlignedBuffer
+from datagen.buffers import AlignedBuffer, round_up
 from datagen.errors import UserError
 from datagen.regular import MOST_NOTE_BYTES, check_size
 from datagen.withheld import WITHHELD
@@ -36,20 +36,20 @@ _INTERNAL_TYPES = {"memory", "null"}  # backends for dlemu's own use and its tes
 
 @dataclass(frozen=True, kw_only=True)
 class StorageSpec:
-    """Backend and settings of a storage; picklable. It never holds credentials: these stay in the environment."""
+    """Backend and settings of a storage; picklable. Credentials stay in the environment, never in a spec."""
 
     type: str = "posix"  # name of a module in `datagen.storage`, or the dotted name of a user's module
-    root: str = ""  # what paths are relative to, for backends other than file systems: a bucket or a URL
+    root: str = ""  # bucket or URL that paths are relative to; empty for file systems
     options: tuple[tuple[str, Option], ...] = ()  # settings of this backend alone, as (name, value)
     direct: bool = False  # read with O_DIRECT, past the page cache
     direct_writes: bool = False  # write with O_DIRECT, too
     range_bytes: int = 0  # maximum bytes of one GET (a larger read is split into ranges); 0: no limit
     io_depth: int = 1  # maximum requests that a reader keeps in flight
-    account: str = ""  # folder of this host for the request counters of each process; empty: nowhere
+    account: str = ""  # local folder where each process keeps its request counters; empty: counters are not shared
 
     @property
     def buffered(self) -> StorageSpec:
-        """Return the same storage through the page cache: for listings, manifests and other unmeasured files."""
+        """Return the same storage through the page cache, for unmeasured access: listings, manifests, ..."""
         return replace(self, direct=False, direct_writes=False)
 
 
@@ -57,21 +57,21 @@ FOLDERS = StorageSpec()  # folders of any mounted file system, read through the 
 NULL_STORAGE = StorageSpec(type="null")  # reads return at once: a measurement shows the reader's own cost
 
 
-def storage_spec(given: StorageSpec) -> StorageSpec:
-    """Return the spec that opens a storage whose type is a user's `storage.storage_type`: `direct`, `s3`, ...
+def storage_spec(configured: StorageSpec) -> StorageSpec:
+    """Return the spec that opens a storage, given one whose `type` is the user's `storage.storage_type`.
 
     Raises UserError: the type is unknown or internal, a file system has options, or an option's value was withheld.
     """
-    storage_type, options = given.type, dict(given.options)
+    storage_type, options = configured.type, dict(configured.options)
     if storage_type in FOLDER_TYPES:
-        wrong = [name for name in options if storage_type != "direct_fs" or name not in _LIBRARY_OPTIONS]
-        if wrong:
+        unsupported = [name for name in options if storage_type != "direct_fs" or name not in _LIBRARY_OPTIONS]
+        if unsupported:
             raise UserError(
-                f"storage.storage_options has {', '.join(wrong)}, but storage.storage_type={storage_type} has no "
+                f"storage.storage_options has {', '.join(unsupported)}, but storage.storage_type={storage_type} has no "
                 "options: leave them out"
             )
-        # Paths of file systems have no root, and their reads are no requests
-        return StorageSpec(direct=given.direct or storage_type in DIRECT_TYPES)
+        # A file system needs neither a root nor the settings of requests
+        return StorageSpec(direct=configured.direct or storage_type in DIRECT_TYPES)
     types = sorted({*FOLDER_TYPES, *registry.names("datagen.storage")} - _INTERNAL_TYPES)
     if storage_type not in types and "." not in storage_type:
         is_internal = storage_type in _INTERNAL_TYPES
@@ -84,11 +84,11 @@ def storage_spec(given: StorageSpec) -> StorageSpec:
                 f"storage.storage_options.{name} was left out when this configuration was saved, because it may "
                 f"be a credential: give it again, storage.storage_options.{name}=VALUE"
             )
-    return replace(given, options=tuple(sorted(options.items())))
+    return replace(configured, options=tuple(sorted(options.items())))
 
 
 def open_storage(spec: StorageSpec) -> StorageBase:
-    """Open the storage in this process. Raises UserError: no such backend, or it can't do what the spec requires."""
+    """Open a storage in this process. Raises UserError: no such backend, or it does not support what the spec asks."""
     backend: type[StorageBase] = registry.find("datagen.storage", spec.type, "Storage")
     if not backend.reads_directly:
         no_cache = f"is true, but storage {spec.type} has no page cache to"
@@ -112,15 +112,15 @@ class Reader(abc.ABC):
 
     @abc.abstractmethod
     def read_into(self, buffer: memoryview, offset: int) -> int:
-        """Fill `buffer` from the file at `offset`; return the bytes read: fewer than its length only at end of file.
+        """Fill `buffer` from the file at `offset`; return the number of bytes, less than its length only at the end.
 
         Address, length and offset are multiples of the storage's `alignment`. Raises OSError.
         """
 
     def read_stretches(self, ranges: Sequence[tuple[int, int]], out: memoryview) -> int:
-        """Read byte ranges (offset, bytes) into `out`, back to back, up to one in which the file ends.
+        """Read byte ranges (offset, bytes) into `out`, back to back; stop at a range in which the file ends.
 
-        Return the bytes read. Offsets and memory meet the storage's `alignment`. Raises OSError.
+        Return the number of bytes read. Offsets and memory meet the storage's `alignment`. Raises OSError.
         """
         filled = 0
         for offset, size in ranges:
@@ -138,8 +138,8 @@ class Reader(abc.ABC):
         return
 
 
-FileReads = list[tuple[int, int, int]]  # of each file read whole: its size, the bytes read, and the read calls
-Fill = tuple[Reader, memoryview, int]  # a read: open file, memory to fill, offset in the file
+FileReads = list[tuple[int, int, int]]  # (size of the file, bytes read, read calls) for each file read whole
+Fill = tuple[Reader, memoryview, int]  # (open file, memory to fill, offset in the file) of one read
 
 
 def read_in_transfers(reader: Reader, buffer: memoryview, offset: int, transfer_bytes: int) -> int:
@@ -248,22 +248,22 @@ class StorageBase(abc.ABC):
     def read_files(self, files: Sequence[tuple[str, memoryview]], transfer_bytes: int = 0) -> FileReads:
         """Read whole files, each to the start of its memory, by calls for at most `transfer_bytes` (0: any number).
 
-        Of a file larger than its memory, a backend reads what fits or raises. Raises OSError.
+        If a file is larger than its memory, a backend reads what fits, or raises. Raises OSError.
         """
-        read = []
+        reads = []
         for path, memory in files:
             try:
                 with contextlib.closing(self.open(path)) as reader:
                     aligned_bytes = -(-reader.size_bytes // self.alignment) * self.alignment
                     filled = read_in_transfers(reader, memory[:aligned_bytes], 0, transfer_bytes)
-                read.append((reader.size_bytes, filled, reader.read_calls))
+                reads.append((reader.size_bytes, filled, reader.read_calls))
             except OSError as error:
                 error.filename = error.filename or path
                 raise
-        return read
+        return reads
 
     def read_all(self, fills: Sequence[Fill]) -> list[int]:
-        """Do `Reader.read_into` for each of `fills`, in any order, concurrently if the backend can. Raises OSError."""
+        """Do `Reader.read_into` for each fill, concurrently if the backend can; return their bytes. Raises OSError."""
         return [reader.read_into(buffer, offset) for reader, buffer, offset in fills]
 
     @abc.abstractmethod
@@ -286,7 +286,7 @@ class StorageBase(abc.ABC):
         """Remove a file. Raises FileNotFoundError."""
 
     def is_folder(self, path: str) -> bool:
-        """Return whether there is a folder of that name. Raises UserError: server, credentials or bucket are wrong."""
+        """Return whether `path` is a folder. Raises UserError: server, credentials or bucket are wrong."""
         try:
             with self.entries(path):
                 return True
@@ -294,7 +294,7 @@ class StorageBase(abc.ABC):
             return False
 
     def sizes(self, paths: Iterable[str]) -> Iterator[int | None]:
-        """Yield the size of each of many files, None for a missing one; a backend may send several requests at once."""
+        """Yield the size of each file, None if it is missing; a backend may request several sizes concurrently."""
         for path in paths:
             try:
                 yield self.size_bytes(path)
@@ -310,11 +310,11 @@ class StorageBase(abc.ABC):
         return
 
     def remove_unfinished(self, folder: str) -> None:
-        """Remove temporary files that killed writers left in a folder, and nothing else."""
+        """Remove from a folder only the temporary files that killed writers left there."""
         return
 
     def uploads(self, folder: str, names: Iterable[str], *, end: bool = False) -> int:
-        """Return how many uploads of files `names` in a folder are under way; `end` aborts them. Raises UserError."""
+        """Return the number of unfinished uploads of files `names` in a folder; `end` aborts them. Raises UserError."""
         return 0
 
     def sync(self, folder: str) -> None:
@@ -330,15 +330,15 @@ class StorageBase(abc.ABC):
         return
 
     def memory_kind(self, folder: str) -> str:
-        """Return the type of a file system that is kept in RAM (tmpfs), whose files can't be evicted; else ''."""
+        """Return the type of a folder's file system if it is in RAM (tmpfs), where nothing can be evicted; else ''."""
         return ""
 
     def local_path(self, path: str) -> str | None:
-        """Return the path by which libraries on this host can open a file or folder; None if there is none."""
+        """Return the local path by which libraries can open a file or folder; None if the storage has no paths."""
         return None
 
     def device_folders(self, folders: Iterable[str]) -> Iterable[str]:
-        """Return one local folder for each block device below `folders`, for telemetry; skips missing folders."""
+        """Return one local folder for each device that holds some of `folders`, for telemetry; skip missing folders."""
         devices: dict[int, str] = {}
         for local in filter(None, map(self.local_path, folders)):
             with contextlib.suppress(OSError):
@@ -350,7 +350,7 @@ def read_whole(storage: StorageBase, path: str, most_bytes: int = MOST_NOTE_BYTE
     """Return the content of a small file of unknown origin. Raises OSError, also if it exceeds `most_bytes`."""
     with contextlib.closing(storage.open_received(path)) as reader:
         check_size(path, reader.size_bytes, most_bytes)
-        buffer = AlignedBuffer().view(-(-max(1, reader.size_bytes) // storage.alignment) * storage.alignment)
+        buffer = AlignedBuffer().view(round_up(max(1, reader.size_bytes), storage.alignment))
         return buffer[: min(reader.read_into(buffer, 0), reader.size_bytes)]
 
 
@@ -370,10 +370,7 @@ def write_whole(storage: StorageBase, path: str, data: Bytes, *, sync: bool) -> 
 
 
 def local_folder(storage: StorageBase, folder: str, needed_by: str) -> str:
-    """Return the path by which libraries on this host open a folder's files, as the setting `needed_by` needs.
-
-    Raises UserError: the storage has no paths.
-    """
+    """Return the local path of a folder. Raises UserError naming the setting `needed_by`: the storage has no paths."""
     local = storage.local_path(folder)
     if local is None:
         raise UserError(
@@ -384,7 +381,7 @@ def local_folder(storage: StorageBase, folder: str, needed_by: str) -> str:
 
 
 def leads_elsewhere(folder: str, below: str, storage: StorageBase) -> bool:
-    """Return whether a symbolic link on the way from `folder` down to `below` leads somewhere else."""
+    """Return whether a symbolic link on the way from `folder` down to `below`, a path below it, leads elsewhere."""
     top, path = storage.local_path(folder), storage.local_path(below)
     if top is None or path is None:
         return False

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from datagen.errors import DatasetError, SpaceError, UserError
 from datagen.fetch import Fetcher, FetchSpec
 from datagen.inspection import Dataset
-from datagen.layout import Runs, layouts, runs_of
+from datagen.layout import Runs, cut_runs, layouts
 from datagen.spec import DatasetSpec
 from tests.datagen.conftest import MakeSpec, fetch_of, fetched, make
 from tests.datasets import storage_named
@@ -76,7 +76,7 @@ def test_a_slot_too_small_is_told(made: Made) -> None:
 @given(samples=st.lists(st.integers(0, 30)), per_file=st.integers(1, 12))
 @settings(max_examples=200)
 def test_runs_are_the_batch_in_order(samples: list[int], per_file: int) -> None:
-    found = runs_of(samples, per_file)
+    found = cut_runs(samples, per_file)
     assert [first + i for first, count in found for i in range(count)] == samples
     for first, count in found:
         assert first // per_file == (first + count - 1) // per_file
@@ -89,7 +89,7 @@ def test_runs_given_are_cut_where_files_end(pairs: list[tuple[int, int]], per_fi
     given_runs = Runs(pairs)
     samples = [first + place for first, count in pairs for place in range(count)]
     assert (given_runs.tolist(), len(given_runs)) == (samples, len(samples))
-    cut = runs_of(given_runs, per_file)
+    cut = cut_runs(given_runs, per_file)
     assert Runs(cut).tolist() == samples
     assert all(count > 0 and first // per_file == (first + count - 1) // per_file for first, count in cut)
     assert len(cut) <= len(pairs) + sum(count // per_file + 1 for _, count in pairs)

@@ -217,9 +217,9 @@ def test_an_interrupt_stops_every_thread_and_leaves_no_part(small: MakeSpec, mon
 def test_after_a_failure_no_further_file_is_opened() -> None:
     find = Mock(side_effect=OSError("gone"))
     with pytest.raises(OSError, match="gone"):
-        thread_pool.of_each(range(1000), find)
+        thread_pool.map_in_threads(find, range(1000))
     assert find.call_count <= 16
-    assert thread_pool.of_each([], find) == []
+    assert thread_pool.map_in_threads(find, []) == []
 
 
 def test_fsync_comes_before_the_name(small: MakeSpec, monkeypatch: pytest.MonkeyPatch) -> None:

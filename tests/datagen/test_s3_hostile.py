@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from datagen.errors import UserError
 from datagen.storage import _s3_client, s3
 from datagen.storage._http_exchange import BODY_BYTES, BrokenResponseError
-from datagen.storage._s3_xml import MAX_TAGS, check_completed, error_in, page_in, upload_id_in
+from datagen.storage._s3_responses import MAX_TAGS, check_completed, error_in, page_in, upload_id_in
 from datagen.storage.storage_base import StorageBase, read_whole
 from tests.datagen.test_s3 import DATA, _idle, counts_of, read, write
 from tests.object_stores import KEYS, fault, own_server, storage_of

@@ -263,7 +263,7 @@ def test_drives_report_their_temperature_and_threshold(machine: Machine) -> None
 
 def test_requests_are_counted_in_files_that_are_whole(tmp_path: Path) -> None:
     folder = tmp_path / "requests"
-    counts = RequestCounts.kept_in(str(folder))
+    counts = RequestCounts.in_folder(str(folder))
     counts.add("get", 7)
     counts.add("retried", 3)
     (folder / "elsewhere-1.requests").write_bytes(b"short")
@@ -274,7 +274,7 @@ def test_requests_are_counted_in_files_that_are_whole(tmp_path: Path) -> None:
 def test_close_percentiles_are_distinguished() -> None:
     counts = RequestCounts()
     for number in range(100):
-        counts.answered(60_000_000 + number * 100_000, 70_000_000)
+        counts.add_latencies(60_000_000 + number * 100_000, 70_000_000)
     waits, same = waits_ms(counts.first_byte), waits_ms(counts.last_byte)
     assert waits is not None
     assert same is not None
