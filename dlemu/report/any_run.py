@@ -94,10 +94,10 @@ def keys_of(title: str, value: Any, without: Collection[str] = ()) -> Iterator[T
     if rows:
         yield Table(title=title, columns=columns("key", "value", "meaning", whole=(0,)), rows=rows, folded=True)
     for name, items in lists.items():
-        yield from listed(name, items)
+        yield from item_table(name, items)
 
 
-def listed(title: str, items: Sequence[Any]) -> Iterator[Table]:
+def item_table(title: str, items: Sequence[Any]) -> Iterator[Table]:
     """Yield a table with a row for each of a result's parts, if there are any."""
     names = [field.name for item in items[:1] for field in fields(item)]
     rows: list[Sequence[Cell]] = [[plain(getattr(item, name), name) for name in names] for item in items]

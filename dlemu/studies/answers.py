@@ -15,7 +15,7 @@ from dlemu.metrics.verdict import HOST_LIMITS, Attempt
 from dlemu.results.answer_files import Answer
 from dlemu.results.figures import CONFIDENCE, Difference, JobFigures
 from dlemu.results.kinds import catalogue_of
-from dlemu.results.parts import Concluded, Judged, Target
+from dlemu.results.parts import OutcomeField, TargetFields, VerdictField
 from dlemu.runner.run_list import StudyAnswer
 
 SIZE, SWEEP, COMPARE = "size.json", "sweep.json", "compare.json"
@@ -47,7 +47,7 @@ class RunsQuestion:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Question(Target, RunsQuestion):
+class Question(TargetFields, RunsQuestion):
     """What a search is to find out."""
 
     threshold_percent: float = 90.0
@@ -119,7 +119,7 @@ class FullSize:
 
 
 @dataclass(frozen=True, kw_only=True)
-class SizeAnswer(Judged, Concluded, StudyAnswer):
+class SizeAnswer(OutcomeField, VerdictField, StudyAnswer):
     """How many accelerators a storage feeds: size.json. It passes if `at_least` accelerators do, by default one."""
 
     question: Question
@@ -273,7 +273,7 @@ class ComparedSide:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Comparison(Concluded, Answer):
+class Comparison(VerdictField, Answer):
     """Two storages side by side, A and B: compare.json.
 
     Its issues are what differs apart from the storage, and the warnings of both sides' runs.

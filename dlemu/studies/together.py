@@ -20,7 +20,7 @@ from dlemu.report.screen import Said, Screen
 from dlemu.report.table import Table, columns
 from dlemu.results.figures import SAME_PERCENT, Difference, JobFigures, difference, difference_in_words
 from dlemu.results.kinds import Parts, catalogue_of, kind_to_run, kinds, read_figures
-from dlemu.results.parts import Concluded
+from dlemu.results.parts import VerdictField
 from dlemu.results.wording import count, scaled
 from dlemu.runner import child_run
 from dlemu.runner.job import checked
@@ -101,7 +101,7 @@ class JobTogether(NamedTuple):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Together(Concluded, StudyAnswer):
+class Together(VerdictField, StudyAnswer):
     """Concurrent jobs: together.json. Its verdict says what the job lost that lost most."""
 
     question: RunsQuestion

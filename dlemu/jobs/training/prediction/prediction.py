@@ -12,12 +12,12 @@ from dlemu.jobs.training.prediction.calibration import Curve
 from dlemu.metrics.findings import LimitedBy
 from dlemu.metrics.limit import What
 from dlemu.metrics.verdict import Attempt, Outcome
-from dlemu.report.any_run import listed
+from dlemu.report.any_run import item_table
 from dlemu.report.screen import Said, Screen, rate
 from dlemu.report.table import Tone
 from dlemu.report.units import with_uncertainty
 from dlemu.results.kinds import Parts
-from dlemu.results.parts import Target
+from dlemu.results.parts import TargetFields
 from dlemu.results.wording import scaled
 from dlemu.runner.prediction_request import Predicted
 
@@ -65,7 +65,7 @@ class PredictedCount(SimulatedFigures, Attempt):
 
 
 @dataclass(frozen=True, kw_only=True)
-class PredictionQuestion(Target):
+class PredictionQuestion(TargetFields):
     """What was to be predicted."""
 
     hosts: int = 1
@@ -189,7 +189,7 @@ PARTS = Parts(
     answer_type=Prediction,
     screen=_screen,
     sections=lambda answer, _: (
-        *listed("Each number of accelerators", answer.counts),
-        *listed("What the storage delivers", answer.curve),
+        *item_table("Each number of accelerators", answer.counts),
+        *item_table("What the storage delivers", answer.curve),
     ),
 )
