@@ -14,12 +14,10 @@ from datagen.settings import at_least, build
 from dlemu.config.workload_files import read_plain
 from dlemu.results.kinds import kind_of
 
-READ_AHEAD_BYTES = 128 << 10
-"""Default size of the kernel's read-ahead requests (/sys/block/NAME/queue/read_ahead_kb)."""
+READ_AHEAD_BYTES = 128 << 10  # default size of the kernel's read-ahead requests (/sys/block/NAME/queue/read_ahead_kb)
 READ_AHEAD_REQUESTS = 2
 """In flight: the kernel requests the next window while this one is read (page_cache_async_ra in mm/readahead.c)."""
-SPEED_PERCENT = 2.0
-"""Minimum half width of a storage's speed: even drives of known speed varied this much from run to run."""
+SPEED_PERCENT = 2.0  # minimum half width of a storage's speed: drives of known speed varied this much between runs
 OUTSIDE = "outside_what_was_measured"
 """Code of findings of predictions that extrapolate beyond the measurements; `pattern` says in which respect."""
 _EXAMPLE = "for example reads: [{size: 128k, depth: 32, mb_per_second: 7000}]; fio's --output-format=json, too"
@@ -151,8 +149,8 @@ def _rate(line: Line, where: str) -> Rate:
     figures = {name: getattr(line, name) for name in ("mb_per_second", "iops", "latency_us")}
     stated = {name: value for name, value in figures.items() if value}
     if len(stated) != 1:
-        has = ", ".join(f"{name}: {value:g}" for name, value in stated.items()) or "no figure"
-        raise UserError(f"{where} has {has}: wanted one of {', '.join(figures)}, above 0")
+        listing = ", ".join(f"{name}: {value:g}" for name, value in stated.items()) or "no figure"
+        raise UserError(f"{where} has {listing}: wanted one of {', '.join(figures)}, above 0")
     size_bytes = bytes_of(str(line.size))
     per_second = line.iops or line.mb_per_second * 1e6 / size_bytes
     if line.latency_us:

@@ -1,8 +1,9 @@
-"""Groups of fields from which results are composed. Base classes stand in the reverse order of the keys in JSON.
+"""Groups of fields, from which the types of results are composed, and the summaries of runs.
 
-RunFields(WorkloadFields, OutcomeField, VerdictField)   what a run's summary and its figures have in common
-JobSummary(EnvironmentFields, RunFields, Answer)        the summary of a run
-JobFigures(RunFields, TargetFields)                     what a study keeps of a run (`dlemu.results.figures`)
+    RunFields(WorkloadFields, OutcomeField, VerdictField)   shared by a run's summary and its figures
+    JobSummary(EnvironmentFields, RunFields, Answer)        the summary of a run of any kind of job
+
+The keys in JSON are in the reverse order of the base classes: those of the last base come first.
 """
 
 from __future__ import annotations
