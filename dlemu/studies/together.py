@@ -113,7 +113,7 @@ class Together(VerdictField, StudyAnswer):
 
     @property
     def jobs(self) -> list[JobTogether]:
-        """Both runs of each job; empty until all jobs have run together, which is the last turn."""
+        """Both runs of each job; empty before the last turn, in which all jobs run together."""
         if len(self.turns) <= len(self.question.overrides):
             return []
         *alone, together = self.turns
@@ -200,19 +200,18 @@ class Turns(RunList[dict[int, Child], ConcurrentRuns, Together]):
             for index, child in jobs.items()
         ]
         child_run.run_commands(commands)
-        spans, figures = dict[int, Span](), dict[int, JobFigures]()
+        spans, turn = dict[int, Span](), dict[int, MeasuredJob]()
         for index, job_folder in folders.items():
-            run, figures[index] = read_figures(job_folder)
+            run, figures = read_figures(job_folder)
             times = run.facts.started_at, run.facts.journal.ended_at or run.facts.started_at
             began, ended = (datetime.fromisoformat(time).timestamp() for time in times)
             spans[index] = began, ended
-        measured: ConcurrentRuns = {}
-        for index, job_folder in folders.items():
-            others = [span for other, span in spans.items() if other != index]
-            percent = overlap_percent(spans[index], others) if others else 100.0
-            name = os.path.basename(job_folder)
-            measured[index] = MeasuredJob(folder=name, figures=figures[index], overlap_percent=percent)
-        return measured
+            turn[index] = MeasuredJob(folder=os.path.basename(job_folder), figures=figures)
+        for index, span in spans.items():
+            others = [spans[other] for other in spans if other != index]
+            if others:
+                turn[index] = replace(turn[index], overlap_percent=overlap_percent(span, others))
+        return turn
 
 
 def _checked_job(words: Sequence[str], config_dir: str | None) -> Child:

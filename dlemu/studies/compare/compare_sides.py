@@ -18,8 +18,7 @@ from dlemu.studies.conditions import settings_of
 _BOTH_FROM_MEMORY = "memory served both, not storage"
 _WORK_FIELDS = ("workload", "ranks", "accelerator", "computation_seconds", "epochs")
 """Fields of JobFigures that must be equal for runs that did the same work."""
-FromMemory = Mapping[str, tuple[bool, bool]]
-"""Phase -> whether memory served A and B, as in `RunPair.from_memory`."""
+FromMemory = Mapping[str, tuple[bool, bool]]  # phase -> whether memory served A and B
 
 
 def compare(a: Side, b: Side) -> Comparison:
