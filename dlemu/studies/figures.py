@@ -20,8 +20,7 @@ from dlemu.results.wording import scaled
 class Point(NamedTuple):
     """One run, or all trials with one number of accelerators."""
 
-    name: str
-    """Workload and accelerator, or the side of a comparison."""
+    name: str  # workload and accelerator, or the side of a comparison
     settings: Mapping[str, str]
     figures: JobFigures
 
@@ -30,10 +29,8 @@ class Axis(NamedTuple):
     """The x axis, with the line and the position of each point."""
 
     title: str
-    lines: list[str]
-    """Names of the points' lines."""
-    positions: list[float | str]
-    """Numbers, or names in the order of the points."""
+    lines: list[str]  # names
+    positions: list[float | str]  # numbers, or names in the order of the points
 
 
 def charts(points: Iterable[Point]) -> Iterator[tuple[str, Figure]]:

@@ -165,17 +165,15 @@ def _accelerators_line(prediction: Prediction) -> Said:
     return Said(question.workload, text, tone="good" if low else "open" if high else "bad")
 
 
-def _drive_lines(
-    most: tuple[float, float] | None, predictions: Sequence[Prediction], other_limit: str
-) -> Iterator[Said]:
-    """Yield the drive's maximum, what limits each workload (the drive, or else `other_limit`), and the accuracy."""
+def _drive_lines(most: tuple[float, float] | None, predictions: Sequence[Prediction], other: str) -> Iterator[Said]:
+    """Yield the drive's maximum, what limits each workload (the drive, or `other` than that), and the accuracy."""
     if most is not None:
         iops, probe_mb_per_second = most
         rates = [most_mb_per_second(prediction.curve) for prediction in predictions]
         top = max(probe_mb_per_second, *rates)
         limits = []
         for prediction, mb_per_second in zip(predictions, rates, strict=True):
-            share, limit = mb_per_second / top, other_limit
+            share, limit = mb_per_second / top, other
             if share >= DRIVES_SHARE:
                 limit = "the drive"
             elif prediction.limited_by.what in ("loader", "host CPU"):

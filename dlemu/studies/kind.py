@@ -32,7 +32,6 @@ def _load_together() -> Parts:
 
 
 def _study(name: str, noun: str, text: str, load: Callable[[], Parts], *, precedence: int = 2) -> Kind:
-    """Return a kind whose command is `dlemu NAME`, with the help `text`, and whose results are NAME.json."""
     return Kind(name=name, noun=noun, answer=f"{name}.json", precedence=precedence, command=name, help=text, load=load)
 
 

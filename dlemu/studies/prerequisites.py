@@ -48,8 +48,7 @@ class Child:
 
     kind: Kind
     workload: Workload
-    words: tuple[str, ...]
-    """The command's options and overrides."""
+    words: tuple[str, ...]  # options and overrides
 
 
 def config_options(config_dir: str | None) -> tuple[str, ...]:

@@ -44,16 +44,14 @@ class MeasuredJob(StudyRun):
     """Share of its time in which at least one other job ran; 100 for a run alone."""
 
 
-ConcurrentRuns = dict[int, MeasuredJob]
-"""One turn, of a single job or of all jobs at the same time: index of a job in the question -> its run."""
+ConcurrentRuns = dict[int, MeasuredJob]  # index of a job in the question -> its run; one job alone, or all together
 
 
 class Loss(NamedTuple):
     """How much slower a job is together with the others, by one metric."""
 
     metric: Metric
-    change: Difference
-    """Of the run together with the others (A) from the run alone (B)."""
+    change: Difference  # of the run together with the others (A) from the run alone (B)
 
     @property
     def percent(self) -> float:
@@ -76,8 +74,7 @@ class Loss(NamedTuple):
 class JobTogether(NamedTuple):
     """The two runs of a job: alone, and together with the others."""
 
-    number: int
-    """Position in the question, from 1."""
+    number: int  # position in the question, from 1
     command: str
     alone: MeasuredJob
     together: MeasuredJob

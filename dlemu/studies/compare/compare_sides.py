@@ -16,8 +16,7 @@ from dlemu.studies.compare.sides import Settings, Side, issues_between
 from dlemu.studies.conditions import settings_of
 
 _BOTH_FROM_MEMORY = "memory served both, not storage"
-_WORK_FIELDS = ("workload", "ranks", "accelerator", "computation_seconds", "epochs")
-"""Fields of JobFigures that must be equal for runs that did the same work."""
+_WORK_FIELDS = ("workload", "ranks", "accelerator", "computation_seconds", "epochs")  # must agree for equal work
 FromMemory = Mapping[str, tuple[bool, bool]]  # phase -> whether memory served A and B
 
 
@@ -182,7 +181,6 @@ def _differences(comparison: Comparison, a: Side, b: Side) -> Iterator[str]:
 
 
 def pair_settings(pair: RunPair, catalogue: Catalogue) -> str:
-    """Return the settings of a pair as a phrase, the number of ranks first."""
     a, b = pair.a.ranks, pair.b.ranks
     ranks = count(a, catalogue.rank) if a == b else f"{a} and {b} {catalogue.rank}s"
     return ", ".join([ranks, *(f"{key}={value}" for key, value in pair.settings.items() if key != "ranks")])

@@ -35,9 +35,7 @@ def screen(answer: Comparison, folder: str) -> Screen:
         lines += [Said("year", line) for line in _year_lines(pair)]
         same_epochs = pair.a.epochs == pair.b.epochs  # otherwise times are of unequal work
         timed = [metric for metric in catalogue.times if same_epochs and pair.compares_storage(metric.phase)]
-        headlines = [
-            metric for metric in catalogue if metric.is_tile or metric.name == catalogue.decisive or metric in timed
-        ]
+        headlines = [each for each in catalogue if each in timed or each.is_tile or each.name == catalogue.decisive]
         table = Table(columns=_HEAD, rows=difference_rows(pair.metrics, headlines))
         if catalogue.feeds_accelerators:
             config = f"{answer.sides[0].name}/config.yaml"

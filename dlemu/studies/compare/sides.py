@@ -30,16 +30,11 @@ Foreign = Callable[[str], tuple[Runs, About]]
 class Side(ComparedSide):
     """One storage of a comparison, with its runs."""
 
-    kind: str
-    """Kind of the jobs."""
-    runs: Runs
-    """At least one, except for a search before its first trial."""
-    conditions: About = field(default_factory=dict)
-    """Conditions of the runs whose folders still exist."""
-    is_search: bool = False
-    """Whether `runs` are the counts of a search; those of two searches need not be the same."""
-    cached: bool = False
-    """Whether it is a search that allowed reads from the page cache (`metric.cached`), and so measured memory."""
+    kind: str  # of the jobs
+    runs: Runs  # at least one, except for a search before its first trial
+    conditions: About = field(default_factory=dict)  # of the runs whose folders still exist
+    is_search: bool = False  # `runs` are then the counts of a search, which two searches need not share
+    cached: bool = False  # a search that allowed reads from the page cache (`metric.cached`), and so measured memory
     warnings: tuple[str, ...] = ()
 
     def about_run(self, settings: Settings = ()) -> Conditions:

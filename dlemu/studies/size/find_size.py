@@ -61,12 +61,10 @@ def size(
     """Find the most accelerators that a storage keeps busy; each trial is a `dlemu train` of its own.
 
     `overrides` are those of `dlemu train` without `ranks`, and `launcher`, the command that starts the ranks, with
-    `{ranks}` in it. The answer's `outcome` is whether `at_least` accelerators pass, by default one. `make` makes the
-    missing files of the dataset: unless the overrides give a number of files, a new dataset suffices for MADE_FOR
-    accelerators, or for one more than `at_least`.
-
-    Called again with the same arguments, it continues an interrupted search in its `output.folder`. Raises UserError
-    for what is wrong before the first trial, DlemuError if a trial fails.
+    `{ranks}` in it. `make` makes missing files of the dataset: unless the overrides give a number of files, a new
+    dataset suffices for MADE_FOR accelerators, or for one more than `at_least`. The answer's `outcome` is whether
+    `at_least` accelerators pass, by default one. Called again with the same arguments, the function continues an
+    interrupted search in its `output.folder`. Raises UserError before the first trial, DlemuError if a trial fails.
     """
     launcher, words = take_launcher("size", overrides)
     if any(word.lstrip("+").startswith("ranks=") for word in words):
@@ -127,10 +125,7 @@ def _check_storage_matters(workload: Workload) -> None:
 
 
 def _with_files(words: list[str], workload: Workload, accelerators: int) -> list[str]:
-    """Return overrides with as many files as a new dataset needs for so many accelerators, or as the workload has.
-
-    They stay as they are if they give a number of files. A dataset that exists, or is unfinished, keeps its own number.
-    """
+    """Return overrides with enough files for so many accelerators, unless they give a number, or a dataset exists."""
     if workload.workflow.generate_data or "dataset.num_files_train" in given_keys(words):
         return words
     existing = manifest.read(workload.dataset.data_folder, open_storage(workload.storage_spec.buffered))

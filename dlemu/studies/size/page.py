@@ -40,7 +40,6 @@ def figures_of_count(answer: SizeAnswer, result: CountResult) -> JobFigures:
         for name, value in trial.figures.metrics.items():
             values.setdefault(name, []).append(value.mean)
     means = {name: Value(sum(each) / len(each)) for name, each in values.items()}
-    sustained = Value(result.au_sustained_percent, result.half_width_percent)
     return JobFigures(
         kind=KIND_OF_TRIALS,
         workload=answer.question.workload,
@@ -50,7 +49,7 @@ def figures_of_count(answer: SizeAnswer, result: CountResult) -> JobFigures:
         outcome=outcome,
         limited_by={RUN: limit.what if limit.confidence else None},
         threshold_percent=answer.question.threshold_percent,
-        metrics=means | {"au_sustained_percent": sustained},
+        metrics=means | {"au_sustained_percent": Value(result.au_sustained_percent, result.half_width_percent)},
     )
 
 

@@ -21,20 +21,13 @@ _WEIGHTS: dict[Confidence | None, int] = {"high": 3, "medium": 2, "low": 1, None
 class SearchInputs:
     """The inputs of a search that are known before its first trial. Rates are in 1e6 bytes/s, 0 if unknown."""
 
-    probe_mb_per_second: float
-    """The highest rate of a short read probe without other reads."""
-    mb_per_accelerator: float
-    """Rate that one accelerator needs, from the workload's nominal sizes."""
-    full_mb_per_accelerator: float = 0.0
-    """The same without the workload's scale; 0 if the scale does not change it."""
-    max_accelerators: int
-    """The largest count that may be tried."""
-    max_reason: str
-    """Why no larger count may be tried, as a phrase."""
-    naive_seconds_per_trial: float
-    """Nominal time of one run as configured, with all steps of all epochs."""
-    other_programs: str = ""
-    """The warning of `dlemu doctor` that other programs used the cores before the search; empty if none did."""
+    probe_mb_per_second: float  # the highest rate of a short read probe without other reads
+    mb_per_accelerator: float  # rate that one accelerator needs, from the workload's nominal sizes
+    full_mb_per_accelerator: float = 0.0  # the same without the workload's scale; 0 if the scale does not change it
+    max_accelerators: int  # the largest count that may be tried
+    max_reason: str  # why no larger count may be tried, as a phrase
+    naive_seconds_per_trial: float  # nominal time of one run as configured, with all steps of all epochs
+    other_programs: str = ""  # warning of `dlemu doctor` that other programs used the cores before; empty for none
 
 
 def build_answer(question: Question, inputs: SearchInputs, trials: Sequence[Trial], *, refusal: str = "") -> SizeAnswer:

@@ -45,10 +45,8 @@ Values = NDArray[np.float64]
 class SteadySeries:
     """The steady part of a trial: a value for each window of time, in percent of the window, as the mean over ranks."""
 
-    busy: Values
-    """Time that the accelerators computed: AU."""
-    fed: Values
-    """Time of computation for which the window's reads suffice; a batch that is half read counts half."""
+    busy: Values  # time that the accelerators computed: AU
+    fed: Values  # time of computation for which the window's reads suffice; a batch that is half read counts half
 
     @property
     def sustained(self) -> Values:
@@ -133,7 +131,6 @@ def window_seconds_of(workload: Workload) -> float:
 
 
 def batches_ahead_of(job: TrainingJob) -> int:
-    """Return how many batches an accelerator may have read before it needs them."""
     return job.batches_ahead + (0 if job.workload.train.synchronous else 1)
 
 
