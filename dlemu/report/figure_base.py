@@ -30,13 +30,10 @@ _NAMES_WIDTH = 132  # pixels right of the plot for the names of its lines and le
 class Figure:
     """A chart with title and caption."""
 
-    title: str
-    """The finding about this result that the chart shows."""
-    caption: str
-    """How to read the chart, in a sentence or two."""
+    title: str  # the finding about this result that the chart shows
+    caption: str  # how to read the chart, in a sentence or two
     chart: alt.TopLevelMixin
-    folded: bool = False
-    """Collapsed on the page until it is opened: for charts that explain the answer."""
+    folded: bool = False  # collapsed on the page until it is opened, as charts are that explain the answer
 
 
 class Level(NamedTuple):

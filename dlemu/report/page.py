@@ -34,19 +34,13 @@ _PNG_SCALE = 2.0  # image pixels per pixel of the figure: sharp on high-density 
 class Page:
     """The content of a page."""
 
-    screen: Screen
-    """The first screen, as on the terminal."""
+    screen: Screen  # as on the terminal
     sections: Sequence[Table] = ()
-    facts: Sequence[Table] = ()
-    """Tables of every key of the result, folded into one entry."""
-    config: str = ""
-    """The configuration as YAML, folded."""
-    measured_at: str = ""
-    """ISO 8601."""
-    source: str
-    """Name of the result's folder."""
-    draw: Callable[[], Iterable[tuple[str, Figure]]] = tuple
-    """Returns the figures by name."""
+    facts: Sequence[Table] = ()  # every key of the result, folded into one entry
+    config: str = ""  # the configuration as YAML, folded
+    measured_at: str = ""  # ISO 8601
+    source: str  # name of the result's folder
+    draw: Callable[[], Iterable[tuple[str, Figure]]] = tuple  # returns the figures by name
 
 
 def open_page(folder: str) -> Page:

@@ -31,12 +31,9 @@ class Screen:
 
     title: str
     lines: Sequence[Said]
-    notes: Sequence[str] = ()
-    """Warnings and remarks, the most important first."""
-    folder: str
-    """The result's folder, to which the last line refers; empty if nothing is saved."""
-    table: Table | None = None
-    """A table above the lines, if a table is the answer, as of a sweep; with --details it is one of the sections."""
+    notes: Sequence[str] = ()  # warnings and remarks, the most important first
+    folder: str  # of the result, to which the last line refers; empty if nothing is saved
+    table: Table | None = None  # above the lines if a table is the answer; with --details it is one of the sections
 
     def said(self, *, details: bool = False) -> list[Said]:
         """Return the lines below the title, with at most MOST_NOTES notes; all notes with `details`."""

@@ -44,10 +44,8 @@ class Column:
     """A column of a table; without a `name` it has no header."""
 
     name: str = ""
-    align: Literal["left", "right"] = "left"
-    """Numbers are aligned right."""
-    wrap: bool = True
-    """Whether a long cell may be broken into lines."""
+    align: Literal["left", "right"] = "left"  # numbers are aligned right
+    wrap: bool = True  # whether a long cell may be broken into lines
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,14 +54,10 @@ class Table:
 
     title: str = ""
     columns: Sequence[Column]
-    rows: Sequence[Sequence[Cell]]
-    """Cells from left to right. A row with a single cell is a heading across all columns."""
-    notes: Sequence[Cell] = ()
-    """Lines below the table."""
-    dense: bool = False
-    """No padding between columns, for tables with many columns."""
-    folded: bool = False
-    """Collapsed on the HTML page: only the title is visible until it is opened."""
+    rows: Sequence[Sequence[Cell]]  # from left to right; a row with a single cell is a heading across all columns
+    notes: Sequence[Cell] = ()  # lines below the table
+    dense: bool = False  # no padding between columns, for tables with many columns
+    folded: bool = False  # collapsed on the HTML page: only the title is visible until it is opened
 
 
 def columns(*names: str, right: Collection[int] = (), whole: Collection[int] = ()) -> tuple[Column, ...]:

@@ -35,16 +35,11 @@ class RunFacts:
     kind: str
     workload: Workload
     ranks: int
-    seed: int
-    """Seed of every random choice of the run."""
-    started_at: str
-    """ISO 8601 with zone."""
-    journal: RunJournal
-    """Notes of rank 0 during the run."""
-    recorders: tuple[RecorderHead, ...] = ()
-    """The telemetry recorder of each host that had one, in node order."""
-    failure: str | None = None
-    """Why the run is incomplete."""
+    seed: int  # of every random choice of the run
+    started_at: str  # ISO 8601 with zone
+    journal: RunJournal  # notes of rank 0 during the run
+    recorders: tuple[RecorderHead, ...] = ()  # the telemetry recorder of each host that had one, in node order
+    failure: str | None = None  # why the run is incomplete; None if it is complete
 
 
 def common_fields(facts: RunFacts) -> dict[str, Any]:

@@ -216,11 +216,9 @@ class SweepAnswer(StudyAnswer):
 class YearPlan(NamedTuple):
     """The measured times extrapolated to a year (8760 h) of training one model after another; pairs are (A, B)."""
 
-    hours_per_model: tuple[float, float]
-    """Time of PLANNED_EPOCHS epochs."""
+    hours_per_model: tuple[float, float]  # of PLANNED_EPOCHS epochs
     models_per_year: tuple[float, float]
-    days_saved_per_year: float
-    """Days that A saves on the models that B trains in a year; below 0 if it takes longer."""
+    days_saved_per_year: float  # by A, on the models that B trains in a year; below 0 if A takes longer
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -17,8 +17,8 @@ from dlemu.results.answer_files import decode_versioned
 from dlemu.results.figures import Conditions
 from dlemu.results.kinds import JobParts, kind_of
 
+# Fields of `HostFacts`: the host's name, and what affects measurements of storage.
 HOST_FACTS = ("host", "processor", "cpu_usable", "memory_bytes", "kernel", "dlemu", "packages")
-"""Fields of `HostFacts`: the host's name, and what affects measurements of storage."""
 
 
 def conditions_of(parts: JobParts, summary: Any, facts: Any) -> Conditions:

@@ -27,8 +27,8 @@ from dlemu.report.units import size
 from dlemu.runner.datasets import make_on_this_host
 from dlemu.runner.events import Doing, OnEvent, ignore
 
+# Large samples, and one image per file; MLPerf Storage v3.0 has no computation time of an H100 for retinanet.
 CONSUMERS = (("unet3d", "h100"), ("retinanet", "b200"))
-"""Large samples, and one image per file; MLPerf Storage v3.0 has no computation time of an H100 for retinanet."""
 MOST_BYTES = 960_000_000  # maximum of all writes: below 1 GB, so that the user need not be asked
 LEAST_BYTES = 96_000_000  # minimum of all writes: with less, chance would decide the rates
 KEPT_FREE = 0.1  # share of the file system that stays free
@@ -41,9 +41,9 @@ IN_FLIGHT = 32
 PROBE_SECONDS = 2.0
 DRIVES_SHARE = 0.8  # of the drive's maximum: if files are read at a lower rate, the drive is not what limits them
 MOST = 256  # accelerators, which need 42 GB/s with retinanet
+# Settings for `dlemu size`, and what the command does with them.
 _NEXT = ("workload=retinanet accelerator=b200 dataset.num_files_train=4300", "measures it: 1.4 GB, minutes")
 _NEXT_IF_SLOW = ("workload=unet3d scale=laptop", "shows how it is measured, with samples 1/256 of real size: 1.4 GB")
-"""Settings for `dlemu size`, and what the command does with them."""
 
 
 def first_look(folder: str, on_event: OnEvent = ignore) -> Screen:

@@ -35,10 +35,14 @@ def _study(name: str, noun: str, text: str, load: Callable[[], Parts], *, preced
     return Kind(name=name, noun=noun, answer=f"{name}.json", precedence=precedence, command=name, help=text, load=load)
 
 
-_TOGETHER_HELP = "Run several jobs at the same time on one storage: what each costs the others."
 KIND = _study("compare", "a comparison", "Compare two runs, sweeps or searches.", _load_compare, precedence=0)
 ANSWERS = (
     _study("size", "a search", "Find the most accelerators that this storage keeps busy.", _load_size),
     _study("sweep", "a sweep", "Run over several values: ranks, drives, readers, workloads.", _load_sweep),
-    _study("together", "concurrent jobs", _TOGETHER_HELP, _load_together),
+    _study(
+        "together",
+        "concurrent jobs",
+        "Run several jobs at the same time on one storage: what each costs the others.",
+        _load_together,
+    ),
 )

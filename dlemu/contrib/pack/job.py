@@ -121,7 +121,11 @@ class PackKind(rows_job.JobKind):
         """Claim the names of all packed files and side files in the target; write packed.json if the set is new."""
         target = job.settings.target
         owned.take_folder(target, "pack.target")
-        names_by_folder = _file_names(job)
+        numbers = range(job.layout.num_files)
+        names_by_folder = {job.layout.folder: [job.layout.name(number) for number in numbers]}
+        for side in registry.find("datagen.formats", job.settings.format, "Format").sides:
+            paths = [side.path(job.layout, number) for number in numbers]
+            names_by_folder[os.path.dirname(paths[0])] = [os.path.basename(path) for path in paths]
         is_new = not os.path.lexists(os.path.join(target, PACKED_NAME))
         for folder in names_by_folder:
             if os.path.realpath(folder) != os.path.join(os.path.realpath(target), os.path.relpath(folder, target)):
@@ -192,16 +196,6 @@ JOB = PackKind()
 def _target(workload: Workload) -> str:
     settings = workload.section(PackSettings)
     return settings.target or os.path.join(settings.source or workload.dataset.data_folder, "packed")
-
-
-def _file_names(job: PackJob) -> dict[str, list[str]]:
-    """Return folder -> names of the packed files, and of the side files of formats that have some."""
-    numbers = range(job.layout.num_files)
-    names = {job.layout.folder: [job.layout.name(number) for number in numbers]}
-    for side in registry.find("datagen.formats", job.settings.format, "Format").sides:
-        paths = [side.path(job.layout, number) for number in numbers]
-        names[os.path.dirname(paths[0])] = [os.path.basename(path) for path in paths]
-    return names
 
 
 @contextlib.contextmanager

@@ -70,7 +70,6 @@ class FilePacker:
         return row
 
     def _prepared(self, name: str) -> format_base.PackedSample:
-        """Read and prepare an image, and add both times to the row; raises UserError."""
         path = f"{self._folder}/{name}"
         try:
             data = self._read(path)

@@ -13,9 +13,9 @@ from dlemu.extend import format_base, registry
 
 IMAGES = (".jpeg", ".jpg", ".png", ".tif", ".tiff")  # endings of files that can be decoded
 _JPEG_QUALITY = 90
+# An image is first reduced by an integer factor to at least this many times the final size (a JPEG while it is
+# decoded), which takes a fraction of the time for nearly the same result. Image.thumbnail has the same value.
 _REDUCING_GAP = 2.0
-"""An image is first reduced by an integer factor to at least this many times the final size (a JPEG while it is
-decoded), which takes a fraction of the time for nearly the same result. Image.thumbnail has the same value."""
 
 
 class DamagedError(Exception):
@@ -26,8 +26,7 @@ class DamagedError(Exception):
 class Recipe:
     """How images are resized and encoded."""
 
-    sides: tuple[int, ...]
-    """Pixels: height and width, or the shorter side alone, which keeps the aspect ratio; empty: no resizing."""
+    sides: tuple[int, ...]  # pixels: height and width, or the shorter side alone, which keeps the shape; empty: as is
     encoding: Literal["keep", "raw", "jpeg"]
 
     @property

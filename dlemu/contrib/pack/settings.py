@@ -9,8 +9,7 @@ from typing import Annotated, Literal
 from dlemu.config.schema import at_least
 from dlemu.contrib.pack.recipe import Recipe
 
-PACK_FORMATS = ("tfrecord", "webdataset")
-"""Formats with a Packer; a list, which a test compares, because a search would import every format."""
+PACK_FORMATS = ("tfrecord", "webdataset")  # formats with a Packer, listed to avoid the import of all formats
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -32,10 +32,10 @@ COLUMNS = {
     "cpu_ns": "CPU time of the rank",
 } | {f"{part}_{key}_ns": f"time to {part}, {words}" for part in PARTS for key, words in _TIMES.items()}
 """Columns of pack.parquet, which has a row per packed file. Points in time are nanoseconds of CLOCK_MONOTONIC."""
+# Limits of a packing. `processes`: too few for the cores and the storage; `images`: too few for the processes.
 What = Literal["storage", "host CPU", "processes", "images"]
-"""What can limit a packing. `processes`: too few for the cores and the storage; `images`: too few for the processes."""
+# Shares of the processes' time, %: reading, computing, waiting for a core, writing, idle.
 Shares = tuple[float, float, float, float, float]
-"""Shares of the processes' time, %: reading, computing, waiting for a core, writing, idle."""
 ADVICE = {
     "more_images": "use more images, fewer images per file (pack.images_per_file), or fewer ranks",
     "more_cores": "use more cores; smaller images, or pack.encode=raw, need less CPU",

@@ -125,7 +125,6 @@ def _unequal_work(a: JobFigures, b: JobFigures) -> list[str]:
 
 
 def _verdict_phrases(comparison: Comparison, a: Side, b: Side) -> list[str]:
-    """Return the parts of the verdict: the differences, what each side feeds, and how small the samples are."""
     phrases = list(_differences(comparison, a, b))
     if catalogue_of(comparison.kind).feeds_accelerators:
         if a.accelerators_fed or b.accelerators_fed:

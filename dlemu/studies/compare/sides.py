@@ -18,12 +18,12 @@ from dlemu.studies.size.page import KIND_OF_TRIALS, figures_of_count
 
 _INCOMPLETE = "the sweep is incomplete: finish it with its command"
 
+# (key, value) pairs, sorted by key, of the settings in which the runs of a side differ from each other.
 Settings = tuple[tuple[str, str], ...]
-"""(key, value) pairs, sorted by key, of the settings in which the runs of a side differ from each other."""
 Runs = Mapping[Settings, JobFigures]
 About = Mapping[Settings, Conditions]
+# Reads a folder of another benchmark's runs for `side_of_runs`; raises UserError if it can't read the folder.
 Foreign = Callable[[str], tuple[Runs, About]]
-"""Reads a folder of another benchmark's runs for `side_of_runs`; raises UserError if it can't read the folder."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -125,7 +125,7 @@ def _check_storage_matters(workload: Workload) -> None:
 
 
 def _with_files(words: list[str], workload: Workload, accelerators: int) -> list[str]:
-    """Return overrides with enough files for so many accelerators, unless they give a number, or a dataset exists."""
+    """Return overrides with enough files for so many accelerators; a number that is given, or a dataset, stays."""
     if workload.workflow.generate_data or "dataset.num_files_train" in given_keys(words):
         return words
     existing = manifest.read(workload.dataset.data_folder, open_storage(workload.storage_spec.buffered))
@@ -145,44 +145,41 @@ def _probe_and_search(
     """Resume a search: probe the storage, then run trials of at most `most` accelerators with the overrides `words`."""
     workload, total_bytes, capacity = job.workload, job.found.total_bytes, _capacity(job)
     search.resume()
-    page = workload.output.report
-    on_event(RunsPlanned(folder=search.folder, runs=None, finished_runs=len(search.runs), wants_page=page))
+    on_event(
+        RunsPlanned(folder=search.folder, runs=None, finished_runs=len(search.runs), wants_page=workload.output.report)
+    )
     cores = check_free_cores(Facts(workload))  # before the probe, which uses cores itself
-    other_programs = f"{cores.observed}: {cores.advice}" if cores.advice else ""
     page_cache = treatment_of(workload, total_bytes)
     levels = tuple(measure_levels(job, evicts=page_cache in ("evicted", "large"), levels=PROBING_READERS))
-    inputs = _search_inputs(job, levels, most, other_programs)
-    first = expected_count(job, levels, inputs)
-    if other_programs:
-        on_event(Warned(other_programs))
-    accelerators = count(capacity, "accelerator") + scaled(sample_divisor(workload), workload.scale)
-    total = units.size(total_bytes)
-    on_event(Doing(f"searching with a dataset of {total} (page cache: {page_cache}), enough for {accelerators}"))
-    probed, needed = units.number(inputs.probe_mb_per_second), units.number(inputs.mb_per_accelerator)
-    text = f"{probed} MB/s; one accelerator needs {needed} MB/s; expected to pass: {first}"
-    on_event(PartMeasured(levels, text))
-    if page_cache == "evicted":
-        words = [*words, "reader.evict_page_cache=epochs"]
-    plan = plan_trials(job, search.question, trial_seconds, words)
-    return search.search(inputs, max(1, first), partial(run_trial, plan))
-
-
-def _search_inputs(job: TrainingJob, levels: Sequence[Level], most: int, other_programs: str) -> SearchInputs:
-    workload, capacity = job.workload, _capacity(job)
     reason = f"--most {most} was the limit"
     if most > capacity:
         files = math.ceil((capacity + 1) * _samples_per_accelerator(job) / workload.dataset.num_samples_per_file)
         setting = "" if workload.dataset.source == "folder" else f" (dataset.num_files_train={files})"
         reason = f"the dataset has too few files for more than {capacity}: one more takes {files}{setting}"
-    return SearchInputs(
+    inputs = SearchInputs(
         probe_mb_per_second=max(level.mb_per_second for level in levels),
         mb_per_accelerator=_mb_per_accelerator(workload),
         full_mb_per_accelerator=_full_mb_per_accelerator(workload),
         max_accelerators=min(most, capacity),
         max_reason=reason,
         naive_seconds_per_trial=sum(epoch.steps for epoch in job.schedule) * step_seconds(workload),
-        other_programs=other_programs,
+        other_programs=f"{cores.observed}: {cores.advice}" if cores.advice else "",
     )
+    first = expected_count(job, levels, inputs)
+    if inputs.other_programs:
+        on_event(Warned(inputs.other_programs))
+    on_event(
+        Doing(
+            f"searching with a dataset of {units.size(total_bytes)} (page cache: {page_cache}), enough for "
+            f"{count(capacity, 'accelerator')}{scaled(sample_divisor(workload), workload.scale)}"
+        )
+    )
+    probed, needed = units.number(inputs.probe_mb_per_second), units.number(inputs.mb_per_accelerator)
+    on_event(PartMeasured(levels, f"{probed} MB/s; one accelerator needs {needed} MB/s; expected to pass: {first}"))
+    if page_cache == "evicted":
+        words = [*words, "reader.evict_page_cache=epochs"]
+    plan = plan_trials(job, search.question, trial_seconds, words)
+    return search.search(inputs, max(1, first), partial(run_trial, plan))
 
 
 class Search(RunList[int, Trial, SizeAnswer]):

@@ -67,9 +67,8 @@ def screen(answer: SizeAnswer, folder: str) -> Screen:
     if full is not None:  # first, so that nobody mistakes accelerators of small samples for real ones
         lines.insert(0, Said("answer", at_full_size(answer, full), "computed, not measured", tone="strong"))
     lines += [Said("note", text, tone="caution") for text in answer.issues]
-    below = [result for result in answer.counts if result.accelerators <= answer.max_accelerators]
-    above = [result for result in answer.counts if result.accelerators > answer.max_accelerators]
-    for result in [*below[-1:], *above][:_SHOWN_COUNTS]:
+    passing = sum(result.accelerators <= answer.max_accelerators for result in answer.counts)
+    for result in answer.counts[max(0, passing - 1) :][:_SHOWN_COUNTS]:  # the largest that passes and those above it
         au = with_uncertainty(result.au_sustained_percent, result.half_width_percent, threshold)
         verdict = verdict_word(result.passed, unknown="too close to call")
         lines.append(Said(f"{result.accelerators:>3}", f"AU {au}: {verdict}"))

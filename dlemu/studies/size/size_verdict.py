@@ -151,7 +151,7 @@ def counts_in_words(answer: SizeAnswer) -> str:
     else:
         bound = "at least " if is_by_host or answer.limited_by.what == "count" else ""
         phrases = [f"{bound}{_accelerators(answer, passing.accelerators)}{samples} {_verb(passing)}"]
-    at_edge = dict.fromkeys([*([answer.failing] if answer.failing else []), *answer.too_close_to_tell])
+    at_edge = dict.fromkeys(filter(None, [answer.failing, *answer.too_close_to_tell]))
     phrases += [f"{result.accelerators} {_verb(result)}" for result in at_edge if result != passing]
     return ", ".join(phrases)
 

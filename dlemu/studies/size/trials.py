@@ -111,7 +111,7 @@ def plan_trials(job: TrainingJob, question: Question, trial_seconds: float, word
     if train.total_training_steps > 0:
         steps = min(steps, train.total_training_steps)
     # A trial only trains, as AU does not measure anything else.
-    off = [f"workflow.{phase}=false" for phase in ("generate_data", "checkpoint", "evaluation")]
+    off = ("workflow.generate_data=false", "workflow.checkpoint=false", "workflow.evaluation=false")
     return TrialPlan(
         words=(*words, *off, "output.report=false"),
         question=question,
