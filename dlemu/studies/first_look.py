@@ -122,7 +122,7 @@ def _most_of_drive(folder: str, file_bytes: int) -> tuple[float, float] | None:
 
 def _predict(folder: str, name: str, accelerator: str, data_bytes: int) -> Prediction:
     """Make a small dataset, read it like the workload with more and more readers, and predict the accelerators fed."""
-    words = ("reader.data_loader=threads", "train.epochs=1", "dataset.num_files_train=1")  # `predict` assumes more
+    words = ("reader.data_loader=threads", "train.epochs=1", "dataset.num_files_train=1")  # enough for `assumes_files`
     full = load([f"workload={name}", f"accelerator={accelerator}", *words])
     full_bytes = full.dataset.record_length_bytes
     sample_bytes = min(round(full_bytes), data_bytes // FILES)
@@ -147,7 +147,7 @@ def _predict(folder: str, name: str, accelerator: str, data_bytes: int) -> Predi
 
 
 def _accelerators_line(prediction: Prediction) -> Said:
-    """Return the line of a workload: how many accelerators are fed, at which rate, and what one and one more need."""
+    """Return the line of a workload: the accelerators fed, the rate of reads, and what one and one more would need."""
     low, high = prediction.max_accelerators_interval or (0, 0)
     fed, next_count = f"{low} x" if low == high else f"{low} to {high} x", high + 1
     if prediction.ended_by is not None:

@@ -52,15 +52,15 @@ class PackJob(Job):
     """A packing that is planned."""
 
     settings: PackSettings
-    names: tuple[str, ...]  # paths of the images, relative to `packed.source`
+    image_paths: tuple[str, ...]  # relative to `packed.source`
     packed: PackedSet
     layout: dataset_layout.Layout
-    missing: tuple[int, ...]  # numbers of the packed files to make
+    missing_files: tuple[int, ...]  # numbers of the packed files to make
 
     def images_of(self, file: int) -> tuple[str, ...]:
         """Return the paths of the images of a packed file."""
         first = file * self.packed.images_per_file
-        return self.names[first : first + self.packed.images_per_file]
+        return self.image_paths[first : first + self.packed.images_per_file]
 
 
 class PackKind(rows_job.JobKind):
@@ -88,17 +88,17 @@ class PackKind(rows_job.JobKind):
     def plan(self, workload: Workload, ranks: int, *, wants_verdict: bool) -> PackJob:
         settings = workload.section(PackSettings)
         import_libraries(settings.recipe)
-        source, names = _images(workload, settings)
+        source, image_paths = _images(workload, settings)
         packed = PackedSet(
             source=source,
-            images=len(names),
-            images_per_file=settings.images_per_file or choose_images_per_file(len(names), ranks),
+            images=len(image_paths),
+            images_per_file=settings.images_per_file or choose_images_per_file(len(image_paths), ranks),
             format=settings.format,
             resize=settings.resize,
             encode=settings.encode,
         )
         packed = _resumed(settings, packed, read_answer(settings.target, PACKED_NAME, PackedSet))
-        files = -(-len(names) // packed.images_per_file)
+        files = -(-len(image_paths) // packed.images_per_file)
         layout = dataset_layout.Layout(  # names files like those of a dataset, so that training finds them
             folder=os.path.join(settings.target, "train"),
             split="train",
@@ -111,10 +111,10 @@ class PackKind(rows_job.JobKind):
         return PackJob(
             **vars(job),
             settings=settings,
-            names=tuple(names),
+            image_paths=tuple(image_paths),
             packed=packed,
             layout=layout,
-            missing=tuple(number for number in range(files) if not os.path.isfile(layout.path(number))),
+            missing_files=tuple(number for number in range(files) if not os.path.isfile(layout.path(number))),
         )
 
     def begin(self, job: PackJob) -> None:
@@ -151,13 +151,13 @@ class PackKind(rows_job.JobKind):
 
     def measure(self, job: PackJob, comm: Comm, log: rows_job.RowLog, notify: Notify | None) -> None:
         storage = storage_base.open_storage(storage_base.StorageSpec())
-        files = job.missing[comm.rank :: job.ranks]
+        files = job.missing_files[comm.rank :: job.ranks]
         if job.settings.evict:
-            for name in (name for file in files for name in job.images_of(file)):
+            for path in (path for file in files for path in job.images_of(file)):
                 with contextlib.suppress(OSError):  # reading the image will report the error
-                    storage.evict(f"{job.packed.source}/{name}", write_first=True)
+                    storage.evict(f"{job.packed.source}/{path}", write_first=True)
         packer = FilePacker(job.settings, job.packed.source, job.layout)
-        set_columns = {"set_images": len(job.names), "images_per_file": job.packed.images_per_file}
+        set_columns = {"set_images": len(job.image_paths), "images_per_file": job.packed.images_per_file}
         comm.all_reduce_max(0)  # a barrier: all ranks begin at the same time
         for done, file in enumerate(files, start=1):
             log.add(rank=comm.rank, **set_columns, **packer.pack(file, job.images_of(file)))
@@ -210,18 +210,18 @@ def _images(workload: Workload, settings: PackSettings) -> tuple[str, list[str]]
     """Return a folder, and the relative paths of the images in it; raises UserError, DatasetError."""
     if settings.source:
         folder = settings.source.rstrip("/")
-        names = images_below(folder, settings.target, only_images=not settings.recipe.keeps)
+        paths = images_below(folder, settings.target, only_images=not settings.recipe.keeps)
     else:
         train = inspect(workload.dataset, storage=workload.storage_spec).train
-        folder, names = train.folder, [train.name(number) for number in range(train.num_files)]
-        if not settings.recipe.keeps and not all(map(is_image, names)):
+        folder, paths = train.folder, [train.name(number) for number in range(train.num_files)]
+        if not settings.recipe.keeps and not all(map(is_image, paths)):
             raise UserError(
                 f"dataset.format is {workload.dataset.format}: its files hold no single images; wanted jpeg, png or "
                 "tiff, or pack.encode=keep to pack files as they are"
             )
-    if settings.images > len(names):
-        raise UserError(f"pack.images is {settings.images}, but there are {len(names)}: lower it")
-    return folder, names[: settings.images or None]
+    if settings.images > len(paths):
+        raise UserError(f"pack.images is {settings.images}, but there are {len(paths)}: lower it")
+    return folder, paths[: settings.images or None]
 
 
 def images_below(folder: str, target: str, *, only_images: bool) -> list[str]:
