@@ -166,7 +166,7 @@ def _accelerators_line(prediction: Prediction) -> Said:
 
 
 def _drive_lines(most: tuple[float, float] | None, predictions: Sequence[Prediction], other: str) -> Iterator[Said]:
-    """Yield the drive's maximum, what limits each workload (the drive, or `other` than that), and the accuracy."""
+    """Yield the drive's maximum, what limits each workload (the drive, or else `other`), and the accuracy."""
     if most is not None:
         iops, probe_mb_per_second = most
         rates = [most_mb_per_second(prediction.curve) for prediction in predictions]
