@@ -76,8 +76,9 @@ def size(
     folder = workload.output.folder or new_folder(workload.results_name, "size-")
     check_place(folder)
     if make is not None:
-        words = _with_files(words, workload, min(most, max(MADE_FOR, (at_least or 0) + 1)))
-        workload = load(words, config_dir=config_dir)
+        sufficient = _with_files(words, workload, min(most, max(MADE_FOR, (at_least or 0) + 1)))
+        if sufficient != words:  # loading inspects a folder of the user's own files, which may take long
+            words, workload = sufficient, load(sufficient, config_dir=config_dir)
         # Refuse a dataset that is too small before hours are spent making it.
         _capacity(make_job(workload, 1, planned_dataset(workload.dataset)))
         make(workload)
