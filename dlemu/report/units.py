@@ -41,7 +41,7 @@ def number(value: float | None) -> str:
 def with_uncertainty(percent: float, half_width: float | None, threshold: float = math.nan) -> str:
     """Return a percentage with its 95 % interval, and as many digits as the interval supports: `97.3 % ± 0.4`.
 
-    If rounding makes it equal to the threshold, digits are added until the two differ.
+    If rounding makes it equal to the threshold, digits are added, up to three, until the two differ.
     """
     if half_width is not None and not 0.05 <= half_width < math.inf:
         half_width = None  # it would be shown as 0.0

@@ -237,7 +237,7 @@ class RunPair:
 
     @property
     def plan(self) -> YearPlan | None:
-        """None if the runs are not comparable, or if one is incomplete, has cut epochs, or got no verdict."""
+        """None if the runs are not comparable, or if one is incomplete, lacks whole epochs or a verdict."""
         hours = []
         for side in (self.a, self.b):
             seconds = side.mean("total_seconds")

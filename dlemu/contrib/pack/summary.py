@@ -46,12 +46,12 @@ ADVICE = {
     "faster_storage_to_read": "use faster storage for the images",
     "faster_storage_to_write": "use faster storage for the packed files, or smaller images",
 }
-IDLE_PERCENT = 50.0  # above this share of time without an image, there were too few images
-STARVED_SHARE = 0.15  # above this share of time waiting for a core, no core is free
-BUSY_PERCENT = 90.0  # above this utilisation of the host, no core is free; of a device, more requests do not help
+IDLE_PERCENT = 50.0  # from this share of time without an image, there were too few images
+STARVED_SHARE = 0.15  # from this share of time waiting for a core, no core is free
+BUSY_PERCENT = 90.0  # from this utilisation of the host, no core is free; of a device, more requests do not help
 FEW_REQUESTS = 4.0  # below this queue depth, a device may be idle at times, however slow it seems
-OTHER_PROGRAMS_PERCENT = 50.0  # above this use of the cores, and above the packing's own, other programs are the limit
-THROTTLED_PERCENT = 10.0  # above this share of periods in which it throttled processes, the CPU limit is the limit
+OTHER_PROGRAMS_PERCENT = 50.0  # from this use of the cores, and from the packing's own, other programs are the limit
+THROTTLED_PERCENT = 10.0  # from this share of periods in which it throttled processes, the CPU limit is the limit
 _MIN_FROM_STORAGE_PERCENT = 95.0  # below this share of bytes from storage, the result has a warning
 
 
