@@ -73,9 +73,9 @@ def documented_keys() -> int:
     """
     from dlemu.checkpoints.io_rows import IO_COLUMNS
     from dlemu.jobs.training.steplog import STEP_COLUMNS
-    from dlemu.results.schemas import described, types_in
+    from dlemu.results.schemas import kinds_by_command, types_in
 
-    roots = [kind.load().answer_type for kind in described().values()]
+    roots = [kind.load().answer_type for kind in kinds_by_command().values()]
     tables = {base for root in roots for table in types_in(root) for base in table.__mro__ if _names(base)}
     own = [_names(table).difference(*map(_names, table.__mro__[1:])) for table in tables]
     return len(IO_COLUMNS) + len(STEP_COLUMNS) + sum(map(len, own))

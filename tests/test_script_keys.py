@@ -16,7 +16,7 @@ import msgspec
 from dlemu.checkpoints.io_rows import IO_COLUMNS
 from dlemu.jobs.training.steplog import STEP_COLUMNS
 from dlemu.results.kinds import kinds
-from dlemu.results.schemas import described, types_in
+from dlemu.results.schemas import kinds_by_command, types_in
 from tests.parts import needs_all_parts
 
 SCRIPTS = Path(__file__).parent.parent / "scripts"
@@ -53,7 +53,7 @@ def declared() -> set[str]:
     known = {*STEP_COLUMNS, *IO_COLUMNS}
     for kind in kinds():
         known.update(getattr(kind.load_job().job, "columns", ()) if kind.is_job else ())
-    for kind in described().values():
+    for kind in kinds_by_command().values():
         for table in types_in(kind.load().answer_type):
             is_struct = issubclass(table, msgspec.Struct)
             known.update(field.name for field in (msgspec.structs.fields(table) if is_struct else fields(table)))

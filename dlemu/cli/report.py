@@ -75,10 +75,10 @@ def _name_unfinished(folder: str, *, remove: bool, prompts: bool) -> None:
     from datagen.errors import UserError
     from dlemu.results import FACTS, LIVE
     from dlemu.results.kinds import kind_of
-    from dlemu.results.live import goes_on
+    from dlemu.results.live import is_in_progress
 
     kind = kind_of(folder)
-    if kind is None or not os.path.isfile(os.path.join(folder, LIVE, FACTS)) or goes_on(folder):
+    if kind is None or not os.path.isfile(os.path.join(folder, LIVE, FACTS)) or is_in_progress(folder):
         return
     try:
         unfinished = kind.load_job().job.unfinished(folder)

@@ -20,9 +20,9 @@ def command(name: str | None) -> None:
     """
     from datagen.errors import UserError
     from datagen.registry import nearest
-    from dlemu.results.schemas import described, schema_text
+    from dlemu.results.schemas import kinds_by_command, schema_text
 
-    known = described()
+    known = kinds_by_command()
     if name is None:
         for command, kind in sorted(known.items()):
             click.echo(f"{command:23}{kind.answer}")

@@ -1,4 +1,4 @@
-"""Common parts of all figures: width, colours, axes, lines named at their ends, levels, legends."""
+"""Common parts of all figures: width, colours, legends, and charts of lines with their names at the right end."""
 
 from __future__ import annotations
 
@@ -16,32 +16,28 @@ Row = dict[str, Any]
 INK, MUTED, GRID, PAPER = "#1b1f24", "#59636e", "#d5dbe1", "#fdfdfe"  # text and lines, labels, grid, background
 BLUE, GREEN, RED, AMBER = "#2569bd", "#1a7f4b", "#c0392b", "#946200"
 PURPLE, GREY, PINK, TEAL = "#7350c4", "#66707a", "#b5417f", "#0f7a80"
-"""Colours that texts may have, too. The page draws with variables of its style sheet, which at night are lighter."""
+"""Colours with enough contrast for text. The page replaces them by CSS variables, which are lighter in dark mode."""
 COLOURS = (BLUE, AMBER, GREEN, PURPLE, RED, TEAL, PINK, GREY)
 VARIABLES = {INK: "ink", MUTED: "muted", GRID: "line", PAPER: "paper", BLUE: "blue", AMBER: "amber", GREEN: "green"}
-VARIABLES |= {PURPLE: "purple", RED: "red", TEAL: "teal", PINK: "pink", GREY: "grey"}
-"""Colour -> its variable in page.css."""
-LEFT = 46  # pixels between a figure's edge and its y axis, so that the axes of all figures are below each other
-WIDTH = 640  # pixels between the axes of a figure
-FULL_WIDTH = 5 + LEFT + WIDTH + 9  # pixels of a whole figure: all are scaled to the page's width alike
-_NAMES_WIDTH = 132  # pixels right of an axis for the names of its lines and levels
+VARIABLES |= {PURPLE: "purple", RED: "red", TEAL: "teal", PINK: "pink", GREY: "grey"}  # colour -> variable in page.css
+LEFT = 46  # pixels between a figure's left edge and its y axis: the same in all figures, which aligns their axes
+WIDTH = 640  # pixels of the plot, between its left and right edge
+FULL_WIDTH = 5 + LEFT + WIDTH + 9  # pixels of a figure: the same for all, so that the page scales them alike
+_NAMES_WIDTH = 132  # pixels right of the plot for the names of its lines and levels
 
 
 @dataclass(frozen=True)
 class Figure:
     """A chart with title and caption."""
 
-    title: str
-    """What it shows of this result, as a finding."""
-    caption: str
-    """How to read it, in a sentence or two."""
+    title: str  # the finding about this result that the chart shows
+    caption: str  # how to read the chart, in a sentence or two
     chart: alt.TopLevelMixin
-    folded: bool = False
-    """Collapsed on the page until it is opened: for the question why, not for the answer."""
+    folded: bool = False  # collapsed on the page until it is opened, as charts are that explain the answer
 
 
 class Level(NamedTuple):
-    """A horizontal line across a chart, with its name."""
+    """A horizontal line across a chart, with a name."""
 
     value: float
     name: str
@@ -49,7 +45,7 @@ class Level(NamedTuple):
 
 
 def drawn(figures: Iterable[Callable[[Any], Figure | None]], result: Any) -> Iterator[tuple[str, Figure]]:
-    """Yield name and figure of those functions that have something to show of a result."""
+    """Yield the figures that the functions draw of a result, by the functions' names; one may return None."""
     for draw in figures:
         figure = draw(result)
         if figure is not None:
@@ -57,7 +53,7 @@ def drawn(figures: Iterable[Callable[[Any], Figure | None]], result: Any) -> Ite
 
 
 def data(rows: Sequence[Row]) -> alt.Data:
-    """Return rows as chart data, encoded as JSON because altair would visit every value twice."""
+    """Return rows as chart data, encoded as JSON here because altair would visit every value twice."""
     return alt.Data(values=json.dumps(rows, separators=(",", ":")), format=alt.JsonDataFormat(type="json"))
 
 
@@ -66,8 +62,8 @@ def rounded(values: NDArray[Any] | Sequence[float], digits: int = 5) -> list[flo
     return [float(f"{value:.{digits}g}") for value in values]
 
 
-def colours(names: Sequence[str], chosen: Sequence[str] = COLOURS) -> alt.Scale:
-    return alt.Scale(domain=list(names), range=[chosen[index % len(chosen)] for index in range(len(names))])
+def colours(names: Sequence[str], palette: Sequence[str] = COLOURS) -> alt.Scale:
+    return alt.Scale(domain=list(names), range=[palette[index % len(palette)] for index in range(len(names))])
 
 
 def legend(columns: int) -> alt.Legend:
@@ -81,23 +77,23 @@ def lines(
     *,
     names: Sequence[str] = (),
     domain: Sequence[float] = (),
-    chosen: Sequence[str] = COLOURS,
+    palette: Sequence[str] = COLOURS,
     levels: Sequence[Level] = (),
     points: bool = False,
     height: int = 220,
 ) -> alt.LayerChart:
-    """Draw rows in the order of x as lines: a row has the name of its `line`, its `value`, and the field that x takes.
+    """Return a chart of lines from rows in the order of `x`: each has the name of its `line`, its `value` and its x.
 
-    Several lines are named at their ends, in their colours. With `points`, each row is a point: hollow if its `verdict`
-    is not `pass`, with an interval if it has `low` and `high`. `domain` has the limits of the y axis (default: from 0),
-    `names` the lines of all panels below each other, so that a line has the same colour in each.
+    Several lines have their names at the right, in their colours. With `points`, each row is a point: hollow if its
+    `verdict` is not `pass`, with an interval if it has `low` and `high`. `domain`: the limits of the y axis (default:
+    from 0). `names`: the lines of all panels that are drawn below each other, so that colours agree between them.
     """
     names = names or list(dict.fromkeys(row["line"] for row in rows))
     tops = [float(row["high"] if "high" in row else row["value"]) for row in rows] + [level.value for level in levels]
     low, high = domain or (0.0, 1.04 * max(tops, default=0.0) or 1.0)
     y_scale = alt.Scale(domain=[low, high], nice=False, clamp=True)
-    y, bottom = alt.Y("value:Q", title=y_title, scale=y_scale), alt.Y("low:Q", title=y_title, scale=y_scale)
-    colour = alt.Color("line:N", scale=colours(names, chosen), legend=None)
+    y = alt.Y("value:Q", title=y_title, scale=y_scale)
+    colour = alt.Color("line:N", scale=colours(names, palette), legend=None)
     base = alt.Chart(data(rows)).encode(x=x, y=y, color=colour)
     layers: list[alt.Chart] = [
         alt.Chart(data([{"value": level.value}]))
@@ -106,30 +102,35 @@ def lines(
         for level in levels
     ]
     if points:
-        failed = "datum.verdict && datum.verdict != 'pass'"
-        layers += [
-            base.transform_filter("isValid(datum.low)").mark_rule(strokeWidth=1.6).encode(y=bottom, y2="high:Q"),
-            base.mark_line(strokeWidth=1.6),
-            base.mark_point(filled=True, size=60, opacity=1),
-            base.transform_filter(failed).mark_point(filled=True, size=18, opacity=1).encode(color=alt.value(PAPER)),
-        ]
+        layers += _point_layers(base, alt.Y("low:Q", title=y_title, scale=y_scale))
     else:
         layers.append(base.mark_line(clip=True, interpolate="step-before", strokeWidth=1.4))
     labels = [*levels]
     for index, name in enumerate(names):
         values = [row["value"] for row in rows if row["line"] == name]
         if values and len(names) > 1:
-            value = values[-1] if points else float(np.median(values))  # a line over time ends in pauses
-            labels.append(Level(value, name, chosen[index % len(chosen)]))
+            value = values[-1] if points else float(np.median(values))  # the last value over time is often a pause
+            labels.append(Level(value, name, palette[index % len(palette)]))
     width = WIDTH
     if labels:
-        layers.append(_names_at_ends(labels, low, high, height))
+        layers.append(_names_layer(labels, low, high, height))
         width -= _NAMES_WIDTH
     return alt.layer(*layers).properties(width=width, height=height)
 
 
-def _names_at_ends(labels: Sequence[Level], low: float, high: float, height: int) -> alt.Chart:
-    """Return the names of lines and levels right of the axis, from the top, each at least a line of text lower."""
+def _point_layers(base: alt.Chart, interval_start: alt.Y) -> list[alt.Chart]:
+    """Return lines with a point for each row: hollow if its verdict is not `pass`, with an interval if it has one."""
+    failed = "datum.verdict && datum.verdict != 'pass'"
+    return [
+        base.transform_filter("isValid(datum.low)").mark_rule(strokeWidth=1.6).encode(y=interval_start, y2="high:Q"),
+        base.mark_line(strokeWidth=1.6),
+        base.mark_point(filled=True, size=60, opacity=1),
+        base.transform_filter(failed).mark_point(filled=True, size=18, opacity=1).encode(color=alt.value(PAPER)),
+    ]
+
+
+def _names_layer(labels: Sequence[Level], low: float, high: float, height: int) -> alt.Chart:
+    """Return the names of lines and levels right of the plot, from top to bottom, at least a line of text apart."""
     pixel, rows = -float("inf"), []
     for label in sorted(labels, key=lambda label: -label.value):
         pixel = max(pixel + 14, height * min(1.0, (high - label.value) / (high - low)))

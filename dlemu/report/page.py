@@ -1,4 +1,4 @@
-"""A self-contained HTML page: it loads nothing, escapes all text, and runs no script. Vega-Lite draws its figures."""
+"""Writes the page of a result: self-contained HTML without scripts, all text escaped, figures drawn by Vega-Lite."""
 
 from __future__ import annotations
 
@@ -22,31 +22,25 @@ from dlemu.report.table import Table, Tone, html_table
 from dlemu.results.kinds import kind_or_training
 from dlemu.results.tables import read_config
 
-if TYPE_CHECKING:  # terminals use this module without drawing
+if TYPE_CHECKING:  # this module is imported, too, where nothing is drawn
     from dlemu.report.figure_base import Figure
 
 _STATES: dict[Tone, str] = {"good": "passed", "bad": "failed", "open": "open", "caution": "open"}
-"""Tone of the first line -> state of the page, which has the same colour; others are neutral."""
+"""Tone of the first line -> state of the page, which gives its header the same colour; of other tones neutral."""
 _PNG_SCALE = 2.0  # image pixels per pixel of the figure: sharp on high-density screens and in print
 
 
 @dataclass(frozen=True, kw_only=True)
 class Page:
-    """Everything on a page, and what draws its figures."""
+    """The content of a page."""
 
-    screen: Screen
-    """What the page begins with, as the terminal does."""
+    screen: Screen  # as on the terminal
     sections: Sequence[Table] = ()
-    facts: Sequence[Table] = ()
-    """What is looked up, folded into one, and not printed: every key of the result."""
-    config: str = ""
-    """The configuration as YAML, folded."""
-    measured_at: str = ""
-    """ISO 8601."""
-    source: str
-    """The name of what it was made from."""
-    draw: Callable[[], Iterable[tuple[str, Figure]]] = tuple
-    """Returns its figures by name."""
+    facts: Sequence[Table] = ()  # every key of the result, folded into one entry
+    config: str = ""  # the configuration as YAML, folded
+    measured_at: str = ""  # ISO 8601
+    source: str  # name of the result's folder
+    draw: Callable[[], Iterable[tuple[str, Figure]]] = tuple  # returns the figures by name
 
 
 def open_page(folder: str) -> Page:
@@ -76,14 +70,14 @@ def figures(page: Page) -> list[tuple[str, Figure]]:
         raise UserError(f"a report needs {', '.join(missing)}, not installed here: pip install 'dlemu[report]'")
     from altair.utils.schemapi import debug_mode
 
-    with debug_mode(False):  # altair's checks would double the time; tests draw with them
+    with debug_mode(False):  # altair's validation would double the time; the tests validate
         return list(page.draw())
 
 
 def write_page(folder: str, output: str | None = None) -> str:
-    """Write the page of a result; return its path.
+    """Write the page of the result in a folder, to `output` or to the folder's report.html; return its path.
 
-    It goes to `output`, by default into the folder. Raises UserError: a package is missing, or there is no result.
+    Raises UserError if a package for drawing, or the result, is missing.
     """
     path, page = output or os.path.join(folder, "report.html"), open_page(folder)
     pictures = [(name, figure, _for_page(_svg(figure, "transparent"), name)) for name, figure in figures(page)]
@@ -105,9 +99,9 @@ def _advice(folder: str) -> str:
 
 
 def _claim_names(folder: str, names: Iterable[str]) -> None:
-    """Claim file names in a folder that may be a user's; raises UserError for a name that a user's file has.
+    """Mark names in a folder, possibly a user's, as files of dlemu; raises UserError if other files have the names.
 
-    A link to a folder is refused: in a received result, it leads to whatever folder its author chose.
+    A link to a folder is refused, since in a result from elsewhere its target was chosen by the sender.
     """
     elsewhere = "write the report elsewhere with --output"
     if os.path.islink(folder):
@@ -125,9 +119,9 @@ def _claim_names(folder: str, names: Iterable[str]) -> None:
 
 
 def render(page: Page, pictures: Sequence[tuple[str, Figure, str]] = ()) -> str:
-    """Return the page as HTML, with pictures: name, figure, and SVG.
+    """Return the page as HTML; `pictures` are names, figures, and the figures as SVG.
 
-    Only sections and Vega's SVGs are inserted unescaped: both are escaped already.
+    Jinja escapes all text but the tables of the sections and Vega's SVGs, in which text is escaped already.
     """
     import jinja2
 
@@ -148,7 +142,7 @@ def render(page: Page, pictures: Sequence[tuple[str, Figure, str]] = ()) -> str:
 
 
 def picture_file(figure: Figure, kind: str) -> bytes:
-    """Return a figure as an image file with white background; `kind` is svg or png."""
+    """Return the content of an image file of a figure on white; `kind` is svg or png."""
     import vl_convert
 
     if kind == "svg":
@@ -166,6 +160,7 @@ def _svg(figure: Figure, background: str) -> str:
 
 
 def _spec(figure: Figure, background: str) -> dict[str, Any]:
+    """Return the Vega-Lite specification of a figure, in the style of all figures."""
     from dlemu.report.figure_base import GRID, INK, LEFT, MUTED
 
     text = {"labelColor": MUTED, "titleColor": MUTED, "labelFontSize": 11, "titleFontSize": 11, "titleFontWeight": 400}
@@ -188,7 +183,7 @@ def _spec(figure: Figure, background: str) -> dict[str, Any]:
 
 
 def _for_page(svg: str, name: str) -> str:
-    """Return a figure for the page: in the colours of its style sheet, as wide as all are, and with ids of its own."""
+    """Return a figure's SVG for the page: with the colours of the style sheet, the common width, and unique ids."""
     from dlemu.report.figure_base import FULL_WIDTH, VARIABLES
 
     for colour, variable in VARIABLES.items():

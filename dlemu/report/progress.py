@@ -1,4 +1,4 @@
-"""The progress of a run (a line that a terminal redraws, and that is else printed now and then), and its log.txt."""
+"""Shows the progress of a run: a line that is redrawn on a terminal and printed at intervals elsewhere. And log.txt."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from dlemu.results.kinds import kind_named, kind_to_run
 from dlemu.results.wording import VISIBLE
 from dlemu.runner.events import Event, JobBegan, OnEvent, Saved
 
-PLAIN_SECONDS = 10.0  # between lines, at least, where there is no terminal
+PLAIN_SECONDS = 10.0  # minimum between printed lines where there is no terminal
 
 
 class ProgressLine:
-    """The caller draws the line, so that no thread disturbs a rank; the cursor is always on the line below."""
+    """A line that the caller draws, since a thread would disturb the ranks; the cursor stays on the line below it."""
 
     def __init__(
         self, console: Console, now: Callable[[], float] = time.monotonic, plain_seconds: float = PLAIN_SECONDS
@@ -31,21 +31,21 @@ class ProgressLine:
         self._is_drawn, self._due, self._is_over = False, now() + plain_seconds, False
 
     def show(self, line: str, *, last: bool = False) -> None:
-        """Replace the line that is shown; without a terminal print it if it is time, and the `last` one, once."""
+        """Replace the line on a terminal; elsewhere print it if enough time has passed, and the `last` line once."""
         if (last and self._is_over) or not (self._redraws or last or self._now() >= self._due):
             return
         self._is_over = last
-        shown = line.translate(VISIBLE)
-        if self._redraws:  # a line that wraps would take two
-            shown = shown[: self._console.width - 1]
-        back = "\x1b[1F\x1b[J" if self._is_drawn else ""
-        self._console.file.write(f"{back}{shown}\n")
+        text = line.translate(VISIBLE)
+        if self._redraws:  # a line that wraps would not be cleared as a whole
+            text = text[: self._console.width - 1]
+        clear = "\x1b[1F\x1b[J" if self._is_drawn else ""
+        self._console.file.write(f"{clear}{text}\n")
         self._console.file.flush()
         self._is_drawn = self._redraws and not last
         self._due = self._now() + self._plain_seconds
 
     def leave(self) -> None:
-        """Let the line stand: another message follows."""
+        """Keep the line on the screen, as another message follows it."""
         self._is_drawn = False
 
 
@@ -58,8 +58,8 @@ def log_writer(command: str) -> OnEvent:
             show(kind_named(run.facts.kind), run.summary, run.folder, Console(width=100, file=text), details=True)
             write_text(run.folder, "log.txt", f"$ {command}\n\n{text.getvalue()}", advice=ADVICE)
         elif isinstance(event, JobBegan):
-            # Rank 0, which is forked next, and then this process show the result: import the code for that once.
-            with contextlib.suppress(UserError):  # the settings of an explicit kind of job may not name that kind
+            # Rank 0, which is forked next, and later this process show the result: import the code for both here.
+            with contextlib.suppress(UserError):  # if a command names the kind, the settings need not fit any kind
                 kind_to_run(event.workload).load()
 
     return write

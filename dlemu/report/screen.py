@@ -1,4 +1,4 @@
-"""The first screen of a result: a title and a few lines. Its page begins with the same lines."""
+"""The first screen of a result: a title and a few lines, with which the result's page begins as well."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from rich.padding import Padding
 
 from dlemu.report.table import Line, Table, Tone, print_table, rich_text
 
-MOST_NOTES = 2  # on the first screen; --details has all
-_NARROW = 60  # columns below which a terminal gets no explanations (what stands in parentheses)
+MOST_NOTES = 2  # on the first screen; --details has all notes
+_NARROW = 60  # columns; a narrower terminal gets no explanations in parentheses
 
 
 @dataclass(frozen=True)
@@ -27,19 +27,16 @@ class Said:
 
 @dataclass(frozen=True, kw_only=True)
 class Screen:
-    """What a first screen says."""
+    """The content of a first screen."""
 
     title: str
     lines: Sequence[Said]
-    notes: Sequence[str] = ()
-    """What a reader must know besides, the most important first."""
-    folder: str
-    """Of the result; empty where nothing is saved, so that no line leads there."""
-    table: Table | None = None
-    """The table that is the answer, such as a sweep's: above the lines; --details has it among the sections."""
+    notes: Sequence[str] = ()  # warnings and remarks, the most important first
+    folder: str  # of the result, to which the last line refers; empty if nothing is saved
+    table: Table | None = None  # above the lines if a table is the answer; with --details it is one of the sections
 
     def said(self, *, details: bool = False) -> list[Said]:
-        """Return all lines below the title; with `details` all notes."""
+        """Return the lines below the title, with at most MOST_NOTES notes; all notes with `details`."""
         notes = [Said("note", text, tone="caution") for text in self.notes]
         if details:
             return [*self.lines, *notes, Said("results", self.folder)]
@@ -52,7 +49,7 @@ class Screen:
 
 
 def print_screen(screen: Screen, console: Console, *, details: bool = False) -> None:
-    """Print a first screen: wrapped at words on a terminal, a line each elsewhere."""
+    """Print a first screen: wrapped at words on a terminal, without line breaks elsewhere."""
     console.print(rich_text(Line(screen.title, "strong"), console), soft_wrap=not console.is_terminal)
     if screen.table is not None and not details:
         print_table(screen.table, console)

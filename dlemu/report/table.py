@@ -1,4 +1,4 @@
-"""Tables and lines of text, which can be rendered by rich for the terminal and as HTML for the page."""
+"""Tables and lines of text, rendered by rich for the terminal and as HTML for the page."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from rich.text import Text
 from dlemu.results.wording import VISIBLE
 
 Tone = Literal["plain", "strong", "good", "bad", "open", "caution"]
-"""Meaning of a text, which selects its colour: good and bad are verdicts, open is a verdict that could not be given."""
+"""Meaning of a text, which selects its colour: good and bad are verdicts, open stands for a missing verdict."""
 
 _STYLES: dict[Tone, str] = {
     "plain": "",
@@ -44,10 +44,8 @@ class Column:
     """A column of a table; without a `name` it has no header."""
 
     name: str = ""
-    align: Literal["left", "right"] = "left"
-    """Numbers are aligned right."""
-    wrap: bool = True
-    """Whether a long cell may be broken into lines."""
+    align: Literal["left", "right"] = "left"  # numbers are aligned right
+    wrap: bool = True  # whether a long cell may be broken into lines
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,18 +54,14 @@ class Table:
 
     title: str = ""
     columns: Sequence[Column]
-    rows: Sequence[Sequence[Cell]]
-    """Cells from left to right. A row with a single cell is a heading across all columns."""
-    notes: Sequence[Cell] = ()
-    """Lines below the table."""
-    dense: bool = False
-    """No padding between columns, for tables with many columns."""
-    folded: bool = False
-    """Collapsed on the HTML page: only the title is visible until it is opened."""
+    rows: Sequence[Sequence[Cell]]  # from left to right; a row with a single cell is a heading across all columns
+    notes: Sequence[Cell] = ()  # lines below the table
+    dense: bool = False  # no padding between columns, for tables with many columns
+    folded: bool = False  # collapsed on the HTML page: only the title is visible until it is opened
 
 
 def columns(*names: str, right: Collection[int] = (), whole: Collection[int] = ()) -> tuple[Column, ...]:
-    """Return columns by name; `right`: indices of columns aligned right, `whole`: of columns whose cells don't wrap."""
+    """Return columns by name. Those at the indices `right` are aligned right; those at `whole` have unwrapped cells."""
     return tuple(
         Column(name, "right" if index in right else "left", wrap=index not in whole) for index, name in enumerate(names)
     )
@@ -80,7 +74,7 @@ def listing(title: str, texts: Iterable[Cell]) -> Table:
 def print_table(table: Table, console: Console) -> None:
     """Print a table with its notes.
 
-    If no column may wrap, the table has its full width: a narrow terminal wraps its lines, but nothing is lost.
+    If no column may wrap, the table is printed at its full width: a narrow terminal wraps it, but cuts nothing off.
     """
     has_head = any(column.name for column in table.columns)
     rendered = rich.table.Table(
@@ -109,20 +103,20 @@ def print_table(table: Table, console: Console) -> None:
 
 
 def print_lines(lines: Iterable[Cell], console: Console) -> None:
-    """Print lines without line breaks, so that paths and commands can be copied."""
+    """Print each line without breaking it, so that paths and commands can be copied."""
     for line in lines:
         console.print(rich_text(line, console), soft_wrap=True)
 
 
 def rich_text(cell: Cell, console: Console) -> Text:
-    """Return a cell or a line as a console can show it; brackets in it are not interpreted as markup."""
-    line = _line(cell)
-    shown = line.text if console.encoding.startswith("utf") else line.text.replace("±", "+-")
-    return Text(shown.translate(VISIBLE), style=_STYLES[line.tone])
+    """Return a cell or a line as text for a console; brackets are not interpreted as markup."""
+    line = cell if isinstance(cell, Line) else Line(cell)
+    text = line.text if console.encoding.startswith("utf") else line.text.replace("±", "+-")
+    return Text(text.translate(VISIBLE), style=_STYLES[line.tone])
 
 
 def html_table(table: Table, title: str | None = None) -> str:
-    """Return a table as HTML, below `title` or its own title; every text in it is escaped."""
+    """Return a table as HTML, under `title` (default: the table's own); all text is escaped."""
     title = table.title if title is None else title
     heads = "".join(f'<th scope="col"{_classes(column)}>{escape(column.name)}</th>' for column in table.columns)
     parts = [
@@ -144,7 +138,7 @@ def _html_row(row: Sequence[Cell], heads: Sequence[Column]) -> str:
 
 
 def _html_cell(cell: Cell) -> str:
-    line = _line(cell)
+    line = cell if isinstance(cell, Line) else Line(cell)
     text = escape(line.text).replace("+- ", "± ")
     return text if line.tone == "plain" else f'<span class="{line.tone}">{text}</span>'
 
@@ -154,7 +148,3 @@ def _classes(column: Column) -> str:
     if not column.wrap:
         names.append("whole")
     return f' class="{" ".join(names)}"' if names else ""
-
-
-def _line(cell: Cell) -> Line:
-    return cell if isinstance(cell, Line) else Line(cell)

@@ -1,4 +1,4 @@
-"""Formats values of results for people: numbers with units, counts, sizes, short names for paths."""
+"""Formats values of results for readers: numbers with units, sizes, times, and short names for paths."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _UNITS = {
     "_kib": "KiB",
     "watts": "W",
 }
-_LONG_LIST = 24  # longer ones show ten at each end
+_LONG_LIST = 24  # items; of a longer list, the first ten and the last ten are shown
 
 
 def number(value: float | None) -> str:
@@ -39,9 +39,9 @@ def number(value: float | None) -> str:
 
 
 def with_uncertainty(percent: float, half_width: float | None, threshold: float = math.nan) -> str:
-    """Return a percentage with as many digits as its 95 % interval carries, and the interval: `97.3 % ± 0.4`.
+    """Return a percentage with its 95 % interval, and as many digits as the interval supports: `97.3 % ± 0.4`.
 
-    It has more digits where it would look like the threshold that it misses or passes.
+    If rounding makes it equal to the threshold, digits are added, up to three, until the two differ.
     """
     if half_width is not None and not 0.05 <= half_width < math.inf:
         half_width = None  # it would be shown as 0.0
@@ -53,7 +53,7 @@ def with_uncertainty(percent: float, half_width: float | None, threshold: float 
 
 
 def with_interval(value: Value, unit: str) -> str:
-    """Return a mean, with the half width of its interval if known; a percentage as every AU is written."""
+    """Return a mean, with the half width of its interval if known; a percentage in the format of `with_uncertainty`."""
     if unit == "%":
         return with_uncertainty(value.mean, value.half_width)
     return number(value.mean) + ("" if value.half_width is None else f" ± {number(value.half_width)}")
@@ -77,7 +77,7 @@ def verdict_word(passed: bool | None, *, unknown: str = "no verdict") -> str:
 
 
 def plain(value: Any, key: str = "") -> str:
-    """Return any value of a result as text, with the unit of its key; long lists are abbreviated in the middle."""
+    """Return any value of a result as text, with the unit of its key; long lists are cut in the middle."""
     if value is None:
         return "not known"
     if isinstance(value, bool):
@@ -89,25 +89,22 @@ def plain(value: Any, key: str = "") -> str:
     if is_dataclass(value) or isinstance(value, Mapping):
         return ", ".join(f"{str(key).replace('_', ' ')} {plain(item)}" for key, item in _items(value))
     if isinstance(value, list | tuple):
-        shown = [plain(item) for item in value]
-        if len(shown) > _LONG_LIST:
-            shown = [*shown[:10], f"... {len(shown) - 20} more ...", *shown[-10:]]
-        return ", ".join(shown) or "none"
+        texts = [plain(item) for item in value]
+        if len(texts) > _LONG_LIST:
+            texts = [*texts[:10], f"... {len(texts) - 20} more ...", *texts[-10:]]
+        return ", ".join(texts) or "none"
     return str(value) or "none"
 
 
-def explained(value: Any, before: str = "", meaning: str = "") -> Iterator[tuple[str, Any, str]]:
-    """Yield the dotted key, the value, and the meaning in a sentence, of each leaf of a typed result, in order.
-
-    A key without a meaning of its own has `meaning`, that of the key above it.
-    """
+def explained(value: Any, prefix: str = "", inherited: str = "") -> Iterator[tuple[str, Any, str]]:
+    """Yield dotted key, value and meaning of each leaf of a typed result; `inherited` is that of the key above."""
     texts = meanings(type(value))
     for key, item in _items(value):
-        own = first_sentence(texts.get(key, "")) or meaning
+        meaning = first_sentence(texts.get(key, "")) or inherited
         if is_dataclass(item):
-            yield from explained(item, f"{before}{key}.", own)
+            yield from explained(item, f"{prefix}{key}.", meaning)
         else:
-            yield before + key, item, own
+            yield prefix + key, item, meaning
 
 
 def _items(value: Any) -> Iterator[tuple[str, Any]]:
@@ -117,10 +114,10 @@ def _items(value: Any) -> Iterator[tuple[str, Any]]:
 
 
 def short_names(values: Iterable[str]) -> dict[str, str]:
-    """Return a short name for each value: /mnt/a/unet3d and /mnt/b/unet3d become a and b; other texts stay the same."""
+    """Return a short name for each value: a and b for /mnt/a/unet3d and /mnt/b/unet3d; other texts stay the same."""
     paths = {value: os.path.normpath(value).split(os.sep) if os.sep in value else [value] for value in values}
-    same_first, same_last = (
+    common_head, common_tail = (
         len(list(takewhile(lambda parts: len(set(parts)) == 1, zip(*each, strict=False))))
         for each in (paths.values(), [path[::-1] for path in paths.values()])
     )
-    return {value: os.sep.join(path[same_first : len(path) - same_last]) or value for value, path in paths.items()}
+    return {value: os.sep.join(path[common_head : len(path) - common_tail]) or value for value, path in paths.items()}

@@ -1,7 +1,6 @@
-"""Writes and reads results as JSON files: answers of commands (search, sweep, ...), and files of any source.
+"""Writes and reads results as JSON files. Files may come from anywhere: reading one always ends, in bounded memory.
 
-Fields may be added within a schema version, with defaults; none changes its meaning or disappears. Unknown keys are
-ignored. Whatever a file is, reading it ends, and uses bounded memory.
+Within a schema version, only fields with defaults are added, and none changes its meaning. Unknown keys are ignored.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ A = TypeVar("A")
 
 @dataclass(frozen=True, kw_only=True)
 class Answer:
-    """What every result begins with."""
+    """The first fields of every result."""
 
     schema_version: int = ANSWER_VERSION
     issues: tuple[str, ...] = ()
@@ -36,7 +35,7 @@ class Answer:
 
 @dataclass(frozen=True)
 class SummaryHead:
-    """The fields of an answer, a summary.json or a facts.json that identify it."""
+    """The fields by which a JSON file of any result is identified."""
 
     schema_version: int | None = None
     kind: str = ""
@@ -47,7 +46,7 @@ def to_json(answer: object) -> str:
 
 
 def save_answer(folder: str, name: str, answer: object) -> None:
-    """Write an answer atomically (by rename), and mark its folder as dlemu's; raises SpaceError."""
+    """Write an answer atomically (by rename), and mark the folder as one of dlemu's; raises SpaceError."""
     own_folder = owned.OwnFolder(folder, owned.missing_folders(folder), marked=False)
     try:
         write_text(folder, name, to_json(answer))
@@ -62,22 +61,20 @@ def save_answer(folder: str, name: str, answer: object) -> None:
 
 
 def read_answer(folder: str, name: str, answer_type: type[A]) -> A | None:
-    """Return the answer in a file, None when there is none; raises UserError when it is damaged or not dlemu's."""
+    """Return the answer in a file, None if there is no file; raises UserError if it is damaged or not dlemu's."""
     path = os.path.join(folder, name)
-    if not os.path.lexists(path):
-        return None
-    return decode_versioned(path, answer_type)
+    return decode_versioned(path, answer_type) if os.path.lexists(path) else None
 
 
 def open_untrusted(path: str, most_bytes: int) -> int:
-    """Return a descriptor of a regular file; raises UserError for a pipe, a device, or a file that is far too large."""
+    """Open a regular file and return its descriptor; raises UserError for other files, and above `most_bytes`."""
     try:
         descriptor = open_regular(path)
         size_bytes = os.fstat(descriptor).st_size
         if size_bytes > most_bytes:
             os.close(descriptor)
         check_size(path, size_bytes, most_bytes)
-    except (OSError, ValueError) as error:  # ValueError: a name with a NUL
+    except (OSError, ValueError) as error:  # ValueError: the path contains a NUL
         folder, is_missing = os.path.dirname(path), isinstance(error, FileNotFoundError | NotADirectoryError)
         if is_missing and folder and not os.path.isdir(folder):
             raise UserError(f"{folder} is not a folder: name the folder of a result") from error
@@ -87,7 +84,7 @@ def open_untrusted(path: str, most_bytes: int) -> int:
 
 
 def read_untrusted(path: str, most_bytes: int = MOST_COLLECTED_BYTES) -> bytes:
-    """Return a file's bytes; raises UserError."""
+    """Return the bytes of a regular file; raises UserError."""
     with open(open_untrusted(path, most_bytes), "rb") as file:
         try:
             return file.read(os.fstat(file.fileno()).st_size)
@@ -96,15 +93,15 @@ def read_untrusted(path: str, most_bytes: int = MOST_COLLECTED_BYTES) -> bytes:
 
 
 def decode_untrusted(path: str, value_type: type[A]) -> A:
-    """Return the value in a JSON file; raises UserError when it is not of this type."""
+    """Return the value in a JSON file; raises UserError if it does not have the type."""
     try:
         return msgspec.json.decode(read_untrusted(path), type=value_type)
-    except (ValueError, RecursionError) as error:  # errors of msgspec and of UTF-8
+    except (ValueError, RecursionError) as error:  # ValueError: from msgspec, or invalid UTF-8
         raise UserError(f"{path} is damaged ({error}): it is not the JSON that dlemu wrote; copy it again") from error
 
 
 def decode_versioned(path: str, value_type: type[A]) -> A:
-    """Return the value in a JSON file; raises UserError also for a file of another version than this dlemu writes."""
+    """Return the value in a JSON file; raises UserError if its type, or its schema_version, is another one."""
     version = decode_untrusted(path, SummaryHead).schema_version
     if version != ANSWER_VERSION:
         raise UserError(

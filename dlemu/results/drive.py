@@ -1,4 +1,4 @@
-"""The speed of a storage, by number of readers, or by request size and queue depth: measured, or from a data sheet."""
+"""The speed of a storage by request size and queue depth, as measured by a probe or stated in a data sheet."""
 
 from __future__ import annotations
 
@@ -14,21 +14,19 @@ from datagen.settings import at_least, build
 from dlemu.config.workload_files import read_plain
 from dlemu.results.kinds import kind_of
 
-READ_AHEAD_BYTES = 128 << 10
-"""Default size of the kernel's read-ahead requests (/sys/block/NAME/queue/read_ahead_kb)."""
+READ_AHEAD_BYTES = 128 << 10  # default size of the kernel's read-ahead requests (/sys/block/NAME/queue/read_ahead_kb)
 READ_AHEAD_REQUESTS = 2
-"""In flight: the next window is requested while the previous one is read (page_cache_async_ra in mm/readahead.c)."""
-SPEED_PERCENT = 2.0
-"""Least half width of a storage's speed: even drives of known speed varied this much from run to run."""
+"""In flight: the kernel requests the next window while this one is read (page_cache_async_ra in mm/readahead.c)."""
+SPEED_PERCENT = 2.0  # minimum half width of a storage's speed: drives of known speed varied this much between runs
 OUTSIDE = "outside_what_was_measured"
-"""Code of the findings of predictions where the storage was measured otherwise; `pattern` says how."""
+"""Code of findings of predictions that extrapolate beyond the measurements; `pattern` says in which respect."""
 _EXAMPLE = "for example reads: [{size: 128k, depth: 32, mb_per_second: 7000}]; fio's --output-format=json, too"
 _BINARY = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30}
 
 
 @dataclass(frozen=True, kw_only=True)
 class Rate:
-    """A storage's rate for requests of one size, with `depth` of them in flight."""
+    """A storage's rate for one request size and queue depth."""
 
     size_bytes: int
     depth: int
@@ -38,21 +36,21 @@ class Rate:
 
 @dataclass(frozen=True)
 class Rates:
-    """A storage's rates by size and depth; at least one, of reads or writes."""
+    """A storage's rates by size and depth: at least one, of reads or writes."""
 
     source: str
-    """Where they are from, as a phrase."""
+    """The origin of the rates, as a phrase."""
     rates: tuple[Rate, ...]  # of reads
     writes: tuple[Rate, ...] = ()
 
 
-def taken_by_others(mb_per_second: float) -> str:
-    """Return what follows the source of a storage's speed where other jobs take part of it."""
+def others_phrase(mb_per_second: float) -> str:
+    """Return a phrase on the rate that other jobs take, to follow the source of a storage's speed; empty for none."""
     return f", of which others take {mb_per_second:,g} MB/s" if mb_per_second else ""
 
 
-def nothing_left(others_mb_per_second: float, mb_per_second: float) -> UserError:
-    """Return why nothing can be predicted where other jobs take all of a storage's speed."""
+def no_speed_left(others_mb_per_second: float, mb_per_second: float) -> UserError:
+    """Return the error for a prediction in which other jobs take all of the storage's speed."""
     return UserError(
         f"others take {others_mb_per_second:,g} MB/s, and the storage gives {mb_per_second:,.0f} at most: wanted "
         "--others-mb-per-second below that"
@@ -64,7 +62,7 @@ class Line:
     """One line of a data sheet; exactly one of `mb_per_second`, `iops` and `latency_us` is above 0."""
 
     size: int | str = READ_AHEAD_BYTES
-    """Bytes per request; 4k and 1m are binary, as in fio. 128 KiB is that of most sheets' sequential reads."""
+    """Bytes per request; 4k and 1m are binary, as in fio. Most sheets state sequential reads of 128 KiB."""
     depth: Annotated[int, at_least(1)] = 1
     """Requests in flight."""
     mb_per_second: Annotated[float, at_least(0)] = 0.0
@@ -101,30 +99,30 @@ def read_drive(drive: str | Rates) -> Rates:
 def per_second(rates: Sequence[Rate], request_bytes: int, depth: int) -> float:
     """Return the requests/s for any size and depth.
 
-    The drive's time per request is interpolated linearly between two sizes (a cost per request and a cost per byte);
-    larger requests take as long per byte as the largest size. Smaller requests take as long per byte as the smallest
-    size down to 128 KiB, for which data sheets state a drive's best rate; requests below that take as long as 128 KiB.
+    The time per request is linear between two sizes (a cost per request and a cost per byte). Larger requests take as
+    long per byte as the largest size. Requests below the smallest size take as long per byte as that, down to 128 KiB,
+    for which data sheets state a drive's best rate; still smaller requests take as long as one of 128 KiB.
     """
     sizes = sorted({rate.size_bytes for rate in rates})
-    seconds = []
+    seconds_by_size = []
     for size_bytes in sizes:
         by_depth = sorted((rate.depth, rate.per_second) for rate in rates if rate.size_bytes == size_bytes)
         depths, rates_per_second = zip(*by_depth, strict=True)
-        seconds.append(1 / float(np.interp(depth, depths, rates_per_second)))
-    seconds_each = float(np.interp(request_bytes, sizes, seconds)) * max(1.0, request_bytes / sizes[-1])
-    seconds_each *= min(1.0, max(request_bytes, READ_AHEAD_BYTES) / sizes[0])
+        seconds_by_size.append(1 / float(np.interp(depth, depths, rates_per_second)))
+    seconds = float(np.interp(request_bytes, sizes, seconds_by_size)) * max(1.0, request_bytes / sizes[-1])
+    seconds *= min(1.0, max(request_bytes, READ_AHEAD_BYTES) / sizes[0])
     latency_seconds = _latency_seconds(rates, request_bytes)
     if latency_seconds is None:
-        return 1 / seconds_each
-    # The smaller of depth / latency and the drive's largest rate: the asymptotic bounds of Denning and Buzen, The
+        return 1 / seconds
+    # The smaller of depth / latency and the drive's highest rate: the asymptotic bounds of Denning and Buzen, The
     # Operational Analysis of Queueing Network Models (1978).
-    return min(1 / seconds_each, depth / latency_seconds)
+    return min(1 / seconds, depth / latency_seconds)
 
 
 def _latency_seconds(rates: Sequence[Rate], request_bytes: int) -> float | None:
-    """Return how long a request takes at a depth of 1; None where no rate is of that depth.
+    """Return the latency of a request at a queue depth of 1, s; None if no rate has that depth.
 
-    It is interpolated linearly between known sizes; beyond the largest, further bytes move at the drive's best rate.
+    It is linear between known sizes; beyond the largest, further bytes move at the drive's best rate.
     """
     by_size = sorted((rate.size_bytes, 1 / rate.per_second) for rate in rates if rate.depth == 1)
     if not by_size:
@@ -147,11 +145,12 @@ def _read_data_sheet(path: str) -> Rates:
 
 
 def _rate(line: Line, where: str) -> Rate:
+    """Return the rate that a line of a data sheet states; raises UserError, which begins with `where`."""
     figures = {name: getattr(line, name) for name in ("mb_per_second", "iops", "latency_us")}
     stated = {name: value for name, value in figures.items() if value}
     if len(stated) != 1:
-        has = ", ".join(f"{name}: {value:g}" for name, value in stated.items()) or "no figure"
-        raise UserError(f"{where} has {has}: wanted one of {', '.join(figures)}, above 0")
+        listing = ", ".join(f"{name}: {value:g}" for name, value in stated.items()) or "no figure"
+        raise UserError(f"{where} has {listing}: wanted one of {', '.join(figures)}, above 0")
     size_bytes = bytes_of(str(line.size))
     per_second = line.iops or line.mb_per_second * 1e6 / size_bytes
     if line.latency_us:
@@ -160,7 +159,7 @@ def _rate(line: Line, where: str) -> Rate:
 
 
 def bytes_of(text: str) -> int:
-    """Return the bytes of a size as fio reads it: 4k and 1m are binary. Raises UserError."""
+    """Return the bytes of a size in fio's notation, in which 4k and 1m are binary; raises UserError."""
     unit = text[-1:].lower() if text[-1:].lower() in _BINARY else ""
     number = text.lower().removesuffix(unit)
     if not number.isdecimal() or int(number) < 1:

@@ -1,4 +1,4 @@
-"""A run in the terms of other benchmarks: `dlemu.dlio` makes DLIO's files from what a kind's `exported` returns."""
+"""Runs in a form that other benchmarks share: `JobParts.exported` returns them, and `dlemu.dlio` makes DLIO's files."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ if TYPE_CHECKING:  # most runs have no checkpoints
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class ExportedRun:
-    """What any complete run has."""
+    """The fields of any complete run."""
 
     workload: Workload
     journal: RunJournal
-    """Its `ended_ns` is set, as the run has ended."""
+    """Notes of rank 0; `ended_ns` is set, as the run is complete."""
 
     @property
     def ranks(self) -> int:
@@ -45,4 +45,4 @@ class ExportedCheckpoints(ExportedRun):
 
     plan: CheckpointPlan
     rows: IoRows
-    """A row for each rank and checkpoint, written or read, by start; times are of rank 0's monotonic clock."""
+    """A row for each rank and checkpoint, written or read, sorted by start; times are of rank 0's monotonic clock."""

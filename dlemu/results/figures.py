@@ -1,4 +1,4 @@
-"""The figures of a run that are kept in a sweep, a search or a comparison, and how those of two sides differ."""
+"""The figures of a run that studies (sweeps, searches, comparisons) keep, and the difference of two runs' figures."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import numpy as np
 from dlemu.metrics.catalogue import Metric
 from dlemu.metrics.rates import Mean
 from dlemu.metrics.t_interval import half_width
-from dlemu.results.parts import MeasuredOn, RunHead, Target
+from dlemu.results.parts import EnvironmentFields, RunFields, TargetFields
 from dlemu.results.wording import scaled
 
 CONFIDENCE = 0.95  # docs/compare.md; the same as k = 2 in docs/uncertainty.md
@@ -28,7 +28,7 @@ class Value:
 
 
 @dataclass(frozen=True, kw_only=True)
-class JobFigures(RunHead, Target):
+class JobFigures(RunFields, TargetFields):
     """The figures of a run of any kind of job."""
 
     epochs: int | None = None
@@ -48,7 +48,7 @@ class JobFigures(RunHead, Target):
 
     @property
     def from_storage_percent(self) -> float | None:
-        """Share of the bytes read that the dataset's devices delivered, at most 100; None where that is not known."""
+        """Share of the bytes read that the dataset's devices delivered, %, at most 100; None if unknown."""
         read, delivered = self.mean("app_mb_per_second"), self.mean("device_mb_per_second")
         return min(100.0, 100 * delivered / read) if read and delivered is not None else None
 
@@ -58,9 +58,9 @@ class JobFigures(RunHead, Target):
 
 
 def half_width_of(values: Sequence[float]) -> float | None:
-    """Return the half width of the 95 % interval of the mean over repetitions; None with fewer than three.
+    """Return the half width of the 95 % interval of the mean over repetitions; None for fewer than three.
 
-    With two, Student's t gives 6 times their difference: an interval that is too wide to be of use.
+    For two, Student's t gives 6 times their difference, which is too wide to be useful.
     """
     if len(values) < 3:
         return None
@@ -68,31 +68,31 @@ def half_width_of(values: Sequence[float]) -> float | None:
 
 
 def value_of(figure: Mean | float | None) -> Value | None:
-    """Return a summary's metric with the interval over its epochs; None where it has no value."""
+    """Return a metric of a summary with its interval over the epochs; None if the metric has no value."""
     if isinstance(figure, Mean):
-        each = [value for value in figure.per_epoch if value is not None]
-        return None if figure.mean is None else Value(figure.mean, half_width_of(each))
+        epochs = [value for value in figure.per_epoch if value is not None]
+        return None if figure.mean is None else Value(figure.mean, half_width_of(epochs))
     return None if figure is None else Value(figure)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Conditions(MeasuredOn):
-    """The conditions of a run, as reported by its kind of job; when and where, as in its summary. JSON values."""
+class Conditions(EnvironmentFields):
+    """The conditions under which a run was measured, from its kind of job and its summary. All values are JSON."""
 
     title: str
-    """Short description of what ran: runs with different titles did not do the same."""
+    """Short description of the job; runs with different titles are not comparable."""
     devices: tuple[str, ...] = ()
     """The devices that the run read or wrote, with model and size."""
     facts: dict[str, str] = field(default_factory=dict)
-    """Further conditions, as text, that may differ between runs that are compared."""
+    """Further conditions, as text, that may differ between comparable runs."""
     work: dict[str, Any] = field(default_factory=dict)
-    """What was read or written; if it differs, the runs did different work."""
+    """The data that was read or written; runs that differ here did different work."""
     how: dict[str, Any] = field(default_factory=dict)
     """Settings that affect measurements; empty for other benchmarks' results, which do not record them."""
     from_memory: tuple[str, ...] = ()
-    """Phases of the run whose data memory served, in place of the storage; `run` for a job with a single phase."""
+    """Phases in which memory served the data instead of the storage; `run` for a job with a single phase."""
     warnings: tuple[str, ...] = ()
-    """What a reader of its numbers must know, as sentences."""
+    """Sentences without which the numbers would be misread."""
 
 
 SAME_PERCENT = 0.05  # a smaller difference would be shown as 0.0 %
@@ -111,13 +111,13 @@ class Difference:
 
     @property
     def distinct(self) -> bool | None:
-        """The difference is larger than its half width; None where that is not known."""
+        """Whether the difference is larger than its half width; None if either is unknown."""
         percent, width = self.difference_percent, self.half_width_percent
         return None if percent is None or width is None else abs(percent) > width
 
 
 def difference(a: Value, b: Value) -> Difference:
-    """Return the difference of A to B in %; relative half widths add in quadrature (to first order)."""
+    """Return the difference of A from B in %; to first order, its half width is that of A / B, added in quadrature."""
     percent = 100 * (a.mean / b.mean - 1) if b.mean else None
     width = None
     if a.mean and b.mean and a.half_width is not None and b.half_width is not None:
@@ -126,17 +126,17 @@ def difference(a: Value, b: Value) -> Difference:
 
 
 def difference_in_words(
-    both: Difference, metric: Metric, *, a: str = "A", b: str = "B", repetitions: str = "repetitions"
+    change: Difference, metric: Metric, *, a: str = "A", b: str = "B", repetitions: str = "repetitions"
 ) -> str:
     """Return the difference of a metric as a phrase, such as `A takes 12.0 % less time than B (+- 1.0)`.
 
-    `a` and `b` name the sides, `repetitions` what there may be too few of for an interval.
+    `a` and `b` are the names of the sides, `repetitions` is the plural of what was repeated, such as epochs.
     """
-    percent, half_width = both.difference_percent, both.half_width_percent
+    percent, half_width = change.difference_percent, change.half_width_percent
     if percent is None:
         return f"{b} is 0"
     is_tiny = abs(percent) < SAME_PERCENT
-    if half_width is not None and (is_tiny or not both.distinct):
+    if half_width is not None and (is_tiny or not change.distinct):
         in_time = " in time" if metric.phase else ""
         return f"no significant difference{in_time}: {a} to {b} {percent:+.1f} % +- {half_width:.1f}"
     if metric.phase:
@@ -144,7 +144,7 @@ def difference_in_words(
         if is_tiny:
             return f"{a} and {b} take the same time ({interval})"
         return f"{a} takes {abs(percent):.1f} % {'less' if percent < 0 else 'more'} time than {b} ({interval})"
-    if half_width is None:  # of few prompts, percentiles differ several-fold by chance: neither side is called better
+    if half_width is None:  # percentiles of few prompts may differ several-fold by chance, so neither side is better
         return f"{a} to {b} {percent:+.1f} % (no interval: it may be chance)"
     word = "better" if (percent > 0) == (metric.better == "higher") else "worse"
     if metric.better == "neither":

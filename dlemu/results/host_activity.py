@@ -1,4 +1,4 @@
-"""What the hosts of a run and their devices did in windows of time, by their telemetry; None where it has nothing."""
+"""Activity of a run's hosts and devices in windows of time, computed from their telemetry."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from dlemu.telemetry import DeviceFacts, HostTelemetry
 
 
 def devices_of(telemetry: Sequence[HostTelemetry]) -> Iterator[tuple[HostTelemetry, DeviceFacts]]:
-    """Yield each device with its host; a device that several nodes see (containers of one machine) is counted once."""
+    """Yield each device with its host; containers of one machine list the same device, and one of them is `counted`."""
     counted = set()
     for host in telemetry:
         for device in host.devices:
@@ -22,7 +22,7 @@ def devices_of(telemetry: Sequence[HostTelemetry]) -> Iterator[tuple[HostTelemet
 
 
 class HostActivity:
-    """The hosts of a run, each with windows on its own clock."""
+    """Telemetry of a run's hosts, averaged over windows of time that each host has on its own clock."""
 
     def __init__(self, hosts: Sequence[tuple[HostTelemetry, Windows]]) -> None:
         self._hosts = hosts
@@ -33,12 +33,12 @@ class HostActivity:
 
     @property
     def busy_percents(self) -> list[float]:
-        """CPU utilisation of each host: all time but idle and iowait is busy, even steal time."""
-        idle = zip(self.means("cpu", "idle_percent"), self.means("cpu", "iowait_percent"), strict=True)
-        return [100.0 - sum(unused) for unused in idle]
+        """CPU utilisation of each host, %: all time but idle and iowait; steal time counts as busy."""
+        idle, iowait = self.means("cpu", "idle_percent"), self.means("cpu", "iowait_percent")
+        return [100.0 - (unused + waiting) for unused, waiting in zip(idle, iowait, strict=True)]
 
     def link_percent(self, flow: str) -> float | None:
-        """Return the utilisation of the busiest network link, in MB/s of `flow`; links of unknown speed don't count."""
+        """Return the utilisation of the busiest network link by the metric `flow`, %; None if no speed is known."""
         percents = []
         for host, windows in self._hosts:
             for link in host.sources("network"):
@@ -55,8 +55,8 @@ class HostActivity:
             if device.counted:
                 yield host, windows_of[host.node], device
 
-    def of_block_devices(self, metric: str) -> list[float]:
-        """Return the mean of a metric of each counted block device that recorded it."""
+    def block_device_means(self, metric: str) -> list[float]:
+        """Return the mean of a metric for each counted block device that has readings of it."""
         means = (
             mean_within(*host.readings("block", device.name, metric), windows)
             for host, windows, device in self.devices
@@ -66,5 +66,5 @@ class HostActivity:
 
 
 def highest(values: Iterable[float]) -> float | None:
-    """Return the highest of the values that are not NaN; None if all are."""
+    """Return the highest value, NaN ignored; None if every value is NaN."""
     return max((value for value in values if not math.isnan(value)), default=None)

@@ -1,8 +1,8 @@
 """The registry of kinds of results: which kinds exist, and which one a folder contains.
 
-A kind is a package with a small module `kind`, whose KIND declares how its folders are recognised and imports its code
-when that is used. Every package below PACKAGES that has one is a kind, as is every package that another distribution
-installs as an entry point in the group `dlemu.jobs`.
+A kind is a package with a small module `kind`, whose constant KIND declares how its result folders are recognised, and
+imports its code on first use. Kinds are found in the packages below PACKAGES, and among the entry points that other
+distributions install in the group ENTRY_POINTS.
 """
 
 from __future__ import annotations
@@ -26,24 +26,24 @@ if TYPE_CHECKING:  # every command imports this module
 
 PACKAGES = ("dlemu.jobs", "dlemu.studies")
 ENTRY_POINTS = "dlemu.jobs"
-_DEFAULT = "training"  # for runs of no other kind
+_DEFAULT = "training"  # the kind of workloads that no other kind wants, and of folders that name none
 
 
 @dataclass(frozen=True, kw_only=True)
 class Parts:
-    """The code of a kind of result. For what a kind leaves out, `dlemu.report.any_run` has a form for all kinds."""
+    """The code of a kind of result. `dlemu.report.any_run` makes a generic screen or section where none is given."""
 
     answer_type: type[Any]
-    """The type of its `answer`, a dataclass, from which `dlemu schema` makes its schema."""
+    """The type of the result, a dataclass, from which `dlemu schema` makes its schema; of a job, its summary's type."""
     screen: Callable[[Any, str], Any] | None = None
-    """Returns the first screen of a result in a folder, a `dlemu.report.screen.Screen`; of a run, of its summary."""
+    """Given a value of `answer_type` and its folder, returns its first screen, a `dlemu.report.screen.Screen`."""
     sections: Callable[[Any, str], Iterable[Any]] | None = None
-    """Given the same, returns the `dlemu.report.table.Table`s that follow; without it, a job has one of its metrics."""
+    """Given the same, returns the `dlemu.report.table.Table`s below the screen; by default, of a job, its metrics."""
     charts: Callable[[Any, str], Iterable[tuple[str, Any]]] | None = None
-    """Given what `read` returns and its folder, returns the page's figures (`dlemu.report.figure_base.Figure`) by name,
-    first the one that answers the page's question."""
+    """Given the result of `Kind.read` and its folder, returns the page's figures (`dlemu.report.figure_base.Figure`) by
+    name. The first one answers the page's question."""
     rates: Callable[[str], Any] | None = None
-    """Returns rates by size and depth of the result in a folder, `dlemu.results.drive.Rates`; raises UserError."""
+    """Given a folder, returns its rates by size and depth as `dlemu.results.drive.Rates`; raises UserError."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,9 +51,9 @@ class JobParts(Parts):
     """The code of a kind of job, whose results are runs with summaries."""
 
     job: Any
-    """How ranks run it, and how its runs are read: a `dlemu.runner.job.JobKind`."""
+    """A `dlemu.runner.job.JobKind`: it runs the job on the ranks, and reads the runs."""
     catalogue: Catalogue
-    """What it measures."""
+    """The metrics of a run."""
     figures: Callable[[Any], JobFigures]
     """Given a run, returns its figures for sweeps, comparisons and pages."""
     conditions: Callable[..., Conditions]
@@ -62,39 +62,39 @@ class JobParts(Parts):
     """For `dlemu predict`: given overrides or a workload, and a `dlemu.runner.prediction_request.PredictionRequest`,
     returns the answer, its folder and the workload."""
     host_checks: Callable[[], Mapping[str, Any]] = dict
-    """Returns the checks of `dlemu doctor` of this kind alone, by name, as `CHECKS` of a file of `dlemu.doctor`."""
+    """Returns further checks of `dlemu doctor` for this kind, by name, like `CHECKS` in the files of `dlemu.doctor`."""
     exported: Callable[[Any], ExportedSteps | ExportedCheckpoints] | None = None
-    """Given a run, returns it in the terms of other benchmarks: DLIO's files are made from that."""
+    """Given a run, returns it in a form from which result files of other benchmarks (DLIO) can be made."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Kind:
-    """A kind of result: what every command may need to know of it, and a function that imports the rest."""
+    """A kind of result: the facts that any command may need, and a function that imports the code."""
 
     name: str
-    """Unique name; `kind` in the summary.json of a job."""
+    """Unique name; the key `kind` in the summary.json of a job."""
     noun: str
-    """With its article, for messages: `a run of checkpoints`."""
+    """A result of this kind in messages, with article: `a run of checkpoints`."""
     answer: str = SUMMARY
-    """The file that its command writes last; unless it is a job's, a folder with this file is of this kind."""
+    """The file that its command writes last. A folder with this file is of this kind; only jobs share summary.json."""
     precedence: int = 0
-    """If a folder has the answers of several kinds, the one with the highest precedence is chosen."""
+    """If a folder has the answers of several kinds, the kind with the highest precedence is chosen."""
     command: str = ""
-    """The command that makes it, such as `train` in `dlemu train`."""
+    """The command that makes such results: `train` for `dlemu train`."""
     help: str = ""
-    """A sentence on the command."""
+    """The command's one-line help."""
     usage: str = ""
-    """Help text of a job's command, with examples, as click shows it."""
+    """Help text of a job's command, with examples, in click's markup."""
     load: Callable[[], Parts]
-    """Imports and returns its code."""
+    """Imports and returns the code."""
     wants: Callable[[Workload], bool] = field(default=lambda workload: False)
     """Returns whether `dlemu train` runs this kind of job for a workload."""
     is_all: Callable[[Workload], bool] = field(default=lambda workload: False)
-    """Returns whether a workload is only for this kind of job, even if its amount is not set yet; used by sweeps."""
+    """Returns whether a workload is for this kind of job alone, even before its amount is set; used by sweeps."""
     scaled_by: str = ""
     """The setting (`SECTION.KEY`) that scales the load of a job; `dlemu size` finds its largest passing value."""
     is_exported: bool = False
-    """DLIO has such jobs as well: their settings can be written for it."""
+    """Whether DLIO has such jobs, so that their settings can be written as a DLIO configuration."""
 
     @property
     def is_job(self) -> bool:
@@ -126,10 +126,10 @@ def kinds() -> tuple[Kind, ...]:
     for parent in PACKAGES:
         root = Path(import_by_name(parent, "__path__")[0])
         for path in sorted(path.parent.relative_to(root) for path in root.rglob("kind.py")):
-            registered += _kinds(".".join((parent, *path.parts)))
+            registered += _declared_in(".".join((parent, *path.parts)))
     for name, entry in installed(ENTRY_POINTS).items():
         try:
-            registered += _kinds(entry.module)
+            registered += _declared_in(entry.module)
         except Exception as error:
             raise UserError(
                 f"the kind of job {name!r} ({entry.module}) can't be imported ({error}): install it again"
@@ -137,8 +137,8 @@ def kinds() -> tuple[Kind, ...]:
     return tuple(sorted(registered, key=lambda kind: (-kind.precedence, kind.name)))
 
 
-def _kinds(package: str) -> list[Kind]:
-    """Return the KIND of a package, and in ANSWERS further kinds of results that it makes."""
+def _declared_in(package: str) -> list[Kind]:
+    """Return the kinds that a package declares: KIND, and any further kinds of results in ANSWERS."""
     module = import_by_name(f"{package}.kind")
     return [module.KIND, *getattr(module, "ANSWERS", ())]
 
@@ -157,10 +157,10 @@ def kind_of_command(name: str) -> Kind:
 
 
 def kind_of(folder: str) -> Kind | None:
-    """Return the kind of the result in a folder, None where there is no result of dlemu's.
+    """Return the kind of the result in a folder; None if the folder holds no result of dlemu.
 
-    A received result can't cause an import: its kind is only looked up by name among the installed kinds. Raises
-    UserError for a kind that is not installed.
+    A folder from another host can't cause an import: the kind that it names is only looked up among the installed
+    kinds. Raises UserError for a kind that is not installed.
     """
     from dlemu.results.answer_files import SummaryHead, decode_untrusted
 
@@ -173,7 +173,7 @@ def kind_of(folder: str) -> Kind | None:
             continue
         try:
             head = decode_untrusted(path, SummaryHead)
-        except UserError:  # damaged: reading the result will report that
+        except UserError:  # a damaged file, which reading the result will report
             head = SummaryHead()
         if name == SUMMARY and head.schema_version is None:
             continue  # DLIO wrote this summary.json
@@ -182,12 +182,12 @@ def kind_of(folder: str) -> Kind | None:
 
 
 def kind_or_training(folder: str) -> Kind:
-    """Return the kind of the result in a folder; if it has none, training, whose reader says what is missing there."""
+    """Return the kind of the result in a folder; without one, training, whose reader reports the missing files."""
     return kind_of(folder) or kind_named(_DEFAULT)
 
 
 def read_result(folder: str) -> Any:
-    """Return the result in a folder, typed; raises UserError for a folder without a result, or a damaged one."""
+    """Return the typed result in a folder; raises UserError if there is none, or if it is damaged."""
     return kind_or_training(folder).read(folder)
 
 
@@ -199,12 +199,12 @@ def read_figures(folder: str) -> tuple[Any, JobFigures]:
 
 
 def catalogue_of(kind: str) -> Catalogue:
-    """Return the metrics of a kind of job; raises UserError for one that is not installed."""
+    """Return the metrics of a kind of job, by its name; raises UserError for a kind that is not installed."""
     return kind_named(kind).load_job().catalogue
 
 
 def kind_needed(workload: Workload) -> Kind:
-    """Return the kind of job that a workload is for, even if its amount is not set yet (see `Kind.is_all`)."""
+    """Return the kind of job that a workload is for, even before its amount is set (see `Kind.is_all`)."""
     return next((kind for kind in kinds() if kind.is_all(workload)), None) or kind_to_run(workload)
 
 

@@ -1,8 +1,8 @@
 """The folder `live/` of a run that is not saved yet, from which the run can be read even if it was killed.
 
-The facts are written before the first step, the journal and the step logs while the run goes on. A run in progress
-holds a lock: its folder is not a result yet. `Progress` is how far a run is, for the run's own terminal, for `dlemu
-watch` and for callers of the Python API.
+The facts are written before the first step, the journal and the step logs during the run. A run in progress holds a
+lock, and its folder is not a result yet. `Progress` is the state of a run for its terminal, `dlemu watch` and callers
+of the Python API.
 """
 
 from __future__ import annotations
@@ -28,12 +28,11 @@ from dlemu.results import ADVICE, FACTS, LIVE, README
 
 T = TypeVar("T")
 
-LOCK = "lock"
-"""File that is locked while the run goes on."""
+LOCK = "lock"  # file in live/ that is locked while the run is in progress
 
 
 def write_live_facts(folder: str, facts: object, *, advice: str) -> None:
-    """Write what is known of a run before its ranks start; raises SpaceError, whose message ends with `advice`."""
+    """Write the facts of a run before its ranks start; raises SpaceError, whose message ends with `advice`."""
     live, command = os.path.join(folder, LIVE), report_command(folder)
     write_text(live, FACTS, msgspec.json.encode(facts).decode(), advice=advice)
     text = f"A run in progress, or one that was killed; then this shows what it had measured:\n{command}\n"
@@ -44,22 +43,22 @@ def report_command(folder: str) -> str:
     return f"dlemu report {shlex.quote(os.path.abspath(folder))}"
 
 
-def going_on(folder: str) -> AbstractContextManager[None]:
-    """Mark the run as in progress until this process and all that it forks inside have ended."""
+def mark_in_progress(folder: str) -> AbstractContextManager[None]:
+    """Mark the run in a folder as in progress, until this process and those that it forks in the context have ended."""
     return held(os.path.join(folder, LIVE, LOCK))
 
 
-def goes_on(folder: str) -> bool:
-    """Return whether the run in the folder is in progress, as far as this host can tell."""
+def is_in_progress(folder: str) -> bool:
+    """Return whether the run in a folder is in progress; False also if the file system shows other hosts no locks."""
     return is_held(os.path.join(folder, LIVE, LOCK))
 
 
-def salvaged(folder: str, salvage: Callable[[str], T]) -> T:
-    """Return what `salvage` reads from a run's live folder.
+def read_live(folder: str, read: Callable[[str], T]) -> T:
+    """Return the result of `read` for the live folder of a run that is not saved.
 
-    Raises UserError when the run is still in progress, and for a folder that is damaged, or larger than memory.
+    Raises UserError if the run is still in progress, or if its live folder is damaged or larger than memory.
     """
-    if goes_on(folder):
+    if is_in_progress(folder):
         raise UserError(f"the run in {folder} is still running: wait for it to end, or stop it with Ctrl-C")
     live = os.path.join(folder, LIVE)
     try:
@@ -74,7 +73,7 @@ def salvaged(folder: str, salvage: Callable[[str], T]) -> T:
             raise UserError(
                 f"{live} needs {needed / 2**30:.1f} GiB of memory, more than is free: read it on another host"
             )
-        return salvage(live)
+        return read(live)
     except (LookupError, OSError, OverflowError, RecursionError, TypeError, ValueError) as error:
         raise UserError(f"{live} is damaged ({error}): copy the folder again") from error
 
@@ -84,12 +83,12 @@ JOURNAL = "journal.json"
 
 @dataclass(frozen=True, kw_only=True)
 class RunJournal:
-    """What rank 0 of every kind of run notes while the run goes on."""
+    """Notes of rank 0 during any kind of run. Times are nanoseconds of its CLOCK_MONOTONIC."""
 
     wall_clock_offset_ns: int
-    """What to add to rank 0's CLOCK_MONOTONIC to get nanoseconds since 1970 (UTC)."""
+    """Nanoseconds since 1970 (UTC), less rank 0's CLOCK_MONOTONIC."""
     started_ns: int
-    """CLOCK_MONOTONIC of rank 0 when all ranks had started, before any work."""
+    """When all ranks had started, before any work."""
     ended_ns: int | None = None
     hosts: tuple[HostFacts, ...] = ()
     """One per node, in node order."""
@@ -98,15 +97,15 @@ class RunJournal:
     storage: StorageFacts | None = None
     """Storage of the dataset or of the checkpoints."""
     requests: tuple[int, ...] = ()
-    """Counters of all ranks' requests to an object store (`RequestCounts.values`); empty where there were none."""
+    """Counters of all ranks' requests to an object store (`RequestCounts.values`); empty without such requests."""
     lost_recorders: tuple[int, ...] = ()
     """Nodes whose recorder died before its last reading."""
     cpu_seconds: tuple[float, ...] = ()
-    """CPU time of each rank with its workers: from the start of the first epoch to the end of the last, or in total."""
+    """CPU time of each rank and its workers, from the start of the first epoch to the end of the last, or in total."""
 
     @property
     def ended_at(self) -> str | None:
-        """End of the run, ISO 8601 with zone; None before it."""
+        """End of the run, ISO 8601 with zone; None while it is in progress, and for a killed run."""
         if self.ended_ns is None:
             return None
         seconds = (self.ended_ns + self.wall_clock_offset_ns) / 1e9
@@ -116,7 +115,7 @@ class RunJournal:
         return replace(self, **changes)
 
     def save(self, folder: str) -> None:
-        """Write it atomically (by rename); raises SpaceError."""
+        """Write the journal atomically (by rename); raises SpaceError."""
         write_text(folder, JOURNAL, msgspec.json.encode(self).decode(), advice=ADVICE)
 
 
@@ -124,7 +123,7 @@ J = TypeVar("J", bound=RunJournal)
 
 
 def read_journal(folder: str, journal_type: type[J]) -> J | None:
-    """Return the journal in a live folder, None if the run has not written it yet. Raises OSError, ValueError."""
+    """Return the journal in a live folder, None if the run has not written one yet. Raises OSError, ValueError."""
     try:
         return msgspec.json.decode(read_regular(os.path.join(folder, JOURNAL)), type=journal_type)
     except (FileNotFoundError, NotADirectoryError):
@@ -145,21 +144,21 @@ class Figure:
 
 @dataclass(frozen=True, kw_only=True)
 class Progress:
-    """How far a run is, or the making of a dataset."""
+    """The progress of a run, or of the generation of a dataset."""
 
     at: str
     """The current position as text: `epoch 2/5, step 3/20`."""
     done: int = 0
-    """Steps, checkpoints or bytes done, by the slowest rank."""
+    """Steps, checkpoints or bytes that the slowest rank has completed."""
     total: int = 0
-    """Steps, checkpoints or bytes of the whole run; 0 where that is not known."""
+    """Steps, checkpoints or bytes of the whole run; 0 if unknown."""
     au_percent: float | None = None
-    """Accelerator utilisation of the epoch so far; None while no step counts, and for jobs without accelerators."""
+    """Accelerator utilisation of the epoch so far; None before a step counts, and for jobs without accelerators."""
     mb_per_second: float | None = None
-    """1e6 bytes/s that all ranks read or write now."""
+    """Current rate of all ranks together, reading or writing, 1e6 bytes/s."""
     seconds_left: float | None = None
     figures: tuple[Figure, ...] = ()
-    """What else the job measures."""
+    """Further numbers of the kind of job."""
 
     @property
     def is_over(self) -> bool:
@@ -178,9 +177,9 @@ class Progress:
 
 
 def seconds_left(seconds: float, done: float, total: float) -> float | None:
-    """Return how long the rest takes at the speed so far; None before there is a speed."""
+    """Return the remaining time at the mean speed so far; None before anything is done."""
     return seconds * max(0, total - done) / done if done > 0 and seconds > 0 else None
 
 
 Follower = Callable[[], Progress | None]
-"""Returns how far a run is now, None while no rank has begun; raises OSError where its files are gone."""
+"""Returns the current progress of a run, None before its first rank has begun; raises OSError if its files are gone."""

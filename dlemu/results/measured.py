@@ -1,6 +1,6 @@
-"""Writes and reads the folder of a run. Each file is written under another name first, and renamed when complete.
+"""Writes and reads the folder of a run. Each file is written under a temporary name, and renamed when it is complete.
 
-Reading a run computes its summary again from the rows: what summary.json says is not trusted.
+A reader computes the summary again from the rows, and does not rely on summary.json.
 """
 
 from __future__ import annotations
@@ -29,26 +29,21 @@ from dlemu.telemetry import RecorderHead, Telemetry, from_tables, to_table
 
 @dataclass(frozen=True, kw_only=True)
 class RunFacts:
-    """The content of facts.json: all that metrics are computed from, apart from rows and telemetry."""
+    """The content of facts.json, from which all metrics are computed, together with the rows and the telemetry."""
 
     schema_version: int = ANSWER_VERSION
     kind: str
     workload: Workload
     ranks: int
-    seed: int
-    """Seed of all that was random."""
-    started_at: str
-    """ISO 8601 with zone."""
-    journal: RunJournal
-    """What rank 0 noted while the run went on."""
-    recorders: tuple[RecorderHead, ...] = ()
-    """One per host that was watched, in node order."""
-    failure: str | None = None
-    """Why the run is incomplete."""
+    seed: int  # of every random choice of the run
+    started_at: str  # ISO 8601 with zone
+    journal: RunJournal  # notes of rank 0 during the run
+    recorders: tuple[RecorderHead, ...] = ()  # the telemetry recorder of each host that had one, in node order
+    failure: str | None = None  # why the run is incomplete; None if it is complete
 
 
 def common_fields(facts: RunFacts) -> dict[str, Any]:
-    """Return the fields of `JobSummary` without its verdict, for any kind of run."""
+    """Return the fields of `JobSummary` that any kind of run takes from its facts."""
     return {
         "kind": facts.kind,
         "complete": facts.failure is None,
@@ -65,7 +60,7 @@ JournalT = TypeVar("JournalT", bound=RunJournal)
 
 @dataclass(frozen=True)
 class MeasuredLog(Generic[JournalT]):
-    """What the ranks of a run measured: collected on rank 0, or read from the files of a killed run."""
+    """The measurements of all ranks, collected on rank 0 or read from the files of a killed run."""
 
     rows: NDArray[np.void]
     journal: JournalT
@@ -77,38 +72,38 @@ class MeasuredLog(Generic[JournalT]):
 
 @dataclass(frozen=True, eq=False)
 class MeasuredRun(ABC):
-    """One run: what its ranks measured, and all metrics computed from it."""
+    """One run: its measurements, and the metrics computed from them."""
 
     folder: str
     facts: RunFacts
     rows: Rows
-    """Rows of all ranks; times are of each host's own clock."""
+    """Rows of all ranks, with times by the clock of each rank's host."""
     telemetry: Telemetry
-    """Readings of each host's recorder, in node order."""
+    """Readings of the recorder on each host, in node order."""
 
     @property
     @abstractmethod
     def summary(self) -> Any:
-        """All metrics, computed from the other fields."""
+        """All metrics, computed from the fields."""
 
     @abstractmethod
     def write_rows(self) -> None:
-        """Write the table of its rows into its folder; raises SpaceError."""
+        """Write the table of rows into the run's folder; raises SpaceError."""
 
     def __getstate__(self) -> dict[str, Any]:
-        """Return its fields and its summary; other cached values are computed again."""
+        """Return what is pickled: the fields and the summary. Other cached values are computed again on use."""
         names = (*(field.name for field in fields(self)), "summary")
         return {name: value for name, value in vars(self).items() if name in names}
 
 
 def write_measured(run: MeasuredRun) -> None:
-    """Write all that reading the run needs, and nothing that is computed from it. Raises SpaceError."""
+    """Write the files from which the run is read: settings, rows, telemetry and facts. Raises SpaceError."""
     folder = run.folder
     write_text(folder, CONFIG, to_yaml(run.facts.workload), advice=ADVICE)
     run.write_rows()
     if run.telemetry:
         write_table(folder, TELEMETRY, to_table(run.telemetry))
-    write_text(folder, FACTS, to_json(run.facts), advice=ADVICE)  # last: until it exists, live/ is the result
+    write_text(folder, FACTS, to_json(run.facts), advice=ADVICE)  # last: until it exists, readers use live/
 
 
 def write_summary(run: MeasuredRun) -> None:
@@ -116,7 +111,7 @@ def write_summary(run: MeasuredRun) -> None:
 
 
 def read_telemetry(folder: str, facts: RunFacts) -> Telemetry:
-    """Return the telemetry of a run, empty if none was recorded; raises UserError for a damaged table."""
+    """Return the telemetry of a run, empty if it has none; raises UserError for a damaged table."""
     try:
         readings = read_table(folder, TELEMETRY)
         if readings is None or not facts.recorders:
@@ -131,7 +126,7 @@ def read_telemetry(folder: str, facts: RunFacts) -> Telemetry:
 
 
 def check_hosts(run: MeasuredRun) -> None:
-    """Raise UserError for a run whose facts do not say on which host each rank and each recorder ran."""
+    """Raise UserError if the journal does not place every rank and every recorder on one of its hosts."""
     facts, journal = run.facts, run.facts.journal
     nodes = set(range(len(journal.hosts)))
     if len(run.rows) and (len(journal.rank_nodes) != facts.ranks or not nodes.issuperset(journal.rank_nodes)):

@@ -1,4 +1,10 @@
-"""Parts of summaries that several kinds of jobs share."""
+"""Groups of fields, from which the types of results are composed, and the summaries of runs.
+
+    RunFields(WorkloadFields, OutcomeField, VerdictField)   shared by a run's summary and its figures
+    JobSummary(EnvironmentFields, RunFields, Answer)        the summary of a run of any kind of job
+
+The keys in JSON are in the reverse order of the base classes: those of the last base come first.
+"""
 
 from __future__ import annotations
 
@@ -28,8 +34,8 @@ class Environment:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Emulated:
-    """What is emulated."""
+class WorkloadFields:
+    """What a job emulates."""
 
     workload: str
     accelerator: str | None = None
@@ -39,16 +45,16 @@ class Emulated:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Concluded:
-    """What a run or a study comes to."""
+class VerdictField:
+    """The result in words."""
 
     verdict: str = ""
     """The result as one line of text; empty in a study that goes on."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Judged:
-    """Whether something passes, measured or predicted."""
+class OutcomeField:
+    """Whether a measured or predicted job passes."""
 
     outcome: Outcome | None = None
     """As in the exit status; None where nothing is judged, and while the study goes on."""
@@ -60,8 +66,8 @@ class Judged:
 
 
 @dataclass(frozen=True, kw_only=True)
-class RunHead(Emulated, Judged, Concluded):
-    """What the summary of a run and its figures begin with."""
+class RunFields(WorkloadFields, OutcomeField, VerdictField):
+    """The fields that the summary of a run and its figures have in common."""
 
     kind: str
     """Kind of job: `training`, `checkpoint`, ...; its catalogue has the metrics' titles and units."""
@@ -69,20 +75,20 @@ class RunHead(Emulated, Judged, Concluded):
 
     @property
     def head(self) -> dict[str, Any]:
-        return {part.name: getattr(self, part.name) for part in fields(RunHead)}
+        return {member.name: getattr(self, member.name) for member in fields(RunFields)}
 
 
 @dataclass(frozen=True, kw_only=True)
-class Target(Emulated):
-    """What is emulated, and when it passes."""
+class TargetFields(WorkloadFields):
+    """What a job emulates, and the threshold that it must reach to pass."""
 
     threshold_percent: float | None = None
     """Value of the judged metric (AU in training) at which it passes."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class MeasuredOn:
-    """When and where something was measured."""
+class EnvironmentFields:
+    """When and where a result was measured."""
 
     started_at: str = ""
     """ISO 8601 with zone."""
@@ -90,22 +96,22 @@ class MeasuredOn:
 
 
 @dataclass(frozen=True, kw_only=True)
-class JobSummary(MeasuredOn, RunHead, Answer):
-    """What every job's summary contains; a kind adds its metrics in a subclass."""
+class JobSummary(EnvironmentFields, RunFields, Answer):
+    """The summary of a run of any kind of job; each kind adds its metrics in a subclass."""
 
-    complete: bool = field()
+    complete: bool = field()  # removes the default of the base class, as every run states both
     verdict: str = field()
     failure: str | None
     """Why the run is incomplete; None for a complete one."""
 
     @property
     def headline(self) -> str:
-        """The verdict as people are shown it."""
+        """The verdict as it is shown, which training words anew."""
         return self.verdict
 
     @property
     def exit_status(self) -> int:
-        """Exit status of the command that made it (docs/results.md)."""
+        """Exit status of the command that made the result (docs/results.md)."""
         status = EXIT_STATUSES[self.outcome] if self.outcome else 0
         return status if self.complete else DlemuError.exit_status
 
@@ -130,7 +136,7 @@ class Requests:
 
 @dataclass(frozen=True, kw_only=True)
 class StorageSummary(JobSummary):
-    """What the summaries of training and of checkpoints have alike."""
+    """The fields that the summaries of training and checkpoints have in common."""
 
     scale: str | None
     """Name of the workload's scale; None when none was chosen."""
@@ -140,10 +146,10 @@ class StorageSummary(JobSummary):
     """What was found, as codes with their numbers; of training, what does not explain its limit."""
 
 
-def requests_of(values: Sequence[int]) -> Requests:
-    """Return the summary of a journal's counters (`RequestCounts.values`)."""
-    counts = RequestCounts(np.array(values, np.int64))
+def summarise_requests(counters: Sequence[int]) -> Requests:
+    """Return the summary of the request counters in a journal, which are in the order of `RequestCounts.values`."""
+    counts = RequestCounts(np.array(counters, np.int64))
     return Requests(
-        **{part.name: counts[part.name] for part in fields(Requests) if part.name in INDEX},
+        **{member.name: counts[member.name] for member in fields(Requests) if member.name in INDEX},
         first_byte_ms=waits_ms(counts.first_byte),
     )

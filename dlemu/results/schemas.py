@@ -14,37 +14,37 @@ from dlemu.results.kinds import Kind, kinds
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
 
 
-def described() -> dict[str, Kind]:
-    """Return the kinds that have a schema by command: `train`, ...; a command's further kinds are under their names."""
-    kind_by_name: dict[str, Kind] = {}
+def kinds_by_command() -> dict[str, Kind]:
+    """Return the kinds of results by command (`train`, ...); if a command has several, the others by their names."""
+    by_command: dict[str, Kind] = {}
     for kind in kinds():
-        kind_by_name[kind.name if kind.command in kind_by_name else kind.command] = kind
-    return kind_by_name
+        by_command[kind.name if kind.command in by_command else kind.command] = kind
+    return by_command
 
 
 def schema_text(kind: Kind) -> str:
-    """Return the schema of a kind's result as JSON.
+    """Return the JSON Schema of a kind's result, in which each key has its meaning as description.
 
-    Keys may be added within a schema_version (docs/stability.md), so objects may have other keys than those listed.
+    Objects may have further keys, since a schema_version may gain some (docs/stability.md).
     """
     result = kind.load().answer_type
     schema = {"$schema": DIALECT, "title": f"{kind.answer} of dlemu {kind.command}", **msgspec.json.schema(result)}
-    for part in types_in(result):
-        properties = schema["$defs"].get(part.__name__, {}).get("properties", {})
-        for key in properties.keys() & meanings(part).keys():
-            properties[key]["description"] = " ".join(meanings(part)[key].split()).replace("None", "null")
+    for record_type in types_in(result):
+        properties, texts = schema["$defs"].get(record_type.__name__, {}).get("properties", {}), meanings(record_type)
+        for key in properties.keys() & texts.keys():
+            properties[key]["description"] = " ".join(texts[key].split()).replace("None", "null")
     return json.dumps(schema, indent=2) + "\n"
 
 
 def types_in(result: type[Any]) -> list[type[Any]]:
-    """Return the type of a result and all those of its parts, in the order in which they are met."""
+    """Return a result's type and the record types (dataclasses, Structs) of its fields at any depth, breadth first."""
     types = [result]
     for record_type in types:  # `types` grows while it is iterated, and so does `hints`
         hints = list(get_type_hints(record_type).values())
         for hint in hints:
             hints += get_args(hint)
-            part = get_origin(hint) or hint
-            is_record = isinstance(part, type) and (is_dataclass(part) or issubclass(part, msgspec.Struct))
-            if is_record and part not in types:
-                types.append(part)
+            nested = get_origin(hint) or hint
+            is_record = isinstance(nested, type) and (is_dataclass(nested) or issubclass(nested, msgspec.Struct))
+            if is_record and nested not in types:
+                types.append(nested)
     return types

@@ -1,4 +1,4 @@
-"""Reads and writes the tables (Parquet) of a result's folder, and its configuration."""
+"""Reads and writes the Parquet tables in a result's folder, and reads its configuration."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ MOST_TABLE_BYTES = 64 << 30  # far larger than any result
 
 
 def read_config(folder: str) -> str:
-    """Return the composed configuration as YAML, without secrets; empty when the folder has none that loads."""
+    """Return the folder's configuration as YAML, without secrets; empty if it is missing or does not load."""
     try:
         return to_yaml(load_received(os.path.join(folder, CONFIG)))
     except UserError:
@@ -34,15 +34,15 @@ def write_table(folder: str, name: str, table: pa.Table) -> None:
 
 
 def read_table(folder: str, name: str) -> pa.Table | None:
-    """Return the table in a Parquet file, None where there is none; raises UserError for a damaged one."""
+    """Return the table in a Parquet file, None if there is no file; raises UserError if it is damaged or too large."""
     path = os.path.join(folder, name)
     if not os.path.lexists(path):
         return None
     with open(open_untrusted(path, MOST_TABLE_BYTES), "rb") as file:
         try:
             parquet = pq.ParquetFile(file)
-            # Decoded, a value takes 8 bytes; allow twice that for a copy. The size of the file says nothing: Parquet
-            # compresses a column of equal values to a few bytes.
+            # A decoded value takes 8 bytes, and as many again for a copy. The size of the file is no measure of that:
+            # Parquet compresses a column of equal values to a few bytes.
             rows = parquet.metadata.num_rows
             needed, free = 16 * rows * parquet.metadata.num_columns, host_memory().available_bytes
             if needed > free:
@@ -56,24 +56,24 @@ def read_table(folder: str, name: str) -> pa.Table | None:
 
 
 def rows_table(rows: NDArray[np.void] | StepTable, meanings: Mapping[str, str]) -> pa.Table:
-    """Return rows as a table, each column with its meaning as metadata."""
+    """Return a table with a column for each key of `meanings`, which has the meaning as metadata."""
     fields = [pa.field(name, pa.int64(), nullable=False, metadata={"meaning": meanings[name]}) for name in meanings]
     return pa.table({name: rows[name] for name in meanings}).cast(pa.schema(fields))
 
 
 def read_rows(folder: str, name: str, dtype: np.dtype[np.void]) -> NDArray[np.void]:
-    """Return the rows of a table; raises UserError for one that is missing or damaged."""
+    """Return the rows of a table; raises UserError if the table is missing or damaged."""
     path, table = os.path.join(folder, name), read_table(folder, name)
     if table is None:
         raise UserError(f"{path} is missing: the run's metrics can't be computed; copy the folder again")
     rows = np.zeros(table.num_rows, dtype)
     for column in dtype.names or ():
-        rows[column] = whole_numbers(path, table, column)
+        rows[column] = integer_column(path, table, column)
     return rows
 
 
-def whole_numbers(path: str, table: pa.Table, name: str) -> NDArray[np.int64]:
-    """Return a column of the table in a file; raises UserError unless there is one such column, of whole numbers."""
+def integer_column(path: str, table: pa.Table, name: str) -> NDArray[np.int64]:
+    """Return a column of the table read from `path`; raises UserError unless there is one such column, of integers."""
     if table.column_names.count(name) != 1 or not pa.types.is_integer(table[name].type) or table[name].null_count:
         raise UserError(f"{path} is damaged: wanted a column {name} of whole numbers")
     values: NDArray[np.int64] = table[name].to_numpy().astype(np.int64, copy=False)

@@ -1,4 +1,4 @@
-"""Turns findings (a code with numbers) into sentences, by each kind of job's wording of its codes."""
+"""Turns findings (codes with numbers) into sentences; each kind of job has a table with the wording of its codes."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from dlemu.metrics.findings import Finding
 
 T = TypeVar("T")
 Wording = Mapping[str, T]
-"""Code, or `CODE.PATTERN` of a code with several forms -> its texts: format strings for the finding's numbers.
+"""Code, or `CODE.PATTERN` of a code with several forms -> texts, which are format strings for the finding's numbers.
 
-`{readers:count reader}` gives "1 reader", "2 readers"; `{ranks:several , or fewer}` gives the words behind `several`
-unless there is 1; `{at_seconds:clock}` gives a time since training began, 00:06 or 1:00:06.
+`{readers:count reader}` gives "1 reader" or "2 readers". `{ranks:several , or fewer}` gives ", or fewer" unless `ranks`
+is 1. `{at_seconds:clock}` gives a time since training began: 00:06 or 1:00:06.
 """
 
 
@@ -24,9 +24,9 @@ def count(number_of: int, name: str) -> str:
 
 
 def scaled(divisor: float | None, scale: str | None = "") -> str:
-    """Return how small the samples are, as a phrase after accelerators: ` with samples 1/256 of real size`.
+    """Return a phrase to follow a number of accelerators: ` with samples 1/256 of real size`; empty at full size.
 
-    It is empty at full size. If the samples are not smaller, or older results do not say so, it names the scale.
+    If the samples have full size, or their size is unknown (in older results), the phrase names the `scale`, if any.
     """
     if divisor is None or abs(divisor - 1) < 0.005:
         return f" at scale={scale}" if scale else ""
@@ -34,7 +34,7 @@ def scaled(divisor: float | None, scale: str | None = "") -> str:
 
 
 VISIBLE = {code: f"\\x{code:02x}" for code in (*range(9), *range(11, 32), *range(127, 160))}
-"""For `str.translate`: escapes of control characters, which could rewrite a terminal; not of line breaks and tabs."""
+"""For `str.translate`: escapes all control characters but tabs and line breaks, as they could rewrite the terminal."""
 TRADEMARK = (
     "MLPerf is a trademark of the MLCommons Association. dlemu is none of its products, and no result of dlemu is one"
     " that MLCommons has verified."
@@ -57,11 +57,12 @@ class _Filling(Formatter):
 
 
 def filled(text: str, numbers: Mapping[str, Any]) -> str:
+    """Return a text with its placeholders replaced by the numbers."""
     return _Filling().vformat(text, (), numbers)
 
 
 def words_of(finding: Finding, words: Wording[T]) -> T:
-    """Return the text of a finding, its numbers not filled in; raises KeyError for a code without wording."""
+    """Return the text of a finding, still with placeholders for its numbers; raises KeyError for an unknown code."""
     pattern = finding.numbers.get("pattern")
     return words[finding.code if pattern is None else f"{finding.code}.{pattern}"]
 

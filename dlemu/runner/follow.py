@@ -14,7 +14,7 @@ from datagen.errors import DlemuError, UserError
 from dlemu.results import FACTS, LIVE, SUMMARY
 from dlemu.results.answer_files import decode_versioned
 from dlemu.results.kinds import kind_of
-from dlemu.results.live import Follower, Progress, goes_on
+from dlemu.results.live import Follower, Progress, is_in_progress
 from dlemu.results.parts import JobSummary
 
 # A run without a lock is dead only after its files have not changed for this long: this host may not see the lock of a
@@ -50,7 +50,7 @@ def follow_run(folder: str) -> Iterator[RunState]:
         with contextlib.suppress(FileNotFoundError, NotADirectoryError):  # the run has just ended
             follower = follower or _follower(folder, live)
             progress = follower() if follower else None
-        is_running = goes_on(folder)
+        is_running = is_in_progress(folder)
         # Rows count, too, as writing by mmap may leave st_mtime.
         activity = progress and (progress.at, progress.done), _newest(live)
         if last_activity not in (None, activity):

@@ -30,7 +30,7 @@ from dlemu.ranks.row_log import RowLog, read_row_logs, row_log_name
 from dlemu.results import FACTS, KILLED, LIVE
 from dlemu.results.answer_files import decode_versioned
 from dlemu.results.kinds import kind_named
-from dlemu.results.live import Figure, Follower, Progress, RunJournal, read_journal, salvaged
+from dlemu.results.live import Figure, Follower, Progress, RunJournal, read_journal, read_live
 from dlemu.results.measured import MeasuredLog, MeasuredRun, RunFacts, check_hosts, read_telemetry
 from dlemu.results.tables import read_rows, rows_table, write_table
 from dlemu.results.wording import count
@@ -168,7 +168,7 @@ class JobKind:
             facts = decode_versioned(path, self.facts_type)
             run = self.run_of(folder, facts, self.saved_rows(folder), read_telemetry(folder, facts))
         else:
-            facts, log = decode_versioned(live_path, self.facts_type), salvaged(folder, self.salvage)
+            facts, log = decode_versioned(live_path, self.facts_type), read_live(folder, self.salvage)
             if log is None:
                 raise UserError(
                     f"{folder} holds a run that was killed before its first {self.row_noun} was measured: run it again"

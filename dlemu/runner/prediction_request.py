@@ -12,7 +12,7 @@ from dlemu.metrics.findings import Finding
 from dlemu.results.answer_files import Answer
 from dlemu.results.drive import Rates
 from dlemu.results.kinds import kind_of
-from dlemu.results.parts import Judged
+from dlemu.results.parts import OutcomeField
 from dlemu.runner.events import OnEvent, ignore
 
 
@@ -64,7 +64,7 @@ class PredictionRequest:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Predicted(Judged, Answer):
+class Predicted(OutcomeField, Answer):
     """What predictions of all kinds of jobs have alike."""
 
     source: str

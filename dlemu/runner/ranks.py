@@ -18,7 +18,7 @@ from dlemu.config.schema import Workload
 from dlemu.ranks import Comm, detect_launcher
 from dlemu.ranks.failure import Failure, describe, first_failure
 from dlemu.ranks.launch import run_ranks
-from dlemu.results.live import going_on
+from dlemu.results.live import mark_in_progress
 from dlemu.results.wording import count
 from dlemu.runner.events import OnEvent, Warned
 from dlemu.runner.launched import start_seconds
@@ -151,7 +151,7 @@ class Ranks:
         self, folder: str, save_failed: SaveFailed, clean_up: Callable[[], None] = lambda: None
     ) -> Iterator[None]:
         """Save what the run with this folder measured if it fails; on hosts other than rank 0's, clean up."""
-        with going_on(folder) if self.leads else contextlib.nullcontext():
+        with mark_in_progress(folder) if self.leads else contextlib.nullcontext():
             try:
                 yield
             except BaseException as error:

@@ -22,7 +22,7 @@ from dlemu.config.schema import Workload
 from dlemu.config.validate import check_model_name
 from dlemu.results import FACTS, LIVE, README, SUMMARY
 from dlemu.results.kinds import kind_of
-from dlemu.results.live import JOURNAL, LOCK, RunJournal, goes_on, read_journal, report_command
+from dlemu.results.live import JOURNAL, LOCK, RunJournal, is_in_progress, read_journal, report_command
 from dlemu.telemetry._readings import log_path
 
 STOP = "stop"  # the file that stops a run
@@ -76,7 +76,7 @@ def check_folder(folder: str) -> None:
     try:
         if any(os.path.exists(os.path.join(folder, name)) for name in (SUMMARY, FACTS)):
             problem = "holds the results of another run"
-        elif goes_on(folder):
+        elif is_in_progress(folder):
             problem = "belongs to another run, which is still active"
         elif read_journal(live, RunJournal) is not None:
             problem = f"holds what a run measured before it was killed: `{report_command(folder)}` shows it"

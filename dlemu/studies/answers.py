@@ -15,18 +15,18 @@ from dlemu.metrics.verdict import HOST_LIMITS, Attempt
 from dlemu.results.answer_files import Answer
 from dlemu.results.figures import CONFIDENCE, Difference, JobFigures
 from dlemu.results.kinds import catalogue_of
-from dlemu.results.parts import Concluded, Judged, Target
+from dlemu.results.parts import OutcomeField, TargetFields, VerdictField
 from dlemu.runner.run_list import StudyAnswer
 
 SIZE, SWEEP, COMPARE = "size.json", "sweep.json", "compare.json"
 T = TypeVar("T")
 YEAR_HOURS = 8760.0
-PLANNED_EPOCHS = 100  # of training one model, as in KIOXIA's white paper on the CM7 and DLIO
-HOST_CAUSES = ("host", "loader", *HOST_LIMITS)  # not the storage's (docs/metrics.md, section 6)
+PLANNED_EPOCHS = 100  # to train one model, as in KIOXIA's white paper on the CM7 and DLIO
+HOST_CAUSES = ("host", "loader", *HOST_LIMITS)  # limits other than the storage (docs/metrics.md, section 6)
 
 
 def edge(attempts: Iterable[tuple[T, bool]]) -> tuple[T | None, T | None]:
-    """Return the last value before the first that fails, and that: 2, 4 of [(1, True), (2, True), (4, False)]."""
+    """Return the last value that passes and the first that fails: (2, 4) for [(1, True), (2, True), (4, False)]."""
     last_passing = None
     for value, passes in attempts:
         if not passes:
@@ -47,7 +47,7 @@ class RunsQuestion:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Question(Target, RunsQuestion):
+class Question(TargetFields, RunsQuestion):
     """What a search is to find out."""
 
     threshold_percent: float = 90.0
@@ -86,7 +86,7 @@ class Trial(StudyRun):
 
     @property
     def sustained(self) -> Estimate:
-        """The AU that decides, and its half width."""
+        """The AU that decides, with its half width."""
         return estimate(np.array(self.window_au_percent), CONFIDENCE)
 
     @property
@@ -119,7 +119,7 @@ class FullSize:
 
 
 @dataclass(frozen=True, kw_only=True)
-class SizeAnswer(Judged, Concluded, StudyAnswer):
+class SizeAnswer(OutcomeField, VerdictField, StudyAnswer):
     """How many accelerators a storage feeds: size.json. It passes if `at_least` accelerators do, by default one."""
 
     question: Question
@@ -150,7 +150,7 @@ class SizeAnswer(Judged, Concluded, StudyAnswer):
 
     @property
     def edge(self) -> tuple[CountResult | None, CountResult | None]:
-        """The largest count whose mean reaches the threshold, and the smallest that does not; verdicts may be open."""
+        """The largest count with a mean AU at or above the threshold, and the next one; either may be undecided."""
         threshold = self.question.threshold_percent
         return edge((count, count.au_sustained_percent >= threshold) for count in self.counts)
 
@@ -203,24 +203,22 @@ class SweepAnswer(StudyAnswer):
 
     @property
     def edge(self) -> tuple[SweepPoint | None, SweepPoint | None]:
-        """Of a search: the run with the largest value that passed, and that with the smallest that did not."""
+        """Of a search: the run with the largest value that passed, and the run with the next value, which did not."""
         by_value = sorted(self.points, key=lambda point: float(point.settings[self.question.most_of]))
         return edge((point, bool(point.figures and point.figures.passed)) for point in by_value)
 
     @property
     def exit_status(self) -> int:
-        """The highest of the points' exit statuses: 0 when all of them completed, whether they passed or not."""
+        """The highest exit status of the points: 0 if all of them completed, whether they passed or not."""
         return max((point.exit_status or 0 for point in self.points), default=0)
 
 
 class YearPlan(NamedTuple):
-    """What the measured times mean over a year (8760 h) of training one model after another; pairs are (A, B)."""
+    """The measured times extrapolated to a year (8760 h) of training one model after another; pairs are (A, B)."""
 
-    hours_per_model: tuple[float, float]
-    """Time of PLANNED_EPOCHS epochs."""
+    hours_per_model: tuple[float, float]  # of PLANNED_EPOCHS epochs
     models_per_year: tuple[float, float]
-    days_saved_per_year: float
-    """Days that A needs less for what B trains in a year; below 0: more."""
+    days_saved_per_year: float  # by A, on the models that B trains in a year; below 0 if A takes longer
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -239,11 +237,11 @@ class RunPair:
 
     @property
     def plan(self) -> YearPlan | None:
-        """None where a run did not complete, has no whole epochs or got no verdict, or runs are not comparable."""
+        """None if the runs are not comparable, or if one is incomplete, lacks whole epochs or a verdict."""
         hours = []
         for side in (self.a, self.b):
             seconds = side.mean("total_seconds")
-            is_judged = side.outcome != "no verdict"  # else memory or the host limits
+            is_judged = side.outcome != "no verdict"  # which means that memory or the host was the limit
             if self.not_comparable or side.cut_steps or not (is_judged and seconds and side.epochs):
                 return None
             hours.append(PLANNED_EPOCHS * seconds / side.epochs / 3600)
@@ -251,9 +249,9 @@ class RunPair:
         return YearPlan((a, b), (YEAR_HOURS / a, YEAR_HOURS / b), YEAR_HOURS / 24 * (1 - a / b))
 
     def compares_storage(self, phase: str) -> bool:
-        """Return False where memory served one side alone in a phase: times are then not due to the storage."""
-        of_a, of_b = self.from_memory.get(phase, (False, False))
-        return of_a == of_b
+        """Return whether times of a phase are comparable: not if memory served one side, and storage the other."""
+        from_memory_a, from_memory_b = self.from_memory.get(phase, (False, False))
+        return from_memory_a == from_memory_b
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -273,7 +271,7 @@ class ComparedSide:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Comparison(Concluded, Answer):
+class Comparison(VerdictField, Answer):
     """Two storages side by side, A and B: compare.json.
 
     Its issues are what differs apart from the storage, and the warnings of both sides' runs.
@@ -290,9 +288,9 @@ class Comparison(Concluded, Answer):
 
     @property
     def main_pair(self) -> RunPair | None:
-        """The pair with the most ranks, which says most about the storages; the last on a tie.
+        """The pair with the most ranks, which says most about the storages; on a tie the last one.
 
-        Pairs with a headline metric (one that a report shows first) of both sides come first.
+        Pairs that share a headline metric, one that a report shows first, precede all others.
         """
         names = {metric.name for metric in catalogue_of(self.kind).headlines}
         last_first = reversed(self.runs)  # `max` returns the first of equal pairs
@@ -302,5 +300,5 @@ class Comparison(Concluded, Answer):
 
     @property
     def reasons(self) -> tuple[str, ...]:
-        """Why its sides are not comparable, as phrases: two searches, or the runs of the main pair."""
+        """Why the two searches, or the runs of the main pair, are not comparable, as phrases."""
         return self.not_comparable or (self.main_pair.not_comparable if self.main_pair else ())

@@ -1,4 +1,4 @@
-"""Where and how the runs of a study were measured, from the summaries in their folders."""
+"""The conditions under which the runs of a study were measured, read from the summaries in their folders."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from dlemu.results.answer_files import decode_versioned
 from dlemu.results.figures import Conditions
 from dlemu.results.kinds import JobParts, kind_of
 
+# Fields of `HostFacts`: the host's name, and what affects measurements of storage.
 HOST_FACTS = ("host", "processor", "cpu_usable", "memory_bytes", "kernel", "dlemu", "packages")
-"""Name of a host, and the facts of it that affect measurements of storage."""
 
 
 def conditions_of(parts: JobParts, summary: Any, facts: Any) -> Conditions:
-    """Return the conditions of a run; those of an incomplete one warn of that first."""
+    """Return the conditions of a run; for an incomplete run, the first warning says so."""
     conditions = parts.conditions(summary, facts)
     warnings = conditions.warnings
     if summary.failure is not None:
@@ -40,17 +40,17 @@ def conditions_in(folders: Iterable[str]) -> Iterator[Conditions]:
             yield conditions_of(parts, decode_versioned(f"{folder}/{SUMMARY}", parts.answer_type), facts)
 
 
-def settings_of(side: Conditions) -> dict[str, str]:
-    """Return, as text, all that must match before two storages may be compared: hosts, work, settings."""
-    hosts = {name: sorted({plain(getattr(host, name), name) for host in side.environment.hosts}) for name in HOST_FACTS}
-    settings = hosts | side.work | side.how
+def settings_of(run: Conditions) -> dict[str, str]:
+    """Return the conditions that must agree for two storages to be comparable, as text: hosts, work and settings."""
+    hosts = {name: sorted({plain(getattr(host, name), name) for host in run.environment.hosts}) for name in HOST_FACTS}
+    settings = hosts | run.work | run.how
     return {key.replace("_", " "): plain(value, key) for key, value in settings.items() if value is not None}
 
 
 def background(folder: str, runs: Iterable[str]) -> Iterator[Table]:
-    """Yield tables of the conditions of the first of a study's `runs` that can still be read."""
+    """Yield tables of the conditions of a study: those of the first run in the subfolders `runs` that can be read."""
     for name in runs:
-        with contextlib.suppress(UserError):  # of a damaged run, which is skipped: the study has its own numbers
+        with contextlib.suppress(UserError):  # skips a damaged run, as the study has its own copy of the numbers
             for run in conditions_in([os.path.join(folder, name)]):
                 yield from keys_of("How it was measured", run.facts | run.work | run.how)
                 yield from keys_of("Environment", run.environment)

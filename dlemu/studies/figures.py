@@ -1,4 +1,4 @@
-"""The figure of studies: what was measured against what was varied."""
+"""The figure of studies: a metric against the setting that varies."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import altair as alt
 
-from dlemu.metrics.catalogue import Metric
+from dlemu.metrics.catalogue import Catalogue, Metric
 from dlemu.metrics.t_interval import percent_interval
 from dlemu.report.figure_base import Figure, Level, Row, lines
 from dlemu.report.units import short_names, verdict_word
@@ -20,27 +20,24 @@ from dlemu.results.wording import scaled
 class Point(NamedTuple):
     """One run, or all trials with one number of accelerators."""
 
-    name: str
-    """Workload and accelerator, or the side of a comparison."""
+    name: str  # workload and accelerator, or the side of a comparison
     settings: Mapping[str, str]
     figures: JobFigures
 
 
 class Axis(NamedTuple):
-    """The x axis: numbers, or names in the order of the points."""
+    """The x axis, with the line and the position of each point."""
 
     title: str
-    lines: list[str]
-    """The name of each point's line."""
-    positions: list[float | str]
+    lines: list[str]  # names
+    positions: list[float | str]  # numbers, or names in the order of the points
 
 
 def charts(points: Iterable[Point]) -> Iterator[tuple[str, Figure]]:
     """Yield the figure of a study with its name; nothing for a study without points.
 
-    It draws the metric that decides (AU, with the pass line), else the main rate, against the number of accelerators,
-    or against the setting that varies. Of runs with equal settings it draws, side by side, the time of a phase. If it
-    can, it draws a metric that all points have: results of other tools, and of runs that failed, lack some.
+    Its y axis is the metric that decides (AU, with the pass line) or else the main rate, its x axis the number of
+    accelerators or the setting that varies. Runs with equal settings are drawn side by side, by the time of a phase.
     """
     runs = list(points)
     if not runs:
@@ -48,16 +45,12 @@ def charts(points: Iterable[Point]) -> Iterator[tuple[str, Figure]]:
     catalogue = catalogue_of(runs[0].figures.kind)
     axis = _axis(runs, f"{catalogue.rank}s")
     is_side_by_side = len(runs) > 1 and len(set(axis.positions)) == 1
-    judged = [catalogue.decisive, catalogue.judged]
-    times = [metric.name for metric in catalogue.times] if is_side_by_side else []
-    rates = [metric.name for metric in catalogue if metric.is_drawn and metric.better == "higher"]
-    known = [run.figures.metrics.keys() for run in runs]
-    candidates = [name for name in (*times, *judged, catalogue.fallback, *rates) if any(name in each for each in known)]
-    if not candidates:
+    metric = _drawn_metric(catalogue, runs, is_side_by_side=is_side_by_side)
+    if metric is None:
         return
-    metric = catalogue[next((name for name in candidates if all(name in each for each in known)), candidates[0])]
     thresholds = [run.figures.threshold_percent for run in runs if run.figures.threshold_percent is not None]
-    levels = [Level(thresholds[0], "pass")] if thresholds and metric.name in judged else []
+    is_decisive = metric.name in (catalogue.decisive, catalogue.judged)
+    levels = [Level(thresholds[0], "pass")] if thresholds and is_decisive else []
     caption = "Vertical lines are 95 % intervals."
     if catalogue.judged:
         caption = f"Filled points passed, hollow ones did not. {caption}"
@@ -73,8 +66,20 @@ def charts(points: Iterable[Point]) -> Iterator[tuple[str, Figure]]:
     yield "by_count", Figure(title, caption, lines(rows, x, metric.label, domain=domain, levels=levels, points=True))
 
 
+def _drawn_metric(catalogue: Catalogue, runs: Sequence[Point], *, is_side_by_side: bool) -> Metric | None:
+    """Return the first suitable metric of all runs, else of any: other tools' runs, and failed ones, lack some."""
+    names = [metric.name for metric in catalogue.times] if is_side_by_side else []
+    names += [catalogue.decisive, catalogue.judged, catalogue.fallback]
+    names += [metric.name for metric in catalogue if metric.is_drawn and metric.better == "higher"]
+    for covers in (all, any):
+        for name in names:
+            if covers(name in run.figures.metrics for run in runs):
+                return catalogue[name]
+    return None
+
+
 def _rows(metric: Metric, runs: Sequence[Point], axis: Axis, *, is_judged: bool) -> Iterator[Row]:
-    """Yield a row for each point that has the metric; all points of a kind of job that is not judged "pass"."""
+    """Yield a row for each point that has the metric, by line and position; its verdict is "pass" if none is judged."""
     for line, position, run in sorted(zip(axis.lines, axis.positions, runs, strict=True), key=lambda each: each[:2]):
         value = run.figures.metrics.get(metric.name)
         if value is not None:
@@ -87,10 +92,10 @@ def _rows(metric: Metric, runs: Sequence[Point], axis: Axis, *, is_judged: bool)
 
 
 def _axis(runs: Sequence[Point], ranks: str) -> Axis:
-    """Return the axis: the number of ranks if it varies, else the first setting that varies.
+    """Return the axis: the number of ranks (titled `ranks`) if it varies, else the first setting that varies.
 
-    Lines are named by the other settings that vary. Points with drive=/mnt/a and /mnt/b, each with read_threads=1 and
-    2, have the axis `drive` with the positions `a` and `b`, and the lines `read_threads=1` and `read_threads=2`.
+    The other settings that vary name the lines. For example, points with drive=/mnt/a and /mnt/b, each with
+    read_threads=1 and 2, have the axis `drive`, the positions `a` and `b`, and two lines, `read_threads=1` and `=2`.
     """
     keys = dict.fromkeys(key for run in runs for key in run.settings)
     values = {key: [run.settings.get(key, "") for run in runs] for key in keys}
@@ -112,7 +117,7 @@ def _axis(runs: Sequence[Point], ranks: str) -> Axis:
 
 
 def _x_axis(axis: Axis) -> alt.X:
-    """Return the x axis: linear for numbers, with ticks at those that were tried; names in the order of the points."""
+    """Return the x axis for altair: linear with a tick at each number; names are in the order of the points."""
     numbers = sorted({position for position in axis.positions if not isinstance(position, str)})
     if not numbers:
         return alt.X("at:N", title=axis.title, sort=None, axis=alt.Axis(labelAngle=0, labelLimit=130))

@@ -1,4 +1,4 @@
-"""What the storage of a folder feeds, from less than a minute of reads: a small probe, and a prediction."""
+"""`dlemu try`: what a folder's storage feeds, predicted from less than a minute of reads and a small probe."""
 
 from __future__ import annotations
 
@@ -27,49 +27,49 @@ from dlemu.report.units import size
 from dlemu.runner.datasets import make_on_this_host
 from dlemu.runner.events import Doing, OnEvent, ignore
 
+# Large samples, and one image per file; MLPerf Storage v3.0 has no computation time of an H100 for retinanet.
 CONSUMERS = (("unet3d", "h100"), ("retinanet", "b200"))
-"""Large samples, and one picture a file; no time of an H100 is published for retinanet (MLPerf Storage v3.0)."""
-MOST_BYTES = 960_000_000  # written in all: below 1 GB, so that nobody need be asked
-LEAST_BYTES = 96_000_000  # with less, chance would decide what is read
+MOST_BYTES = 960_000_000  # maximum of all writes: below 1 GB, so that the user need not be asked
+LEAST_BYTES = 96_000_000  # minimum of all writes: with less, chance would decide the rates
 KEPT_FREE = 0.1  # share of the file system that stays free
-FIRST_BYTES = 32_000_000  # written first, to measure the rate: slow storage gets less data, which is soon read, too
+FIRST_BYTES = 32_000_000  # written first, to measure the rate, so that slow storage gets less data
 WRITE_SECONDS = 8.0  # for all writes, at that rate
-FILES = 48  # two for each of 24 readers; larger files than these are not read any faster
-READ_SECONDS = 16.0  # of each dataset: five levels and two repetitions; all else included, a minute
-SIZES = (4 << 10, 1 << 20)  # bytes of a request: the drive's most requests/s, and its most bytes/s
+FILES = 48  # minimum of a dataset, two for each of 24 readers; larger files would not be read any faster
+READ_SECONDS = 16.0  # for each dataset: five levels and two repetitions; the whole command then takes a minute
+SIZES = (4 << 10, 1 << 20)  # bytes of a request: small for the drive's maximum of requests/s, large for that of bytes/s
 IN_FLIGHT = 32
 PROBE_SECONDS = 2.0
-DRIVES_SHARE = 0.8  # if files are read at less of the drive's most, more than the drive limits them
-MOST = 256  # accelerators: 42 GB/s of retinanet
+DRIVES_SHARE = 0.8  # of the drive's maximum: if files are read at a lower rate, the drive is not what limits them
+MOST = 256  # accelerators, which need 42 GB/s with retinanet
+# Settings for `dlemu size`, and what the command does with them.
+_NEXT = ("workload=retinanet accelerator=b200 dataset.num_files_train=4300", "measures it: 1.4 GB, minutes")
+_NEXT_IF_SLOW = ("workload=unet3d scale=laptop", "shows how it is measured, with samples 1/256 of real size: 1.4 GB")
 
 
 def first_look(folder: str, on_event: OnEvent = ignore) -> Screen:
-    """Write below a folder, read that past the page cache, remove it, and return what its storage feeds.
+    """Write files below a folder, read them past the page cache, remove them, and return what the storage feeds.
 
-    Raises UserError for a folder that is on no drive, SpaceError where too little is free.
+    Raises UserError if the folder is not on a drive, SpaceError if too little of it is free.
     """
     began = time.monotonic()
     spare_bytes, cores = _spare_bytes(folder), check_free_cores(Facts(load([])))
     try:
         with scratch_folder(os.path.abspath(folder), "try") as scratch:
             affordable_bytes = round(WRITE_SECONDS * _write_bytes_per_second(scratch))
-            written = max(LEAST_BYTES, min(MOST_BYTES, spare_bytes, affordable_bytes))
-            on_event(Doing(f"writing {size(written)} below {scratch} and reading it; it is removed at the end"))
-            most = _most_of_drive(scratch, written // 3)
-            predictions = [_predict(scratch, name, accelerator, written // 3) for name, accelerator in CONSUMERS]
+            total_bytes = max(LEAST_BYTES, min(MOST_BYTES, spare_bytes, affordable_bytes))
+            on_event(Doing(f"writing {size(total_bytes)} below {scratch} and reading it; it is removed at the end"))
+            most = _most_of_drive(scratch, total_bytes // 3)
+            predictions = [_predict(scratch, name, accelerator, total_bytes // 3) for name, accelerator in CONSUMERS]
     except OSError as error:
         raise UserError(f"{folder} can't be used: {error.strerror}; name another folder of the drive") from error
     seconds, storage = time.monotonic() - began, describe_folder(folder)
-    next_words = "workload=retinanet accelerator=b200 dataset.num_files_train=4300"
-    explained = "measures it: 1.4 GB, minutes"
-    if not any(predictions[-1].max_accelerators_interval or ()):  # not even pictures reach one accelerator
-        next_words = "workload=unet3d scale=laptop"
-        explained = "shows how it is measured, with samples 1/256 of real size: 1.4 GB"
+    feeds_any = any(predictions[-1].max_accelerators_interval or ())  # with images, the less demanding workload
+    next_words, explained = _NEXT if feeds_any else _NEXT_IF_SLOW
     data_folder = shlex.quote(override(("dataset", "data_folder"), f"{storage.folder}/dlemu-set"))
     lines = [
         *map(_accelerators_line, predictions),
         *_drive_lines(most, predictions, "the cores, of which others take some" if cores.advice else "reading files"),
-        Said("took", f"{seconds:.0f} s; the {size(written)} that it wrote are removed"),
+        Said("took", f"{seconds:.0f} s; the {size(total_bytes)} that it wrote are removed"),
         Said("next", f"dlemu size {next_words} {data_folder} --make", explained),
     ]
     title = f"{storage.folder} ({storage.file_system} on {storage.device}): what does it feed in MLPerf's jobs?"
@@ -80,6 +80,7 @@ def first_look(folder: str, on_event: OnEvent = ignore) -> Screen:
 
 
 def _spare_bytes(folder: str) -> int:
+    """Return how much may be written; raises UserError if no drive holds the folder, SpaceError if it is too full."""
     if not os.path.isdir(folder):
         raise UserError(f"{folder} is not a folder: wanted one on the drive that you want to try, such as /mnt/nvme")
     if memory := open_storage(FOLDERS).memory_kind(folder):
@@ -105,7 +106,7 @@ def _write_bytes_per_second(folder: str) -> float:
 
 
 def _most_of_drive(folder: str, file_bytes: int) -> tuple[float, float] | None:
-    """Return the requests/s and MB/s of reads with O_DIRECT, IN_FLIGHT at once; None where that is not possible."""
+    """Return the maximum requests/s and MB/s of reads with O_DIRECT, IN_FLIGHT at once; None without O_DIRECT."""
     results = os.path.join(folder, "probe")
     try:
         answer, _ = probe_target(
@@ -120,9 +121,9 @@ def _most_of_drive(folder: str, file_bytes: int) -> tuple[float, float] | None:
 
 
 def _predict(folder: str, name: str, accelerator: str, data_bytes: int) -> Prediction:
-    """Make a dataset, read it as the workload does with more and more readers, and predict how many that feeds."""
-    light = ("reader.data_loader=threads", "train.epochs=1", "dataset.num_files_train=1")  # `predict` assumes more
-    full = load([f"workload={name}", f"accelerator={accelerator}", *light])
+    """Make a small dataset, read it like the workload with more and more readers, and predict the accelerators fed."""
+    words = ("reader.data_loader=threads", "train.epochs=1", "dataset.num_files_train=1")  # enough for `assumes_files`
+    full = load([f"workload={name}", f"accelerator={accelerator}", *words])
     full_bytes = full.dataset.record_length_bytes
     sample_bytes = min(round(full_bytes), data_bytes // FILES)
     data = replace(
@@ -140,12 +141,13 @@ def _predict(folder: str, name: str, accelerator: str, data_bytes: int) -> Predi
         calibration,
         sample_bytes=0.0,  # larger samples are read at the same rate
         decode_seconds_per_sample=full_bytes / sample_bytes * calibration.decode_seconds_per_sample,
-        busy_cores=0.0,  # the question is what the storage feeds, not what else this host does
+        busy_cores=0.0,  # the storage is the question, not the other programs on this host
     )
     return predict(full, storage, most=MOST, assumes_files=True)
 
 
 def _accelerators_line(prediction: Prediction) -> Said:
+    """Return the line of a workload: the accelerators fed, the rate of reads, and what one and one more would need."""
     low, high = prediction.max_accelerators_interval or (0, 0)
     fed, next_count = f"{low} x" if low == high else f"{low} to {high} x", high + 1
     if prediction.ended_by is not None:
@@ -156,16 +158,15 @@ def _accelerators_line(prediction: Prediction) -> Said:
     more = f"{mb_per_accelerator / mb_per_second:.2g} times as much"
     if next_count > 1:
         more = f"{next_count} need {rate(next_count * mb_per_accelerator)}"
-    needs, reads = (
-        f"1 needs {rate(mb_per_accelerator)}, {more}",
-        f"reads {rate(mb_per_second)}, {files_per_second:,.0f} files/s",
-    )
+    reads = f"reads {rate(mb_per_second)}, {files_per_second:,.0f} files/s"
+    needs = f"1 needs {rate(mb_per_accelerator)}, {more}"
     question = prediction.question
     text = f"{fed} {question.accelerator}: {reads}; {needs} (AU {question.threshold_percent:g} %)"
     return Said(question.workload, text, tone="good" if low else "open" if high else "bad")
 
 
 def _drive_lines(most: tuple[float, float] | None, predictions: Sequence[Prediction], other: str) -> Iterator[Said]:
+    """Yield the drive's maximum, what limits each workload (the drive, or else `other`), and the accuracy."""
     if most is not None:
         iops, probe_mb_per_second = most
         rates = [most_mb_per_second(prediction.curve) for prediction in predictions]

@@ -1,4 +1,4 @@
-"""Comparisons, searches, sweeps and concurrent jobs as kinds of results."""
+"""Declares the results of studies: comparisons, searches, sweeps and concurrent jobs. Each imports its code on use."""
 
 from __future__ import annotations
 
@@ -7,38 +7,42 @@ from collections.abc import Callable
 from dlemu.results.kinds import Kind, Parts
 
 
-def _compare() -> Parts:
+def _load_compare() -> Parts:
     from dlemu.studies.compare.page import PARTS
 
     return PARTS
 
 
-def _size() -> Parts:
+def _load_size() -> Parts:
     from dlemu.studies.size.page import PARTS
 
     return PARTS
 
 
-def _sweep() -> Parts:
+def _load_sweep() -> Parts:
     from dlemu.studies.sweep.page import PARTS
 
     return PARTS
 
 
-def _together() -> Parts:
+def _load_together() -> Parts:
     from dlemu.studies.together import PARTS
 
     return PARTS
 
 
-def _kind(name: str, noun: str, text: str, load: Callable[[], Parts], *, precedence: int = 2) -> Kind:
+def _study(name: str, noun: str, text: str, load: Callable[[], Parts], *, precedence: int = 2) -> Kind:
     return Kind(name=name, noun=noun, answer=f"{name}.json", precedence=precedence, command=name, help=text, load=load)
 
 
-_TOGETHER_HELP = "Run several jobs at the same time on one storage: what each costs the others."
-KIND = _kind("compare", "a comparison", "Compare two runs, sweeps or searches.", _compare, precedence=0)
+KIND = _study("compare", "a comparison", "Compare two runs, sweeps or searches.", _load_compare, precedence=0)
 ANSWERS = (
-    _kind("size", "a search", "Find the most accelerators that this storage keeps busy.", _size),
-    _kind("sweep", "a sweep", "Run over several values: ranks, drives, readers, workloads.", _sweep),
-    _kind("together", "concurrent jobs", _TOGETHER_HELP, _together),
+    _study("size", "a search", "Find the most accelerators that this storage keeps busy.", _load_size),
+    _study("sweep", "a sweep", "Run over several values: ranks, drives, readers, workloads.", _load_sweep),
+    _study(
+        "together",
+        "concurrent jobs",
+        "Run several jobs at the same time on one storage: what each costs the others.",
+        _load_together,
+    ),
 )

@@ -1,4 +1,4 @@
-"""`dlemu predict`: what a job would measure on a storage, computed by its kind; without a storage, what jobs need."""
+"""`dlemu predict`: the result of a job on a storage, predicted by its kind; without a storage, the needs of jobs."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from dlemu.runner.prediction_request import PredictionRequest
 
 
 def predict(source: Sequence[str] | Workload, request: PredictionRequest) -> tuple[Any, str, Workload]:
-    """Predict for a workload, or for overrides; return the answer, its folder, and the workload.
+    """Return the prediction for a workload, or for overrides, with its folder and the workload; raises UserError.
 
-    If the request describes no storage, the answer is what the jobs need from one. Raises UserError.
+    If the request describes no storage, the answer is what the jobs need from one.
     """
     if needed := needs(source, request):
         return needed
@@ -32,7 +32,7 @@ def predict(source: Sequence[str] | Workload, request: PredictionRequest) -> tup
 
 
 def known_workload(request: PredictionRequest) -> Workload | None:
-    """Return the workload of the run given with --from; None where options describe the storage. Raises UserError."""
+    """Return the workload of the run given with --from, None if options describe the storage; raises UserError."""
     folder = request.from_folder
     if folder is None:
         return None
@@ -40,21 +40,21 @@ def known_workload(request: PredictionRequest) -> Workload | None:
     run = request.read_foreign(folder) if request.read_foreign else None
     if run is None and os.path.lexists(path):
         return load_received(path)
-    if run is None:  # a run that was killed before it wrote config.yaml
+    if run is None:  # killed before it wrote config.yaml
         run = read_figures(folder)[0].facts
     workload: Workload = run.workload
     return workload
 
 
 def _kind_of(source: Sequence[str] | Workload, request: PredictionRequest) -> Kind:
-    """Return the kind of job of the workload; if the overrides name no workload, that of the run given with --from."""
+    """Return the kind of job to predict: that of the run given with --from, unless a workload or overrides name one."""
     if isinstance(source, Workload):
         return kind_needed(source)
     names_workload = any(word.lstrip("+").startswith("workload=") for word in source)
     if request.from_folder is not None and not names_workload:
         kind = kind_of(request.from_folder)
-        if kind is None:  # the run of another tool
+        if kind is None:  # a run of another tool
             return kind_needed(known_workload(request) or Workload())
         if kind.is_job:
             return kind
-    return kind_needed(load(source, config_dir=request.config_dir))  # a prediction's folder names no kind of job
+    return kind_needed(load(source, config_dir=request.config_dir))  # a prediction's folder names no job

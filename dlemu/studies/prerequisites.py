@@ -1,4 +1,4 @@
-"""What searches and sweeps share: a check of the launcher, the runs they start, and what they report."""
+"""Shared by all studies: the check of the launcher, the runs that a study starts, and the events that it reports."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from dlemu.studies.answers import SizeAnswer, SweepAnswer, SweepPoint, Trial
 
 
 def check_launcher(command: str, launcher: str) -> None:
-    """Raise UserError for a launcher without {ranks}, and when this process was itself started by a launcher."""
+    """Raise UserError if `launcher` lacks {ranks} or is no command, or if a launcher started this process itself."""
     if launcher and "{ranks}" not in launcher:
         raise UserError(
             f"launcher={launcher!r} does not say where the count goes: wanted {{ranks}} in it, as in "
@@ -26,7 +26,7 @@ def check_launcher(command: str, launcher: str) -> None:
         )
     try:
         shlex.split(launcher.format(ranks=1))
-    except (ValueError, LookupError, AttributeError) as error:  # an open quote, or another word than ranks in braces
+    except (ValueError, LookupError, AttributeError) as error:  # an open quote, or a field in braces other than {ranks}
         raise UserError(f"launcher={launcher!r} is no command: {error}") from None
     if detect_launcher() != "none":
         raise UserError(
@@ -36,7 +36,7 @@ def check_launcher(command: str, launcher: str) -> None:
 
 
 def take_launcher(command: str, overrides: Sequence[str]) -> tuple[str, list[str]]:
-    """Return the command that starts the ranks of each run, `launcher=...` among the overrides, and the others."""
+    """Return the value of `launcher` (the command that starts the ranks of each run), and the other overrides."""
     launcher, words = take_word(overrides, "launcher")
     check_launcher(command, launcher)
     return launcher, words
@@ -44,12 +44,11 @@ def take_launcher(command: str, overrides: Sequence[str]) -> tuple[str, list[str
 
 @dataclass(frozen=True)
 class Child:
-    """A run that a study starts as a command of its own."""
+    """A run that a study starts as a separate dlemu command."""
 
     kind: Kind
     workload: Workload
-    words: tuple[str, ...]
-    """Options and overrides."""
+    words: tuple[str, ...]  # options and overrides
 
 
 def config_options(config_dir: str | None) -> tuple[str, ...]:

@@ -1,4 +1,4 @@
-"""`dlemu together`: runs jobs one by one, then all at once; together.json shows what each loses to the others."""
+"""`dlemu together`: runs each job alone, then all at once; together.json shows how much the others slow it down."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from dlemu.report.screen import Said, Screen
 from dlemu.report.table import Table, columns
 from dlemu.results.figures import SAME_PERCENT, Difference, JobFigures, difference, difference_in_words
 from dlemu.results.kinds import Parts, catalogue_of, kind_to_run, kinds, read_figures
-from dlemu.results.parts import Concluded
+from dlemu.results.parts import VerdictField
 from dlemu.results.wording import count, scaled
 from dlemu.runner import child_run
 from dlemu.runner.job import checked
@@ -31,39 +31,38 @@ from dlemu.studies.compare.page import difference_rows
 from dlemu.studies.prerequisites import Child, check_launcher, config_options
 
 TOGETHER = "together.json"
-WANTED_OVERLAP_PERCENT = 80.0  # of a job's time: with less overlap, it had the storage to itself for too long
-Span = tuple[float, float]  # begin and end, s
+WANTED_OVERLAP_PERCENT = 80.0  # of a job's time: with less, it had the storage to itself for too long
+Span = tuple[float, float]  # begin and end of a run, seconds since 1970
 
 
 @dataclass(frozen=True, kw_only=True)
 class MeasuredJob(StudyRun):
     """What was measured of a job, alone or together with the others."""
 
-    figures: JobFigures = field()
+    figures: JobFigures = field()  # never None, as a job that fails ends the study
     overlap_percent: float = 100.0
     """Share of its time in which at least one other job ran; 100 for a run alone."""
 
 
-ConcurrentRuns = dict[int, MeasuredJob]
-"""Jobs that ran at the same time, or one alone: its index in the question -> what was measured."""
+ConcurrentRuns = dict[int, MeasuredJob]  # index of a job in the question -> its run; one job alone, or all together
 
 
 class Loss(NamedTuple):
-    """What the others cost a job in one metric."""
+    """How much slower a job is together with the others, by one metric."""
 
     metric: Metric
-    change: Difference
+    change: Difference  # of the run together with the others (A) from the run alone (B)
 
     @property
     def percent(self) -> float:
-        """The share of its speed that the job lost, %; below 0: gained."""
+        """Share of the job's speed that is lost, %; below 0 if the job is faster with the others."""
         together, alone = self.change.a.mean, self.change.b.mean
         fast, slow = (alone, together) if self.metric.better == "higher" else (together, alone)
         return 100 * (1 - slow / fast) if fast and self.metric.better != "neither" else 0.0
 
     @property
     def is_certain(self) -> bool:
-        """Whether it lost more than the uncertainty, which is unknown without repetitions."""
+        """Whether the loss is larger than its uncertainty; False without repetitions, as that is then unknown."""
         return self.percent >= SAME_PERCENT and self.change.distinct is True
 
     def __str__(self) -> str:
@@ -73,9 +72,9 @@ class Loss(NamedTuple):
 
 
 class JobTogether(NamedTuple):
-    """One job, alone and together with the others; `number` is its place in the question, from 1."""
+    """The two runs of a job: alone, and together with the others."""
 
-    number: int
+    number: int  # position in the question, from 1
     command: str
     alone: MeasuredJob
     together: MeasuredJob
@@ -86,13 +85,13 @@ class JobTogether(NamedTuple):
 
     @property
     def changes(self) -> dict[str, Difference]:
-        """Metric -> difference of together (A) to alone (B), for the metrics that both runs have."""
+        """Metric -> difference of the run together (A) from the run alone (B), for the metrics of both runs."""
         together, alone = self.together.figures.metrics, self.alone.figures.metrics
         return {name: difference(together[name], alone[name]) for name in together if name in alone}
 
     @property
     def loss(self) -> Loss | None:
-        """The largest loss among its headline metrics; certain ones win. None if the runs have no metric in common."""
+        """The largest loss among the headline metrics, a certain one if any; None if the runs share no metric."""
         changes, catalogue = self.changes, catalogue_of(self.together.figures.kind)
         metrics = [metric for metric in catalogue.headlines if metric.name in changes]
         metrics = metrics or [metric for metric in catalogue.compared if metric.name in changes]
@@ -101,7 +100,7 @@ class JobTogether(NamedTuple):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Together(Concluded, StudyAnswer):
+class Together(VerdictField, StudyAnswer):
     """Concurrent jobs: together.json. Its verdict says what the job lost that lost most."""
 
     question: RunsQuestion
@@ -111,7 +110,7 @@ class Together(Concluded, StudyAnswer):
 
     @property
     def jobs(self) -> list[JobTogether]:
-        """Each job, alone and together; none before all have run both ways."""
+        """Both runs of each job; empty before the last turn, in which all jobs run together."""
         if len(self.turns) <= len(self.question.overrides):
             return []
         *alone, together = self.turns
@@ -122,15 +121,16 @@ class Together(Concluded, StudyAnswer):
 
 
 def verdict_of(answer: Together) -> str:
-    """Return which job lost most, of those that lost more than the uncertainty; empty if no job has a loss."""
-    losses = [(job.number, loss) for job in answer.jobs if (loss := job.loss)]
-    if certain := [(loss.percent, number, loss) for number, loss in losses if loss.is_certain]:
-        _, number, loss = max(certain, key=lambda each: each[:2])
-        return f"lost most: job {number}, {loss}"
+    """Return which job has the largest certain loss, as a phrase; empty if no job has two comparable runs."""
+    losses = {job.number: job.loss for job in answer.jobs if job.loss is not None}
+    certain = {number: loss.percent for number, loss in losses.items() if loss.is_certain}
+    if certain:
+        number = max(certain, key=lambda number: (certain[number], number))
+        return f"lost most: job {number}, {losses[number]}"
     if not losses:
         return ""
     verdict = "no job lost measurably"
-    if any(loss.change.distinct is None for _, loss in losses):
+    if any(loss.change.distinct is None for loss in losses.values()):
         verdict += ": too few repetitions (epochs, checkpoints) for an interval"
     return verdict
 
@@ -138,32 +138,35 @@ def verdict_of(answer: Together) -> str:
 def run_together(
     commands: Sequence[Sequence[str]], *, folder: str, config_dir: str | None, on_event: Callable[[Any], object]
 ) -> tuple[Together, str]:
-    """Run jobs alone, then side by side; return the answer and its folder, a new one if `folder` is empty.
+    """Run each job alone, then all at the same time; return the answer and its folder, a new one if `folder` is empty.
 
-    `commands`: the overrides of each job, after its command (train, ...) if that is not the one that the workload
-    needs. An interrupted study in `folder` is continued. Raises UserError before the first job for wrong settings of
-    any job, and UserError or DlemuError for a job that fails.
+    `commands`: for each job its overrides, with a command (train, ...) before them unless it is the one that the
+    workload needs. Continues an interrupted study in `folder`. Raises UserError before the first job if the settings of
+    any job are wrong, and UserError or DlemuError if a job fails.
     """
     check_launcher("together", "")
     if len(commands) < 2:
         raise UserError("only one job is named: wanted two or more")
-    jobs = {index: _child(words, config_dir) for index, words in enumerate(commands)}
+    jobs = {index: _checked_job(words, config_dir) for index, words in enumerate(commands)}
     question = RunsQuestion(
         overrides=tuple(shlex.join((job.kind.command, *without_secrets(job.words))) for job in jobs.values()),
         settings_digest=digest([job.workload for job in jobs.values()]),
     )
-    turns: list[dict[int, Child]] = [*({index: job} for index, job in jobs.items()), jobs]
+    labels = {}
+    for index, job in jobs.items():
+        ranks = count(job.workload.ranks, "rank") + scaled(sample_divisor(job.workload))
+        labels[index] = f"{job.kind.command} {job.workload.model.name}, {ranks}"
     planned = []
-    for turn in turns:
-        label = " and ".join(map(_label, turn.values())) + (" alone" if len(turn) == 1 else "")
-        planned.append(Planned(what=turn, name="", label=label, settings={}))  # no name: each job has its own folder
-    runs = Study(folder or new_folder("together"), question, planned, on_event)
+    for turn in (*({index: job} for index, job in jobs.items()), jobs):
+        label = " and ".join(labels[index] for index in turn) + (" alone" if len(turn) == 1 else "")
+        planned.append(Planned(what=turn, name="", label=label, settings={}))  # unnamed: each job has its own folder
+    runs = Turns(folder or new_folder("together"), question, planned, on_event)
     runs.resume()
     return runs.run_missing(), runs.folder
 
 
-class Study(RunList[dict[int, Child], ConcurrentRuns, Together]):
-    """Each job alone, then all of them side by side."""
+class Turns(RunList[dict[int, Child], ConcurrentRuns, Together]):
+    """The turns of a study: each job alone, then all jobs at the same time."""
 
     file, noun, runs_in, answer_type = TOGETHER, "study of concurrent jobs", "turns", Together
     setting = "--output"
@@ -183,7 +186,7 @@ class Study(RunList[dict[int, Child], ConcurrentRuns, Together]):
 
     def make_folder(self, planned: Planned[dict[int, Child]]) -> str:
         os.makedirs(self.folder, exist_ok=True)
-        return self.folder  # each job of a turn has its own folder in it
+        return self.folder  # each job of a turn gets a folder of its own in it
 
     def start(self, planned: Planned[dict[int, Child]], folder: str) -> ConcurrentRuns:
         jobs = planned.what
@@ -194,22 +197,22 @@ class Study(RunList[dict[int, Child], ConcurrentRuns, Together]):
             for index, child in jobs.items()
         ]
         child_run.run_commands(commands)
-        results = {index: read_figures(own) for index, own in folders.items()}
         spans, turn = dict[int, Span](), dict[int, MeasuredJob]()
-        for index, (run, _) in results.items():
+        for index, job_folder in folders.items():
+            run, figures = read_figures(job_folder)
             times = run.facts.started_at, run.facts.journal.ended_at or run.facts.started_at
             began, ended = (datetime.fromisoformat(time).timestamp() for time in times)
             spans[index] = began, ended
-        for index, (_, figures) in results.items():
-            others = [span for other, span in spans.items() if other != index]
-            percent = overlap_percent(spans[index], others) if others else 100.0
-            name = os.path.basename(folders[index])
-            turn[index] = MeasuredJob(folder=name, figures=figures, overlap_percent=percent)
+            turn[index] = MeasuredJob(folder=os.path.basename(job_folder), figures=figures)
+        for index, span in spans.items():
+            others = [spans[other] for other in spans if other != index]
+            if others:
+                turn[index] = replace(turn[index], overlap_percent=overlap_percent(span, others))
         return turn
 
 
-def _child(words: Sequence[str], config_dir: str | None) -> Child:
-    """Return a job, checked; raises UserError."""
+def _checked_job(words: Sequence[str], config_dir: str | None) -> Child:
+    """Return the job that a command's words describe; raises UserError if it could not run."""
     kind = next((kind for kind in kinds() if kind.is_job and [kind.command] == list(words[:1])), None)
     overrides = words if kind is None else words[1:]
     if take_word(overrides, "output.folder")[0]:
@@ -223,13 +226,8 @@ def _child(words: Sequence[str], config_dir: str | None) -> Child:
     return Child(kind, workload, (*config_options(config_dir), *overrides))
 
 
-def _label(child: Child) -> str:
-    ranks = count(child.workload.ranks, "rank")
-    return f"{child.kind.command} {child.workload.model.name}, {ranks}{scaled(sample_divisor(child.workload))}"
-
-
 def overlap_percent(own: Span, others: Sequence[Span]) -> float:
-    """Return the share of a time span, %, that is covered by any of the others; 0 for an empty span."""
+    """Return the share of a time span, %, during which at least one of the others lasts; 0 for an empty span."""
     covered_seconds, covered_until = 0.0, own[0]
     for begin, end in sorted(others):
         begin, end = max(begin, covered_until), min(end, own[1])
@@ -240,7 +238,7 @@ def overlap_percent(own: Span, others: Sequence[Span]) -> float:
 
 
 def screen(answer: Together, folder: str) -> Screen:
-    """Return what is said first of concurrent jobs: which lost most, and what each lost."""
+    """Return the first screen: which job lost most, and how much each lost."""
     lines = [Said("answer", answer.verdict or "INCOMPLETE", tone="strong")]
     for job in answer.jobs:
         loss = f": {job.loss}".replace("+-", "±") if job.loss else ""
@@ -250,7 +248,7 @@ def screen(answer: Together, folder: str) -> Screen:
 
 
 def sections(answer: Together, _: str) -> Iterator[Table]:
-    """Yield a table of each job's metrics, together with the others and alone."""
+    """Yield a table for each job: its metrics together with the others and alone."""
     head = columns("metric", "together", "alone", "change", "±", right=range(1, 5), whole=range(5))
     for job in answer.jobs:
         rows = difference_rows(job.changes, catalogue_of(job.together.figures.kind))

@@ -18,7 +18,7 @@ from dlemu.jobs.training.steplog import STEP_COLUMNS
 from dlemu.jobs.training.summary import Metrics
 from dlemu.metrics.catalogue import Metric
 from dlemu.results.kinds import kinds
-from dlemu.results.schemas import described, types_in
+from dlemu.results.schemas import kinds_by_command, types_in
 
 GUIDES = {
     "train": "results.md",
@@ -52,7 +52,7 @@ def page() -> str:
     """Return a section for each answer; a type is described where it is met first."""
     titles, told, parts = dict[type[Any], str](), set[str](), list[str]()
     for command, guide in GUIDES.items():
-        name, root = _title(command), described()[command].load().answer_type
+        name, root = _title(command), kinds_by_command()[command].load().answer_type
         met = [kind for kind in types_in(root) if kind not in titles]
         titles |= {kind: kind.__name__ for kind in met}
         whole = [kind for kind in met if kind is root or issubclass(root, kind) or kind in _WHOLE]
@@ -85,7 +85,7 @@ def _metric(metric: Metric) -> str:
 
 def _title(command: str) -> str:
     """Return an answer's heading: its file, and of a file that several commands write, whose it is."""
-    kind = described()[command]
+    kind = kinds_by_command()[command]
     return f"{kind.answer} of dlemu {command}" if kind.is_job else kind.answer
 
 

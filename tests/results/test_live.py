@@ -18,7 +18,7 @@ from dlemu.jobs.checkpoint.run import read_checkpoint_run
 from dlemu.jobs.training.result import TRAINING, RunLog, make_run, read_run
 from dlemu.metrics.findings import Code, Number
 from dlemu.results import KILLED, LIVE, live
-from dlemu.results.live import goes_on, going_on, write_live_facts
+from dlemu.results.live import is_in_progress, mark_in_progress, write_live_facts
 from dlemu.results.measured import write_measured
 from dlemu.runner.run_folder import check_folder
 from dlemu.studies.compare.sides import read_side
@@ -80,7 +80,7 @@ def test_a_result_that_was_half_written_gives_way_to_the_live_part(tmp_path: Pat
 
 def test_a_run_that_goes_on_is_no_result_and_what_was_measured_is_not_written_over(tmp_path: Path) -> None:
     killed(tmp_path)
-    with going_on(str(tmp_path)):
+    with mark_in_progress(str(tmp_path)):
         with pytest.raises(UserError, match="is still running"):
             read_run(str(tmp_path))
         with pytest.raises(SpaceError, match="is still active"):
@@ -98,7 +98,7 @@ def test_what_was_killed_before_anything_was_measured_is_named(tmp_path: Path) -
     killed_checkpoints(saves, files=0)
     with pytest.raises(UserError, match="killed before its first file was measured: run it again"):
         read_checkpoint_run(str(saves))
-    with going_on(str(saves)), pytest.raises(UserError, match="is still running: wait for it to end"):
+    with mark_in_progress(str(saves)), pytest.raises(UserError, match="is still running: wait for it to end"):
         read_checkpoint_run(str(saves))
 
 
@@ -135,7 +135,7 @@ def test_what_is_no_file_in_a_live_part_is_never_opened(tmp_path: Path) -> None:
     ):
         read_run(str(tmp_path))
     os.mkfifo(tmp_path / LIVE / "lock")
-    assert not goes_on(str(tmp_path))
+    assert not is_in_progress(str(tmp_path))
 
 
 def test_a_live_part_that_is_larger_than_the_memory_left_is_not_read(
@@ -153,20 +153,20 @@ def test_a_live_part_that_is_larger_than_the_memory_left_is_not_read(
 
 
 def test_a_run_goes_on_as_long_as_somebody_marks_it(tmp_path: Path) -> None:
-    assert not goes_on(str(tmp_path))
+    assert not is_in_progress(str(tmp_path))
     (tmp_path / LIVE).mkdir()
-    assert not goes_on(str(tmp_path)), "nobody ever marked it"
-    with going_on(str(tmp_path)):
-        assert goes_on(str(tmp_path))
-        with going_on(str(tmp_path)):
-            assert goes_on(str(tmp_path))
-        assert goes_on(str(tmp_path)), "the mark of the first one stays"
+    assert not is_in_progress(str(tmp_path)), "nobody ever marked it"
+    with mark_in_progress(str(tmp_path)):
+        assert is_in_progress(str(tmp_path))
+        with mark_in_progress(str(tmp_path)):
+            assert is_in_progress(str(tmp_path))
+        assert is_in_progress(str(tmp_path)), "the mark of the first one stays"
         before = len(os.listdir("/proc/self/fd"))
-        assert goes_on(str(tmp_path))
+        assert is_in_progress(str(tmp_path))
         assert len(os.listdir("/proc/self/fd")) == before, "looking leaves nothing open"
-    assert not goes_on(str(tmp_path))
-    with going_on(str(tmp_path / "nowhere")):
-        assert not goes_on(str(tmp_path / "nowhere")), "a folder that can't be marked is no reason not to run"
+    assert not is_in_progress(str(tmp_path))
+    with mark_in_progress(str(tmp_path / "nowhere")):
+        assert not is_in_progress(str(tmp_path / "nowhere")), "a folder that can't be marked is no reason not to run"
 
 
 def killed_checkpoints(folder: Path, *, files: int = 3) -> CheckpointRun:

@@ -32,7 +32,7 @@ from dlemu.jobs.checkpoint.wording import kept_line, screen
 from dlemu.metrics.findings import LimitedBy
 from dlemu.report.units import size
 from dlemu.results.answer_files import decode_untrusted
-from dlemu.results.live import Progress, going_on
+from dlemu.results.live import Progress, mark_in_progress
 from dlemu.runner.events import Event, JobBegan, Saved
 from dlemu.runner.job import JobRequest, run_alone
 from dlemu.runner.job import prepare as prepare_job
@@ -234,7 +234,7 @@ def test_what_a_killed_run_left_of_a_checkpoint_is_named_and_removed_only_on_dem
     assert (named.exit_code, json.loads(named.stdout)["complete"]) == (3, False)
     assert f"{third}, not complete: " in named.stderr
     assert "--remove-unfinished" in named.stderr
-    with going_on(str(result)):
+    with mark_in_progress(str(result)):
         assert isinstance(report("--remove-unfinished").exception, UserError)
     assert len(files_of(tmp_path, 3)) > 1
     report("--remove-unfinished")

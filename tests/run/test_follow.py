@@ -19,7 +19,7 @@ from dlemu.jobs.training.steplog import StepRows, log_name
 from dlemu.metrics.au import au_percent, kept_rows
 from dlemu.results import FACTS, LIVE, SUMMARY
 from dlemu.results.answer_files import decode_versioned
-from dlemu.results.live import Follower, Progress, going_on, write_live_facts
+from dlemu.results.live import Follower, Progress, mark_in_progress, write_live_facts
 from dlemu.runner.events import Event, Reporter
 from dlemu.runner.follow import follow_run
 from tests.runs import make_job, make_log, with_blocks
@@ -105,7 +105,7 @@ def test_a_run_that_was_killed_is_named_once_nothing_changes(tmp_path: Path, mon
     folder = tmp_path / "run"
     _, rows = begun(folder)
     write(folder, rows, 6)
-    with going_on(str(folder)):
+    with mark_in_progress(str(folder)):
         assert next(follow_run(str(folder))).state == "runs"
     fresh = follow_run(str(folder))
     assert next(fresh).state == "runs", "one of another host has no lock that is seen here, one that failed is saved"

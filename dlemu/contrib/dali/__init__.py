@@ -1,4 +1,4 @@
-"""The `dali` loader: NVIDIA DALI reads the files. Only `loader` and `pipeline` import DALI."""
+"""The `dali` loader: NVIDIA DALI reads the files itself. Only `loader` and `pipeline` import DALI."""
 
 from __future__ import annotations
 
@@ -6,5 +6,5 @@ from dlemu.extend import loader_base
 
 
 def depths(spec: loader_base.LoaderSpec) -> tuple[int, int]:
-    """Return the queue depths in batches, of reader and pipeline: `prefetch_size` as in DLIO, or DALI's defaults."""
+    """Return the queue depths of reader and pipeline, in batches: `prefetch_size` for both, as in DLIO, or 1 and 2."""
     return (spec.reader.prefetch_size,) * 2 if spec.reader.prefetch_size > 0 else (1, 2)

@@ -1,4 +1,4 @@
-"""The `dali` loader. It builds a pipeline for each epoch, because a DALI reader gets the order of its files once."""
+"""The `dali` loader. It builds a pipeline for each epoch, because a DALI reader takes the order of files only once."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from dlemu.extend import layout as dataset_layout
 
 
 class Loader(loader_base.Loader):
-    """The `dali` loader. A batch is a uint8 array for each sample, or one array (batch, resize), over DALI's memory.
+    """The `dali` loader. A batch is a uint8 array for each sample, or one array (batch, resize), in DALI's memory.
 
-    DALI does not report how long its reads take, nor how many reads it does. So the trace of a batch has `started_ns`:
-    when it was requested (the first batch: when the epoch began); `finished_ns`: when it was delivered and
-    preprocessed; `decode_ns`: CPU time of DALI's threads in between, if they decode; `read_ns`: the rest.
+    DALI reports neither the duration nor the number of its reads. So the trace of a batch has in `started_ns` when it
+    was requested (the first one: when the epoch began), in `finished_ns` when it was delivered and preprocessed, in
+    `decode_ns` the CPU time of DALI's threads in between, if they decode, and in `read_ns` the remaining time.
     """
 
     def __init__(self, spec: loader_base.LoaderSpec) -> None:
@@ -32,7 +32,7 @@ class Loader(loader_base.Loader):
         self._preprocessing = loader_base.Preprocessing(spec.reader, random, threads)
 
     def start(self) -> None:
-        """Run a pipeline without files: DALI loads its operators on first use, and no epoch is to wait for that."""
+        """Run a pipeline without files: DALI loads its operators on first use, which must not delay an epoch."""
         for phase in self._spec.phases.values():
             if phase.fetch.reads_nothing:
                 build(Feed(self._spec, phase), self._threads).run()
@@ -41,7 +41,7 @@ class Loader(loader_base.Loader):
         if not steps:
             return
         phase_spec = self._spec.phases[phase]
-        begun_ns = time.monotonic_ns()
+        epoch_began_ns = time.monotonic_ns()
         self.close()
         feed = Feed(self._spec, phase_spec)
         if not phase_spec.fetch.reads_nothing:
@@ -49,22 +49,22 @@ class Loader(loader_base.Loader):
         self._feed = feed
         self._pipeline = self._guarded(feed, 1, lambda: build(feed, self._threads))
         for step in range(1, steps + 1):
-            yield self._batch(feed, step, begun_ns if step == 1 else time.monotonic_ns())
+            yield self._batch(feed, step, epoch_began_ns if step == 1 else time.monotonic_ns())
 
     def _batch(self, feed: Feed, step: int, started_ns: int) -> loader_base.Batch:
         phase = feed.phase
         storage_bytes, decode_cpu_ns = thread_accounting.process_storage_bytes(), self._decode_cpu_ns(phase)
         shipped, read = self._guarded(feed, step, self._pipeline.run)
-        took_ns = time.monotonic_ns() - started_ns
+        run_ns = time.monotonic_ns() - started_ns
         sample_hash, app_bytes = feed.account(step, read)
-        decode_ns = min(took_ns, self._decode_cpu_ns(phase) - decode_cpu_ns)
-        spent_ns, spent_cpu_ns = self._preprocessing.spend(phase.batch_size if phase.preprocesses else 0)
+        decode_ns = min(run_ns, self._decode_cpu_ns(phase) - decode_cpu_ns)
+        preprocess_ns, preprocess_cpu_ns = self._preprocessing.spend(phase.batch_size if phase.preprocesses else 0)
         trace = loader_base.BatchTrace(
             slot=0,
             places=dataset_layout.NO_PLACES,
             started_ns=started_ns,
-            read_ns=took_ns - decode_ns,
-            decode_ns=decode_ns + spent_ns,
+            read_ns=run_ns - decode_ns,
+            decode_ns=decode_ns + preprocess_ns,
             finished_ns=time.monotonic_ns(),
             worker=0,
             samples=phase.batch_size,
@@ -72,48 +72,48 @@ class Loader(loader_base.Loader):
             read_calls=0,
             sample_hash=sample_hash,
             storage_bytes=thread_accounting.process_storage_bytes() - storage_bytes,
-            preprocess_cpu_ns=spent_cpu_ns,
+            preprocess_cpu_ns=preprocess_cpu_ns,
         )
         data = np.asarray(shipped.as_tensor()) if phase.fetch.resize_bytes else list(map(np.asarray, shipped))
         return loader_base.Batch(data, trace)
 
     def _decode_cpu_ns(self, phase: loader_base.Phase) -> int:
-        """Return the CPU time of DALI's decoding threads so far, averaged over the threads; 0 if nothing is decoded."""
+        """Return the mean CPU time of DALI's decoding threads so far; 0 if nothing is decoded."""
         if phase.fetch.decode == "none":
             return 0
-        # DALI names its decoding threads like this.
+        # The names of DALI's decoding threads.
         cpu_ns = thread_accounting.thread_cpu_ns(lambda name: name.startswith("[DALI][TP") and name.endswith("Exec"))
         return cpu_ns // self._threads
 
     def _guarded(self, feed: Feed, step: int, call: Callable[[], Any]) -> Any:
-        """Call into DALI; raises DatasetError with the file's name where DALI reports that it can't read a file."""
+        """Return the result of a call into DALI for a batch; raises DatasetError with the name of a faulty file."""
         try:
             if step > 1:
                 return call()
-            # DALI starts its threads in the first call, and they inherit the niceness of the thread that calls.
+            # DALI starts its threads in the first call, and they inherit the calling thread's niceness.
             with ThreadPoolExecutor(1, initializer=os.nice, initargs=(self._spec.reader.nice,)) as niced_thread:
                 return niced_thread.submit(call).result()
         except RuntimeError as error:
-            raise _fault(feed.phase.fetch, feed.suspects(step), str(error)) from None
+            raise _error_for(feed.phase.fetch, feed.suspects(step), str(error)) from None
 
     def close(self) -> None:
         """End the pipeline and its threads."""
-        self._pipeline = None  # It goes before the feed, whose files in memory it may still read.
+        self._pipeline = None  # before the feed, whose files in memory the pipeline may still read
         self._feed = None
 
 
-def _fault(spec: fetch.FetchSpec, suspects: list[int], text: str) -> DlemuError:
-    """Return the error for users. To name the file, read the samples that may be faulty again, without DALI."""
-    line = text.partition("encountered:")[2].strip().partition("\n")[0] or text
+def _error_for(spec: fetch.FetchSpec, suspects: list[int], message: str) -> DlemuError:
+    """Return the error for DALI's message. To name the file, the samples that may be faulty are read without DALI."""
+    line = message.partition("encountered:")[2].strip().partition("\n")[0] or message
     reason = line.rpartition(" failed: ")[2].strip()
     paths = {sample: spec.layout.path(spec.layout.locate(sample)[0]) for sample in suspects}
-    named = [sample for sample, path in paths.items() if path in text]
+    named = [sample for sample, path in paths.items() if path in message]
     fetcher, buffer = fetch.Fetcher(spec), AlignedBuffer().view(spec.slot_bytes(1))
     for sample in named or suspects:
         try:
             fetcher.fetch([sample], buffer)
-        except DatasetError as fault:
-            return fault
+        except DatasetError as error:
+            return error
     if named:
         return DatasetError(f"{paths[named[0]]}: DALI can't read it ({reason}): restore it, or move it away")
     return DlemuError(f"DALI could not make a batch of files in {spec.layout.folder}: {reason}")

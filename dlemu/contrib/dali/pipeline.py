@@ -1,4 +1,4 @@
-"""DALI's pipeline of one epoch: a reader, then the operators that turn each file into the bytes the trainer gets."""
+"""DALI's pipeline for one epoch: a reader, then the operators that turn each file into the bytes for the trainer."""
 
 from __future__ import annotations
 
@@ -22,45 +22,44 @@ def library(name: str) -> Any:
 
 
 _dali, fn, _types = library("nvidia.dali"), library("nvidia.dali.fn"), library("nvidia.dali.types")
-# a grey picture of 8 x 8 pixels
-_PNG = bytes.fromhex(
+_PNG = bytes.fromhex(  # a grey image of 8 x 8 pixels
     "89504e470d0a1a0a0000000d4948445200000008000000080800000000e164e1570000000c49444154789c6360a00e0000004800012eb83c7e"
     "0000000049454e44ae426082"
 )
 
 
 class Feed:
-    """What a pipeline reads in one epoch. This class is for null storage: it reads memory, and no files."""
+    """The input of a pipeline in one epoch. This base class is for null storage: it reads memory instead of files."""
 
     def __init__(self, spec: loader_base.LoaderSpec, phase: loader_base.Phase) -> None:
         self.spec, self.phase = spec, phase
-        self.ahead = sum(depths(spec)) + 2  # maximum of batches that DALI requests beyond the batch it delivers
+        self.ahead = sum(depths(spec)) + 2  # maximum of batches that DALI requests beyond the one that it delivers
         self.samples_per_array = 1
-        # With mmap, DALI would read only the pages of a crop, and not the whole sample.
+        # With mmap, DALI would read only the pages of a crop instead of the whole sample.
         self.settings = {"prefetch_queue_depth": depths(spec)[0], "dont_use_mmap": True}
 
     def node(self) -> Any:
-        """Return the pipeline's reader node, whose output is the file of each sample."""
+        """Return the reader node of the pipeline; it outputs the file of each sample."""
         sample = np.zeros(max(1, dataset_layout.nominal_sample_bytes(self.phase.fetch.dataset)), np.uint8)
         return fn.external_source(lambda: [sample] * self.phase.batch_size, no_copy=True, dtype=_types.UINT8)
 
     def indices(self, step: int) -> list[int]:
-        """Return the index of each sample of a batch within the array of its file, which may hold several samples."""
+        """Return the index of each sample of a batch in the array of its file, which may hold several samples."""
         return [0] * self.phase.batch_size
 
     def account(self, step: int, read: Any) -> tuple[int, int]:
-        """Return the hash of a batch's samples, and the bytes that were read for it.
+        """Return the hash of a batch's samples, and the number of bytes read for it.
 
-        Raises DatasetError for a file that is damaged or unlike the settings, DlemuError for a sample not planned.
+        Raises DatasetError if a file is damaged or differs from the settings, DlemuError if a sample was not planned.
         """
         return 0, 0
 
     def suspects(self, step: int) -> list[int]:
-        """Return the samples that may be faulty when a batch can't be made."""
+        """Return the samples that may be faulty if DALI fails to make a batch."""
         return []
 
     def memory_file(self, data: bytes) -> str:
-        """Return the path of a new file in memory, which lives as long as this feed."""
+        """Return the path of a new file in memory, which exists as long as this feed."""
         descriptor = os.memfd_create("dlemu-dali")
         weakref.finalize(self, os.close, descriptor)
         path = f"/proc/self/fd/{descriptor}"
@@ -70,7 +69,7 @@ class Feed:
 
 
 class Files(Feed):
-    """The files of an epoch's samples in planned order; a file of several samples is read once for each of them."""
+    """The files of an epoch's samples, in planned order; a file of several samples is read once for each sample."""
 
     def __init__(self, spec: loader_base.LoaderSpec, phase: loader_base.Phase, epoch: int, steps: int) -> None:
         super().__init__(spec, phase)
@@ -83,7 +82,7 @@ class Files(Feed):
         dataset, array = self.phase.fetch.dataset, io.BytesIO()
         shape = (*[1] * len(dataset.record_dims or (1, 1)), self.samples_per_array)
         np.save(array, np.zeros(shape, dataset.record_element_type))
-        # DALI reads on after the last batch: let it read a file in memory then, and not the dataset once more.
+        # DALI reads on after the last batch: make it read a file in memory then, instead of the dataset again.
         tail = self.memory_file(array.getvalue() if self._format == "npy" else _PNG)
         paths = [self._layout.path(file) for file in (self._ids.ravel() // self.samples_per_array).tolist()]
         paths += [tail] * self.ahead * self.phase.batch_size
@@ -111,12 +110,12 @@ class Files(Feed):
         return self._ids[step - 1 : step + self.ahead].ravel().tolist()
 
     def _file_bytes(self, path: str, read: NDArray[Any]) -> int:
-        """Return the size of a file that was read; raises DatasetError if it is damaged or has another shape."""
+        """Return the size of a file from its content; raises DatasetError if it is damaged or has another shape."""
         if self._format != "npy":
             try:
                 self._checks.check(read.data)
             except format_base.DamagedError as error:
-                if self.phase.fetch.dataset.source != "folder":  # Of a user's own files, DALI finds the type by itself.
+                if self.phase.fetch.dataset.source != "folder":  # a user's files may have any type that DALI detects
                     raise format_base.damaged(path, str(error), error.offset) from error
             return read.nbytes
         if self.samples_per_array > 1 and read.shape[-1] != self.samples_per_array:
@@ -144,7 +143,7 @@ def build(feed: Feed, num_threads: int) -> Any:
             sample = fn.decoders.image(sample, device="cpu", output_type=colours)
         shipped = fn.reinterpret(sample, shape=[-1], dtype=_types.UINT8)
         if phase.fetch.resize_bytes:
-            size = phase.fetch.resize_bytes  # zeros fill shorter samples
+            size = phase.fetch.resize_bytes  # shorter samples are padded with zeros
             shipped = fn.slice(shipped, start=[0], shape=[size], axes=[0], out_of_bounds_policy="pad", fill_values=0)
         pipeline.set_outputs(shipped, read)
     pipeline.build()
@@ -152,6 +151,6 @@ def build(feed: Feed, num_threads: int) -> Any:
 
 
 def _batchwise(numbers: Callable[[int], list[int]], dtype: type, dali_type: Any) -> Any:
-    """Return a node that outputs one number per sample; `numbers` is called with the step of each batch."""
+    """Return a node that outputs a number for each sample; `numbers` gets the step (from 1) of each batch."""
     steps = count(1)
     return fn.external_source(lambda: [np.array([number], dtype) for number in numbers(next(steps))], dtype=dali_type)

@@ -1,4 +1,4 @@
-"""What dlemu knows of DALI's readers without importing DALI, which comes with the `Loader`."""
+"""The traits of the `dali` loader, which every command may read; DALI itself is imported with the `Loader`."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from dlemu.extend import LoaderTraits, loader_base
 if TYPE_CHECKING:
     from dlemu.contrib.dali.loader import Loader as Loader
 
-_RANK_BYTES = 32 << 20  # a rank's private memory besides its buffers: DALI 2.4 forked after import, three epochs
-_BATCHES_HELD = 6  # batches outside DALI's queues, two of which the trainer has; measured with npy
+_RANK_BYTES = 32 << 20  # private memory of a rank besides its buffers, if it is forked after the import of DALI 2.4
+_BATCHES_HELD = 6  # batches outside DALI's queues, as measured with npy; the trainer has two of them
 
 
 class Traits(LoaderTraits):
@@ -32,7 +32,7 @@ class Traits(LoaderTraits):
         return sum(depths(spec))
 
     def rank_bytes(self, spec: loader_base.LoaderSpec) -> int:
-        """Return batches x (bytes as read + bytes of a decoded or cropped copy) + `_RANK_BYTES`."""
+        """Return the memory of a rank: batches x (bytes as read + bytes of a decoded or cropped copy) + _RANK_BYTES."""
         phase = spec.phases["train"]
         sample_bytes = phase.fetch.place_bytes
         # Samples that are neither cropped nor decoded are delivered as they were read, without a copy.
@@ -42,7 +42,7 @@ class Traits(LoaderTraits):
 
 
 def __getattr__(name: str) -> Any:
-    """Import the `Loader`, and DALI with it, once it is requested."""
+    """Import the `Loader`, and with it DALI, on first use."""
     if name != "Loader":
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from dlemu.contrib.dali.loader import Loader

@@ -1,6 +1,6 @@
-"""How ranks pack: each takes every n-th of the packed files that are missing, and logs a row for each.
+"""Plans a packing and runs it on each rank: each of n ranks makes every n-th missing file, and logs a row for it.
 
-A packed file gets its name when all of it is on the device: so the same command, after an interruption, packs only the
+A packed file gets its name when all of it is on the device, so after an interruption the same command packs only the
 files whose names are missing. packed.json has the settings; it is written before the first file, and marked as complete
 after the last.
 """
@@ -18,24 +18,24 @@ import msgspec
 
 from dlemu.config.overrides import override
 from dlemu.config.schema import Workload
-from dlemu.contrib.pack.packer import FilePacker, format_part
+from dlemu.contrib.pack.packer import FilePacker
 from dlemu.contrib.pack.recipe import import_libraries, is_image
 from dlemu.contrib.pack.settings import PackSettings
 from dlemu.contrib.pack.summary import COLUMNS, PackSummary, summarise
-from dlemu.extend import Comm, DatasetError, Job, Notify, UserError, inspect, owned, rows_job, storage_base
+from dlemu.extend import Comm, DatasetError, Job, Notify, UserError, inspect, owned, registry, rows_job, storage_base
 from dlemu.extend import layout as dataset_layout
 from dlemu.results.answer_files import ANSWER_VERSION, read_answer, save_answer
 from dlemu.results.live import Progress
 from dlemu.results.wording import count
 
-PACKED_NAME = "packed.json"  # Training refuses the dataset while this file is not marked as complete.
+PACKED_NAME = "packed.json"  # training refuses the dataset until this file is marked as complete
 FILES_PER_RANK = 4  # default: with several packed files each, all ranks finish at about the same time
-MAX_IMAGES_PER_FILE = 1024  # After an interruption, each rank repeats at most one file: so files are small.
+MAX_IMAGES_PER_FILE = 1024  # small, as each rank repeats the file that an interruption left unfinished
 
 
 @dataclass(frozen=True, kw_only=True)
 class PackedSet:
-    """The content of packed.json: the settings that determine the packed files; resuming with others is refused."""
+    """The content of packed.json: the settings that determine the packed files, and can't change when resuming."""
 
     source: str
     images: int
@@ -49,18 +49,18 @@ class PackedSet:
 
 @dataclass(frozen=True, kw_only=True)
 class PackJob(Job):
-    """A packing."""
+    """A packing that is planned."""
 
     settings: PackSettings
-    names: tuple[str, ...]  # paths of the images, below the folder `packed.source`
+    image_paths: tuple[str, ...]  # relative to `packed.source`
     packed: PackedSet
     layout: dataset_layout.Layout
-    missing: tuple[int, ...]  # numbers of the packed files to make
+    missing_files: tuple[int, ...]  # numbers of the packed files to make
 
     def images_of(self, file: int) -> tuple[str, ...]:
         """Return the paths of the images of a packed file."""
         first = file * self.packed.images_per_file
-        return self.names[first : first + self.packed.images_per_file]
+        return self.image_paths[first : first + self.packed.images_per_file]
 
 
 class PackKind(rows_job.JobKind):
@@ -88,57 +88,58 @@ class PackKind(rows_job.JobKind):
     def plan(self, workload: Workload, ranks: int, *, wants_verdict: bool) -> PackJob:
         settings = workload.section(PackSettings)
         import_libraries(settings.recipe)
-        source, names = _images(workload, settings)
+        source, image_paths = _images(workload, settings)
         packed = PackedSet(
             source=source,
-            images=len(names),
-            images_per_file=settings.images_per_file or choose_images_per_file(len(names), ranks),
+            images=len(image_paths),
+            images_per_file=settings.images_per_file or choose_images_per_file(len(image_paths), ranks),
             format=settings.format,
             resize=settings.resize,
             encode=settings.encode,
         )
         packed = _resumed(settings, packed, read_answer(settings.target, PACKED_NAME, PackedSet))
-        files = -(-len(names) // packed.images_per_file)
-        layout = dataset_layout.Layout(  # named like a dataset's, so that a training run finds them
+        files = -(-len(image_paths) // packed.images_per_file)
+        layout = dataset_layout.Layout(  # names files like those of a dataset, so that training finds them
             folder=os.path.join(settings.target, "train"),
             split="train",
             num_files=files,
             num_samples_per_file=packed.images_per_file,
-            extension=format_part(settings, "Packer").ending,
+            extension=registry.find("datagen.formats", settings.format, "Packer").ending,
             named_files=files,
         )
         job = super().plan(workload, ranks, wants_verdict=wants_verdict)
         return PackJob(
             **vars(job),
             settings=settings,
-            names=tuple(names),
+            image_paths=tuple(image_paths),
             packed=packed,
             layout=layout,
-            missing=tuple(number for number in range(files) if not os.path.isfile(layout.path(number))),
+            missing_files=tuple(number for number in range(files) if not os.path.isfile(layout.path(number))),
         )
 
     def begin(self, job: PackJob) -> None:
-        """Claim the names of all packed files, and of their side files, in the target; write packed.json."""
+        """Claim the names of all packed files and side files in the target; write packed.json if the set is new."""
         target = job.settings.target
         owned.take_folder(target, "pack.target")
-        file_names = {job.layout.folder: list(map(job.layout.name, range(job.layout.num_files)))}
-        for side in format_part(job.settings, "Format").sides:
-            paths = [side.path(job.layout, number) for number in range(job.layout.num_files)]
-            file_names[os.path.dirname(paths[0])] = [os.path.basename(path) for path in paths]
+        numbers = range(job.layout.num_files)
+        names_by_folder = {job.layout.folder: [job.layout.name(number) for number in numbers]}
+        for side in registry.find("datagen.formats", job.settings.format, "Format").sides:
+            paths = [side.path(job.layout, number) for number in numbers]
+            names_by_folder[os.path.dirname(paths[0])] = [os.path.basename(path) for path in paths]
         is_new = not os.path.lexists(os.path.join(target, PACKED_NAME))
-        for folder in file_names:
+        for folder in names_by_folder:
             if os.path.realpath(folder) != os.path.join(os.path.realpath(target), os.path.relpath(folder, target)):
                 raise UserError(f"{folder} is a link, or is below one: set pack.target to a new or an empty folder")
             foreign = [name for name in os.listdir(folder) if name[0] != "."] if os.path.isdir(folder) else []
             if is_new and foreign:
                 raise UserError(f"{folder} holds other files, such as {foreign[0]}: set pack.target to an empty folder")
-        with _writing(target):
+        with _target_errors(target):
             owned.claim(target, PACKED_NAME)
-            for folder, names in file_names.items():
+            for folder, names in names_by_folder.items():
                 parent = target
-                for part in os.path.relpath(folder, target).split(os.sep):
-                    owned.claim(parent, f"{part}/")
-                    parent = os.path.join(parent, part)
+                for subfolder in os.path.relpath(folder, target).split(os.sep):
+                    owned.claim(parent, f"{subfolder}/")
+                    parent = os.path.join(parent, subfolder)
                     os.makedirs(parent, exist_ok=True)
                 owned.claim(folder, *names)
         if is_new:
@@ -150,21 +151,21 @@ class PackKind(rows_job.JobKind):
 
     def measure(self, job: PackJob, comm: Comm, log: rows_job.RowLog, notify: Notify | None) -> None:
         storage = storage_base.open_storage(storage_base.StorageSpec())
-        files = job.missing[comm.rank :: job.ranks]
+        files = job.missing_files[comm.rank :: job.ranks]
         if job.settings.evict:
-            for name in (name for file in files for name in job.images_of(file)):
-                with contextlib.suppress(OSError):  # Reading the image will report the error.
-                    storage.evict(f"{job.packed.source}/{name}", write_first=True)
+            for path in (path for file in files for path in job.images_of(file)):
+                with contextlib.suppress(OSError):  # reading the image will report the error
+                    storage.evict(f"{job.packed.source}/{path}", write_first=True)
         packer = FilePacker(job.settings, job.packed.source, job.layout)
-        whole_set = {"set_images": len(job.names), "images_per_file": job.packed.images_per_file}
-        comm.all_reduce_max(0)  # A barrier: all ranks begin together.
+        set_columns = {"set_images": len(job.image_paths), "images_per_file": job.packed.images_per_file}
+        comm.all_reduce_max(0)  # a barrier: all ranks begin at the same time
         for done, file in enumerate(files, start=1):
-            log.add(rank=comm.rank, **whole_set, **packer.pack(file, job.images_of(file)))
+            log.add(rank=comm.rank, **set_columns, **packer.pack(file, job.images_of(file)))
             if notify is not None:
                 notify(Progress(at=f"{done} of {count(len(files), 'file')} of rank 0", done=done, total=len(files)))
         comm.all_reduce_max(0)
         if comm.rank == 0:
-            with _writing(job.layout.folder):
+            with _target_errors(job.layout.folder):
                 storage.sync(job.layout.folder)
             save_answer(job.settings.target, PACKED_NAME, replace(job.packed, complete=True))
 
@@ -178,7 +179,7 @@ class PackKind(rows_job.JobKind):
 
     @contextlib.contextmanager
     def own_place(self, workload: Workload, run_folder: str) -> Iterator[Sequence[str]]:
-        """Let a sweep's point pack into a new subfolder of the target, which is removed at the end."""
+        """Make a point of a sweep pack into a new subfolder of the target, which is removed at the end."""
         target = _target(workload)
         missing = owned.missing_folders(target)
         subfolder = os.path.join(target, f"{os.path.basename(run_folder)}-{secrets.token_hex(4)}")
@@ -198,7 +199,7 @@ def _target(workload: Workload) -> str:
 
 
 @contextlib.contextmanager
-def _writing(path: str) -> Iterator[None]:
+def _target_errors(path: str) -> Iterator[None]:
     try:
         yield
     except OSError as error:
@@ -206,27 +207,27 @@ def _writing(path: str) -> Iterator[None]:
 
 
 def _images(workload: Workload, settings: PackSettings) -> tuple[str, list[str]]:
-    """Return a folder and the paths of the images below it; raises UserError, DatasetError."""
+    """Return a folder, and the relative paths of the images in it; raises UserError, DatasetError."""
     if settings.source:
         folder = settings.source.rstrip("/")
-        names = images_below(folder, settings.target, only_images=not settings.recipe.keeps)
+        paths = images_below(folder, settings.target, only_images=not settings.recipe.keeps)
     else:
         train = inspect(workload.dataset, storage=workload.storage_spec).train
-        folder, names = train.folder, [train.name(number) for number in range(train.num_files)]
-        if not settings.recipe.keeps and not all(map(is_image, names)):
+        folder, paths = train.folder, [train.name(number) for number in range(train.num_files)]
+        if not settings.recipe.keeps and not all(map(is_image, paths)):
             raise UserError(
                 f"dataset.format is {workload.dataset.format}: its files hold no single images; wanted jpeg, png or "
                 "tiff, or pack.encode=keep to pack files as they are"
             )
-    if settings.images > len(names):
-        raise UserError(f"pack.images is {settings.images}, but there are {len(names)}: lower it")
-    return folder, names[: settings.images or None]
+    if settings.images > len(paths):
+        raise UserError(f"pack.images is {settings.images}, but there are {len(paths)}: lower it")
+    return folder, paths[: settings.images or None]
 
 
 def images_below(folder: str, target: str, *, only_images: bool) -> list[str]:
-    """Return the paths of the files below a folder, sorted; with `only_images`, of files with endings of images.
+    """Return the relative paths of the files below a folder, sorted; with `only_images`, those with an image's ending.
 
-    Hidden files and the folder `target` are left out. Raises DatasetError if no file remains.
+    Hidden files and the folder `target` are omitted. Raises DatasetError if no file remains.
     """
     paths: list[str] = []
     for parent, subfolders, files in os.walk(folder, onerror=_raise_unlisted, followlinks=True):
@@ -247,19 +248,19 @@ def _raise_unlisted(error: OSError) -> None:
 
 
 def choose_images_per_file(images: int, ranks: int) -> int:
-    """Return the number of images per packed file that gives FILES_PER_RANK files per rank.
+    """Return the number of images per packed file with which each rank makes about FILES_PER_RANK files.
 
-    Training needs files of equal length, so a number within a factor of 2 that divides the images is preferred.
+    Training needs files of equal length, so a divisor of `images` within a factor of 2 is preferred.
     Example: 1000 images on 2 ranks -> 125, in 8 files; 1002 images -> 167, in 6 files.
     """
     ideal = max(1, min(images // (FILES_PER_RANK * ranks), MAX_IMAGES_PER_FILE))
-    near = range(-(-ideal // 2), min(2 * ideal, MAX_IMAGES_PER_FILE) + 1)
-    divisors = (number for number in near if images % number == 0)
+    candidates = range(-(-ideal // 2), min(2 * ideal, MAX_IMAGES_PER_FILE) + 1)
+    divisors = (number for number in candidates if images % number == 0)
     return min(divisors, key=lambda number: abs(number - ideal), default=ideal)
 
 
 def _resumed(settings: PackSettings, packed: PackedSet, existing: PackedSet | None) -> PackedSet:
-    """Return the packed set to make; raises UserError if the target holds a complete set, or has other settings."""
+    """Return the set to make, given the one that the target holds; raises UserError if that is complete or differs."""
     target = settings.target
     if existing is None:
         return packed

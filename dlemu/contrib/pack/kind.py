@@ -1,21 +1,11 @@
-"""Declares packing as a kind of job: its command, and where its parts are."""
+"""Declares packing as a kind of job, and imports its code on use."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from dlemu.results.kinds import JobParts, Kind
 
-if TYPE_CHECKING:  # every command imports this module
-    from dlemu.config.schema import Workload
 
-
-def has_settings(workload: Workload) -> bool:
-    """Return whether the workload packs images: any setting of it is given."""
-    return bool(workload.kinds.get("pack"))
-
-
-def _pack() -> JobParts:
+def _load() -> JobParts:
     from dlemu.contrib.pack.page import PARTS
 
     return PARTS
@@ -37,6 +27,6 @@ KIND = Kind(
     workload's dataset, which `dlemu datagen` makes. Packed files stay, and a line says how to train on them; a sweep
     removes those of each point. When interrupted, the same command continues after the finished files. docs/packing.md.
     """,
-    load=_pack,
-    wants=has_settings,
+    load=_load,
+    wants=lambda workload: bool(workload.kinds.get("pack")),  # if any setting of a packing is given
 )

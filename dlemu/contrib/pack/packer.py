@@ -1,9 +1,9 @@
-"""Packs one file: reads each of its images, prepares it and writes it, one after another.
+"""Packs one file: reads, prepares and writes its images one after another.
 
     file  | create | 1st image: read | compute | write | 2nd image: read | ... | finish, fsync, rename
     part  | write  | read            | compute | write | read            | ... | write
 
-The time of each part is divided by the kernel's accounting: blocked, on a core, waiting for a core.
+The kernel's accounting divides the time of each part into blocked, on a core, and waiting for a core.
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ import contextlib
 import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from typing import Any
 
 from dlemu.contrib.pack.recipe import DamagedError, prepare
 from dlemu.contrib.pack.settings import PackSettings
@@ -22,26 +21,21 @@ from dlemu.extend import layout as dataset_layout
 _GOES_ON = "and run the same command again: it continues after the finished files"
 
 
-def format_part(settings: PackSettings, part: str) -> Any:
-    """Return a class of the format's module: `Packer` or `Format`."""
-    return registry.find("datagen.formats", settings.format, part)
-
-
 class FilePacker:
-    """Packs files of one layout, from images below one folder."""
+    """Packs the files of one layout from images below one folder."""
 
     def __init__(self, settings: PackSettings, folder: str, layout: dataset_layout.Layout) -> None:
         self._settings, self._recipe, self._folder, self._layout = settings, settings.recipe, folder, layout
         self._storage = storage_base.open_storage(storage_base.StorageSpec())
         self._buffer, self._account = AlignedBuffer(), thread_accounting.ThreadAccounting()
-        self._row = Counter[str]()  # of the present file
-        self._lap_ns = 0  # when the present part began
-        self._lap_cpu_ns = self._lap_cpu_wait_ns = 0  # totals of this thread at that moment
+        self._row = Counter[str]()  # of the current file
+        self._lap_ns = 0  # start of the current part
+        self._lap_cpu_ns = self._lap_cpu_wait_ns = 0  # totals of this thread at that time
 
     def pack(self, number: int, names: Sequence[str]) -> Counter[str]:
-        """Pack the images of these names into the packed file of this number; return its row. Raises UserError."""
+        """Pack the named images into packed file `number`, and return its row; raises UserError."""
         path = self._layout.path(number)
-        process_cpu_ns = time.process_time_ns()  # with threads that Pillow or NumPy may start
+        process_cpu_ns = time.process_time_ns()  # includes threads that Pillow or NumPy may start
         storage_bytes = thread_accounting.process_storage_bytes()
         row = self._row = Counter(file=number, began_ns=time.monotonic_ns())
         self._lap_ns = row["began_ns"]
@@ -49,7 +43,7 @@ class FilePacker:
         with self._writing(path):
             writer = self._storage.create(path)
         try:
-            packer: format_base.Packer = format_part(self._settings, "Packer")(writer)
+            packer: format_base.Packer = registry.find("datagen.formats", self._settings.format, "Packer")(writer)
             for name in names:
                 sample = self._prepared(name)
                 with self._writing(path):
@@ -62,10 +56,10 @@ class FilePacker:
             with self._writing(path):
                 side_content = packer.finish()
                 if side_content:
-                    side = format_part(self._settings, "Format").sides[0]
+                    side = registry.find("datagen.formats", self._settings.format, "Format").sides[0]
                     storage_base.write_whole(self._storage, side.path(self._layout, number), side_content, sync=False)
                 writer.sync()
-                writer.commit()  # From now on, its name says that all of the file is on the device.
+                writer.commit()  # gives the file its name, which means that all of it is on the device
         except BaseException:
             writer.discard()
             raise
@@ -89,19 +83,19 @@ class FilePacker:
             raise UserError(f"{path} can't be packed: {reason}. Repair or remove it, {_GOES_ON}") from error
 
     def _read(self, path: str) -> memoryview:
-        size_bytes = self._storage.size_bytes(path)  # raises OSError for a pipe, which `open` would wait for
+        size_bytes = self._storage.size_bytes(path)  # raises OSError for a pipe, on which `open` would block
         reader = self._storage.open(path)
         try:
             data = self._buffer.view(max(1, size_bytes))[:size_bytes]
-            got_bytes = reader.read_into(data, 0)
+            read_bytes = reader.read_into(data, 0)
         finally:
             reader.close()
-        if got_bytes != size_bytes:
-            raise DamagedError(f"it ends after {got_bytes} of {size_bytes} bytes")
+        if read_bytes != size_bytes:
+            raise DamagedError(f"it ends after {read_bytes} of {size_bytes} bytes")
         return data
 
     def _end_lap(self, part: str) -> None:
-        """Add the time since the last lap ended to a part: `read`, `compute` or `write`. The next lap begins."""
+        """Add the time since the previous lap to a part (`read`, `compute` or `write`), and begin the next lap."""
         lap_ns, (cpu_ns, cpu_wait_ns) = time.monotonic_ns(), self._account.scheduled()
         self._row[f"{part}_whole_ns"] += lap_ns - self._lap_ns
         self._row[f"{part}_cpu_ns"] += cpu_ns - self._lap_cpu_ns
@@ -110,7 +104,7 @@ class FilePacker:
 
     @contextlib.contextmanager
     def _writing(self, path: str) -> Iterator[None]:
-        """Context: add its time to `write`, and raise UserError for what can't be written."""
+        """Add the time in the context to `write`; raise UserError in place of an OSError."""
         try:
             yield
             self._end_lap("write")

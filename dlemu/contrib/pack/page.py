@@ -1,4 +1,4 @@
-"""A packing as text: what is said first; the rest are its metrics."""
+"""The first screen of a packing. Its sections are the metrics, as for any kind of job."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Prepares one image for a packed file: decodes, resizes and encodes it again, with Pillow."""
+"""Prepares one image for a packed file with Pillow: decodes it, resizes it and encodes it again."""
 
 from __future__ import annotations
 
@@ -13,21 +13,20 @@ from dlemu.extend import format_base, registry
 
 IMAGES = (".jpeg", ".jpg", ".png", ".tif", ".tiff")  # endings of files that can be decoded
 _JPEG_QUALITY = 90
+# An image is first reduced by an integer factor to at least this many times the final size (a JPEG while it is
+# decoded), which takes a fraction of the time for nearly the same result. Image.thumbnail has the same value.
 _REDUCING_GAP = 2.0
-"""An image is first shrunk by a whole factor, to no less than this many times the final size, a JPEG while it is
-decoded: nearly the same picture in a fraction of the time (Image.thumbnail has the same value)."""
 
 
 class DamagedError(Exception):
-    """An image that can't be decoded; the message has the reason without the path, which the caller knows."""
+    """An image can't be decoded. The message is the reason without the path, which the caller adds."""
 
 
 @dataclass(frozen=True)
 class Recipe:
     """How images are resized and encoded."""
 
-    sides: tuple[int, ...]
-    """Pixels: height and width, or the shorter side alone, which keeps the shape; none: no resizing."""
+    sides: tuple[int, ...]  # pixels: height and width, or the shorter side alone, which keeps the shape; empty: as is
     encoding: Literal["keep", "raw", "jpeg"]
 
     @property
@@ -47,10 +46,7 @@ def import_libraries(recipe: Recipe) -> None:
 
 
 def prepare(name: str, data: memoryview, recipe: Recipe) -> format_base.PackedSample:
-    """Return the sample to pack for a file; if the recipe keeps files as they are, it refers to `data` without a copy.
-
-    Raises DamagedError.
-    """
+    """Return the sample to pack for a file; raises DamagedError. A kept file refers to `data`, without a copy."""
     if recipe.keeps:
         return format_base.PackedSample(name, data, os.path.splitext(name)[1].lstrip(".").lower() or "bin")
     try:
@@ -60,14 +56,14 @@ def prepare(name: str, data: memoryview, recipe: Recipe) -> format_base.PackedSa
         encoded = io.BytesIO()
         image.save(encoded, "jpeg", quality=_JPEG_QUALITY)
     except (OSError, ValueError, SyntaxError, RuntimeError, EOFError, TypeError, LookupError) as error:
-        reason = str(error).partition(" <")[0]  # cuts off the file object that Pillow's messages end with
+        reason = str(error).partition(" <")[0]  # without the file object at the end of Pillow's messages
         raise DamagedError(reason or type(error).__name__) from error
     return format_base.PackedSample(name, encoded.getbuffer(), "jpg")
 
 
 def _resized(data: memoryview, sides: tuple[int, ...]) -> Any:
-    """Return an image in 8 bits, RGB if resized, else grey or RGB; of 16-bit grey the upper half of each pixel."""
-    from dlemu.extend import pillow_image  # every run reads the settings, which name this module's recipe
+    """Return an image with 8 bits per channel: RGB if resized, else grey or RGB; 16-bit grey keeps its upper bits."""
+    from dlemu.extend import pillow_image  # late, as every run reads the settings, which import this module
 
     pillow = registry.library("PIL.Image", "image")
     image = pillow_image(data)
@@ -83,7 +79,7 @@ def _resized(data: memoryview, sides: tuple[int, ...]) -> Any:
         image = pillow.fromarray((np.asarray(image) >> 8).astype(np.uint8))
     elif image.mode in ("I", "F"):
         raise ValueError(f"pixels of mode {image.mode}, whose range is not known; wanted 8 or 16 bits")
-    if image.mode != "RGB" and (sides or image.mode != "L"):  # converting RGB to RGB would copy it
+    if image.mode != "RGB" and (sides or image.mode != "L"):  # converting RGB to RGB would copy the image
         image = image.convert("RGB")
     if not sides:
         return image

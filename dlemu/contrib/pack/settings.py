@@ -9,8 +9,7 @@ from typing import Annotated, Literal
 from dlemu.config.schema import at_least
 from dlemu.contrib.pack.recipe import Recipe
 
-PACK_FORMATS = ("tfrecord", "webdataset")
-"""Formats with a Packer; listed here because finding out would import every format (a test compares)."""
+PACK_FORMATS = ("tfrecord", "webdataset")  # formats with a Packer, listed to avoid the import of all formats
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,7 +35,7 @@ class PackSettings:
 
     @property
     def recipe(self) -> Recipe:
-        """How each image is rescaled and encoded; raises ValueError for a `resize` that is none."""
+        """How each image is rescaled and encoded; raises ValueError for an invalid `resize`."""
         sides = [int(side) for side in str(self.resize).lower().split("x")]
         if not (sides == [0] or (len(sides) in (1, 2) and min(sides) > 0)):
             raise ValueError(str(self.resize))
@@ -44,7 +43,7 @@ class PackSettings:
         return Recipe(tuple(side for side in sides if side), encoding)
 
     def problems(self, where: str) -> Iterator[str]:
-        """Yield a message for each combination of values that is not possible."""
+        """Yield a message for each invalid value or combination of values."""
         if self.format not in PACK_FORMATS and "." not in self.format:
             wanted = f"one of {', '.join(PACK_FORMATS)}, or the dotted name of yours, with a Packer"
             yield f"{where}.format is {self.format!r}: wanted {wanted}"

@@ -1,4 +1,4 @@
-"""The summary of a packing, computed from its rows: rates, how the processes spent their time, and what limited it."""
+"""Computes the summary of a packing from its rows: rates, shares of the processes' time, and what limited it."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ COLUMNS = {
     "storage_bytes": "bytes fetched from storage for it, by the kernel's accounting",
     "cpu_ns": "CPU time of the rank",
 } | {f"{part}_{key}_ns": f"time to {part}, {words}" for part in PARTS for key, words in _TIMES.items()}
-"""Of pack.parquet: a row per packed file. Moments are nanoseconds of CLOCK_MONOTONIC."""
+"""Columns of pack.parquet, which has a row per packed file. Points in time are nanoseconds of CLOCK_MONOTONIC."""
+# Limits of a packing. `processes`: too few for the cores and the storage; `images`: too few for the processes.
 What = Literal["storage", "host CPU", "processes", "images"]
-"""What can limit a packing. `processes`: too few for the cores and the storage; `images`: too few for the processes."""
+# Shares of the processes' time, %: reading, computing, waiting for a core, writing, idle.
 Shares = tuple[float, float, float, float, float]
-"""Of the processes' time, in percent: reading, computing, waiting for a core, writing, idle."""
 ADVICE = {
     "more_images": "use more images, fewer images per file (pack.images_per_file), or fewer ranks",
     "more_cores": "use more cores; smaller images, or pack.encode=raw, need less CPU",
@@ -46,13 +46,13 @@ ADVICE = {
     "faster_storage_to_read": "use faster storage for the images",
     "faster_storage_to_write": "use faster storage for the packed files, or smaller images",
 }
-IDLE_PERCENT = 50.0  # If processes had no image for this share of their time, there were too few images.
-STARVED_SHARE = 0.15  # If processes wait for a core for this share of their time, no core is free.
-BUSY_PERCENT = 90.0  # If the host is this busy, no core is free; if a device is, it does not need more requests.
-FEW_REQUESTS = 4.0  # With fewer requests at a time, a device may be idle at times and still be slow.
-OTHER_PROGRAMS_PERCENT = 50.0  # Other programs are blamed if they use more of the cores, and more than the packing.
-THROTTLED_PERCENT = 10.0  # A CPU limit is blamed if it held the processes back in this share of its periods.
-_MIN_FROM_STORAGE_PERCENT = 95.0  # If less of the bytes came from storage, the result has a warning.
+IDLE_PERCENT = 50.0  # from this share of time without an image, there were too few images
+STARVED_SHARE = 0.15  # from this share of time waiting for a core, no core is free
+BUSY_PERCENT = 90.0  # from this utilisation of the host, no core is free; of a device, more requests do not help
+FEW_REQUESTS = 4.0  # below this queue depth, a device may be idle at times, however slow it seems
+OTHER_PROGRAMS_PERCENT = 50.0  # from this use of the cores, and from the packing's own, other programs are the limit
+THROTTLED_PERCENT = 10.0  # from this share of periods in which it throttled processes, the CPU limit is the limit
+_MIN_FROM_STORAGE_PERCENT = 95.0  # below this share of bytes from storage, the result has a warning
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -112,7 +112,6 @@ class PackSummary(rows_job.RowsSummary):
 def summarise(run: rows_job.RowsRun) -> PackSummary:
     """Return the summary of a packing, from the rows of its files."""
     rows, facts = run.rows, run.facts
-    settings, processes = facts.workload.section(PackSettings), facts.ranks
     begin_ns = int(rows["began_ns"].min()) if len(rows) else 0
     end_ns = int(rows["ended_ns"].max()) if len(rows) else 0
     window = begin_ns, end_ns
@@ -123,17 +122,13 @@ def summarise(run: rows_job.RowsRun) -> PackSummary:
     cores = sum(host.cpu_usable for host in facts.journal.hosts) or 1
     cpu_percent = 100 * total["cpu_ns"] / 1e9 / seconds / cores
     idle = mean_of(run, "cpu", "", "idle_percent", window) + mean_of(run, "cpu", "", "iowait_percent", window)
-    from_storage = None
-    if total["read_bytes"]:
-        storage = facts.journal.storage
-        if total["storage_bytes"] or (storage is not None and storage.file_system in page_cache.COUNTED):
-            # The kernel reads whole pages, so its bytes may exceed those of the images.
-            from_storage = min(100.0, 100 * total["storage_bytes"] / total["read_bytes"])
-    shares = _shares(total, processes * (end_ns - begin_ns))
+    storage = facts.journal.storage
+    from_storage = _from_storage_percent(total, "" if storage is None else storage.file_system)
+    shares = _shares(total, facts.ranks * (end_ns - begin_ns))
     limit = judge_packing(
         shares,
         device_activity(run, window),
-        processes=processes,
+        processes=facts.ranks,
         cores=cores,
         host_busy_percent=None if math.isnan(idle) else max(0.0, 100 - idle),
         own_busy_percent=cpu_percent,
@@ -143,8 +138,10 @@ def summarise(run: rows_job.RowsRun) -> PackSummary:
     verdict = f"{read:,.1f} MB/s read, {images / seconds:,.1f} images/s; limited by {limit.what}"
     if facts.failure is not None:
         verdict = f"INCOMPLETE: {facts.failure}"
-    is_complete = facts.failure is None and bool(images)
-    train = train_command(settings, set_images, images_per_file, total["sample_bytes"] // images) if is_complete else ""
+    is_complete, train = facts.failure is None and bool(images), ""
+    if is_complete:
+        settings = facts.workload.section(PackSettings)
+        train = train_command(settings, set_images, images_per_file, total["sample_bytes"] // images)
     reading, computing, wanting_core, writing, _ = shares
     return PackSummary(
         **rows_job.common_fields(run.facts),
@@ -166,34 +163,42 @@ def summarise(run: rows_job.RowsRun) -> PackSummary:
     )
 
 
+def _from_storage_percent(total: dict[str, int], file_system: str) -> float | None:
+    """Return the share of the bytes read that came from storage, %; None if the kernel does not count that."""
+    if not total["read_bytes"] or not (total["storage_bytes"] or file_system in page_cache.COUNTED):
+        return None
+    # The kernel reads whole pages, so its bytes may exceed those of the images.
+    return min(100.0, 100 * total["storage_bytes"] / total["read_bytes"])
+
+
 def mean_of(run: rows_job.RowsRun, probe: str, source: str, metric: str, window_ns: tuple[int, int]) -> float:
-    """Return the mean of a telemetry series of the first host over the packing; NaN without readings."""
+    """Return the mean of a telemetry series of the first host in a window of time; NaN without readings."""
     if not run.telemetry:
         return math.nan
     ends, values = run.telemetry[0].readings(probe, source, metric)
-    begins = np.concatenate([[window_ns[0]], ends[:-1]]) if len(ends) else ends  # A reading is of the time before it.
+    begins = np.concatenate([[window_ns[0]], ends[:-1]]) if len(ends) else ends  # a reading covers the time before it
     weights = np.maximum(np.minimum(ends, window_ns[1]) - np.maximum(begins, window_ns[0]), 0)
     return float((values * weights).sum() / weights.sum()) if weights.sum() else math.nan
 
 
-def _shares(total: dict[str, int], whole_ns: int) -> Shares:
-    """Return how the processes spent `whole_ns`.
+def _shares(total: dict[str, int], available_ns: int) -> Shares:
+    """Return how the processes spent their time, `available_ns` in all.
 
-    Example: reading took 10 s, of which 2 on a core and 1 waiting for a core -> 7 s reading, 2 computing, 1 waiting.
+    Example: 10 s of reads, of which 2 on a core and 1 waiting for a core, are 7 s reading, 2 computing, 1 waiting.
     """
     cpu = sum(total[f"{part}_cpu_ns"] for part in PARTS)
     read = max(0, total["read_whole_ns"] - total["read_cpu_ns"] - total["read_cpu_wait_ns"])
     write = max(0, total["write_whole_ns"] - total["write_cpu_ns"] - total["write_cpu_wait_ns"])
-    # A process that computes and is not on a core waits for a core, also where the kernel does not account for that.
+    # A process that computes without being on a core waits for one, even if the kernel does not account for that.
     compute_wait = max(0, total["compute_whole_ns"] - total["compute_cpu_ns"])
-    parts = read, cpu, compute_wait + total["read_cpu_wait_ns"] + total["write_cpu_wait_ns"], write
-    reading, computing, wanting_core, writing = (100 * part / max(whole_ns, sum(parts), 1) for part in parts)
+    spent = read, cpu, compute_wait + total["read_cpu_wait_ns"] + total["write_cpu_wait_ns"], write
+    reading, computing, wanting_core, writing = (100 * each / max(available_ns, sum(spent), 1) for each in spent)
     idle = max(0.0, 100.0 - reading - computing - wanting_core - writing)
     return reading, computing, wanting_core, writing, idle
 
 
 def device_activity(run: rows_job.RowsRun, window_ns: tuple[int, int]) -> PackDevice:
-    """Return the activity of the devices of source and target: summed rates and queue depths, highest busy share."""
+    """Return the sums of rates and queue depths, and the highest busy share, of the devices of source and target."""
     devices = run.telemetry[0].devices if run.telemetry else ()
     names = [device.name for device in devices if device.counted and device.probe == "block"]
     means = dict[str, list[float]]()
@@ -201,7 +206,7 @@ def device_activity(run: rows_job.RowsRun, window_ns: tuple[int, int]) -> PackDe
         readings = [mean_of(run, "block", name, metric, window_ns) for name in names]
         means[metric] = [mean for mean in readings if not math.isnan(mean)]
     busy = max(means.pop("busy_percent"), default=None)
-    read, write, depth = (sum(of_devices) if of_devices else None for of_devices in means.values())
+    read, write, depth = (sum(device_means) if device_means else None for device_means in means.values())
     return PackDevice(read_mb_per_second=read, write_mb_per_second=write, mean_depth=depth, busy_percent=busy)
 
 
@@ -215,21 +220,18 @@ def judge_packing(
     own_busy_percent: float,
     throttled_percent: float,
 ) -> rows_job.LimitedBy[What]:
-    """Return what limited a packing, given how it spent its time.
-
-    `throttled_percent` is NaN where the processes have no CPU limit.
-    """
+    """Return what limited a packing, and the advice; `throttled_percent` is NaN if the processes have no CPU limit."""
     reading, computing, wanting_core, writing, idle = shares
     if idle >= IDLE_PERCENT:
         confidence: rows_job.Confidence = "high" if idle >= 1.5 * IDLE_PERCENT else "medium"
         return _limit("images", confidence, "more_images")
-    worked = max(1e-9, 100 - idle)
-    storage, cpu = (reading + writing) / worked, (computing + wanting_core) / worked
-    share = max(storage, cpu)
+    active = max(1e-9, 100 - idle)
+    storage_share, cpu_share = (reading + writing) / active, (computing + wanting_core) / active
+    share = max(storage_share, cpu_share)
     confidence = "medium" if share >= 0.5 else "low"
-    if share >= 0.75:  # The other share is a third of it at most (docs/packing.md).
+    if share >= 0.75:  # the other share is then at most a third of it (docs/packing.md)
         confidence = "high"
-    if storage >= cpu:
+    if storage_share >= cpu_share:
         depth, busy = device.mean_depth, device.busy_percent
         has_few_requests = (processes if depth is None else depth) < FEW_REQUESTS
         if has_few_requests and (busy is None or busy < BUSY_PERCENT):
@@ -237,7 +239,7 @@ def judge_packing(
         advice = f"faster_storage_to_{'read' if reading >= writing else 'write'}"
         return _limit("storage", "medium" if has_few_requests else confidence, advice)
     busy_percent = host_busy_percent or 0.0
-    if processes < cores and busy_percent < BUSY_PERCENT and wanting_core / worked < STARVED_SHARE:
+    if processes < cores and busy_percent < BUSY_PERCENT and wanting_core / active < STARVED_SHARE:
         return _limit("processes", confidence, "use_free_cores")
     advice = "more_cores"
     if throttled_percent >= THROTTLED_PERCENT:
@@ -252,7 +254,7 @@ def _limit(what: What, confidence: rows_job.Confidence, advice: str) -> rows_job
 
 
 def training_shape(images: int, images_per_file: int) -> tuple[int, int]:
-    """Return (files, samples per file) for training, which leaves out a last file with fewer than the others."""
+    """Return (files, samples per file) for training, which omits a last file with fewer samples than the others."""
     return max(1, images // max(1, images_per_file)), min(images, images_per_file)
 
 

@@ -9,7 +9,7 @@ from rich.console import Console
 
 from dlemu.contrib.record.answer import VERDICTS, JobRun, RecordAnswer
 from dlemu.contrib.record.run import Recorded
-from dlemu.report.any_run import keys_of, listed
+from dlemu.report.any_run import item_table, keys_of
 from dlemu.report.screen import Said, Screen, print_screen
 from dlemu.report.table import Table, print_lines
 from dlemu.report.units import number, size
@@ -67,7 +67,7 @@ def _reads(recording: JobRun) -> str:
 def _sections(answer: RecordAnswer, _: str) -> Iterator[Table]:
     yield from keys_of("What was recorded", answer.recording)
     if answer.replays:  # the last one decides whether the recipe is replayable
-        yield from listed("Replays on the same storage", answer.replays)
+        yield from item_table("Replays on the same storage", answer.replays)
 
 
 PARTS = Parts(answer_type=RecordAnswer, screen=_screen, sections=_sections)

@@ -1,1 +1,1 @@
-"""Makes the figures and tables of documents that vendors published, on the user's own storage."""
+"""Reproduces vendors' documents: `document` declares runs, `run` starts them, `rows` makes tables of the results."""

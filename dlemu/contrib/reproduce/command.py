@@ -8,7 +8,7 @@ from dlemu.extend import options as command_options
 
 
 def _numbers(_: click.Context, option: click.Parameter, text: str | None) -> tuple[float, ...]:
-    """Return the numbers of `A,B,...`."""
+    """Return the numbers in `A,B,...`; a callback for click."""
     try:
         return tuple(map(float, text.split(","))) if text is not None else ()
     except ValueError:

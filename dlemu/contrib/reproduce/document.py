@@ -1,4 +1,4 @@
-"""Documents of vendors, each a YAML file in `documents`: what is run, and the tables and figures of the results."""
+"""Vendors' documents, each a YAML file in `documents`: the commands to run, and tables and figures of their results."""
 
 from __future__ import annotations
 
@@ -37,12 +37,12 @@ class DocumentQuestion:
 
 @dataclass(frozen=True, kw_only=True)
 class Step:
-    """A dlemu command. A probe or datagen is run on each drive; a sweep trains on, or packs, the data of all drives."""
+    """A dlemu command. A probe or datagen runs once for each drive; a sweep trains on, or packs, the data of all."""
 
     name: str
     command: Command
-    says: str  # what it does, for the progress line
-    words: tuple[str, ...]
+    says: str  # description for the progress line
+    words: tuple[str, ...]  # options and overrides
     laptop: tuple[str, ...] = ()  # further words at scale=laptop
     full: tuple[str, ...] = ()  # further words at scale=full
 
@@ -52,10 +52,10 @@ class DeclaredTable:
     """A table of results, with its figure."""
 
     title: str
-    of: str  # beginning of the names of the steps whose results it shows
-    across: dict[str, str] = field(default_factory=dict)  # title of what varies -> its name in a row (`rows_of`)
-    values: dict[str, str] = field(default_factory=dict)  # quantity with its unit -> its name in a row
-    by: str = ""  # name in a row: the table has all quantities once for each of its values
+    of: str  # prefix of the names of the steps whose results the table shows
+    across: dict[str, str] = field(default_factory=dict)  # title of the varied setting -> its key in a row (`rows_of`)
+    values: dict[str, str] = field(default_factory=dict)  # quantity with its unit -> its key in a row
+    by: str = ""  # key in a row; the table repeats all quantities for each of its values
     shape: Literal["bars", "lines", "over time", "time saved"] = "bars"
     figure: str = ""
     caption: str = ""
@@ -63,28 +63,28 @@ class DeclaredTable:
 
 @dataclass(frozen=True, kw_only=True)
 class Document:
-    """A document of a vendor."""
+    """A vendor's document."""
 
     title: str
-    steps: tuple[Step, ...]  # the first may make a dataset, which each drive gets in a folder named after its workload
+    steps: tuple[Step, ...]  # the first may make a dataset on each drive, in a folder named after the workload
     tables: tuple[DeclaredTable, ...]
 
     def plan(self, question: DocumentQuestion) -> Iterator[Step]:
-        """Yield the commands to run, with all their words: a probe or datagen for each drive, as NAME-1, NAME-2, ..."""
+        """Yield the commands to run, with all words; those that run for each drive are named NAME-1, NAME-2, ..."""
         datagen_words: tuple[str, ...] = ()
         folders = list[str]()  # of the dataset on each drive
         for step in self.steps:
-            scaled = (*step.words, *(step.laptop if question.scale == "laptop" else step.full))
+            step_words = (*step.words, *(step.laptop if question.scale == "laptop" else step.full))
             if step.command == "sweep":
-                words = (*datagen_words, *scaled, *question.overrides, f"drives={','.join(folders)}")
+                words = (*datagen_words, *step_words, *question.overrides, f"drives={','.join(folders)}")
                 yield Step(name=step.name, command="sweep", says=step.says, words=words)
                 continue
             for number, drive in enumerate(question.drives, start=1):
-                words = (drive, *scaled)
+                words = (drive, *step_words)
                 if step.command == "datagen":
-                    datagen_words = scaled
-                    folders.append(os.path.join(drive, scaled[0].partition("=")[2]))  # resnet50 of workload=resnet50
-                    words = (*scaled, override(("dataset", "data_folder"), folders[-1]))
+                    datagen_words = step_words
+                    folders.append(os.path.join(drive, step_words[0].partition("=")[2]))  # the name in workload=NAME
+                    words = (*step_words, override(("dataset", "data_folder"), folders[-1]))
                 says = step.says.format(drive=drive)
                 yield Step(name=f"{step.name}-{number}", command=step.command, says=says, words=words)
 
@@ -95,7 +95,7 @@ def document_names() -> list[str]:
 
 @cache
 def document_named(name: str) -> Document:
-    """Return a document; raises UserError for an unknown one."""
+    """Return a document by its name; raises UserError for an unknown name."""
     if name not in document_names():
         raise UserError(f"there is no document {name!r}: wanted one of {', '.join(document_names())}")
     with open(os.path.join(FOLDER, f"{name}.yaml"), encoding="utf-8") as file:

@@ -1,4 +1,4 @@
-"""The figures of documents: a panel for each quantity."""
+"""The figures of documents, each with a panel for each quantity of a table."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ def figures(answer: Reproduced, folder: str) -> Iterator[tuple[str, Figure]]:
             continue
         panels = over_time(rows, table) if table.shape == "over time" else panels_of(rows, table)
         if charts := [_chart(panel) for panel in panels if panel.values]:
-            # With a shared scale, all bars would be as wide as those of the first panel.
+            # With a shared scale, the bars of all panels would be as wide as those of the first.
             chart = alt.concat(*charts, columns=2).resolve_scale(xOffset="independent")
             yield table.figure, Figure(table.title, table.caption, chart)
 
 
 def _chart(panel: Panel) -> alt.Chart | alt.LayerChart:
-    """Draw a line of the quantity, or a bar at each place, for each drive or run."""
-    rows = [{"at": place, "series": series, "value": value} for (series, place), value in panel.values.items()]
+    """Draw a panel: a line, or a bar at each x value, for each drive or run."""
+    rows = [{"at": x_value, "series": series, "value": value} for (series, x_value), value in panel.values.items()]
     series = list(dict.fromkeys(row["series"] for row in rows))
     base = alt.Chart(data(rows)).encode(
         y=alt.Y("value:Q", title=panel.title, scale=alt.Scale(domainMin=0)),

@@ -1,11 +1,11 @@
-"""Reproduced documents as a kind of result."""
+"""Declares reproduced documents as a kind of result, and imports its code on use."""
 
 from __future__ import annotations
 
 from dlemu.results.kinds import Kind, Parts
 
 
-def _reproduced() -> Parts:
+def _load() -> Parts:
     from dlemu.contrib.reproduce.page import PARTS
 
     return PARTS
@@ -17,5 +17,5 @@ KIND = Kind(
     answer="reproduce.json",
     command="reproduce",
     help="Reproduce the figures of a vendor's document on your storage.",
-    load=_reproduced,
+    load=_load,
 )

@@ -1,4 +1,4 @@
-"""A reproduced vendor document, on the terminal and on its page: the tables that it declares, of the steps' results."""
+"""A reproduced vendor document on the terminal and on its page: the declared tables, filled from the steps' results."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ if TYPE_CHECKING:
     from dlemu.report.figure_base import Figure
 
 _REDUCED = "at scale=laptop the figures have the shape of the document's, not their numbers; scale=full has its sizes"
-_QUANTITIES = 6  # on the first screen
+_QUANTITIES = 6  # maximum on the first screen
 
 
 def screen(answer: Reproduced, folder: str) -> Screen:
-    """Return whether all steps ran, and quantities of the first table at the largest value of what it varies."""
+    """Return the first screen: whether all steps ran, and the first table's quantities at its last x value."""
     state = "reproduced" if answer.complete else "INCOMPLETE"
     summary = f"{state}, {count(len(answer.steps), 'step')}, scale={answer.question.scale}"
     lines = [Said("answer", summary, tone="strong" if answer.complete else "open")]
     document = document_named(answer.question.document)
     for panel in panels_of(rows_of(answer, folder), document.tables[0])[:_QUANTITIES]:
-        last = max(place for _, place in panel.values)
-        values = {drive: value for (drive, place), value in panel.values.items() if place == last}
+        last = max(x_value for _, x_value in panel.values)
+        values = {drive: value for (drive, x_value), value in panel.values.items() if x_value == last}
         is_single = len(values) == 1
         texts = [number(value) if is_single else f"{number(value)} on {drive}" for drive, value in values.items()]
         lines.append(Said(panel.title, ", ".join(texts), f"{panel.across}: {last}"))
@@ -39,7 +39,7 @@ def screen(answer: Reproduced, folder: str) -> Screen:
 
 
 def sections(answer: Reproduced, folder: str) -> Iterator[Table]:
-    """Yield the tables of a document that have values, and the commands that made them."""
+    """Yield the tables of a document that have values, and a list of the commands that were run."""
     rows = rows_of(answer, folder)
     for declared in document_named(answer.question.document).tables:
         if panels := panels_of(rows, declared):
@@ -48,18 +48,18 @@ def sections(answer: Reproduced, folder: str) -> Iterator[Table]:
 
 
 def _table(title: str, panels: Sequence[Panel], notes: Sequence[str]) -> Table:
-    """Return a table with a row for each value of what is varied, and a column for each quantity and drive."""
-    places = sorted({place for panel in panels for _, place in panel.values})
-    names = [panels[0].across]
-    rows = [[place if isinstance(place, str) else f"{place:g}"] for place in places]
+    """Return a table with a row for each x value of the panels, and a column for each quantity and drive."""
+    x_values = sorted({x_value for panel in panels for _, x_value in panel.values})
+    heads = [panels[0].across]
+    rows = [[x_value if isinstance(x_value, str) else f"{x_value:g}"] for x_value in x_values]
     for panel in panels:
         drives = dict.fromkeys(drive for drive, _ in panel.values)
         for drive in drives:
-            names.append(f"{panel.title},\n{drive}" if len(drives) > 1 else panel.title)
-            for row, place in zip(rows, places, strict=True):
-                row.append(number(panel.values.get((drive, place))))
-    head = columns(*names, right=range(1, len(names)), whole=range(len(names)))
-    return Table(title=title, columns=head, rows=rows, notes=notes, dense=len(names) > 6)
+            heads.append(f"{panel.title},\n{drive}" if len(drives) > 1 else panel.title)
+            for row, x_value in zip(rows, x_values, strict=True):
+                row.append(number(panel.values.get((drive, x_value))))
+    table_columns = columns(*heads, right=range(1, len(heads)), whole=range(len(heads)))
+    return Table(title=title, columns=table_columns, rows=rows, notes=notes, dense=len(heads) > 6)
 
 
 def _charts(answer: Reproduced, folder: str) -> Iterator[tuple[str, Figure]]:

@@ -1,4 +1,4 @@
-"""Results of a document's steps: as rows, each with a drive and named values, and as the panels of its tables."""
+"""Turns the results of a document's steps into rows of named values, and these into the panels of its tables."""
 
 from __future__ import annotations
 
@@ -18,17 +18,16 @@ from dlemu.results.wording import count
 
 Row = dict[str, Any]
 MIB_PER_MB = 1e6 / 2**20
-MOMENTS = 300  # points of a line over time
+TIME_POINTS = 300  # of a line over time
 
 
 def rows_of(answer: Reproduced, folder: str) -> list[Row]:
-    """Return a row for each point of a document's sweeps, and each cell of its probes (the fastest last).
+    """Return a row for each point of a document's sweeps, and for each cell of its probes (the fastest last).
 
-    A row has the name of its `step` and, in short, its `drive`; the row of a point also the folder of its `run`. Raises
-    UserError where the results of a step are gone.
+    A row has `step`, the step's name, and `drive`, a short name; the row of a point also has `run`, the run's folder.
+    Raises UserError if the results of a step are missing.
     """
-    question, rows = answer.question, list[Row]()
-    short = short_names(question.drives)
+    question, rows, short = answer.question, list[Row](), short_names(answer.question.drives)
     for step in answer.steps:
         if step.command == "datagen":
             continue
@@ -38,7 +37,7 @@ def rows_of(answer: Reproduced, folder: str) -> list[Row]:
             raise UserError(f"{path} holds no result of `dlemu {step.command}`: put it back, or reproduce this again")
         result = kind.read(path)
         if step.command == "probe":
-            drive_index = int(step.name.rpartition("-")[2]) - 1  # The steps of a probe are named NAME-1, NAME-2, ...
+            drive_index = int(step.name.rpartition("-")[2]) - 1  # of NAME-1, NAME-2, ... (`Document.plan`)
             drive = short[question.drives[drive_index]]
             for cell in sorted(result.cells, key=lambda cell: cell.mb_per_second):
                 rows.append({"step": step.name, "drive": drive} | _cell_values(answer, drive_index, cell))
@@ -75,35 +74,36 @@ def _cell_values(answer: Reproduced, drive_index: int, cell: Any) -> Row:
 
 
 class Panel(NamedTuple):
-    """A quantity of a document, for each drive or run."""
+    """One quantity of a table, for each drive or run."""
 
     title: str
-    across: str  # title of what is varied, such as accelerators
-    values: dict[tuple[str, Any], float]  # (drive or run, value of what is varied) -> quantity
+    across: str  # title of the x axis, such as accelerators
+    values: dict[tuple[str, Any], float]  # (drive or run, x value) -> quantity
     shape: str
 
 
 def panels_of(rows: Sequence[Row], table: DeclaredTable) -> list[Panel]:
-    """Return the quantities of a table. If the drives are what is varied, a panel has one series with a place for each.
+    """Return a panel for each quantity of a table, in each group of rows, that has values.
 
-    Example: a table of MB/s by `ranks`, on the drives a and b -> {("a", 1): 90.0, ("a", 2): 170.0, ("b", 1): 80.0, ...}
+    Example: the values of MB/s by `ranks` are {("drive a", 1): 90.0, ("drive b", 1): 80.0, ...}, those of MB/s by drive
+    are {("", "drive a"): 90.0, ("", "drive b"): 80.0}.
     """
     rows, panels = [row for row in rows if row["step"].startswith(table.of)], []
     if table.shape == "time saved":
         rows = list(_time_saved(rows))
-    ((across, varied),) = table.across.items()
+    ((x_title, x_key),) = table.across.items()
     for group in sorted({row[table.by] for row in rows}) if table.by else [""]:
-        group_rows = [row for row in rows if not table.by or row[table.by] == group]
-        for title, name in table.values.items():
-            known = [row for row in group_rows if row.get(name) is not None]
-            values = {("" if varied == "drive" else row["drive"], row[varied]): row[name] for row in known}
+        for quantity, key in table.values.items():
+            known = [row for row in rows if row.get(key) is not None and (not table.by or row[table.by] == group)]
+            values = {("" if x_key == "drive" else row["drive"], row[x_key]): row[key] for row in known}
+            title = f"{quantity}, {group.strip()}" if group else quantity
             if values:
-                panels.append(Panel(f"{title}, {group.strip()}" if group else title, across, values, table.shape))
+                panels.append(Panel(title, x_title, values, table.shape))
     return panels
 
 
 def _time_saved(rows: Sequence[Row]) -> Iterator[Row]:
-    """Yield what the first of two drives saves in a year, from runs with a verdict, whole epochs and equal work."""
+    """Yield rows of the time that the first of two drives saves in a year, for pairs of runs that are comparable."""
     from dlemu.api import compare
 
     drives = list(dict.fromkeys(row["drive"] for row in rows))
@@ -115,11 +115,11 @@ def _time_saved(rows: Sequence[Row]) -> Iterator[Row]:
             saved = {"faster_percent": faster, "days_saved_per_year": plan.days_saved_per_year}
             for drive, models in zip(drives, plan.models_per_year, strict=True):
                 yield {"drive": drive, "ranks": pair.a.ranks, "models_per_year": models, **saved}
-                saved = {}  # The difference stands once, with the first drive.
+                saved = {}  # the savings are in the row of the first drive alone
 
 
 def over_time(rows: Sequence[Row], table: DeclaredTable) -> Iterator[Panel]:
-    """Yield throughput and queue depth over time, and the share of the readings at each depth, a line for each run."""
+    """Yield panels of throughput, queue depth, and share of the time at each depth, with a series for each run."""
     rows = [row for row in rows if row["step"].startswith(table.of)]
     has_drives = len({row["drive"] for row in rows}) > 1
     runs: dict[str, Any] = {}
@@ -144,8 +144,8 @@ def over_time(rows: Sequence[Row], table: DeclaredTable) -> Iterator[Panel]:
 
 
 def _by_second(devices: Sequence[Any]) -> dict[float, float]:
-    """Divide a run into MOMENTS intervals; return end of an interval -> sum over devices of the mean reading in it."""
-    bounds = np.linspace(0, max((series.seconds.max(initial=0) for series in devices), default=0), MOMENTS + 1)
+    """Return end of an interval, s -> sum over devices of the mean reading; a run has TIME_POINTS intervals."""
+    bounds = np.linspace(0, max((series.seconds.max(initial=0) for series in devices), default=0), TIME_POINTS + 1)
     values: dict[float, float] = defaultdict(float)
     for series in devices:
         counts = np.histogram(series.seconds, bounds)[0]

@@ -1,4 +1,4 @@
-"""Runs the steps of a vendor document one after another, each a dlemu command; reproduce.json lists their folders."""
+"""Runs the steps of a vendor's document, each a dlemu command, in order; reproduce.json lists their folders."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def reproduce(
 ) -> tuple[Reproduced, str]:
     """Run the steps of a document; return the answer and its folder.
 
-    An interrupted call goes on when it is repeated with the same question and folder. Datasets stay on the drives, in
+    Called again with the same question and folder, it continues after an interruption. Datasets stay on the drives, in
     folders named after their workloads. Raises UserError, DlemuError.
     """
     check_launcher("reproduce", "")
@@ -59,20 +59,20 @@ def reproduce(
 
 
 class Steps(run_list.RunList[Step, StepDone, Reproduced]):
-    """The steps of a document."""
+    """The steps of a document, as a list of runs that can be resumed."""
 
     file, noun, runs_in, answer_type = REPRODUCED, "document", "steps", Reproduced
 
     def answer(self, *, complete: bool) -> Reproduced:
-        states = [os.statvfs(drive) for drive in self.question.drives]
-        sizes = tuple(state.f_blocks * state.f_frsize / 1e12 or None for state in states)
+        file_systems = [os.statvfs(drive) for drive in self.question.drives]
+        sizes = tuple(each.f_blocks * each.f_frsize / 1e12 or None for each in file_systems)
         return Reproduced(complete=complete, question=self.question, capacity_tb=sizes, steps=tuple(self.runs))
 
     def is_of(self, run: StepDone, planned: run_list.Planned[Step]) -> bool:
         return run.name == planned.name
 
     def make_folder(self, planned: run_list.Planned[Step]) -> str:
-        """Return the folder for a step; an interrupted sweep goes on in the folder that it has."""
+        """Return the folder for a step: a new one, but for an interrupted sweep its own, in which it continues."""
         if planned.what.command != "sweep":
             return super().make_folder(planned)
         folder = os.path.join(self.folder, planned.name)
@@ -80,7 +80,7 @@ class Steps(run_list.RunList[Step, StepDone, Reproduced]):
         return folder
 
     def start(self, planned: run_list.Planned[Step], folder: str) -> StepDone:
-        """Run one step as a command, like a user; raises DlemuError with the command's own message."""
+        """Run a step as a dlemu command; raises DlemuError with the command's message."""
         step = planned.what
         command = child_run.dlemu_command(step.command, *step.words)
         if step.command == "probe":
@@ -94,7 +94,7 @@ class Steps(run_list.RunList[Step, StepDone, Reproduced]):
 
 
 def _check(question: DocumentQuestion, steps: Sequence[Step]) -> None:
-    """Raise UserError for drives that can't be used, and settings by which a step would not be what its table says."""
+    """Raise UserError for drives that can't be used, and for settings that are wrong or the document's to choose."""
     if not question.drives:
         raise UserError("wanted drives=FOLDER[,FOLDER]: a folder on each of the storages to compare")
     for drive in question.drives:
@@ -111,7 +111,7 @@ def _check(question: DocumentQuestion, steps: Sequence[Step]) -> None:
             raise UserError(f"{key} is set by the document: leave it out")
         if len(points([word])) > 1:
             raise UserError(f"{word} has several values: wanted one, since the document varies other settings")
-    for step in steps:  # A wrong setting of any step is found before the first step runs.
+    for step in steps:  # find a wrong setting of any step before the first step runs
         if step.command != "probe":
             for point in points(step.words):
                 load(point.words)

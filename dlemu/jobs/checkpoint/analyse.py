@@ -38,7 +38,7 @@ from dlemu.metrics.rates import known
 from dlemu.metrics.t_interval import WINDOW, is_steady
 from dlemu.results.host_activity import HostActivity, highest
 from dlemu.results.measured import MeasuredRun, common_fields
-from dlemu.results.parts import requests_of
+from dlemu.results.parts import summarise_requests
 from dlemu.results.tables import rows_table, write_table
 from dlemu.telemetry import Telemetry
 
@@ -129,7 +129,7 @@ def _summary(run: CheckpointRun) -> CheckpointSummary:
         training=training,
         asynchronous=asynchronous,
         ceiling_gb_per_second=journal.ceiling_gb_per_second,
-        requests=requests_of(journal.requests) if journal.requests else None,
+        requests=summarise_requests(journal.requests) if journal.requests else None,
         issues=issue_lines(findings, (*facts.workload.notes, *facts.notes)),
         findings=findings,
     )
@@ -173,7 +173,7 @@ def _phase(run: CheckpointRun, name: Phase) -> tuple[PhaseSummary | None, tuple[
         phase,
         threads=int(rows["threads"].max()),
         host_busy_percent=highest(activity.busy_percents),
-        device_busy_percent=highest(activity.of_block_devices("busy_percent")),
+        device_busy_percent=highest(activity.block_device_means("busy_percent")),
         link_percent=activity.link_percent(f"{'sent' if writes else 'received'}_mb_per_second"),
         throttled_percent=highest(activity.means("cpu", "throttled_percent")),
     )

@@ -41,7 +41,7 @@ def checkpoint_throughput(run: CheckpointRun) -> Figure | None:
         faster, slower = ("Reading", "writing") if ratio >= 1 else ("Writing", "reading")
         title = f"{faster} was {max(ratio, 1 / ratio):.1f} times as fast as {slower}"
     caption = "All ranks together. Where a line falls to zero within a checkpoint, the ranks wait for fsync."
-    return Figure(title, caption, alt.layer(lines(points, x, "GB/s", chosen=(BLUE, AMBER))))
+    return Figure(title, caption, alt.layer(lines(points, x, "GB/s", palette=(BLUE, AMBER))))
 
 
 FIGURES = (checkpoint_throughput,)

@@ -36,10 +36,10 @@ from dlemu.results.drive import (
     SPEED_PERCENT,
     Rate,
     Rates,
-    nothing_left,
+    no_speed_left,
+    others_phrase,
     per_second,
     read_drive,
-    taken_by_others,
 )
 from dlemu.results.figures import Value
 from dlemu.results.kinds import Parts
@@ -145,7 +145,7 @@ def predict(
             return None
         mb_per_second = speed.mean - others_mb_per_second
         if mb_per_second <= 0:
-            raise nothing_left(others_mb_per_second, speed.mean)
+            raise no_speed_left(others_mb_per_second, speed.mean)
         seconds = sizes.bytes / (mb_per_second * 1e6)
         error = (speed.half_width or 0.0) / mb_per_second
         return PredictedPhase(seconds=seconds, seconds_interval=(seconds / (1 + error), seconds / max(1 - error, 0.01)))
@@ -162,7 +162,7 @@ def predict(
         training = training_cost(settings, sizes.ranks_of_job, stall, 0.0 if read is None else read.seconds, drain)
     return CheckpointPrediction(
         workload=workload.model.name,
-        source=storage.source + taken_by_others(others_mb_per_second),
+        source=storage.source + others_phrase(others_mb_per_second),
         ranks=len(plan.ranks),
         bytes=sizes.bytes,
         write=write,

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from datagen.quantiles import Percentiles
 from dlemu.results.answer_files import Answer
-from dlemu.results.parts import Environment, MeasuredOn
+from dlemu.results.parts import Environment, EnvironmentFields
 
 PROBE = "probe.json"
 
@@ -79,7 +79,7 @@ class ProbeCell(CellSpec):
 
 
 @dataclass(frozen=True, kw_only=True)
-class ProbeAnswer(MeasuredOn, Answer):
+class ProbeAnswer(EnvironmentFields, Answer):
     """The whole result; its environment has one host, and the storage of the target."""
 
     complete: bool = field()

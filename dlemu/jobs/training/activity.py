@@ -45,7 +45,7 @@ def activity_during(run: MeasuredTraining, rows: Rows) -> Context:
             busy_percent = core_percent / usable
         if limit_used_percent is None:
             limit_used_percent = core_percent / sum(host.cpu_limit or math.inf for host in journal.hosts)
-    depths, device_busy = (waiting.of_block_devices(name) for name in ("mean_queue_depth", "busy_percent"))
+    depths, device_busy = (waiting.block_device_means(name) for name in ("mean_queue_depth", "busy_percent"))
     return Context(
         host_busy_percent=busy_percent,
         own_busy_percent=own_percent,

@@ -34,7 +34,7 @@ from dlemu.metrics.stragglers import find_slow_folders, find_stragglers
 from dlemu.metrics.verdict import HOST_LIMITS, Evidence, is_biased, judge
 from dlemu.ranks import name_ranks
 from dlemu.results.measured import common_fields
-from dlemu.results.parts import requests_of
+from dlemu.results.parts import summarise_requests
 
 
 def analyse(run: MeasuredTraining) -> Summary:
@@ -77,7 +77,7 @@ def analyse(run: MeasuredTraining) -> Summary:
         loss_percent=loss_percent(rows, kept) if len(rows) else None,
         limited_by=limit_in_words(limit, findings, facts.ranks) if limit else None,
         page_cache=page_cache if len(rows) else None,
-        requests=requests_of(journal.requests) if journal.requests else None,
+        requests=summarise_requests(journal.requests) if journal.requests else None,
         evaluation=evaluation if len(evaluations) else None,
         checkpoints=msgspec.convert(journal.checkpoints, tuple[CheckpointTiming, ...], from_attributes=True),
         asynchronous_checkpoints=_asynchronous_checkpoints(run),

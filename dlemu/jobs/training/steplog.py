@@ -21,7 +21,7 @@ from datagen.owned import create_new
 from dlemu.loaders.loader_base import BatchTrace
 from dlemu.metrics.rows import Rows, table_of
 from dlemu.results import ADVICE
-from dlemu.results.tables import read_table, rows_table, whole_numbers
+from dlemu.results.tables import integer_column, read_table, rows_table
 
 STEP_COLUMNS = {
     # Which step
@@ -173,7 +173,7 @@ def read_steps(folder: str) -> Rows:
     if table is None:
         return np.empty(0, STEP_DTYPE)
     path = os.path.join(folder, STEPS)
-    return table_of({name: whole_numbers(path, table, name) for name in STEP_COLUMNS})
+    return table_of({name: integer_column(path, table, name) for name in STEP_COLUMNS})
 
 
 def check_steps(path: str, rows: Rows, ranks: int, epochs: int) -> None:

@@ -1,1 +1,1 @@
-"""Two storages side by side: `sides` reads both, `compare_sides` computes, `page` and `figures` show both."""
+"""Two storages side by side: `sides` reads both, `compare_sides` compares them, `page` shows the comparison."""

@@ -1,4 +1,4 @@
-"""Compares two storages: differences with their uncertainty, and their effect over a year. Pure functions."""
+"""Compares two storages, A and B: their differences with uncertainty, what each feeds, and the verdict. Pure."""
 
 from __future__ import annotations
 
@@ -16,9 +16,8 @@ from dlemu.studies.compare.sides import Settings, Side, issues_between
 from dlemu.studies.conditions import settings_of
 
 _BOTH_FROM_MEMORY = "memory served both, not storage"
-_WORK_FIELDS = ("workload", "ranks", "accelerator", "computation_seconds", "epochs")
-"""Fields of JobFigures: runs in which one of them differs did not do the same work."""
-FromMemory = Mapping[str, tuple[bool, bool]]  # as `RunPair.from_memory`
+_WORK_FIELDS = ("workload", "ranks", "accelerator", "computation_seconds", "epochs")  # must agree for equal work
+FromMemory = Mapping[str, tuple[bool, bool]]  # phase -> whether memory served A and B
 
 
 def compare(a: Side, b: Side) -> Comparison:
@@ -28,7 +27,7 @@ def compare(a: Side, b: Side) -> Comparison:
     """
     paired: list[Settings] = []
     if not (a.is_search or b.is_search):
-        if len(a.runs) == len(b.runs) == 1:  # a pair, whatever their settings
+        if len(a.runs) == len(b.runs) == 1:  # two single runs are a pair, whatever their settings
             a, b = (replace(side, runs={(): run}) for side in (a, b) for run in side.runs.values())
         paired = [settings for settings in a.runs if settings in b.runs]
     if not paired and not (a.is_search and b.is_search):
@@ -36,11 +35,11 @@ def compare(a: Side, b: Side) -> Comparison:
             f"{a.name} and {b.name} have no run with the same settings; compare two runs (a point of a sweep is one: "
             "SWEEP/point-01), two sweeps over the same values, or two searches"
         )
-    # A run that one side lacks has no conditions there: compare those of the first settings that both sides have.
+    # Compare the conditions of the first run that both sides have conditions of.
     common: Settings = next((settings for settings in a.conditions if settings in b.conditions), ())
     about_a, about_b = a.about_run(common), b.about_run(common)
     varied = {key.rpartition(".")[2] for settings in paired for key, _ in settings}
-    work = [
+    unequal_data = [
         f"{key} is {value} for A and {about_b.work[key]} for B"
         for key, value in about_a.work.items()
         if key not in varied and about_b.work.get(key, value) != value
@@ -52,7 +51,7 @@ def compare(a: Side, b: Side) -> Comparison:
         kind=a.kind,
         verdict="",
         runs=tuple(
-            compare_runs(a.runs[settings], b.runs[settings], work, _from_memory(a, b, settings), dict(settings))
+            compare_runs(a.runs[settings], b.runs[settings], unequal_data, _from_memory(a, b, settings), dict(settings))
             for settings in paired
         ),
         not_comparable=tuple(not_comparable),
@@ -65,11 +64,11 @@ def compare(a: Side, b: Side) -> Comparison:
 def _compared_side(side: Side, paired: Collection[Settings], about: Conditions) -> ComparedSide:
     unpaired = [(dict(settings), run) for settings, run in side.runs.items() if settings not in paired]
     texts: dict[str, str] = {}
-    if about.title:  # else the folders of its runs are gone
+    if about.title:  # without one, the folders of all runs are gone
         storage = about.environment.storage
-        where = f"{storage.file_system} on {storage.device}" if storage else ""
-        known = {"measured": about.started_at, "storage": where, "devices": ", ".join(about.devices)}
-        texts = {key: text for key, text in known.items() if text} | settings_of(about)
+        location = f"{storage.file_system} on {storage.device}" if storage else ""
+        texts = {"measured": about.started_at, "storage": location, "devices": ", ".join(about.devices)}
+        texts = {key: text for key, text in texts.items() if text} | settings_of(about)
         texts |= {key.replace("_", " "): text for key, text in about.facts.items()}
     return ComparedSide(
         name=side.name,
@@ -86,40 +85,40 @@ def _from_memory(a: Side, b: Side, settings: Settings = ()) -> FromMemory:
 
 
 def _memory_served_one(from_memory: FromMemory) -> list[str]:
-    """Return, for runs of a single phase, that memory served only one: a phrase, as the two can't be compared."""
+    """Return a phrase if memory served only one of two runs of a single phase, which are then not comparable."""
     served_a, served_b = from_memory.get(RUN, (False, False))
     return [f"{'A' if served_a else 'B'}'s data came from memory"] if served_a != served_b else []
 
 
 def compare_runs(
-    a: JobFigures, b: JobFigures, work: Sequence[str], from_memory: FromMemory, settings: Mapping[str, str]
+    a: JobFigures, b: JobFigures, unequal_data: Sequence[str], from_memory: FromMemory, settings: Mapping[str, str]
 ) -> RunPair:
-    """Return the differences between A and B, metric by metric.
+    """Return the differences between two runs, metric by metric.
 
-    `work` describes how the data that they read or wrote differs. Where datasets, accelerators or their numbers differ,
-    the runs did not do the same work: differences in time are not due to the storage, and there is no plan of a year.
+    `unequal_data` are phrases on how the data that the runs read or wrote differs. Runs with unequal data, accelerators
+    or numbers of accelerators are not comparable: a difference in time is not due to the storage alone.
     """
     catalogue = catalogue_of(a.kind)
     names = [metric.name for metric in catalogue.compared if metric.name in a.metrics and metric.name in b.metrics]
-    other_work = _other_work(a, b) if catalogue.feeds_accelerators else []
+    unequal_work = _unequal_work(a, b) if catalogue.feeds_accelerators else []
     return RunPair(
         settings=dict(settings),
         a=a,
         b=b,
         metrics={name: difference(a.metrics[name], b.metrics[name]) for name in names},
-        not_comparable=(*_memory_served_one(from_memory), *other_work, *work),
+        not_comparable=(*_memory_served_one(from_memory), *unequal_work, *unequal_data),
         from_memory=dict(from_memory),
     )
 
 
-def _other_work(a: JobFigures, b: JobFigures) -> list[str]:
-    """Return what makes the work of two runs different, as phrases; a field that one run does not know does not."""
+def _unequal_work(a: JobFigures, b: JobFigures) -> list[str]:
+    """Return phrases on how the work of two runs differs, by the fields that both know."""
     phrases = []
     for name in _WORK_FIELDS:
         values = getattr(a, name), getattr(b, name)
-        of_a, of_b = map(plain, values)
-        if of_a != of_b and not {None, ""}.intersection(values):
-            phrases.append(f"{name} is {of_a} for A and {of_b} for B")
+        text_a, text_b = map(plain, values)
+        if text_a != text_b and not {None, ""}.intersection(values):
+            phrases.append(f"{name} is {text_a} for A and {text_b} for B")
     if a.cut_steps != b.cut_steps:
         phrases.append("train.total_training_steps cut epochs of A and B at different steps")
     return phrases
@@ -152,7 +151,7 @@ def _fed(side: Side) -> str:
 
 
 def _differences(comparison: Comparison, a: Side, b: Side) -> Iterator[str]:
-    """Yield, per phase, the difference in time of the main pair; of jobs without times, that of their main metrics."""
+    """Yield phrases on the main pair: the difference in each phase's time, or else in each headline metric."""
     catalogue, pair = catalogue_of(comparison.kind), comparison.main_pair
     if not_comparable := comparison.reasons:
         yield f"not comparable: {', '.join(not_comparable)}"
@@ -165,19 +164,19 @@ def _differences(comparison: Comparison, a: Side, b: Side) -> Iterator[str]:
         memory = f"{_BOTH_FROM_MEMORY}: " if RUN in pair.from_memory else ""
         yield f"{memory}both kept {pair.a.ranks} accelerators busy: more ranks or `dlemu size` of each tell them apart"
         return
-    where = f"with {pair_settings(pair, catalogue)} " if catalogue.feeds_accelerators or pair.settings else ""
+    with_settings = f"with {pair_settings(pair, catalogue)} " if catalogue.feeds_accelerators or pair.settings else ""
     for metric in catalogue.times or catalogue.headlines:
-        phase, both = metric.phase or RUN, pair.metrics.get(metric.name)
-        if both is None:
+        phase, change = metric.phase or RUN, pair.metrics.get(metric.name)
+        if change is None:
             continue
         subject = "" if phase == RUN else f"{phase}: "
         if not pair.compares_storage(phase):
             served = "B" if pair.from_memory[phase][1] else "A"
             yield f"{subject}not comparable: {served}'s data came from memory"
             continue
-        subject = f"{where}{subject}" if metric.phase else f"{where}{metric.title}: "
+        subject = f"{with_settings}{subject}" if metric.phase else f"{with_settings}{metric.title}: "
         memory = f"{_BOTH_FROM_MEMORY}: " if phase in pair.from_memory else ""
-        yield memory + subject + difference_in_words(both, metric, repetitions=f"{catalogue.repetition}s")
+        yield memory + subject + difference_in_words(change, metric, repetitions=f"{catalogue.repetition}s")
 
 
 def pair_settings(pair: RunPair, catalogue: Catalogue) -> str:

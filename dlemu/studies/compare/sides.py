@@ -1,4 +1,4 @@
-"""Reads what can be compared - a run of any kind, a sweep or a search - from its folder into a `Side`."""
+"""Reads a run of any kind of job, a sweep or a search from its folder into a `Side` of a comparison."""
 
 from __future__ import annotations
 
@@ -18,32 +18,27 @@ from dlemu.studies.size.page import KIND_OF_TRIALS, figures_of_count
 
 _INCOMPLETE = "the sweep is incomplete: finish it with its command"
 
+# (key, value) pairs, sorted by key, of the settings in which the runs of a side differ from each other.
 Settings = tuple[tuple[str, str], ...]
-"""(key, value) pairs, sorted by key, of the settings in which the runs of a side differ from each other."""
 Runs = Mapping[Settings, JobFigures]
 About = Mapping[Settings, Conditions]
+# Reads a folder of another benchmark's runs for `side_of_runs`; raises UserError if it can't read the folder.
 Foreign = Callable[[str], tuple[Runs, About]]
-"""Reads a folder of another benchmark's runs for `side_of_runs`; raises UserError for a folder unknown to it."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Side(ComparedSide):
-    """One storage of a comparison, as its folder has it."""
+    """One storage of a comparison, with its runs."""
 
-    kind: str
-    """Kind of its jobs."""
-    runs: Runs
-    """At least one, but for a search before its first trial."""
-    conditions: About = field(default_factory=dict)
-    """Where and how each run was measured, for those whose folders still exist."""
-    is_search: bool = False
-    """`runs` are the counts of a search, which need not be those of the other side."""
-    cached: bool = False
-    """It is a search that allowed reads from the page cache (`metric.cached`), and so sized memory."""
+    kind: str  # of the jobs
+    runs: Runs  # at least one, except for a search before its first trial
+    conditions: About = field(default_factory=dict)  # of the runs whose folders still exist
+    is_search: bool = False  # `runs` are then the counts of a search, which two searches need not share
+    cached: bool = False  # a search that allowed reads from the page cache (`metric.cached`), and so measured memory
     warnings: tuple[str, ...] = ()
 
     def about_run(self, settings: Settings = ()) -> Conditions:
-        """Return the conditions of a run, or else of the first; without a title when the folders of all are gone."""
+        """Return the conditions of a run, or else of the first run; without a title if no run's folder still exists."""
         return self.conditions.get(settings) or next(iter(self.conditions.values()), Conditions(title=""))
 
     @property
@@ -52,15 +47,15 @@ class Side(ComparedSide):
 
     @property
     def scaled(self) -> str:
-        """How small the samples of the accelerators that it feeds are, or else of those that were tried: a phrase."""
-        shown = [run for run in self.runs.values() if run.ranks == (self.accelerators_fed or run.ranks)]
-        return next(filter(None, (scaled(run.sample_divisor) for run in shown)), "")
+        """How small the samples are, as a phrase: those of the largest run that passed, or else of any run."""
+        runs = [run for run in self.runs.values() if run.ranks == (self.accelerators_fed or run.ranks)]
+        return next(filter(None, (scaled(run.sample_divisor) for run in runs)), "")
 
 
 def read_sides(folders: Sequence[str], foreign: Foreign | None = None) -> tuple[Side, Side]:
-    """Return the two storages in the folders: one in each of two, or both in that of a sweep over two drives.
+    """Return two storages from two folders, or both from the folder of a sweep over two drives.
 
-    Raises UserError when there are not exactly two, or when their jobs are of different kinds.
+    Raises UserError if there are not exactly two, or if their jobs are of different kinds.
     """
     advice = "wanted two folders of runs, sweeps or searches, or the folder of one sweep over two drives"
     if not all(folders):
@@ -83,7 +78,7 @@ def read_sides(folders: Sequence[str], foreign: Foreign | None = None) -> tuple[
 def read_side(folder: str, foreign: Foreign | None = None) -> list[Side]:
     """Return the storages in a folder: one, or one for each drive of a sweep over drives.
 
-    A folder that is not dlemu's is read by `foreign`. Raises UserError for a folder that can't be compared.
+    `foreign` reads folders that are not dlemu's. Raises UserError for a folder that can't be compared.
     """
     kind, advice = kind_of(folder), "wanted the folder of a run, sweep or size"
     if kind is None:
@@ -97,22 +92,22 @@ def read_side(folder: str, foreign: Foreign | None = None) -> list[Side]:
         return [side_of_runs(folder, {(): parts.figures(run)}, {(): conditions_of(parts, run.summary, run.facts)})]
     match kind.read(folder):
         case SweepAnswer() as sweep:
-            return _of_sweep(folder, sweep)
+            return _sides_of_sweep(folder, sweep)
         case SizeAnswer() as search:
-            return [_of_search(folder, search)]
+            return [_side_of_search(folder, search)]
     raise UserError(f"{folder} holds {kind.noun}: {advice}")
 
 
 def side_of_runs(name: str, runs: Runs, conditions: About | None = None) -> Side:
     """Return a storage from the figures of its runs, and the conditions of those whose folders still exist.
 
-    It may feed one accelerator more than the largest number that passes, unless the storage failed a run with one more
-    and otherwise the same settings.
+    The storage may feed more accelerators than the largest passing run, unless a run with one more, and otherwise the
+    same settings, failed because of the storage.
     """
     about = conditions or {}
     passing = {settings: run.ranks for settings, run in runs.items() if run.passed}
     most = max(passing.values(), default=0)
-    # With `ranks=""`, settings are compared apart from their number of ranks.
+    # `ranks=""` makes settings equal that differ in the number of ranks alone.
     failed_settings = [
         dict(settings, ranks="")
         for settings, run in runs.items()
@@ -130,7 +125,8 @@ def side_of_runs(name: str, runs: Runs, conditions: About | None = None) -> Side
     )
 
 
-def _of_sweep(folder: str, sweep: SweepAnswer) -> list[Side]:
+def _sides_of_sweep(folder: str, sweep: SweepAnswer) -> list[Side]:
+    """Return a side for each drive of a sweep; raises UserError if no run on a drive has completed."""
     points_by_drive: dict[str, list[SweepPoint]] = {}
     for point in sweep.points:
         points_by_drive.setdefault(point.settings.get(DATA_FOLDER, folder), []).append(point)
@@ -138,27 +134,25 @@ def _of_sweep(folder: str, sweep: SweepAnswer) -> list[Side]:
         raise UserError(f"no point of the sweep in {folder} has completed: finish it with its command, then compare")
     sides = []
     for drive, points in points_by_drive.items():
-        runs: dict[Settings, JobFigures] = {}
-        about: dict[Settings, Conditions] = {}
-        warnings = [] if sweep.complete else [_INCOMPLETE]
+        runs, about, failures = dict[Settings, JobFigures](), dict[Settings, Conditions](), list[str]()
         for point in points:
             settings = tuple(sorted((key, value) for key, value in point.settings.items() if key != DATA_FOLDER))
             if point.figures is None:
                 reason = (point.failure or "no reason is known").splitlines()[0]
-                warnings.append(f"the run with {named(dict(settings)) or 'its settings'} failed: {reason}")
+                failures.append(f"the run with {named(dict(settings)) or 'its settings'} failed: {reason}")
                 continue
             runs[settings] = point.figures
             for conditions in conditions_in([os.path.join(folder, point.folder)]):
                 about[settings] = conditions
         if not runs:
             which = "" if drive == folder else f" on {drive}"
-            raise UserError(f"{folder}: no point{which} has completed: {warnings[-len(points)]}; run the sweep again")
-        side = side_of_runs(drive, runs, about)
-        sides.append(replace(side, warnings=(*warnings, *side.warnings)))
+            raise UserError(f"{folder}: no point{which} has completed: {failures[0]}; run the sweep again")
+        side, incomplete = side_of_runs(drive, runs, about), [] if sweep.complete else [_INCOMPLETE]
+        sides.append(replace(side, warnings=(*incomplete, *failures, *side.warnings)))
     return sides
 
 
-def _of_search(folder: str, search: SizeAnswer) -> Side:
+def _side_of_search(folder: str, search: SizeAnswer) -> Side:
     conditions = next(conditions_in(os.path.join(folder, trial.folder) for trial in search.trials), None)
     failing, most = search.failing, search.max_accelerators
     incomplete = [] if search.complete else ["the search is incomplete: finish it with its command"]
@@ -170,7 +164,7 @@ def _of_search(folder: str, search: SizeAnswer) -> Side:
         accelerators_fed=most,
         may_feed_more=failing is None
         or failing.passed is None  # too close to call, or not tried often enough
-        or failing.accelerators > most + 1  # a search that was interrupted
+        or failing.accelerators > most + 1  # an interrupted search
         or search.is_limited_by_host
         or search.limited_by.what in ("count", "nothing"),
         is_search=True,
@@ -180,7 +174,7 @@ def _of_search(folder: str, search: SizeAnswer) -> Side:
 
 
 def issues_between(a: Side, b: Side, about_a: Conditions, about_b: Conditions) -> Iterator[str]:
-    """Yield a sentence for everything but the storage that differs, and the warnings of each side."""
+    """Yield a sentence for each difference other than the storage, and the warnings of each side."""
     if os.path.realpath(a.name) == os.path.realpath(b.name):
         yield "A and B are the same folder: they do not differ"
     storages = [about.environment.storage for about in (about_a, about_b)]
@@ -197,8 +191,8 @@ def issues_between(a: Side, b: Side, about_a: Conditions, about_b: Conditions) -
                 yield f"{key}: {text} for A, {settings_b[key]} for B"
     if max(len(a.runs), len(b.runs)) > 1 and not (a.is_search or b.is_search):
         for (name, other_name), side, other in (("AB", a, b), ("BA", b, a)):
-            only = [named(dict(settings)) for settings in side.runs if settings not in other.runs]
-            if only:  # the number of accelerators that a side feeds may be of a run that the other side never made
-                yield f"only {name} completed {', '.join(only)}: of {other_name} no figures are known there"
+            unpaired = [named(dict(settings)) for settings in side.runs if settings not in other.runs]
+            if unpaired:  # a side's number of accelerators fed may come from such a run
+                yield f"only {name} completed {', '.join(unpaired)}: of {other_name} no figures are known there"
     for name, side in (("A", a), ("B", b)):
         yield from (f"{name}: {warning}" for warning in side.warnings)

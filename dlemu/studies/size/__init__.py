@@ -1,1 +1,1 @@
-"""How many accelerators a storage feeds: trials are training runs. Formulas and tests: docs/sizing.md."""
+"""How many accelerators a storage feeds, found by trials, which are training runs. Formulas: docs/sizing.md."""

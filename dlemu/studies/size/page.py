@@ -1,4 +1,4 @@
-"""A search on the terminal and on its page: how many accelerators, what each count at the edge reached, and why."""
+"""A search on the terminal and on its page: how many accelerators pass, what limits the next one, and the trials."""
 
 from __future__ import annotations
 
@@ -25,20 +25,21 @@ _SHOWN_COUNTS = 3
 
 
 def figures_of_count(answer: SizeAnswer, result: CountResult) -> JobFigures:
-    """Return the figures of all trials with a count, averaged."""
+    """Return the mean figures of all trials with a count of accelerators."""
     trials = [trial for trial in answer.trials if trial.accelerators == result.accelerators]
     failing = answer.failing
-    decides = failing is not None and answer.max_accelerators < result.accelerators <= failing.accelerators
-    limit = answer.limited_by if decides else cause_of(trials)
+    is_next = failing is not None and answer.max_accelerators < result.accelerators <= failing.accelerators
+    limit = answer.limited_by if is_next else cause_of(trials)
     outcome: Outcome = "pass" if result.passed else "fail"
     if not result.passed and limit.what in HOST_LIMITS:
-        outcome = "no verdict"  # as the outcome of a run that its host limits
+        outcome = "no verdict"  # as for a run that its host limits
     elif result.passed is None:
         outcome = "undecided"
-    names = dict.fromkeys(name for trial in trials for name in trial.figures.metrics)
-    values = {name: [mean for trial in trials if (mean := trial.figures.mean(name)) is not None] for name in names}
+    values: dict[str, list[float]] = {}
+    for trial in trials:
+        for name, value in trial.figures.metrics.items():
+            values.setdefault(name, []).append(value.mean)
     means = {name: Value(sum(each) / len(each)) for name, each in values.items()}
-    sustained = Value(result.au_sustained_percent, result.half_width_percent)
     return JobFigures(
         kind=KIND_OF_TRIALS,
         workload=answer.question.workload,
@@ -48,12 +49,12 @@ def figures_of_count(answer: SizeAnswer, result: CountResult) -> JobFigures:
         outcome=outcome,
         limited_by={RUN: limit.what if limit.confidence else None},
         threshold_percent=answer.question.threshold_percent,
-        metrics=means | {"au_sustained_percent": sustained},
+        metrics=means | {"au_sustained_percent": Value(result.au_sustained_percent, result.half_width_percent)},
     )
 
 
 def screen(answer: SizeAnswer, folder: str) -> Screen:
-    """Return what is said first of a search: how many pass, the counts around the edge, what limits the next count."""
+    """Return the first screen: how many pass, the AU of counts around that, what limits the next one, and advice."""
     question, limit, outcome = answer.question, answer.limited_by, answer.outcome or "no verdict"
     threshold, full = question.threshold_percent, answer.full_size
     text = counts_in_words(answer) if answer.verdict else "the search was interrupted"
@@ -63,12 +64,11 @@ def screen(answer: SizeAnswer, folder: str) -> Screen:
     if label == "PASS" and not answer.at_least:  # the user did not ask whether a number passes
         label = "measured" if full else "answer"
     lines = [Said(label, text, tone=_TONES.get(outcome, "open"))]
-    if full is not None:  # first, so that nobody takes the accelerators of small samples for real ones
+    if full is not None:  # first, so that nobody mistakes accelerators of small samples for real ones
         lines.insert(0, Said("answer", at_full_size(answer, full), "computed, not measured", tone="strong"))
     lines += [Said("note", text, tone="caution") for text in answer.issues]
-    below = [result for result in answer.counts if result.accelerators <= answer.max_accelerators]
-    above = [result for result in answer.counts if result.accelerators > answer.max_accelerators]
-    for result in [*below[-1:], *above][:_SHOWN_COUNTS]:
+    passing = sum(result.accelerators <= answer.max_accelerators for result in answer.counts)
+    for result in answer.counts[max(0, passing - 1) :][:_SHOWN_COUNTS]:  # the largest that passes and those above it
         au = with_uncertainty(result.au_sustained_percent, result.half_width_percent, threshold)
         verdict = verdict_word(result.passed, unknown="too close to call")
         lines.append(Said(f"{result.accelerators:>3}", f"AU {au}: {verdict}"))
@@ -79,8 +79,8 @@ def screen(answer: SizeAnswer, folder: str) -> Screen:
     lines.append(Said("needs", f"{needs}; {supplied}", "in trials and read probe"))
     advice = limit.advice[:1]
     if full is not None and not full.accelerators and limit.what == "storage" and answer.storage_mb_per_second:
-        times = full.mb_per_accelerator * threshold / 100 / answer.storage_mb_per_second
-        advice = (f"a storage {times:,.2g} times as fast, for one accelerator at real size",)
+        speedup = full.mb_per_accelerator * threshold / 100 / answer.storage_mb_per_second
+        advice = (f"a storage {speedup:,.2g} times as fast, for one accelerator at real size",)
     lines += [Said("to do", text, tone="strong") for text in advice]
     shares = [share for trial in answer.trials if (share := trial.figures.from_storage_percent) is not None]
     if shares:

@@ -1,4 +1,4 @@
-"""Computes the contents of size.json from the trials, and says it in a sentence. Pure."""
+"""Computes the answer of a search, the content of size.json, from its trials; and words it. Pure functions."""
 
 from __future__ import annotations
 
@@ -19,28 +19,21 @@ _WEIGHTS: dict[Confidence | None, int] = {"high": 3, "medium": 2, "low": 1, None
 
 @dataclass(frozen=True, kw_only=True)
 class SearchInputs:
-    """What is known before the first trial; rates are in 1e6 bytes/s, 0 where they are not known."""
+    """The inputs of a search that are known before its first trial. Rates are in 1e6 bytes/s, 0 if unknown."""
 
-    probe_mb_per_second: float
-    """The highest rate of a short read probe, while nothing else reads."""
-    mb_per_accelerator: float
-    """Rate that one accelerator needs, from the workload's nominal sizes."""
-    full_mb_per_accelerator: float = 0.0
-    """The same without the workload's scale; 0 where that changes nothing."""
-    max_accelerators: int
-    """The largest count that may be tried."""
-    max_reason: str
-    """Why no larger count may be tried, as a phrase."""
-    naive_seconds_per_trial: float
-    """Nominal time of one run as configured, with all steps of all epochs."""
-    other_programs: str = ""
-    """What `dlemu doctor` says of other programs that used the cores right before the search; empty for none."""
+    probe_mb_per_second: float  # the highest rate of a short read probe without other reads
+    mb_per_accelerator: float  # rate that one accelerator needs, from the workload's nominal sizes
+    full_mb_per_accelerator: float = 0.0  # the same without the workload's scale; 0 if the scale does not change it
+    max_accelerators: int  # the largest count that may be tried
+    max_reason: str  # why no larger count may be tried, as a phrase
+    naive_seconds_per_trial: float  # nominal time of one run as configured, with all steps of all epochs
+    other_programs: str = ""  # warning of `dlemu doctor` that other programs used the cores before; empty for none
 
 
 def build_answer(question: Question, inputs: SearchInputs, trials: Sequence[Trial], *, refusal: str = "") -> SizeAnswer:
     """Return the answer from the trials so far, marked incomplete.
 
-    `refusal` is the error of a count that this host could not run although it can run smaller counts.
+    `refusal` is the error of a count that this host could not run, if it can run smaller ones; else empty.
     """
     threshold = question.threshold_percent
     results = pool(trials, threshold)
@@ -54,7 +47,7 @@ def build_answer(question: Question, inputs: SearchInputs, trials: Sequence[Tria
     warnings = sorted(trial.page_cache_warning for trial in trials if trial.page_cache_warning)[:1]
     mb_per_accelerator = trials[-1].mb_per_accelerator if trials else inputs.mb_per_accelerator
     # At an AU of 50 %, a run takes twice its nominal time; counts that were not tried are assumed to run at full speed.
-    au_percents = {one.accelerators: one.au_sustained_percent for one in results if one.au_sustained_percent > 0}
+    au_percents = {each.accelerators: each.au_sustained_percent for each in results if each.au_sustained_percent > 0}
     naive_counts = range(1, (failing.accelerators if failing else max_passing) + 1)
     naive_runs = sum(100 / min(100.0, au_percents.get(accelerators, 100.0)) for accelerators in naive_counts)
     answer = SizeAnswer(
@@ -69,24 +62,24 @@ def build_answer(question: Question, inputs: SearchInputs, trials: Sequence[Tria
         trials=tuple(trials),
         naive_seconds=naive_runs * inputs.naive_seconds_per_trial,
     )
-    # At the threshold AU of 90 %, an accelerator reads 90 % of what it reads when it never waits.
-    mb_per_second = 100 * answer.storage_mb_per_second / threshold
+    # At an AU of 90 %, an accelerator reads at 90 % of the rate at which it never waits.
+    feedable_mb_per_second = 100 * answer.storage_mb_per_second / threshold
     if full_mb := inputs.full_mb_per_accelerator:
-        full = FullSize(mb_per_accelerator=full_mb, accelerators=int(mb_per_second / full_mb))
+        full = FullSize(mb_per_accelerator=full_mb, accelerators=int(feedable_mb_per_second / full_mb))
         answer = replace(answer, full_size=full)
     host_limits = [limit for limit in _limits(trials) if limit.what in HOST_LIMITS]
     codes = {finding.code for limit in host_limits for finding in limit.findings}
     was_disturbed = bool(inputs.other_programs and host_limits) or Code.OTHER_PROGRAM_ON_CORES in codes
     if answer.is_limited_by_host and inputs.mb_per_accelerator and not was_disturbed:
-        fed = int(mb_per_second / inputs.mb_per_accelerator)
-        answer = replace(answer, storage_could_feed=max(max_passing, fed))
+        accelerators = int(feedable_mb_per_second / inputs.mb_per_accelerator)
+        answer = replace(answer, storage_could_feed=max(max_passing, accelerators))
     return answer
 
 
 def _limited_by(
     trials: Sequence[Trial], failing: CountResult | None, max_passing: int, threshold: float, reason: str, refusal: str
 ) -> LimitedBy[str]:
-    """Return what keeps more than `max_passing` accelerators from passing; `reason` is that of the largest count."""
+    """Return what keeps more than `max_passing` accelerators from passing; `reason` is `SearchInputs.max_reason`."""
     if failing is not None and is_held_back(failing, threshold):
         reached = (
             f"with {count(failing.accelerators, 'accelerator')} this host reaches an AU of "
@@ -105,25 +98,25 @@ def _limited_by(
 
 
 def cause_of(trials: Sequence[Trial], passing_trials: Sequence[Trial] = ()) -> LimitedBy[str]:
-    """Return the limit that the trials name with the largest sum of confidence weights; the host's limits are one.
+    """Return the limit with the largest sum of confidence weights over the trials; limits of the host count as one.
 
     High, medium and low confidence weigh 3, 2 and 1. Trials limited by (storage, high), (storage, medium) and
-    (host CPU, medium) give storage 5 of at most 9: medium confidence. When confidence would be low and any trial, also
-    one that passes, blames the host, the host is blamed.
+    (host CPU, medium) give storage 5 of at most 9: medium confidence. If the confidence is low and any trial, even one
+    that passes, was limited by the host, the limit is the host.
     """
     limits = _limits(trials)
     if not limits:
         return LimitedBy(what="not known", evidence=("the trials' summaries do not record it",))
     groups = [HOST_LIMITS, *((limit.what,) for limit in limits)]  # the first group wins a tie
     weights = [sum(_WEIGHTS[limit.confidence] for limit in limits if limit.what in group) for group in groups]
-    blamed = [limit for limit in limits if limit.what in groups[weights.index(max(weights))]]
+    candidates = [limit for limit in limits if limit.what in groups[weights.index(max(weights))]]
     share = max(weights) / (_WEIGHTS["high"] * len(limits))
     confidence: Confidence = "medium" if share < 0.75 else "high"  # the shares of dlemu.metrics.limit
     if share < 0.5:
         confidence = "low"
-        by_host = [limit for limit in (*limits, *_limits(passing_trials)) if limit.what in HOST_LIMITS]
-        blamed = by_host or blamed
-    surest = max(blamed, key=lambda limit: _WEIGHTS[limit.confidence])
+        host_limits = [limit for limit in (*limits, *_limits(passing_trials)) if limit.what in HOST_LIMITS]
+        candidates = host_limits or candidates
+    surest = max(candidates, key=lambda limit: _WEIGHTS[limit.confidence])
     return LimitedBy(what=surest.what, confidence=confidence, evidence=surest.evidence, advice=surest.advice)
 
 
@@ -132,10 +125,10 @@ def _limits(trials: Sequence[Trial]) -> list[Limit]:
 
 
 def outcome_of(answer: SizeAnswer, at_least: int) -> Outcome:
-    """Return the outcome of the question whether `at_least` accelerators pass.
+    """Return whether `at_least` accelerators pass.
 
-    "fail" needs a count of at most `at_least` that was shown to fail. If the search ended because of the host or the
-    largest count allowed, there is no verdict on the storage.
+    It is "fail" if a count of at most `at_least` was shown to fail, and "no verdict" on the storage if the host, or the
+    largest count allowed, ended the search.
     """
     if answer.max_accelerators >= at_least:
         return "pass"
@@ -152,15 +145,15 @@ def sentence(answer: SizeAnswer) -> str:
 def counts_in_words(answer: SizeAnswer) -> str:
     """Return how many pass, and the verdict of the next count: `4 x h100 pass, 5 fail`."""
     passing = next((result for result in answer.counts if result.accelerators == answer.max_accelerators), None)
-    small, by_host = scaled(answer.question.sample_divisor), answer.is_limited_by_host
+    samples, is_by_host = scaled(answer.question.sample_divisor), answer.is_limited_by_host
     if passing is None:
-        parts = [f"not even {_accelerators(answer, 1)}{small} passes{' on this host' if by_host else ''}"]
+        phrases = [f"not even {_accelerators(answer, 1)}{samples} passes{' on this host' if is_by_host else ''}"]
     else:
-        bound = "at least " if by_host or answer.limited_by.what == "count" else ""
-        parts = [f"{bound}{_accelerators(answer, passing.accelerators)}{small} {_verb(passing)}"]
-    at_edge = dict.fromkeys([*([answer.failing] if answer.failing else []), *answer.too_close_to_tell])
-    parts += [f"{result.accelerators} {_verb(result)}" for result in at_edge if result != passing]
-    return ", ".join(parts)
+        bound = "at least " if is_by_host or answer.limited_by.what == "count" else ""
+        phrases = [f"{bound}{_accelerators(answer, passing.accelerators)}{samples} {_verb(passing)}"]
+    at_edge = dict.fromkeys(filter(None, [answer.failing, *answer.too_close_to_tell]))
+    phrases += [f"{result.accelerators} {_verb(result)}" for result in at_edge if result != passing]
+    return ", ".join(phrases)
 
 
 def at_full_size(answer: SizeAnswer, full: FullSize) -> str:

@@ -1,8 +1,8 @@
-"""Runs trials as `dlemu train`, watches their step logs, and stops each once its verdict is certain.
+"""Plans and runs trials, each a `dlemu train`; watches their step logs, and stops each once its verdict is certain.
 
 Two things make the AU of a short run too high: batches that were read ahead while its first step waited, and batches
-still in the queue at the end of an epoch, when nothing more is read. So both ends are cut off, and the work that the
-accelerators did (`busy`) is compared with what was read in the same time (`fed`).
+still in the queue at the end of an epoch, when nothing more is read. So both ends are cut off, and the time that the
+accelerators computed (`busy`) is compared with the computation for which data was read meanwhile (`fed`).
 """
 
 from __future__ import annotations
@@ -12,12 +12,16 @@ import math
 import os
 import shlex
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 from datagen.errors import DlemuError
+from dlemu.config.duration import mean_seconds
+from dlemu.config.schema import Workload
+from dlemu.jobs.training.plan import TrainingJob
 from dlemu.jobs.training.steplog import STEP_DTYPE, TRAINING, StepRows, read_log
 from dlemu.metrics.rates import Intervals
 from dlemu.metrics.rows import Rows, in_order
@@ -30,73 +34,104 @@ from dlemu.runner.child_run import run_train
 from dlemu.runner.run_folder import request_stop
 from dlemu.studies.answers import Question, Trial
 
-_WATCHED_RANKS = 64  # step logs read at a time, at most: ranks are alike, and watching must not disturb the run
+WINDOW_SECONDS = 1.0  # minimum length of a window: long compared with the time slices of drives, caches and throttles
+WINDOW_STEPS = 2  # minimum steps of a window: with one, chance would decide into which window a batch falls
+_WATCHED_RANKS = 64  # maximum of step logs to watch: ranks are alike, and watching must not disturb the run
 
 Values = NDArray[np.float64]
 
 
 @dataclass(frozen=True, kw_only=True)
 class SteadySeries:
-    """One value for each window of time, in percent of it."""
+    """The steady part of a trial: a value for each window of time, in percent of the window, as the mean over ranks."""
 
-    busy: Values
-    """Share of time that accelerators computed: AU, mean over ranks."""
-    fed: Values
-    """Time that accelerators will compute on what was read in the window; a batch that is half read counts half."""
+    busy: Values  # time that the accelerators computed: AU
+    fed: Values  # time of computation for which the window's reads suffice; a batch that is half read counts half
 
     @property
     def sustained(self) -> Values:
-        """The series with the smaller mean, which can be sustained for ever."""
+        """The series with the smaller mean: the AU that the storage can sustain."""
         return self.fed if len(self.fed) and self.fed.mean() < self.busy.mean() else self.busy
 
 
 def steady_series(rows: Rows, *, ahead: int, window_seconds: float) -> SteadySeries:
-    """Return the series of training rows of one or more ranks; empty when there is no whole window yet.
+    """Return the series from training rows of one or more ranks; empty before the first whole window.
 
-    `ahead` is how many batches may be read before they are needed. The first step of each block and its last `ahead`
-    steps are left out; the latter are needed to know what was in the queue at the end of the last window. The time of
-    each rank is by its own clock, from the end of its first step.
+    `ahead`: how many batches a rank may read before it needs them. The series leaves out the first step of each block
+    and its last `ahead` steps, which only show what was queued at the end of the last window. Windows are by the clock
+    of each rank, from the end of its first step.
     """
-    per_block: dict[tuple[int, int], list[Values]] = {}
-    for part in in_order(rows).by_block:
-        key = int(part["epoch"][0]), int(part["block"][0])
-        per_block.setdefault(key, []).append(_of_rank(part, ahead, round(window_seconds * 1e9)))
-    merged = [np.empty((2, 0))]
-    for _, ranks in sorted(per_block.items()):
-        windows = min(part.shape[1] for part in ranks)
-        merged.append(np.mean([part[:, :windows] for part in ranks], axis=0))
-    busy, fed = np.concatenate(merged, axis=1)
+    series_by_block: dict[tuple[int, int], list[Values]] = {}
+    for block_rows in in_order(rows).by_block:
+        block = int(block_rows["epoch"][0]), int(block_rows["block"][0])
+        series = _rank_series(block_rows, ahead, round(window_seconds * 1e9))
+        series_by_block.setdefault(block, []).append(series)
+    means = [np.empty((2, 0))]
+    for _, rank_series in sorted(series_by_block.items()):
+        windows = min(series.shape[1] for series in rank_series)
+        means.append(np.mean([series[:, :windows] for series in rank_series], axis=0))
+    busy, fed = np.concatenate(means, axis=1)
     return SteadySeries(busy=busy, fed=fed)
 
 
-def _of_rank(part: Rows, ahead: int, window_ns: int) -> Values:
-    """Return busy and fed of a rank's block in each window, shape (2, windows)."""
-    last = len(part) - 1 - ahead
+def _rank_series(rows: Rows, ahead: int, window_ns: int) -> Values:
+    """Return `busy` and `fed` of a rank in each window of a block, shape (2, windows), %."""
+    last = len(rows) - 1 - ahead
     if last <= 1:
         return np.empty((2, 0))
     names = ("free_ns", "wait_ns", "compute_ns", "started_ns", "finished_ns")
-    free, wait, compute, started, finished = (part[name].astype(np.float64) for name in names)
+    free, wait, compute, started, finished = (rows[name].astype(np.float64) for name in names)
     begins = free + wait
     edges = free[1] + window_ns * np.arange((free[last] - free[1]) // window_ns + 1)
     computed = Intervals(begins, np.maximum(begins + compute, begins + 1), edges)
     read = Intervals(started, np.maximum(finished, started + 1), edges)
-    return 100 * np.stack([spread.rates(compute) for spread in (computed, read)])
+    return 100 * np.stack([intervals.rates(compute) for intervals in (computed, read)])
 
 
 @dataclass(frozen=True, kw_only=True)
 class TrialPlan:
-    """What all trials of a search have in common."""
+    """The settings that all trials of a search share."""
 
-    words: tuple[str, ...]
+    words: tuple[str, ...]  # options and overrides
     question: Question
     window_seconds: float
     batches_ahead: int
-    total_steps: int  # of a trial, at most
-    seed: int  # of the first trial's shuffles; each further trial has another seed, so another order of reads
+    total_steps: int  # maximum of a trial
+    seed: int  # of the first trial; each further trial has another seed, and so another order of reads
 
     def sustained(self, rows: Rows) -> Values:
         """Return the AU of each window of the steady part of a trial, in percent."""
         return steady_series(rows, ahead=self.batches_ahead, window_seconds=self.window_seconds).sustained
+
+
+def plan_trials(job: TrainingJob, question: Question, trial_seconds: float, words: Sequence[str]) -> TrialPlan:
+    """Return the plan of trials that take `trial_seconds` at full speed, if the workload has as many steps."""
+    train, ahead = job.workload.train, batches_ahead_of(job)
+    steps = math.ceil(trial_seconds / step_seconds(job.workload)) + 1 + ahead
+    if train.total_training_steps > 0:
+        steps = min(steps, train.total_training_steps)
+    # A trial only trains, as AU does not measure anything else.
+    off = ("workflow.generate_data=false", "workflow.checkpoint=false", "workflow.evaluation=false")
+    return TrialPlan(
+        words=(*words, *off, "output.report=false"),
+        question=question,
+        window_seconds=window_seconds_of(job.workload),
+        batches_ahead=ahead,
+        total_steps=steps,
+        seed=train.seed,
+    )
+
+
+def step_seconds(workload: Workload) -> float:
+    return mean_seconds(workload.train.computation_time)
+
+
+def window_seconds_of(workload: Workload) -> float:
+    return max(WINDOW_SECONDS, WINDOW_STEPS * step_seconds(workload))
+
+
+def batches_ahead_of(job: TrainingJob) -> int:
+    return job.batches_ahead + (0 if job.workload.train.synchronous else 1)
 
 
 def run_trial(plan: TrialPlan, accelerators: int, number: int, folder: str) -> Trial:
@@ -140,11 +175,12 @@ def run_trial(plan: TrialPlan, accelerators: int, number: int, folder: str) -> T
 
 
 def _live_rows(live_folder: str) -> StepRows:
+    """Return the training rows so far of a running trial, from the step logs of at most _WATCHED_RANKS ranks."""
     paths = sorted(glob.glob(os.path.join(glob.escape(live_folder), "rank_*.steps")))
     paths = paths[:: max(1, math.ceil(len(paths) / _WATCHED_RANKS))]
     try:
         rows = np.concatenate([read_log(path) for path in paths]) if paths else np.empty(0, STEP_DTYPE)
-    except FileNotFoundError:  # the run has just ended, and merged the logs into its table
+    except FileNotFoundError:  # the run has just ended and merged the logs into its table
         return np.empty(0, STEP_DTYPE)
     training: StepRows = rows[rows["phase"] == TRAINING]
     return training

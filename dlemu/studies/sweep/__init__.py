@@ -1,1 +1,1 @@
-"""The same run over several values: `run` runs them, given or searched for; `page` shows them."""
+"""The same run with several values, which are given or searched for: `run` runs them, `page` shows them."""

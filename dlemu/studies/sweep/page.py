@@ -20,12 +20,12 @@ _TONES: dict[str, Tone] = {"pass": "good", "fail": "bad"}
 
 
 def screen(answer: SweepAnswer, folder: str) -> Screen:
+    """Return the first screen: how many runs passed, the edge of a search, the failures, and a table of all runs."""
     completed = [point.figures for point in answer.points if point.figures]
     failures = [(named(point.settings), point.failure) for point in answer.points if point.failure]
     notes = [f"{settings} failed: {failure.splitlines()[0]}" for settings, failure in failures]
-    catalogue = _catalogue(completed)
     text = f"{len(completed)} of {len(answer.points)} completed"
-    if catalogue.judged:
+    if completed and catalogue_of(completed[0].kind).judged:
         passed = sum(figures.passed is True for figures in completed)
         text = f"{passed} of {len(answer.points)} passed"
         if failures:
@@ -54,20 +54,16 @@ def _charts(answer: SweepAnswer, _: str) -> Iterator[tuple[str, Any]]:
     return charts(Point(point.figures.title, point.settings, point.figures) for point in answer.points if point.figures)
 
 
-def _catalogue(completed: Sequence[JobFigures]) -> Catalogue:
-    return catalogue_of(completed[0].kind) if completed else Catalogue(metrics=())
-
-
 def points_table(points: Sequence[SweepPoint], title: str = "") -> Table:
-    """Return a table with a row for each run: the settings that vary, its metrics, its verdict or limits."""
+    """Return a table with a row for each run: the settings that vary, its metrics, and its verdict or limits."""
     completed = [point.figures for point in points if point.figures]
-    catalogue = _catalogue(completed)
+    catalogue = catalogue_of(completed[0].kind) if completed else Catalogue(metrics=())
     keys = list(points[0].settings)
     short = {key: short_names(point.settings[key] for point in points) for key in keys}
     results = ["verdict"] if catalogue.judged else [catalogue.limited_by(phase) for phase in catalogue.phases]
     metrics = [metric for metric in catalogue.in_sweeps if any(metric.name in run.metrics for run in completed)]
-    names = [key.split(".")[-1].replace("_", "\n", 1) for key in keys]
-    names += [*(metric.head for metric in metrics), *results]
+    heads = [key.split(".")[-1].replace("_", "\n", 1) for key in keys]
+    heads += [*(metric.head for metric in metrics), *results]
     rows: list[list[Cell]] = []
     for point in points:
         cells: list[Cell] = [short[key][point.settings[key]] for key in keys]
@@ -77,10 +73,10 @@ def points_table(points: Sequence[SweepPoint], title: str = "") -> Table:
             cells += [_cell(metric, point.figures.metrics.get(metric.name)) for metric in metrics]
             cells += _results(point.figures, catalogue)
         rows.append(cells)
-    head = columns(*names, right=range(len(names) - len(results)), whole=range(len(names)))
+    table_columns = columns(*heads, right=range(len(heads) - len(results)), whole=range(len(heads)))
     samples = sorted(filter(None, {scaled(run.sample_divisor) for run in completed}))
     notes = [f"{catalogue.rank}s{phrase}" for phrase in samples]
-    return Table(title=title, columns=head, rows=rows, notes=notes, dense=True)
+    return Table(title=title, columns=table_columns, rows=rows, notes=notes, dense=True)
 
 
 def _cell(metric: Metric, value: Value | None) -> str:

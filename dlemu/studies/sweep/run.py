@@ -1,4 +1,4 @@
-"""Runs jobs with all combinations of values, or searches the largest value that passes; results are in sweep.json."""
+"""Runs a job with all combinations of values, or searches for the largest value that passes; writes sweep.json."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ from dlemu.runner.run_list import Planned, RunList, RunsPlanned
 from dlemu.studies.answers import SWEEP, SweepAnswer, SweepPoint, SweepQuestion, edge
 from dlemu.studies.prerequisites import Child, OnEvent, config_options, take_launcher
 
-CLOSE = 1.1  # a search ends when the least value that fails is at most this factor above the largest that passes
-_FARTHEST = 1024.0  # values tried are at most the first value x this, and at least the first value / this
+CLOSE = 1.1  # a search ends when the smallest failing value is at most this factor above the largest passing one
+_FARTHEST = 1024.0  # largest factor between the first value and any other that is tried
 
 
 def sweep(overrides: Sequence[str], *, config_dir: str | None = None, on_event: OnEvent = ignore) -> SweepAnswer:
-    """Run every combination of the values given; a point that fails is noted, and the other points go on.
+    """Run every combination of the values; the failure of a point is recorded, and does not end the sweep.
 
     `overrides` are those of `dlemu train` (or of the command that the workload needs), some keys with several values,
-    and `launcher`. An interrupted sweep goes on from its `output.folder` when it is called again with the same
-    arguments. Raises UserError before the first point for wrong settings of any point.
+    and `launcher`. Called again with the same arguments, it continues an interrupted sweep in its `output.folder`.
+    Raises UserError before the first point if the settings of any point are wrong.
     """
     launcher, words = take_launcher("sweep", overrides)
     folder, words = take_word(words, "output.folder")
@@ -52,15 +52,15 @@ def sweep(overrides: Sequence[str], *, config_dir: str | None = None, on_event: 
 
 
 def _children(all_points: Sequence[Point], config_dir: str | None) -> list[Child]:
-    """Return the run of each point, all of which are checked before any begins, and of the same kind of job."""
-    looks: dict[str, Look] = {}
+    """Return the run of each point, checked; raises UserError for wrong settings, and for several kinds of jobs."""
+    checks: dict[str, Look] = {}
     children = []
     for point in all_points:
         try:
             workload = load(point.words, config_dir=config_dir)
             kind = kind_needed(workload)
             job = kind.load_job().job
-            looks.setdefault(kind.name, job.look_at_points())(checked(workload, job))
+            checks.setdefault(kind.name, job.look_at_points())(checked(workload, job))
         except UserError as error:
             raise UserError(f"{named(point.settings)}: {error}") from error
         children.append(Child(kind, workload, (*config_options(config_dir), *point.words)))
@@ -72,7 +72,7 @@ def _children(all_points: Sequence[Point], config_dir: str | None) -> list[Child
 
 class Sweep(RunList[Child, SweepPoint, SweepAnswer]):
     file, noun, runs_in, answer_type = SWEEP, "sweep", "points", SweepAnswer
-    goes_on = True  # after a point that failed, which is recorded, and repeated when the sweep is resumed
+    goes_on = True  # after a failed point, which is recorded, and repeated when the sweep is resumed
 
     def answer(self, *, complete: bool) -> SweepAnswer:
         return SweepAnswer(complete=complete, question=self.question, points=tuple(self.runs))
@@ -94,8 +94,8 @@ class Sweep(RunList[Child, SweepPoint, SweepAnswer]):
 def find_bracket(overrides: Sequence[str], *, config_dir: str | None, on_event: OnEvent) -> SweepAnswer:
     """Find the largest passing value of the setting that scales the load of a kind of job (`Kind.scaled_by`).
 
-    The first value tried is the workload's. An interrupted search goes on from its `output.folder`. Raises UserError,
-    also where a run neither passes nor fails its limits; DlemuError where a run ends with an error.
+    It starts from the workload's value, or continues an interrupted search in its `output.folder`. Raises UserError,
+    also if a run neither passes nor fails, and DlemuError if a run ends with an error.
     """
     launcher, words = take_launcher("size", overrides)
     folder, words = take_word(words, "output.folder")
@@ -117,7 +117,7 @@ def find_bracket(overrides: Sequence[str], *, config_dir: str | None, on_event: 
 
 
 class BracketSearch(Sweep):
-    """The runs of a search, as points of a sweep in which the results so far decide the next value."""
+    """The runs of a search: points of a sweep in which the results so far decide the next value."""
 
     noun, goes_on = "search", False
 
@@ -137,7 +137,7 @@ class BracketSearch(Sweep):
         return self.save(complete=True)
 
     def _passed_by_value(self, key: str) -> dict[float, bool]:
-        """Return value -> passed. A run without a verdict fails if a smaller value passed; else raises UserError."""
+        """Return value -> whether it passed. UserError: a run has no verdict, and no smaller value passed."""
         runs = {float(point.settings[key]): point.figures for point in self.runs if point.figures}
         smallest_passing = min((value for value, run in runs.items() if run.passed), default=math.inf)
         for value, run in runs.items():
@@ -150,7 +150,7 @@ class BracketSearch(Sweep):
 
 
 def next_value(passed_by_value: Mapping[float, bool], first: float) -> float | None:
-    """Return the value to try next, to three digits; None when the bracket is narrow, or the edge too far away.
+    """Return the value to try next, to three digits; None if the bracket is narrow enough, or the edge too far away.
 
     From `first`, values are doubled until one fails, or halved until one passes; then the bracket is halved, by ratio.
     """

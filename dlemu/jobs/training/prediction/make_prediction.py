@@ -30,7 +30,7 @@ from dlemu.metrics.demand import demand, sample_divisor
 from dlemu.metrics.findings import Code, Confidence, Finding, LimitedBy
 from dlemu.metrics.limit import OTHER_PROGRAMS_PERCENT, What
 from dlemu.metrics.t_interval import quantile
-from dlemu.results.drive import OUTSIDE, SPEED_PERCENT, taken_by_others
+from dlemu.results.drive import OUTSIDE, SPEED_PERCENT, others_phrase
 from dlemu.results.wording import count as counted
 from dlemu.results.wording import sentences
 
@@ -110,7 +110,7 @@ def predict(
         limited_by=predictor.limited_by(failing[0] if failing else predictor.count(accelerators)),
         null_max_accelerators=predictor.null_max(accelerators),
         counts=tuple(counts),
-        source=calibration.source + taken_by_others(calibration.others_mb_per_second),
+        source=calibration.source + others_phrase(calibration.others_mb_per_second),
         curve=calibration.curve,
         saturated=calibration.saturated,
         half_width_percent=calibration.half_width_percent,

@@ -23,7 +23,7 @@ from dlemu.report.screen import Said, Screen
 from dlemu.report.table import Table, columns
 from dlemu.results.answer_files import Answer, save_answer
 from dlemu.results.kinds import Parts
-from dlemu.results.parts import Emulated, Judged
+from dlemu.results.parts import OutcomeField, WorkloadFields
 from dlemu.results.wording import count
 from dlemu.runner.prediction_request import PredictionRequest
 from dlemu.runner.run_folder import check_new, new_folder
@@ -52,7 +52,7 @@ PORT_GB_PER_SECOND = {100: 12.5, 400: 50.0}
 
 
 @dataclass(frozen=True, kw_only=True)
-class Needs(Emulated):
+class Needs(WorkloadFields):
     """What a job needs of its storage, or all jobs together. 1 GB = 1e9 bytes."""
 
     accelerators: int = 0
@@ -85,7 +85,7 @@ class Needs(Emulated):
 
 
 @dataclass(frozen=True, kw_only=True)
-class NeedsAnswer(Judged, Answer):
+class NeedsAnswer(OutcomeField, Answer):
     """What jobs need that run at the same time: needs.json, from `dlemu predict` without a storage."""
 
     overrides: tuple[str, ...] = ()
@@ -202,7 +202,7 @@ def _needs_of(workload: Workload, request: PredictionRequest) -> Needs:
 def _sum_of(jobs: Sequence[Needs]) -> Needs:
     """Return the sums over jobs, but the shortest interval of checkpoints and the longest first step."""
     values = {field.name: [getattr(job, field.name) for job in jobs] for field in fields(Needs)}
-    emulated = [values.pop(field.name) for field in fields(Emulated)]
+    emulated = [values.pop(field.name) for field in fields(WorkloadFields)]
     sums = {name: sum(numbers) for name, numbers in values.items()}
     sums["checkpoint_minutes"] = min(values["checkpoint_minutes"])
     sums["first_step_seconds"] = max(values["first_step_seconds"])

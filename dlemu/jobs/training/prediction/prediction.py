@@ -16,12 +16,12 @@ from dlemu.jobs.training.wording import VERDICT_TONES
 from dlemu.metrics.findings import Code, LimitedBy
 from dlemu.metrics.limit import What
 from dlemu.metrics.verdict import Attempt, Outcome
-from dlemu.report.any_run import listed
+from dlemu.report.any_run import item_table
 from dlemu.report.screen import Said, Screen, rate
 from dlemu.report.units import with_uncertainty
 from dlemu.results.drive import OUTSIDE
 from dlemu.results.kinds import Parts
-from dlemu.results.parts import Target
+from dlemu.results.parts import TargetFields
 from dlemu.results.wording import Wording, scaled
 from dlemu.runner.prediction_request import Predicted
 
@@ -78,7 +78,7 @@ class PredictedCount(SimulatedFigures, Attempt):
 
 
 @dataclass(frozen=True, kw_only=True)
-class PredictionQuestion(Target):
+class PredictionQuestion(TargetFields):
     """What was to be predicted."""
 
     hosts: int = 1
@@ -205,7 +205,7 @@ PARTS = Parts(
     answer_type=Prediction,
     screen=_screen,
     sections=lambda answer, _: (
-        *listed("Each number of accelerators", answer.counts),
-        *listed("What the storage delivers", answer.curve),
+        *item_table("Each number of accelerators", answer.counts),
+        *item_table("What the storage delivers", answer.curve),
     ),
 )

@@ -34,7 +34,7 @@ from dlemu.metrics.demand import row_group_reads
 from dlemu.metrics.verdict import HOST_LIMITS
 from dlemu.results import CONFIG
 from dlemu.results.answer_files import decode_untrusted, read_answer, save_answer, to_json
-from dlemu.results.drive import nothing_left
+from dlemu.results.drive import no_speed_left
 from dlemu.results.wording import count
 from dlemu.runner.events import OnEvent, PartMeasured, ignore
 from dlemu.runner.prediction_request import PredictionRequest
@@ -95,7 +95,7 @@ def _calibrate(workload: Workload, request: PredictionRequest, known: Known | No
         readers = (ranks or 0) * max(1, workload.reader.read_threads)
         calibration = calibrate_by_probe(workload, readers=readers, on_event=request.on_event)
     if request.others_mb_per_second >= most_mb_per_second(calibration.curve):
-        raise nothing_left(request.others_mb_per_second, most_mb_per_second(calibration.curve))
+        raise no_speed_left(request.others_mb_per_second, most_mb_per_second(calibration.curve))
     calibration = replace(calibration, others_mb_per_second=request.others_mb_per_second)
     if request.host_cores is None:
         return calibration
