@@ -29,7 +29,7 @@ _YOUNG_OBJECTS = 50_000
 """First threshold of the garbage collector (Python's default: 700). Importing a framework creates hundreds of thousands
 of long-lived objects, and collections among them took a sixth of the import's time."""
 
-MAIN_COMMANDS = {
+MAIN_COMMANDS = {  # the commands that most users need, with an example of each; `record` is listed only if installed
     "try": "dlemu try /mnt/nvme",
     "train": "dlemu train workload=unet3d ranks=18 scale=laptop --make",
     "size": "dlemu size workload=unet3d accelerator=h100 scale=laptop --make",
@@ -39,13 +39,11 @@ MAIN_COMMANDS = {
     "compare": "dlemu compare results/unet3d/RUN-A results/unet3d/RUN-B",
     "report": "dlemu report results/unet3d/RUN",
 }
-"""The commands that most users need, with an example of each; `record` is listed only if it is installed."""
 _OTHER_COMMANDS = ("datagen", "probe", "sweep", "together", "watch", "workloads", "doctor", "schema")
 """The other commands in the order of the list; those of plug-ins follow alphabetically."""
-_PLUGINS = "dlemu.commands"
-"""Group of entry points for click commands."""
+_PLUGINS = "dlemu.commands"  # group of entry points for click commands
 _SETTINGS = "KEY=VALUE sets what is run (DLIO's names, hydra's grammar); --FLAG sets what the command does with it."
-_WITHOUT_KIND = {
+_WITHOUT_KIND = {  # commands that do not produce a kind of result, with their help
     "try": "See in less than a minute what the storage of a folder feeds.",
     "datagen": "Make a workload's dataset, or verify one.",
     "watch": "Show the progress of a run: AU, MB/s, time left.",
@@ -54,7 +52,6 @@ _WITHOUT_KIND = {
     "workloads": "List the workloads and what each accelerator demands of the storage.",
     "doctor": "Check this host before a run.",
 }
-"""Commands that do not produce a kind of result, with their help."""
 
 
 def commands() -> dict[str, str]:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 DurationType = Literal["fixed", "normal", "uniform", "gamma", "exponential", "poisson", "empirical"]
 
-PARAMETERS: dict[DurationType, tuple[str, ...]] = {
+PARAMETERS: dict[DurationType, tuple[str, ...]] = {  # type -> its required parameters, in the order of NumPy's distributions (empirical is dlemu's)
     "fixed": ("mean",),
     "normal": ("mean", "stdev"),
     "uniform": ("min", "max"),
@@ -26,7 +26,6 @@ PARAMETERS: dict[DurationType, tuple[str, ...]] = {
     "poisson": ("lam",),
     "empirical": ("seconds", "mean"),
 }
-"""Type -> its parameters, all required; except for `empirical`, those of NumPy's distributions of that name."""
 
 MOST_SECONDS = 10**6  # eleven days; sums of steps in 64-bit nanoseconds stay far from overflow
 
@@ -93,11 +92,10 @@ class Duration:
 
 
 _FIELD_TYPES = Duration.__annotations__
-_PARAMETER_CLASSES = {
+_PARAMETER_CLASSES = {  # type -> dataclass of its parameters, by which `build` finds missing, unknown, mistyped ones
     kind: make_dataclass(kind, [(name, _FIELD_TYPES[name]) for name in names], namespace={"__module__": __name__})
     for kind, names in PARAMETERS.items()
 }
-"""Type -> dataclass of its parameters, by which `build` refuses missing, unknown and mistyped ones."""
 NO_TIME = Duration()
 
 

@@ -447,7 +447,7 @@ class Workload:
 
 KINDS = "dlemu.jobs"  # package of the built-in kinds of jobs, and group of entry points for those of other packages
 OWN = "kinds"  # field of `Workload` with the sections of kinds of jobs, which in YAML are beside the shared ones
-SYNONYMS = {
+SYNONYMS = {  # key or option of other tools -> dlemu's setting, or a phrase on what to use instead, for messages
     **dict.fromkeys(("rank", "num_gpus", "gpus", "ranks", "world_size", "nproc", "num_processes", "np", "n"), "ranks"),
     **dict.fromkeys(("num_accelerators", "max_accelerators", "accelerators"), "ranks"),
     **dict.fromkeys(("num_workers", "reader.num_workers"), "reader.read_threads"),
@@ -459,7 +459,6 @@ SYNONYMS = {
     "results_dir": "output.folder",
     "checkpoint_folder": "checkpoint.checkpoint_folder",
 }
-"""Key or option of other tools -> dlemu's setting, or a phrase on what to use instead, for messages."""
 
 
 @cache

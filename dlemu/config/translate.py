@@ -23,15 +23,14 @@ from dlemu.config.schema import Workload, tree
 KeyPath = tuple[str, ...]
 Layer = list[tuple[KeyPath, Any]]
 LOADERS = "dlemu.loaders"
-MODULES: dict[KeyPath, str] = {
+MODULES: dict[KeyPath, str] = {  # setting that names a module -> package of the built-in modules
     ("dataset", "format"): "datagen.formats",
     ("reader", "data_loader"): LOADERS,
     ("train", "compute"): "dlemu.accelerators",
     ("checkpoint", "format"): "dlemu.checkpoints.formats",
 }
-"""Setting that names a module -> package of the built-in modules."""
 
-RENAMED_KEYS = {
+RENAMED_KEYS = {  # key in DLIO -> key in dlemu
     "model.model_size": "model.model_size_bytes",
     "checkpoint.model_size": "model.model_size_bytes",
     "checkpoint.model_size_bytes": "model.model_size_bytes",
@@ -50,11 +49,10 @@ RENAMED_KEYS = {
     "reader.preprocess_time_stdev": "reader.preprocess_time.stdev",
     "train.computation_time_stdev": "train.computation_time.stdev",
     "evaluation.eval_time_stdev": "evaluation.eval_time.stdev",
-    "hydra.run.dir": "output.folder",
+    "hydra.run.dir": "output.folder",  # where DLIO writes results unless `output.folder` is set
     "storage.s3_force_path_style": "storage.storage_options.s3_force_path_style",
     "storage.storage_library": "storage.storage_options.storage_library",
 }
-"""Key in DLIO -> key in dlemu. DLIO writes results into Hydra's run folder unless `output.folder` is set."""
 
 
 def _by_key(reasons: Mapping[str, tuple[str, ...]]) -> dict[str, str]:
@@ -69,7 +67,7 @@ def _keys_of(section: str, *keys: str) -> tuple[str, ...]:
 _ENDPOINTS = _keys_of("storage", "endpoint_uris", "use_mpi_endpoint_distribution", "load_balance_strategy")
 _STORAGE_KEYS = ("storage_type", "protocol", "storage_library", "storage_root", "storage_options")
 
-NO_EFFECT = _by_key(
+NO_EFFECT = _by_key(  # key, or section for all its keys -> why it has no effect
     {
         "dlemu uses hydra only to compose settings; a run's folder is output.folder": ("hydra",),
         "dlemu records device and host itself": ("profiling", "workflow.profiling"),
@@ -102,11 +100,10 @@ NO_EFFECT = _by_key(
         "the memory of a checkpoint is not merged": ("checkpoint.ksm",),
     }
 )
-"""Key, or section for all its keys -> why it has no effect."""
 
 NO_EFFECT_ON_FOLDERS = _by_key({"it is for object storage": ("storage.storage_options", *_ENDPOINTS)})
 _OPTIONS = "storage.storage_options"
-NO_EFFECT_ON_OBJECTS = _by_key(
+NO_EFFECT_ON_OBJECTS = _by_key(  # storage option of mlpstorage -> why it has no effect with s3
     {
         "dlemu reads with a client of its own, which docs/objects.md compares with libraries": _keys_of(
             _OPTIONS, "storage_library"
@@ -116,16 +113,14 @@ NO_EFFECT_ON_OBJECTS = _by_key(
         "workers start with different batches": _keys_of(_OPTIONS, "stagger_workers"),
     }
 )
-"""Storage option of mlpstorage -> why it has no effect with s3."""
-LOADER_SPECIFIC = {
+LOADER_SPECIFIC = {  # key -> why it has no effect, except with loaders whose traits declare it as used
     "reader.computation_threads": "the workers that read a sample also process it",
     "reader.transfer_size": "files are read by the calls of their usual library, which sets their size; "
     "reader.engine=fast supports it",
     "reader.shuffle_size": "shuffles are over the whole dataset, not a window",
 }
-"""Key -> why it has no effect, except with loaders whose traits declare it as used."""
 
-UNSUPPORTED = _by_key(
+UNSUPPORTED = _by_key(  # key -> what dlemu has instead; to ignore the key would change data or meaning
     {
         "requests go to one endpoint, storage.storage_options.endpoint_url": _ENDPOINTS,
         "row groups are read whole": ("dataset.parquet.read_mode",),
@@ -136,10 +131,9 @@ UNSUPPORTED = _by_key(
         "there is one way to write a checkpoint": ("checkpoint.checkpoint_mechanism_classname",),
     }
 )
-"""Key -> what dlemu has instead. Ignoring the key would change data or meaning, so `check_runnable` refuses it."""
 
 _NEUTRAL_VALUES: tuple[object, ...] = (None, False, [], {}, "none", "auto")  # they request nothing: no note
-_DLIO_DEFAULTS = {
+_DLIO_DEFAULTS = {  # key -> DLIO's default, which is neutral in place of _NEUTRAL_VALUES
     "dataset.keep_files": True,
     "dataset.parquet.read_mode": "row_group",
     "reader.computation_threads": 1,
@@ -149,29 +143,26 @@ _DLIO_DEFAULTS = {
     "reader.transformed_record_element_type": "uint8",
     "reader.write_threads": 1,
 }
-"""Key -> DLIO's default, which is neutral in place of _NEUTRAL_VALUES."""
 
 _SECRET = re.compile(rf"storage\.storage_options\..*({SECRET_NAMES}).*", re.IGNORECASE)
 _VARIABLE = re.compile(r"\$\{([A-Z][A-Z0-9_]*)\}")
 """An environment variable, as in MLPerf Storage's workload files; Hydra would read it as a reference to a key."""
 _SECRET_NOTE = "credentials are never saved in a run's files; give them in the environment"
 
-RENAMED_VALUES: dict[KeyPath, dict[object, str]] = {
+RENAMED_VALUES: dict[KeyPath, dict[object, str]] = {  # key -> value in DLIO or in common use -> value in dlemu
     ("reader", "data_loader"): {"native_dali": "dali"},
-    ("reader", "file_shuffle"): {False: "off"},
+    ("reader", "file_shuffle"): {False: "off"},  # YAML reads `off` as false
     ("reader", "sample_shuffle"): {False: "off"},
     ("dataset", "compression"): {"uncompressed": "none"},
     ("dataset", "format"): {"jpg": "jpeg", "tif": "tiff"},
 }
-"""Section and key -> value in DLIO or in common use -> value in dlemu. YAML reads `off` as false."""
-DURATIONS = {
+DURATIONS = {  # keys of durations, whose value may be a mapping, which a later layer replaces as a whole
     (part.name, key.name)
     for part in fields(Workload)
     if is_dataclass(section := getattr(Workload(), part.name))
     for key in fields(section)
     if isinstance(getattr(section, key.name), Duration)
 }
-"""Section and key of each Duration. Its value may be a mapping, which a later layer replaces as a whole."""
 
 
 def layer(path: KeyPath, value: Any) -> Layer:

@@ -21,18 +21,16 @@ LOG = "dlio.log"
 _SECTIONS = ("workflow", "dataset", "reader", "train", "evaluation", "checkpoint", "metric", "storage")
 _TRANSFORMER_KEYS = ("vocab_size", "hidden_size", "ffn_hidden_size", "num_attention_heads", "num_kv_heads")
 """Fields of `model.transformer` that DLIO knows."""
-_TRAINING_CHECKPOINT_KEYS = (
+_TRAINING_CHECKPOINT_KEYS = (  # settings of `checkpoint` that DLIO reads when it trains
     *("checkpoint_folder", "checkpoint_after_epoch", "epochs_between_checkpoints", "steps_between_checkpoints"),
     *("type", "fsync"),
 )
-"""Settings of `checkpoint` that DLIO reads when it trains."""
-_CHECKPOINT_RUN_KEYS = (
+_CHECKPOINT_RUN_KEYS = (  # settings of `checkpoint` that every DLIO workload without training has
     *("checkpoint_folder", "time_between_checkpoints", "num_checkpoints_write", "num_checkpoints_read", "fsync"),
 )
-"""Settings of `checkpoint` that every DLIO workload without training has."""
 _CHECKPOINT_RUN_OPTIONS = ("mode", "rank_sync", "recovery_rank_shift", "randomize_tensor")
-"""Settings of `checkpoint` that a DLIO workload without training has only if they differ from the default."""
-_DLEMU_KEYS: dict[str, tuple[str, ...]] = {
+"""Settings of `checkpoint` that a DLIO workload without training has only if they differ from the defaults."""
+_DLEMU_KEYS: dict[str, tuple[str, ...]] = {  # section -> settings that only dlemu has
     "dataset": ("compressibility", "seed", "record_length_bytes_quantiles", "source"),
     "reader": (
         *("engine", "decode", "evict_page_cache", "page_cache_percent", "verify", "nice"),
@@ -41,16 +39,14 @@ _DLEMU_KEYS: dict[str, tuple[str, ...]] = {
     "train": ("synchronous", "step_cpu_time"),
     "metric": ("ceiling_seconds", "scaling_seconds", "cached", "verdict"),
 }
-"""Section -> settings that DLIO does not have, and that only dlemu's own config.yaml contains."""
-_DLIO_VALUES: dict[tuple[str, str], tuple[str, ...]] = {
+_DLIO_VALUES: dict[tuple[str, str], tuple[str, ...]] = {  # setting -> DLIO's values, from its enumerations
     ("reader", "data_loader"): ("pytorch", "tensorflow", "dali"),
     ("dataset", "format"): (
         *("tfrecord", "hdf5", "csv", "npz", "npy", "jpeg", "png"),
-        *("indexed_binary", "mmap_indexed_binary", "synthetic", "parquet"),
+        *("indexed_binary", "mmap_indexed_binary", "synthetic", "parquet"),  # parquet in MLCommons' fork for v3.0
     ),
     ("dataset", "compression"): ("none", "gzip", "zip"),
 }
-"""Setting -> DLIO's values, from its enumerations; format parquet is only in MLCommons' fork for v3.0."""
 
 
 @dataclass(frozen=True, kw_only=True)

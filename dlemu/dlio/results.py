@@ -21,7 +21,7 @@ from dlemu.machine.environment import HostFacts
 from dlemu.results.exported import ExportedRun
 
 _RULE = "=" * 58
-_LABELS = (
+_LABELS = (  # label in the log, KEY, UNIT of each figure that summary.json has as KEY_mean_UNIT and KEY_stdev_UNIT
     ("Training Accelerator Utilization [AU] (%)", "train_au", "percentage"),
     ("Training Throughput (samples/second)", "train_throughput", "samples_per_second"),
     ("Training I/O Throughput (MB/second)", "train_io", "MB_per_second"),
@@ -33,7 +33,6 @@ _LABELS = (
     ("Eval Throughput (samples/second)", "eval_throughput", "samples_per_second"),
     ("Eval Throughput (MB/second)", "eval_io", "MB_per_second"),
 )
-"""(label in the log, KEY, UNIT) of each figure that summary.json has as `KEY_mean_UNIT` and `KEY_stdev_UNIT`."""
 
 
 @dataclass(frozen=True, kw_only=True)

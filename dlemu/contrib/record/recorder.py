@@ -25,8 +25,8 @@ _MODULE = "_dlemu_record"  # this module's name in sys.modules, however it was i
 _MAX_ROW_BYTES = 256 << 20  # hundreds of thousands of batches; a longer recording could fill the disk
 _MAX_FILES = 2000  # file names that a process records at most: enough for a dataset with a folder per class
 _HAND_OVER_BYTES = 16384  # more than the messages about a batch of 64 tensors, less than pyarrow's threads read
+# Environment variables with the number of ranks: of torchrun and Accelerate, Open MPI, PMIx, MPICH, Slurm.
 _RANKS = ("WORLD_SIZE", "OMPI_COMM_WORLD_SIZE", "PMIX_SIZE", "PMI_SIZE", "SLURM_NTASKS")
-"""Environment variables with the number of ranks: of torchrun and Accelerate, Open MPI, PMIx, MPICH, Slurm."""
 _CODE_ENDINGS = (".py", ".pyc", ".pyi", ".so", ".pyd", ".egg-link", ".pth", ".mo")
 _NO_SAMPLES = (".safetensors", "-shm")  # endings of mapped files with a model's weights, and of SQLite's shared memory
 # Files of the operating system or of Python are not data.
@@ -554,7 +554,7 @@ def _written_bytes() -> int:
 
 _FETCH, _SAVE = _around(_begin_fetch, _end_fetch), _around(_begin_save, _end_save)
 _INDEX = _around(lambda *_: _thread.fetch, _end_index)
-_PATCHES: dict[str, dict[str, Callable[..., Any]]] = {
+_PATCHES: dict[str, dict[str, Callable[..., Any]]] = {  # module -> its functions to wrap on import -> wrapper
     "torch.utils.data._utils.fetch": {"_MapDatasetFetcher.fetch": _FETCH, "_IterableDatasetFetcher.fetch": _FETCH},
     "torch.utils.data.dataloader": {
         "_BaseDataLoaderIter.__init__": _around(lambda *_: True, _new_pass),
@@ -575,7 +575,6 @@ _PATCHES: dict[str, dict[str, Callable[..., Any]]] = {
     "torchvision.io.image": {"read_file": _opening(0)},
     "cv2": {"imread": _opening(0)},
 }
-"""Module -> its functions to wrap when it is imported, each with its wrapper."""
 
 
 @_never_fails
