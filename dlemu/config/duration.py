@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 DurationType = Literal["fixed", "normal", "uniform", "gamma", "exponential", "poisson", "empirical"]
 
-PARAMETERS: dict[DurationType, tuple[str, ...]] = {  # type -> its required parameters, in the order of NumPy's distributions (empirical is dlemu's)
+PARAMETERS: dict[DurationType, tuple[str, ...]] = {  # type -> its required parameters, in NumPy's order
     "fixed": ("mean",),
     "normal": ("mean", "stdev"),
     "uniform": ("min", "max"),

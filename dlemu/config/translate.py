@@ -157,11 +157,11 @@ RENAMED_VALUES: dict[KeyPath, dict[object, str]] = {  # key -> value in DLIO or 
     ("dataset", "format"): {"jpg": "jpeg", "tif": "tiff"},
 }
 DURATIONS = {  # keys of durations, whose value may be a mapping, which a later layer replaces as a whole
-    (part.name, key.name)
-    for part in fields(Workload)
-    if is_dataclass(section := getattr(Workload(), part.name))
-    for key in fields(section)
-    if isinstance(getattr(section, key.name), Duration)
+    (section, key)
+    for section, settings in vars(Workload()).items()
+    if is_dataclass(settings)
+    for key, value in vars(settings).items()
+    if isinstance(value, Duration)
 }
 
 
@@ -235,21 +235,24 @@ def translated(tree: Mapping[str, Any], *, received: bool = False) -> dict[str, 
     unsupported: list[str] = []
     for path, value in layer((), tree):
         key = ".".join(path)
+        # The key in a table may be that of a section around the setting; a credential is in none.
         dlio_key = next((prefix for prefix in _prefixes(path) if prefix in no_effect or prefix in UNSUPPORTED), "")
         if _SECRET.fullmatch(key):
             dlio_key = key
         if not dlio_key:
+            # A null without a default is left to the builder, which refuses it for an unknown key.
             default = _default(path) if value is None else None
-            if default is None or (isinstance(default, str) and default):  # the builder refuses a null of unknown keys
+            if default is None or (isinstance(default, str) and default):
                 put(settings, path, value)
             continue
-        if value in ((None, _DLIO_DEFAULTS[key]) if key in _DLIO_DEFAULTS else _NEUTRAL_VALUES):
+        neutral_values = (None, _DLIO_DEFAULTS[key]) if key in _DLIO_DEFAULTS else _NEUTRAL_VALUES
+        if value in neutral_values:
             continue
-        shown = dlio_key if "." in dlio_key else key  # for a whole section, each of its keys
+        shown_key = dlio_key if "." in dlio_key else key  # of a top-level section, each key is shown
         if dlio_key in UNSUPPORTED and dlio_key not in no_effect:
-            unsupported.append(f"{shown}: not supported yet: {UNSUPPORTED[dlio_key]}")
+            unsupported.append(f"{shown_key}: not supported yet: {UNSUPPORTED[dlio_key]}")
         else:
-            notes.append(f"{shown} has no effect: {no_effect.get(dlio_key, _SECRET_NOTE)}")
+            notes.append(f"{shown_key} has no effect: {no_effect.get(dlio_key, _SECRET_NOTE)}")
     for name, texts in (("notes", notes), ("unsupported", unsupported)):
         saved = tree.get(name) or []  # the builder reports one that is not a list
         settings[name] = list(dict.fromkeys([*saved, *texts])) if isinstance(saved, list) else saved
