@@ -95,7 +95,7 @@ class _Thread(_local):
     """What this thread is doing (loading a batch: `fetch`, waiting for one, saving), and its counters."""
 
     fetch: Any = None
-    waits = saves = False
+    is_waiting = is_saving = False
     counters: Any = None
 
 
@@ -133,8 +133,8 @@ def _around(begin: Callable[..., Any], end: Callable[..., Any] = lambda *_: None
         def wrapper(*arguments: Any, **options: Any) -> Any:
             if _process.pid != os.getpid():
                 _process.renew()
-            begun = None if _process.ended else begin(*arguments)
-            if begun is None:
+            start = None if _process.ended else begin(*arguments)
+            if start is None:
                 return original(*arguments, **options)
             result, error = None, None
             try:
@@ -143,7 +143,7 @@ def _around(begin: Callable[..., Any], end: Callable[..., Any] = lambda *_: None
                 error = type(raised)
                 raise
             finally:
-                end(begun, arguments, result, error)
+                end(start, arguments, result, error)
             return result
 
         return wrapper
@@ -235,9 +235,9 @@ def _begin_fetch(*_: Any) -> Any:
     return _counters().read(), time.process_time_ns(), _system_ns(), _now()
 
 
-def _end_fetch(begun: Any, arguments: Any, data: Any, error: Any) -> None:
+def _end_fetch(start: Any, arguments: Any, data: Any, error: Any) -> None:
     ended_ns = _now()
-    before, cpu_before, system_before, began_ns = begun
+    before, cpu_before, system_before, began_ns = start
     cpu, system, after = time.process_time_ns(), _system_ns(), _counters().read()
     fetch, _thread.fetch = _thread.fetch, None
     if error is not None:
@@ -472,9 +472,9 @@ def _order(loader: Any) -> str:
 
 def _begin_next(iterator: Any) -> Any:
     number = iterator.__dict__.get(_MODULE)
-    if number is None or _thread.waits:
+    if number is None or _thread.is_waiting:
         return None
-    _thread.waits = True
+    _thread.is_waiting = True
     torch = sys.modules["torch"]
     if torch.cuda.is_initialized() and _process.device_times is None:
         _process.device_times = DeviceTimes(torch.cuda)
@@ -482,10 +482,10 @@ def _begin_next(iterator: Any) -> Any:
     return number, drained, torch.is_grad_enabled(), _counters().queue(), time.process_time_ns(), _now()
 
 
-def _end_next(begun: Any, arguments: Any, _: Any, error: Any) -> None:
+def _end_next(start: Any, arguments: Any, _: Any, error: Any) -> None:
     ended_ns = _now()
-    number, drained, grad, queue_before, cpu_before, began_ns = begun
-    _thread.waits = False
+    number, drained, grad, queue_before, cpu_before, began_ns = start
+    _thread.is_waiting = False
     if error is not None and not issubclass(error, StopIteration):
         return
     is_first, _process.listed = number != _process.listed, number
@@ -531,17 +531,17 @@ def _with_step_hook(register: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _begin_save(*_: Any) -> Any:
-    if _thread.saves:
+    if _thread.is_saving:
         return None
-    _thread.saves = True
+    _thread.is_saving = True
     return _now(), _written_bytes()
 
 
-def _end_save(begun: Any, *_: Any) -> None:
-    _thread.saves = False
-    written = _written_bytes() - begun[1]
+def _end_save(start: Any, *_: Any) -> None:
+    _thread.is_saving = False
+    written = _written_bytes() - start[1]
     if written > 0:
-        _process.write({"k": "save", "t0": begun[0], "t1": _now(), "bytes": written})
+        _process.write({"k": "save", "t0": start[0], "t1": _now(), "bytes": written})
 
 
 def _written_bytes() -> int:

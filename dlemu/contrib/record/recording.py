@@ -7,6 +7,7 @@ import itertools
 import os
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from operator import attrgetter
 
 import msgspec
 import numpy as np
@@ -310,8 +311,8 @@ def _saves(loops: Sequence[Loop]) -> Saves | None:
 
 
 def _problems(processes: Sequence[ProcessRows], loops: Sequence[Loop], fetches: Sequence[Fetch]) -> Iterator[str]:
-    loaders = {(one.iterable, one.workers, one.prefetch, one.batch, one.samples, one.order) for one in loops[0].passes}
-    if len(loaders) > 1 or loops[0].interleaved:
+    loader_settings = attrgetter("iterable", "workers", "prefetch", "batch", "samples", "order")
+    if len(set(map(loader_settings, loops[0].passes))) > 1 or loops[0].interleaved:
         yield "several loaders feed the training, but a workload has one"
     if any(loop.reads_ahead and not loop.by_device for loop in loops):
         yield "another thread than the trainer's takes the batches: without a GPU's events, a step's time is not known"
