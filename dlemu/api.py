@@ -246,9 +246,8 @@ def compare(
 ) -> Comparison:
     """Compare A with B: `dlemu compare`. Each is a run, or the folder of a run (DLIO's too), a sweep or a search.
 
-    Both are of the same kind of job. Without `b`, `a` is a sweep over two drives, and the drives are compared.
-
-    Raises UserError for results that can't be compared.
+    Both are of the same kind of job. Without `b`, `a` is a sweep over two drives, and the drives are compared. Raises
+    UserError for results that can't be compared.
     """
     from dlemu.studies.compare import compare_sides
     from dlemu.studies.compare.sides import read_sides
