@@ -31,10 +31,11 @@ from dlemu.config.duration import Duration as Duration
 
 Datatype = Literal["fp16", "bf16", "fp32", "fp64", "int8", "uint8"]  # of a tensor's elements, as in DLIO
 DATATYPE_BYTES: dict[str, int] = {"fp16": 2, "bf16": 2, "fp32": 4, "fp64": 8, "int8": 1, "uint8": 1}  # of one element
-MOST_PROCESSES = 10**6  # more than any job has; tensor x pipeline x expert still fits in 64 bits
 assert tuple(DATATYPE_BYTES) == get_args(Datatype)
-S = TypeVar("S")
+Shuffle = Literal["off", "seed", "random"]
+MOST_PROCESSES = 10**6  # more than any job has; tensor x pipeline x expert still fits in 64 bits
 MOST_EPOCHS = 10**5  # more than any training has, so that a typing error is refused
+S = TypeVar("S")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -111,9 +112,6 @@ class Model:
     def has_size(self) -> bool:
         """Whether the size of its checkpoints is set; the default, DLIO's, is too small for any model."""
         return self.has_layers or self.model_size_bytes != Model.model_size_bytes or bool(self.optimization_groups)
-
-
-Shuffle = Literal["off", "seed", "random"]
 
 
 @dataclass(frozen=True, kw_only=True)
