@@ -126,13 +126,10 @@ def cli() -> None:
     """How many accelerators can this storage keep busy?"""
 
 
-def main() -> None:
-    """Run the command line. Exit status: docs/results.md."""
-    guarded(cli, "dlemu")
-
-
-def dlio_main() -> None:
-    guarded(import_by_name("dlemu.cli.dlio_benchmark", "command"), "dlio_benchmark")
+def main(program: str = "dlemu") -> None:
+    """Run the command line of `dlemu` or `dlio_benchmark`. Exit status: docs/results.md."""
+    command = cli if program == "dlemu" else import_by_name("dlemu.cli.dlio_benchmark", "command")
+    guarded(command, program)
 
 
 def guarded(command: click.Command, name: str) -> None:

@@ -50,9 +50,9 @@ def command(words: tuple[str, ...], config_dir: str | None, as_json: bool) -> No
             click.echo(json.dumps([asdict(needed)], indent=2))
             return
         parts = [needed, *([workload.recorded] if workload.recorded.version else [])]
-        shown = [(key.replace("_", " "), plain(value, key)) for part in parts for key, value, _ in explained(part)]
+        key_rows = [(key.replace("_", " "), plain(value, key)) for part in parts for key, value, _ in explained(part)]
         notes = [f"- {note}" for note in workload.notes]
-        print_table(Table(columns=columns("one accelerator", "", right=(1,)), rows=shown, notes=notes), Console())
+        print_table(Table(columns=columns("one accelerator", "", right=(1,)), rows=key_rows, notes=notes), Console())
         return
     demands: list[Demand] = []
     sizes: dict[str, CheckpointSizes] = {}
