@@ -31,6 +31,7 @@ _CODE_ENDINGS = (".py", ".pyc", ".pyi", ".so", ".pyd", ".egg-link", ".pth", ".mo
 _NO_SAMPLES = (".safetensors", "-shm")  # endings of mapped files with a model's weights, and of SQLite's shared memory
 # Files of the operating system or of Python are not data.
 _OS_PATHS = ("/proc/", "/sys/", "/dev/", "/etc/", "/usr/", "/lib/", "/lib64/", f"{sys.prefix}/", f"{sys.base_prefix}/")
+_READ, _CALLS, _PROCESS_READ, _PROCESS_DEVICE = 2, 3, 5, 7  # indices in the counters from `_Counters.read`
 _now = time.monotonic_ns
 
 
@@ -230,7 +231,7 @@ def _begin_fetch(*_: Any) -> Any:
         return None
     if _process.overhead is None:
         first, second = _counters().read(), _counters().read()
-        _process.overhead = second[2] - first[2], second[3] - first[3]
+        _process.overhead = second[_READ] - first[_READ], second[_CALLS] - first[_CALLS]
     _thread.fetch = _Fetch()
     return _counters().read(), time.process_time_ns(), _system_ns(), _now()
 
@@ -272,8 +273,8 @@ def _end_fetch(start: Any, arguments: Any, data: Any, error: Any) -> None:
         "read": max(0, read_bytes - own_bytes) if read_bytes >= 0 else -1,
         "calls": max(0, read_calls - own_calls) if read_calls >= 0 else -1,
         "device": max(thread_device, process_device),  # bytes read from devices
-        "process_read": after[5] - _process.own_read_bytes,
-        "process_device": after[7],
+        "process_read": after[_PROCESS_READ] - _process.own_read_bytes,
+        "process_device": after[_PROCESS_DEVICE],
         "process_cpu": cpu,
         "process_cpu_in": cpu - cpu_before,
         "system_cpu": system - system_before,
@@ -291,12 +292,12 @@ def _end_fetch(start: Any, arguments: Any, data: Any, error: Any) -> None:
 
 def _note_open_files(fetch: _Fetch) -> tuple[set[str], int]:
     """Note the data files that are open; return the mapped ones, and the bytes of /proc read to list all."""
-    read_before = _counters().read()[2]
+    read_before = _counters().read()[_READ]
     opened, mapped = _open_files(_process.folder)
     # Indexing a mapped array notes its file; other mapped files may then be for an evaluation.
     for name in opened - mapped if fetch.map_calls else opened | mapped:  # Python keeps mapped files open.
         fetch.note_file(name)
-    return mapped, _counters().read()[2] - read_before
+    return mapped, _counters().read()[_READ] - read_before
 
 
 def _batch_size(data: Any, depth: int = 0) -> tuple[int | None, int, int]:
@@ -319,8 +320,7 @@ def _batch_size(data: Any, depth: int = 0) -> tuple[int | None, int, int]:
         total_bytes += part_bytes
         arrays += part_arrays
     if len(data) > 64:  # assume that the others are like the first 64
-        total_bytes = total_bytes * len(data) // 64
-        arrays = arrays * len(data) // 64
+        total_bytes, arrays = total_bytes * len(data) // 64, arrays * len(data) // 64
     return samples, total_bytes, arrays
 
 
