@@ -25,9 +25,9 @@ from dlemu.results.kinds import kinds
 # of the import's CPU time, in each rank.
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
+# First threshold of the garbage collector (Python's default: 700). Importing a framework creates hundreds of thousands
+# of long-lived objects, and collections among them took a sixth of the import's time.
 _YOUNG_OBJECTS = 50_000
-"""First threshold of the garbage collector (Python's default: 700). Importing a framework creates hundreds of thousands
-of long-lived objects, and collections among them took a sixth of the import's time."""
 
 MAIN_COMMANDS = {  # the commands that most users need, with an example of each; `record` is listed only if installed
     "try": "dlemu try /mnt/nvme",
@@ -39,8 +39,8 @@ MAIN_COMMANDS = {  # the commands that most users need, with an example of each;
     "compare": "dlemu compare results/unet3d/RUN-A results/unet3d/RUN-B",
     "report": "dlemu report results/unet3d/RUN",
 }
+# The other commands in the order of the list; those of plug-ins follow alphabetically.
 _OTHER_COMMANDS = ("datagen", "probe", "sweep", "together", "watch", "workloads", "doctor", "schema")
-"""The other commands in the order of the list; those of plug-ins follow alphabetically."""
 _PLUGINS = "dlemu.commands"  # group of entry points for click commands
 _SETTINGS = "KEY=VALUE sets what is run (DLIO's names, hydra's grammar); --FLAG sets what the command does with it."
 _WITHOUT_KIND = {  # commands that do not produce a kind of result, with their help

@@ -16,8 +16,8 @@ from typing import Any, TextIO
 from datagen.errors import UserError
 from datagen.regular import open_standard_streams
 
+# Error handlers of text streams that raise; Python sets `surrogateescape` in the locales C and POSIX.
 _RAISING = ("strict", "surrogateescape", "surrogatepass")
-"""Error handlers of text streams that raise; Python sets `surrogateescape` in the locales C and POSIX."""
 _READER_GONE = (errno.EPIPE, errno.EIO)  # a pipe's reader such as `head` ended, or the terminal was closed
 
 

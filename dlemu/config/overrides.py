@@ -45,7 +45,7 @@ def parse(overrides: Sequence[str]) -> tuple[str, list[Setting]]:
     for text in overrides:
         try:
             check_letters([text])
-            settings.append(_parse_one(text))
+            settings.append(_parse_override(text))
         except UserError as error:
             problems.append(scrubbed(str(error), given_options([text])))
     refuse(problems)
@@ -58,7 +58,8 @@ def given_keys(overrides: Sequence[str]) -> set[str]:
     return {".".join(setting.path) for setting in parse(overrides)[1]}
 
 
-def _parse_one(text: str) -> Setting:
+def _parse_override(text: str) -> Setting:
+    """Return one override, parsed and with its key checked; raises UserError."""
     from hydra.errors import HydraException
 
     if text.startswith("~"):
@@ -67,19 +68,19 @@ def _parse_one(text: str) -> Setting:
         hint = f"did you mean workload={text}? " if text in workload_names() else ""
         raise UserError(f"{text!r} is not a setting: {hint}wanted KEY=VALUE, as in workload=unet3d or ranks=4")
     key, value = text.split("=", 1)
-    in_quotes = shlex.quote('{}="{}"'.format(key, value.replace('"', "")))
+    quoted_word = shlex.quote('{}="{}"'.format(key, value.replace('"', "")))
     try:
         parsed = parse_word(text)
     except HydraException as error:
         reason = str(error).split("\n", 1)[0]
         raise UserError(
             f"{text} is not in hydra's grammar ({reason}): wanted KEY=VALUE; a value with special characters needs "
-            f"quotes, in a shell: {in_quotes}"
+            f"quotes, in a shell: {quoted_word}"
         ) from None
     if parsed.is_sweep_override():
         raise UserError(
             f"{text} has several values: dlemu takes one value for each key; start it once for each value,"
-            f" write a list as {key}=[...], or quote a text: {in_quotes}"
+            f" write a list as {key}=[...], or quote a text: {quoted_word}"
         )
     if parsed.package is not None:
         raise UserError(f"{text}: no setting has a package; write its key without '@'")
@@ -120,7 +121,7 @@ def take_word(words: Sequence[str], key: str) -> tuple[str, list[str]]:
         return "", [*words]
     text = words_of_key[-1].partition("=")[2].strip("\"'")
     with contextlib.suppress(UserError):  # raised for commas, as in a launcher's list of hosts
-        value = _parse_one(words_of_key[-1]).value
+        value = _parse_override(words_of_key[-1]).value
         if value is None or isinstance(value, str):
             text = value or ""
     return os.path.expanduser(text), [word for word in words if word not in words_of_key]

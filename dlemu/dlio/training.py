@@ -35,7 +35,7 @@ class Block:
     rated: Rated
 
     @property
-    def key(self) -> str:  # in DLIO's files
+    def key(self) -> str:  # name of the block in DLIO's files
         return "eval" if self.evaluation else f"block{self.number}"
 
 

@@ -14,8 +14,8 @@ RECORD = "record.json"
 QUANTILES = 33  # steps of 3 %: more would make the workload file too long for people to read
 _ALL_CACHED = 0.97  # A larger share of the bytes from the page cache counts as 100 %: reads of metadata add noise.
 _NONE_CACHED = 0.03  # A smaller share counts as 0 %.
+# A larger share of a step spent waiting for a core suggests other load, which may differ between job and replay.
 MAX_CORE_WAIT_PERCENT = 10.0
-"""A larger share of a step spent waiting for a core suggests other load, which may differ between job and replay."""
 VERDICTS = {True: "REPLAYABLE", False: "NOT REPLAYABLE", None: "NOT VERIFIED"}
 
 
@@ -131,8 +131,7 @@ class Recording(JobRun):
 
     loaders: int  # ranks that have a loader: all, or only rank 0, which reads for all, as Accelerate's dispatcher does
     loading: Loading
-    batch_size: int
-    """Samples per batch of a loader, which may be for all ranks if only rank 0 has one; the mean if sizes differ."""
+    batch_size: int  # samples per batch of a loader (for all ranks if only rank 0 has one); the mean if sizes differ
     steps: int  # measured batches of a rank
     computation: Spread  # per batch on the accelerator; after a replay, plus the time by which that receives faster
     step_cpu: Spread  # CPU time of the trainer per batch, without that of receiving it from a worker

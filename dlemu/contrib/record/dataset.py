@@ -19,12 +19,12 @@ from dlemu.contrib.record.recipe import PIECES
 from dlemu.extend import DlemuError, format_base, open_regular, own_folder, registry
 
 MAPPED = "mmap_indexed_binary"
+# Endings of files that hold weights, labels or logs; they are data only if the job opened no other files.
 _OTHER_ENDINGS = (".pt", ".pth", ".ckpt", ".safetensors", ".json", ".txt", ".yaml", ".yml", ".log", ".pkl")
-"""Endings of files that hold weights, labels or logs; they are data only if the job opened no other files."""
 _MAX_SHALLOW_DEPTH = 2  # Below a common folder as shallow as /home/NAME, only the files' own folders are searched.
 _MAX_COUNTED_FILES = 4  # Counting samples reads the headers of a file, so a few files stand for all.
 _MIN_OPENS_PER_SAMPLE = 0.9  # With fewer opens, a file holds several samples; a few files may have stayed open.
-_MIN_WHOLE_SHARE = 0.8  # A job that reads a smaller share of a file per sample reads a part (a crop), not only headers.
+_MIN_WHOLE_SHARE = 0.8  # Headers and padding take under a fifth of a file; a job that reads less reads parts (crops).
 _OPENS_TOLERANCE = 0.1  # A larger deviation of opens per sample shows that samples differ in their number of files.
 _MIN_SEEN_SHARE = 0.01  # Neither compression nor wider numbers in tensors leave a smaller share of a sample to read.
 _COUNT_TOLERANCE = 0.05  # A count of samples this close to an estimate from the bytes read replaces the estimate.

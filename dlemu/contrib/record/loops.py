@@ -16,8 +16,9 @@ from numpy.typing import NDArray
 
 from dlemu.contrib.record.rows import Batch, Pass, PassEnd, ProcessRows
 
-READY_SECONDS, READY_SHARE = 0.001, 0.05
-"""A batch was ready if the wait was at most 1 ms (for the transfer) or 5 % of the median body, whichever is longer."""
+# A batch was ready if the wait was at most 1 ms (for the transfer) or 5 % of the median body, whichever is longer.
+READY_SECONDS = 0.001
+READY_SHARE = 0.05
 Steps = list[tuple[Batch, Batch | PassEnd]]  # batches, each with the next request, which ends the body of the step
 
 
@@ -130,7 +131,7 @@ def _loop(rows: ProcessRows, passes: Sequence[Pass], in_order: Sequence[Sequence
 
 
 def _seconds(ns: Iterable[int]) -> NDArray[np.float64]:
-    """Return times in seconds; negative ones, which the kernel's counters may give, become 0."""
+    """Return times in seconds; negative differences become 0."""
     return np.array([max(0, value) for value in ns], float) / 1e9
 
 

@@ -181,9 +181,9 @@ class _Counters:
         Of the process: bytes read, read calls, bytes read from devices.
         """
         schedule, thread, process = (os.pread(file, 512, 0).split() if file >= 0 else [] for file in self.files)
-        counters = [int(schedule[0]), int(schedule[1])] if len(schedule) >= 2 else [-1, -1]
-        for words in (thread, process):
-            counters += [int(words[1]), int(words[5]), int(words[9])] if len(words) >= 10 else [-1, -1, -1]
+        counters = [int(word) for word in schedule[:2]] if len(schedule) >= 2 else [-1] * 2
+        for words in (thread, process):  # rchar, syscr and read_bytes
+            counters += [int(words[index]) for index in (1, 5, 9)] if len(words) >= 10 else [-1] * 3
         return counters
 
     def queue(self) -> int:
@@ -257,10 +257,8 @@ def _end_fetch(start: Any, arguments: Any, data: Any, error: Any) -> None:
     if getattr(fetcher, "auto_collation", False) and (samples is None or is_map):
         samples = len(index)
     _process.fetches += 1
-    mapped: set[str] = set()
-    own_read_bytes = 0
-    if _process.fetches & (_process.fetches - 1) == 0:  # only for the 1st, 2nd, 4th ... fetch, as it takes 1 ms
-        mapped, own_read_bytes = _note_open_files(fetch)
+    lists_files = _process.fetches & (_process.fetches - 1) == 0  # only the 1st, 2nd, 4th ... fetch, as it takes 1 ms
+    mapped, own_read_bytes = _note_open_files(fetch) if lists_files else (set(), 0)
     row = {  # `process_cpu_in` is of this fetch, other values `process_...` are since the process began
         "k": "fetch",
         "t0": began_ns,

@@ -25,8 +25,8 @@ VERSION = 1  # the same as ROWS_VERSION of the hook
 ENDING = ".jsonl"
 HOOK, ROWS = "hook", "rows"  # subfolders of a recorded job's folder, for the hook and its rows
 _SOURCE = Path(__file__).with_name("recorder.py")
+# Files that the job's Python, of any version, writes beside the hook; dlemu removes them with it.
 _COMPILED = [f"sitecustomize.cpython-3{minor}.pyc" for minor in range(9, 30)]
-"""Files that the job's Python, of any version, writes beside the hook; dlemu removes them with it."""
 
 
 class Process(msgspec.Struct, tag_field="k", tag="process", kw_only=True):
@@ -142,8 +142,8 @@ class ProcessRows:
     device_times: list[DeviceTime] = field(default_factory=list)
 
 
+# Type of a row -> name of its list in ProcessRows.
 _LIST_BY_TYPE = {hint.__args__[0]: name for name, hint in get_type_hints(ProcessRows).items() if name != "process"}
-"""Type of a row -> name of its list in ProcessRows."""
 
 
 def with_hook(folder: str, rows: str, *, steps: int = 0, minutes: float, skip: int = 0) -> dict[str, str]:
@@ -156,8 +156,9 @@ def with_hook(folder: str, rows: str, *, steps: int = 0, minutes: float, skip: i
     hook_folder = os.path.abspath(os.path.join(folder, HOOK))
     os.makedirs(hook_folder, exist_ok=True)
     owned.claim(hook_folder, "sitecustomize.py", "__pycache__/")
-    os.makedirs(os.path.join(hook_folder, "__pycache__"), exist_ok=True)
-    owned.claim(os.path.join(hook_folder, "__pycache__"), *_COMPILED)
+    cache_folder = os.path.join(hook_folder, "__pycache__")
+    os.makedirs(cache_folder, exist_ok=True)
+    owned.claim(cache_folder, *_COMPILED)
     write_text(hook_folder, "sitecustomize.py", _SOURCE.read_text())
     return {
         "PYTHONPATH": os.pathsep.join(filter(None, [hook_folder, os.environ.get("PYTHONPATH")])),
