@@ -14,13 +14,13 @@ def main(program: str = "dlemu") -> None:
     handler = signal.getsignal(signal.SIGINT)
     if handler is signal.default_int_handler:
         signal.signal(signal.SIGINT, signal.SIG_DFL)
-    from dlemu import cli
+    import dlemu.cli
     from dlemu.cli.outlets import lasting_outlets
 
     signal.signal(signal.SIGINT, handler)
     try:
         with lasting_outlets():
-            cli.main(program)
+            dlemu.cli.main(program)
     finally:
         gc.freeze()  # skips the collection at exit, which took a seventh of a short command's CPU time
 

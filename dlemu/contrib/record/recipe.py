@@ -48,7 +48,7 @@ def workload_of(recording: Recording, data: Data | None, *, engine: str) -> dict
     tree["train"] = {
         "epochs": 1,
         "computation_time": duration(recording.computation),
-        # Without computation time, a replay needs the whole step to receive a batch.
+        # It is part of the computation time, which is 0 if a replay needs the whole step to receive a batch.
         "step_cpu_time": duration(recording.step_cpu if recording.computation.mean else Spread.of([0.0])),
         "synchronous": recording.synchronous,
     }

@@ -40,7 +40,7 @@ WORKLOAD = "workload.yaml"
 def check_by_replay(
     recording: Recording, replay: Callable[[Recording, str, str], Replay], *, one_engine: bool = False
 ) -> tuple[Recording, str, list[Replay]]:
-    """Replay a recording, if needed by another reader engine and with adjusted times, until it matches the job.
+    """Replay a recording, if needed again by another reader engine, and again with times adjusted to the job's.
 
     `replay` takes a recording, a reader engine and a folder's name. Returns the recording with adjusted preprocessing
     and computation, the engine whose read calls are closest (if `one_engine`, `matched`), and one to three replays.
