@@ -19,8 +19,8 @@ OWN_FOLDER = "dlemu"  # subfolder for dlemu's own files in the folder of DLIO's 
 LOG = "dlio.log"
 
 _SECTIONS = ("workflow", "dataset", "reader", "train", "evaluation", "checkpoint", "metric", "storage")
+# Fields of `model.transformer` that DLIO has.
 _TRANSFORMER_KEYS = ("vocab_size", "hidden_size", "ffn_hidden_size", "num_attention_heads", "num_kv_heads")
-"""Fields of `model.transformer` that DLIO knows."""
 _TRAINING_CHECKPOINT_KEYS = (  # settings of `checkpoint` that DLIO reads when it trains
     *("checkpoint_folder", "checkpoint_after_epoch", "epochs_between_checkpoints", "steps_between_checkpoints"),
     *("type", "fsync"),
@@ -28,8 +28,8 @@ _TRAINING_CHECKPOINT_KEYS = (  # settings of `checkpoint` that DLIO reads when i
 _CHECKPOINT_RUN_KEYS = (  # settings of `checkpoint` that every DLIO workload without training has
     *("checkpoint_folder", "time_between_checkpoints", "num_checkpoints_write", "num_checkpoints_read", "fsync"),
 )
+# Settings of `checkpoint` that a DLIO workload without training has only if they differ from the defaults.
 _CHECKPOINT_RUN_OPTIONS = ("mode", "rank_sync", "recovery_rank_shift", "randomize_tensor")
-"""Settings of `checkpoint` that a DLIO workload without training has only if they differ from the defaults."""
 _DLEMU_KEYS: dict[str, tuple[str, ...]] = {  # section -> settings that only dlemu has
     "dataset": ("compressibility", "seed", "record_length_bytes_quantiles", "source"),
     "reader": (
@@ -43,7 +43,7 @@ _DLIO_VALUES: dict[tuple[str, str], tuple[str, ...]] = {  # setting -> DLIO's va
     ("reader", "data_loader"): ("pytorch", "tensorflow", "dali"),
     ("dataset", "format"): (
         *("tfrecord", "hdf5", "csv", "npz", "npy", "jpeg", "png"),
-        *("indexed_binary", "mmap_indexed_binary", "synthetic", "parquet"),  # parquet in MLCommons' fork for v3.0
+        *("indexed_binary", "mmap_indexed_binary", "synthetic", "parquet"),  # parquet only in MLCommons' fork for v3.0
     ),
     ("dataset", "compression"): ("none", "gzip", "zip"),
 }
