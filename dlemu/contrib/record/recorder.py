@@ -153,7 +153,7 @@ def _around(begin: Callable[..., Any], end: Callable[..., Any] = lambda *_: None
 
 
 class _Counters:
-    """Counters of a thread and its process, in files of /proc, which are closed when the thread ends."""
+    """Counters of a thread and its process, in files of /proc, closed when the thread ends: a job may start many."""
 
     def __init__(self) -> None:
         self.pid = os.getpid()
@@ -181,9 +181,9 @@ class _Counters:
         Of the process: bytes read, read calls, bytes read from devices.
         """
         schedule, thread, process = (os.pread(file, 512, 0).split() if file >= 0 else [] for file in self.files)
-        counters = [int(word) for word in schedule[:2]] if len(schedule) >= 2 else [-1] * 2
+        counters = [int(schedule[0]), int(schedule[1])] if len(schedule) >= 2 else [-1, -1]
         for words in (thread, process):  # rchar, syscr and read_bytes
-            counters += [int(words[index]) for index in (1, 5, 9)] if len(words) >= 10 else [-1] * 3
+            counters += [int(words[1]), int(words[5]), int(words[9])] if len(words) >= 10 else [-1, -1, -1]
         return counters
 
     def queue(self) -> int:
