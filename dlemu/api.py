@@ -326,7 +326,7 @@ def _run(
     with _main_thread(command, starts_ranks=True), _EventRelay(on_progress or ignore) as relay:
         on_event = to_all(relay, export_beside, log_writer(f"dlemu.{command}(...)"))
         result = run_alone(request, on_event, kind_of_command(command).load_job().job, relay.drain)
-    assert result is not None  # this process is rank 0, and the job does more than generate data
+    assert result is not None  # this process leads the ranks, and the job does more than generate data
     return result.run
 
 
@@ -339,7 +339,7 @@ def _make(workload: Workload, on_progress: Callable[[Event], None] | None, *, fs
     with _main_thread("datagen", starts_ranks=True), _EventRelay(on_progress or ignore) as relay:
         request = JobRequest(load=lambda: workload)
         made = datasets.make(request, relay, caution=too_small, fsync=fsync, on_look=relay.drain)
-    assert made is not None  # this process is rank 0
+    assert made is not None  # this process leads the ranks
     return made
 
 

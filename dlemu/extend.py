@@ -1,9 +1,9 @@
 """The names that extensions of dlemu import: the optional parts in `dlemu.contrib`, and packages of your own.
 
 - Errors that end a command: `UserError`, also as `DatasetError` or `SpaceError` (exit status 2), and `DlemuError` (3).
-- A kind of job: `rows_job` makes a `JobKind` whose ranks log rows. A rank runs a `Job`, talks to the others by `Comm`,
-  and reports progress (`Doing`) to its `Notify`. `Metric` declares a number of the result; `thread_accounting` reads
-  the kernel's counters of a thread, and `cache` tells what the page cache served.
+- A kind of job: `rows_job` has `JobKind`, whose ranks log rows. A rank runs a `Job` and talks to the others by `Comm`;
+  rank 0 reports progress (`Doing`) by `Notify`. `Metric` declares a number of the result; `thread_accounting` reads
+  the kernel's counters of a thread, and `cache` tells what the storage served.
 - A loader: `loader_base` and `LoaderTraits`; `fetch` reads samples, and `hash_samples` identifies the ones read.
 - A format: `format_base`; `registry` finds formats and optional libraries, and `pillow_image` opens a picture.
 - A storage: `storage_base`, whose reads go into an `AlignedBuffer`.

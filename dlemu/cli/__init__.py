@@ -163,7 +163,7 @@ def guarded(command: click.Command, name: str) -> None:
         if failed := host_failure(error):
             complain(failed)
             sys.exit(UserError.exit_status)
-        status: int | None = getattr(error, "exit_status", None)  # of dlemu.ranks.Interrupted
+        status: int | None = getattr(error, "exit_status", None)  # of dlemu.ranks.Interrupted, not imported here
         complain(traceback.format_exc().rstrip() if status is None else str(error))
         sys.exit(status or DlemuError.exit_status)  # not Python's 1, which means that a run did not pass
 

@@ -67,7 +67,7 @@ def show_job(
 
 
 class Terminal:
-    """Shows the events of a job: progress on stderr, datasets on stdout (if `as_json`, on stderr too)."""
+    """Shows the events of a job: progress on stderr, datasets made on stdout, or on stderr if `as_json`."""
 
     def __init__(self, *, as_json: bool = False) -> None:
         self.as_json = as_json

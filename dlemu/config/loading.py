@@ -195,7 +195,7 @@ def _with_folders_resolved(workload: Workload) -> Workload:
 
 
 def _with_own_data(workload: Workload, override_values: dict[KeyPath, Any], *, sets_format: bool) -> Workload:
-    """Return the workload with the properties of the user's own files; overrides may set only their format."""
+    """Return the workload with the properties of the user's own files; UserError for overrides of OWN_DATA_KEYS."""
     data = workload.dataset
     if data.source != "folder":
         return workload

@@ -235,7 +235,7 @@ def translated(tree: Mapping[str, Any], *, received: bool = False) -> dict[str, 
     unsupported: list[str] = []
     for path, value in layer((), tree):
         key = ".".join(path)
-        # The key in a table may be that of a section around the setting; a credential is in none.
+        # The key in a table may be that of a section around the setting; a credential has its own note.
         dlio_key = next((prefix for prefix in _prefixes(path) if prefix in no_effect or prefix in UNSUPPORTED), "")
         if _SECRET.fullmatch(key):
             dlio_key = key

@@ -69,7 +69,7 @@ class Facts:
 
     @property
     def dataset(self) -> Dataset | None:
-        """The dataset, None if it does not exist yet; raises DlemuError if it is damaged or of another workload."""
+        """The dataset, None if it does not exist yet; raises DlemuError if it can't be used."""
         if isinstance(self._dataset_or_error, DlemuError):
             raise self._dataset_or_error
         return self._dataset_or_error

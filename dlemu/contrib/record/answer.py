@@ -131,7 +131,7 @@ class Recording(JobRun):
 
     loaders: int  # ranks that have a loader: all, or only rank 0, which reads for all, as Accelerate's dispatcher does
     loading: Loading
-    batch_size: int  # samples per batch of a loader (for all ranks if only rank 0 has one); the mean if sizes differ
+    batch_size: int  # samples per batch of a loader (if only rank 0 has one, maybe of all ranks); the mean if they vary
     steps: int  # measured batches of a rank
     computation: Spread  # per batch on the accelerator; after a replay, plus the time by which that receives faster
     step_cpu: Spread  # CPU time of the trainer per batch, without that of receiving it from a worker

@@ -118,7 +118,7 @@ def run_replay(
 
 
 def _overrides(recording: Recording, data: Data, skip: int) -> list[str]:
-    """Return the settings of a replay: the job's files and page cache, as many steps as measured, and only training."""
+    """Return a replay's settings: the job's files and page cache; after a warm-up, at most _MAX_STEPS steps."""
     steps = min(recording.steps, _MAX_STEPS) + skip + recording.loading.workers * recording.loading.prefetch
     samples = data.files * max(1, round(data.samples_per_file)) / recording.files_per_sample
     epoch_steps = max(1, int(samples / (recording.batch_size * recording.loaders)))
