@@ -1,7 +1,7 @@
-"""dlemu measures time: it streams datasets through real loaders while emulated accelerators compute, and times waits.
+"""dlemu emulates training to measure storage: real loaders read a dataset, emulated accelerators wait for batches.
 
-The contents of a dataset, and how it is read, are the business of the package `datagen`. The functions here are those
-of the command line (docs/python.md); what they need is imported when one is called.
+The package `datagen` defines what a dataset contains and how it is read. The functions here do what the commands of
+the same names do (docs/python.md); each imports its module on the first call.
 
     run = dlemu.train(workload="unet3d", accelerator="h100", ranks=4, **{"dataset.data_folder": "/mnt/nvme/unet3d"})
     print(run.summary.au.mean, run.summary.verdict)

@@ -1,4 +1,4 @@
-"""Entry points of the programs: `dlemu`, `dlio_benchmark`, `python -m dlemu`."""
+"""Entry points of the command-line programs: `dlemu`, `dlio_benchmark`, `python -m dlemu`."""
 
 from __future__ import annotations
 
@@ -6,27 +6,27 @@ import gc
 import signal
 
 
-def main(command_line: str = "main") -> None:
-    """Run the function `command_line` of `dlemu.cli`, and end this process with its exit status.
+def main(program: str = "dlemu") -> None:
+    """Run the command line of a program, and exit with its status.
 
-    Ctrl-C while `dlemu.cli` is imported ends the process without Python's traceback.
+    Ctrl-C during the import of `dlemu.cli` ends the process without a traceback.
     """
-    before = signal.getsignal(signal.SIGINT)
-    if before is signal.default_int_handler:
+    handler = signal.getsignal(signal.SIGINT)
+    if handler is signal.default_int_handler:
         signal.signal(signal.SIGINT, signal.SIG_DFL)
     import dlemu.cli
     from dlemu.cli.outlets import lasting_outlets
 
-    signal.signal(signal.SIGINT, before)
+    signal.signal(signal.SIGINT, handler)
     try:
         with lasting_outlets():
-            getattr(dlemu.cli, command_line)()
+            dlemu.cli.main(program)
     finally:
-        gc.freeze()  # the process ends: a last search for garbage took a seventh of a short command's CPU time
+        gc.freeze()  # skips the collection at exit, which took a seventh of a short command's CPU time
 
 
 def dlio_main() -> None:
-    main("dlio_main")
+    main("dlio_benchmark")
 
 
 if __name__ == "__main__":

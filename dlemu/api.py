@@ -1,8 +1,8 @@
-"""dlemu for scripts and notebooks: each function does what the command of its name does, and returns a typed result.
+"""The Python API, for scripts and notebooks: each function does what its command does, and returns a typed result.
 
-Nothing is printed. Progress is reported to `on_progress`; an exception that it raises ends the run. A verdict "fail"
-is a result; a run that fails raises RunFailedError, whose `kept` says what was saved; Ctrl-C raises KeyboardInterrupt.
-Ranks are forked from the caller's process, so call it from the main thread.
+Functions print nothing: they report progress to `on_progress`, and an exception raised there ends the run. A verdict
+of FAIL is a result. A run that breaks raises RunFailedError, with the saved part of the result in `kept`; Ctrl-C raises
+KeyboardInterrupt. Ranks are forked from the calling process, so call these functions in its main thread.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from dlemu.ranks import Interrupted, detect_launcher
 from dlemu.results.kinds import kind_of_command, kind_to_run, read_result
 from dlemu.runner.events import DatasetMade, Event, NotSaved, OnEvent, Saved, ignore, to_all
 
-if TYPE_CHECKING:  # each function imports what it needs, so that any kind of job may be missing
+if TYPE_CHECKING:  # functions import their kind of job when called, as any kind may be missing
     from dlemu.jobs.checkpoint.analyse import CheckpointRun
     from dlemu.jobs.checkpoint.prediction import CheckpointPrediction
     from dlemu.jobs.probe.result import Access, ProbeAnswer
@@ -43,7 +43,7 @@ if TYPE_CHECKING:  # each function imports what it needs, so that any kind of jo
     )
 
 Source = Workload | Sequence[str] | Mapping[str, object]
-"""What to run: a Workload; or overrides as strings ("ranks=4") or by key ({"ranks": 4}), before those in keywords."""
+"""What to run: a Workload, or overrides as strings ("ranks=4") or by key ({"ranks": 4}); keywords override these."""
 Folder = str | os.PathLike[str]
 
 
@@ -60,14 +60,14 @@ def train(
     report.html is not written: `dlemu report` does that.
 
     Args:
-        source: a Workload, or overrides; `settings` are more of them: `workload="unet3d"`, `**{"train.epochs": 2}`.
-        make: make the dataset first, or the files of it that are missing: as many as the ranks need, unless their
+        source: a Workload, or overrides; `settings` are further ones: `workload="unet3d"`, `**{"train.epochs": 2}`.
+        make: first make the missing files of the dataset, which gets as many files as the ranks need unless their
             number is set.
         config_dir: a folder with workload/NAME.yaml.
-        on_progress: is called with each event, one to four times a second, in the caller's thread.
+        on_progress: called with each event, one to four times a second, in the caller's thread.
 
-    Raises UserError for what is wrong with settings, dataset or host, RunFailedError for a run that ended before its
-    last step.
+    Raises UserError for unusable settings, dataset or host, and RunFailedError for a run that ended before its last
+    step.
     """
     workload = _workload(source, settings, config_dir)
     kind = kind_to_run(workload)
@@ -88,7 +88,7 @@ def checkpoint(
     on_progress: Callable[[Event], None] | None = None,
     **settings: object,
 ) -> CheckpointRun:
-    """Write and read a model's checkpoints: `dlemu checkpoint`; arguments as of `train`.
+    """Write and read a model's checkpoints: `dlemu checkpoint`. Arguments are those of `train`.
 
     `.summary` of the result has every metric, `.rows` the measurements of each rank and file. Raises UserError,
     RunFailedError.
@@ -104,9 +104,9 @@ def datagen(
     on_progress: Callable[[Event], None] | None = None,
     **settings: object,
 ) -> DatasetMade:
-    """Make a workload's dataset, or the files of it that are missing: `dlemu datagen`; arguments as of `train`.
+    """Make the missing files of a workload's dataset: `dlemu datagen`. Arguments are those of `train`.
 
-    `fsync` syncs each file to the device before it is renamed to its final name. Raises UserError, RunFailedError.
+    `fsync` syncs each file to the device before the file gets its final name. Raises UserError, RunFailedError.
     """
     return _make(_workload(source, settings, config_dir), on_progress, fsync=fsync)
 
@@ -124,7 +124,7 @@ def size(
 ) -> SizeAnswer:
     """Find the most accelerators that a storage keeps busy: `dlemu size`.
 
-    Arguments as of `dlemu.studies.size.find_size.size`; `make` first makes missing files, with a rank for each core.
+    See `dlemu.studies.size.find_size.size` for arguments; `make` first makes missing files, with a rank for each core.
     """
     from dlemu.studies.size import find_size
 
@@ -134,7 +134,7 @@ def size(
         at_least=at_least,
         most=most,
         trial_seconds=trial_seconds,
-        make=make_dataset if make else None,
+        make=_make_dataset if make else None,
         on_event=on_progress or ignore,
     )
 
@@ -155,13 +155,12 @@ def predict(
     on_progress: Callable[[Event], None] | None = None,
     **settings: object,
 ) -> Any:
-    """Predict how busy a storage would keep accelerators: `dlemu predict`; returns a Prediction.
+    """Predict how busy a storage would keep accelerators: `dlemu predict`.
 
-    For a checkpoint workload, a CheckpointPrediction; where nothing says which storage, a NeedsAnswer.
-
-    Arguments as of `dlemu.runner.prediction_request.PredictionRequest`. With `ranks` it predicts for that many, without
-    for the largest number that passes. `from_folder` is a run or its folder (DLIO's too); `make` makes the dataset
-    before it is probed.
+    Returns a Prediction; a CheckpointPrediction for a checkpoint workload; a NeedsAnswer if no storage is specified.
+    See `dlemu.runner.prediction_request.PredictionRequest` for arguments. With `ranks` set it predicts for that number,
+    otherwise for the largest number that passes. `from_folder` is a run, or the folder of one (DLIO's too); `make`
+    makes the dataset before the probe.
     """
     from dlemu.runner.prediction_request import PredictionRequest
     from dlemu.studies import predict
@@ -176,11 +175,11 @@ def predict(
         most=most,
         restart_minutes=restart_minutes,
         config_dir=config_dir,
-        make=make_dataset if make else None,
+        make=_make_dataset if make else None,
         read_foreign=installed_part("dlemu.foreign", "run"),
         on_event=on_progress or ignore,
     )
-    with main_thread("predict"):
+    with _main_thread("predict"):
         return predict.predict(_source(source, settings), request)[0]
 
 
@@ -200,16 +199,16 @@ def probe(
 ) -> ProbeAnswer:
     """Measure what a storage can do: `dlemu probe`.
 
-    `target` is a folder or a file; `accesses` ("randread"), `sizes` in bytes, `depths` and `jobs` select the requests.
+    `target` is a folder or a file; `accesses` ("randread"), `sizes` (bytes), `depths` and `jobs` select the requests.
     Raises UserError, DlemuError.
     """
     from dlemu.jobs.probe import run
 
-    place = os.fspath(target)
-    check_letters([place, folder])
-    with main_thread("probe"):
+    path = os.fspath(target)
+    check_letters([path, folder])
+    with _main_thread("probe"):
         return run.probe_target(
-            place,
+            path,
             accesses=accesses,
             sizes=sizes,
             depths=depths,
@@ -230,10 +229,10 @@ def sweep(
     on_progress: Callable[[SizingEvent], None] | None = None,
     **settings: object,
 ) -> SweepAnswer:
-    """Run over several values: `dlemu sweep`. Lists hold the values: `ranks=[1, 2, 4]`, `drives=["/a", "/b"]`.
+    """Run once for each value in a list: `dlemu sweep`, as in `ranks=[1, 2, 4]` or `drives=["/a", "/b"]`.
 
-    Each point of a checkpoint workload has its own folder for the checkpoints, which is removed afterwards. A point
-    that fails is noted in the answer, and the others go on. Raises UserError for wrong settings of any point.
+    Each point of a checkpoint workload writes into a folder of its own, which is removed afterwards. The answer notes a
+    point that fails, and the other points run. Raises UserError for wrong settings of any point.
     """
     from dlemu.studies.sweep import run
 
@@ -247,9 +246,8 @@ def compare(
 ) -> Comparison:
     """Compare A with B: `dlemu compare`. Each is a run, or the folder of a run (DLIO's too), a sweep or a search.
 
-    Both must be of the same kind of job. Without `b`, `a` is a sweep over two drives, and these are compared.
-
-    Raises UserError for what can't be compared.
+    Both are of the same kind of job. Without `b`, `a` is a sweep over two drives, and the drives are compared. Raises
+    UserError for results that can't be compared.
     """
     from dlemu.studies.compare import compare_sides
     from dlemu.studies.compare.sides import read_sides
@@ -259,13 +257,12 @@ def compare(
 
 
 def load_result(folder: Folder) -> Result:
-    """Return the result in a folder: a training or checkpoint run, with all metrics recomputed, a search, a sweep,
-    a comparison, a prediction, a probe; or what an installed kind's reader returns.
+    """Return the result in a folder: a run with all its metrics recomputed, a search, a sweep, a comparison, a
+    prediction or a probe; for an installed kind of job, the result that its reader returns.
 
-    Raises UserError for a folder without a result, or a damaged one.
+    Raises UserError for a folder without a result, and for a damaged result.
     """
-    result: Result = read_result(os.fspath(folder))
-    return result
+    return cast("Result", read_result(os.fspath(folder)))
 
 
 def _folder(result: Folder | Run | CheckpointRun | None) -> str | None:
@@ -274,7 +271,7 @@ def _folder(result: Folder | Run | CheckpointRun | None) -> str | None:
     return os.fspath(result) if isinstance(result, str | os.PathLike) else result.folder
 
 
-def make_dataset(workload: Workload) -> None:
+def _make_dataset(workload: Workload) -> None:
     """Make the missing files of a workload's dataset, with a rank for each core."""
     _make(replace(workload, ranks=len(os.sched_getaffinity(0))), None, fsync=True)
 
@@ -284,12 +281,12 @@ def _source(source: Source, settings: Mapping[str, object]) -> Workload | list[s
 
 
 def _workload(source: Source, settings: Mapping[str, object], config_dir: str | None) -> Workload:
-    given = _source(source, settings)
-    return given if isinstance(given, Workload) else load(given, config_dir=config_dir)
+    workload = _source(source, settings)
+    return workload if isinstance(workload, Workload) else load(workload, config_dir=config_dir)
 
 
 def overrides_of(source: Source, settings: Mapping[str, object], *, several: bool = False) -> list[str]:
-    """Return overrides in the form of the command line, KEY=VALUE."""
+    """Return overrides as on the command line, KEY=VALUE; if `several`, a list becomes a sweep's values A,B."""
     if isinstance(source, Workload):
         raise UserError(
             f"a Workload was given where settings are wanted ({', '.join(settings) or 'none were given'}): put all of "
@@ -297,9 +294,9 @@ def overrides_of(source: Source, settings: Mapping[str, object], *, several: boo
         )
     if isinstance(source, str):
         raise UserError(f"{source!r} is a string: wanted a list of overrides, as in [{source!r}], or keywords")
-    texts = [] if isinstance(source, Mapping) else list(source)
-    given = {**source, **settings} if isinstance(source, Mapping) else settings
-    return [*texts, *(_override_text(key, value, several=several) for key, value in given.items())]
+    words = [] if isinstance(source, Mapping) else list(source)
+    values = {**source, **settings} if isinstance(source, Mapping) else settings
+    return [*words, *(_override_text(key, value, several=several) for key, value in values.items())]
 
 
 def _override_text(key: str, value: object, *, several: bool) -> str:
@@ -307,8 +304,8 @@ def _override_text(key: str, value: object, *, several: bool) -> str:
         return f"{key}=" + ",".join(_override_text("", item, several=False).removeprefix("=") for item in value)
     if value is None:
         return f"{key}=null"
-    item: Callable[[], Any] | None = getattr(value, "item", None)  # a NumPy scalar
-    return override(key.split("."), item() if callable(item) else value)
+    to_python: Callable[[], Any] | None = getattr(value, "item", None)  # of a NumPy scalar
+    return override(key.split("."), to_python() if callable(to_python) else value)
 
 
 def _run(
@@ -319,69 +316,71 @@ def _run(
     make: bool = False,
     size_is_given: bool = False,
 ) -> Any:
-    """Run a job on ranks of this host; return the run, typed as its kind has it."""
+    """Run a job on ranks of this host, and return its run in the type of its kind."""
     from dlemu.dlio.export import export_beside
     from dlemu.report.progress import log_writer
     from dlemu.runner.job import JobRequest, run_alone
 
     allow = (lambda *_: None) if make else None
     request = JobRequest(load=lambda: workload, allow_making=allow, size_is_given=size_is_given, keeps_run=True)
-    with main_thread(command, starts_ranks=True), _Caller(on_progress or ignore) as caller:
-        on_event = to_all(caller, export_beside, log_writer(f"dlemu.{command}(...)"))
-        result = run_alone(request, on_event, kind_of_command(command).load_job().job, caller.look)
-    assert result is not None  # this process leads, and the workload asks for more than its data
+    with _main_thread(command, starts_ranks=True), _EventRelay(on_progress or ignore) as relay:
+        on_event = to_all(relay, export_beside, log_writer(f"dlemu.{command}(...)"))
+        result = run_alone(request, on_event, kind_of_command(command).load_job().job, relay.drain)
+    assert result is not None  # this process leads the ranks, and the job does more than generate data
     return result.run
 
 
 def _make(workload: Workload, on_progress: Callable[[Event], None] | None, *, fsync: bool) -> DatasetMade:
-    """Make what is missing of a dataset with ranks of this host."""
+    """Make the missing files of a dataset with ranks of this host."""
     from dlemu.jobs.training.preflight import too_small
     from dlemu.runner import datasets
     from dlemu.runner.job import JobRequest
 
-    with main_thread("datagen", starts_ranks=True), _Caller(on_progress or ignore) as caller:
+    with _main_thread("datagen", starts_ranks=True), _EventRelay(on_progress or ignore) as relay:
         request = JobRequest(load=lambda: workload)
-        made = datasets.make(request, caller, caution=too_small, fsync=fsync, on_look=caller.look)
-    assert made is not None  # this process leads
+        made = datasets.make(request, relay, caution=too_small, fsync=fsync, on_look=relay.drain)
+    assert made is not None  # this process leads the ranks
     return made
 
 
-class _Caller:
-    """Passes events to the caller, in its own process: rank 0, which reports most of them, is a fork of that."""
+class _EventRelay:
+    """Calls the caller's function with each event, in the calling process: rank 0, a fork of it, sends them there."""
 
-    def __init__(self, tell: OnEvent) -> None:
-        self._tell, self._process = tell, os.getpid()
+    def __init__(self, on_event: OnEvent) -> None:
+        self._on_event, self._pid = on_event, os.getpid()
 
-    def __enter__(self) -> _Caller:
-        self._here, self._there = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    def __enter__(self) -> _EventRelay:
+        self._receiver, self._sender = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        with self._here, self._there:
+        with self._receiver, self._sender:
             if kind is None:
-                self.look()
+                self.drain()
 
     def __call__(self, event: Event) -> None:
-        """Pass on an event; a rank drops it when the caller is so busy that hundreds wait."""
-        if isinstance(event, Saved | NotSaved):  # the result has it, or the error says what to do
+        """Deliver an event; rank 0 drops it if hundreds are waiting for a busy caller."""
+        if isinstance(event, Saved | NotSaved):  # the caller gets the result, or an error with advice
             return
-        if os.getpid() == self._process:
-            self.look()
-            self._tell(event)
+        if os.getpid() == self._pid:
+            self.drain()
+            self._on_event(event)
             return
         with contextlib.suppress(OSError):
-            self._there.send(pickle.dumps(event), socket.MSG_DONTWAIT)
+            self._sender.send(pickle.dumps(event), socket.MSG_DONTWAIT)
 
-    def look(self) -> None:
-        """Tell the caller what rank 0 has reported meanwhile."""
-        while select.select([self._here], [], [], 0)[0]:
-            self._tell(pickle.loads(self._here.recv(1 << 20)))
+    def drain(self) -> None:
+        """Deliver the events that rank 0 has sent."""
+        while select.select([self._receiver], [], [], 0)[0]:
+            self._on_event(pickle.loads(self._receiver.recv(1 << 20)))
 
 
 @contextlib.contextmanager
-def main_thread(name: str, *, starts_ranks: bool = False) -> Iterator[None]:
-    """Context for what forks: refuse it where it can't fork, and make Ctrl-C a KeyboardInterrupt that says what was
-    kept. Raises UserError."""
+def _main_thread(name: str, *, starts_ranks: bool = False) -> Iterator[None]:
+    """Context of a call that forks: an interruption becomes a KeyboardInterrupt that says what was saved.
+
+    Raises UserError in other threads than the main one; if the call `starts_ranks`, also in a launcher's process.
+    """
     from dlemu.runner.ranks import RunFailedError
 
     if starts_ranks and detect_launcher() != "none":

@@ -1,20 +1,21 @@
-"""What extensions of dlemu are written with: the optional parts in `dlemu.contrib`, and packages of your own.
+"""The names that extensions of dlemu import: the optional parts in `dlemu.contrib`, and packages of your own.
 
-- Errors that end a command: `UserError` (status 2), `DatasetError`, `SpaceError`, `DlemuError` (3).
-- A kind of job: `rows_job`, whose `JobKind` measures rows on each rank for a `Job` that tells its progress by `Notify`
-  (`Doing`); `Metric` declares what it measures. `Comm` is between ranks, `thread_accounting`
-  what the kernel counts of a process; `cache` tells what storage served.
-- A loader: `loader_base`, `LoaderTraits`; `fetch` reads samples, `hash_samples` tells which. A format: `format_base`;
-  `registry` finds formats and optional libraries; `pillow_image` opens a picture. A storage: `storage_base`;
-  `AlignedBuffer` is what is read into.
-- Data: `layout` names a dataset's files, `inspect` checks them, `own_folder` looks into a user's folder, `BulkContent`
-  is bytes that can be checked, `checkpoint_plan` a checkpoint's files, `dlio_workload` a workload in DLIO's words.
-- A study: a `run_list`, of `child_run`s; `Watched` shows it, `check_launcher` refuses many ranks. A command: `options`.
-- Files: `owned` are those that dlemu may remove, `run_folder` names places for results, `write_text` renames,
-  `open_regular` is for received ones; `environment` describes hosts and file systems.
-- Another benchmark's runs: `au` has DLIO's AU and rates; a plug-in that reads a run returns a `ForeignRun`.
+- Errors that end a command: `UserError`, also as `DatasetError` or `SpaceError` (exit status 2), and `DlemuError` (3).
+- A kind of job: `rows_job` has `JobKind`, whose ranks log rows. A rank runs a `Job` and talks to the others by `Comm`;
+  rank 0 reports progress (`Doing`) by `Notify`. `Metric` declares a number of the result; `thread_accounting` reads
+  the kernel's counters of a thread, and `cache` tells what the storage served.
+- A loader: `loader_base` and `LoaderTraits`; `fetch` reads samples, and `hash_samples` identifies the ones read.
+- A format: `format_base`; `registry` finds formats and optional libraries, and `pillow_image` opens a picture.
+- A storage: `storage_base`, whose reads go into an `AlignedBuffer`.
+- Data: `layout` names a dataset's files, `inspect` checks them, `own_folder` examines a user's files, `BulkContent`
+  generates bytes that can be verified, `checkpoint_plan` computes checkpoints, `dlio_workload` translates to DLIO.
+- A study: `run_list` runs jobs in order, `child_run` starts each as a process, `Watched` shows their progress, and
+  `check_launcher` refuses a study inside a launcher. A command: `options`.
+- Files: `owned` marks what dlemu may remove, `run_folder` names and makes result folders, `write_text` replaces a file
+  atomically, `open_regular` opens a received file, and `environment` describes hosts and file systems.
+- Runs of other benchmarks: `au` computes DLIO's AU and rates; a plug-in that reads such a run returns a `ForeignRun`.
 
-Results, pages and settings are in `dlemu.results`, `dlemu.report` and `dlemu.config`; running a job is in `dlemu.api`.
+Results, pages and settings are in `dlemu.results`, `dlemu.report` and `dlemu.config`; `dlemu.api` runs jobs.
 """
 
 from __future__ import annotations
@@ -65,27 +66,26 @@ if TYPE_CHECKING:
     from dlemu.runner.run_folder import Job as Job
     from dlemu.studies.prerequisites import check_launcher as check_launcher
 
-_PLACES = (
-    ("datagen.fetch", "datagen.formats.format_base", "datagen.layout", "datagen.own_folder", "datagen.owned"),
-    ("datagen.registry", "datagen.storage.storage_base", "dlemu.checkpoints.checkpoint_plan", "dlemu.cli.options"),
-    ("dlemu.loaders.loader_base", "dlemu.machine.environment", "dlemu.machine.thread_accounting", "dlemu.metrics.au"),
-    ("dlemu.metrics.cache", "dlemu.runner.child_run", "dlemu.runner.rows_job", "dlemu.runner.run_folder"),
-    ("dlemu.runner.run_list", "datagen.atomic:write_text", "datagen.buffers:AlignedBuffer"),
-    ("datagen.content:BulkContent", "datagen.errors:DatasetError", "datagen.errors:DlemuError"),
-    ("datagen.errors:SpaceError", "datagen.errors:UserError", "datagen.inspection:inspect"),
-    ("datagen.regular:open_regular", "dlemu.cli.interruption:Watched", "dlemu.dlio.config:dlio_workload"),
-    ("dlemu.jobs.training.prediction.from_times:ForeignRun", "dlemu.loaders.traits_base:LoaderTraits"),
-    ("dlemu.metrics.catalogue:Metric", "dlemu.plan.samples:hash_samples", "dlemu.ranks:Comm"),
-    ("dlemu.runner.events:Doing", "dlemu.runner.run_folder:Job", "dlemu.runner.job_kind:Notify"),
-    ("dlemu.studies.prerequisites:check_launcher", "datagen.formats._picture:pillow_image"),
-)
-"""Modules, and names in others; imported on use, as a loader or a command wants few of them."""
-_PLACE_OF = {re.split("[.:]", place)[-1]: place for row in _PLACES for place in row}
+_EXPORTS = """
+    datagen.fetch datagen.layout datagen.own_folder datagen.owned datagen.registry datagen.formats.format_base
+    datagen.storage.storage_base dlemu.checkpoints.checkpoint_plan dlemu.cli.options dlemu.loaders.loader_base
+    dlemu.machine.environment dlemu.machine.thread_accounting dlemu.metrics.au dlemu.metrics.cache
+    dlemu.runner.child_run dlemu.runner.rows_job dlemu.runner.run_folder dlemu.runner.run_list
+    datagen.atomic:write_text datagen.buffers:AlignedBuffer datagen.content:BulkContent datagen.inspection:inspect
+    datagen.errors:DatasetError datagen.errors:DlemuError datagen.errors:SpaceError datagen.errors:UserError
+    datagen.formats._picture:pillow_image datagen.regular:open_regular dlemu.cli.interruption:Watched
+    dlemu.dlio.config:dlio_workload dlemu.jobs.training.prediction.from_times:ForeignRun
+    dlemu.loaders.traits_base:LoaderTraits dlemu.metrics.catalogue:Metric dlemu.plan.samples:hash_samples
+    dlemu.ranks:Comm dlemu.runner.events:Doing dlemu.runner.job_kind:Notify dlemu.runner.run_folder:Job
+    dlemu.studies.prerequisites:check_launcher
+"""
+"""Modules, and MODULE:NAME for names in other modules; each is imported on first use, as an extension needs few."""
+_EXPORT_OF = {re.split("[.:]", export)[-1]: export for export in _EXPORTS.split()}
 
 
-if not TYPE_CHECKING:  # else any name would pass for one of them
+if not TYPE_CHECKING:  # with a module's `__getattr__`, a type checker would accept any name
 
     def __getattr__(name: str) -> Any:
-        if name not in _PLACE_OF:
+        if name not in _EXPORT_OF:
             raise AttributeError(f"dlemu.extend has no {name}")
-        return import_by_name(*_PLACE_OF[name].split(":"))
+        return import_by_name(*_EXPORT_OF[name].split(":"))

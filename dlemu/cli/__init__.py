@@ -1,7 +1,7 @@
-"""The command line: the only place that parses arguments, prints or exits. Each command has a module, imported on use.
+"""The command line: the only package that parses arguments, prints or exits. Each command's module is imported on use.
 
-Commands for kinds of jobs (train, checkpoint, kvcache, plug-ins) are generated from the kinds' declarations
-(`job_command`). May import everything except the Python API, which does the same for programs.
+`job_command` generates the commands of kinds of jobs (train, checkpoint, kvcache, plug-ins) from their declarations.
+This package must not import the Python API, its counterpart for programs.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ from datagen.withheld import check_letters, given_options, scrubbed
 from dlemu import __version__
 from dlemu.results.kinds import kinds
 
-# On import, NumPy's linear algebra, which nothing here calls, would start a spinning thread on each core: half of the
-# import's CPU time, in each rank.
+# When NumPy is imported, its linear algebra, which dlemu does not use, would start a spinning thread on each core: half
+# of the import's CPU time, in each rank.
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
+# First threshold of the garbage collector (Python's default: 700). Importing a framework creates hundreds of thousands
+# of long-lived objects, and collections among them took a sixth of the import's time.
 _YOUNG_OBJECTS = 50_000
-"""First threshold of the garbage collector; Python's default is 700. Importing frameworks creates hundreds of thousands
-of long-lived objects, and collecting among them took a sixth of the import's time."""
 
-FIRST = {
+MAIN_COMMANDS = {  # the commands that most users need, with an example of each; `record` is listed only if installed
     "try": "dlemu try /mnt/nvme",
     "train": "dlemu train workload=unet3d ranks=18 scale=laptop --make",
     "size": "dlemu size workload=unet3d accelerator=h100 scale=laptop --make",
@@ -39,13 +39,11 @@ FIRST = {
     "compare": "dlemu compare results/unet3d/RUN-A results/unet3d/RUN-B",
     "report": "dlemu report results/unet3d/RUN",
 }
-"""The commands that most users need, with an example; `record` is there where it is installed."""
-_MORE = ("datagen", "probe", "sweep", "together", "watch", "workloads", "doctor", "schema")
-"""The other commands in the order in which they are listed; those of plug-ins follow alphabetically."""
-_PLUGINS = "dlemu.commands"
-"""Group of entry points that name a click command."""
+# The other commands in the order of the list; those of plug-ins follow alphabetically.
+_OTHER_COMMANDS = ("datagen", "probe", "sweep", "together", "watch", "workloads", "doctor", "schema")
+_PLUGINS = "dlemu.commands"  # group of entry points for click commands
 _SETTINGS = "KEY=VALUE sets what is run (DLIO's names, hydra's grammar); --FLAG sets what the command does with it."
-_WITHOUT_KIND = {
+_WITHOUT_KIND = {  # commands that do not produce a kind of result, with their help
     "try": "See in less than a minute what the storage of a folder feeds.",
     "datagen": "Make a workload's dataset, or verify one.",
     "watch": "Show the progress of a run: AU, MB/s, time left.",
@@ -54,21 +52,20 @@ _WITHOUT_KIND = {
     "workloads": "List the workloads and what each accelerator demands of the storage.",
     "doctor": "Check this host before a run.",
 }
-"""Commands that do not produce a kind of result, with their help."""
 
 
 def commands() -> dict[str, str]:
-    """Return command -> one line of help, in the order in which they are listed."""
+    """Return command -> one line of help, in the order of the list."""
     helps = {kind.command: kind.help for kind in kinds() if kind.help} | _WITHOUT_KIND
     for name, entry in installed(_PLUGINS).items():
         if name not in helps:
             helps[name] = entry.load().get_short_help_str(limit=200)
-    order = (*FIRST, *_MORE, *sorted(helps.keys() - {*FIRST, *_MORE}))
+    order = (*MAIN_COMMANDS, *_OTHER_COMMANDS, *sorted(helps.keys() - {*MAIN_COMMANDS, *_OTHER_COMMANDS}))
     return {name: helps[name] for name in order if name in helps}
 
 
 class _Commands(click.Group):
-    """A group that lists commands with their help without importing them."""
+    """The group of all commands, which lists them without importing their modules."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(commands())
@@ -81,14 +78,14 @@ class _Commands(click.Group):
             if kind.command == cmd_name and kind.is_job:
                 return cast(click.Command, import_by_name("dlemu.cli.job_command", "job_command")(kind))
         module = "dlemu.cli.try_" if cmd_name == "try" else f"dlemu.cli.{cmd_name}"
-        if cmd_name not in (*FIRST, *_MORE) or importlib.util.find_spec(module) is None:
+        if cmd_name not in (*MAIN_COMMANDS, *_OTHER_COMMANDS) or importlib.util.find_spec(module) is None:
             return None
         return cast(click.Command, import_by_name(module, "command"))
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """Take `dlemu FOLDER` as `dlemu try FOLDER`, `help COMMAND` as `COMMAND --help`; suggest a name for a typo."""
+        """Treat `dlemu FOLDER` as `try FOLDER` and `help COMMAND` as `COMMAND --help`; suggest a command for a typo."""
         if args[0] == "help":
             ctx.obj = "all" if args[1:] == ["--all"] else ""
             if ctx.obj or not args[1:]:
@@ -96,21 +93,21 @@ class _Commands(click.Group):
                 ctx.exit()
             args = [args[1], "--help"]
         name = args[0]
-        if name.startswith("-") or name in (*FIRST, *_MORE) or name in commands():
+        if name.startswith("-") or name in (*MAIN_COMMANDS, *_OTHER_COMMANDS) or name in commands():
             return super().resolve_command(ctx, args)
         if os.path.isdir(name):
             return super().resolve_command(ctx, ["try", *args])
-        raise click.UsageError(f"there is no command {name!r}: {_instead_of_command(name)}", ctx)
+        raise click.UsageError(f"there is no command {name!r}: {_advice_on_command(name)}", ctx)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """List the commands that most users need, each with an example; for `dlemu help --all` the others, too."""
+        """List the commands that most users need, each with an example; with `dlemu help --all` also the others."""
         known = commands()
         with formatter.section("Commands"):
-            first = [name for name in FIRST if name in known]
-            formatter.write_dl([row for name in first for row in ((name, known[name]), ("", FIRST[name]))])
+            names = [name for name in MAIN_COMMANDS if name in known]
+            formatter.write_dl([row for name in names for row in ((name, known[name]), ("", MAIN_COMMANDS[name]))])
         if ctx.obj == "all":
             with formatter.section("More"):
-                formatter.write_dl([(name, known[name]) for name in known if name not in FIRST])
+                formatter.write_dl([(name, known[name]) for name in known if name not in MAIN_COMMANDS])
 
     def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         formatter.write(f"\n{_SETTINGS}\n")
@@ -129,24 +126,21 @@ def cli() -> None:
     """How many accelerators can this storage keep busy?"""
 
 
-def main() -> None:
-    """Run the command line. Exit status: docs/results.md."""
-    guarded(cli, "dlemu")
-
-
-def dlio_main() -> None:
-    guarded(import_by_name("dlemu.cli.dlio_benchmark", "command"), "dlio_benchmark")
+def main(program: str = "dlemu") -> None:
+    """Run the command line of `dlemu` or `dlio_benchmark`. Exit status: docs/results.md."""
+    command = cli if program == "dlemu" else import_by_name("dlemu.cli.dlio_benchmark", "command")
+    guarded(command, program)
 
 
 def guarded(command: click.Command, name: str) -> None:
-    """Run a command line; on failure, print a message and end this process with an exit status."""
+    """Run a command; on failure, print a message and exit with the status of the failure."""
     gc.set_threshold(_YOUNG_OBJECTS, *gc.get_threshold()[1:])
     try:
         _check_current_folder()
         check_letters(sys.argv[1:])
         command.main(prog_name=name, standalone_mode=False)
     except click.ClickException as error:
-        advice = _instead_of_option(error) if isinstance(error, click.NoSuchOption) else ""
+        advice = _advice_on_option(error) if isinstance(error, click.NoSuchOption) else ""
         if advice:
             complain(advice)
         else:
@@ -169,28 +163,28 @@ def guarded(command: click.Command, name: str) -> None:
         if failed := host_failure(error):
             complain(failed)
             sys.exit(UserError.exit_status)
-        status: int | None = getattr(error, "exit_status", None)  # of dlemu.ranks's Interrupted, not imported here
+        status: int | None = getattr(error, "exit_status", None)  # of dlemu.ranks.Interrupted, not imported here
         complain(traceback.format_exc().rstrip() if status is None else str(error))
-        sys.exit(status or DlemuError.exit_status)  # Python's own 1 would mean that a run did not pass
+        sys.exit(status or DlemuError.exit_status)  # not Python's 1, which means that a run did not pass
 
 
 def _meaning_of(key: str) -> tuple[str, str]:
-    """Return the setting that a key of other tools means here, and what there is in place of one, as a phrase."""
+    """Return dlemu's setting for a key of another tool, or "" and a phrase on what to use instead; "" if unknown."""
     from dlemu.config.schema import SYNONYMS
     from dlemu.config.translate import is_known
 
-    meant = SYNONYMS.get(key, key if is_known(key) else "")
-    return ("", meant) if " " in meant else (meant, "")
+    meaning = SYNONYMS.get(key, key if is_known(key) else "")
+    return ("", meaning) if " " in meaning else (meaning, "")
 
 
-def _instead_of_command(word: str) -> str:
-    """Return what an unknown first word may mean: a setting without its command, a folder, a command with a typo."""
+def _advice_on_command(word: str) -> str:
+    """Return advice on an unknown first word: a setting without its command, a missing folder, or a typo."""
     key, equals, value = word.lstrip("+").partition("=")
-    meant, phrase = _meaning_of(key)
+    setting_key, phrase = _meaning_of(key)
     if phrase:
         return f"did you mean {phrase}?"
-    if equals or meant:
-        setting = f"{meant or key}={value or '...'}"
+    if equals or setting_key:
+        setting = f"{setting_key or key}={value or '...'}"
         return f"{setting} is a setting, which follows a command, as in `dlemu train {setting}`"
     if os.sep in word:
         return "it is no folder, either: wanted one that exists, as in `dlemu /mnt/nvme`"
@@ -198,18 +192,18 @@ def _instead_of_command(word: str) -> str:
     return f"{nearest(word.lower(), known)}known: {', '.join(known)}"
 
 
-def _instead_of_option(error: click.NoSuchOption) -> str:
-    """Return what to say of a setting, of another program too, that was typed as an option.
+def _advice_on_option(error: click.NoSuchOption) -> str:
+    """Return advice on an unknown option that is a setting of dlemu or of another tool.
 
-    Empty if an option was intended, or if the command takes no settings.
+    Empty for other options, and for commands that take no settings.
     """
     if not error.ctx or not any(parameter.name == "overrides" for parameter in error.ctx.command.params):
         return ""
     key = error.option_name.lstrip("-").replace("-", "_")
-    meant, phrase = _meaning_of(key)
+    setting_key, phrase = _meaning_of(key)
     if phrase:
         return f"there is no option {error.option_name}: did you mean {phrase}?"
-    setting = meant or (key if "." in key else "")
+    setting = setting_key or (key if "." in key else "")
     return f"settings are given as KEY=VALUE, without dashes: {setting}=..." if setting else ""
 
 
@@ -221,15 +215,15 @@ def _check_current_folder() -> None:
 
 
 def complain_of(error: DlemuError) -> None:
-    """Print an error on stderr, after its notes, such as the traceback of an unexpected error in a rank."""
+    """Print an error's notes, such as the traceback of an unexpected error in a rank, and then the error on stderr."""
     for note in getattr(error, "__notes__", ()):
         complain(note)
     complain(str(error))
 
 
 def complain(message: str) -> None:
-    """Print a message on stderr, without credentials from the command line and control characters."""
+    """Print a message on stderr, without the command line's credentials and with control characters escaped."""
     from dlemu.results.wording import VISIBLE
 
-    message_shown = scrubbed(message, given_options(sys.argv)).translate(VISIBLE)
-    print(f"dlemu: {message_shown}", file=sys.stderr, flush=True)
+    public_message = scrubbed(message, given_options(sys.argv)).translate(VISIBLE)
+    print(f"dlemu: {public_message}", file=sys.stderr, flush=True)

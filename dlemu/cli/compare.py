@@ -1,4 +1,4 @@
-"""`dlemu compare`: two runs, sweeps or searches side by side; or two drives, on which it runs the same first."""
+"""`dlemu compare`: two runs, sweeps or searches side by side; or two drives, after the same training on both."""
 
 from __future__ import annotations
 
@@ -55,16 +55,16 @@ def command(folders: tuple[str, ...], make: bool, yes: bool, output: str | None,
         if output:
             save_answer(output, COMPARE, comparison)
         return
-    # The name is from a result, which may come from anywhere: it must not lead to another folder.
-    name_of = a.workload.replace(os.sep, "-").strip(".") or "runs"
-    folder = output or new_folder(name_of, "compare-")
+    # The result may come from anywhere, so its name must not lead to another folder.
+    name = a.workload.replace(os.sep, "-").strip(".") or "runs"
+    folder = output or new_folder(name, "compare-")
     show("compare", comparison, folder)
     save_answer(folder, COMPARE, comparison)
     report_result(report, folder)
 
 
 def _run_on_both(words: tuple[str, ...], *, make: bool, yes: bool, as_json: bool) -> str:
-    """Run a sweep over two drives, past the page cache of this host; return its folder. Raises UserError."""
+    """Run a sweep over two drives, past this host's page cache, and return its folder. Raises UserError."""
     from datagen.errors import UserError
     from dlemu.cli.frontends import make_here
     from dlemu.cli.interruption import Watched

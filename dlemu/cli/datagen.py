@@ -31,7 +31,7 @@ def command(overrides: tuple[str, ...], config_dir: str | None, cfg: bool, fsync
     if cfg:
         print_config(overrides, config_dir)
         return
-    from dlemu.runner.launched import run_as_placeholder  # imports little: placeholders need not wait for the rest
+    from dlemu.runner.launched import run_as_placeholder  # imported first, as a placeholder needs no more
 
     if run_as_placeholder(overrides):
         return

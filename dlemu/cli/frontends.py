@@ -1,4 +1,4 @@
-"""A job on a terminal: progress on stderr, results on stdout."""
+"""Runs a job for a command: shows its progress on stderr and its result on stdout."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from dlemu.runner.ranks import RunFailedError
 def job_request(
     overrides: Sequence[str], config_dir: str | None, *, make: bool = False, yes: bool = False
 ) -> JobRequest:
-    """Return the job that a command line requests; `make` prompts before it makes large datasets, unless `yes`."""
+    """Return the job of a command line; `make` first makes its dataset, prompting for a large one unless `yes`."""
     from dlemu.config.overrides import given_keys
 
     return JobRequest(
@@ -48,9 +48,9 @@ def job_request(
 def show_job(
     request: JobRequest, terminal: Terminal, kind: Kind | None = None, *, export: events.OnEvent = export_beside
 ) -> int:
-    """Run a job, show the result with its page, and return the exit status; raises UserError.
+    """Run a job, show its result and page, and return the exit status; raises UserError.
 
-    Without `kind`, the workload decides it.
+    Without `kind`, the workload determines it.
     """
     on_event = events.to_all(terminal, export, log_writer(shlex.join(without_secrets(sys.argv))))
     try:
@@ -67,12 +67,12 @@ def show_job(
 
 
 class Terminal:
-    """Shows the events of a job: progress on stderr, datasets made on stdout (with `as_json` on stderr)."""
+    """Shows the events of a job: progress on stderr, datasets made on stdout, or on stderr if `as_json`."""
 
     def __init__(self, *, as_json: bool = False) -> None:
         self.as_json = as_json
         self.makes_page = False
-        """The job's `output.report`, once it has begun."""
+        """`output.report` of the job, once it has begun."""
         self._line = ProgressLine(Console(stderr=True))
 
     def __call__(self, event: object) -> None:
@@ -83,7 +83,7 @@ class Terminal:
         match event:
             case events.JobBegan():
                 self.makes_page = event.workload.output.report
-                for note in event.workload.notes:  # the other notes stand below the result
+                for note in event.workload.notes:  # other notes are printed below the result
                     if note.startswith(NOT_INSTALLED) and not event.is_second:
                         print(note, file=sys.stderr, flush=True)
                 if event.folder and detect_launcher() != "none":
@@ -112,9 +112,9 @@ class Terminal:
 
 
 def allow(workload: Workload, making_bytes: int, ranks: int | None, *, yes: bool) -> None:
-    """Prompt before many bytes of a dataset are made (for `ranks`, if the number depends on them).
+    """Prompt before many bytes of a dataset are made; `ranks` is given if the size depends on it.
 
-    Raises UserError if the user declines or there is no terminal, SpaceError where a dataset does not fit.
+    Raises UserError if the user declines or there is no terminal, SpaceError if the dataset does not fit.
     """
     if making_bytes <= CONFIRM_ABOVE_BYTES or yes:
         return
@@ -137,7 +137,7 @@ def allow(workload: Workload, making_bytes: int, ranks: int | None, *, yes: bool
 
 
 def make_here(workload: Workload, *, as_json: bool, yes: bool) -> None:
-    """Make a dataset's missing files, a rank on each core; `allow` prompts; `as_json` keeps stdout for the answer."""
+    """Make a dataset's missing files with a rank for each core, prompting as `allow`; `as_json` keeps stdout free."""
     from dlemu.jobs.training.preflight import to_make
     from dlemu.runner.datasets import make_on_this_host
 

@@ -1,4 +1,4 @@
-"""Long commands: their progress, and their interruption, which keeps finished parts and says how to continue."""
+"""Progress of commands with several runs, and their interruption, which keeps finished runs for a continuation."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ from dlemu.studies.answers import SweepPoint, Trial
 
 
 class Watched(Terminal):
-    """Shows the events of a search or a sweep on stderr too, a line for each trial or point.
+    """Shows also the events of a search or a sweep on stderr, with a line for each trial or point.
 
-    Once the runs are planned, SIGINT and SIGTERM keep finished parts.
+    Once the runs are planned, SIGINT and SIGTERM keep the finished ones.
     """
 
     folder = ""
-    """Folder of the answer; empty until its runs are planned: nothing is kept before."""
+    """Folder of the answer; empty until the runs are planned, before which nothing is kept."""
     wants_page = True
 
     def __init__(self, folder_option: str = "output.folder=") -> None:
-        """`folder_option` is how the command is given the folder."""
+        """`folder_option` is the start of the command's option that sets the folder."""
         super().__init__()
         self._folder_option = folder_option
 
@@ -59,13 +59,13 @@ class Watched(Terminal):
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, *_: object) -> None:
-        """On an interruption, or without space, say that finished runs are kept, and how to continue."""
+        """On an interruption or a full disk, say that finished runs are kept, and how to continue."""
         if not self.folder or not isinstance(error, Interrupted | SpaceError):
             return
-        how = f"repeat the command with {self._folder_option}{shlex.quote(self.folder)}"
+        advice = f"repeat the command with {self._folder_option}{shlex.quote(self.folder)}"
         if isinstance(error, SpaceError):
-            raise SpaceError(f"{error}; finished runs are kept: once there is space, {how}") from error
-        complain(f"{error}; finished runs are kept: {how}")
+            raise SpaceError(f"{error}; finished runs are kept: once there is space, {advice}") from error
+        complain(f"{error}; finished runs are kept: {advice}")
         raise SystemExit(error.exit_status) from None
 
     def _print(self, line: Cell) -> None:

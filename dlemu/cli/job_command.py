@@ -19,7 +19,7 @@ _EXIT = (
 
 def job_command(kind: Kind) -> click.Command:
     """Return the click command that runs a kind of job; `kind.usage` is its help."""
-    job = None if kind.command == "train" else kind  # for `dlemu train`, the workload decides
+    job = None if kind.command == "train" else kind  # `dlemu train` runs whatever kind the workload is for
 
     def run(
         overrides: tuple[str, ...],
@@ -53,8 +53,8 @@ def job_command(kind: Kind) -> click.Command:
     exporting = click.option(
         "--export-dlio", metavar="FILE", help="Write the settings as a DLIO workload file, and stop."
     )
-    command = answer_options("summary.json")(exporting(run) if kind.is_exported else run)  # DLIO has them as well
-    if job is None:  # other kinds read no data that could be made
+    command = answer_options("summary.json")(exporting(run) if kind.is_exported else run)
+    if job is None:  # the other kinds do not read data that `--make` could make
         command = making("data that the job reads")(command)
     usage = f"{inspect.cleandoc(kind.usage or kind.help)}\n\n{_EXIT}"
     return click.command(name=kind.command, help=usage)(configured(command))

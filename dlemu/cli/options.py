@@ -1,4 +1,4 @@
-"""What several commands share: options for settings, --json, and the page at the end."""
+"""Shared by several commands: the options for settings, --make, --json and --details, and the page at the end."""
 
 from __future__ import annotations
 
@@ -12,14 +12,12 @@ import click
 from dlemu.results.kinds import kind_named
 
 _Command = Callable[..., Any]
-DETAILS = "dlemu.details"
-
-PAGE_SECONDS = 60.0
-"""Time limit for making a page, which usually takes 2 to 3 s."""
+DETAILS = "dlemu.details"  # key in click's context
+PAGE_SECONDS = 60.0  # time limit for making a page, which usually takes 2 to 3 s
 
 
 class Number(click.FloatRange):
-    """A finite number within a range, without a unit; click's own type lets NaN pass."""
+    """A finite number within a range, without a unit; click's FloatRange accepts NaN."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
         try:
@@ -34,41 +32,42 @@ config_dir_option = click.option("--config-dir", "-cd", help="A folder with work
 
 
 def making(data: str) -> Callable[[_Command], _Command]:
-    """Return a decorator that adds `--make` and `--yes` for data that a command first makes."""
+    """Return a decorator that adds `--make` and `--yes`, for a command that can first make missing `data`."""
     make = click.option("--make", is_flag=True, help=f"First make missing {data}; prompt above 10 GB.")
     yes = click.option("--yes", is_flag=True, help="With --make: do not prompt.")
     return lambda command: make(yes(command))
 
 
 def configured(command: _Command) -> _Command:
+    """Add the arguments KEY=VALUE, `--config-dir` and `--cfg`."""
     cfg = click.option("--cfg", is_flag=True, help="Print the composed configuration and stop.")
     overrides = click.argument("overrides", nargs=-1, metavar="[KEY=VALUE]...")
     return cfg(config_dir_option(overrides(command)))
 
 
 def json_option(file: str) -> Callable[[_Command], _Command]:
-    """Return a decorator that adds `--json`, which prints the content of `file`."""
+    """Return a decorator that adds `--json`, which prints the contents of `file`."""
     return click.option("--json", "as_json", is_flag=True, help=f"Print {file}, and nothing else on stdout.")
 
 
 def answer_options(file: str) -> Callable[[_Command], _Command]:
-    """Return a decorator that adds `--json` and `--details`; see `show_answer`."""
+    """Return a decorator that adds `--json` and `--details`, the forms of output of `show_answer`."""
     return lambda command: json_option(file)(details_option(command))
 
 
 def details_option(command: _Command) -> _Command:
-    """Add `--details`, which `show` looks at."""
+    """Add `--details`, which `show` reads from click's context."""
 
-    def note(context: click.Context, _: click.Parameter, details: bool) -> None:
+    def save(context: click.Context, _: click.Parameter, details: bool) -> None:
         context.meta[DETAILS] = details
 
     return click.option(
-        "--details", is_flag=True, expose_value=False, callback=note, help="Also print all numbers and their meaning."
+        "--details", is_flag=True, expose_value=False, callback=save, help="Also print all numbers and their meaning."
     )(command)
 
 
 def show(kind: str, answer: Any, folder: str, *, unsaved: bool = False) -> None:
-    """Print the first screen of a result on stdout; with --details, and what could not be saved, all of it."""
+    """Print the first screen of a result on stdout; with --details, or if the result is unsaved, all of its numbers."""
     from rich.console import Console
 
     from dlemu.report.any_run import show as show_any
@@ -78,7 +77,7 @@ def show(kind: str, answer: Any, folder: str, *, unsaved: bool = False) -> None:
 
 
 def show_answer(answer: Any, folder: str, kind: str, *, as_json: bool, page: bool, unsaved: bool = False) -> None:
-    """Print an answer: as JSON, and nothing else; or as text, and make its page if `page`."""
+    """Print an answer as JSON alone if `as_json`, else as text; then make its page if `page`."""
     if as_json:
         from dlemu.results.answer_files import to_json
 
@@ -99,9 +98,9 @@ def say_what(activity: str) -> None:
 
 
 def report_result(page: bool, folder: str) -> None:
-    """Make the page of a result's folder if `page` (`output.report`); print its path, or a line why there is none.
+    """Make the page of a result's folder if `page` (`output.report`); print its path, or the reason why it failed.
 
-    A separate process makes it, so that it can neither fail the command nor delay it for long.
+    A separate process makes the page, so that it can neither fail the command nor delay it for long.
     """
     if not page:
         return

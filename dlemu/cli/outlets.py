@@ -1,6 +1,6 @@
 """stdout and stderr that never fail: a closed stream, a full device or a closed terminal does not affect a run.
 
-Output that can't be written is dropped; that is reported once at the end on stderr, if possible.
+Output that can't be written is dropped, and the loss is reported once on stderr at the end, if possible.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from typing import Any, TextIO
 from datagen.errors import UserError
 from datagen.regular import open_standard_streams
 
+# Error handlers of text streams that raise; Python sets `surrogateescape` in the locales C and POSIX.
 _RAISING = ("strict", "surrogateescape", "surrogatepass")
-"""Error handlers of text streams that raise; Python uses the second one in the locales C and POSIX."""
-_READER_GONE = (errno.EPIPE, errno.EIO)  # `| head` has ended, or the terminal was closed: nobody misses the output
+_READER_GONE = (errno.EPIPE, errno.EIO)  # a pipe's reader such as `head` ended, or the terminal was closed
 
 
 class _Outlet(io.FileIO):
-    """A file descriptor whose writes always succeed; the first error is kept in `problem`."""
+    """A file descriptor whose writes never raise: `problem` keeps the first error."""
 
     def __init__(self, descriptor: int) -> None:
         super().__init__(descriptor, "w", closefd=False)
@@ -40,9 +40,9 @@ class _Outlet(io.FileIO):
 
 @contextlib.contextmanager
 def lasting_outlets() -> Iterator[None]:
-    """Run a command with streams that never fail, so that they do not change its exit status.
+    """Context of a command, with streams that never fail and so do not change its exit status.
 
-    Except with --json, for programs: status 0 becomes 2 where stdout could not be written.
+    With --json, meant for programs, status 0 becomes 2 if stdout could not be written.
     """
     open_standard_streams()
     sys.stdin = sys.stdin or io.TextIOWrapper(io.BufferedReader(io.FileIO(0, closefd=False)))
@@ -63,9 +63,9 @@ def lasting_outlets() -> Iterator[None]:
     sys.exit(status)
 
 
-def _text(outlet: _Outlet, before: TextIO | None, *, line_buffering: bool) -> TextIO:
-    """Return a text stream in the encoding of the previous one; characters that it can't encode are escaped."""
-    encoding = "utf-8" if before is None else before.encoding
-    errors = "backslashreplace" if before is None or before.errors in _RAISING else before.errors
+def _text(outlet: _Outlet, previous: TextIO | None, *, line_buffering: bool) -> TextIO:
+    """Return a text stream with the encoding of the previous one; characters that it can't encode are escaped."""
+    encoding = "utf-8" if previous is None else previous.encoding
+    errors = "backslashreplace" if previous is None or previous.errors in _RAISING else previous.errors
     buffered = io.BufferedWriter(outlet)
     return io.TextIOWrapper(buffered, encoding=encoding, errors=errors, line_buffering=line_buffering)

@@ -18,8 +18,8 @@ def _bytes(text: str) -> int:
     return bytes_of(text)
 
 
-def _each(kind: click.ParamType[Any]) -> Callable[..., tuple[Any, ...]]:
-    """Return click's callback for an option whose value is `A,B,...`."""
+def _list(kind: click.ParamType[Any]) -> Callable[..., tuple[Any, ...]]:
+    """Return a click callback that converts an option's value `A,B,...` to a tuple."""
     return lambda context, option, text: tuple(
         kind.convert(part.strip(), option, context) for part in (text.split(",") if text else ())
     )
@@ -31,17 +31,17 @@ def _each(kind: click.ParamType[Any]) -> Callable[..., tuple[Any, ...]]:
     "--rw",
     "accesses",
     metavar="LIST",
-    callback=_each(click.Choice(["randread", "read", "randwrite", "write"])),
+    callback=_list(click.Choice(["randread", "read", "randwrite", "write"])),
     help="randread (default), read, write, randwrite",
 )
 @click.option(
-    "--sizes", metavar="LIST", callback=_each(click.types.FuncParamType(_bytes)), help="Request sizes: 4k,16k,128k,1m."
+    "--sizes", metavar="LIST", callback=_list(click.types.FuncParamType(_bytes)), help="Request sizes: 4k,16k,128k,1m."
 )
 @click.option(
-    "--depths", metavar="LIST", callback=_each(_COUNT), help="Requests that each job keeps in flight: 1,8,32,128."
+    "--depths", metavar="LIST", callback=_list(_COUNT), help="Requests that each job keeps in flight: 1,8,32,128."
 )
 @click.option(
-    "--jobs", metavar="LIST", callback=_each(_COUNT), help="Parallel jobs: 1 (fio's threads, else processes)."
+    "--jobs", metavar="LIST", callback=_list(_COUNT), help="Parallel jobs: 1 (fio's threads, else processes)."
 )
 @click.option("--seconds", type=Number(0.1, 1e6), default=2.0, show_default=True, help="Time per size and depth.")
 @click.option("--file-size", "file_bytes", metavar="SIZE", type=_bytes, help="Size of the test file: 4g.")

@@ -51,7 +51,7 @@ def command(
     if as_json and len(folders) > 1:
         raise click.UsageError("--json is for a single DIR")
     for folder in folders:
-        _name_unfinished(folder, remove=remove_unfinished, prompts=not as_json)
+        _handle_unfinished(folder, remove=remove_unfinished, prompts=not as_json)
     if as_json:
         answer = read_result(folders[0])
         summary = getattr(answer, "summary", answer)
@@ -70,8 +70,8 @@ def command(
                 click.echo(f"figure: {path}")
 
 
-def _name_unfinished(folder: str, *, remove: bool, prompts: bool) -> None:
-    """Print on stderr what a killed run left in the storage; remove it if `remove`, or if the user agrees."""
+def _handle_unfinished(folder: str, *, remove: bool, prompts: bool) -> None:
+    """Print on stderr which unfinished checkpoint a killed run left; remove it if `remove`, or if the user agrees."""
     from datagen.errors import UserError
     from dlemu.results import FACTS, LIVE
     from dlemu.results.kinds import kind_of

@@ -56,7 +56,7 @@ def command(
     if cfg:
         click.echo(to_yaml(workload), nl=False)
         return
-    if kind_to_run(workload).scaled_by:  # this kind of job is scaled by a setting, not by the number of accelerators
+    if kind_to_run(workload).scaled_by:  # a setting scales this kind of job, not the number of accelerators
         if limits["at_least"] or make:
             raise click.UsageError("--at-least and --make are for training")
         from dlemu.studies.sweep.run import find_bracket

@@ -14,8 +14,8 @@ if TYPE_CHECKING:
     from dlemu.checkpoints.checkpoint_plan import CheckpointSizes
     from dlemu.metrics.demand import Demand
 
-_DEMAND = ("workload", "accelerator", "GB", "kB a sample", "batch", "samples/s", "MB/s", "AU")
-_SIZE = ("workload", "parameters", "ranks", "TPxPPxDP", "ZeRO", "files", "GB", "GiB", "rank GiB")
+_DEMAND_HEADS = ("workload", "accelerator", "GB", "kB a sample", "batch", "samples/s", "MB/s", "AU")
+_SIZE_HEADS = ("workload", "parameters", "ranks", "TPxPPxDP", "ZeRO", "files", "GB", "GiB", "rank GiB")
 
 
 @click.command(name="workloads")
@@ -50,13 +50,13 @@ def command(words: tuple[str, ...], config_dir: str | None, as_json: bool) -> No
             click.echo(json.dumps([asdict(needed)], indent=2))
             return
         parts = [needed, *([workload.recorded] if workload.recorded.version else [])]
-        shown = [(key.replace("_", " "), plain(value, key)) for part in parts for key, value, _ in explained(part)]
+        key_rows = [(key.replace("_", " "), plain(value, key)) for part in parts for key, value, _ in explained(part)]
         notes = [f"- {note}" for note in workload.notes]
-        print_table(Table(columns=columns("one accelerator", "", right=(1,)), rows=shown, notes=notes), Console())
+        print_table(Table(columns=columns("one accelerator", "", right=(1,)), rows=key_rows, notes=notes), Console())
         return
     demands: list[Demand] = []
     sizes: dict[str, CheckpointSizes] = {}
-    commands: dict[str, str] = {}  # of workloads for other kinds of jobs
+    commands: dict[str, str] = {}  # workloads for other kinds of jobs
     for name in workload_names(config_dir):
         workload = load([f"workload={name}"], config_dir=config_dir)
         if workload.workflow.train:
@@ -74,8 +74,8 @@ def command(words: tuple[str, ...], config_dir: str | None, as_json: bool) -> No
         click.echo(json.dumps(rows_json, indent=2))
         return
     for title, heads, rows in (
-        ("what one busy accelerator demands, and the datasets", _DEMAND, [*map(_demand_row, demands)]),
-        ("size of one checkpoint, and of its largest rank", _SIZE, [_size_row(*item) for item in sizes.items()]),
+        ("what one busy accelerator demands, and the datasets", _DEMAND_HEADS, [*map(_demand_row, demands)]),
+        ("size of one checkpoint, and of its largest rank", _SIZE_HEADS, [_size_row(*item) for item in sizes.items()]),
     ):
         head = columns(*heads, right=range(2, len(heads)), whole=range(len(heads)))
         print_table(Table(title=title, columns=head, rows=rows, dense=True), Console())

@@ -1,9 +1,9 @@
-"""The settings of a run, and the only interface to hydra, which is imported where it is needed.
+"""The settings of a run, and the only interface to Hydra, which is imported on use.
 
-`schema` declares every setting that jobs share, with its range and meaning; a kind's own are in its `settings`. May
-import datagen alone.
+`schema` declares every shared setting, with its range and meaning; a kind of job declares its own in `settings`. This
+package imports only datagen.
 
-workload = load(["workload=unet3d", "accelerator=v100", "ranks=18"])
+    workload = load(["workload=unet3d", "accelerator=v100", "ranks=18"])
 """
 
 from dlemu.config.dump import datagen_command as datagen_command

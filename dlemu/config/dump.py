@@ -1,6 +1,6 @@
 """Writes a Workload as YAML, as overrides, and as the command that generates its dataset.
 
-The meaning of a setting, as of any field of a dataclass, is the docstring below it, read from the module's source.
+Also reads the docstring below each field of a dataclass, from the module's source: the meaning of a setting or a key.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ def to_yaml(workload: Workload) -> str:
 
 
 def published(value: Any, name: str = "") -> Any:
-    """Return a workload, or a part of it, less credentials: options that may be some, and users in URLs, are withheld.
+    """Return a workload, or a part of it, with credentials in storage options and URLs withheld.
 
-    `name` is the part's key, which in a scale's entries may have dots.
+    `name` is the part's key; in the entries of a scale it may be dotted.
     """
-    above, _, option = name.rpartition(".")
-    if above.endswith("storage_options"):
+    section, _, option = name.rpartition(".")
+    if section.endswith("storage_options"):
         return public_option(option, value)
     if is_dataclass(value) and not isinstance(value, type):
         return replace(value, **{part.name: published(getattr(value, part.name), part.name) for part in fields(value)})
@@ -51,20 +51,20 @@ def published(value: Any, name: str = "") -> Any:
 
 
 def as_in_yaml(workload: Workload) -> dict[str, Any]:
-    """Return all settings as nested plain values, the kinds' own sections next to the others."""
+    """Return all settings as nested plain values, with the sections of kinds of jobs beside the shared ones."""
     settings: dict[str, Any] = plain(workload)
-    own = settings.pop(OWN)
-    return {**settings, **own}
+    kinds_sections = settings.pop(OWN)
+    return {**settings, **kinds_sections}
 
 
 def digest(workloads: Sequence[Workload]) -> str:
-    """Return a digest of all settings but those of `output`, credentials left out: equal settings have equal ones."""
+    """Return a digest of the workloads' settings, without those of `output` and without credentials."""
     texts = (to_yaml(replace(workload, output=Output())) for workload in workloads)
     return hashlib.sha256("".join(texts).encode()).hexdigest()[:16]
 
 
 def datagen_command(workload: Workload) -> str:
-    """Return the command that makes a workload's dataset: a shipped workload, and what differs from it, for a shell."""
+    """Return the shell command that makes a workload's dataset: a shipped workload, and the settings that differ."""
     name = workload.model.name if workload.model.name in workload_names() else DEFAULT_WORKLOAD
     words = [override(["workload"], name)]
     base = load(words)
@@ -80,7 +80,7 @@ def datagen_command(workload: Workload) -> str:
 
 
 def _escaped(value: Any) -> Any:
-    """Escape a literal `${`, else a reference: OmegaConf wants a backslash before it, and preceding ones doubled."""
+    """Escape each literal `${`, a reference in OmegaConf: with a backslash, after doubling backslashes before it."""
     if isinstance(value, dict):
         return {key: _escaped(item) for key, item in value.items()}
     if isinstance(value, list):
@@ -89,18 +89,18 @@ def _escaped(value: Any) -> Any:
 
 
 def _differences(section: KeyPath, settings: Mapping[str, Any], base: Mapping[str, Any]) -> Iterator[str]:
-    """Yield an override for each value that differs, key by key, as users write them."""
+    """Yield an override for each setting that differs from `base`, as users write them."""
     for key, value in settings.items():
         path, base_value = (*section, key), base.get(key)
         if isinstance(value, dict) and path not in DURATIONS:
             yield from _differences(path, value, base_value or {})
         elif value != base_value:
             is_whole = isinstance(value, float) and value.is_integer() and value < 1e15
-            yield override(path, int(value) if is_whole else value)  # as users write it: not 262000.0
+            yield override(path, int(value) if is_whole else value)  # 262000, not 262000.0
 
 
 def meanings(section: type[Any]) -> dict[str, str]:
-    """Return field name -> docstring, base classes included; empty where there is no source."""
+    """Return field name -> docstring, with those of base classes; empty if the source is not available."""
     texts: dict[str, str] = {}
     for base in reversed(section.__mro__):
         texts |= _field_docstrings(base.__module__).get(base.__name__, {})
@@ -108,7 +108,7 @@ def meanings(section: type[Any]) -> dict[str, str]:
 
 
 def first_sentence(text: str) -> str:
-    """Return the first sentence of a docstring, without its full stop, and with null as in JSON."""
+    """Return the first sentence of a docstring, without its full stop; None becomes null, as in JSON."""
     first_paragraph = " ".join(text.split("\n\n")[0].split())
     return first_paragraph.partition(". ")[0].rstrip(".").replace("None", "null")
 

@@ -1,4 +1,4 @@
-"""The duration of an emulated activity, fixed or random: DLIO's grammar for times, as a frozen value."""
+"""Durations of emulated activities, fixed or random, as frozen values; they are written in DLIO's grammar for times."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 DurationType = Literal["fixed", "normal", "uniform", "gamma", "exponential", "poisson", "empirical"]
 
-PARAMETERS: dict[DurationType, tuple[str, ...]] = {
+PARAMETERS: dict[DurationType, tuple[str, ...]] = {  # type -> its required parameters, in NumPy's order
     "fixed": ("mean",),
     "normal": ("mean", "stdev"),
     "uniform": ("min", "max"),
@@ -26,10 +26,8 @@ PARAMETERS: dict[DurationType, tuple[str, ...]] = {
     "poisson": ("lam",),
     "empirical": ("seconds", "mean"),
 }
-"""Type -> its parameters, all required; for DLIO's types they are those of NumPy's distributions."""
 
-MOST_SECONDS = 10**6
-"""Largest value of any parameter, eleven days: far from overflow, as steps are logged in 64-bit nanoseconds."""
+MOST_SECONDS = 10**6  # eleven days; sums of steps in 64-bit nanoseconds stay far from overflow
 
 GRAMMAR = (
     "a number of seconds, {mean: M, stdev: S}, {type: normal|uniform|gamma|exponential|poisson, ...}, or {type: "
@@ -40,10 +38,10 @@ _Parameter = Annotated[float, at_least(0, MOST_SECONDS)]
 
 @dataclass(frozen=True, kw_only=True)
 class Duration:
-    """Seconds of one emulated activity: fixed (only `mean`) or drawn at random each time.
+    """Seconds of one emulated activity: fixed (only `mean`) or drawn at random each time. GRAMMAR has the forms.
 
-    The grammar is DLIO's (GRAMMAR), and `{type: empirical, seconds: [...], mean}`, a measured distribution: quantiles
-    at equal steps of probability from 0 to 1, and the exact mean (`datagen.quantiles`).
+    dlemu adds `{type: empirical, seconds: [...], mean: M}` to DLIO's types: a measured distribution, as quantiles at
+    equal steps of probability from 0 to 1 and the exact mean (`datagen.quantiles`).
     """
 
     type: DurationType = "fixed"
@@ -58,31 +56,33 @@ class Duration:
 
     @classmethod
     def from_value(cls, value: object, where: str) -> Duration:
-        """Read the value at the key `where` of a configuration; raises UserError with all problems of the value."""
-        if isinstance(value, cls):  # made in Python, and not checked yet
+        """Return the duration that a configuration has at the key `where`; raises UserError with all its problems."""
+        if isinstance(value, cls):  # made in Python, so not checked yet
             value = value.to_value()
         if isinstance(value, bool) or not isinstance(value, int | float | Mapping):
             raise UserError(f"{where} is {value!r} ({type(value).__name__}): wanted {GRAMMAR}")
-        given = {str(name): part for name, part in value.items()} if isinstance(value, Mapping) else {"mean": value}
-        kind = given.pop("type", "normal" if given.get("stdev") else "fixed")
+        values = {str(name): item for name, item in value.items()} if isinstance(value, Mapping) else {"mean": value}
+        kind = values.pop("type", "normal" if values.get("stdev") else "fixed")
         if kind not in PARAMETERS:
             near = nearest(str(kind), PARAMETERS)
             raise UserError(f"{where}.type is {kind!r}: {near}wanted one of {', '.join(PARAMETERS)}")
         if kind == "fixed":
-            given.pop("stdev", None)  # in DLIO, `stdev: 0` with a mean is a fixed time
-        duration = cls(type=kind, **vars(build(_SHAPES[kind], given, where)))
+            values.pop("stdev", None)  # in DLIO, `stdev: 0` with a mean is a fixed time
+        duration = cls(type=kind, **vars(build(_PARAMETER_CLASSES[kind], values, where)))
         refuse(duration.problems(where))
         return duration
 
     def to_value(self) -> float | dict[str, Any]:
-        """Return the shortest value that `from_value` reads back as this one."""
+        """Return the shortest value that `from_value` turns into this duration."""
         if self.type == "fixed":
             return self.mean
         values = {name: getattr(self, name) for name in PARAMETERS[self.type]}
-        return {"type": self.type, **{name: list(v) if isinstance(v, tuple) else v for name, v in values.items()}}
+        if self.type == "empirical":
+            values["seconds"] = list(self.seconds)
+        return {"type": self.type, **values}
 
     def problems(self, where: str) -> Iterator[str]:
-        """Yield what is wrong with the parameters together."""
+        """Yield the problems that only several parameters together show."""
         if self.type == "uniform" and self.min > self.max:
             yield f"{where}.min is {self.min!r} and max {self.max!r}: wanted min at most max"
         if self.type == "empirical":
@@ -91,10 +91,9 @@ class Duration:
                 yield f"{where}.seconds has {max(self.seconds):g}: wanted at most {MOST_SECONDS:g}"
 
 
-_SHAPES = {
-    kind: make_dataclass(
-        kind, [(name, Duration.__annotations__[name]) for name in names], namespace={"__module__": __name__}
-    )
+_FIELD_TYPES = Duration.__annotations__
+_PARAMETER_CLASSES = {  # type -> dataclass of its parameters, by which `build` finds missing, unknown, mistyped ones
+    kind: make_dataclass(kind, [(name, _FIELD_TYPES[name]) for name in names], namespace={"__module__": __name__})
     for kind, names in PARAMETERS.items()
 }
 NO_TIME = Duration()
@@ -105,7 +104,7 @@ def is_zero(duration: Duration) -> bool:
 
 
 def mean_seconds(duration: Duration) -> float:
-    """Return the mean of the distribution in seconds (for a normal one, before negative draws are replaced by 0)."""
+    """Return the mean of the distribution in seconds; of a normal one, before negative draws become 0."""
     means = {
         "uniform": (duration.min + duration.max) / 2,
         "gamma": duration.shape * duration.scale,
@@ -116,7 +115,7 @@ def mean_seconds(duration: Duration) -> float:
 
 
 def draw_seconds(duration: Duration, random: np.random.Generator, count: int) -> NDArray[np.float64]:
-    """Return `count` durations in seconds, shape (count,); a negative draw counts as 0, in DLIO as positive."""
+    """Return `count` durations in seconds, shape (count,). Negative draws become 0; DLIO takes their absolute value."""
     import numpy as np
 
     if duration.type == "fixed":

@@ -1,4 +1,4 @@
-"""Overrides in Hydra's grammar, `KEY=VALUE`: parses them, also several values for a key, and writes them."""
+"""Parses and writes overrides, `KEY=VALUE` in Hydra's grammar; a sweep's overrides have several values for a key."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from datagen.withheld import without_secrets as without_secrets
 from dlemu.config.translate import KeyPath
 from dlemu.config.workload_files import workload_names
 
-if TYPE_CHECKING:  # a list or a message needs no grammar
+if TYPE_CHECKING:  # imported on use: lists and messages do without the grammar
     from hydra.core.override_parser.types import Override
 
 WORKLOAD = ("workload",)
@@ -28,7 +28,7 @@ DATA_FOLDER = "dataset.data_folder"
 
 
 class Setting(NamedTuple):
-    """A value for a key, whose parts are in `path`; `text` is the override as the user wrote it."""
+    """One parsed override: `path` has the parts of its key, `text` is what the user wrote."""
 
     path: KeyPath
     value: Any
@@ -36,16 +36,16 @@ class Setting(NamedTuple):
 
 
 def parse(overrides: Sequence[str]) -> tuple[str, list[Setting]]:
-    """Parse overrides, also with + or ++, or DLIO's `workload.`; raises UserError that lists all that are wrong.
+    """Return the workload that overrides name ("" if none), and their other settings; raises UserError with all errors.
 
-    Return the workload that is named, '' without one, and the other settings.
+    A key may begin with + or ++, as in Hydra, or with `workload.`, as in DLIO.
     """
     settings: list[Setting] = []
     problems: list[str] = []
     for text in overrides:
         try:
             check_letters([text])
-            settings.append(_parse_one(text))
+            settings.append(_parse_override(text))
         except UserError as error:
             problems.append(scrubbed(str(error), given_options([text])))
     refuse(problems)
@@ -54,11 +54,12 @@ def parse(overrides: Sequence[str]) -> tuple[str, list[Setting]]:
 
 
 def given_keys(overrides: Sequence[str]) -> set[str]:
-    """Return the keys that the overrides set, but for the workload."""
+    """Return the keys that overrides set, except `workload`."""
     return {".".join(setting.path) for setting in parse(overrides)[1]}
 
 
-def _parse_one(text: str) -> Setting:
+def _parse_override(text: str) -> Setting:
+    """Return one override, parsed and with its key checked; raises UserError."""
     from hydra.errors import HydraException
 
     if text.startswith("~"):
@@ -67,19 +68,19 @@ def _parse_one(text: str) -> Setting:
         hint = f"did you mean workload={text}? " if text in workload_names() else ""
         raise UserError(f"{text!r} is not a setting: {hint}wanted KEY=VALUE, as in workload=unet3d or ranks=4")
     key, value = text.split("=", 1)
-    in_quotes = shlex.quote('{}="{}"'.format(key, value.replace('"', "")))
+    quoted_word = shlex.quote('{}="{}"'.format(key, value.replace('"', "")))
     try:
         parsed = parse_word(text)
     except HydraException as error:
         reason = str(error).split("\n", 1)[0]
         raise UserError(
             f"{text} is not in hydra's grammar ({reason}): wanted KEY=VALUE; a value with special characters needs "
-            f"quotes, in a shell: {in_quotes}"
+            f"quotes, in a shell: {quoted_word}"
         ) from None
     if parsed.is_sweep_override():
         raise UserError(
             f"{text} has several values: dlemu takes one value for each key; start it once for each value,"
-            f" write a list as {key}=[...], or quote a text: {in_quotes}"
+            f" write a list as {key}=[...], or quote a text: {quoted_word}"
         )
     if parsed.package is not None:
         raise UserError(f"{text}: no setting has a package; write its key without '@'")
@@ -111,23 +112,23 @@ def parse_word(text: str) -> Override:
 
 
 def take_word(words: Sequence[str], key: str) -> tuple[str, list[str]]:
-    """Return the text that `key` has in overrides, empty when it is not set, and the other overrides.
+    """Return the text that overrides set for `key` ("" if none), with `~` expanded, and the other overrides.
 
-    The text is read by the grammar, or as it stands where that finds no text; `~` is the user's home.
+    A value that the grammar does not parse as text is returned as written, without quotes.
     """
-    taken = [word for word in words if word.lstrip("+").removeprefix("workload.").startswith(f"{key}=")]
-    if not taken:
+    words_of_key = [word for word in words if word.lstrip("+").removeprefix("workload.").startswith(f"{key}=")]
+    if not words_of_key:
         return "", [*words]
-    text = taken[-1].partition("=")[2].strip("\"'")
-    with contextlib.suppress(UserError):  # commas, as in a launcher's list of hosts, are several values
-        value = _parse_one(taken[-1]).value
+    text = words_of_key[-1].partition("=")[2].strip("\"'")
+    with contextlib.suppress(UserError):  # raised for commas, as in a launcher's list of hosts
+        value = _parse_override(words_of_key[-1]).value
         if value is None or isinstance(value, str):
             text = value or ""
-    return os.path.expanduser(text), [word for word in words if word not in taken]
+    return os.path.expanduser(text), [word for word in words if word not in words_of_key]
 
 
 class Point(NamedTuple):
-    """One run of a sweep."""
+    """One run of a sweep: its values of the swept keys, and all its overrides."""
 
     settings: dict[str, str]
     words: tuple[str, ...]
@@ -136,7 +137,7 @@ class Point(NamedTuple):
 def points(words: Sequence[str]) -> list[Point]:
     """Return the runs of a sweep, one for each combination of values; raises UserError.
 
-    ranks=1,2 train.epochs=3,4: ranks=1 with 3 and with 4, then ranks=2 with 3 and with 4.
+    The last key changes fastest: ranks=1,2 train.epochs=3,4 gives (1, 3), (1, 4), (2, 3), (2, 4).
     """
     from hydra.errors import HydraException
 
@@ -144,29 +145,30 @@ def points(words: Sequence[str]) -> list[Point]:
     for word in words:
         try:
             parsed = parse_word(word)
-        except HydraException:  # reported when the points are loaded
+        except HydraException:  # loading the point will report it
             parsed = None
         if parsed is None or not parsed.is_sweep_override():
-            fixed.append(_renamed(word))
+            fixed.append(_without_drives(word))
             continue
-        key = _renamed(parsed.get_key_element())
+        key = _without_drives(parsed.get_key_element())
         if without_secrets([word]) != [word]:
             raise UserError(f"{key} has several values, which may be credentials: wanted one value, since none is kept")
-        # Hydra escapes the colon of s3://
+        # Hydra escapes the colon in s3://.
         axes.append([(key, str(value).replace("s3\\:", "s3:")) for value in parsed.sweep_string_iterator()])
     runs = []
     has_buckets = any(value.startswith("s3://") for axis in axes for _, value in axis)
     for pairs in product(*axes):
         is_bucket = any(value.startswith("s3://") for _, value in pairs)
-        kept = [word for word in fixed if is_bucket or not has_buckets or not word.lstrip("+").startswith("storage.")]
-        words = [*kept, *(f"{key}={value}" for key, value in pairs)]
+        # Settings of the object store do not apply to the drives in the sweep that are folders.
+        shared = [word for word in fixed if is_bucket or not has_buckets or not word.lstrip("+").startswith("storage.")]
+        words = [*shared, *(f"{key}={value}" for key, value in pairs)]
         if is_bucket:
             words.append("storage.storage_type=s3")
         runs.append(Point(dict(pairs), tuple(words)))
     return runs
 
 
-def _renamed(word: str) -> str:
+def _without_drives(word: str) -> str:
     key, equals, value = word.partition("=")
     return f"{DATA_FOLDER}{equals}{value}" if key.lstrip("+") == DRIVES else word
 
@@ -184,11 +186,11 @@ def named(settings: Mapping[str, str]) -> str:
 
 
 _PLAIN = re.compile(r"(?!(?:null|true|false|nan|inf)\Z)(?:[a-z/]|\.(?!\d))[\w/.-]*", re.ASCII | re.IGNORECASE)
-"""Texts that the grammar reads as they are, without quotes."""
+"""Texts that need no quotes in Hydra's grammar."""
 
 
 def override(path: Iterable[str], value: object) -> str:
-    """Write one override that `parse` reads back as this value; strings are quoted where the grammar needs it."""
+    """Return an override that `parse` reads back as this value, with strings quoted where the grammar requires it."""
     return f"{'.'.join(path)}={_literal(value)}"
 
 

@@ -1,7 +1,7 @@
-"""Every setting of a run, declared once: name, type, range, unit and meaning are at its field; names are DLIO's.
+"""Declares every setting of a run once: a field has its name (DLIO's), type, range, unit and meaning.
 
-A `Workload` is frozen and holds plain values only, so it crosses processes and is written as `config.yaml` as it is.
-`tree` has the sections that kinds of jobs declare beside the shared ones, as in the YAML.
+A `Workload` is frozen and holds only plain values, so that it can be sent to other processes and saved as config.yaml.
+`tree` returns a dataclass with the structure of the YAML, in which kinds of jobs have sections of their own.
 """
 
 from __future__ import annotations
@@ -29,14 +29,13 @@ from datagen.storage.storage_base import FOLDER_TYPES, StorageSpec, storage_spec
 from dlemu.config.duration import MOST_SECONDS, NO_TIME
 from dlemu.config.duration import Duration as Duration
 
-Datatype = Literal["fp16", "bf16", "fp32", "fp64", "int8", "uint8"]
-"""DLIO's names of the types of a tensor's elements."""
-DATATYPE_BYTES: dict[str, int] = {"fp16": 2, "bf16": 2, "fp32": 4, "fp64": 8, "int8": 1, "uint8": 1}
-"""Bytes of one element."""
-MOST_PROCESSES = 10**6  # far beyond any job; tensor x pipeline x expert still fits 64 bits
+Datatype = Literal["fp16", "bf16", "fp32", "fp64", "int8", "uint8"]  # of a tensor's elements, as in DLIO
+DATATYPE_BYTES: dict[str, int] = {"fp16": 2, "bf16": 2, "fp32": 4, "fp64": 8, "int8": 1, "uint8": 1}  # of one element
 assert tuple(DATATYPE_BYTES) == get_args(Datatype)
+Shuffle = Literal["off", "seed", "random"]
+MOST_PROCESSES = 10**6  # more than any job has; tensor x pipeline x expert still fits in 64 bits
+MOST_EPOCHS = 10**5  # more than any training has, so that a typing error is refused
 S = TypeVar("S")
-MOST_EPOCHS = 10**5  # far beyond any training, so that a typing error is refused at once
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -115,9 +114,6 @@ class Model:
         return self.has_layers or self.model_size_bytes != Model.model_size_bytes or bool(self.optimization_groups)
 
 
-Shuffle = Literal["off", "seed", "random"]
-
-
 @dataclass(frozen=True, kw_only=True)
 class Accelerator:
     """Batch size and computation time of a type of accelerator with a workload; they are always used together."""
@@ -155,7 +151,7 @@ class Storage:
         return self.storage_type in FOLDER_TYPES
 
     def resolved(self, folder: str) -> str:
-        """Return where a folder lies, by DLIO's rule; a URL and the path in a storage without folders stay."""
+        """Return a folder joined with `storage_root` by DLIO's rule; object stores' folders and URLs are unchanged."""
         if not self.has_paths:
             return folder
         folder, root = os.path.expanduser(folder), os.path.expanduser(self.storage_root)
@@ -221,7 +217,7 @@ class Reader:
 
     @property
     def prefetch_per_worker(self) -> int:
-        """Batches that each worker keeps ready: by DLIO's rule its share of `prefetch_size`, 2 if that is 0."""
+        """Batches that each worker reads ahead: its share of `prefetch_size`, or 2 if that is 0, as in DLIO."""
         return math.ceil(self.prefetch_size / max(1, self.read_threads)) or 2
 
 
@@ -353,7 +349,7 @@ class Output:
 class Recorded:
     """Where a recorded workload comes from; record.json has all that was measured of the job."""
 
-    BY_USERS = False  # no key of a user's is taken for one of these
+    BY_USERS = False  # errors never suggest these keys to users
     version: Annotated[int, at_least(0)] = 0
     """Version of the recording's format; 0: the workload was not recorded."""
     replayable: bool | None = None
@@ -419,23 +415,23 @@ class Workload:
     kinds: dict[str, dict[str, object]] = field(default_factory=dict)
     """Sections that kinds of jobs declare for themselves, as plain values; in YAML they are next to the others."""
 
-    def section(self, kind: type[S]) -> S:
-        """Return a job kind's section as the dataclass `kind`, whose module declares its name as `SECTION`.
+    def section(self, section_type: type[S]) -> S:
+        """Return the settings of a kind of job as their dataclass, whose module names the section in `SECTION`.
 
-        Raises UserError for values that it can't have.
+        Raises UserError for invalid values.
         """
-        name, _ = sys.modules[kind.__module__].SECTION
-        return build(kind, self.kinds.get(name, {}), name)
+        name, _ = sys.modules[section_type.__module__].SECTION
+        return build(section_type, self.kinds.get(name, {}), name)
 
     @property
     def results_name(self) -> str:
-        """The name of the folder of results: the model's, or that of a folder of the user's own files."""
-        own = self.dataset.source == "folder" and self.model.name == "default"  # no workload was named
-        return (own and os.path.basename(os.path.abspath(self.dataset.data_folder))) or self.model.name
+        """Name of the results' folder: the model's; that of the data folder for own files without a named workload."""
+        is_unnamed = self.dataset.source == "folder" and self.model.name == "default"
+        return (is_unnamed and os.path.basename(os.path.abspath(self.dataset.data_folder))) or self.model.name
 
     @property
     def storage_spec(self) -> StorageSpec:
-        """Return where dataset and checkpoints lie; raises UserError where there is no such storage."""
+        """The storage of dataset and checkpoints; raises UserError for an unknown type of storage."""
         spec = StorageSpec(
             type=self.storage.storage_type,
             root=self.storage.storage_root,
@@ -447,11 +443,9 @@ class Workload:
         return storage_spec(spec)
 
 
-KINDS = "dlemu.jobs"
-"""The package of the kinds of jobs, and the group of entry points for packages of other kinds."""
-OWN = "kinds"
-"""The field of `Workload` with the kinds' sections, which in YAML are next to the shared ones."""
-SYNONYMS = {
+KINDS = "dlemu.jobs"  # package of the built-in kinds of jobs, and group of entry points for those of other packages
+OWN = "kinds"  # field of `Workload` with the sections of kinds of jobs, which in YAML are beside the shared ones
+SYNONYMS = {  # key or option of other tools -> dlemu's setting, or a phrase on what to use instead, for messages
     **dict.fromkeys(("rank", "num_gpus", "gpus", "ranks", "world_size", "nproc", "num_processes", "np", "n"), "ranks"),
     **dict.fromkeys(("num_accelerators", "max_accelerators", "accelerators"), "ranks"),
     **dict.fromkeys(("num_workers", "reader.num_workers"), "reader.read_threads"),
@@ -463,14 +457,13 @@ SYNONYMS = {
     "results_dir": "output.folder",
     "checkpoint_folder": "checkpoint.checkpoint_folder",
 }
-"""Key or option that other tools have -> the setting here, or what is there instead, for messages."""
 
 
 @cache
 def sections() -> dict[str, type[Any]]:
-    """Return section name -> dataclass, for installed kinds of jobs that have settings; raises UserError.
+    """Return section name -> dataclass for the installed kinds of jobs that have settings; raises UserError.
 
-    The module `settings` of a kind declares its section, a frozen dataclass: `SECTION = ("stat", StatSettings)`.
+    The module `settings` of a kind declares its section: `SECTION = ("stat", StatSettings)`, a frozen dataclass.
     """
     types: dict[str, type[Any]] = {}
     installed_packages = {name: entry.module for name, entry in installed(KINDS).items()}
@@ -492,10 +485,10 @@ def sections() -> dict[str, type[Any]]:
 @cache
 def tree() -> Any:
     """Return a dataclass of all settings with the structure of the YAML."""
-    own = [(name, section, field(default_factory=section)) for name, section in sections().items()]
+    kinds_sections = [(name, section, field(default_factory=section)) for name, section in sections().items()]
     return make_dataclass(
         "Workload",
-        [(OWN, ClassVar[Any]), *own],  # which is then no field
+        [(OWN, ClassVar[Any]), *kinds_sections],  # as a ClassVar, `kinds` is no field
         bases=(Workload,),
         namespace={"__module__": __name__, "SYNONYMS": SYNONYMS},
         frozen=True,
@@ -504,15 +497,15 @@ def tree() -> Any:
 
 
 def to_workload(settings: Any, foreign: Mapping[str, Any]) -> Workload:
-    """Convert a `tree` to a Workload, with the `foreign` sections; kinds' sections of defaults are left out."""
+    """Return a `tree` as a Workload, whose `kinds` are the sections with changed values, and the `foreign` sections."""
     shared = dict(vars(settings))
-    own = {name: shared.pop(name) for name in sections()}
-    changed = {name: plain(section) for name, section in own.items() if section != sections()[name]()}
+    kinds_sections = {name: shared.pop(name) for name in sections()}
+    changed = {name: plain(section) for name, section in kinds_sections.items() if section != sections()[name]()}
     return Workload(**shared, kinds={**changed, **foreign})
 
 
 def replaced(full: Any, scaled: Any) -> dict[str, Any]:
-    """Return the settings of `full`, a `tree`, that a scale replaced in `scaled`: section -> key -> full-size value."""
+    """Return section -> key -> value in `full` for the settings that a scale changed in `scaled`; both are a `tree`."""
     scaled_sections = plain(scaled)
     return {
         name: {key: value for key, value in section.items() if value != scaled_sections[name][key]}
@@ -522,7 +515,7 @@ def replaced(full: Any, scaled: Any) -> dict[str, Any]:
 
 
 def full_size(workload: Workload) -> Workload | None:
-    """Return the workload with the shared sections as they are without its scale; None where they are not known."""
+    """Return the workload with its shared sections at full size, without its scale; None if these are not known."""
     if not workload.scale:
         return workload
     replaced_settings = workload.scales.get("")

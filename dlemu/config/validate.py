@@ -1,6 +1,6 @@
-"""Checks workloads across settings: what is possible (`check`), can be trained (`check_runnable`), made (`check_data`).
+"""Checks that involve several settings of a workload; the range of a single setting is declared at its field.
 
-What one setting may be is declared at its field.
+Every workload must pass `check`; making data, training and checkpoint runs each have a further check.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from dlemu.config.translate import LOADERS, MODULES
 
 
 def check(workload: Workload) -> None:
-    """Raise UserError for values that no run could take."""
+    """Raise UserError for values that are invalid in every run."""
     messages = [*problems(workload)]
     for name, values in workload.kinds.items():
         if name in sections():
@@ -30,14 +30,14 @@ def check(workload: Workload) -> None:
 
 
 def check_folder(workload: Workload, key: str, folder: str) -> None:
-    """Raise UserError for a URL in a setting of a folder, unless the storage takes them."""
+    """Raise UserError if the setting `key` has a URL as its folder, unless the storage takes URLs."""
     if workload.storage.has_paths:
         storage_type = "s3" if folder.startswith("s3:") else "fsspec"
         check_local(folder, key, other=f"storage.storage_type={storage_type}, or ")
 
 
 def check_model_name(name: str) -> None:
-    """Raise UserError for a model name that can't be the name of a folder of results (results/NAME)."""
+    """Raise UserError for a model name that can't name a folder of results (results/NAME)."""
     if name in ("", ".", "..") or os.sep in name or "\0" in name:
         raise UserError(f"model.name is {name!r}: wanted a name without /, which can name the folder of its results")
 
@@ -49,16 +49,13 @@ def check_data(workload: Workload) -> None:
 
 def check_runnable(workload: Workload) -> None:
     """Raise UserError for a workload that can't train."""
-    messages = [*_data_problems(workload), *_training_problems(workload), *_name_problems(workload, "train", "compute")]
-    refuse([*messages, *_loader_problems(workload), *workload.unsupported])
+    training_problems = [*_training_problems(workload), *_reader_problems(workload)]
+    refuse([*_data_problems(workload), *training_problems, *workload.unsupported])
 
 
 def check_checkpoints(workload: Workload) -> None:
     """Raise UserError for a workload that can't write and read checkpoints alone."""
-    folder = workload.checkpoint.checkpoint_folder
-    messages = [*_storage_problems(workload), *_folder_problems(workload, "checkpoint.checkpoint_folder", folder)]
-    messages += [*_name_problems(workload, "checkpoint", "format"), *_checkpoint_problems(workload)]
-    refuse([*messages, *workload.unsupported])
+    refuse([*_checkpoint_problems(workload), *workload.unsupported])
 
 
 def _data_problems(workload: Workload) -> Iterator[str]:
@@ -69,6 +66,9 @@ def _data_problems(workload: Workload) -> Iterator[str]:
 
 def _checkpoint_problems(workload: Workload) -> Iterator[str]:
     settings = workload.checkpoint
+    yield from _storage_problems(workload)
+    yield from _folder_problems(workload, "checkpoint.checkpoint_folder", settings.checkpoint_folder)
+    yield from _name_problems(workload, "checkpoint", "format")
     if not workload.model.has_size:
         yield (
             f"workload {workload.model.name!r} does not say how large a model's checkpoint is: wanted a workload that"
@@ -109,7 +109,7 @@ def _folder_problems(workload: Workload, key: str, folder: str) -> Iterator[str]
 
 
 def _training_problems(workload: Workload) -> Iterator[str]:
-    data, reader, train = workload.dataset, workload.reader, workload.train
+    data, train = workload.dataset, workload.train
     if not workload.workflow.train:
         yield "workflow.train is false: nothing would be trained; set workflow.train=true, or run `dlemu datagen`"
     if workload.workflow.checkpoint:
@@ -118,12 +118,16 @@ def _training_problems(workload: Workload) -> Iterator[str]:
         if keep_last:
             yield f"checkpoint.keep_last is {keep_last}: training keeps all its checkpoints, as DLIO does; wanted 0"
         if data.source == "folder":
-            inner, outer = (each if "://" in each else os.path.realpath(each) for each in (folder, data.data_folder))
+            inner, outer = (path if "://" in path else os.path.realpath(path) for path in (folder, data.data_folder))
             if PurePath(inner).is_relative_to(outer):
                 problem = "dlemu writes nothing among files of your own; set another"
                 yield f"checkpoint.checkpoint_folder {folder}: {problem}"
     if not is_zero(train.step_cpu_time) and is_zero(train.computation_time):
         yield "train.step_cpu_time is part of train.computation_time, which is 0: wanted the time of a whole step"
+
+
+def _reader_problems(workload: Workload) -> Iterator[str]:
+    data, reader = workload.dataset, workload.reader
     if bool(reader.tensors) != bool(reader.tensor_bytes):
         yield f"reader.tensors is {reader.tensors}, reader.tensor_bytes {reader.tensor_bytes}: wanted both, or neither"
     if reader.engine == "library" and reader.odirect:
@@ -142,9 +146,7 @@ def _training_problems(workload: Workload) -> Iterator[str]:
         yield f"reader.page_cache_percent is {percent:g}, but these reads bypass the page cache; wanted 0"
     if reader.evict_page_cache == "epochs" and data.format == "mmap_indexed_binary":
         yield "reader.evict_page_cache is 'epochs', but mmap_indexed_binary's pages stay mapped: wanted 'start'"
-
-
-def _loader_problems(workload: Workload) -> Iterator[str]:
+    yield from _name_problems(workload, "train", "compute")
     if unknown := list(_name_problems(workload, "reader", "data_loader")):
         yield from unknown
     elif traits := companion(LOADERS, workload.reader.data_loader, "Traits"):
@@ -155,6 +157,6 @@ def _name_problems(workload: Workload, section: str, key: str) -> Iterator[str]:
     package, name = MODULES[section, key], getattr(getattr(workload, section), key)
     if name not in names(package):
         try:
-            companion(package, name, "")  # raises if there is no such module, even without a companion in it
+            companion(package, name, "")  # raises if there is no such module
         except UserError as error:
             yield f"{section}.{key}: {error}".replace(f": {package} has no {name!r}", f" is {name!r}")

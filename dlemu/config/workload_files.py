@@ -1,4 +1,4 @@
-"""Finds and reads workload files: shipped with dlemu, with an installed kind of job, and the user's own."""
+"""Finds and reads workload files: those of dlemu, of installed kinds of jobs, and the user's own."""
 
 from __future__ import annotations
 
@@ -18,19 +18,18 @@ from datagen.regular import read_regular
 
 SUFFIX = ".yaml"
 YAML_LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-MOST_YAML_BYTES = 1 << 20  # all existing settings fill 10 KB
-MOST_YAML_VALUES = 10_000  # more would take long: aliases of aliases multiply the values of a short file
-_CONFIG_MODULE = "dlemu.configs"
+MOST_YAML_BYTES = 1 << 20  # all existing settings take 10 KB
+MOST_YAML_VALUES = 10_000  # nested aliases can expand a short file to any number of values
 _REFERENCE = re.compile(r"(?<!\\)(?:\\\\)*\$\{")
 
 
 def workload_names(config_dir: str | None = None) -> list[str]:
-    """Return the names that `workload=NAME` takes, sorted; `config_dir` adds those in CONFIG_DIR/workload."""
+    """Return the names that `workload=NAME` accepts, sorted; `config_dir` adds those in CONFIG_DIR/workload."""
     return sorted(_files(config_dir))
 
 
 def _files(config_dir: str | None) -> dict[str, str]:
-    """Return name -> path of all workloads; a file of CONFIG_DIR replaces a shipped workload. Raises UserError."""
+    """Return name -> path of all workloads; a file in CONFIG_DIR replaces a shipped one. Raises UserError."""
     paths = dict(shipped_workloads())
     if config_dir is not None:
         folder = os.path.join(config_dir, "workload")
@@ -48,14 +47,14 @@ def _files(config_dir: str | None) -> dict[str, str]:
 @cache
 def shipped_workloads() -> dict[str, str]:
     """Return name -> path of the workloads of this distribution and of installed kinds of jobs."""
-    packages = [_CONFIG_MODULE, *(entry.module for entry in installed("dlemu.jobs").values())]
+    packages = ["dlemu.configs", *(entry.module for entry in installed("dlemu.jobs").values())]
     folders = [resources.files(package) / "workload" for package in packages]
     files = [file for folder in folders if folder.is_dir() for file in folder.iterdir()]
     return {file.name.removesuffix(SUFFIX): str(file) for file in files if file.name.endswith(SUFFIX)}
 
 
-def workload_file(choice: str, config_dir: str | None) -> str:
-    """Return the path of the file for `workload=CHOICE`: a path if it has a slash or an ending, else a name.
+def _workload_file(choice: str, config_dir: str | None) -> str:
+    """Return the file for `workload=CHOICE`: CHOICE is a path if it has a slash or an ending, else a name.
 
     Raises UserError.
     """
@@ -72,22 +71,22 @@ def workload_file(choice: str, config_dir: str | None) -> str:
 
 
 def compose_workload(choice: str, config_dir: str | None) -> dict[str, Any]:
-    """Return the sections of the chosen workload as nested values, references unresolved; raises UserError."""
-    tree = _read(workload_file(choice, config_dir))
+    """Return the sections of a workload file as nested values, with references unresolved; raises UserError."""
+    tree = read_plain(_workload_file(choice, config_dir), keeps_references=True)
     if "defaults" in tree:
         raise UserError(
             f"workload={choice} includes other files by a defaults list: wanted one file with all its settings; `dlemu "
             "train workload=NAME --cfg` prints those of a workload"
         )
-    tree.pop("hydra", None)  # of Hydra's own settings a workload needs none
+    tree.pop("hydra", None)  # Hydra's own settings, which a workload does not need
     sections = tree.pop("workload", None) or {}  # DLIO's own configurations have all sections below `workload`
     return tree | (sections if isinstance(sections, dict) else {"workload": sections})
 
 
 def _to_dict(values: Any, *, resolve: bool = False) -> dict[str, Any]:
-    """Return nested values, or a text of YAML, as nested values; raises ValueError if it is no mapping.
+    """Return nested values, or the values in YAML text, as a mapping; raises ValueError for anything else.
 
-    `resolve` replaces references, and raises for one without a value.
+    `resolve` replaces references, and raises OmegaConfBaseException for one without a value.
     """
     from omegaconf import OmegaConf
 
@@ -111,13 +110,8 @@ def resolve(tree: dict[str, Any]) -> dict[str, Any]:
         ) from None
 
 
-def read_plain(path: str) -> dict[str, Any]:
-    """Return the values in a YAML file of unknown source; raises UserError, also for references to this host."""
-    return _read(path, refuses_references=True)
-
-
-def _read(path: str, *, refuses_references: bool = False) -> dict[str, Any]:
-    """Return the values in a YAML file, references unresolved; raises UserError, also for more than real files have."""
+def read_plain(path: str, *, keeps_references: bool = False) -> dict[str, Any]:
+    """Return the values in a YAML file from any source; raises UserError, also for references unless they are kept."""
     from omegaconf.errors import OmegaConfBaseException
 
     try:
@@ -134,18 +128,19 @@ def _read(path: str, *, refuses_references: bool = False) -> dict[str, Any]:
         problem = str(error)
     else:
         texts = (node.value for node in nodes if isinstance(node, yaml.ScalarNode))
-        if refuses_references and any(map(_REFERENCE.search, texts)):
+        if not keeps_references and any(map(_REFERENCE.search, texts)):
             raise UserError(f"{path} has references (${{...}}): wanted the plain values that dlemu writes")
         return tree
     raise UserError(f"{path} can't be read: {problem}")
 
 
 def _nodes(root: Any) -> Iterator[Any]:
-    """Yield a node of YAML and all keys and values in it, aliases expanded: without end if it contains itself."""
-    waiting = [root]
-    while waiting:
-        yield (node := waiting.pop())
+    """Yield a YAML node and all keys and values below it, with aliases expanded; endless if it contains itself."""
+    pending = [root]
+    while pending:
+        node = pending.pop()
+        yield node
         if isinstance(node, yaml.MappingNode):
-            waiting += chain(*node.value)
+            pending += chain(*node.value)
         elif isinstance(node, yaml.SequenceNode):
-            waiting += node.value
+            pending += node.value

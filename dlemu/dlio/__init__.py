@@ -1,4 +1,4 @@
 """Compatibility with DLIO: its command line, its workload files, and its result files for runs measured by dlemu.
 
-Nothing here knows MLPerf's rules or names a kind of job: each kind has a part `dlemu.results.exported`.
+This package has none of MLPerf's rules and names no kind of job: a kind exports its runs as `dlemu.results.exported`.
 """

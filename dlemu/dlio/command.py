@@ -1,4 +1,4 @@
-"""DLIO's command line: hydra overrides that name a workload, change it, and say where the run's files go."""
+"""DLIO's command line: hydra overrides that select a workload, change its settings and set the folder for its files."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ _TIME = "${now:%Y-%m-%d}-${now:%H-%M-%S}"
 
 
 def load_command(words: Sequence[str], config_dir: str | None) -> tuple[Workload, DlioFolders]:
-    """Return the workload that the overrides ask for, its `output.folder` set, and the folders for DLIO's files.
+    """Return the workload that the overrides request, with its `output.folder`, and the folders for DLIO's files.
 
-    DLIO's files go where DLIO writes them: `output.folder` of the workload, or else hydra's run folder, by default
-    `hydra_log/MODEL/TIME`. dlemu's own files go into the subfolder `dlemu`. Raises UserError.
+    DLIO's files go where DLIO writes them: into the workload's `output.folder`, else into hydra's run folder, which is
+    `hydra_log/MODEL/TIME` by default. dlemu's own files go into a subfolder `dlemu`. Raises UserError.
     """
     choice, settings = parse(words)
     hydra = {setting.path[1:]: setting.value for setting in settings if setting.path[0] == "hydra"}
@@ -40,17 +40,17 @@ def load_command(words: Sequence[str], config_dir: str | None) -> tuple[Workload
         config_folder=None if subfolder is None else os.path.join(hydra_folder, str(subfolder)),
         overrides=(f"workload={choice}", *overrides) if choice else tuple(overrides),
     )
-    own_folders = owned.numbered(os.path.join(folder, OWN_FOLDER))  # one without an earlier run
+    own_folders = owned.numbered(os.path.join(folder, OWN_FOLDER))
     unused = next(own for own in own_folders if not os.path.exists(os.path.join(own, "summary.json")))
     return replace(workload, output=replace(workload.output, folder=unused)), folders
 
 
 def _workload_overrides(choice: str, config_dir: str | None) -> list[str]:
-    """Translate DLIO's `workload=CHOICE`: DLIO has a file per accelerator, dlemu a table per workload.
+    """Return dlemu's overrides for DLIO's `workload=CHOICE`.
 
-    A workload of DLIO that dlemu lacks, or has under another name: its file in the folder `workload` beside this one.
-    unet3d_h100: `workload=unet3d accelerator=h100`, if there is no unet3d_h100 and dlemu's unet3d has an h100.
-    A path, the user's own file in CONFIG_DIR/workload, any other name (which `load` may refuse): `workload=CHOICE`.
+    A workload that dlemu lacks, or has under another name: a file in the folder `workload` of this package.
+    unet3d_h100, as DLIO has a file for each accelerator: `workload=unet3d accelerator=h100`, if dlemu has these.
+    A path, a user's own file in CONFIG_DIR/workload, any other name (`load` may refuse it): `workload=CHOICE`.
     """
     choice = choice or DEFAULT_WORKLOAD
     if os.sep in choice:

@@ -1,4 +1,4 @@
-"""A workload in DLIO 2.x's terms: the contents of its config.yaml and overrides.yaml, and a workload file for DLIO."""
+"""A workload in DLIO 2.x's terms: as its config.yaml, as its overrides.yaml, and as a workload file for DLIO."""
 
 from __future__ import annotations
 
@@ -15,25 +15,22 @@ from dlemu.config.overrides import override
 from dlemu.config.schema import Checkpoint, Model, Workload
 from dlemu.config.translate import RENAMED_VALUES
 
-OWN_FOLDER = "dlemu"
-"""Subfolder for dlemu's own files, inside the folder that gets DLIO's files (`dlio_benchmark`)."""
+OWN_FOLDER = "dlemu"  # subfolder for dlemu's own files in the folder of DLIO's files (`dlio_benchmark`)
 LOG = "dlio.log"
 
 _SECTIONS = ("workflow", "dataset", "reader", "train", "evaluation", "checkpoint", "metric", "storage")
+# Fields of `model.transformer` that DLIO has.
 _TRANSFORMER_KEYS = ("vocab_size", "hidden_size", "ffn_hidden_size", "num_attention_heads", "num_kv_heads")
-"""Fields of `model.transformer` that DLIO knows."""
-_TRAINING_CHECKPOINT_KEYS = (
+_TRAINING_CHECKPOINT_KEYS = (  # settings of `checkpoint` that DLIO reads when it trains
     *("checkpoint_folder", "checkpoint_after_epoch", "epochs_between_checkpoints", "steps_between_checkpoints"),
     *("type", "fsync"),
 )
-"""Settings of `checkpoint` that DLIO reads when it trains."""
-_CHECKPOINT_RUN_KEYS = (
+_CHECKPOINT_RUN_KEYS = (  # settings of `checkpoint` that every DLIO workload without training has
     *("checkpoint_folder", "time_between_checkpoints", "num_checkpoints_write", "num_checkpoints_read", "fsync"),
 )
-"""Settings of `checkpoint` that every DLIO workload without training has."""
+# Settings of `checkpoint` that a DLIO workload without training has only if they differ from the defaults.
 _CHECKPOINT_RUN_OPTIONS = ("mode", "rank_sync", "recovery_rank_shift", "randomize_tensor")
-"""Settings of `checkpoint` that a DLIO workload without training has only if they differ from the default."""
-_DLEMU_KEYS: dict[str, tuple[str, ...]] = {
+_DLEMU_KEYS: dict[str, tuple[str, ...]] = {  # section -> settings that only dlemu has
     "dataset": ("compressibility", "seed", "record_length_bytes_quantiles", "source"),
     "reader": (
         *("engine", "decode", "evict_page_cache", "page_cache_percent", "verify", "nice"),
@@ -42,16 +39,14 @@ _DLEMU_KEYS: dict[str, tuple[str, ...]] = {
     "train": ("synchronous", "step_cpu_time"),
     "metric": ("ceiling_seconds", "scaling_seconds", "cached", "verdict"),
 }
-"""Section -> settings that DLIO does not have; only the config.yaml in dlemu's own folder has them."""
-_VALUES: dict[tuple[str, str], tuple[str, ...]] = {
+_DLIO_VALUES: dict[tuple[str, str], tuple[str, ...]] = {  # setting -> DLIO's values, from its enumerations
     ("reader", "data_loader"): ("pytorch", "tensorflow", "dali"),
     ("dataset", "format"): (
         *("tfrecord", "hdf5", "csv", "npz", "npy", "jpeg", "png"),
-        *("indexed_binary", "mmap_indexed_binary", "synthetic", "parquet"),
+        *("indexed_binary", "mmap_indexed_binary", "synthetic", "parquet"),  # parquet only in MLCommons' fork for v3.0
     ),
     ("dataset", "compression"): ("none", "gzip", "zip"),
 }
-"""Setting -> values that DLIO has, too (its enumerations); format parquet is only in MLCommons' fork for v3.0."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,12 +65,11 @@ def only_checkpoints(workload: Workload) -> bool:
 
 
 def dlio_workload(workload: Workload) -> dict[str, Any]:
-    """Return the `workload` mapping of DLIO's config.yaml; without dataset or reader if it only does checkpoints."""
+    """Return the `workload` mapping of DLIO's config.yaml, without dataset and reader for a checkpoint run."""
     workload = published(workload)
     tree: dict[str, Any] = {"model": _model(workload.model), "framework": workload.framework}
     if only_checkpoints(workload):
-        generates = workload.workflow.generate_data
-        tree["workflow"] = {"generate_data": generates, "train": False, "checkpoint": True}
+        tree["workflow"] = {"generate_data": workload.workflow.generate_data, "train": False, "checkpoint": True}
         settings, defaults = _to_plain(workload.checkpoint), _to_plain(Checkpoint())
         changed = [key for key in _CHECKPOINT_RUN_OPTIONS if settings[key] != defaults[key]]
         tree["checkpoint"] = {key: settings[key] for key in (*_CHECKPOINT_RUN_KEYS, *changed)}
@@ -114,8 +108,8 @@ def _model(model: Model) -> dict[str, Any]:
 
 
 def _to_plain(value: Any) -> Any:
-    """Return a section as a mapping, and a setting's value as DLIO's YAML has it."""
-    if isinstance(value, Duration):  # DLIO does not know `empirical`, and sleeps 0 s for an unknown type
+    """Return a section as a mapping, or the value of a setting in the form of DLIO's YAML."""
+    if isinstance(value, Duration):  # DLIO sleeps 0 s for a type that it lacks, as `empirical`
         return value.mean if value.type == "empirical" else value.to_value()
     if is_dataclass(value):
         return {field.name: _to_plain(getattr(value, field.name)) for field in fields(value)}
@@ -127,7 +121,7 @@ def _to_plain(value: Any) -> Any:
 
 
 def dlio_overrides(workload: Workload, base: Workload) -> list[str]:
-    """Return DLIO's overrides.yaml: DLIO's name of the workload, and every setting that differs from `base`."""
+    """Return DLIO's overrides.yaml: the workload's name in DLIO, and each setting that differs from `base`."""
     overrides = [f"workload={_name_in_dlio(workload)}"]
     tree, base_tree = dlio_workload(workload), dlio_workload(base)
     for section in ("model", *_SECTIONS):
@@ -150,14 +144,14 @@ def dlio_yaml(workload: Workload) -> str:
     """
     by_tensorflow = workload.dataset.format == "tfrecord" and workload.framework == "tensorflow"
     if by_tensorflow and workload.reader.data_loader in ("pytorch", "threads"):
-        # DLIO reads tfrecord by TensorFlow alone. dlemu chose another loader if TensorFlow is not installed here.
+        # DLIO reads tfrecord only with TensorFlow; without it on this host, dlemu has replaced the loader.
         workload = replace(workload, reader=replace(workload.reader, data_loader="tensorflow"))
     tree = dlio_workload(workload)
     if "model_size" in tree["model"]:
         # DLIO 2.x reads `model_size_bytes`, older versions `model_size`.
         tree["model"]["model_size_bytes"] = tree["model"]["model_size"]
     if not only_checkpoints(workload):
-        for (section, key), values in _VALUES.items():
+        for (section, key), values in _DLIO_VALUES.items():
             value = getattr(getattr(workload, section), key)
             if value not in values:
                 raise UserError(f"{section}.{key} is {value!r}, which DLIO does not have: wanted {', '.join(values)}")
@@ -173,14 +167,14 @@ def dlio_yaml(workload: Workload) -> str:
 
 
 def _adapt_training_sections(tree: dict[str, Any]) -> None:
-    """Change the sections of a training workload, in place, into those that DLIO reads."""
+    """Change the sections of a training workload in place to those that DLIO reads."""
     dataset, reader, metric = tree["dataset"], tree["reader"], tree["metric"]
     for name in ("hdf5", "parquet"):
         if dataset["format"] != name:
             del dataset[name]
     if not reader["transfer_size"]:
         del reader["transfer_size"]  # DLIO takes 0 to mean unbuffered
-    # DLIO's loader `dali` has readers in Python; its `native_dali` is the loader that dlemu calls `dali`.
+    # dlemu's loader `dali` is DLIO's `native_dali`; DLIO's `dali` has readers in Python.
     for dlio_loader, dlemu_loader in RENAMED_VALUES["reader", "data_loader"].items():
         if reader["data_loader"] == dlemu_loader:
             reader["data_loader"] = dlio_loader
@@ -189,9 +183,9 @@ def _adapt_training_sections(tree: dict[str, Any]) -> None:
 
 
 def _settings_not_in_dlio(workload: Workload) -> Iterator[str]:
-    """Yield KEY=VALUE for each setting that DLIO does not have and that differs from its default.
+    """Yield KEY=VALUE for each setting that DLIO lacks and that differs from its default.
 
-    Without the sizes of its model, DLIO would save a different, smaller one.
+    These include sizes of the model, without which DLIO saves a smaller one.
     """
     model = workload.model
     for key, size in vars(model.transformer).items():

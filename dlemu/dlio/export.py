@@ -1,4 +1,4 @@
-"""Subscribers to a job's events that write DLIO's files, for kinds of jobs that DLIO has too (`Kind.exported`)."""
+"""Writes DLIO's files on a job's events, for the kinds of jobs that DLIO also has (`Kind.exported`)."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def export_beside(event: Event) -> None:
 
 
 class DlioInPlace:
-    """Writes DLIO's files to the folder given to `dlio_benchmark` as a job runs; log lines also go to `write_log`."""
+    """Writes DLIO's files to the folder given to `dlio_benchmark` while a job runs, and its log also to `write_log`."""
 
     def __init__(self, overrides: Sequence[str], config_dir: str | None, write_log: Callable[[str], None]) -> None:
         self._overrides, self._config_dir, self._write_log = overrides, config_dir, write_log
@@ -37,7 +37,7 @@ class DlioInPlace:
         """Write the files that are due at this event; raises SpaceError, UserError."""
         from dlemu.dlio.files import begin_dlio_files, log_generation
 
-        if self._folders is None:  # `load` has not returned: a command line that it refuses is reported by an event
+        if self._folders is None:  # an event can also report a command line that `load` refused
             return
         match event:
             case JobBegan(workload, ranks) if not event.is_second:
@@ -50,7 +50,7 @@ class DlioInPlace:
 
 
 def export_run(folders: DlioFolders, run: Any) -> str:
-    """Write DLIO's files for a complete run; return its log, "" for a kind that DLIO lacks. Raises SpaceError."""
+    """Write DLIO's files for a complete run; return its log, or "" if DLIO lacks the kind of job. Raises SpaceError."""
     from dlemu.results.kinds import kind_named
 
     exported = kind_named(run.facts.kind).load_job().exported

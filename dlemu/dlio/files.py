@@ -23,10 +23,10 @@ _RESULT_FILE = re.compile(r"^(summary\.json|\d+_output\.json|\d+_per_epoch_stats
 
 
 def begin_dlio_files(folders: DlioFolders, workload: Workload, ranks: int) -> str:
-    """Write what hydra and DLIO write first, remove an earlier run's results, and return the log's first lines.
+    """Write DLIO's and hydra's first files, remove an earlier run's results, and return the first lines of the log.
 
-    So a run that fails leaves its log and configuration, and no stale results of an earlier run. Raises SpaceError, and
-    UserError if the folder holds results that dlemu did not write.
+    So a run that fails leaves its configuration and log, and no stale results. Raises SpaceError, and UserError if the
+    folder holds results that dlemu did not write.
     """
     flow, folder = workload.workflow, folders.folder
     results = {name for name in os.listdir(folder) if _RESULT_FILE.match(name)} if os.path.isdir(folder) else set()
@@ -35,7 +35,7 @@ def begin_dlio_files(folders: DlioFolders, workload: Workload, ranks: int) -> st
             f"{folder} holds results that dlemu did not write ({', '.join(foreign[:3])}): set hydra.run.dir, or "
             "output.folder, to a folder without any"
         )
-    owned.remove_files(folder, results)  # only the results: other commands of dlemu own the other claimed files
+    owned.remove_files(folder, results)  # the other claimed files belong to other commands of dlemu
     if flow.train or flow.checkpoint:
         os.makedirs(folder, exist_ok=True)
         rank_files = [f"{rank}_{name}.json" for rank in range(ranks) for name in ("output", "per_epoch_stats")]
@@ -43,16 +43,14 @@ def begin_dlio_files(folders: DlioFolders, workload: Workload, ranks: int) -> st
     write_config(folders, workload)
     phases = [name for name in ("generate_data", "train", "evaluation", "checkpoint") if getattr(flow, name)]
     work = " and ".join(phases) or "nothing"
-    text = (
-        f"[OUTPUT] {_now()} dlemu {__version__} as a drop-in replacement for DLIO: {work} on {count(ranks, 'rank')}\n"
-    )
-    text += "".join(f"[WARNING] {_now()} {note}\n" for note in workload.notes)
+    title = f"dlemu {__version__} as a drop-in replacement for DLIO: {work} on {count(ranks, 'rank')}"
+    text = f"[OUTPUT] {_now()} {title}\n" + "".join(f"[WARNING] {_now()} {note}\n" for note in workload.notes)
     write_text(folder, LOG, text)
     return text
 
 
 def log_generation(folders: DlioFolders) -> str:
-    """Append to the log that the data was generated, and return the line: DLIO writes no results for that phase."""
+    """Append to the log that the data was generated, and return that line; DLIO writes no results for this phase."""
     line = f"[OUTPUT] {_now()} Generation done\n"
     with open(os.path.join(folders.folder, LOG), "a") as log:
         log.write(line)
@@ -81,7 +79,7 @@ def write_config(folders: DlioFolders, workload: Workload) -> None:
 
 
 def _shipped_workload(workload: Workload) -> Workload:
-    """Return the shipped workload of the same name, with its accelerator if it has that; else all defaults."""
+    """Return the shipped workload of this name, with this accelerator if it has it; without one, all defaults."""
     if workload.model.name not in workload_names():
         return Workload()
     words = [f"workload={workload.model.name}"]
@@ -91,7 +89,7 @@ def _shipped_workload(workload: Workload) -> Workload:
 
 
 def stamp(microseconds: int) -> str:
-    """Return DLIO's time stamp, local time: %Y-%m-%dT%H:%M:%S.%f."""
+    """Return microseconds since 1970, UTC, as DLIO's time stamp in local time: %Y-%m-%dT%H:%M:%S.%f."""
     moment = datetime.fromtimestamp(microseconds // 1_000_000).replace(microsecond=microseconds % 1_000_000)
     return moment.isoformat(timespec="microseconds")
 

@@ -1,8 +1,8 @@
-"""DLIO 2.x's result files: the part common to training and checkpoints, and the writing of the files.
+"""DLIO 2.x's result files: what training and checkpoint runs share, and the writing of the files.
 
-Keys and units are DLIO's (dlio_benchmark's statscounter, 2026-06): its GB and MB are GiB and MiB, its standard
-deviations are of the population. docs/results.md has the list. Times are truncated to microseconds, the resolution of
-DLIO's time stamps, *before* anything is computed from them, so recomputing from the written files gives equal results.
+Keys and units are DLIO's (dlio_benchmark's statscounter, 2026-06): its GB and MB are GiB and MiB, and its standard
+deviations are those of a population. docs/results.md lists them. Times are truncated to microseconds, the resolution
+of DLIO's time stamps, *before* any computation, so that recomputing from the written files gives equal results.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from dlemu.machine.environment import HostFacts
 from dlemu.results.exported import ExportedRun
 
 _RULE = "=" * 58
-_LABELS = (
+_LABELS = (  # label in the log, KEY, UNIT of each figure that summary.json has as KEY_mean_UNIT and KEY_stdev_UNIT
     ("Training Accelerator Utilization [AU] (%)", "train_au", "percentage"),
     ("Training Throughput (samples/second)", "train_throughput", "samples_per_second"),
     ("Training I/O Throughput (MB/second)", "train_io", "MB_per_second"),
@@ -33,12 +33,11 @@ _LABELS = (
     ("Eval Throughput (samples/second)", "eval_throughput", "samples_per_second"),
     ("Eval Throughput (MB/second)", "eval_io", "MB_per_second"),
 )
-"""(label in the log, KEY, UNIT) of the figures that summary.json has as `KEY_mean_UNIT` and `KEY_stdev_UNIT`."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class DlioRun(ABC):
-    """A run in DLIO's terms; `cpuinfo` (the last processor's) and `meminfo` are those of rank 0's host in /proc."""
+    """A run in DLIO's terms. `cpuinfo` (of the last processor) and `meminfo` are from /proc on rank 0's host."""
 
     run: ExportedRun
     cpuinfo: Mapping[str, str] = field(default_factory=dict)
@@ -49,14 +48,15 @@ class DlioRun(ABC):
         """End of the run on rank 0's monotonic clock; equal to the start if the run did not end."""
         return self.run.journal.ended_ns or self.run.journal.started_ns
 
-    def us(self, clock_ns: int) -> int:
-        return (int(clock_ns) + self.run.journal.wall_clock_offset_ns) // 1000  # of a NumPy integer, too
+    def wall_us(self, clock_ns: int) -> int:
+        """Return a time of rank 0's monotonic clock, maybe a NumPy integer, as microseconds since 1970, UTC."""
+        return (int(clock_ns) + self.run.journal.wall_clock_offset_ns) // 1000
 
     def stamp(self, clock_ns: int) -> str:
-        """Return DLIO's time stamp for a time of rank 0's monotonic clock."""
-        return stamp(self.us(clock_ns))
+        """Return a time of rank 0's monotonic clock as DLIO's time stamp."""
+        return stamp(self.wall_us(clock_ns))
 
-    def checkpoint(self, started_ns: int, ended_ns: int, seconds: float, gib: float) -> dict[str, Any]:
+    def checkpoint_entry(self, started_ns: int, ended_ns: int, seconds: float, gib: float) -> dict[str, Any]:
         """Return the entry of a checkpoint in R_per_epoch_stats.json."""
         rate = gib / seconds if seconds else 0.0
         start, end = self.stamp(started_ns), self.stamp(ended_ns)
@@ -72,19 +72,19 @@ class DlioRun(ABC):
         """Return the figures of summary.json."""
 
     @abstractmethod
-    def counts(self) -> dict[str, int]:
-        """Return summary.json's numbers of files and epochs."""
+    def dataset_counts(self) -> dict[str, int]:
+        """Return the numbers of files and epochs in summary.json."""
 
     @abstractmethod
-    def epochs_of(self, rank: int) -> dict[str, Any]:
+    def rank_epochs(self, rank: int) -> dict[str, Any]:
         """Return the entries of a rank's R_output.json, by epoch."""
 
     @abstractmethod
-    def stats_of(self, rank: int) -> dict[str, Any]:
+    def rank_stats(self, rank: int) -> dict[str, Any]:
         """Return a rank's R_per_epoch_stats.json."""
 
     @abstractmethod
-    def lines(self) -> Iterator[str]:
+    def progress_lines(self) -> Iterator[str]:
         """Yield the log lines of the run's progress, without the prefix `[OUTPUT]`."""
 
     def summary(self) -> dict[str, Any]:
@@ -96,7 +96,7 @@ class DlioRun(ABC):
             "num_hosts": len(hosts),
             "hostname": hosts[0].host,
             "metric": self.metric(),
-            **self.counts(),
+            **self.dataset_counts(),
             "host_cpu_count": [host.cpu_count for host in hosts],
             "host_processor_name": hosts[0].processor,
             "potential_caching": [self._may_cache(host) for host in hosts],
@@ -108,7 +108,7 @@ class DlioRun(ABC):
         }
 
     def output(self, rank: int) -> dict[str, Any]:
-        """Return a rank's R_output.json; /proc facts are known of rank 0's host only, and empty for ranks on others."""
+        """Return a rank's R_output.json; the facts from /proc are empty for ranks on other hosts than rank 0's."""
         nodes = self.run.journal.rank_nodes
         host = self.run.journal.hosts[nodes[rank]]
         is_rank_0s_host = nodes[rank] == nodes[0]
@@ -119,7 +119,7 @@ class DlioRun(ABC):
             "potential_caching": self._may_cache(host),
             "host_cpuinfo": self.cpuinfo if is_rank_0s_host else {},
             "host_meminfo": self.meminfo if is_rank_0s_host else {},
-            **self.epochs_of(rank),
+            **self.rank_epochs(rank),
             "hostname": host.host,
         }
 
@@ -128,9 +128,10 @@ class DlioRun(ABC):
         return int(self.data_gib_per_host < host.memory_bytes / GIB)
 
     def log(self) -> str:
-        """Return dlio.log; scripts search it for the figures by DLIO's labels."""
+        """Return dlio.log, in which scripts search for figures by DLIO's labels."""
         sizes = f"ranks: {self.run.ranks}, hosts: {len(self.run.journal.hosts)}"
-        output = [f"{self.stamp(self.run.journal.started_ns)} a run of dlemu in DLIO's files, {sizes}", *self.lines()]
+        title = f"{self.stamp(self.run.journal.started_ns)} a run of dlemu in DLIO's files, {sizes}"
+        output = [title, *self.progress_lines()]
         metric, labelled = self.metric(), [f"Number of Simulated Accelerators: {self.run.ranks} "]
         for label, key, unit in _LABELS:
             if f"{key}_mean_{unit}" in metric:
@@ -148,7 +149,7 @@ def write_results(folders: DlioFolders, run: DlioRun) -> str:
     folder = folders.folder
     for rank in range(run.run.ranks):
         write_text(folder, f"{rank}_output.json", json.dumps(run.output(rank)))
-        write_text(folder, f"{rank}_per_epoch_stats.json", json.dumps(run.stats_of(rank), indent=4))
+        write_text(folder, f"{rank}_per_epoch_stats.json", json.dumps(run.rank_stats(rank), indent=4))
     write_config(folders, run.run.workload)
     log = run.log()
     write_text(folder, LOG, log)

@@ -23,7 +23,7 @@ from dlemu.results.exported import ExportedSteps
 
 @dataclass(frozen=True, kw_only=True)
 class Block:
-    """One block of steps, or one evaluation, of one rank; as in DLIO, AU and samples/s are 0 if no step counts."""
+    """One block of steps, or one evaluation, of a rank. As in DLIO, its AU and samples/s are 0 if no step counts."""
 
     epoch: int
     number: int
@@ -35,11 +35,12 @@ class Block:
     rated: Rated
 
     @property
-    def key(self) -> str:
+    def key(self) -> str:  # name of the block in DLIO's files
         return "eval" if self.evaluation else f"block{self.number}"
 
 
 def _block(rows: StepTable, evaluation: bool, workload: Workload, shift_ns: int) -> Block:
+    """Return the block of these rows; `shift_ns` converts their clock to nanoseconds since 1970, UTC."""
     settings, reader = workload.metric, workload.reader
     start_us = (int(rows["asked_ns"][0]) + shift_ns) // 1000
     end_us = (int(rows["met_ns"][-1]) + shift_ns) // 1000
@@ -73,13 +74,13 @@ class DlioTraining(DlioRun):
     def blocks(self) -> dict[int, list[Block]]:
         """Rank -> its training blocks and evaluations in chronological order.
 
-        All ranks start a block at the same moment. So rows of another host, stamped by its own clock, are shifted such
-        that its block starts when the lowest rank's does.
+        All ranks start a block at the same moment, but each host stamps rows by its own clock. So each rank's rows are
+        shifted so that its block starts when the lowest rank's does.
         """
         ranks: dict[int, list[Block]] = {}
         for evaluation, table in ((False, self.run.training), (True, self.run.evaluation)):
             lowest_ranks_start_ns: dict[tuple[int, int], int] = {}
-            for rows in table.by_block:  # rank by rank
+            for rows in table.by_block:  # rank by rank, the lowest first
                 start_ns = int(rows["free_ns"][0])
                 block_key = int(rows["epoch"][0]), int(rows["block"][0])
                 shift_ns = lowest_ranks_start_ns.setdefault(block_key, start_ns) - start_ns
@@ -98,7 +99,7 @@ class DlioTraining(DlioRun):
         samples = ranks_of_host * data.num_samples_per_file * self.run.num_files_train // self.run.ranks
         return samples * data.record_length_bytes / GIB
 
-    def counts(self) -> dict[str, int]:
+    def dataset_counts(self) -> dict[str, int]:
         return {
             "num_files_train": self.run.num_files_train,
             "num_files_eval": self.run.num_files_eval,
@@ -106,7 +107,7 @@ class DlioTraining(DlioRun):
             "epochs": len({block.epoch for block in self.blocks[0] if not block.evaluation}),
         }
 
-    def epochs_of(self, rank: int) -> dict[str, Any]:
+    def rank_epochs(self, rank: int) -> dict[str, Any]:
         """Return for each epoch the seconds of each step, and the AU and samples/s of each block."""
         return {
             str(epoch): {
@@ -120,7 +121,7 @@ class DlioTraining(DlioRun):
             for epoch, blocks in _by_epoch(self.blocks[rank]).items()
         }
 
-    def stats_of(self, rank: int) -> dict[str, Any]:
+    def rank_stats(self, rank: int) -> dict[str, Any]:
         return {str(epoch): self._epoch_stats(blocks) for epoch, blocks in _by_epoch(self.blocks[rank]).items()}
 
     def _epoch_stats(self, blocks: list[Block]) -> dict[str, Any]:
@@ -128,30 +129,30 @@ class DlioTraining(DlioRun):
         checkpoints = {saved.block: saved for saved in self.run.saved if saved.epoch == blocks[0].epoch}
         stats: dict[str, Any] = {"start": stamp(blocks[0].start_us)}
         for block in training:
-            stats[block.key] = _span(block.start_us, block.end_us)
+            stats[block.key] = _span_entry(block.start_us, block.end_us)
             if block.number in checkpoints:
-                stats[f"save_ckpt{block.number}"] = self._checkpoint(checkpoints[block.number])
+                stats[f"save_ckpt{block.number}"] = self._saved_entry(checkpoints[block.number])
         stats["end"] = stamp(self._epoch_end_us(blocks))
-        # DLIO's duration excludes the evaluation
-        stats["duration"] = _span(blocks[0].start_us, self._epoch_end_us(training))["duration"]
-        return stats | {block.key: _span(block.start_us, block.end_us) for block in blocks if block.evaluation}
+        # DLIO's duration does not include the evaluation.
+        stats["duration"] = _span_entry(blocks[0].start_us, self._epoch_end_us(training))["duration"]
+        return stats | {block.key: _span_entry(block.start_us, block.end_us) for block in blocks if block.evaluation}
 
     def _epoch_end_us(self, blocks: list[Block]) -> int:
-        saved_us = [self.us(saved.ended_ns) for saved in self.run.saved if saved.epoch == blocks[0].epoch]
+        saved_us = [self.wall_us(saved.ended_ns) for saved in self.run.saved if saved.epoch == blocks[0].epoch]
         return max([*(block.end_us for block in blocks), *saved_us])
 
-    def _checkpoint(self, saved: SavedCheckpoint) -> dict[str, Any]:
-        return self.checkpoint(saved.started_ns, saved.ended_ns, saved.seconds, saved.bytes / GIB)
+    def _saved_entry(self, saved: SavedCheckpoint) -> dict[str, Any]:
+        return self.checkpoint_entry(saved.started_ns, saved.ended_ns, saved.seconds, saved.bytes / GIB)
 
     def metric(self) -> dict[str, Any]:
         """Return each epoch's figures, and their mean and deviation over epochs."""
-        figures = self._phase("train", evaluation=False) | self._phase("eval", evaluation=True)
+        figures = self._phase_figures("train", evaluation=False) | self._phase_figures("eval", evaluation=True)
         if self.run.saved:
-            figures |= checkpoint_figures("save", list(map(self._checkpoint, self.run.saved)))
+            figures |= checkpoint_figures("save", list(map(self._saved_entry, self.run.saved)))
             figures["checkpoint_size_GB"] = self.run.saved[0].bytes / GIB
         return figures
 
-    def _phase(self, name: str, *, evaluation: bool) -> dict[str, Any]:
+    def _phase_figures(self, name: str, *, evaluation: bool) -> dict[str, Any]:
         ranks_of_epoch: dict[int, list[Rated]] = {}
         for all_blocks in self.blocks.values():
             for epoch, blocks in _by_epoch([block for block in all_blocks if block.evaluation == evaluation]).items():
@@ -171,9 +172,9 @@ class DlioTraining(DlioRun):
             **mean_and_deviation(f"{name}_io", "MB_per_second", [samples * mib for samples in rate]),
         }
 
-    def lines(self) -> Iterator[str]:
+    def progress_lines(self) -> Iterator[str]:
         """Yield a line for the start and end of each epoch and of its parts."""
-        for epoch, stats in self.stats_of(0).items():
+        for epoch, stats in self.rank_stats(0).items():
             yield f"{stats['start']} epoch {epoch} begins"
             for name, span in stats.items():
                 if isinstance(span, dict):
@@ -182,8 +183,8 @@ class DlioTraining(DlioRun):
 
 
 def _by_epoch(blocks: list[Block]) -> dict[int, list[Block]]:
-    return {epoch: list(group) for epoch, group in groupby(blocks, attrgetter("epoch"))}  # they are in order
+    return {epoch: list(group) for epoch, group in groupby(blocks, attrgetter("epoch"))}  # they are sorted by epoch
 
 
-def _span(start_us: int, end_us: int) -> dict[str, Any]:
+def _span_entry(start_us: int, end_us: int) -> dict[str, Any]:
     return {"start": stamp(start_us), "end": stamp(end_us), "duration": f"{(end_us - start_us) / 1e6:.2f}"}

@@ -1,4 +1,4 @@
-"""Checks of a host before a run: those of every run here, those that only one kind of job needs in its folder."""
+"""Checks of a host before a run; a check that only one kind of job needs is in the folder of the kind."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from dlemu.results.kinds import kind_to_run
 
 
 def examine(workload: Workload) -> Iterator[Check]:
-    """Yield the outcome of each check of what the workload needs on this host."""
+    """Yield the outcome of each check of this host that applies to the workload."""
     from dlemu.doctor import host, storage
 
-    of_kind = kind_to_run(workload).load_job().host_checks()
-    return outcomes({**host.CHECKS, **storage.CHECKS, **of_kind}, Facts(workload))
+    kind_checks = kind_to_run(workload).load_job().host_checks()
+    return outcomes({**host.CHECKS, **storage.CHECKS, **kind_checks}, Facts(workload))
 
 
 def outcomes(checks: Checks, facts: Facts) -> Iterator[Check]:
-    """Yield the outcome of each check that applies; a check that raises yields a failure."""
-    for name, run in checks.items():
+    """Yield the outcome of each check that applies; a check that raises is a failure."""
+    for name, run_check in checks.items():
         try:
-            check = run(facts)
+            check = run_check(facts)
         except DlemuError as error:
             check = Check(level="fail", observed=str(error))
         except Exception as error:  # a broken library may raise anything

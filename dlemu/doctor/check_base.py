@@ -1,4 +1,4 @@
-"""The input (`Facts`) and the outcome (`Check`) of a check of the host. Both are data: nothing here prints."""
+"""The input (`Facts`) and the outcome (`Check`) of a check of the host; `dlemu.cli.doctor` prints the outcomes."""
 
 from __future__ import annotations
 
@@ -15,30 +15,28 @@ from dlemu.config.schema import Workload
 from dlemu.machine.environment import existing_folder
 from dlemu.metrics.demand import Demand, demand
 
-Level = Literal["ok", "skip", "warn", "fail"]
-"""`skip`: settings switch the check off."""
+Level = Literal["ok", "skip", "warn", "fail"]  # skip: a setting turns the check off
 
 
 @dataclass(frozen=True, kw_only=True)
 class Check:
     """The outcome of one check. `wanted` and `advice` are empty where nothing needs to change."""
 
-    name: str = ""
-    """Given by `examine`."""
+    name: str = ""  # set by `outcomes`
     level: Level = "ok"
     observed: str
     wanted: str = ""
     advice: str = ""
 
 
-def judged(bad: bool, observed: str, wanted: str, advice: str, *, level: Level = "warn") -> Check:
-    """Return the outcome of a check: if `bad`, with this level, and what is wanted and advised; else ok."""
-    return Check(level=level, observed=observed, wanted=wanted, advice=advice) if bad else Check(observed=observed)
+def outcome(failed: bool, observed: str, wanted: str, advice: str, *, level: Level = "warn") -> Check:
+    """Return the outcome of a check: if it `failed`, of this level, with `wanted` and `advice`; else ok."""
+    return Check(level=level, observed=observed, wanted=wanted, advice=advice) if failed else Check(observed=observed)
 
 
 @dataclass(frozen=True)
 class Facts:
-    """The workload, and facts of this host that several checks use: looked up once, when first needed."""
+    """The workload, and facts of this host that several checks use; each is looked up once, on first use."""
 
     workload: Workload
 
@@ -49,17 +47,17 @@ class Facts:
 
     @cached_property
     def storage(self) -> StorageBase:
-        """The storage of the dataset, read through the page cache; raises UserError for an unknown storage type."""
+        """The dataset's storage, read through the page cache; raises UserError for an unknown type of storage."""
         return open_storage(self.workload.storage_spec.buffered)
 
     @cached_property
     def folder(self) -> str | None:
-        """The dataset's folder, or the nearest one above it that exists; None for a storage without local folders."""
-        local = self.storage.local_path(self.workload.dataset.data_folder)
-        return None if local is None else existing_folder(local)
+        """The dataset's folder, or the nearest one above it that exists; None if the storage has no local folders."""
+        path = self.storage.local_path(self.workload.dataset.data_folder)
+        return None if path is None else existing_folder(path)
 
     @cached_property
-    def _inspected(self) -> Dataset | DlemuError | None:
+    def _dataset_or_error(self) -> Dataset | DlemuError | None:
         workload = self.workload
         try:
             if not self.storage.is_folder(workload.dataset.data_folder):
@@ -71,16 +69,16 @@ class Facts:
 
     @property
     def dataset(self) -> Dataset | None:
-        """The dataset, None when there is none yet; raises DlemuError if it can't be used."""
-        if isinstance(self._inspected, DlemuError):
-            raise self._inspected
-        return self._inspected
+        """The dataset, None if it does not exist yet; raises DlemuError if it can't be used."""
+        if isinstance(self._dataset_or_error, DlemuError):
+            raise self._dataset_or_error
+        return self._dataset_or_error
 
     @property
     def usable_dataset(self) -> Dataset | None:
-        """The dataset if a run could read it, else None."""
-        return None if isinstance(self._inspected, DlemuError) else self._inspected
+        """The dataset if a run can read it, else None."""
+        return None if isinstance(self._dataset_or_error, DlemuError) else self._dataset_or_error
 
 
 Checks = Mapping[str, Callable[[Facts], Check | None]]
-"""Name of each check -> function; None where it does not apply."""
+"""Name of a check -> its function, which returns None if the check does not apply."""

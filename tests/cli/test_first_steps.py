@@ -13,7 +13,7 @@ import pytest
 from click.testing import CliRunner
 
 from datagen.errors import SpaceError, UserError
-from dlemu.cli import FIRST, cli, commands, guarded
+from dlemu.cli import MAIN_COMMANDS, cli, commands, guarded
 from dlemu.cli.frontends import allow, make_here
 from dlemu.cli.options import Number
 from dlemu.config import load
@@ -169,8 +169,8 @@ def test_help_names_eight_commands_with_an_example_each_and_all_where_asked(caps
         cli.main(words, standalone_mode=False)
         shown[words[-1]] = capsys.readouterr().out
     first = [line.split()[0] for line in shown["--help"].splitlines() if re.match("  [a-z]+  ", line)]
-    assert first == [name for name in FIRST if name in commands()]
-    assert len(FIRST) == 8
+    assert first == [name for name in MAIN_COMMANDS if name in commands()]
+    assert len(MAIN_COMMANDS) == 8
     for name in first:
         assert f"dlemu {name} " in shown["--help"]
     assert shown["--help"].splitlines()[-1] == "more: dlemu help --all"

@@ -85,7 +85,7 @@ def test_what_shapes_streams_has_no_effect_on_loaders_that_pick_samples() -> Non
     assert picking.reader.computation_threads == 1
     assert "reader.transfer_size" not in noted
     assert picking.reader.transfer_size == 262144
-    assert not load([f"{key}={getattr(Workload().reader, key[7:])}" for key in translate.OF_SOME_LOADERS]).notes
+    assert not load([f"{key}={getattr(Workload().reader, key[7:])}" for key in translate.LOADER_SPECIFIC]).notes
 
 
 def test_the_transfer_size_has_no_effect_where_a_library_reads() -> None:

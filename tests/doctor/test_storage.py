@@ -84,9 +84,9 @@ def test_a_file_system_in_memory_is_no_drive(file_system: str, level: str, monke
 
 def test_no_o_direct_fails_only_who_asks_for_it(tmp_path: Path) -> None:
     folder, absent = str(tmp_path), str(tmp_path / "absent.npz")
-    assert storage.look_at_direct_reads(folder, absent, direct=False).level == "warn"
-    assert storage.look_at_direct_reads(folder, absent, direct=True).level == "fail"
-    storage.look_at_direct_reads(folder, None, direct=True)
+    assert storage.judge_direct_reads(folder, absent, direct=False).level == "warn"
+    assert storage.judge_direct_reads(folder, absent, direct=True).level == "fail"
+    storage.judge_direct_reads(folder, None, direct=True)
     assert not list(tmp_path.iterdir()), "the file of the trial is gone"
 
 

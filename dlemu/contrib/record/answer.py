@@ -1,9 +1,9 @@
-"""What was recorded of a job: record.json has a `RecordAnswer`; the recipe is made of a `Recording` and its `Data`."""
+"""The measurements of a job: record.json has a `RecordAnswer`; the recipe is made of a `Recording` and its `Data`."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,16 +12,16 @@ from dlemu.results.answer_files import Answer
 
 RECORD = "record.json"
 QUANTILES = 33  # steps of 3 %: more would make the workload file too long for people to read
-_CACHED = 0.97  # If the page cache served a larger share of the bytes, 100 % is reported: reads of metadata add noise.
-_COLD = 0.03  # If the page cache served a smaller share, 0 % is reported.
+_ALL_CACHED = 0.97  # A larger share of the bytes from the page cache counts as 100 %: reads of metadata add noise.
+_NONE_CACHED = 0.03  # A smaller share counts as 0 %.
+# A larger share of a step spent waiting for a core suggests other load, which may differ between job and replay.
 MAX_CORE_WAIT_PERCENT = 10.0
-"""A larger share of a step waiting for a core suggests other load, which may differ between the job and its replay."""
 VERDICTS = {True: "REPLAYABLE", False: "NOT REPLAYABLE", None: "NOT VERIFIED"}
 
 
 @dataclass(frozen=True, kw_only=True)
 class Spread:
-    """The distribution of measured values: mean, and quantiles at equal steps of probability from 0 to 1."""
+    """The distribution of measured values: their mean, and quantiles at equal steps of probability from 0 to 1."""
 
     mean: float
     quantiles: tuple[float, ...]
@@ -33,7 +33,7 @@ class Spread:
         probabilities = np.linspace(0, 1, QUANTILES)
         return cls(mean=float(array.mean()), quantiles=tuple(map(float, np.quantile(array, probabilities))))
 
-    def longer(self, by: float) -> Spread:
+    def shifted(self, by: float) -> Spread:
         """Return the distribution with `by` added to all values; negative results become 0."""
         return Spread(mean=max(0.0, self.mean + by), quantiles=tuple(max(0.0, value + by) for value in self.quantiles))
 
@@ -55,11 +55,7 @@ class Parts:
 
     @property
     def step(self) -> float:
-        return sum(seconds for _, seconds in self.named())
-
-    def named(self) -> list[tuple[str, float]]:
-        """Return each part's name for people, and its seconds."""
-        return [(field.name.replace("_", " "), getattr(self, field.name)) for field in fields(self)]
+        return float(sum(vars(self).values()))
 
     @property
     def core_wait_percent(self) -> float:
@@ -82,7 +78,7 @@ class Loading:
     workers: int
     prefetch: int  # batches that each worker reads ahead
     start_method: str
-    order: str  # `shuffled`, `in order`, or `own` for a custom sampler whose order is not known
+    order: str  # `shuffled`, `in order`, or `own` for a custom sampler
     samples: int | None  # length of the dataset; None if it has none (iterable datasets)
 
 
@@ -93,7 +89,7 @@ class JobData:
     format: str  # dlemu's name of the format by which a replay reads them; `raw`: whole files, as bytes
     files: int
     bytes: int
-    samples_per_file: float  # if the job reads only a part of a file for each sample: how many such parts a file has
+    samples_per_file: float  # for a job that reads only a part of a file for each sample, such parts per file
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -101,10 +97,10 @@ class Data(JobData):
     """The files, with what a replay of them needs."""
 
     folder: str
-    ending: str  # such as `.jpg`; for a dataset with several kinds of files `.jpg, .png`
+    ending: str  # such as `.jpg`, or `.jpg, .png` for files of several kinds
     sizes: Spread  # sizes of the files in the folder, bytes
-    stored_bytes_per_sample: float | None = None  # None: the samples of its files could not be counted
-    group_rows: int = 0  # rows of a row group of Parquet; 0 for other formats
+    stored_bytes_per_sample: float | None = None  # None if the samples in a file are not known
+    group_rows: int = 0  # rows per row group of Parquet; 0 for other formats
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -123,22 +119,21 @@ class JobRun(Reads):
 
     ranks: int
     parts: Parts
-    read_bytes_per_sample: float  # by system calls, or from files that NumPy maps; 0 (not known) of other mapped files
+    read_bytes_per_sample: float  # by system calls, or from files that NumPy maps; 0 (unknown) for other mapped files
     device_bytes_counted: bool = True  # False on file systems whose bytes the kernel does not count (FUSE, networks)
-    mapped: bool  # whether the samples are in memory-mapped files, which no read call shows
+    mapped: bool  # whether the samples are in memory-mapped files, which are read without read calls
     coverage_percent: float  # bytes of the reads that the hook saw, in % of all bytes that the job's processes read
 
 
 @dataclass(frozen=True, kw_only=True)
 class Recording(JobRun):
-    """All that was measured of the job: how it ran, and what a replay of it needs."""
+    """All measurements of the job: how it ran, and what its recipe needs."""
 
-    loaders: int  # ranks that have a loader: all, or rank 0 alone, which reads for all, as Accelerate's dispatcher does
+    loaders: int  # ranks that have a loader: all, or only rank 0, which reads for all, as Accelerate's dispatcher does
     loading: Loading
-    batch_size: int
-    """Samples per batch of the loader (where one rank reads for all, maybe of all ranks); the mean if they differ."""
-    steps: int  # batches of a rank that the figures are computed from
-    computation: Spread  # of a batch on its accelerator; once replayed, with the time by which a replay receives faster
+    batch_size: int  # samples per batch of a loader (if only rank 0 has one, maybe of all ranks); the mean if they vary
+    steps: int  # measured batches of a rank
+    computation: Spread  # per batch on the accelerator; after a replay, plus the time by which that receives faster
     step_cpu: Spread  # CPU time of the trainer per batch, without that of receiving it from a worker
     gradient_accumulation_steps: int
     synchronous: bool
@@ -146,9 +141,9 @@ class Recording(JobRun):
     worker_cpu_per_sample: float  # CPU time of a worker process per sample, with system time
     opens_per_sample: float
     maps_files: bool = False  # files were mapped while batches were loaded, or page faults read from devices
-    samples_before: int = 0  # samples that were loaded before the first measured batch, as warm-up
+    samples_before: int = 0  # samples loaded before the first measured batch, as warm-up
     shipped_bytes_per_sample: float  # size of the arrays that a worker sends to the trainer
-    arrays: int = 0  # arrays (tensors) of a batch; 0: not known, or it has none
+    arrays: int = 0  # arrays (tensors) of a batch; 0 if none or unknown
     saves: Saves | None
     problems: tuple[str, ...] = ()  # why a replay would not behave like this job
     notes: tuple[str, ...] = ()
@@ -160,15 +155,15 @@ class Recording(JobRun):
 
     @property
     def cached_percent(self) -> int | None:
-        """Share of the bytes from the page cache; for mapped files 0 or 100, as read-ahead hides the exact share.
+        """Share of the bytes that the page cache served, %; 0 or 100 for mapped files, where read-ahead hides more.
 
-        None: not known, as no bytes from devices were seen, and the kernel would count none.
+        None (unknown) if devices served no bytes, but the kernel does not count them on this file system.
         """
         read, device = self.read_bytes_per_sample, self.device_bytes_per_sample
         served = 1 - device / read if read > 0 else float(device == 0)
-        if served > _CACHED:
+        if served > _ALL_CACHED:
             return 100 if self.device_bytes_counted else None
-        return 0 if served < _COLD or self.mapped else round(100 * served)
+        return 0 if served < _NONE_CACHED or self.mapped else round(100 * served)
 
 
 @dataclass(frozen=True, kw_only=True)

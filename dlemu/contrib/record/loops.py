@@ -14,16 +14,17 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from dlemu.contrib.record.rows import Batch, Over, Pass, ProcessRows
+from dlemu.contrib.record.rows import Batch, Pass, PassEnd, ProcessRows
 
+# A batch was ready if the wait was at most 1 ms (for the transfer) or 5 % of the median body, whichever is longer.
 READY_SECONDS = 0.001
 READY_SHARE = 0.05
-"""A batch was ready if the wait was at most 1 ms (for the transfer) or 5 % of the median body, whichever is longer."""
+Steps = list[tuple[Batch, Batch | PassEnd]]  # batches, each with the next request, which ends the body of the step
 
 
 @dataclass(frozen=True)
 class Loop:
-    """Measurements of one trainer's batches, without warm-up, in order; times in s, arrays of shape (batches,)."""
+    """Measurements of one trainer's batches after the warm-up, in order; times in s, arrays of shape (batches,)."""
 
     rows: ProcessRows
     passes: tuple[Pass, ...]
@@ -40,7 +41,7 @@ class Loop:
     idle_share: float | None  # share of the steps at whose end the accelerator was idle; None without an accelerator
     begin_ns: int
     end_ns: int
-    accumulation: int
+    accumulation: int  # batches per optimizer step
 
     def groups(self, values: NDArray[np.float64]) -> NDArray[np.float64]:
         """Return the mean of each group of batches that share an optimizer step, as some loops request them at once."""
@@ -56,59 +57,62 @@ class Loop:
 
 
 def training_loop(rows: ProcessRows, skip: int) -> Loop | None:
-    """Return the training of a process without its first `skip` batches; None if it has none, or did not train."""
-    batches: dict[int, list[Batch]] = {begun.number: [] for begun in rows.passes}
+    """Return the training of a process without its first `skip` batches; None if that leaves no step."""
+    batches: dict[int, list[Batch]] = {loader_pass.number: [] for loader_pass in rows.passes}
     for batch in rows.batches:
         batches.setdefault(batch.number, []).append(batch)
-    training = []  # In passes of an evaluation, no optimizer steps.
-    for begun in rows.passes:
-        pass_batches = batches[begun.number]
+    training = []  # the passes in which the optimizer steps: it does not during an evaluation
+    for loader_pass in rows.passes:
+        pass_batches = batches[loader_pass.number]
         if pass_batches and any(pass_batches[0].t1 < step.t <= pass_batches[-1].t0 for step in rows.steps):
-            training.append(begun)
-    in_order = sorted((batches[begun.number] for begun in training), key=lambda pass_batches: pass_batches[0].t0)
-    measured = _without_warm_up(training, in_order, skip)
-    unsorted: list[Batch | Over] = [*rows.overs, *rows.batches]
+            training.append(loader_pass)
+    in_order = sorted((batches[loader_pass.number] for loader_pass in training), key=lambda group: group[0].t0)
+    unsorted: list[Batch | PassEnd] = [*rows.pass_ends, *rows.batches]
     requests = sorted(unsorted, key=lambda request: request.t0)
     request_times = [request.t0 for request in requests]
-    steps = []  # (batch, the request after it, which ends its body)
-    for batch in measured:
+    steps: Steps = []
+    for batch in _without_warm_up(training, in_order, skip):
         index = bisect.bisect_left(request_times, max(batch.t1, batch.t0 + 1))
         if index < len(requests):
             steps.append((batch, requests[index]))
-    device = {times.serial: times for times in rows.devices}
-    by_device = sum(batch.serial in device for batch, _ in steps) > len(steps) / 2
+    return _loop(rows, training, in_order, steps)
+
+
+def _loop(rows: ProcessRows, passes: Sequence[Pass], in_order: Sequence[Sequence[Batch]], steps: Steps) -> Loop | None:
+    """Return the times of these steps, None without any; `in_order` has the batches of each pass."""
+    device_times = {time.serial: time for time in rows.device_times}
+    by_device = sum(batch.serial in device_times for batch, _ in steps) > len(steps) / 2
     if by_device:
-        steps = [(batch, following) for batch, following in steps if batch.serial in device]
+        steps = [(batch, following) for batch, following in steps if batch.serial in device_times]
     if not steps:
         return None
-    measured = [batch for batch, _ in steps]
+    batches = [batch for batch, _ in steps]
     trainers = {step.thread for step in rows.steps}
-    reads_ahead = sum(batch.thread not in trainers for batch in measured) > len(measured) / 2
-    wait = _seconds(batch.t1 - batch.t0 for batch in measured)
+    reads_ahead = sum(batch.thread not in trainers for batch in batches) > len(batches) / 2
+    wait = _seconds(batch.t1 - batch.t0 for batch in batches)
     body_ns = []
     for batch, following in steps:
         saves = [save for save in rows.saves if batch.t1 <= save.t0 and save.t1 <= following.t0]
         body_ns.append(following.t0 - batch.t1 - sum(save.t1 - save.t0 for save in saves))
     body = _seconds(body_ns)
     queue = np.minimum(_seconds(following.queue0 - batch.queue1 for batch, following in steps), body)
-    cpu = _seconds(following.cpu0 - batch.cpu1 for batch, following in steps)
-    wait_queue = np.minimum(_seconds(batch.queue1 - batch.queue0 for batch in measured), wait)
-    receive_cpu = np.zeros(len(measured))
-    if training[0].workers:  # Workers load the batches, so the trainer's CPU time in a wait is for receiving a batch.
-        receive_cpu = np.minimum(_seconds(batch.cpu1 - batch.cpu0 for batch in measured), wait - wait_queue)
+    wait_queue = np.minimum(_seconds(batch.queue1 - batch.queue0 for batch in batches), wait)
+    receive_cpu = np.zeros(len(batches))
+    if passes[0].workers:  # Workers load the batches, so the trainer's CPU time in a wait is for receiving a batch.
+        receive_cpu = np.minimum(_seconds(batch.cpu1 - batch.cpu0 for batch in batches), wait - wait_queue)
     if reads_ahead or by_device:  # The thread that requests batches does not compute.
-        queue = wait_queue = receive_cpu = np.zeros(len(measured))
+        queue = wait_queue = receive_cpu = np.zeros(len(batches))
     computation = body - queue
     if by_device:
-        computation = np.array([device[batch.serial].ms for batch in measured]) / 1e3
-        idle = np.array([device[batch.serial].waited_ms for batch in measured]) / 1e3
+        computation = np.array([device_times[batch.serial].ms for batch in batches]) / 1e3
+        idle = np.array([device_times[batch.serial].waited_ms for batch in batches]) / 1e3
         step = wait + body
-        wait = np.where(idle >= 0, np.minimum(idle, step), wait)  # Negative: the accelerator's idle time is not known.
+        wait = np.where(idle >= 0, np.minimum(idle, step), wait)  # Negative: the accelerator's idle time is unknown.
         body = step - wait
-    drained = [batch.drained for batch in measured if batch.drained is not None]
+    drained = [batch.drained for batch in batches if batch.drained is not None]
     return Loop(
         rows=rows,
-        passes=tuple(training),
+        passes=tuple(passes),
         interleaved=any(later[0].t0 < earlier[-1].t1 for earlier, later in itertools.pairwise(in_order)),
         wait=wait,
         body=body,
@@ -116,24 +120,25 @@ def training_loop(rows: ProcessRows, skip: int) -> Loop | None:
         wait_queue=wait_queue,
         receive_cpu=receive_cpu,
         computation=computation,
-        cpu=cpu,
+        cpu=_seconds(following.cpu0 - batch.cpu1 for batch, following in steps),
         by_device=by_device,
         reads_ahead=reads_ahead,
         idle_share=float(np.mean(drained)) if drained else None,
-        begin_ns=measured[0].t0,
-        end_ns=measured[-1].t1,
+        begin_ns=batches[0].t0,
+        end_ns=batches[-1].t1,
         accumulation=_accumulation(rows, in_order),
     )
 
 
 def _seconds(ns: Iterable[int]) -> NDArray[np.float64]:
+    """Return times in seconds; negative differences become 0."""
     return np.array([max(0, value) for value in ns], float) / 1e9
 
 
 def _without_warm_up(training: Sequence[Pass], in_order: Sequence[Sequence[Batch]], skip: int) -> list[Batch]:
     """Return the batches to measure: no warm-up and, in passes long enough, none that were prefetched at the start."""
     measured: list[Batch] = []
-    prefetched = {begun.number: begun.workers * (begun.prefetch or 2) for begun in training}
+    prefetched = {loader_pass.number: loader_pass.workers * (loader_pass.prefetch or 2) for loader_pass in training}
     for position, batches in enumerate(in_order):
         steady = batches[skip:] if position == 0 else batches
         lead = prefetched[batches[0].number]

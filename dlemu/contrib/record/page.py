@@ -1,4 +1,4 @@
-"""Shows a recorded job on the terminal and on its page. Neither names a path or a file of the user's data."""
+"""Shows a recorded job on the terminal and on its page; neither names a path of the user's data."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ def _screen(answer: RecordAnswer, folder: str) -> Screen:
         error = answer.replays[-1].error_percent(recording)
         reason = f"its replay on the same storage differs by {error:+.1f} % in samples/s"
     step = recording.parts.step
-    waits = [(100 * seconds / step, name) for name, seconds in recording.parts.named() if name != "computing"]
-    causes = ", ".join(f"{name} {share:.0f} %" for share, name in waits if share >= 1)
+    waits = [(100 * seconds / step, name) for name, seconds in vars(recording.parts).items() if name != "computing"]
+    causes = ", ".join(f"{name.replace('_', ' ')} {share:.0f} %" for share, name in waits if share >= 1)
     waited = f"{sum(share for share, _ in waits):.0f} % of a step of {number(1000 * step)} ms: {causes or 'none'}"
     advice = "more free cores, lighter preprocessing or smaller batches: faster storage would not help"
     if max(waits)[1] == "storage":

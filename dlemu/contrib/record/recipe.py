@@ -1,7 +1,7 @@
-"""Writes the recipe: a short workload file that emulates the recorded job, and can be shared.
+"""Writes the recipe: a short workload file that emulates the recorded job and can be shared.
 
-It contains only numbers and words of dlemu's own, no paths or names. The section `recorded` says how far to trust it;
-record.json has the job's measurements. Counts and sizes are rounded to 3 digits; mean times are exact.
+It contains only numbers and dlemu's own words, no paths or names. Its section `recorded` tells whether a replay agreed
+with the job; record.json has the measurements. Counts and sizes are rounded to 3 digits; mean times are exact.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ import yaml
 from dlemu.contrib.record.answer import Data, RecordAnswer, Recording, Spread
 
 RECIPE_VERSION = 1
-PIECES = "indexed_binary"  # by this format, dlemu cuts any file into records of equal length, without an index
-_NARROW = 0.001  # If all quantiles of a time lie within this share of its mean, it is written as one number.
+PIECES = "indexed_binary"  # the format by which dlemu reads any file as records of equal length, without an index
+_NARROW = 0.001  # A time whose quantiles are within this share of its mean is written as one number.
 _HEAD = """\
 # A training job as recorded by dlemu: a workload like any other.
 #   dlemu train workload=THIS.yaml dataset.data_folder=/mnt/drive/data ranks=8 --make
@@ -24,7 +24,7 @@ _HEAD = """\
 
 
 def recipe_text(answer: RecordAnswer, recording: Recording, data: Data | None, engine: str) -> str:
-    """Return the recipe of a recording whose answer has its verdict and its replays."""
+    """Return the recipe's text; `answer` has the verdict and the replays."""
     tree = workload_of(recording, data, engine=engine)
     tree["recorded"] = {
         "version": RECIPE_VERSION,
@@ -39,6 +39,7 @@ def recipe_text(answer: RecordAnswer, recording: Recording, data: Data | None, e
 
 
 def workload_of(recording: Recording, data: Data | None, *, engine: str) -> dict[str, Any]:
+    """Return the sections of the workload that emulates the recorded job, read by a reader engine."""
     tree: dict[str, Any] = {"model": {"name": "recorded"}, "framework": "pytorch", "ranks": recording.loaders}
     tree["workflow"] = {"checkpoint": recording.saves is not None}
     if data is not None:
@@ -47,7 +48,7 @@ def workload_of(recording: Recording, data: Data | None, *, engine: str) -> dict
     tree["train"] = {
         "epochs": 1,
         "computation_time": duration(recording.computation),
-        # If a replay needs the whole step to receive a batch, no time is left for computing.
+        # It is part of the computation time, which is 0 if a replay needs the whole step to receive a batch.
         "step_cpu_time": duration(recording.step_cpu if recording.computation.mean else Spread.of([0.0])),
         "synchronous": recording.synchronous,
     }
@@ -59,7 +60,7 @@ def workload_of(recording: Recording, data: Data | None, *, engine: str) -> dict
 
 
 def simplified(recording: Recording, data: Data | None) -> Iterator[str]:
-    """Yield notes on what the recipe does in another way than the job: the replay shows whether that matters."""
+    """Yield notes on simplifications in the recipe; the replay shows whether they matter."""
     batches = recording.gradient_accumulation_steps
     if recording.loaders > 1 and batches > 1:
         yield f"its ranks synchronise every {batches} batches: in a replay they do after each"
@@ -71,6 +72,7 @@ def simplified(recording: Recording, data: Data | None) -> Iterator[str]:
 
 
 def reads_parts(data: Data, recording: Recording) -> bool:
+    """Return whether a replay reads PIECES of files, as the job reads parts of them."""
     return data.format == PIECES and not recording.mapped
 
 
@@ -86,7 +88,7 @@ def _dataset(recording: Recording, data: Data) -> dict[str, Any]:
         "record_length_bytes": int(rounded(length)),
     }
     sizes = data.sizes.quantiles
-    if not is_cut and sizes[-1] - sizes[0] > 0.01 * data.sizes.mean:  # Sizes within 1 % are written as one size.
+    if not is_cut and sizes[-1] - sizes[0] > 0.01 * data.sizes.mean:  # sizes within 1 % are written as one size
         quantiles = [rounded(size / file_samples) for size in sizes]
         tree["record_length_bytes_quantiles"] = ascending(quantiles, rounded(length))
     if data.group_rows:
@@ -102,7 +104,7 @@ def _reader(recording: Recording, engine: str) -> dict[str, Any]:
     shuffle = "off" if loading.order == "in order" else "seed"
     shipped = rounded(recording.shipped_bytes_per_sample / files)
     tensors = {}
-    if loading.workers and recording.arrays and shipped >= 1:  # Workers send tensors to the trainer.
+    if loading.workers and recording.arrays and shipped >= 1:  # workers send tensors to the trainer
         tensors = {"tensors": min(recording.arrays, 64), "tensor_bytes": int(shipped)}
     return {
         "data_loader": "pytorch",
@@ -122,7 +124,7 @@ def _reader(recording: Recording, engine: str) -> dict[str, Any]:
 
 
 def duration(spread: Spread) -> float | dict[str, Any]:
-    """Return a time as a workload setting: a number if it hardly varies, else its quantiles and exact mean."""
+    """Return a time as a setting: a number if it hardly varies, else its quantiles and its exact mean."""
     low, high = spread.quantiles[0], spread.quantiles[-1]
     if high - low <= _NARROW * spread.mean:
         return spread.mean
@@ -131,12 +133,12 @@ def duration(spread: Spread) -> float | dict[str, Any]:
 
 
 def ascending(quantiles: list[float], mean: float) -> list[float]:
-    """Return rounded quantiles, with the outer ones widened if rounding left the mean outside of them."""
+    """Return rounded quantiles, of which the outer ones are widened if rounding left the mean outside."""
     return [min(quantiles[0], mean), *quantiles[1:-1], max(quantiles[-1], mean)]
 
 
 def rounded(value: float, digits: int = 3) -> float:
-    """Return a count or a size with few digits: exact ones could identify the data."""
+    """Return a count or a size with few digits, as the exact one could identify the data."""
     return float(f"{value:.{digits}g}")
 
 

@@ -1,8 +1,8 @@
-"""The hook of `dlemu record`: measures how each batch of a training job is loaded and used (docs/record.md).
+"""The hook of `dlemu record` in a job's processes: measures the loading and the use of each batch (docs/record.md).
 
-It imports the standard library alone, runs on Python 3.9 and PyTorch 2.0 or later, and must never break, slow or
-outlive the job: a row is one write; no threads, nothing at exit; an error in here ends the recording of its process
-with one warning. Times are CLOCK_MONOTONIC in ns, which all processes of a host share.
+It imports only the standard library, runs on Python 3.9 and PyTorch 2.0 or later, and must never break, slow or outlive
+the job. So a row is one write, there are no threads and no work at exit, and an error in the hook ends the recording of
+its process with one warning. Times are CLOCK_MONOTONIC in ns, which all processes of a host share.
 """
 
 from __future__ import annotations
@@ -10,54 +10,55 @@ from __future__ import annotations
 import os
 import sys
 import time
-from _thread import _local, get_native_id  # `threading` would cost every Python process of the job
+from _thread import _local, get_native_id  # importing `threading` would cost time in every Python process of the job
 from collections.abc import Callable
 from typing import Any
 
 FOLDER = "DLEMU_RECORD"  # environment variable with the folder for rows
 WINDOW = "DLEMU_RECORD_WINDOW"  # environment variable `BATCHES MINUTES`: when recording ends (0 batches: no limit)
 DEFAULT_FOLDER = "dlemu-record"  # below the current folder
-DEFAULT_WINDOW = "0 10"  # hundreds of batches, enough for quantiles, even if a step takes a second
+DEFAULT_WINDOW = "0 10"  # even with steps of a second, hundreds of batches, enough for quantiles
 ROWS_VERSION = 1
 ENDING = ".jsonl"
 
-_MODULE = "_dlemu_record"  # name in sys.modules, however this was imported, and of its attribute on iterators
-_MAX_ROW_BYTES = 256 << 20  # hundreds of thousands of batches; recording must not fill the disk
-_MAX_FILES = 2000  # maximum file names that a process records: enough for a dataset with a folder per class
-_HAND_OVER_BYTES = 16384  # more than the messages about a batch of 64 tensors; pyarrow reads more in threads of its own
+_MODULE = "_dlemu_record"  # this module's name in sys.modules, however it was imported, and its attribute on iterators
+_MAX_ROW_BYTES = 256 << 20  # hundreds of thousands of batches; a longer recording could fill the disk
+_MAX_FILES = 2000  # file names that a process records at most: enough for a dataset with a folder per class
+_HAND_OVER_BYTES = 16384  # more than the messages about a batch of 64 tensors, less than pyarrow's threads read
+# Environment variables with the number of ranks: of torchrun and Accelerate, Open MPI, PMIx, MPICH, Slurm.
 _RANKS = ("WORLD_SIZE", "OMPI_COMM_WORLD_SIZE", "PMIX_SIZE", "PMI_SIZE", "SLURM_NTASKS")
-"""Environment variables by launcher: torchrun and Accelerate, Open MPI, PMIx, MPICH, Slurm."""
 _CODE_ENDINGS = (".py", ".pyc", ".pyi", ".so", ".pyd", ".egg-link", ".pth", ".mo")
-_NO_SAMPLES = (".safetensors", "-shm")  # endings of mapped files that hold a model's weights, or are SQLite's
-# Files of the operating system or of Python are no data.
+_NO_SAMPLES = (".safetensors", "-shm")  # endings of mapped files with a model's weights, and of SQLite's shared memory
+# Files of the operating system or of Python are not data.
 _OS_PATHS = ("/proc/", "/sys/", "/dev/", "/etc/", "/usr/", "/lib/", "/lib64/", f"{sys.prefix}/", f"{sys.base_prefix}/")
+_READ, _CALLS, _PROCESS_READ, _PROCESS_DEVICE = 2, 3, 5, 7  # indices in the counters from `_Counters.read`
 _now = time.monotonic_ns
 
 
 class _Process:
-    """The state of the recording in this process. A forked process, noticed by its pid, keeps settings and `ended`."""
+    """The state of the recording in this process. A forked process, detected by its pid, keeps settings and `ended`."""
 
     def __init__(self) -> None:
         self.folder = ""
         self.max_batches = 0
         self.max_ns = 0
         self.ended = False
-        self.overhead: tuple[int, int] | None = None  # bytes and calls that a reading of `_Counters` adds to them
+        self.overhead: tuple[int, int] | None = None  # bytes and calls that reading `_Counters` adds to them
         self.renew()
 
     def renew(self) -> None:
         self.pid = os.getpid()
-        self.rows_fd = -1  # -1: no row was written yet
+        self.rows_fd = -1  # -1 until the first row is written
         self.row_bytes = self.began_ns = 0
         self.passes = self.batches = self.delivered = self.fetches = 0  # `batches`: those with gradients
-        self.listed = 0  # the pass whose workers have been written to a row
+        self.listed = 0  # the pass whose workers are in a row already
         self.own_read_bytes = 0  # by the recorder itself, while listing open files
         self.files: set[str] = set()
         self.marker = ""
         self.device_times: DeviceTimes | None = None
 
     def write(self, row: dict[str, Any]) -> None:
-        """Append a row in a single write, so that rows stay whole even if the process is killed or forks."""
+        """Append a row by a single write, so that rows stay whole even if the process forks or is killed."""
         if self.rows_fd < 0:
             self._open()
         line = self.encode(row).encode() + b"\n"
@@ -77,7 +78,7 @@ class _Process:
         self.write({"k": "process", "version": ROWS_VERSION, "pid": self.pid, "ranks": ranks[0] if ranks else 1})
 
     def end(self) -> None:
-        """Stop recording in this process, and create the marker file that its workers check (`window_is_over`)."""
+        """Stop recording in this process, and create the marker file that its workers look for (`window_is_over`)."""
         self.ended = True
         with open(os.path.join(self.folder, f"ended-{self.pid}"), "w"):
             pass
@@ -92,10 +93,10 @@ class _Process:
 
 
 class _Thread(_local):
-    """What this thread is doing: loading a batch (`fetch`), waiting for a batch, saving; and its open counters."""
+    """What this thread is doing (loading a batch: `fetch`, waiting for one, saving), and its counters."""
 
     fetch: Any = None
-    waits = saves = False
+    is_waiting = is_saving = False
     counters: Any = None
 
 
@@ -103,7 +104,7 @@ _process, _thread = _Process(), _Thread()
 
 
 def _never_fails(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Wrap a function of the recorder so that an error in it ends the recording of this process, not the job."""
+    """Wrap a function of the hook so that an error in it ends the recording of this process, but not the job."""
 
     def guarded(*arguments: Any) -> Any:
         try:
@@ -119,10 +120,10 @@ def _never_fails(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _around(begin: Callable[..., Any], end: Callable[..., Any] = lambda *_: None) -> Callable[..., Any]:
-    """Return a decorator by which a function calls `begin` before it runs, with its arguments, and `end` afterwards.
+    """Return a decorator that calls `begin` with the arguments before a function runs, and `end` afterwards.
 
-    `end` gets what `begin` returned, the arguments, the result, and the type of an exception. If `begin` returns None,
-    `end` is not called; leave `end` out if `begin` always returns None.
+    `end` gets the value that `begin` returned, the arguments, the result, and the type of an exception. If `begin`
+    returns None, `end` is not called.
     """
     import functools
 
@@ -133,8 +134,8 @@ def _around(begin: Callable[..., Any], end: Callable[..., Any] = lambda *_: None
         def wrapper(*arguments: Any, **options: Any) -> Any:
             if _process.pid != os.getpid():
                 _process.renew()
-            begun = None if _process.ended else begin(*arguments)
-            if begun is None:
+            start = None if _process.ended else begin(*arguments)
+            if start is None:
                 return original(*arguments, **options)
             result, error = None, None
             try:
@@ -143,7 +144,7 @@ def _around(begin: Callable[..., Any], end: Callable[..., Any] = lambda *_: None
                 error = type(raised)
                 raise
             finally:
-                end(begun, arguments, result, error)
+                end(start, arguments, result, error)
             return result
 
         return wrapper
@@ -152,7 +153,7 @@ def _around(begin: Callable[..., Any], end: Callable[..., Any] = lambda *_: None
 
 
 class _Counters:
-    """Counters of a thread and its process, in files of /proc. The thread's end closes them: a job may start many."""
+    """Counters of a thread and its process, in files of /proc, closed when the thread ends: a job may start many."""
 
     def __init__(self) -> None:
         self.pid = os.getpid()
@@ -160,11 +161,11 @@ class _Counters:
         for name in ("thread-self/schedstat", "thread-self/io", "self/io"):
             try:
                 self.files.append(os.open("/proc/" + name, os.O_RDONLY | os.O_CLOEXEC))
-            except OSError:  # this kernel does not have the counter, or this container does not allow reading it
+            except OSError:  # the kernel lacks the counter, or the container forbids reading it
                 self.files.append(-1)
 
     def __del__(self, getpid: Callable[[], int] = os.getpid, close: Callable[[int], None] = os.close) -> None:
-        if self.pid != getpid():  # A forked process may have other files by these numbers.
+        if self.pid != getpid():  # In a forked process, these numbers may be those of other files.
             return
         for file in self.files:
             if file >= 0:
@@ -174,25 +175,25 @@ class _Counters:
                     continue
 
     def read(self) -> list[int]:
-        """Return 8 counters; -1 for any that the kernel does not report.
+        """Return 8 counters, -1 for each that the kernel does not report.
 
-        Of the thread: CPU ns, run-queue ns (runnable, without a core), bytes read, read calls, bytes read from devices.
+        Of the thread: CPU ns, run-queue ns (runnable without a core), bytes read, read calls, bytes read from devices.
         Of the process: bytes read, read calls, bytes read from devices.
         """
         schedule, thread, process = (os.pread(file, 512, 0).split() if file >= 0 else [] for file in self.files)
         counters = [int(schedule[0]), int(schedule[1])] if len(schedule) >= 2 else [-1, -1]
-        for words in (thread, process):
+        for words in (thread, process):  # rchar, syscr and read_bytes
             counters += [int(words[1]), int(words[5]), int(words[9])] if len(words) >= 10 else [-1, -1, -1]
         return counters
 
     def queue(self) -> int:
-        """Return how long this thread has waited for a core, ns."""
+        """Return the time that this thread has waited for a core, ns."""
         file = self.files[0]
         return int(os.pread(file, 512, 0).split()[1]) if file >= 0 else -1
 
 
 def _counters() -> _Counters:
-    """Return the counters of this thread, opened anew after a fork."""
+    """Return the counters of this thread, which are reopened after a fork."""
     counters: _Counters | None = _thread.counters
     if counters is None or counters.pid != os.getpid():
         counters = _thread.counters = _Counters()
@@ -208,17 +209,16 @@ class _Fetch:
         self.new_files: list[str] = []
 
     def note_file(self, name: str) -> None:
-        noted = _process.files
-        if name not in noted and len(noted) < _MAX_FILES:
-            noted.add(name)
+        if name not in _process.files and len(_process.files) < _MAX_FILES:
+            _process.files.add(name)
             self.new_files.append(os.path.abspath(name))
 
     def open(self, path: object) -> None:
         name = os.fsdecode(path) if isinstance(path, (str, bytes, os.PathLike)) else ""
         if not name or name.endswith(_CODE_ENDINGS) or "/site-packages/" in name:
             return
-        if name.startswith("/dev/shm/") or not name.startswith(_OS_PATHS):  # In /dev/shm, a job keeps data in memory.
-            self.opens += name != self.last_opened  # np.load opens a file that it maps three times.
+        if name.startswith("/dev/shm/") or not name.startswith(_OS_PATHS):  # /dev/shm may hold a job's data.
+            self.opens += name != self.last_opened  # to map a file, np.load opens it three times
             self.last_opened = name
             self.note_file(name)
 
@@ -231,25 +231,25 @@ def _begin_fetch(*_: Any) -> Any:
         return None
     if _process.overhead is None:
         first, second = _counters().read(), _counters().read()
-        _process.overhead = second[2] - first[2], second[3] - first[3]
+        _process.overhead = second[_READ] - first[_READ], second[_CALLS] - first[_CALLS]
     _thread.fetch = _Fetch()
     return _counters().read(), time.process_time_ns(), _system_ns(), _now()
 
 
-def _end_fetch(begun: Any, arguments: Any, data: Any, error: Any) -> None:
+def _end_fetch(start: Any, arguments: Any, data: Any, error: Any) -> None:
     ended_ns = _now()
-    before, cpu_before, system_before, began_ns = begun
+    before, cpu_before, system_before, began_ns = start
     cpu, system, after = time.process_time_ns(), _system_ns(), _counters().read()
     fetch, _thread.fetch = _thread.fetch, None
     if error is not None:
         return
     fetcher, index = arguments
-    spent = [b - a if a >= 0 else -1 for a, b in zip(before, after)]  # noqa: B905  # Python 3.9 has no strict
-    cpu_ns, queue_ns, thread_read, thread_calls, thread_device, process_read, process_calls, process_device = spent
-    # Take the process's reads if they are more than this thread's: libraries such as pyarrow read in their own threads.
+    used = [b - a if a >= 0 else -1 for a, b in zip(before, after)]  # noqa: B905  # Python 3.9 has no strict
+    cpu_ns, queue_ns, thread_read, thread_calls, thread_device, process_read, process_calls, process_device = used
+    # The process may read more than this thread, as libraries such as pyarrow read in their own threads.
     read_bytes = max(thread_read, process_read)
     read_calls = thread_calls
-    if thread_read < 0 or process_read - thread_read >= _HAND_OVER_BYTES:  # Less is another thread that sends tensors.
+    if thread_read < 0 or process_read - thread_read >= _HAND_OVER_BYTES:  # A smaller excess is from sending tensors.
         read_calls = max(thread_calls, process_calls)
     own_bytes, own_calls = _process.overhead or (0, 0)
     is_map = not hasattr(fetcher, "dataset_iter")
@@ -257,11 +257,9 @@ def _end_fetch(begun: Any, arguments: Any, data: Any, error: Any) -> None:
     if getattr(fetcher, "auto_collation", False) and (samples is None or is_map):
         samples = len(index)
     _process.fetches += 1
-    mapped: set[str] = set()
-    own_read_bytes = 0
-    if _process.fetches & (_process.fetches - 1) == 0:  # the 1st, 2nd, 4th ...: listing files takes a millisecond
-        mapped, own_read_bytes = _note_open_files(fetch)
-    row = {  # process_cpu_in: during this fetch; other process_...: since the process began
+    lists_files = _process.fetches & (_process.fetches - 1) == 0  # only the 1st, 2nd, 4th ... fetch, as it takes 1 ms
+    mapped, own_read_bytes = _note_open_files(fetch) if lists_files else (set(), 0)
+    row = {  # `process_cpu_in` is of this fetch, other values `process_...` are since the process began
         "k": "fetch",
         "t0": began_ns,
         "t1": ended_ns,
@@ -273,8 +271,8 @@ def _end_fetch(begun: Any, arguments: Any, data: Any, error: Any) -> None:
         "read": max(0, read_bytes - own_bytes) if read_bytes >= 0 else -1,
         "calls": max(0, read_calls - own_calls) if read_calls >= 0 else -1,
         "device": max(thread_device, process_device),  # bytes read from devices
-        "process_read": after[5] - _process.own_read_bytes,
-        "process_device": after[7],
+        "process_read": after[_PROCESS_READ] - _process.own_read_bytes,
+        "process_device": after[_PROCESS_DEVICE],
         "process_cpu": cpu,
         "process_cpu_in": cpu - cpu_before,
         "system_cpu": system - system_before,
@@ -291,17 +289,17 @@ def _end_fetch(begun: Any, arguments: Any, data: Any, error: Any) -> None:
 
 
 def _note_open_files(fetch: _Fetch) -> tuple[set[str], int]:
-    """Note the data files that are open; return those that are mapped, and the bytes of /proc read to list them."""
-    read_before = _counters().read()[2]
+    """Note the data files that are open; return the mapped ones, and the bytes of /proc read to list all."""
+    read_before = _counters().read()[_READ]
     opened, mapped = _open_files(_process.folder)
-    # Mapped arrays note their own files when they are indexed: other mapped files may be those of an evaluation.
-    for name in opened - mapped if fetch.map_calls else opened | mapped:  # Python's maps keep their files open.
+    # Indexing a mapped array notes its file; other mapped files may then be for an evaluation.
+    for name in opened - mapped if fetch.map_calls else opened | mapped:  # Python keeps mapped files open.
         fetch.note_file(name)
-    return mapped, _counters().read()[2] - read_before
+    return mapped, _counters().read()[_READ] - read_before
 
 
 def _batch_size(data: Any, depth: int = 0) -> tuple[int | None, int, int]:
-    """Return a batch's samples (first dimension of the first array; None without arrays), its bytes and its arrays."""
+    """Return a batch's samples (first dimension of the first array; None without one), bytes and number of arrays."""
     shape, size = getattr(data, "shape", None), getattr(data, "nbytes", None)
     if shape is not None and isinstance(size, int):
         return (int(shape[0]) if len(shape) else 1), size, 1
@@ -319,21 +317,20 @@ def _batch_size(data: Any, depth: int = 0) -> tuple[int | None, int, int]:
         samples = part_samples if samples is None else samples
         total_bytes += part_bytes
         arrays += part_arrays
-    if len(data) > 64:  # Take the rest to be like the first 64.
-        total_bytes = total_bytes * len(data) // 64
-        arrays = arrays * len(data) // 64
+    if len(data) > 64:  # assume that the others are like the first 64
+        total_bytes, arrays = total_bytes * len(data) // 64, arrays * len(data) // 64
     return samples, total_bytes, arrays
 
 
 def _system_ns() -> int:
-    """Return this thread's CPU time in the kernel."""
+    """Return this thread's CPU time in the kernel, ns."""
     import resource
 
     return round(resource.getrusage(resource.RUSAGE_THREAD).ru_stime * 1e9)
 
 
 def _open_files(rows_folder: str) -> list[set[str]]:
-    """Return the data files outside `rows_folder` that are open for reading, and those that are mapped."""
+    """Return the data files that are open for reading, and those that are mapped, without files in `rows_folder`."""
     import fcntl
 
     opened, mapped = set(), set()
@@ -341,7 +338,7 @@ def _open_files(rows_folder: str) -> list[set[str]]:
         try:
             if fcntl.fcntl(int(name), fcntl.F_GETFL) & os.O_ACCMODE != os.O_WRONLY:
                 opened.add(os.readlink("/proc/self/fd/" + name))
-        except OSError:  # The file was closed since, such as the listing of /proc/self/fd itself.
+        except OSError:  # a file that was closed meanwhile, such as the listing itself
             continue
     with open("/proc/self/maps", "rb") as lines:
         for line in lines:
@@ -356,21 +353,21 @@ def _open_files(rows_folder: str) -> list[set[str]]:
 
 
 def _audit(event: str, arguments: tuple[Any, ...]) -> None:
-    """Record what Python opens and maps while a batch is loaded; an error raised here would reach the job."""
+    """Record the files that Python opens and maps while a batch is loaded; an error in here would reach the job."""
     if event not in ("open", "mmap.__new__"):
         return
     try:
         fetch = _thread.fetch
         if fetch is not None and event != "open":
-            fetch.mapped += arguments[0] >= 0  # -1: memory of no file
-        elif fetch is not None and not arguments[2] & (os.O_WRONLY | os.O_CREAT | os.O_TMPFILE):  # no log
+            fetch.mapped += arguments[0] >= 0  # -1: memory without a file
+        elif fetch is not None and not arguments[2] & (os.O_WRONLY | os.O_CREAT | os.O_TMPFILE):  # not a log
             fetch.open(arguments[0])
     except Exception:  # while the interpreter shuts down
         return
 
 
 def _opening(position: int, maps: bool = False) -> Callable[..., Any]:
-    """Return a decorator of functions that open a file in C, with no audit event; `position`: the argument's index."""
+    """Return a decorator of functions that open a file in C, without an audit event; `position` is the path's index."""
 
     def begin(*arguments: Any) -> None:
         if _thread.fetch is not None:
@@ -381,10 +378,10 @@ def _opening(position: int, maps: bool = False) -> Callable[..., Any]:
     return _around(begin)
 
 
-def _end_index(fetch: Any, arguments: Any, found: Any, error: Any) -> None:
-    """Count the bytes indexed from memory-mapped arrays: the kernel reads their pages without a read call."""
-    array, size = arguments[0], getattr(found, "nbytes", 0)
-    if error is None and size < array.nbytes:  # A view of the whole array reads nothing yet.
+def _end_index(fetch: Any, arguments: Any, selected: Any, error: Any) -> None:
+    """Count the bytes indexed from memory-mapped arrays, whose pages the kernel reads without a read call."""
+    array, size = arguments[0], getattr(selected, "nbytes", 0)
+    if error is None and size < array.nbytes:  # A view of the whole array does not read yet.
         fetch.map_calls += 1
         fetch.map_bytes += size
     if array.filename is not None:
@@ -392,7 +389,7 @@ def _end_index(fetch: Any, arguments: Any, found: Any, error: Any) -> None:
 
 
 class DeviceTimes:
-    """Measures the GPU time of each step with CUDA events: they are queried some steps later, never waited for.
+    """Measures the GPU time of each step with CUDA events, which are queried some steps later and never waited for.
 
     `cuda` is `torch.cuda`, or an object with the same Event and default_stream.
     """
@@ -405,7 +402,7 @@ class DeviceTimes:
         self._batch = -1
 
     def end_step(self) -> bool:
-        """Record the end of the step on the GPU; return whether the GPU was already idle: it waits for the host."""
+        """Record the end of the step on the GPU; return whether the GPU was already idle, waiting for the host."""
         stream = self._cuda.default_stream()
         drained = bool(stream.query())
         if self._begin is not None:
@@ -421,7 +418,7 @@ class DeviceTimes:
         self._batch = batch
 
     def completed(self) -> list[tuple[int, float, float]]:
-        """Return completed steps as (batch, ms of the step, ms that the GPU was idle before it, -1 if unknown)."""
+        """Return completed steps as (batch, ms of the step, ms that the GPU was idle before it or -1 if unknown)."""
         steps = []
         while self._pending and self._pending[0][3].query():
             batch, last_end, begin, end = self._pending.pop(0)
@@ -473,22 +470,20 @@ def _order(loader: Any) -> str:
 
 def _begin_next(iterator: Any) -> Any:
     number = iterator.__dict__.get(_MODULE)
-    if number is None or _thread.waits:
+    if number is None or _thread.is_waiting:
         return None
-    _thread.waits = True
-    drained = None
+    _thread.is_waiting = True
     torch = sys.modules["torch"]
     if torch.cuda.is_initialized() and _process.device_times is None:
         _process.device_times = DeviceTimes(torch.cuda)
-    if _process.device_times is not None:
-        drained = _process.device_times.end_step()
+    drained = None if _process.device_times is None else _process.device_times.end_step()
     return number, drained, torch.is_grad_enabled(), _counters().queue(), time.process_time_ns(), _now()
 
 
-def _end_next(begun: Any, arguments: Any, _: Any, error: Any) -> None:
+def _end_next(start: Any, arguments: Any, _: Any, error: Any) -> None:
     ended_ns = _now()
-    number, drained, grad, queue_before, cpu_before, began_ns = begun
-    _thread.waits = False
+    number, drained, grad, queue_before, cpu_before, began_ns = start
+    _thread.is_waiting = False
     if error is not None and not issubclass(error, StopIteration):
         return
     is_first, _process.listed = number != _process.listed, number
@@ -526,30 +521,28 @@ def _end_next(begun: Any, arguments: Any, _: Any, error: Any) -> None:
             _process.end()
 
 
-def _stepped(*_: Any) -> None:
-    _process.write({"k": "step", "t": _now(), "thread": get_native_id()})
-
-
 def _with_step_hook(register: Callable[..., Any]) -> Callable[..., Any]:
-    register(_around(_stepped)(lambda *_: None))
+    """Register a hook that writes a row whenever an optimizer steps; return the function that registers hooks."""
+    record_step = _around(lambda *_: _process.write({"k": "step", "t": _now(), "thread": get_native_id()}))
+    register(record_step(lambda *_: None))
     return register
 
 
 def _begin_save(*_: Any) -> Any:
-    if _thread.saves:
+    if _thread.is_saving:
         return None
-    _thread.saves = True
-    return _now(), _written()
+    _thread.is_saving = True
+    return _now(), _written_bytes()
 
 
-def _end_save(begun: Any, *_: Any) -> None:
-    _thread.saves = False
-    written = _written() - begun[1]
+def _end_save(start: Any, *_: Any) -> None:
+    _thread.is_saving = False
+    written = _written_bytes() - start[1]
     if written > 0:
-        _process.write({"k": "save", "t0": begun[0], "t1": _now(), "bytes": written})
+        _process.write({"k": "save", "t0": start[0], "t1": _now(), "bytes": written})
 
 
-def _written() -> int:
+def _written_bytes() -> int:
     try:
         with open("/proc/self/io", "rb") as lines:
             return int(lines.read().split()[3])
@@ -559,11 +552,11 @@ def _written() -> int:
 
 _FETCH, _SAVE = _around(_begin_fetch, _end_fetch), _around(_begin_save, _end_save)
 _INDEX = _around(lambda *_: _thread.fetch, _end_index)
-_PATCHES: dict[str, dict[str, Callable[..., Any]]] = {
+_PATCHES: dict[str, dict[str, Callable[..., Any]]] = {  # module -> its functions to wrap on import -> wrapper
     "torch.utils.data._utils.fetch": {"_MapDatasetFetcher.fetch": _FETCH, "_IterableDatasetFetcher.fetch": _FETCH},
     "torch.utils.data.dataloader": {
         "_BaseDataLoaderIter.__init__": _around(lambda *_: True, _new_pass),
-        # Persistent workers begin another pass; the first `_reset` is a part of `__init__`.
+        # Persistent workers begin further passes by `_reset`; the first call is a part of `__init__`.
         "_BaseDataLoaderIter._reset": _around(lambda iterator, *_: iterator.__dict__.get(_MODULE), _new_pass),
         "_BaseDataLoaderIter.__next__": _around(_begin_next, _end_next),
     },
@@ -580,7 +573,6 @@ _PATCHES: dict[str, dict[str, Callable[..., Any]]] = {
     "torchvision.io.image": {"read_file": _opening(0)},
     "cv2": {"imread": _opening(0)},
 }
-"""Module -> its functions to wrap, once it is imported, each with its wrapper."""
 
 
 @_never_fails
@@ -589,8 +581,8 @@ def _patch(module: Any) -> None:
         *above, name = dotted.split(".")
         owner = getattr(module, above[0], None) if above else module
         original = getattr(owner, name, None)
-        if original is not None:  # Another version of the library may lack it.
-            is_method = not above or hasattr(original, "__get__")  # A class does not bind functions of C code.
+        if original is not None:  # another version of the library may lack it
+            is_method = not above or hasattr(original, "__get__")  # a class does not bind functions in C
             setattr(owner, name, wrap(original) if is_method else staticmethod(wrap(original)))
 
 
@@ -599,7 +591,7 @@ def _patch_once_loaded(loader: Any) -> None:
     execute = loader.exec_module
 
     def exec_module(module: Any) -> None:
-        del loader.exec_module  # From now on, this loader has the method of its class again.
+        del loader.exec_module  # uncovers the method of the loader's class again
         execute(module)
         _patch(module)
 
@@ -607,14 +599,14 @@ def _patch_once_loaded(loader: Any) -> None:
 
 
 class _Finder:
-    """Stands first in sys.meta_path: finds modules by the other finders, and patches those of `_PATCHES`."""
+    """The first finder in sys.meta_path: finds modules by the other finders, and patches those in `_PATCHES`."""
 
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:
         for finder in sys.meta_path if name in _PATCHES else ():
             find = getattr(finder, "find_spec", None)
             spec = None if finder is self or find is None else find(name, path, target)
             if spec is not None:
-                if spec.loader is not None:  # A mere folder of that name has no loader.
+                if spec.loader is not None:  # a mere folder of that name has none
                     _patch_once_loaded(spec.loader)
                 return spec
         return None
@@ -636,7 +628,7 @@ def _install(folder: str) -> None:
 
 
 def _run_hidden_sitecustomize(own_folder: str) -> None:
-    """Run the environment's own `sitecustomize`, if any: this file precedes it on the path."""
+    """Run the environment's own `sitecustomize`, if any, which this file hides as it precedes it on the path."""
     from importlib.machinery import PathFinder
     from importlib.util import module_from_spec
 

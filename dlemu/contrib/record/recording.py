@@ -1,4 +1,4 @@
-"""Computes the recording of a job from the hook's rows: compute times, waits and reads of its steady training."""
+"""Computes the recording of a job from the hook's rows: compute times, waits and reads in its steady training."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import itertools
 import os
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from operator import attrgetter
 
 import msgspec
 import numpy as np
@@ -18,14 +19,14 @@ from dlemu.contrib.record.rows import Fetch, ProcessRows
 from dlemu.extend import UserError
 
 MIN_STEPS = 20
-_MIN_READY = 8  # If the batches of fewer steps were ready, the compute time is taken from all steps.
-_EQUAL_SHARE = 0.95  # Batches are of equal size if this share has the median size: the last of a pass may be smaller.
-_DEVICE_READS_SHARE = 0.1  # If more batches than this read from devices without calls, page faults of mapped files do.
+_MIN_READY = 8  # With fewer steps whose batch was ready, the compute time is taken from all steps.
+_EQUAL_SHARE = 0.95  # Batches have one size if this share has the median size: the last of a pass may be smaller.
+_DEVICE_READS_SHARE = 0.1  # A larger share of batches with device reads but no read calls shows mapped files.
 _IDLE_SHARE = 0.8  # Training is synchronous if the accelerator was idle at the end of at least this share of steps.
-_FEW_CALLS = 0.01  # With at most so many calls per batch, a job reads nothing by calls.
-_FEW_BYTES = 512  # If calls read less of a sample, and no open file was seen, the calls read something else.
-_OVERHEAD_BYTES = 4096  # Allowance per batch for bytes that the hook itself and the loader's queue read.
-_CODE_BYTES = 16 << 20  # Allowance for bytes from devices that are no data: pages of libraries on their first use.
+_FEW_CALLS = 0.01  # With at most so many read calls per batch, a job does not read by calls.
+_FEW_BYTES = 512  # Calls that read fewer bytes per sample, while no data file was open, read no samples.
+_OVERHEAD_BYTES = 4096  # allowance per batch for bytes that the hook and the loader's queue read
+_CODE_BYTES = 16 << 20  # allowance for bytes from devices that are no data: pages of libraries on first use
 
 
 @dataclass(frozen=True)
@@ -35,26 +36,20 @@ class _Reader:
     loop: Loop
     is_trainer: bool
     rows: ProcessRows
-    training: Sequence[Fetch]  # the batches of training, without those of evaluations
-    measured: Sequence[Fetch]  # batches of `training` that were loaded while the loop was measured, and have samples
+    training: Sequence[Fetch]  # batches of the training, without those of evaluations
+    measured: Sequence[Fetch]  # those of `training` that have samples and were loaded while the loop was measured
 
 
 def analyse(processes: Sequence[ProcessRows], skip: int) -> Recording:
-    """Return the recording of a job; raises UserError where its rows hold no training that could be emulated."""
+    """Return the recording of a job; raises UserError if its rows have no training that a workload can emulate."""
     processes, batch_notes = _with_items_as_samples(processes)
     readers = _readers(processes, skip)
+    _check_training(processes, readers, skip)
     loops = [*{id(reader.loop): reader.loop for reader in readers}.values()]
-    if not loops:
-        raise UserError(_no_training_message(processes, skip))
     loop = max(loops, key=lambda loop: len(loop.wait))
     loader = loop.passes[-1]
     fetches = [fetch for reader in readers for fetch in reader.measured]
-    if not fetches:
-        raise UserError(
-            "the trainer's batches were seen, but not how they were made: wanted PyTorch's own fetchers in its "
-            "workers; where they don't inherit the environment, write `import dlemu.contrib.record.recorder` as the "
-            "script's first line"
-        )
+    all_fetches = [fetch for reader in readers for fetch in reader.training]
     counts = np.array([samples_of(fetch) for fetch in fetches], float)
     samples = float(counts.sum())
     ranks = max([len(loops), *(rows.process.ranks for rows in processes if rows.passes or rows.steps)])
@@ -65,11 +60,10 @@ def analyse(processes: Sequence[ProcessRows], skip: int) -> Recording:
         batch_notes = (*batch_notes, f"{differ}: those of the recipe all have {batch_size}, the mean")
     computation, few_ready = _computation(loops)
     ready_waits = np.concatenate([loop.groups(loop.wait)[loop.ready()] for loop in loops])
-    read = np.array([max(fetch.read, 0) + fetch.map_bytes for fetch in fetches], float)
     user_cpu = np.array([max(0, cpu_ns(fetch) - fetch.system_cpu) for fetch in fetches], float) / 1e9
-    all_fetches = [fetch for reader in readers for fetch in reader.training]
-    if not any(fetch.maps for fetch in fetches) and _reads_nothing(processes, fetches, float(read.sum()) / samples):
-        read[:] = 0
+    read_bytes = sum(max(fetch.read, 0) + fetch.map_bytes for fetch in fetches)
+    if not any(fetch.maps for fetch in fetches) and _reads_nothing(processes, fetches, read_bytes / samples):
+        read_bytes = 0
     devices_read = sum(fetch.device > 0 for fetch in fetches) > _DEVICE_READS_SHARE * len(fetches)
     items = sum(fetch.items or samples_of(fetch) for fetch in fetches)
     parts = _parts(loops, fetches)
@@ -98,12 +92,12 @@ def analyse(processes: Sequence[ProcessRows], skip: int) -> Recording:
         parts=parts,
         preprocess=_per_sample(user_cpu, counts),
         worker_cpu_per_sample=cpu_seconds / max(1, sum(map(samples_of, cpu_fetches))),
-        read_bytes_per_sample=float(read.sum()) / samples,
+        read_bytes_per_sample=read_bytes / samples,
         calls_per_sample=sum(max(fetch.calls, 0) for fetch in fetches) / samples,
         device_bytes_per_sample=sum(max(fetch.device, 0) for fetch in fetches) / samples,
         opens_per_sample=sum(fetch.opens for fetch in fetches) / samples,
-        mapped=2 * sum(fetch.map_bytes for fetch in fetches) > float(read.sum()),
-        maps_files=any(fetch.mapped for fetch in all_fetches) or (devices_read and not read.any()),
+        mapped=2 * sum(fetch.map_bytes for fetch in fetches) > read_bytes,
+        maps_files=any(fetch.mapped for fetch in all_fetches) or (devices_read and not read_bytes),
         samples_before=sum(samples_of(fetch) for fetch in all_fetches if fetch.t0 < loop.begin_ns),
         shipped_bytes_per_sample=sum(fetch.bytes for fetch in fetches) / samples,
         arrays=int(np.median([fetch.arrays for fetch in fetches])),
@@ -115,9 +109,9 @@ def analyse(processes: Sequence[ProcessRows], skip: int) -> Recording:
 
 
 def _with_items_as_samples(processes: Sequence[ProcessRows]) -> tuple[Sequence[ProcessRows], Sequence[str]]:
-    """Return the rows with each item of a dataset as one sample, if an item is a batch read in one piece; and notes.
+    """Return the rows, and notes; an item of the dataset that is a batch read as one piece counts as one sample.
 
-    Example: an item has 2048 rows of a table and takes 30 read calls -> 1 sample; with 2048 calls -> 2048 samples.
+    Example: an item of 2048 rows of a table counts as 1 sample if 30 calls read it, as 2048 samples if 2048 calls do.
     """
     fetches = [fetch for rows in processes for fetch in rows.fetches if 0 < (fetch.items or 0) < (fetch.n or 0)]
     samples = sum(fetch.n or 0 for fetch in fetches)
@@ -125,18 +119,18 @@ def _with_items_as_samples(processes: Sequence[ProcessRows]) -> tuple[Sequence[P
         return processes, ()
     item_samples = round(samples / sum(fetch.items or 0 for fetch in fetches))
     note = f"its dataset makes batches of {item_samples} samples by itself, read as one piece: each is a sample here"
-    counted = []
+    rows_by_item = []
     for rows in processes:
         items = [msgspec.structs.replace(fetch, n=fetch.items or fetch.n) for fetch in rows.fetches]
-        counted.append(replace(rows, fetches=items))
-    return counted, (note,)
+        rows_by_item.append(replace(rows, fetches=items))
+    return rows_by_item, (note,)
 
 
 def files_of(processes: Sequence[ProcessRows], skip: int) -> list[str]:
-    """Return the files that the samples came from.
+    """Return the paths of the files that the samples came from.
 
-    The hook records a path once per process, on first use, which may be in the warm-up or in an evaluation. So files
-    that an evaluation opened are included if the training opened files in the same folder.
+    The hook records a path once per process, on first use, which may be in an evaluation. So a file that an evaluation
+    opened is included if the training opened files in the same folder.
     """
     paths = set[str]()
     for reader in _readers(processes, skip):
@@ -148,7 +142,7 @@ def files_of(processes: Sequence[ProcessRows], skip: int) -> list[str]:
 
 
 def _readers(processes: Sequence[ProcessRows], skip: int) -> list[_Reader]:
-    """Return the processes that loaded batches for each trainer: its workers; the trainer itself if it has none."""
+    """Return the processes that loaded batches for each trainer: its workers, or the trainer itself without workers."""
     rows_of_pid = {rows.process.pid: rows for rows in processes}
     readers = []
     for trainer in processes:
@@ -160,19 +154,20 @@ def _readers(processes: Sequence[ProcessRows], skip: int) -> list[_Reader]:
         worker_pids = {pid for batch in batches for pid in batch.pids} & rows_of_pid.keys()
         for rows in [rows_of_pid[pid] for pid in sorted(worker_pids)] or [trainer]:
             training: Sequence[Fetch] = rows.fetches
-            if rows is trainer:  # It may load for evaluations as well: keep what it loaded while it waited in training.
+            if rows is trainer:  # It may also load for evaluations: keep what it loaded during waits of the training.
                 waits = sorted((batch.t0, batch.t1) for batch in batches)
                 latest = [bisect.bisect(waits, (fetch.t0, 1 << 62)) - 1 for fetch in rows.fetches]
                 pairs = zip(rows.fetches, latest, strict=True)
-                training = [fetch for fetch, wait in pairs if wait >= 0 and fetch.t1 <= waits[wait][1]]
+                training = [fetch for fetch, index in pairs if index >= 0 and fetch.t1 <= waits[index][1]]
             measured = [fetch for fetch in training if loop.begin_ns <= fetch.t0 <= loop.end_ns and samples_of(fetch)]
             readers.append(_Reader(loop, rows is trainer, rows, training, measured))
     return readers
 
 
-def _no_training_message(processes: Sequence[ProcessRows], skip: int) -> str:
+def _check_training(processes: Sequence[ProcessRows], readers: Sequence[_Reader], skip: int) -> None:
+    """Raise UserError for a job without rows, without a measured step of a training, or without loaded batches."""
     if not processes:
-        return (
+        raise UserError(
             "the job left no rows: wanted a script that takes batches from a PyTorch DataLoader (TensorFlow's "
             "tf.data and JAX can't be recorded). Where a launcher drops the environment (containers, ssh, python -I), "
             "write `import dlemu.contrib.record.recorder` as the first line of the script, and then: "
@@ -180,27 +175,34 @@ def _no_training_message(processes: Sequence[ProcessRows], skip: int) -> str:
         )
     batches = sum(len(rows.batches) for rows in processes)
     steps = sum(len(rows.steps) for rows in processes)
-    return (
-        f"{batches} batches of a PyTorch DataLoader and {steps} steps of an optimizer were seen, but no step on a "
-        f"batch after the first {skip}, which are left out as warm-up: record more, pass --skip N, or wrap reads of "
-        "your own in a Dataset and a DataLoader (optimizers of JAX, TensorFlow and DeepSpeed can't be recorded)"
-    )
+    if not readers:
+        raise UserError(
+            f"{batches} batches of a PyTorch DataLoader and {steps} steps of an optimizer were seen, but no step on a "
+            f"batch after the first {skip}, which are left out as warm-up: record more, pass --skip N, or wrap reads "
+            "of your own in a Dataset and a DataLoader (optimizers of JAX, TensorFlow and DeepSpeed can't be recorded)"
+        )
+    if not any(reader.measured for reader in readers):
+        raise UserError(
+            "the trainer's batches were seen, but not how they were made: wanted PyTorch's own fetchers in its "
+            "workers; where they don't inherit the environment, write `import dlemu.contrib.record.recorder` as the "
+            "script's first line"
+        )
 
 
 def samples_of(fetch: Fetch) -> int:
-    """Return the samples of a batch; if no array shows them, the number of opened files."""
+    """Return the number of samples in a batch; if no array shows it, the number of opened files."""
     return fetch.n if fetch.n is not None else fetch.opens or int(fetch.read > 0 or fetch.map_bytes > 0)
 
 
 def cpu_ns(fetch: Fetch) -> int:
-    """Return the CPU time of loading a batch; of threads that its process started, as much as one core has."""
+    """Return the CPU time of loading a batch; that of all threads of the process counts up to one core."""
     return max(fetch.cpu, min(fetch.process_cpu_in, fetch.t1 - fetch.t0))
 
 
 def worker_cpu(readers: Iterable[tuple[Sequence[Fetch], bool]]) -> tuple[float, list[Fetch]]:
-    """Return CPU seconds and the batches they were spent on; `readers`: batches of each process, whether it trains.
+    """Return the CPU seconds for loading, and the batches loaded; `readers`: batches of a process, whether it trains.
 
-    A worker only loads, so all of its CPU time after its first batch counts; of a trainer, that of loading counts.
+    A worker only loads, so all its CPU time after its first batch counts; of a trainer, only that within loading does.
     """
     cpu_seconds, batches = 0.0, list[Fetch]()
     for fetches, is_trainer in readers:
@@ -214,19 +216,19 @@ def worker_cpu(readers: Iterable[tuple[Sequence[Fetch], bool]]) -> tuple[float, 
 
 
 def _computation(loops: Sequence[Loop]) -> tuple[Spread, bool]:
-    """Return the compute times of batches, and whether waits may be part of them, as too few batches were ready."""
-    every = np.concatenate([loop.groups(loop.computation) for loop in loops])
-    ready = every[np.concatenate([loop.ready() for loop in loops])]
-    if len(ready) >= _MIN_READY:
-        return Spread.of(ready), False
-    return Spread.of(every), not loops[0].by_device
+    """Return the compute times of batches, and whether they may include waits, as too few batches were ready."""
+    all_times = np.concatenate([loop.groups(loop.computation) for loop in loops])
+    times_if_ready = all_times[np.concatenate([loop.ready() for loop in loops])]
+    if len(times_if_ready) >= _MIN_READY:
+        return Spread.of(times_if_ready), False
+    return Spread.of(all_times), not loops[0].by_device
 
 
 def _parts(loops: Sequence[Loop], fetches: Sequence[Fetch]) -> Parts:
-    """Divide a mean step: its wait for a batch, up to the mean time to load one, by what the workers did meanwhile.
+    """Return the parts of a mean step; its wait, up to the mean time to load a batch, is split by what workers did.
 
     Example: a worker loads a batch in 8 ms, 6 blocked and 2 on a core, and the trainer waits 10 ms -> 6 ms storage,
-    2 ms preprocessing, and 2 ms hand-over: the transfer to the trainer. The trainer's waits for a core are `cpu_queue`.
+    2 ms preprocessing, 2 ms hand-over (the transfer to the trainer). The trainer's waits for a core are `cpu_queue`.
     """
     wait = np.concatenate([loop.groups(loop.wait - loop.wait_queue) for loop in loops])
     body = np.concatenate([loop.groups(loop.body - loop.queue) for loop in loops])
@@ -235,7 +237,7 @@ def _parts(loops: Sequence[Loop], fetches: Sequence[Fetch]) -> Parts:
     load_ns = sum(fetch.t1 - fetch.t0 for fetch in fetches)
     on_core_ns = min(sum(cpu_ns(fetch) for fetch in fetches), load_ns)
     queue_ns = min(sum(max(fetch.queue, 0) for fetch in fetches), load_ns - on_core_ns)
-    if not loops[0].passes[0].workers:  # The trainer itself loads, so `core_wait` has its queueing already.
+    if not loops[0].passes[0].workers:  # The trainer itself loads, so `core_wait` includes its queueing.
         load_ns -= queue_ns
         queue_ns = 0
     wait_for_load = float(np.minimum(wait[~ready], load_ns / len(fetches) / 1e9).sum()) / len(wait)
@@ -250,16 +252,16 @@ def _parts(loops: Sequence[Loop], fetches: Sequence[Fetch]) -> Parts:
 
 
 def _per_sample(batches: NDArray[np.float64], counts: NDArray[np.float64]) -> Spread:
-    """Return the distribution per sample: means of n samples deviate less than single ones, by the square root of n."""
+    """Return the distribution per sample: a mean of n samples varies less than one sample, by the square root of n."""
     mean = float(batches.sum() / counts.sum())
     values = np.maximum(mean + (batches / counts - mean) * np.sqrt(counts), 0)
     return Spread.of(values).scaled(mean)
 
 
 def _reads_nothing(processes: Sequence[ProcessRows], fetches: Sequence[Fetch], bytes_per_sample: float) -> bool:
-    """Return whether calls read no data: with its first batch, a worker reads libraries, whose bytes don't count."""
-    first = {id(rows.fetches[0]) for rows in processes if rows.fetches}
-    later = [fetch for fetch in fetches if id(fetch) not in first] or fetches
+    """Return whether read calls read no data; while a worker loads its first batch, it also reads libraries."""
+    first_fetches = {id(rows.fetches[0]) for rows in processes if rows.fetches}
+    later = [fetch for fetch in fetches if id(fetch) not in first_fetches] or fetches
     if sum(abs(fetch.calls) for fetch in later) <= _FEW_CALLS * len(later):
         return True
     has_files = any(fetch.files or fetch.opens for rows in processes for fetch in rows.fetches)
@@ -267,16 +269,16 @@ def _reads_nothing(processes: Sequence[ProcessRows], fetches: Sequence[Fetch], b
 
 
 def _coverage(readers: Sequence[_Reader]) -> float:
-    """Return the share of the workers' bytes that the hook saw, %: of bytes read by calls or from devices, the smaller.
+    """Return the share of the workers' bytes that the hook saw, %: the smaller of those for read calls and for devices.
 
-    Trainers are left out: besides loading batches, they read other things.
+    Trainers are left out, as they read more than batches.
     """
     seen_read = seen_device = total_read = total_device = 0
     for reader in readers:
         fetches = reader.measured[1:]
         if reader.is_trainer or not fetches or fetches[0].process_read < 0:
             continue
-        first = reader.measured[0]  # Only the totals at its end are used.
+        first = reader.measured[0]  # for the totals at its end
         read = sum(max(fetch.read, fetch.map_bytes) for fetch in fetches)
         device = sum(max(fetch.device, 0) for fetch in fetches)
         process_read = fetches[-1].process_read - first.process_read - _OVERHEAD_BYTES * len(fetches)
@@ -290,16 +292,16 @@ def _coverage(readers: Sequence[_Reader]) -> float:
 
 
 def _saves(loops: Sequence[Loop]) -> Saves | None:
-    """Return the checkpoints of all ranks. How often they are saved is taken from the first rank that saves any."""
+    """Return the checkpoints of all ranks; the first rank that saves any shows how often they are saved."""
     saving = [loop for loop in loops if loop.rows.saves]
     if not saving:
         return None
     rows = saving[0].rows
-    training = {begun.number for begun in saving[0].passes}
+    training = {training_pass.number for training_pass in saving[0].passes}
     batch_times = sorted(batch.t0 for batch in rows.batches if batch.number in training)
-    pass_ends = sorted(over.t0 for over in rows.overs if over.number in training)
-    # Files saved after the same batch, such as a model and its optimizer, are one checkpoint: batches before -> pass.
-    saved = {bisect.bisect(batch_times, save.t0): bisect.bisect(pass_ends, save.t0) for save in rows.saves}
+    end_times = sorted(pass_end.t0 for pass_end in rows.pass_ends if pass_end.number in training)
+    # Batches before a checkpoint -> passes before it: files saved after the same batch are one checkpoint.
+    saved = {bisect.bisect(batch_times, save.t0): bisect.bisect(end_times, save.t0) for save in rows.saves}
     pairs = itertools.pairwise(sorted(saved))
     gaps = [later - earlier for earlier, later in pairs if saved[earlier] == saved[later]]
     return Saves(
@@ -309,8 +311,8 @@ def _saves(loops: Sequence[Loop]) -> Saves | None:
 
 
 def _problems(processes: Sequence[ProcessRows], loops: Sequence[Loop], fetches: Sequence[Fetch]) -> Iterator[str]:
-    loaders = {(p.iterable, p.workers, p.prefetch, p.batch, p.samples, p.order) for p in loops[0].passes}
-    if len(loaders) > 1 or loops[0].interleaved:
+    loader_settings = attrgetter("iterable", "workers", "prefetch", "batch", "samples", "order")
+    if len(set(map(loader_settings, loops[0].passes))) > 1 or loops[0].interleaved:
         yield "several loaders feed the training, but a workload has one"
     if any(loop.reads_ahead and not loop.by_device for loop in loops):
         yield "another thread than the trainer's takes the batches: without a GPU's events, a step's time is not known"
@@ -332,7 +334,7 @@ def _notes(loops: Sequence[Loop], parts: Parts, *, few_ready: bool) -> Iterator[
         yield "few batches were ready when the trainer requested them: the compute time is taken from all steps"
     cpu = sum(float(loop.cpu.sum()) for loop in loops)
     computation = sum(float(loop.computation.sum()) for loop in loops)
-    if cpu > 1.2 * computation:  # A smaller excess over one core may be an error of the kernel's accounting.
+    if cpu > 1.2 * computation:  # a smaller excess over one core may be an error of the kernel's accounting
         yield f"the trainer uses {cpu / computation:.1f} cores; a replay uses one at most"
     ranks = max(len(loops), loops[0].rows.process.ranks)
     if len(loops) == 1 < ranks:

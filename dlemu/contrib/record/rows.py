@@ -1,10 +1,10 @@
-"""Makes a command load the hook (recorder.py), and reads the rows that it wrote: JSON lines, one file per process.
+"""Makes a command load the hook (recorder.py), and reads the hook's rows: JSON lines, one file per process.
 
-Times are in ns; "queue" is time that a thread was runnable without a core. In `Batch` and `Over`, CPU time and queue
-are running totals at `t0` or `t1`; in `Fetch`, all counters are of loading the batch, except where noted.
+Times are in ns; "queue" is the time that a thread was runnable without a core. In `Batch` and `PassEnd`, CPU time and
+queue are totals since the start, read at `t0` or `t1`; in `Fetch`, counters cover the load of the batch unless noted.
 
-    trainer:  Batch t0 ---- waits ---- t1 ---- computes, `Step` ---- t0 of the next Batch, or of Over (the pass ended)
-    worker:   Fetch t0 -- loads -- t1      (with no workers, the trainer itself loads, between t0 and t1 of the Batch)
+    trainer:  Batch t0 ---- waits ---- t1 ---- computes, `Step` ---- t0 of the next Batch, or of the PassEnd
+    worker:   Fetch t0 -- loads -- t1      (without workers, the trainer loads, between t0 and t1 of the Batch)
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ from dlemu.extend import UserError, owned, write_text
 
 VERSION = 1  # the same as ROWS_VERSION of the hook
 ENDING = ".jsonl"
-HOOK, ROWS = "hook", "rows"  # subfolders of a recorded job's folder: for the hook, and for the rows that it writes
+HOOK, ROWS = "hook", "rows"  # subfolders of a recorded job's folder, for the hook and its rows
 _SOURCE = Path(__file__).with_name("recorder.py")
+# Files that the job's Python, of any version, writes beside the hook; dlemu removes them with it.
 _COMPILED = [f"sitecustomize.cpython-3{minor}.pyc" for minor in range(9, 30)]
-"""Files that the job's Python, of any version, leaves beside the hook: dlemu removes them with the hook."""
 
 
 class Process(msgspec.Struct, tag_field="k", tag="process", kw_only=True):
@@ -38,7 +38,7 @@ class Process(msgspec.Struct, tag_field="k", tag="process", kw_only=True):
 
 
 class Pass(msgspec.Struct, tag_field="k", tag="pass", kw_only=True):
-    """A pass began: an iteration over a DataLoader."""
+    """A pass, one iteration over a DataLoader, began."""
 
     number: int = msgspec.field(name="pass")
     iterable: bool
@@ -52,7 +52,7 @@ class Pass(msgspec.Struct, tag_field="k", tag="pass", kw_only=True):
 
 
 class Batch(msgspec.Struct, tag_field="k", tag="batch", kw_only=True):
-    """The trainer requested a batch at `t0`, and received it at `t1`."""
+    """The trainer requested a batch at `t0` and received it at `t1`."""
 
     number: int = msgspec.field(name="pass")
     serial: int
@@ -67,8 +67,8 @@ class Batch(msgspec.Struct, tag_field="k", tag="batch", kw_only=True):
     pids: list[int] = msgspec.field(default_factory=list)
 
 
-class Over(msgspec.Struct, tag_field="k", tag="over", kw_only=True):
-    """The trainer requested a batch at `t0`, but the pass had no more: StopIteration."""
+class PassEnd(msgspec.Struct, tag_field="k", tag="over", kw_only=True):
+    """The trainer requested a batch at `t0`, but the pass had no more (StopIteration)."""
 
     number: int = msgspec.field(name="pass")
     t0: int
@@ -77,7 +77,7 @@ class Over(msgspec.Struct, tag_field="k", tag="over", kw_only=True):
 
 
 class Fetch(msgspec.Struct, tag_field="k", tag="fetch", kw_only=True):
-    """A worker, or the trainer, loaded a batch from `t0` to `t1`. -1: the kernel does not report the value."""
+    """A worker or the trainer loaded a batch from `t0` to `t1`; -1 is a value that the kernel does not report."""
 
     t0: int
     t1: int
@@ -85,20 +85,20 @@ class Fetch(msgspec.Struct, tag_field="k", tag="fetch", kw_only=True):
     bytes: int
     cpu: int
     queue: int
-    read: int  # bytes read by all threads of the process, as some libraries start threads; `calls`, `device`: the same
+    read: int  # bytes read by all threads of the process, as libraries may start some; also `calls`, `device`
     calls: int
     device: int
-    process_read: int  # since the process began, without the hook's reads; `process_device`, `process_cpu`: the same
+    process_read: int  # since the process began, without the hook's reads; so are `process_device`, `process_cpu`
     process_device: int
     process_cpu: int
-    process_cpu_in: int  # only while the batch was loaded
+    process_cpu_in: int  # while the batch was loaded
     system_cpu: int
     opens: int
-    mapped: int = 0  # files mapped while the batch was loaded; after the 1st, 2nd, 4th ... batch, all mapped files
+    mapped: int = 0  # files mapped during the load; for the 1st, 2nd, 4th ... batch all mapped files
     arrays: int
     items: int | None = None  # items of a map dataset; one item may be a whole batch
-    maps: int = 0  # times that a mapped array of NumPy was indexed
-    map_bytes: int = 0  # bytes taken from it
+    maps: int = 0  # how often mapped NumPy arrays were indexed
+    map_bytes: int = 0  # bytes that the indexing selected
     files: list[str] = msgspec.field(default_factory=list)
 
 
@@ -117,16 +117,15 @@ class Save(msgspec.Struct, tag_field="k", tag="save", kw_only=True):
     bytes: int
 
 
-class Device(msgspec.Struct, tag_field="k", tag="device", kw_only=True):
-    """Time that the accelerator computed on the batch with this `serial`, and before that was idle (-1: unknown)."""
+class DeviceTime(msgspec.Struct, tag_field="k", tag="device", kw_only=True):
+    """How long the accelerator computed on the batch with this `serial`, and was idle before it (-1: unknown)."""
 
     serial: int
     ms: float
     waited_ms: float
 
 
-Row = Process | Pass | Batch | Over | Fetch | Step | Save | Device
-"""Rows of other kinds, such as the end of a recording, are skipped."""
+Row = Process | Pass | Batch | PassEnd | Fetch | Step | Save | DeviceTime
 
 
 @dataclass
@@ -136,29 +135,30 @@ class ProcessRows:
     process: Process
     passes: list[Pass] = field(default_factory=list)
     batches: list[Batch] = field(default_factory=list)
-    overs: list[Over] = field(default_factory=list)
+    pass_ends: list[PassEnd] = field(default_factory=list)
     fetches: list[Fetch] = field(default_factory=list)
     steps: list[Step] = field(default_factory=list)
     saves: list[Save] = field(default_factory=list)
-    devices: list[Device] = field(default_factory=list)
+    device_times: list[DeviceTime] = field(default_factory=list)
 
 
-_LIST_OF = {hint.__args__[0]: name for name, hint in get_type_hints(ProcessRows).items() if name != "process"}
-"""Type of a row -> the name of its list in ProcessRows."""
+# Type of a row -> name of its list in ProcessRows.
+_LIST_BY_TYPE = {hint.__args__[0]: name for name, hint in get_type_hints(ProcessRows).items() if name != "process"}
 
 
 def with_hook(folder: str, rows: str, *, steps: int = 0, minutes: float, skip: int = 0) -> dict[str, str]:
-    """Copy the hook to a folder below `folder`, as a `sitecustomize` that Python imports when it starts.
+    """Install the hook below `folder`; return the environment variables with which a command records into `rows`.
 
-    Return the environment variables that make a command record into folder `rows`, until `skip` + `steps` batches of a
-    trainer are recorded (`steps` 0: no limit), or `minutes` are over.
+    Python imports the hook, a `sitecustomize`, when it starts. The recording ends after `skip` + `steps` batches of a
+    trainer (0 steps: no limit), or after `minutes`.
     """
     owned.claim(folder, HOOK + "/")
     hook_folder = os.path.abspath(os.path.join(folder, HOOK))
     os.makedirs(hook_folder, exist_ok=True)
     owned.claim(hook_folder, "sitecustomize.py", "__pycache__/")
-    os.makedirs(os.path.join(hook_folder, "__pycache__"), exist_ok=True)
-    owned.claim(os.path.join(hook_folder, "__pycache__"), *_COMPILED)
+    cache_folder = os.path.join(hook_folder, "__pycache__")
+    os.makedirs(cache_folder, exist_ok=True)
+    owned.claim(cache_folder, *_COMPILED)
     write_text(hook_folder, "sitecustomize.py", _SOURCE.read_text())
     return {
         "PYTHONPATH": os.pathsep.join(filter(None, [hook_folder, os.environ.get("PYTHONPATH")])),
@@ -186,16 +186,17 @@ def row_files(folder: str) -> list[str]:
 
 
 def _decode(lines: Sequence[bytes]) -> ProcessRows | None:
+    """Return the rows in the lines of a file; None if the first row, that of the process, is missing."""
     rows: ProcessRows | None = None
     for line in lines:
         try:  # File names that are not UTF-8 have surrogates, which json decodes and msgspec refuses.
             row: Row = msgspec.convert(json.loads(line), Row)
-        except (ValueError, RecursionError):  # The process was killed in mid-line, or the disk was full.
+        except (ValueError, RecursionError):  # A killed process or a full disk left half a line; or an unknown row.
             continue
         if isinstance(row, Process):
             if row.version != VERSION:
                 raise UserError(f"these rows have version {row.version}, wanted {VERSION}: record the job again")
             rows = ProcessRows(row)
         elif rows is not None:
-            getattr(rows, _LIST_OF[type(row)]).append(row)
+            getattr(rows, _LIST_BY_TYPE[type(row)]).append(row)
     return rows

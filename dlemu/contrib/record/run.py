@@ -1,4 +1,4 @@
-"""Records a job: runs it with the hook, reads its rows, replays it, and writes the recipe (a workload file)."""
+"""Records a job: runs it with the hook, reads the rows, replays the job, and writes the recipe (a workload file)."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from functools import partial
 import msgspec
 
 from dlemu.contrib.record.answer import RECORD, Data, JobData, JobRun, RecordAnswer, Recording
-from dlemu.contrib.record.data_seen import data_notes, data_problems, recording_and_data
+from dlemu.contrib.record.dataset import data_notes, data_problems, recording_and_data
 from dlemu.contrib.record.recipe import reads_parts, recipe_text, simplified
 from dlemu.contrib.record.recording import analyse, files_of
+from dlemu.contrib.record.replay import check_by_replay, run_replay, verdict
 from dlemu.contrib.record.rows import ROWS, read_rows, row_files, with_hook
-from dlemu.contrib.record.self_check import check_by_replay, run_replay, verdict
 from dlemu.extend import DlemuError, UserError, child_run, environment, owned, write_text
 from dlemu.extend import cache as page_cache
 from dlemu.extend import run_folder as result_folder
@@ -32,8 +32,8 @@ class Recorded:
     answer: RecordAnswer
     folder: str
     recipe: str
-    job_status: int | None  # exit status of the job, -N if signal N ended it; None if it had run before
-    verify: str  # command that verifies the recipe later, on a quiet host
+    job_status: int | None  # exit status of the job, -N if signal N ended it; None for rows of an earlier job
+    verify: str  # command to verify the recipe later, on a quiet host
 
 
 def record(
@@ -48,9 +48,9 @@ def record(
     folder: str = "",
     on_step: Callable[[str], None] = lambda what: None,
 ) -> Recorded:
-    """Record the job that `command` starts, or read the `rows` of an earlier job; replay it and write its recipe.
+    """Record the job that `command` starts, or use the `rows` of an earlier job; replay it and write its recipe.
 
-    The parameters are the options of `dlemu record`. Raises UserError for wrong options or rows without training.
+    The parameters are the options of `dlemu record`. Raises UserError for wrong options and for rows without training.
     """
     if bool(command) == bool(rows):
         raise UserError("wanted a job to record: `dlemu record -- python train.py`, or --rows FOLDER of one that ran")
@@ -60,8 +60,8 @@ def record(
     recipe = out or os.path.join(folder, RECIPE)
     own_rows = os.path.join(folder, ROWS)
     status = None
-    _check_places(folder, recipe)
-    taken = owned.take_folder(folder, "--output")
+    _check_paths(folder, recipe)
+    own_folder = owned.take_folder(folder, "--output")
     try:
         if command:
             owned.claim(folder, ROWS + "/")
@@ -77,17 +77,16 @@ def record(
                 "above, and run it without `dlemu record --`"
             )
         recording, data = recording_and_data(files_of(processes, skip), analyse(processes, skip))
-    except BaseException:  # Ctrl-C as well: keep the folder only if there is a recording in it.
+    except BaseException:  # also for Ctrl-C, the folder is kept only if it has rows
         if not row_files(own_rows):
-            taken.drop()
+            own_folder.drop()
         raise
     recording = _with_notes(recording, data)
     job = msgspec.convert(recording, JobRun, from_attributes=True)
     job_data = data and msgspec.convert(data, JobData, from_attributes=True)
     answer = RecordAnswer(complete=False, issues=recording.notes, recording=job, data=job_data)
-    engine = "matched"
-    failure = ""
-    # Saved without a verdict first: whoever ends the replay early keeps the recording.
+    engine, failure = "matched", ""
+    # Saved first without a verdict, so that a user who interrupts the replay keeps the recording.
     _save(folder, recipe, answer, recording, data, engine, failure)
     if replay and data is not None and not recording.problems:
         on_step("replaying it on the same storage")
@@ -104,7 +103,7 @@ def record(
 
 
 def _with_notes(recording: Recording, data: Data | None) -> Recording:
-    """Return the recording with the problems and notes that its data gives rise to."""
+    """Return the recording with the problems and notes that follow from its data."""
     is_counted = data is not None and environment.describe_folder(data.folder).file_system in page_cache.COUNTED
     recording = replace(recording, device_bytes_counted=is_counted)
     problems = (*recording.problems, *data_problems(data, recording))
@@ -116,7 +115,8 @@ def how_ended(status: int) -> str:
     return f"with status {status}" if status >= 0 else f"by signal {-status}"
 
 
-def _check_places(folder: str, recipe: str) -> None:
+def _check_paths(folder: str, recipe: str) -> None:
+    """Raise UserError if the folder or the recipe can't be created."""
     result_folder.check_place(folder, setting="--output")
     if os.path.lexists(os.path.join(folder, RECORD)):
         raise UserError(f"{folder} holds a recorded job; name a new folder with --output")
@@ -130,7 +130,7 @@ def _check_places(folder: str, recipe: str) -> None:
 def _save(
     folder: str, recipe: str, answer: RecordAnswer, recording: Recording, data: Data | None, engine: str, failure: str
 ) -> RecordAnswer:
-    """Write the recipe and record.json; return the answer with its verdict. `failure`: why a replay failed, or ""."""
+    """Write the recipe and record.json; return the answer with its verdict. `failure` says why a replay failed."""
     replayable, reason = verdict(recording, answer.replays[-1] if answer.replays else None, failure)
     answer = replace(answer, replayable=replayable, reason=reason)
     write_text(os.path.dirname(recipe) or ".", os.path.basename(recipe), recipe_text(answer, recording, data, engine))

@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from dlemu.contrib.record.rows import Batch, Device, Fetch, Over, Pass, Process, ProcessRows, Save, Step
+from dlemu.contrib.record.rows import Batch, DeviceTime, Fetch, Pass, PassEnd, Process, ProcessRows, Save, Step
 
 MS = 1_000_000
 
@@ -51,7 +51,7 @@ class Trainer:
         row = {"k": "batch", "pass": number, "serial": self._serial, "grad": grad, "pids": pids}
         self.rows.batches.append(msgspec.convert(times | row, Batch))
         if device_ms is not None:
-            self.rows.devices.append(Device(serial=self._serial, ms=device_ms, waited_ms=wait_ms))
+            self.rows.device_times.append(DeviceTime(serial=self._serial, ms=device_ms, waited_ms=wait_ms))
         self._serial += 1
         self.now += round(body_ms * MS)
         if save_ms:
@@ -78,7 +78,7 @@ class Trainer:
 
     def over(self, number: int) -> None:
         """End a pass."""
-        self.rows.overs.append(Over(number=number, t0=self.now, cpu0=self.now // 2))
+        self.rows.pass_ends.append(PassEnd(number=number, t0=self.now, cpu0=self.now // 2))
         self.now += MS
 
     def _fetch(self, at: int, samples: int | None, blocked_ms: float) -> None:

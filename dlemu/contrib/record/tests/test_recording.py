@@ -20,11 +20,11 @@ from datagen.errors import UserError
 from dlemu.config import load
 from dlemu.config.duration import Duration, mean_seconds
 from dlemu.contrib.record.answer import Data, RecordAnswer, Recording, Replay, Spread
-from dlemu.contrib.record.data_seen import MAPPED, cached_before, data_notes, data_of, data_problems, recording_and_data
+from dlemu.contrib.record.dataset import MAPPED, cached_before, data_notes, data_of, data_problems, recording_and_data
 from dlemu.contrib.record.recipe import recipe_text, simplified, workload_of
 from dlemu.contrib.record.recording import analyse
+from dlemu.contrib.record.replay import _overrides, check_by_replay, verdict
 from dlemu.contrib.record.rows import ProcessRows, Step
-from dlemu.contrib.record.self_check import _overrides, check_by_replay, verdict
 from dlemu.contrib.record.tests.made_rows import MS, Trainer, steady
 from dlemu.jobs.training.wording import recording_notes
 
@@ -116,7 +116,7 @@ def test_a_busy_host_does_not_leak_into_what_a_step_computes() -> None:
     trainer = steady(60, 0.1, 36)
     for place, batch in enumerate(trainer.rows.batches):
         batch.queue0, batch.queue1 = place * 6 * MS, place * 6 * MS
-    trainer.rows.overs[0].queue0 = 60 * 6 * MS
+    trainer.rows.pass_ends[0].queue0 = 60 * 6 * MS
     recording = analyse(trainer.processes, 10)
     assert recording.computation.mean == pytest.approx(0.030, rel=0.001)
     assert recording.parts.cpu_queue == pytest.approx(0.006)

@@ -1,7 +1,7 @@
-"""Derives a job's dataset from the files that it opened: folder, format, sizes of the files, and samples in a file.
+"""Derives a job's dataset from the files that it opened: folder, format, sizes of the files, and samples per file.
 
 Example: a job opened shard0.tar, beside shard1.tar to shard3.tar of 10,000 bytes each, and reads 1000 bytes a sample ->
-4 files, format `webdataset`, 10 samples each.
+4 files of format `webdataset` with 10 samples each.
 """
 
 from __future__ import annotations
@@ -19,41 +19,41 @@ from dlemu.contrib.record.recipe import PIECES
 from dlemu.extend import DlemuError, format_base, open_regular, own_folder, registry
 
 MAPPED = "mmap_indexed_binary"
-_WEIGHTS = (".pt", ".pth", ".ckpt", ".safetensors", ".json", ".txt", ".yaml", ".yml", ".log", ".pkl")
-"""Endings of files that hold weights, labels or logs: they are data only if the job opened no other files."""
-_SHALLOW = 2  # Below a common folder of at most this depth (/home/NAME), only the files' own folders are walked.
-_COUNTED_FILES = 4  # Counting the samples of a file reads its headers, so the counts of a few files stand for all.
-_OPENED_PER_SAMPLE = 0.9  # With fewer opens per sample, a file holds several samples. Some files may have stayed open.
-_WHOLE_SHARE = 0.8  # Headers and padding are less than the rest of a file; a job that reads less reads a part (a crop).
-_OPENS_TOLERANCE = 0.1  # A larger share of a sample's files means that some samples have files that other samples lack.
-_UNSEEN_SHARE = 0.01  # Compression, or wider numbers in tensors, never leave so little of a sample to read.
-_COUNT_TOLERANCE = 0.05  # A count of samples that is this close replaces an estimate from the bytes read.
-_SIZE_TOLERANCE = 0.25  # A larger difference is more than headers that are read twice, or compression.
-_CACHED_TOLERANCE = 0.1  # A smaller share from the page cache is noise, as MAX_BYTES_ERROR_PERCENT has it for devices.
+# Endings of files that hold weights, labels or logs; they are data only if the job opened no other files.
+_OTHER_ENDINGS = (".pt", ".pth", ".ckpt", ".safetensors", ".json", ".txt", ".yaml", ".yml", ".log", ".pkl")
+_MAX_SHALLOW_DEPTH = 2  # Below a common folder as shallow as /home/NAME, only the files' own folders are searched.
+_MAX_COUNTED_FILES = 4  # Counting samples reads the headers of a file, so a few files stand for all.
+_MIN_OPENS_PER_SAMPLE = 0.9  # With fewer opens, a file holds several samples; a few files may have stayed open.
+_MIN_WHOLE_SHARE = 0.8  # Headers and padding take under a fifth of a file; a job that reads less reads parts (crops).
+_OPENS_TOLERANCE = 0.1  # A larger deviation of opens per sample shows that samples differ in their number of files.
+_MIN_SEEN_SHARE = 0.01  # Neither compression nor wider numbers in tensors leave a smaller share of a sample to read.
+_COUNT_TOLERANCE = 0.05  # A count of samples this close to an estimate from the bytes read replaces the estimate.
+_SIZE_TOLERANCE = 0.25  # Headers that are read twice, and compression, cause smaller differences.
+_CACHED_TOLERANCE = 0.1  # A smaller share from the page cache is noise, like MAX_BYTES_ERROR_PERCENT of device bytes.
 
 
 def recording_and_data(files: Sequence[str], recording: Recording) -> tuple[Recording, Data | None]:
-    """Return the recording, with what these files tell about its reads, and their dataset, as `data_of` does.
+    """Return the recording, corrected for mapped files, and the dataset of its files (see `data_of`).
 
-    Read calls, files and tensors each tell the bytes of a sample. If they disagree, the recording says so:
+    Read calls, files and tensors each give the bytes of a sample. If they disagree, the recording gets:
 
-        a stream of records, calls differ from files   problem: no steady state (Parquet: a note; it may skip columns)
-        calls read less, files are mapped              note: a replay reads what the files have (problem: a part of it)
-        calls read next to nothing                     problem: the recorder does not see how the job reads
-        calls differ from files otherwise              note: a replay reads what the calls do
+        a stream of records                  a problem: no steady state (a note for Parquet, which may skip columns)
+        calls read less, files are mapped    a note: a replay reads whole files (a problem if the job read parts)
+        calls read next to nothing           a problem: the recorder does not see the job's reads
+        otherwise                            a note: a replay reads as many bytes as the calls
     """
     data = data_of(files, recording)
-    if data is None or recording.mapped:  # The recorder saw each indexing of NumPy's mapped arrays.
+    if data is None or recording.mapped:  # NumPy's mapped arrays: the recorder saw each indexing.
         return recording, data
     read, shipped = recording.read_bytes_per_sample, recording.shipped_bytes_per_sample
-    stored, opens_each = data.stored_bytes_per_sample or 0.0, _opens_each(recording)
+    stored, opens_each = data.stored_bytes_per_sample or 0.0, _opens_file_per_sample(recording)
     sizes = f"calls read {read:,.0f} bytes a sample, its tensors have {shipped:,.0f}, its files {stored:,.0f}"
     fewest = (1 - _SIZE_TOLERANCE) * min((size for size in (stored, shipped) if size), default=0.0)
     tensors_are_files = opens_each and abs(shipped - stored) <= _SIZE_TOLERANCE * stored
     problem = note = ""
     if data.format in own_folder.COUNTERS and recording.loading.iterable:
         samples = recording.steps * recording.batch_size * recording.loaders
-        # The last read call of each worker may belong to samples that were not measured any more.
+        # The last read call of each worker may be for samples after the measured ones.
         rounding = recording.loading.workers * read / max(recording.calls_per_sample * samples, 1)
         if stored and read and abs(read - stored) > _SIZE_TOLERANCE * stored + rounding:
             why = "a shuffle buffer fills or drains in the measured batches, or samples are dropped"
@@ -67,7 +67,7 @@ def recording_and_data(files: Sequence[str], recording: Recording) -> tuple[Reco
             problem = f"{sizes}: its files are mapped, and how much of them it reads is not known"
         elif stored:
             note = f"{sizes}: its files are mapped, and the recipe reads what they have"
-    elif 0 < read < _UNSEEN_SHARE * fewest:
+    elif 0 < read < _MIN_SEEN_SHARE * fewest:
         problem = f"{sizes}: it reads in a way that the recorder does not see"
     elif stored and read and (read < fewest or read > (1 + _SIZE_TOLERANCE) * stored):
         note = f"{sizes}: the recipe reads what calls do"
@@ -79,8 +79,8 @@ def recording_and_data(files: Sequence[str], recording: Recording) -> tuple[Reco
 
 
 def data_of(files: Sequence[str], recording: Recording) -> Data | None:
-    """Return the dataset of these files, None if none exists any more; raises UserError for names not in UTF-8."""
-    opened_sizes = _distinct(files)
+    """Return the dataset of these files, None if none of them exists; raises UserError for names not in UTF-8."""
+    opened_sizes = _file_sizes(files)
     if not opened_sizes:
         return None
     kinds = _data_kinds(opened_sizes, recording)
@@ -89,10 +89,10 @@ def data_of(files: Sequence[str], recording: Recording) -> Data | None:
     folder = os.path.commonpath([os.path.dirname(path) for path in opened])
     check_letters([folder, *endings])
     paths = opened
-    if not recording.mapped:  # Mapped files stay open while they are read, so the recorder has seen all of them.
-        is_specific = len(folder.split(os.sep)) > _SHALLOW + 1
-        paths = _walk([folder] if is_specific else sorted(set(map(os.path.dirname, opened))), kinds)
-    sizes = list(_distinct(paths or opened).values())
+    if not recording.mapped:  # The recorder has seen all mapped files, as these stay open; of others there may be more.
+        is_deep = len(folder.split(os.sep)) > _MAX_SHALLOW_DEPTH + 1
+        paths = _find_files([folder] if is_deep else sorted(set(map(os.path.dirname, opened))), kinds)
+    sizes = list(_file_sizes(paths or opened).values())
     mean_bytes = sum(sizes) / len(sizes)
     file_format = own_folder.RAW
     if recording.mapped:
@@ -100,38 +100,38 @@ def data_of(files: Sequence[str], recording: Recording) -> Data | None:
     elif len(kinds) == 1 and kinds[0] in registry.names(format_base.FORMATS):
         file_format = kinds[0]
     group_rows, counted = _count_samples(paths, file_format, mean_bytes)
-    samples: float | None = None  # in a whole file
-    if _opens_each(recording):
+    samples: float | None = None  # per whole file
+    if _opens_file_per_sample(recording):
         samples = 1.0
     elif counted or recording.loading.samples:
         samples = max(1.0, counted or (recording.loading.samples or 0) / len(sizes))
-    replayed_format, replayed_samples = _replayed(file_format, samples, mean_bytes, recording)
-    if abs(replayed_samples - counted) <= _COUNT_TOLERANCE * replayed_samples:
-        replayed_samples = counted
+    replay_format, replay_samples = _data_format(file_format, samples, mean_bytes, recording)
+    if abs(replay_samples - counted) <= _COUNT_TOLERANCE * replay_samples:
+        replay_samples = counted
     return Data(
         folder=folder,
-        format=replayed_format,
+        format=replay_format,
         ending=", ".join(endings),
         files=len(sizes),
         bytes=sum(sizes),
         sizes=Spread.of(sizes),
-        samples_per_file=replayed_samples,
+        samples_per_file=replay_samples,
         stored_bytes_per_sample=mean_bytes * recording.files_per_sample / samples if samples else None,
         group_rows=group_rows,
     )
 
 
-def _opens_each(recording: Recording) -> bool:
-    return recording.opens_per_sample >= _OPENED_PER_SAMPLE
+def _opens_file_per_sample(recording: Recording) -> bool:
+    return recording.opens_per_sample >= _MIN_OPENS_PER_SAMPLE
 
 
 def _count_samples(paths: list[str], file_format: str, mean_bytes: float) -> tuple[int, float]:
-    """Return the rows of a Parquet row group, and the samples of a file of mean size; 0 for what was not counted."""
+    """Return the rows per row group of Parquet, and the samples in a file of mean size; 0 for either if not counted."""
     group_rows, counted_bytes, counts = 0, 0, list[int]()
     if file_format not in own_folder.COUNTERS:
         return 0, 0.0
-    for path in paths[:: len(paths) // _COUNTED_FILES + 1]:
-        # The errors of pyarrow are ValueErrors.
+    for path in paths[:: len(paths) // _MAX_COUNTED_FILES + 1]:
+        # pyarrow's errors are ValueErrors.
         failures = contextlib.suppress(OSError, ValueError, format_base.DamagedError, DlemuError)
         with failures, own_folder.cache_restored([path]), os.fdopen(open_regular(path), "rb") as file:
             file_bytes = os.fstat(file.fileno()).st_size
@@ -144,10 +144,10 @@ def _count_samples(paths: list[str], file_format: str, mean_bytes: float) -> tup
     return group_rows, round(sum(counts) / max(counted_bytes, 1) * mean_bytes, 1)
 
 
-def _replayed(file_format: str, samples: float | None, mean_bytes: float, recording: Recording) -> tuple[str, float]:
-    """Return the format by which a replay reads the files, and the samples that a file has then.
+def _data_format(file_format: str, samples: float | None, mean_bytes: float, recording: Recording) -> tuple[str, float]:
+    """Return the format by which a replay reads the files, and the samples per file in that format.
 
-    A replay reads whole samples of `file_format`, or PIECES of files: as many bytes as the job reads for a sample.
+    A replay reads whole samples of `file_format`, or PIECES of files with as many bytes as the job reads per sample.
     Example: crops of 11,000 bytes out of pictures of 99,800 bytes -> ("indexed_binary", 9.0).
     """
     read, has_counter = recording.read_bytes_per_sample, file_format in own_folder.COUNTERS
@@ -158,10 +158,10 @@ def _replayed(file_format: str, samples: float | None, mean_bytes: float, record
     piece_bytes = read / recording.files_per_sample
     if not piece_bytes or recording.mapped:
         return file_format, samples
-    is_part = piece_bytes < _WHOLE_SHARE * mean_bytes / samples and not is_stream
+    is_part = piece_bytes < _MIN_WHOLE_SHARE * mean_bytes / samples and not is_stream
     if not is_part and (has_counter or round(samples) <= 1):
         return file_format, samples
-    # dlemu knows no samples within such a file: without PIECES, a replay would read the whole file for each of them.
+    # dlemu can't find samples within such a file: without PIECES, a replay would read the whole file for each.
     if is_part or piece_bytes * samples > (1 + _SIZE_TOLERANCE) * mean_bytes:
         samples = max(1.0, mean_bytes // piece_bytes)
     return PIECES, samples
@@ -193,7 +193,7 @@ def data_notes(data: Data | None, recording: Recording) -> Iterator[str]:
 
 
 def cache_overrides(percent: int) -> list[str]:
-    """Return the settings of a training that begins with this share of the dataset in the page cache."""
+    """Return the settings of a training that starts with this share of the dataset in the page cache."""
     if percent == 100:
         return ["reader.evict_page_cache=never"]
     share = [f"reader.page_cache_percent={percent}"] if percent else []
@@ -201,15 +201,15 @@ def cache_overrides(percent: int) -> list[str]:
 
 
 def cached_before(data: Data, recording: Recording) -> int:
-    """Return the share of the dataset that the page cache held before the job read it, %; 0 also if it is not known.
+    """Return the share of the dataset that the page cache held before the job read it, %; 0 also if unknown.
 
-    Example: of 100 bytes read, 40 repeat earlier reads, so that the page cache serves them in a replay as well. If the
-    device served 15, the cache held 75 % of the other 60 before.
+    Example: of 100 bytes read, 40 repeat earlier reads, so the page cache serves them in a replay, too. If the device
+    served 15, the cache held 75 % of the other 60 before.
     """
     if recording.cached_percent in (0, 100, None):
         return recording.cached_percent or 0
     stored = data.bytes / data.files / data.samples_per_file * recording.files_per_sample
-    # Bytes that the job reads twice for one sample count once.
+    # Bytes that the job reads twice for a sample count once.
     served = 1 - recording.device_bytes_per_sample / min(recording.read_bytes_per_sample, stored)
     reads = recording.steps * recording.batch_size * recording.files_per_sample * recording.loaders
     unread = data.files * data.samples_per_file - recording.samples_before * recording.files_per_sample
@@ -219,23 +219,23 @@ def cached_before(data: Data, recording: Recording) -> int:
     return round(100 * (served - repeated) / (1 - repeated))
 
 
-def _distinct(paths: Iterable[str]) -> dict[str, int]:
-    """Return path -> bytes of the regular files that are not empty, each once: links give a file several paths."""
-    sizes, seen = dict[str, int](), set[tuple[int, int]]()
+def _file_sizes(paths: Iterable[str]) -> dict[str, int]:
+    """Return path -> bytes of the regular, non-empty files, each once even if links give it several paths."""
+    sizes, inodes = dict[str, int](), set[tuple[int, int]]()
     for path in paths:
         with contextlib.suppress(OSError):
             status = os.stat(path)
-            if stat.S_ISREG(status.st_mode) and status.st_size and (status.st_dev, status.st_ino) not in seen:
-                seen.add((status.st_dev, status.st_ino))
+            if stat.S_ISREG(status.st_mode) and status.st_size and (status.st_dev, status.st_ino) not in inodes:
+                inodes.add((status.st_dev, status.st_ino))
                 sizes[path] = status.st_size
     return sizes
 
 
 def _data_kinds(sizes: dict[str, int], recording: Recording) -> list[str]:
-    """Return the kinds of the files that hold samples, as `own_folder.kind_of` has them: formats, or endings.
+    """Return the kinds of the files that hold samples: formats or endings, as from `own_folder.kind_of`.
 
-    Example: the job opened 40 .jpg files, 30 .xyz files and labels.json -> jpeg and .xyz. Where a file holds several
-    samples, the files of a dataset are of one kind -> jpeg, since dlemu knows that format.
+    Example: the job opened 40 .jpg files, 30 .xyz files and labels.json -> jpeg and .xyz. If a file holds several
+    samples, all files of a dataset are of one kind -> jpeg, as dlemu has that format.
     """
     counts, bytes_of_kind = Counter(map(own_folder.kind_of, sizes)), Counter[str]()
     for path, size in sizes.items():
@@ -244,25 +244,25 @@ def _data_kinds(sizes: dict[str, int], recording: Recording) -> list[str]:
     if recording.files_per_sample > 1:
         common = common[: recording.files_per_sample]
     else:
-        likely = [kind for kind in common if kind not in _WEIGHTS] or common
+        likely = [kind for kind in common if kind not in _OTHER_ENDINGS] or common
         formats = registry.names(format_base.FORMATS)
-        best = max([kind for kind in likely if kind in formats] or likely, key=bytes_of_kind.__getitem__)
-        if not _opens_each(recording):  # Files of the other kinds may be indexes or labels.
-            return [best]
+        largest = max([kind for kind in likely if kind in formats] or likely, key=bytes_of_kind.__getitem__)
+        if not _opens_file_per_sample(recording):  # Files of the other kinds may be indexes or labels.
+            return [largest]
         common = likely
     return [kind for kind in common if counts[kind] >= own_folder.MIN_SHARE_OF_KIND * counts[common[0]]]
 
 
-def _walk(roots: list[str], kinds: list[str]) -> list[str]:
-    """Return the files of these kinds, as a replay finds them: without hidden files and folders."""
-    paths, seen = list[str](), set[str]()
+def _find_files(roots: list[str], kinds: list[str]) -> list[str]:
+    """Return the files of these kinds below the roots, as a replay finds them: without hidden files and folders."""
+    paths, visited = list[str](), set[str]()
     for root in roots:
         for folder, subfolders, names in os.walk(root, followlinks=True):
             real = os.path.realpath(folder)
-            if real in seen:  # A link leads back up, or to a folder that has another path here.
+            if real in visited:  # through a link to a folder above, or to one with another path
                 subfolders.clear()
                 continue
-            seen.add(real)
+            visited.add(real)
             subfolders[:] = [name for name in subfolders if not name.startswith(".")]
             visible = (name for name in names if not name.startswith("."))
             paths += [os.path.join(folder, name) for name in visible if own_folder.kind_of(name) in kinds]

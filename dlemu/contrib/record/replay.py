@@ -1,8 +1,8 @@
 """Replays a recipe (the workload made from a recording) on the same storage, to check that it behaves like the job.
 
-A replay is `dlemu train` with the same hook, so calls, bytes and CPU time are measured in the same way as in the job.
-The CPU time of dlemu's own reader is known only after a replay: the emulated preprocessing is then adjusted to match
-the recorded CPU time, and the reader engine is chosen whose number of read calls is closest.
+A replay is `dlemu train` with the same hook, so calls, bytes and CPU time are measured as they were in the job. A first
+replay shows the CPU time and the read calls of dlemu's own reader. Then the reader engine with the closest number of
+read calls is chosen, and the emulated preprocessing is adjusted to match the recorded CPU time.
 """
 
 from __future__ import annotations
@@ -17,22 +17,22 @@ import yaml
 
 from dlemu.config.overrides import override
 from dlemu.contrib.record.answer import MAX_CORE_WAIT_PERCENT, Data, Recording, Replay
-from dlemu.contrib.record.data_seen import cache_overrides, cached_before
+from dlemu.contrib.record.dataset import cache_overrides, cached_before
 from dlemu.contrib.record.recipe import workload_of
 from dlemu.contrib.record.recording import worker_cpu
 from dlemu.contrib.record.rows import ROWS, read_rows, with_hook
 from dlemu.extend import child_run, owned, write_text
 from dlemu.results.kinds import read_result
 
-MAX_ERROR_PERCENT = 5.0  # With a larger difference in samples/s, the recipe is marked as not replayable.
-MIN_COVERAGE_PERCENT = 95.0  # Below it, the recorder missed too many of the job's reads.
+MAX_ERROR_PERCENT = 5.0  # A recipe with a larger difference in samples/s is not replayable.
+MIN_COVERAGE_PERCENT = 95.0  # With a smaller coverage, the recorder missed too many of the job's reads.
 MAX_BYTES_ERROR_PERCENT = 10.0  # of the bytes from devices, if these are more than _DEVICE_SHARE of the job's reads
-_CALLS_TOLERANCE = 0.1  # Headers and ends of files cause smaller differences; larger ones are other requests.
-_CPU_TOLERANCE = 0.03  # below MAX_ERROR_PERCENT, the tolerance of a replay's samples/s
-_CORE_TOLERANCE = 0.01  # A difference in CPU time of less than 1 % of a worker's core does not change throughput.
+_CALLS_TOLERANCE = 0.1  # Headers and the ends of files cause smaller differences; larger ones are other requests.
+_CPU_TOLERANCE = 0.03  # less than MAX_ERROR_PERCENT, the tolerance of samples/s
+_CORE_TOLERANCE = 0.01  # CPU time of less than 1 % of a worker's core does not change the throughput.
 _STEP_TOLERANCE = 0.005  # a tenth of MAX_ERROR_PERCENT
-_LARGE_CALL_BYTES = 131_072  # the kernel's usual read-ahead, which determines the requests for larger read calls
-_MAX_STEPS = 1000  # enough for throughput and CPU time; more would only take longer
+_LARGE_CALL_BYTES = 131_072  # the kernel's usual read-ahead, which is the size of requests for larger read calls
+_MAX_STEPS = 1000  # enough to measure throughput and CPU time
 _DEVICE_SHARE = 0.1  # If devices served less than this share of the bytes, they do not limit the job's speed.
 WORKLOAD = "workload.yaml"
 
@@ -40,10 +40,10 @@ WORKLOAD = "workload.yaml"
 def check_by_replay(
     recording: Recording, replay: Callable[[Recording, str, str], Replay], *, one_engine: bool = False
 ) -> tuple[Recording, str, list[Replay]]:
-    """Replay a recording by the reader engine whose read calls are nearest, then with times adjusted to the job's.
+    """Replay a recording, if needed again by another reader engine, and again with times adjusted to the job's.
 
     `replay` takes a recording, a reader engine and a folder's name. Returns the recording with adjusted preprocessing
-    and computation, the reader engine, and one to three replays; `one_engine`: use `matched` alone.
+    and computation, the engine whose read calls are closest (if `one_engine`, `matched`), and one to three replays.
     """
     replays = [replay(recording, "matched", "replay-1")]
     calls, job_calls = replays[0].calls_per_sample, recording.calls_per_sample
@@ -59,32 +59,32 @@ def check_by_replay(
         mean = max(0.0, recording.preprocess.mean + missing_cpu)
         adjusted = replace(adjusted, preprocess=recording.preprocess.scaled(mean))
     # If the job takes longer than its replay to receive a ready batch, add the difference to the computation time.
-    longer = recording.hand_over - best.hand_over
+    missing_hand_over = recording.hand_over - best.hand_over
     is_known = recording.synchronous and best.hand_over > 0 and recording.hand_over > 0
-    if is_known and abs(longer) > _STEP_TOLERANCE * recording.parts.step:
-        adjusted = replace(adjusted, computation=recording.computation.longer(longer))
+    if is_known and abs(missing_hand_over) > _STEP_TOLERANCE * recording.parts.step:
+        adjusted = replace(adjusted, computation=recording.computation.shifted(missing_hand_over))
     if adjusted is not recording or best is not replays[-1]:
         replays.append(replay(adjusted, best.engine, f"replay-{len(replays) + 1}"))
     return adjusted, best.engine, replays
 
 
 def verdict(recording: Recording, replay: Replay | None, failure: str = "") -> tuple[bool | None, str]:
-    """Return whether a recipe is replayable, None if that was not verified, and why it is not ("" if it is)."""
+    """Return whether a recipe is replayable (None: not verified), and why not, such as a replay's `failure`."""
     if recording.problems:
         return False, "; ".join(recording.problems)
     if recording.coverage_percent < MIN_COVERAGE_PERCENT:
-        seen = f"{recording.coverage_percent:.1f} % of the bytes that the job read"
-        return False, f"the recorder saw {seen}: wanted {MIN_COVERAGE_PERCENT:g} %"
+        coverage = f"{recording.coverage_percent:.1f} % of the bytes that the job read"
+        return False, f"the recorder saw {coverage}: wanted {MIN_COVERAGE_PERCENT:g} %"
     if replay is None:
         return None, failure or "it was not replayed"
     error = replay.error_percent(recording)
     if abs(error) > MAX_ERROR_PERCENT:
         message = f"its replay differs by {error:+.1f} % in samples/s: wanted {MAX_ERROR_PERCENT:g} % at most"
         waits = ((recording.parts.core_wait_percent, "the job"), (replay.core_wait_percent, "the replay"))
-        waited, who = max(waits)
-        if waited <= min(MAX_CORE_WAIT_PERCENT, abs(error) - MAX_ERROR_PERCENT):  # too short to be the reason
+        longest, who = max(waits)
+        if longest <= min(MAX_CORE_WAIT_PERCENT, abs(error) - MAX_ERROR_PERCENT):  # too short to be the reason
             return False, message
-        return None, f"{message}, but other load on this host kept {who} waiting for a core, {waited:.0f} % of a step"
+        return None, f"{message}, but other load on this host kept {who} waiting for a core, {longest:.0f} % of a step"
     device = recording.device_bytes_per_sample
     bytes_error = 100 * _relative_error(replay.device_bytes_per_sample, device)
     if device > _DEVICE_SHARE * recording.read_bytes_per_sample and bytes_error > MAX_BYTES_ERROR_PERCENT:
@@ -97,14 +97,14 @@ def verdict(recording: Recording, replay: Replay | None, failure: str = "") -> t
     return True, ""
 
 
-def _relative_error(value: float, wanted: float) -> float:
-    return abs(value / wanted - 1) if wanted > 0 else float(value > 0)
+def _relative_error(value: float, expected: float) -> float:
+    return abs(value / expected - 1) if expected > 0 else float(value > 0)
 
 
 def run_replay(
     parent: str, recording: Recording, engine: str, name: str, *, data: Data, skip: int, on_step: Callable[[str], None]
 ) -> Replay:
-    """Replay a recording in the folder `parent`/`name`."""
+    """Replay a recording with a reader engine in the new folder `parent`/`name`, and return its measurements."""
     on_step(f"{name}, engine {engine}")
     folder = owned.fresh_folder(parent, name)
     write_text(folder, WORKLOAD, yaml.safe_dump(workload_of(recording, data, engine=engine)))
@@ -118,6 +118,7 @@ def run_replay(
 
 
 def _overrides(recording: Recording, data: Data, skip: int) -> list[str]:
+    """Return a replay's settings: the job's files and page cache; after a warm-up, at most _MAX_STEPS steps."""
     steps = min(recording.steps, _MAX_STEPS) + skip + recording.loading.workers * recording.loading.prefetch
     samples = data.files * max(1, round(data.samples_per_file)) / recording.files_per_sample
     epoch_steps = max(1, int(samples / (recording.batch_size * recording.loaders)))
@@ -139,22 +140,22 @@ def _measure(name: str, engine: str, results: str, rows: str, warm_up: int, file
     measured = [steps[warm_up:] for steps in ranks]
     if not any(map(len, measured)):
         measured = ranks  # Each is shorter than the warm-up.
-    samples = sum(int(steps["samples"].sum()) for steps in measured) / files_per_sample  # A replay's sample is a file.
+    samples = sum(int(steps["samples"].sum()) for steps in measured) / files_per_sample  # A replay's samples are files.
     batch_samples = max(1.0, samples / max(1, sum(map(len, measured))))
     seconds = sum(int((steps["wait_ns"] + steps["compute_ns"] + steps["sync_ns"]).sum()) for steps in measured) / 1e9
     ready_waits_ns = [ns for steps in measured for ns in steps["wait_ns"][steps["finished_ns"] <= steps["asked_ns"]]]
     processes = read_rows(rows)
     readers = []
     for process in processes:
-        # A worker's first two batches include its start and files that are opened only once. If it has few, omit one.
+        # A worker's first two batches include its start and files that it opens once; if it has few, omit only one.
         start = 2 if len(process.fetches) > 4 else 1
         readers.append((process.fetches[start:], bool(process.passes)))
     fetches = [fetch for loaded, _ in readers for fetch in loaded]
     cpu_seconds, cpu_fetches = worker_cpu(readers)
-    # Once a trainer has requested the warm-up's batches, as much of the dataset is cached as in the recording.
+    # After the warm-up, as much of the dataset is cached as was in the recording.
     request_times = [sorted(batch.t0 for batch in process.batches) for process in processes]
-    begin_ns = min((times[warm_up] for times in request_times if len(times) > warm_up), default=0)
-    later = [fetch for process in processes for fetch in process.fetches if fetch.t0 >= begin_ns]
+    warm_ns = min((times[warm_up] for times in request_times if len(times) > warm_up), default=0)
+    warm = [fetch for process in processes for fetch in process.fetches if fetch.t0 >= warm_ns]
     trainers = [(process.batches[0], process.batches[-1]) for process in processes if process.batches]
     core_wait_ns = sum(last.queue1 - first.queue1 for first, last in trainers)
     return Replay(
@@ -163,7 +164,7 @@ def _measure(name: str, engine: str, results: str, rows: str, warm_up: int, file
         samples_per_second=samples / seconds * len(ranks) if seconds else 0.0,
         hand_over=float(np.median(ready_waits_ns)) / 1e9 if ready_waits_ns else 0.0,
         calls_per_sample=sum(max(fetch.calls, 0) for fetch in fetches) / max(1.0, batch_samples * len(fetches)),
-        device_bytes_per_sample=sum(max(fetch.device, 0) for fetch in later) / max(1.0, batch_samples * len(later)),
+        device_bytes_per_sample=sum(max(fetch.device, 0) for fetch in warm) / max(1.0, batch_samples * len(warm)),
         worker_cpu_per_sample=cpu_seconds / max(1.0, batch_samples * len(cpu_fetches)),
         core_wait_percent=100 * max(0, core_wait_ns) / max(1, sum(last.t1 - first.t1 for first, last in trainers)),
     )
