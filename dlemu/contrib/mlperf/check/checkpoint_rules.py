@@ -1,8 +1,8 @@
 """Rules on checkpointing results of v2.0 and v3.0: one model on one system, in one call of the tool or two.
 
-Between the call that writes and the call that reads lies a gap. *Remapping* is what storage that can't be shared needs
-before another host reads what one host wrote. Source: section 4 of v3.0's Rules.md and checkpointing_checks.py of its
-submission checker (https://github.com/mlcommons/storage).
+If one call writes and another reads, a *gap* lies between them. *Remapping* makes storage that hosts can't share
+available to another host. Source: section 4 of v3.0's Rules.md and checkpointing_checks.py of its submission checker
+(https://github.com/mlcommons/storage).
 """
 
 from __future__ import annotations
@@ -24,15 +24,14 @@ from dlemu.contrib.mlperf.check.tree_rules import results_json
 from dlemu.contrib.mlperf.rules import checkpoints as official
 from dlemu.contrib.mlperf.rules import core_config
 from dlemu.contrib.mlperf.rules.core_config import canonical, is_checkpoint_core, settings_of
-from dlemu.contrib.mlperf.rules.known import Finding, at, by_rule, by_rule_at, unapplied
+from dlemu.contrib.mlperf.rules.known import Finding, by_rule, by_rule_at, unapplied, with_path
 from dlemu.contrib.mlperf.rules.training import override_keys
 from dlemu.extend import dlio_workload
 
 _ACCESS_FLAGS = ("simultaneous_write", "simultaneous_read")
-"""Fields of a system description's `capabilities` on whether all hosts reach the checkpoints at the same time."""
+"""Fields of a system description's `capabilities`: whether all hosts can access the checkpoints at the same time."""
 _REMAP_KEY = "remap_time_in_seconds"
-_MIN_REMAP_SHARE = 0.5
-"""Share of the stated remapping time that must at least pass between the two calls (4.7.3, the checker)."""
+_MIN_REMAP_SHARE = 0.5  # smallest gap between the two calls, in stated remapping times (4.7.3, the checker)
 
 
 def _gap(result: CheckpointResult) -> Iterator[Finding]:
@@ -47,7 +46,7 @@ def _gap(result: CheckpointResult) -> Iterator[Finding]:
     if seconds is None:
         seconds = summary_gap
     if seconds is None:
-        yield from at(result.path, unapplied("checkpoint.gap", {"times of both calls": None}))
+        yield from with_path(result.path, unapplied("checkpoint.gap", {"times of both calls": None}))
     elif seconds > official.GAP_SECONDS:
         yield by_rule_at(result.path, "checkpoint.gap", f"{seconds:.1f} s")
     elif result.closed and summary_gap is not None and summary_gap < 0:
@@ -59,18 +58,18 @@ def _gap(result: CheckpointResult) -> Iterator[Finding]:
 
 
 def _last_collection(write: CheckpointLeaf) -> str | None:
-    """Return when the last host's facts were collected after the write phase: the end of a call without a recorded end.
+    """Return when the last host's facts were collected after the write: the end of a call that recorded no end.
 
-    These stamps end in Z, for UTC, but like the checker we compare them as local times.
+    The stamps end in Z, for UTC, but are compared as local times, as the checker does.
     """
-    later = []
+    stamps_after = []
     for key, stamp in nested(write.metadata):
         if key == "collection_timestamp" and isinstance(stamp, str):
             local = stamp.strip().removesuffix("Z")
             seconds = _seconds_between(write.summary.get("end"), local)
             if seconds is not None and seconds >= 0:
-                later.append(local)
-    return max(later, key=datetime.fromisoformat, default=None)
+                stamps_after.append(local)
+    return max(stamps_after, key=datetime.fromisoformat, default=None)
 
 
 def _seconds_between(begin: Any, end: Any) -> float | None:
@@ -82,12 +81,12 @@ def _seconds_between(begin: Any, end: Any) -> float | None:
 
 
 def _between_calls(result: CheckpointResult) -> float | None:
-    """Return the seconds from the end of the first call to the start of the last one, by their summaries."""
+    """Return the seconds from the end of the first call to the start of the last, by their summaries."""
     return _seconds_between(result.leaves[0].summary.get("end"), result.leaves[-1].summary.get("start"))
 
 
 def _duration(result: CheckpointResult) -> Iterator[Finding]:
-    """Report the total time from the first write to the last read, and that of a load with remapping added."""
+    """Report the time from the first write to the last read, and the time of a load including remapping."""
     if not result.edition.checks_tree:
         return
     first, last = result.leaves[0], result.leaves[-1]
@@ -100,7 +99,7 @@ def _duration(result: CheckpointResult) -> Iterator[Finding]:
     if first is not last and between is not None:
         seen += f", including {between:.1f} s between the calls"
     remap = _described(result)[1].get(_REMAP_KEY)
-    loads = [transfer.seconds for transfer in last.of_rank_0 if transfer.kind == "load"]
+    loads = [transfer.seconds for transfer in last.rank_0_transfers if transfer.kind == "load"]
     if _is_seconds(remap) and remap and loads:
         load = fmean(loads)
         seen += f"; a load by rank 0 takes {load:.2f} s, with {remap} s of remapping {load + remap:.2f} s"
@@ -108,12 +107,12 @@ def _duration(result: CheckpointResult) -> Iterator[Finding]:
 
 
 def _capabilities(result: CheckpointResult) -> Iterator[Finding]:
-    """Compare the system description's statements on hosts and simultaneous access with the run."""
+    """The system's description agrees with the run on hosts, simultaneous access and remapping."""
     if not result.edition.checks_tree:
         return
     path, capabilities = _described(result)
     if not path:
-        yield from at(result.path, unapplied("checkpoint.simultaneous", {"description of the system": None}))
+        yield from with_path(result.path, unapplied("checkpoint.simultaneous", {"description of the system": None}))
         return
     denied = [flag for flag in _ACCESS_FLAGS if capabilities.get(flag) is False]
     if denied:
@@ -134,19 +133,19 @@ def _capabilities(result: CheckpointResult) -> Iterator[Finding]:
 
 
 def _remapping(result: CheckpointResult, remap_seconds: int) -> Iterator[Finding]:
-    """Between the two calls passed at least half of the time that remapping takes."""
+    """The gap between the two calls is at least half of the remapping time."""
     between = _between_calls(result)
     if between is None:
-        yield from at(result.path, unapplied("checkpoint.remap", {"times of both calls": None}))
+        yield from with_path(result.path, unapplied("checkpoint.remap", {"times of both calls": None}))
     elif between < _MIN_REMAP_SHARE * remap_seconds:
         seen = f"{between:.1f} s between the calls, {_REMAP_KEY} is {remap_seconds}"
         yield by_rule_at(result.path, "checkpoint.remap", seen)
 
 
 def _described(result: CheckpointResult) -> tuple[str, Mapping[str, Any]]:
-    """Return the path of the system's description, empty without one, and the capabilities that it states."""
-    path, described = described_system(result.path)
-    return path, mapping(value_at(described, "solution.capabilities"))
+    """Return the path of the system's description and the capabilities that it states; both empty without one."""
+    path, under_test = described_system(result.path)
+    return path, mapping(value_at(under_test, "solution.capabilities"))
 
 
 def _is_seconds(value: object) -> bool:
@@ -159,7 +158,7 @@ _SET_BY_TOOL = frozenset(core_config.WORKLOADS_YAML["checkpoint_overrides"])
 
 
 def _summary_complete(leaf: CheckpointLeaf, _: CheckpointResult) -> Iterator[Finding]:
-    """Every call's summary has what DLIO always writes, and its figures: what is not there contradicts nothing."""
+    """Every call's summary has the keys that DLIO always writes, and the size of a checkpoint."""
     missing = [key for key in _ALWAYS_WRITTEN if leaf.summary.get(key) in (None, [], "", {})]
     if leaf.size_gib is None:
         missing.append("metric.checkpoint_size_GB")
@@ -174,7 +173,7 @@ def _model_is_known(result: CheckpointResult) -> Iterator[Finding]:
 
 
 def _settings(leaf: CheckpointLeaf, result: CheckpointResult) -> Iterator[Finding]:
-    """Compare the model's settings with the official ones; in CLOSED, all settings that the tool doesn't set itself."""
+    """The model's settings are official; in CLOSED, so are all others that the tool does not set itself."""
     model = model_of(result)
     if model is None:
         return
@@ -187,9 +186,9 @@ def _settings(leaf: CheckpointLeaf, result: CheckpointResult) -> Iterator[Findin
     changed = []
     for key in keys:
         is_judged = result.closed or key.startswith("model.")
-        is_elsewhere = key in ("model.name", "checkpoint.fsync")  # dlemu names models otherwise; `_fsync` checks fsync
+        is_exempt = key in ("model.name", "checkpoint.fsync")  # dlemu names models otherwise; `_fsync` checks fsync
         is_same = (canonical(settings.get(key)) or False) == (canonical(expected.get(key)) or False)
-        if is_judged and not is_elsewhere and not is_same:
+        if is_judged and not is_exempt and not is_same:
             changed.append(f"{key}={settings.get(key)}, official: {expected.get(key)}")
     if result.closed:
         unknown = (key for key in settings if not key.startswith(core_config.CORE_SECTIONS) and not is_known(key))
@@ -201,10 +200,7 @@ def _settings(leaf: CheckpointLeaf, result: CheckpointResult) -> Iterator[Findin
 
 
 def _core_config_hash(leaf: CheckpointLeaf, model: official.OfficialModel, added: Sequence[str]) -> Iterator[Finding]:
-    """Compare the hash of all core settings with the official one, which includes the official model name.
-
-    `added` are the settings that no workload file has.
-    """
+    """The hash of all core settings, with the official model name, is official; no workload file has `added` keys."""
     renamed = {**leaf.workload, "model": {**leaf.section("model"), "name": model.official_name}}
     core_hash = core_config.core_config_hash(renamed, checkpointing=True)
     if core_hash not in model.core_configs.values():
@@ -265,21 +261,21 @@ def _ranks_per_host(leaf: CheckpointLeaf, result: CheckpointResult) -> Iterator[
     if not leaf.hosts:
         yield from unapplied("checkpoint.hosts", {"number of hosts": None})
         return
-    limit, per_host = official.RANKS_A_HOST, leaf.ranks / leaf.hosts
+    limit, ranks_per_host = official.RANKS_PER_HOST, leaf.ranks / leaf.hosts
     seen = f"{leaf.ranks} processes on {leaf.hosts} hosts"
-    if per_host < limit:
+    if ranks_per_host < limit:
         yield by_rule("checkpoint.hosts", seen)
-    elif per_host == limit:
+    elif ranks_per_host == limit:
         wanted = f"more than {limit} by the text and the checker; {limit} by the text's table"
         yield by_rule("checkpoint.hosts", seen, wanted, severity="warning")
 
 
 def _counts(result: CheckpointResult) -> Iterator[Finding]:
-    """Ten checkpoints saved and ten loaded over all calls; in CLOSED by one call, or by a write and a read call."""
+    """All calls together save and load ten checkpoints; in CLOSED, they are one call, or a write and a read call."""
     calls = [(leaf.checkpoints("save"), leaf.checkpoints("load")) for leaf in result.leaves]
     saved, loaded = sum(saves for saves, _ in calls), sum(loads for _, loads in calls)
     if not saved and not loaded:
-        yield from at(result.path, unapplied("checkpoint.count", {"checkpoints of any rank": None}))
+        yield from with_path(result.path, unapplied("checkpoint.count", {"checkpoints of any rank": None}))
         return
     if saved != official.CHECKPOINTS or loaded != official.CHECKPOINTS:
         yield by_rule_at(result.path, "checkpoint.count", f"{saved} checkpoints saved, {loaded} loaded")
@@ -289,10 +285,10 @@ def _counts(result: CheckpointResult) -> Iterator[Finding]:
 
 
 def _memory(result: CheckpointResult) -> Iterator[Finding]:
-    """Warn if a client's page cache could serve the reads: it must write 3 times its memory (4.3.1 of v3.0's text)."""
+    """Warn if page caches could serve the reads: a host must write 3 times its memory (4.3.1 of v3.0's text)."""
     leaf, saves = result.leaves[0], sum(leaf.checkpoints("save") for leaf in result.leaves)
     if leaf.size_gib is None or leaf.memory_gib is None or not leaf.hosts or not saves:
-        yield from at(leaf.path, unapplied("checkpoint.memory", {"size and memory": None}))
+        yield from with_path(leaf.path, unapplied("checkpoint.memory", {"size and memory": None}))
         return
     written_gib, memory_gib = saves * leaf.size_gib / leaf.hosts, leaf.memory_gib / leaf.hosts
     if written_gib < official.MEMORY_FACTOR * memory_gib:
@@ -301,7 +297,7 @@ def _memory(result: CheckpointResult) -> Iterator[Finding]:
 
 
 def _accelerators(leaf: CheckpointLeaf, result: CheckpointResult) -> Iterator[Finding]:
-    """All accelerators' memory together holds the checkpoint (4.3.4): by the edition's table, or else 80 GiB each."""
+    """The memory of all accelerators holds the checkpoint (4.3.4), by the edition's table, or else with 80 GiB each."""
     size_gib, ranks, memory_gb = leaf.size_gib, leaf.ranks, result.edition.accelerator_gb
     if memory_gb:
         name = text(leaf.metadata.get("accelerator")) or text(leaf.args.get("accelerator_type"))
@@ -325,7 +321,7 @@ def _same_in_all_calls(result: CheckpointResult) -> Iterator[Finding]:
         "hosts": [leaf.hosts for leaf in result.leaves],
         "accelerator": [text(leaf.metadata.get("accelerator")) for leaf in result.leaves],
     }
-    if _described(result)[1].get("multi_host") is not True:  # else the read call may be on another host (4.7.1)
+    if _described(result)[1].get("multi_host") is not True:  # otherwise the read call may be on another host (4.7.1)
         compared["rank 0's host"] = [text(leaf.summary.get("hostname")) for leaf in result.leaves if leaf.hosts == 1]
     yield from runs_differ(result.path, "runs.differ", compared)
 
@@ -333,28 +329,29 @@ def _same_in_all_calls(result: CheckpointResult) -> Iterator[Finding]:
 _CALL_RULES = (_summary_complete, _settings, _overrides_allowed, _fsync, _processes, _ranks_per_host, _accelerators)
 
 
-def _calls_alone(result: CheckpointResult) -> Iterator[Finding]:
+def _single_calls(result: CheckpointResult) -> Iterator[Finding]:
+    """Check the numbers of each call, and apply the rules on single calls."""
     for leaf in result.leaves:
-        yield from at(leaf.path, checkpoint_numbers(leaf))
+        yield from with_path(leaf.path, checkpoint_numbers(leaf))
         for rule in _CALL_RULES:
-            yield from at(leaf.path, rule(leaf, result))
+            yield from with_path(leaf.path, rule(leaf, result))
 
 
 CHECKPOINT_RULES: tuple[Callable[[CheckpointResult], Iterator[Finding]], ...] = (
-    *(_calls_alone, _model_is_known, _counts, _gap, _duration, _capabilities, _memory),
+    *(_single_calls, _model_is_known, _counts, _gap, _duration, _capabilities, _memory),
     *(results_json, _same_in_all_calls),
 )
 
 
 def model_of(result: CheckpointResult) -> official.OfficialModel | None:
-    """Return the official model that a result names; None for any other."""
+    """Return the official model that a result names; None if it names none."""
     first = result.leaves[0]
     name = text(first.metadata.get("model")) or text(first.args.get("model"))
     return official.official_model(name or result.model_folder or text(first.section("model").get("name")))
 
 
 def figures_of(result: CheckpointResult) -> Mapping[str, float]:
-    """Return the published figures: `save` and `load` -> rank 0's mean GiB/s, where a call has them."""
+    """Return the published figures: `save` and `load` -> rank 0's mean GiB/s; without those that no call has."""
     figures: dict[str, float] = {}
     for leaf in result.leaves:
         for kind in KINDS:
@@ -362,8 +359,3 @@ def figures_of(result: CheckpointResult) -> Mapping[str, float]:
             if isinstance(rate, int | float):
                 figures[kind] = float(rate)
     return figures
-
-
-def processes_of(result: CheckpointResult) -> int | None:
-    """Return the number of processes by the first call that states it."""
-    return next((leaf.ranks for leaf in result.leaves if leaf.ranks), None)

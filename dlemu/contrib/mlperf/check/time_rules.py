@@ -1,7 +1,7 @@
 """Rules on times: the order of the phases, the duration of calls, folders named by their time, and plausible years.
 
-Folder names and metadata hold times by the launcher's clock, summary.json by the clock of rank 0's host, whose time
-zone may differ. So before such times are compared, the difference of the zones is estimated from all calls.
+Times in folder names and metadata are by the launcher's clock, those in summary.json by the clock of rank 0's host,
+whose time zone may differ. So before the two are compared, the difference of the zones is estimated from all calls.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from datetime import datetime, timedelta
 from statistics import median
 from typing import Any
 
-from dlemu.contrib.mlperf.audit.papers import Papers
+from dlemu.contrib.mlperf.audit.call_records import CallRecords
 from dlemu.contrib.mlperf.audit.tolerant import mapping, moment, number, text
 from dlemu.contrib.mlperf.check.submission_tree import Result
 from dlemu.contrib.mlperf.rules.editions import FIRST_YEAR
@@ -21,27 +21,27 @@ from dlemu.contrib.mlperf.rules.known import Finding, Severity, by_rule_at
 
 _MAX_START_AFTER_NAME = timedelta(minutes=45)  # mlpstorage inspects the hosts between the two
 _MAX_START_BEFORE_NAME = timedelta(minutes=5)
-_MAX_CALL_FROM_NAME = timedelta(minutes=2)  # the tool takes the time of the call and of its folder's name itself
-_DURATION_SLACK_SECONDS = 5.0
-"""A run may last this much longer, by its summary.json, than the call of the tool that started it."""
+_MAX_CALL_FROM_NAME = timedelta(minutes=2)  # one process, the tool, takes the time of the call and names the folder
+_DURATION_SLACK_SECONDS = 5.0  # a run may last this much longer by summary.json than the call that started it
 _FASTEST_HOST = 100e9  # bytes/s that no host writes: two ports of 400 Gbit/s
 _ZONE_STEP = timedelta(minutes=30)  # time zones are taken to differ by whole multiples of this
 
 
 def _years(result: Result[Any]) -> Iterator[Finding]:
-    now = datetime.now() + timedelta(days=1)
+    """No call began in the future or before the first measurements; a day ahead may be another time zone."""
+    latest = datetime.now() + timedelta(days=1)
     for leaf in result.leaves:
         times = {"the folder's name": leaf.stamp, "summary.json": leaf.began, "invocation_start_time": _invoked(leaf)}
         known = {source: time for source, time in times.items() if time is not None}
-        odd = [f"{source} says {time}" for source, time in known.items() if time.year < FIRST_YEAR or time > now]
+        odd = [f"{source} says {time}" for source, time in known.items() if time.year < FIRST_YEAR or time > latest]
         if odd:
-            is_ahead = any(time > now for time in known.values())
+            is_ahead = any(time > latest for time in known.values())
             severity: Severity = "error" if is_ahead or result.edition.checks_tree else "warning"
             yield by_rule_at(leaf.path, "time.year", "; ".join(odd), severity=severity)
 
 
 def _folder_names(result: Result[Any]) -> Iterator[Finding]:
-    """A call began soon after the time in its folder's name, and its metadata have that same time."""
+    """A call began soon after the time in its folder's name, and its metadata have the same time."""
     yield from _misdated(result, lambda leaf: leaf.began, _MAX_START_AFTER_NAME, _MAX_START_BEFORE_NAME)
     yield from _misdated(result, _invoked, _MAX_CALL_FROM_NAME, _MAX_CALL_FROM_NAME)
     for leaf in result.leaves:
@@ -50,32 +50,32 @@ def _folder_names(result: Result[Any]) -> Iterator[Finding]:
             yield by_rule_at(leaf.path, "runs.misdated", f"the folder is named {leaf.name}, its metadata has {value}")
 
 
-def _invoked(leaf: Papers) -> datetime | None:
+def _invoked(leaf: CallRecords) -> datetime | None:
     return moment(leaf.metadata.get("invocation_start_time"))
 
 
 def _misdated(
-    result: Result[Any], time_of: Callable[[Papers], datetime | None], most_after: timedelta, most_before: timedelta
+    result: Result[Any], time_of: Callable[[CallRecords], datetime | None], max_late: timedelta, max_early: timedelta
 ) -> Iterator[Finding]:
-    """Yield the calls whose time is too long after, or before, the time in the folder's name."""
+    """Report the calls whose time is too long after, or too long before, the time in the folder's name."""
     timed = [(leaf, leaf.stamp, time_of(leaf)) for leaf in result.leaves]
     offsets = [(leaf, time, time - stamp) for leaf, stamp, time in timed if stamp is not None and time is not None]
-    zone = _zone_difference([offset for _, _, offset in offsets], most_after, most_before)
+    zone = _zone_difference([offset for _, _, offset in offsets], max_late, max_early)
     for leaf, time, offset in offsets:
-        if not -most_before <= offset - zone <= most_after:
+        if not -max_early <= offset - zone <= max_late:
             yield by_rule_at(leaf.path, "runs.misdated", f"the folder is named {leaf.name}, the call began at {time}")
 
 
-def _zone_difference(offsets: Sequence[timedelta], most_after: timedelta, most_before: timedelta) -> timedelta:
-    """Return the difference of the launcher's and the ranks' time zones: the median over all calls, rounded.
+def _zone_difference(offsets: Sequence[timedelta], max_late: timedelta, max_early: timedelta) -> timedelta:
+    """Return the difference between the ranks' and the launcher's time zone: the median offset of all calls, rounded.
 
-    It is 0 where the usual delay of a start explains the median.
+    Return 0 if the usual delay of a start explains the median.
     """
     if not offsets:
         return timedelta()
-    usual = timedelta(seconds=median(offset.total_seconds() for offset in offsets))
-    zone = round(usual / _ZONE_STEP) * _ZONE_STEP
-    if -most_before <= usual <= most_after or abs(zone) > timedelta(hours=14):  # UTC+14 is the farthest
+    median_offset = timedelta(seconds=median(offset.total_seconds() for offset in offsets))
+    zone = round(median_offset / _ZONE_STEP) * _ZONE_STEP
+    if -max_early <= median_offset <= max_late or abs(zone) > timedelta(hours=14):  # UTC+14 is the farthest
         return timedelta()
     return zone
 
@@ -106,13 +106,13 @@ def _durations(result: Result[Any]) -> Iterator[Finding]:
 
 
 def _datagen(result: Result[Any]) -> Iterator[Finding]:
-    """The dataset was made in a time in which hosts can write it, and before the first run began."""
-    first = min((leaf.stamp for leaf in result.leaves if leaf.phase == "run" and leaf.stamp), default=None)
-    for leaf in (leaf for leaf in result.leaves if leaf.phase == "datagen"):
+    """Datagen ended before the first run began, and wrote the dataset no faster than its hosts can."""
+    first_run = min((leaf.stamp for leaf in result.runs if leaf.stamp), default=None)
+    for leaf in result.in_phase("datagen"):
         runtime, hosts = number(leaf.metadata.get("runtime")), leaf.args.get("hosts")
         if runtime is None:
             continue
-        if first and leaf.stamp and leaf.stamp + timedelta(seconds=runtime) > first:
+        if first_run and leaf.stamp and leaf.stamp + timedelta(seconds=runtime) > first_run:
             seen = f"datagen took {runtime:,.0f} s, until after the first run began"
             yield by_rule_at(leaf.path, "time.phases", seen)
         dataset = {**mapping(leaf.parameters.get("dataset")), **leaf.section("dataset")}
@@ -123,4 +123,4 @@ def _datagen(result: Result[Any]) -> Iterator[Finding]:
 
 
 TIME_RULES = (_years, _folder_names, _phase_order, _durations, _datagen)
-"""Contradictions between the times of one result's calls."""
+"""Rules on the times of a result's calls."""
