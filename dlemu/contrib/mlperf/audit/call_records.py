@@ -15,7 +15,7 @@ from functools import cached_property
 from typing import Any, NamedTuple
 
 from dlemu.contrib.mlperf.audit.run_settings import Setup, hydra_overrides, read_setup
-from dlemu.contrib.mlperf.audit.tolerant import integer, mapping, moment, numbers, read_json, text, value_at
+from dlemu.contrib.mlperf.audit.tolerant import integer, mapping, moment, numbers, read_json, sequence, text, value_at
 from dlemu.contrib.mlperf.rules.known import Finding
 from dlemu.contrib.mlperf.rules.training import GIB
 
@@ -56,12 +56,12 @@ class CallRecords:
         return stamp_of(self.name)
 
     @property
-    def began(self) -> datetime | None:
+    def start(self) -> datetime | None:
         """Start by summary.json."""
         return moment(self.summary.get("start"))
 
     @property
-    def ended(self) -> datetime | None:
+    def end(self) -> datetime | None:
         """End by summary.json."""
         return moment(self.summary.get("end"))
 
@@ -83,8 +83,8 @@ class CallRecords:
     @property
     def commands(self) -> list[str]:
         """The commands of kv_cache's ranks, by the metadata."""
-        files = self.metadata.get("command_output_files")
-        commands = [text(value_at(file, "command")) for file in (files if isinstance(files, list) else ())]
+        files = sequence(self.metadata.get("command_output_files"))
+        commands = [text(value_at(file, "command")) for file in files]
         return [command for command in commands if command]
 
     @property
@@ -182,9 +182,8 @@ def device_work(metadata: Mapping[str, Any]) -> dict[str, DeviceWork]:
 def _counters(hosts: object) -> dict[str, list[float]]:
     """Return `host:device` -> sectors read, sectors written and busy milliseconds since the host booted."""
     counters = {}
-    for host in map(mapping, hosts if isinstance(hosts, list) else ()):
-        disks = host.get("disks")
-        for disk in map(mapping, disks if isinstance(disks, list) else ()):
+    for host in map(mapping, sequence(hosts)):
+        for disk in map(mapping, sequence(host.get("disks"))):
             name = text(disk.get("device_name"))
             values = numbers([disk.get(key) for key in ("sectors_read", "sectors_written", "time_doing_ios_ms")])
             if name and values and not _PARTITION.match(name) and not _STACKED.match(name):

@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 
@@ -96,5 +97,4 @@ def copied_pairs(fingerprints: Iterable[Fingerprint]) -> Iterator[tuple[Fingerpr
                 yield first, second
 
 
-def _same(left: float, right: float) -> bool:
-    return math.isclose(left, right, rel_tol=_MAX_COPY_DIFFERENCE)
+_same = partial(math.isclose, rel_tol=_MAX_COPY_DIFFERENCE)

@@ -7,6 +7,7 @@ import os
 from dlemu.config import load, workload_names
 from dlemu.contrib.mlperf.audit.audited_run import AuditedRun, audit_run, find_runs, shipped_pairs
 from dlemu.contrib.mlperf.audit.own_result import is_own
+from dlemu.contrib.mlperf.audit.tolerant import value_at
 from dlemu.extend import ForeignRun, UserError
 from dlemu.results.wording import count
 
@@ -63,8 +64,7 @@ def _settings(run: AuditedRun) -> list[str]:
         raise UserError(f"{run.path} lacks {', '.join(missing)}: wanted its config.yaml, as DLIO writes it")
     if setup.workload not in workload_names():  # a name in a foreign file could be the path of any file
         raise UserError(f"{run.path} has workload {setup.workload!r}: wanted one of {', '.join(workload_names())}")
-    reader = (setup.config or {}).get("reader")
-    prefetch_size = reader.get("prefetch_size") if isinstance(reader, dict) else None
+    prefetch_size = value_at(setup.config, "reader.prefetch_size")
     optional = {"dataset.num_samples_per_file": setup.samples_per_file, "reader.prefetch_size": prefetch_size}
     settings = known | {key: value for key, value in optional.items() if isinstance(value, int)}
     return [f"{key}={value}" for key, value in settings.items()] + ["workflow.checkpoint=false"]

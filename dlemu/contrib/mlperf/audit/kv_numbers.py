@@ -9,7 +9,7 @@ from statistics import fmean
 from dlemu.contrib.mlperf.audit import kv_leaf
 from dlemu.contrib.mlperf.audit.call_records import device_work
 from dlemu.contrib.mlperf.audit.kv_leaf import BANDWIDTH_KEYS, OPTIONS, KvLeaf, KvRank, copied_latencies, kv_commands
-from dlemu.contrib.mlperf.audit.tolerant import SUM_TOLERANCE, integer, mapping, same_sum, value_at
+from dlemu.contrib.mlperf.audit.tolerant import SUM_TOLERANCE, integer, mapping, same_sum, sequence, value_at
 from dlemu.contrib.mlperf.rules.known import Finding, by_rule, first_few, unapplied
 from dlemu.contrib.mlperf.rules.training import GIB
 
@@ -99,8 +99,7 @@ def _reported_failures(leaf: KvLeaf) -> Iterator[str]:
     options = {name: mapping(option) for name, option in mapping(leaf.summary.get("options")).items()}
     failures = [key for key in leaf.summary if key in ("partial_failure", "trial_failures") and leaf.summary[key]]
     failures += [f"partial_failure of option {name}" for name in options if options[name].get("partial_failure")]
-    missing_files = [option.get("missing_files") for option in options.values()]
-    missing = sum(len(paths) for paths in missing_files if isinstance(paths, list))
+    missing = sum(len(sequence(option.get("missing_files"))) for option in options.values())
     if failures or missing:
         flags = ", ".join(failures) or "no failure"
         yield f"the tool itself reports {flags}, {missing} missing files: its means are of the other files"

@@ -10,7 +10,7 @@ from typing import Any
 
 from dlemu.config.duration import Duration, mean_seconds
 from dlemu.contrib.mlperf.audit import tolerant
-from dlemu.contrib.mlperf.audit.tolerant import integer, mapping, moment, number, numbers, text, value_at
+from dlemu.contrib.mlperf.audit.tolerant import integer, mapping, moment, number, numbers, sequence, text, value_at
 from dlemu.contrib.mlperf.rules.core_config import canonical
 from dlemu.contrib.mlperf.rules.known import Finding, by_rule
 from dlemu.extend import UserError
@@ -89,8 +89,7 @@ def _overrides(folder: str, findings: list[Finding]) -> tuple[str, ...] | None:
 def hydra_overrides(folder: str, findings: list[Finding]) -> tuple[str, ...] | None:
     """Return the overrides in hydra.yaml; None without that file."""
     for path in _paths(folder, "hydra.yaml"):
-        overrides = value_at(tolerant.read_yaml(path, findings), "hydra.overrides.task")
-        return tuple(map(str, overrides)) if isinstance(overrides, list) else ()
+        return tuple(map(str, sequence(value_at(tolerant.read_yaml(path, findings), "hydra.overrides.task"))))
     return None
 
 

@@ -15,7 +15,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -38,9 +38,16 @@ _STATS = re.compile(r"^(?:(\d{1,9})_)?per_epoch_stats\.json$")
 _PART = re.compile(r"^(block|ckpt|save_ckpt|load_ckpt)\d+$")
 _OVERLAP_TOLERANCE_US = 10_000  # between time stamps of one event, as DLIO writes a line to its log between the two
 _EPOCH_TOLERANCE_US = 1_000_000  # between time stamps that different parts of DLIO take
-Interval = tuple[int, int, str]  # start and end in microseconds, and a name
 LOG = "dlio.log"
 _LOG_START_BYTES = 400  # enough of the log to show whether dlemu wrote it
+
+
+class Interval(NamedTuple):
+    """Time stamps of an epoch, a block or a checkpoint, in microseconds since 1970."""
+
+    start_us: int
+    end_us: int
+    name: str
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -82,11 +89,7 @@ def read_spans(path: str, started_us: int | None, findings: list[Finding]) -> di
     """
     epochs = list(epochs_of(read_json(path, findings)))
     findings += out_of_order(epochs, os.path.basename(path))
-    barriers_us = [] if started_us is None else [started_us]
-    for _, epoch_stats in epochs:  # each epoch and each block ends with a barrier
-        blocks = [stamps for name, stamps in epoch_stats.items() if block_number(name) is not None]
-        ends_us = [stamp_us(mapping(stamps).get("end")) for stamps in (epoch_stats, *blocks)]
-        barriers_us += [end_us for end_us in ends_us if end_us is not None]
+    barriers_us = [*_barriers_us(epochs), *([] if started_us is None else [started_us])]
     spans = {}
     for epoch, epoch_stats in epochs:
         epoch_end_us = stamp_us(epoch_stats.get("end"))
@@ -107,6 +110,14 @@ def read_spans(path: str, started_us: int | None, findings: list[Finding]) -> di
                 checkpoint_us=_checkpoint_start(epoch_stats, f"save_ckpt{number}", end_us),
             )
     return spans
+
+
+def _barriers_us(epochs: Sequence[tuple[int, Mapping[str, Any]]]) -> Iterator[int]:
+    """Yield the times of all ranks' barriers: the end of each epoch and of each block."""
+    for _, epoch_stats in epochs:
+        blocks = [stamps for name, stamps in epoch_stats.items() if block_number(name) is not None]
+        ends_us = [stamp_us(mapping(stamps).get("end")) for stamps in (epoch_stats, *blocks)]
+        yield from (end_us for end_us in ends_us if end_us is not None)
 
 
 def _checkpoint_start(epoch_stats: Mapping[str, Any], checkpoint: str, end_us: int) -> int | None:
@@ -277,23 +288,25 @@ def out_of_order(epochs: Sequence[tuple[int, Mapping[str, Any]]], file: str) -> 
             problems += _overlaps(sorted(interval for kind, interval in parts if kind in kinds))
         whole_epoch = _interval(stats, f"epoch {epoch}")
         if whole_epoch:
-            earliest_us, latest_us = whole_epoch[0] - _EPOCH_TOLERANCE_US, whole_epoch[1] + _EPOCH_TOLERANCE_US
-            outside = [name for _, (start, end, name) in parts if start < earliest_us or end > latest_us]
-            problems += [f"{name} is not within epoch {epoch}" for name in outside]
+            earliest_us = whole_epoch.start_us - _EPOCH_TOLERANCE_US
+            latest_us = whole_epoch.end_us + _EPOCH_TOLERANCE_US
+            outside = [part for _, part in parts if part.start_us < earliest_us or part.end_us > latest_us]
+            problems += [f"{part.name} is not within epoch {epoch}" for part in outside]
     if problems:
         yield by_rule("time.order", f"{file}: {'; '.join(problems[:3])}")
 
 
 def _interval(stamps: object, name: str) -> Interval | None:
     start_us, end_us = stamp_us(mapping(stamps).get("start")), stamp_us(mapping(stamps).get("end"))
-    return None if start_us is None or end_us is None else (start_us, end_us, name)
+    return None if start_us is None or end_us is None else Interval(start_us, end_us, name)
 
 
 def _overlaps(intervals: Sequence[Interval]) -> Iterator[str]:
     """Yield phrases on intervals that end before they begin, or begin before the previous one has ended."""
-    for start, end, name in intervals:
-        if end < start - _OVERLAP_TOLERANCE_US:
-            yield f"{name} ends before it begins"
-    for (_, previous_end, previous), (start, _, name) in pairwise(intervals):
-        if start < previous_end - _OVERLAP_TOLERANCE_US:
-            yield f"{name} begins {(previous_end - start) / 1e6:.3f} s before {previous} ends"
+    for interval in intervals:
+        if interval.end_us < interval.start_us - _OVERLAP_TOLERANCE_US:
+            yield f"{interval.name} ends before it begins"
+    for previous, interval in pairwise(intervals):
+        overlap_us = previous.end_us - interval.start_us
+        if overlap_us > _OVERLAP_TOLERANCE_US:
+            yield f"{interval.name} begins {overlap_us / 1e6:.3f} s before {previous.name} ends"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
 from functools import partial
 from typing import Any
@@ -81,6 +81,11 @@ def mapping(value: object) -> Mapping[str, Any]:
     return value if isinstance(value, Mapping) else {}
 
 
+def sequence(value: object) -> Sequence[Any]:
+    """Return the value if it is a list, else an empty list."""
+    return value if isinstance(value, list) else []
+
+
 def value_at(content: object, dotted: str) -> Any:
     """Return the value at a dotted key: 1 at `a.b` in {a: {b: 1}}; None without one."""
     for key in dotted.split("."):
@@ -130,9 +135,7 @@ def all_known(values: Iterable[float | None]) -> list[float] | None:
     return known if known and len(known) == len(listed) else None
 
 
-def same_sum(left: float, right: float) -> bool:
-    """Return whether two sums are equal, apart from the order of summing."""
-    return math.isclose(left, right, rel_tol=SUM_TOLERANCE, abs_tol=1e-9)
+same_sum = partial(math.isclose, rel_tol=SUM_TOLERANCE, abs_tol=1e-9)  # equal, apart from the order of summing
 
 
 def text(value: object) -> str | None:

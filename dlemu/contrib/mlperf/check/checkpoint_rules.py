@@ -17,19 +17,18 @@ from typing import Any
 from dlemu.config.translate import is_known
 from dlemu.contrib.mlperf.audit.checkpoint_leaf import KINDS, CheckpointLeaf, checkpoint_numbers
 from dlemu.contrib.mlperf.audit.tolerant import mapping, nested, text, value_at
-from dlemu.contrib.mlperf.check.submission_tree import CheckpointResult, runs_differ
+from dlemu.contrib.mlperf.check.submission_tree import CheckpointResult
 from dlemu.contrib.mlperf.check.system_description import described_system
 from dlemu.contrib.mlperf.check.training_rules import unknown_hash
 from dlemu.contrib.mlperf.check.tree_rules import results_json
 from dlemu.contrib.mlperf.rules import checkpoints as official
 from dlemu.contrib.mlperf.rules import core_config
 from dlemu.contrib.mlperf.rules.core_config import canonical, is_checkpoint_core, settings_of
-from dlemu.contrib.mlperf.rules.known import Finding, by_rule, by_rule_at, unapplied, with_path
+from dlemu.contrib.mlperf.rules.known import Finding, by_rule, by_rule_at, differing, unapplied, with_path
 from dlemu.contrib.mlperf.rules.training import override_keys
 from dlemu.extend import dlio_workload
 
-_ACCESS_FLAGS = ("simultaneous_write", "simultaneous_read")
-"""Fields of a system description's `capabilities`: whether all hosts can access the checkpoints at the same time."""
+_ACCESS_FLAGS = ("simultaneous_write", "simultaneous_read")  # capabilities of a system: for all hosts at the same time
 _REMAP_KEY = "remap_time_in_seconds"
 _MIN_REMAP_SHARE = 0.5  # smallest gap between the two calls, in stated remapping times (4.7.3, the checker)
 
@@ -39,10 +38,10 @@ def _gap(result: CheckpointResult) -> Iterator[Finding]:
     if len(result.leaves) != 2 or not result.edition.checks_tree:
         return
     write, read = result.leaves
-    ended = write.metadata.get("invocation_end_time") or _last_collection(write) or write.summary.get("end")
-    began = read.metadata.get("invocation_start_time") or read.summary.get("start")
+    end = write.metadata.get("invocation_end_time") or _last_collection(write) or write.summary.get("end")
+    start = read.metadata.get("invocation_start_time") or read.summary.get("start")
     summary_gap = _between_calls(result)
-    seconds = _seconds_between(ended, began)
+    seconds = _seconds_between(end, start)
     if seconds is None:
         seconds = summary_gap
     if seconds is None:
@@ -323,7 +322,7 @@ def _same_in_all_calls(result: CheckpointResult) -> Iterator[Finding]:
     }
     if _described(result)[1].get("multi_host") is not True:  # otherwise the read call may be on another host (4.7.1)
         compared["rank 0's host"] = [text(leaf.summary.get("hostname")) for leaf in result.leaves if leaf.hosts == 1]
-    yield from runs_differ(result.path, "runs.differ", compared)
+    yield from differing(result.path, "runs.differ", compared)
 
 
 _CALL_RULES = (_summary_complete, _settings, _overrides_allowed, _fsync, _processes, _ranks_per_host, _accelerators)

@@ -79,12 +79,12 @@ def _checkpoint_times(where: str, transfers: Iterable[Transfer]) -> tuple[Finger
 
 def runs_overlap(result: Result[Leaf]) -> Iterator[Finding]:
     """A run begins after the previous one has ended; 1 s of overlap is allowed, as some timestamps lack fractions."""
-    spans = [(leaf.began, leaf.ended, leaf) for leaf in result.runs]
-    timed = [(began, ended, leaf) for began, ended, leaf in spans if began and ended and began <= ended]
+    spans = [(leaf.start, leaf.end, leaf) for leaf in result.runs]
+    timed = [(start, end, leaf) for start, end, leaf in spans if start and end and start <= end]
     timed.sort(key=lambda run: run[0])
-    for (_, ended, previous), (began, _, leaf) in pairwise(timed):
-        if began < ended - timedelta(seconds=1):
-            yield by_rule_at(leaf.path, "runs.overlap", f"began at {began}, {previous.name} ended at {ended}")
+    for (_, previous_end, previous), (start, _, leaf) in pairwise(timed):
+        if start < previous_end - timedelta(seconds=1):
+            yield by_rule_at(leaf.path, "runs.overlap", f"began at {start}, {previous.name} ended at {previous_end}")
 
 
 def same_hosts(result: Result[Leaf]) -> Iterator[Finding]:

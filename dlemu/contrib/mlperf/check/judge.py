@@ -73,9 +73,7 @@ def check_folder(
 
     Edition and division are read from the tree unless given. Some rules only warned when v3.0's round was judged: with
     the reading `published` they give warnings, with `today` errors. Anything wrong inside the folder becomes a finding.
-
-    Raises:
-        UserError: `folder` is not a folder, or all runs in it are of v1.0 or older and no edition is given.
+    Raises UserError if `folder` is not a folder, or if all runs in it are of v1.0 or older and no edition is given.
     """
     if not os.path.isdir(folder):
         raise UserError(f"{folder} is not a readable folder: wanted a submission tree, or results of runs")

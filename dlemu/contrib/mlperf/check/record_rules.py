@@ -277,11 +277,11 @@ def _ranks_and_times(leaf: CallRecords, log: str) -> Iterator[Finding]:
     if running and accelerators and int(running[1]) != accelerators:
         yield by_rule("papers.differ", f"number of processes: {accelerators} (summary.json), {running[1]} ({LOG})")
     stamps = _LOG_STAMP.findall(log)
-    if not stamps or leaf.began is None or leaf.ended is None:
+    if not stamps or leaf.start is None or leaf.end is None:
         return
     first, last = moment(stamps[0]), moment(stamps[-1])
-    if first and last and not (leaf.began <= last <= leaf.ended + _LOG_SLACK and first <= leaf.ended):
-        seen = f"{LOG} is of {first} to {last}, the run of {leaf.began} to {leaf.ended} (summary.json)"
+    if first and last and not (leaf.start <= last <= leaf.end + _LOG_SLACK and first <= leaf.end):
+        seen = f"{LOG} is of {first} to {last}, the run of {leaf.start} to {leaf.end} (summary.json)"
         yield by_rule("papers.differ", seen)
 
 

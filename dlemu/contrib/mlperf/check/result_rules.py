@@ -14,17 +14,25 @@ from itertools import pairwise
 from typing import Any
 
 from dlemu.contrib.mlperf.audit.run_settings import Printed, Setup
-from dlemu.contrib.mlperf.audit.tolerant import mapping
-from dlemu.contrib.mlperf.check.submission_tree import Leaf, Result, Rule, runs_differ
+from dlemu.contrib.mlperf.audit.tolerant import mapping, sequence
+from dlemu.contrib.mlperf.check.submission_tree import Leaf, Result, Rule
 from dlemu.contrib.mlperf.check.system_description import stated_limit
 from dlemu.contrib.mlperf.check.training_rules import check_run
 from dlemu.contrib.mlperf.rules.core_config import NEVER_SET, OTHER_DEFAULTS, canonical, effective
 from dlemu.contrib.mlperf.rules.editions import MEASURED_RUNS, RUN_FOLDERS
-from dlemu.contrib.mlperf.rules.known import Finding, Severity, by_rule, by_rule_at, first_few, unapplied, with_path
+from dlemu.contrib.mlperf.rules.known import (
+    Finding,
+    Severity,
+    by_rule,
+    by_rule_at,
+    differing,
+    first_few,
+    unapplied,
+    with_path,
+)
 from dlemu.results.wording import count
 
-_COVERED_BY_COMPLETENESS = ("config.missing", "config.assumed")
-"""The audit's rules that `records_complete` covers."""
+_COVERED_BY_COMPLETENESS = ("config.missing", "config.assumed")  # the audit's rules that `records_complete` covers
 _AUDIT_ONLY = ("au.rules",)  # the audit's rules that no edition since v2.0 has
 _REQUIRED_SETTINGS = (
     *("model.name", "framework", "dataset.format", "dataset.num_files_train", "dataset.num_samples_per_file"),
@@ -125,8 +133,8 @@ def run_hosts(leaf: Leaf, _: Result[Leaf]) -> Iterator[Finding]:
     if len(set(ranks_by_host.values())) > 1:
         seen = ", ".join(f"{host}: {ranks}" for host, ranks in ranks_by_host.most_common(4))
         yield by_rule("hosts.uneven", f"accelerators of the hosts: {seen}")
-    hosts = leaf.args.get("hosts")
-    if leaf.printed.hosts == 1 and isinstance(hosts, list) and len(hosts) > 1:
+    hosts = sequence(leaf.args.get("hosts"))
+    if leaf.printed.hosts == 1 and len(hosts) > 1:
         yield by_rule("hosts.named", f"the run was on 1 host, its metadata names {len(hosts)}")
 
 
@@ -156,19 +164,19 @@ def run_gaps(result: Result[Leaf]) -> Iterator[Finding]:
     """Runs follow one another without pauses long enough for another run."""
     if not result.phased:
         return
-    timed = [(leaf, leaf.began, leaf.ended) for leaf in result.runs if leaf.began and leaf.ended]
-    for leaf, began, ended in timed:
-        if ended < began:
-            yield by_rule_at(leaf.path, "runs.clock", f"the run ended at {ended}, before it began at {began}")
+    timed = [(leaf, leaf.start, leaf.end) for leaf in result.runs if leaf.start and leaf.end]
+    for leaf, start, end in timed:
+        if end < start:
+            yield by_rule_at(leaf.path, "runs.clock", f"the run ended at {end}, before it began at {start}")
     for leaf in result.runs:
         if leaf.run is not None:
-            yield from with_path(leaf.path, unapplied("runs.gap", {"start and end": leaf.began and leaf.ended}))
-    shortest = min((ended - began for _, began, ended in timed if ended >= began), default=None)
-    starts = sorted([(leaf.stamp or began, leaf) for leaf, began, _ in timed], key=lambda start: start[0])
+            yield from with_path(leaf.path, unapplied("runs.gap", {"start and end": leaf.start and leaf.end}))
+    shortest = min((end - start for _, start, end in timed if end >= start), default=None)
+    starts = sorted([(leaf.stamp or start, leaf) for leaf, start, _ in timed], key=lambda run: run[0])
     gaps = [(second - first, leaf) for (first, _), (second, leaf) in pairwise(starts)]
     too_long = [(gap, leaf) for gap, leaf in gaps if shortest is not None and gap >= GAP_FACTOR * shortest]
     if too_long:
-        longest, leaf = max(too_long, key=lambda gap: gap[0])
+        longest, leaf = max(too_long, key=lambda run: run[0])
         seen = f"{len(too_long)} of {len(gaps)} gaps, up to {longest} from one run's start to the next ({leaf.name})"
         yield by_rule_at(result.path, "runs.gap", f"{seen}; the shortest run took {shortest}")
 
@@ -187,8 +195,8 @@ def same_job(result: Result[Leaf]) -> Iterator[Finding]:
         "dataset.num_samples_per_file": [leaf.printed.samples_per_file for leaf in result.runs],
         "dataset.data_folder": [leaf.data_folder for leaf in result.runs],
     }
-    yield from runs_differ(result.path, "runs.differ", job)
-    yield from runs_differ(result.path, "dataset.differs", dataset)
+    yield from differing(result.path, "runs.differ", job)
+    yield from differing(result.path, "dataset.differs", dataset)
 
 
 def _reader_setting(leaf: Leaf, key: str) -> Any:

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Generic, TypeVar
 
@@ -37,8 +37,7 @@ _EDITION_KEYS = {
     "2.0": ("run_result_output",),
 }
 """Edition -> keys of the metadata, or of its `args`, that only this edition's tool writes."""
-_V3_FILES = (".mlps-code-image", "fs_separation.json", "provenance.json")
-"""Files of a leaf that only v3.0's tool writes."""
+_V3_FILES = (".mlps-code-image", "fs_separation.json", "provenance.json")  # only v3.0's tool writes them into a leaf
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -147,7 +146,7 @@ class Contents:
     editions: Mapping[str, Edition]
     """Tree -> its edition, for each submission tree and each run outside of submissions."""
     findings: tuple[Finding, ...]
-    """On runs for which there are no rules, or that there are no runs."""
+    """Findings on runs of benchmarks without rules, and on a folder without any run."""
 
 
 def find_results(root: str, edition: str | None, division: Division | None, reading: Reading) -> Contents:
@@ -195,6 +194,7 @@ def _call_folders(root: str) -> tuple[list[str], list[tuple[str, str]]]:
 def _training_results(root: str, workloads: Sequence[str], findings: list[Finding]) -> Iterator[Result[Leaf]]:
     """Yield the results of training by path; append a finding for a run of another benchmark that no folder names."""
     paths = [os.path.join(workload, "run") for workload in workloads]
+    # (path, phased) of a result -> its audited runs by folder; a run outside of phases is a result of its own.
     audited: dict[tuple[str, bool], dict[str, AuditedRun]] = {(path, True): {} for path in paths}
     for run in audit_all(find_runs([root])):
         if category_of(run.path) is not None:
@@ -255,7 +255,7 @@ def _holds_phases(folder: str) -> bool:
 
 
 def category_of(path: str) -> str | None:
-    """Return which of CATEGORIES the deepest folder named after a benchmark is; None for training or no such folder."""
+    """Return the benchmark, other than training, that the deepest folder named after a benchmark has; else None."""
     for name in reversed(os.path.abspath(path).split(os.sep)):
         if name == TRAINING:
             return None
@@ -345,11 +345,3 @@ def division_of(folder: str, *in_metadata: object) -> Division:
     index = division_index(folders)
     names = in_metadata if index is None else (folders[index],)
     return "open" if any(str(name).lower() == "open" for name in names) else "closed"
-
-
-def runs_differ(path: str, rule: str, compared: Mapping[str, Iterable[object]]) -> Iterator[Finding]:
-    """Report each fact (name -> values of all runs or calls) with several values; None stands for an unknown value."""
-    for name, values in compared.items():
-        different = sorted({str(value) for value in values if value is not None})
-        if len(different) > 1:
-            yield by_rule_at(path, rule, f"{name}: {' and '.join(different[:3])}")

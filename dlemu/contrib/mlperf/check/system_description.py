@@ -11,7 +11,7 @@ from typing import Any
 
 from dlemu.contrib.mlperf.audit import tolerant
 from dlemu.contrib.mlperf.audit.call_records import CallRecords
-from dlemu.contrib.mlperf.audit.tolerant import folders_in, integer, mapping, nested, number, value_at
+from dlemu.contrib.mlperf.audit.tolerant import folders_in, integer, mapping, nested, number, sequence, value_at
 from dlemu.contrib.mlperf.check.submission_tree import Result, Submission
 from dlemu.contrib.mlperf.rules.known import Finding, by_rule, by_rule_at, with_path
 
@@ -141,13 +141,13 @@ def _read_description(path: str) -> tuple[Any, list[Finding]]:
 
 def _matches_run(call: CallRecords, under_test: Mapping[str, Any]) -> Iterator[Finding]:
     """Compare the hosts of a call, and their memory, with the description (2.1.9 of v3.0)."""
-    clients = under_test.get("clients")
+    clients = sequence(under_test.get("clients"))
     hosts, described_gib = 0, 0.0
-    for client in clients if isinstance(clients, list) else ():
+    for client in clients:
         quantity = integer(value_at(client, "quantity")) or 0
         hosts += quantity
         described_gib += quantity * (number(value_at(client, "chassis.memory_capacity")) or math.nan)
-    if isinstance(clients, list) and clients and call.hosts and hosts != call.hosts:
+    if clients and call.hosts and hosts != call.hosts:
         yield by_rule("systems.hosts", f"hosts of the run: {call.hosts}; described by clients: {hosts}")
     measured_gib = call.memory_gib if hosts == call.hosts else None
     if measured_gib and abs(measured_gib - described_gib) > _MEMORY_TOLERANCE * described_gib:

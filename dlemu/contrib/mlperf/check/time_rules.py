@@ -14,7 +14,7 @@ from statistics import median
 from typing import Any
 
 from dlemu.contrib.mlperf.audit.call_records import CallRecords
-from dlemu.contrib.mlperf.audit.tolerant import mapping, moment, number, text
+from dlemu.contrib.mlperf.audit.tolerant import mapping, moment, number, sequence, text
 from dlemu.contrib.mlperf.check.submission_tree import Result
 from dlemu.contrib.mlperf.rules.editions import FIRST_YEAR
 from dlemu.contrib.mlperf.rules.known import Finding, Severity, by_rule_at
@@ -31,7 +31,7 @@ def _years(result: Result[Any]) -> Iterator[Finding]:
     """No call began in the future or before the first measurements; a day ahead may be another time zone."""
     latest = datetime.now() + timedelta(days=1)
     for leaf in result.leaves:
-        times = {"the folder's name": leaf.stamp, "summary.json": leaf.began, "invocation_start_time": _invoked(leaf)}
+        times = {"the folder's name": leaf.stamp, "summary.json": leaf.start, "invocation_start_time": _invoked(leaf)}
         known = {source: time for source, time in times.items() if time is not None}
         odd = [f"{source} says {time}" for source, time in known.items() if time.year < FIRST_YEAR or time > latest]
         if odd:
@@ -42,7 +42,7 @@ def _years(result: Result[Any]) -> Iterator[Finding]:
 
 def _folder_names(result: Result[Any]) -> Iterator[Finding]:
     """A call began soon after the time in its folder's name, and its metadata have the same time."""
-    yield from _misdated(result, lambda leaf: leaf.began, _MAX_START_AFTER_NAME, _MAX_START_BEFORE_NAME)
+    yield from _misdated(result, lambda leaf: leaf.start, _MAX_START_AFTER_NAME, _MAX_START_BEFORE_NAME)
     yield from _misdated(result, _invoked, _MAX_CALL_FROM_NAME, _MAX_CALL_FROM_NAME)
     for leaf in result.leaves:
         value = text(leaf.metadata.get("run_datetime"))
@@ -83,7 +83,7 @@ def _zone_difference(offsets: Sequence[timedelta], max_late: timedelta, max_earl
 def _phase_order(result: Result[Any]) -> Iterator[Finding]:
     """The last datasize call precedes datagen and the runs; the last datagen call precedes the runs."""
     by_phase = {
-        phase: sorted((leaf.stamp, leaf.path) for leaf in result.leaves if leaf.phase == phase and leaf.stamp)
+        phase: sorted((leaf.stamp, leaf.path) for leaf in result.in_phase(phase) if leaf.stamp)
         for phase in ("datasize", "datagen", "run")
     }
     for phase, later in (("datagen", "run"), ("datasize", "run"), ("datasize", "datagen")):
@@ -98,8 +98,8 @@ def _durations(result: Result[Any]) -> Iterator[Finding]:
     """A call of the tool lasted at least as long as the run that it started."""
     for leaf in result.leaves:
         runtime = number(leaf.metadata.get("runtime"))
-        if runtime is not None and leaf.began is not None and leaf.ended is not None:
-            took = (leaf.ended - leaf.began).total_seconds()
+        if runtime is not None and leaf.start is not None and leaf.end is not None:
+            took = (leaf.end - leaf.start).total_seconds()
             if took > runtime + _DURATION_SLACK_SECONDS:
                 seen = f"summary.json reports {took:.1f} s, the metadata's runtime is {runtime:.1f} s"
                 yield by_rule_at(leaf.path, "time.length", seen)
@@ -109,7 +109,7 @@ def _datagen(result: Result[Any]) -> Iterator[Finding]:
     """Datagen ended before the first run began, and wrote the dataset no faster than its hosts can."""
     first_run = min((leaf.stamp for leaf in result.runs if leaf.stamp), default=None)
     for leaf in result.in_phase("datagen"):
-        runtime, hosts = number(leaf.metadata.get("runtime")), leaf.args.get("hosts")
+        runtime, hosts = number(leaf.metadata.get("runtime")), sequence(leaf.args.get("hosts"))
         if runtime is None:
             continue
         if first_run and leaf.stamp and leaf.stamp + timedelta(seconds=runtime) > first_run:
@@ -118,7 +118,7 @@ def _datagen(result: Result[Any]) -> Iterator[Finding]:
         dataset = {**mapping(leaf.parameters.get("dataset")), **leaf.section("dataset")}
         keys = ("num_files_train", "num_samples_per_file", "record_length_bytes")
         size = math.prod(number(dataset.get(key)) or 0 for key in keys)
-        if size > runtime * _FASTEST_HOST * max(1, len(hosts) if isinstance(hosts, list) else 1):
+        if size > runtime * _FASTEST_HOST * max(1, len(hosts)):
             yield by_rule_at(leaf.path, "time.datagen", f"{size / 1e9:,.0f} GB made in {runtime:.1f} s")
 
 

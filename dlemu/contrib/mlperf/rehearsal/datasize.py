@@ -67,13 +67,13 @@ def datasize(
         raise UserError(f"{seen}, set ranks to {hosts} or more")
     rules, official = _edition(workload, edition)
     official = replace(official, samples_per_file=workload.dataset.num_samples_per_file)
-    memory_bytes = hosts * memory_gib_per_host * GIB
-    bound = smallest_dataset(official, official.batch_size, workload.ranks, memory_bytes)
+    memory_gib = hosts * memory_gib_per_host
+    bound = smallest_dataset(official, official.batch_size, workload.ranks, memory_gib * GIB)
     files, samples = bound.advised_files, bound.advised_files * official.samples_per_file
     subfolders = workload.dataset.num_subfolders_train
     config = dlio_workload(workload)
     setup = replace(setup_of(config, []), accelerator=workload.accelerator, num_files=files_requested, config=config)
-    run = Printed(accelerators=workload.ranks, hosts=hosts, memory_gib=hosts * memory_gib_per_host)
+    run = Printed(accelerators=workload.ranks, hosts=hosts, memory_gib=memory_gib)
     findings = check_run(rules, setup, run, "closed", by_dlemu=True)
     return Datasize(
         edition=rules.name,
@@ -138,8 +138,7 @@ def checkpoint_datasize(
 ) -> CheckpointDatasize:
     """Return the sizes of a model's checkpoints, written by the workload's `ranks` processes on `hosts` hosts.
 
-    Raises:
-        UserError: the edition has no such model, or the model can't be split over this many ranks.
+    Raises UserError if the edition has no such model, or the model can't be split over this many ranks.
     """
     model = official_model(workload.model.name)
     if model is None or edition not in (None, *EDITIONS):

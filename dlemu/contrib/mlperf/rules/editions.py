@@ -82,5 +82,4 @@ def edition_rules(name: str, reading: Reading = "today") -> Edition:
 
 def newest_edition(workload: str, accelerator: str) -> Edition | None:
     """Return the newest edition that has this pair; None if no edition has it."""
-    editions = [edition for edition in EDITIONS.values() if edition.official(workload, accelerator)]
-    return editions[-1] if editions else None
+    return next((each for each in reversed(EDITIONS.values()) if each.official(workload, accelerator)), None)

@@ -104,6 +104,14 @@ def unapplied(rule: str, facts: Mapping[str, object]) -> Iterator[Finding]:
         yield by_rule("unapplied", f"{rule}: {', '.join(unknown)} not known", f"{rule} applied")
 
 
+def differing(path: str, rule: str, facts: Mapping[str, Iterable[object]]) -> Iterator[Finding]:
+    """Yield a finding for each fact (name -> values in all runs or calls) with several values; None is unknown."""
+    for name, values in facts.items():
+        different = sorted({str(value) for value in values if value is not None})
+        if len(different) > 1:
+            yield by_rule_at(path, rule, f"{name}: {' and '.join(different[:3])}")
+
+
 def first_few(texts: Sequence[str], separator: str = "; ", limit: int = 3) -> str:
     """Return the first texts, joined, and the number of those left out: `a; b; c and 4 more`."""
     more = f" and {len(texts) - limit} more" if len(texts) > limit else ""
