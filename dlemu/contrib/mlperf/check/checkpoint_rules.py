@@ -207,6 +207,7 @@ def _core_config_hash(leaf: CheckpointLeaf, model: official.OfficialModel, added
 
 
 def _overrides_allowed(leaf: CheckpointLeaf, result: CheckpointResult) -> Iterator[Finding]:
+    """In CLOSED, only settings that the tool sets itself are overridden, and the folder (4.6.3)."""
     if not result.closed:
         return
     parameters, overrides = mapping(leaf.metadata.get("override_parameters")), leaf.setup.overrides
@@ -219,6 +220,7 @@ def _overrides_allowed(leaf: CheckpointLeaf, result: CheckpointResult) -> Iterat
 
 
 def _fsync(leaf: CheckpointLeaf, result: CheckpointResult) -> Iterator[Finding]:
+    """Checkpoints are synced; the DLIO of v2.0 never does so, whatever the settings."""
     settings = leaf.section("checkpoint")
     if not settings:
         yield from unapplied("checkpoint.fsync", {"configuration": None})
@@ -255,6 +257,7 @@ def _processes(leaf: CheckpointLeaf, result: CheckpointResult) -> Iterator[Findi
 
 
 def _ranks_per_host(leaf: CheckpointLeaf, result: CheckpointResult) -> Iterator[Finding]:
+    """In CLOSED, each host runs more than 4 processes (4.6.2)."""
     if not result.closed or leaf.ranks is None:
         return
     if not leaf.hosts:

@@ -20,16 +20,7 @@ from dlemu.contrib.mlperf.check.system_description import stated_limit
 from dlemu.contrib.mlperf.check.training_rules import check_run
 from dlemu.contrib.mlperf.rules.core_config import NEVER_SET, OTHER_DEFAULTS, canonical, effective
 from dlemu.contrib.mlperf.rules.editions import MEASURED_RUNS, RUN_FOLDERS
-from dlemu.contrib.mlperf.rules.known import (
-    Finding,
-    Severity,
-    by_rule,
-    by_rule_at,
-    differing,
-    first_few,
-    unapplied,
-    with_path,
-)
+from dlemu.contrib.mlperf.rules.known import Finding, by_rule, by_rule_at, differing, first_few, unapplied, with_path
 from dlemu.results.wording import count
 
 _COVERED_BY_COMPLETENESS = ("config.missing", "config.assumed")  # the audit's rules that `records_complete` covers
@@ -76,13 +67,13 @@ def edition_rules_on_runs(result: Result[Leaf]) -> Iterator[Finding]:
 
 
 def _au_finding(finding: Finding, leaf: Leaf, result: Result[Leaf]) -> Finding:
-    """Return the finding of a low AU with its basis added; a warning for a warm-up where only its text exempts it."""
+    """Return the finding of a low AU, with the basis of the AU added; a warning if the run is an exempt warm-up."""
     has_steps = leaf.run is not None and leaf.run.recomputed.basis == "steps"
     basis = "from its steps" if has_steps else "as printed: the steps are missing"
-    # v3.0's checker applies the AU threshold to the warm-up run, too; the rules' text to the measured runs only.
+    # The rules' text applies the AU threshold to the measured runs only; v3.0's checker also applies it to the warm-up.
     is_exempt = leaf is result.warm_up and not result.edition.checks_tree
-    severity: Severity = "warning" if is_exempt else finding.severity
-    return replace(finding, severity=severity, seen=f"{finding.seen} ({basis})")
+    seen = f"{finding.seen} ({basis})"
+    return replace(finding, severity="warning" if is_exempt else finding.severity, seen=seen)
 
 
 def _with_metadata(leaf: Leaf) -> Setup:
@@ -145,9 +136,9 @@ def run_count(result: Result[Leaf]) -> Iterator[Finding]:
         seen = "a single run: the number of runs and the time between them are not checked"
         yield by_rule_at(result.path, "runs.single", seen)
     elif runs != RUN_FOLDERS:
-        severity: Severity = "error" if result.edition.checks_tree or runs < MEASURED_RUNS else "warning"
+        is_error = result.edition.checks_tree or runs < MEASURED_RUNS
         seen = f"{runs} runs: {', '.join(leaf.name for leaf in result.runs) or 'none'}"
-        yield by_rule_at(result.path, "runs.count", seen, severity=severity)
+        yield by_rule_at(result.path, "runs.count", seen, severity="error" if is_error else "warning")
 
 
 def run_ended(leaf: Leaf, result: Result[Leaf]) -> Iterator[Finding]:

@@ -70,6 +70,7 @@ def _unknown_workload(edition: Edition, workload: str, accelerator: str | None) 
 
 
 def _dataset(edition: Edition, official: Official, files: int | None, printed: Printed) -> Iterator[Finding]:
+    """The dataset is as large as the memory of the hosts and the steps per epoch require."""
     accelerators, memory_gib = printed.accelerators, printed.memory_gib
     if files is None or accelerators is None or memory_gib is None:
         facts = {"number of files": files, "number of accelerators": accelerators, "memory of the hosts": memory_gib}
@@ -194,6 +195,7 @@ def _changed(key: str, value: str, expected: str) -> Finding:
 
 
 def _figures(official: Official, printed: Printed) -> Iterator[Finding]:
+    """All hosts run equally many accelerators, and AU reaches the threshold."""
     hosts, accelerators = printed.hosts, printed.accelerators
     yield from unapplied("hosts.uneven", {"number of hosts": hosts, "number of accelerators": accelerators})
     if hosts and accelerators and accelerators % hosts:
@@ -205,6 +207,7 @@ def _figures(official: Official, printed: Printed) -> Iterator[Finding]:
 
 
 def _overrides(edition: Edition, workload: str, setup: Setup, division: Division) -> Iterator[Finding]:
+    """The division allows all settings that the command line overrides."""
     yield from unapplied("overrides.unknown", {"overrides of the command line": setup.overrides})
     for key in override_keys(setup.overrides or ()):
         if key.startswith("workflow.") or key in edition.closed_overrides:
@@ -219,6 +222,7 @@ def _overrides(edition: Edition, workload: str, setup: Setup, division: Division
 
 
 def _workflow(edition: Edition, workload: str, setup: Setup) -> Iterator[Finding]:
+    """The run saves a checkpoint if the edition requires one of the workload."""
     if workload not in edition.checkpoint_workloads:
         return
     saves = value_at(setup.config, "workflow.checkpoint")

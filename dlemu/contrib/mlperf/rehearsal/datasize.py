@@ -45,7 +45,9 @@ class Datasize:
     def overrides(self) -> tuple[str, ...]:
         """The advised settings of the dataset as overrides, for dlemu and for DLIO."""
         words = [f"dataset.num_files_train={self.files}"]
-        return tuple([*words, f"dataset.num_subfolders_train={self.subfolders}"] if self.subfolders else words)
+        if self.subfolders:
+            words.append(f"dataset.num_subfolders_train={self.subfolders}")
+        return tuple(words)
 
 
 def datasize(

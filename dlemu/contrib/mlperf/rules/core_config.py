@@ -45,8 +45,6 @@ def settings_of(workload: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
 
 def canonical(value: Any) -> Any:
     """Return a value in the form in which values are compared: 7, 7.0 and "7" are equal, as are true and "True"."""
-    if isinstance(value, bool) or not isinstance(value, str | int | float | list | tuple):
-        return value
     if isinstance(value, list | tuple):
         return [canonical(item) for item in value]
     if isinstance(value, str):

@@ -81,7 +81,7 @@ def known_rules() -> Mapping[str, KnownRule]:
 def by_rule(rule: str, seen: str, wanted: str = "", fix: str = "", severity: Severity | None = None) -> Finding:
     """Return a finding of a rule; the defaults of `wanted`, `fix` and `severity` are those of known.yaml."""
     row = known_rules()[rule]
-    usual: Any = row.severity.partition(";")[0].partition(" ")[0]
+    usual: Any = row.severity.split()[0].rstrip(";")
     return Finding(severity=severity or usual, rule=rule, seen=seen, wanted=wanted or row.wanted, fix=fix or row.fix)
 
 
