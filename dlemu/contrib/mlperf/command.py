@@ -204,7 +204,7 @@ def check_command(
 
     from dlemu.contrib.mlperf.audit.audit_answer import write_csv
     from dlemu.contrib.mlperf.check.judge import check_folder, check_report, finding_rows
-    from dlemu.contrib.mlperf.lines import check_lines
+    from dlemu.contrib.mlperf.lines import finding_lines, result_lines, verdict_line
     from dlemu.contrib.mlperf.rules.known import Finding
     from dlemu.report.table import print_lines
 
@@ -217,5 +217,6 @@ def check_command(
     if as_json:
         click.echo(json.dumps(check_report(checked), indent=2))
     else:
-        print_lines(check_lines(checked), Console())
+        findings = finding_lines(checked.findings, checked.root)
+        print_lines([*result_lines(checked), "", *findings, verdict_line(checked)], Console())
     raise SystemExit(0 if checked.valid else 1)

@@ -89,14 +89,6 @@ def result_lines(checked: Checked) -> Iterator[Cell]:
         yield Line(line, "strong")
 
 
-def check_lines(checked: Checked) -> Iterator[Cell]:
-    """Yield the results, the findings and the verdict of a check."""
-    yield from result_lines(checked)
-    yield ""
-    yield from finding_lines(checked.findings, checked.root)
-    yield verdict_line(checked)
-
-
 def finding_lines(findings: Iterable[Finding], root: str) -> Iterator[Cell]:
     """Yield three lines for each group of findings that differ only in their paths and in what was seen."""
     for (_, rule, official, wanted, fix), group in groupby(sorted(findings, key=_group_key), key=_group_key):
