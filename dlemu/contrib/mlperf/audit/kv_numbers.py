@@ -190,10 +190,11 @@ def _aggregate(leaf: KvLeaf, option: int, name: str, rank_key: str) -> Iterator[
 
 def _aggregated_p95(leaf: KvLeaf, option: int) -> Iterator[Finding]:
     """An option's 95th percentile of storage latency is the largest of its ranks' percentiles."""
-    p95s_ms = [p95_ms for rank in leaf.option_ranks(option) if (p95_ms := rank.number_at(_P95_MS)) is not None]
-    if not leaf.summary or not p95s_ms:
+    by_rank_ms = [rank.number_at(_P95_MS) for rank in leaf.option_ranks(option)]
+    known_ms = [p95_ms for p95_ms in by_rank_ms if p95_ms is not None]
+    if not leaf.summary or not known_ms:
         return
-    printed_ms, largest_ms = leaf.published(option, "p95_latency_ms"), max(p95s_ms)
+    printed_ms, largest_ms = leaf.published(option, "p95_latency_ms"), max(known_ms)
     yield from unapplied("kv.differs", {f"p95_latency_ms of option {option}": printed_ms})
     if printed_ms is not None and not same_sum(printed_ms, largest_ms):
         seen = f"option {option}: aggregated_p95_latency_ms is {printed_ms:.6g}, the ranks' largest {largest_ms:.6g}"

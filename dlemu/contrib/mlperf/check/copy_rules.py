@@ -212,7 +212,8 @@ def _summary_numbers(leaf: CallRecords) -> dict[str, float]:
         "num_hosts": leaf.hosts,
         "num_files_train": leaf.summary.get("num_files_train"),
     }
-    return {key: real for key, value in values.items() if (real := number(value)) is not None}
+    numbers_by_key = {key: number(value) for key, value in values.items()}
+    return {key: value for key, value in numbers_by_key.items() if value is not None}
 
 
 def _values_by_key(rows: Iterable[Mapping[str, float]]) -> dict[str, list[float]]:
