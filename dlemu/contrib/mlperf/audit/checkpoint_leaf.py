@@ -143,7 +143,7 @@ def _size(leaf: CheckpointLeaf) -> Iterator[Finding]:
 
 
 def _slowest(leaf: CheckpointLeaf) -> Iterator[Finding]:
-    """Report saves or loads in which the slowest rank, which the rules' text requires, took longer than rank 0."""
+    """Report saves or loads in which the slowest rank, whose figures the rules require, took longer than rank 0."""
     if leaf.ranks is None or len(leaf.transfers) < leaf.ranks:
         if leaf.transfers:
             yield from unapplied("checkpoint.slowest", {"times of every rank": None})

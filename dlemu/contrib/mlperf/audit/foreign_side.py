@@ -100,7 +100,7 @@ def _mean(by_epoch: Sequence[float]) -> Value | None:
 
 
 def _warnings(runs: Sequence[AuditedRun]) -> list[str]:
-    """Return the reservations on the numbers of these runs, as sentences."""
+    """Return caveats on the numbers of these runs, as sentences."""
     warnings = ["numbers are recomputed from DLIO's files; AU is by DLIO 2.x's formula, MB/s are nominal"]
     without_steps = sum(run.recomputed.basis == "blocks" for run in runs)
     if without_steps:

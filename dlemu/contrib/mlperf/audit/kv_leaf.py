@@ -129,7 +129,7 @@ class KvLeaf(CallRecords):
 
     @property
     def clocks_seconds(self) -> list[float]:
-        """Time on the tool's clock, of the slowest rank, in each trial of all options; they run one after another."""
+        """Time on the tool's clock in each trial of all options, by the slowest rank; trials run one after another."""
         trials = [trial for option in OPTIONS for trial in self.trials(option)]
         return [max(rank.elapsed_seconds or 0.0 for rank in trial) for trial in trials]
 

@@ -50,7 +50,7 @@ def own_folder_of(folder: str) -> str | None:
 
 
 def audit_own(folder: str) -> list[Finding]:
-    """Return findings on a run of dlemu, even a killed one, whose summary differs from its rows and facts."""
+    """Return findings on a run of dlemu, even a killed one: its summary must follow from its rows and facts."""
     findings: list[Finding] = []
     path = os.path.join(folder, SUMMARY)
     saved = read_json(path, findings) if os.path.lexists(path) else None

@@ -19,7 +19,7 @@ from dlemu.contrib.mlperf.audit.step_files import BlockArrays, BlockKey, Logs
 from dlemu.extend import au as dlio_formulas
 
 FORMULAS = ("dlio_v1", "dlio", "dlio_v3", "dlio_fork")
-"""Names in columns of the formulas for AU and samples/s by versions of DLIO (docs/audit.md)."""
+"""The formulas of AU and samples/s, by version of DLIO (docs/audit.md); columns have these names."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -146,7 +146,7 @@ class RankBlock:
 
 
 def rank_block(setup: Setup, logs: Logs, rank: int, block: BlockKey) -> RankBlock:
-    """Return a rank's block, of which the steps were kept and time stamps are known.
+    """Return one block of a rank; requires the rank's steps, and time stamps of the block by any rank.
 
     If a checkpoint follows, the block ends at its own end or at the start of the checkpoint, whichever fits the printed
     samples/s better.

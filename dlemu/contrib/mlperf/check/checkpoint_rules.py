@@ -317,7 +317,7 @@ def _accelerators(leaf: CheckpointLeaf, result: CheckpointResult) -> Iterator[Fi
 
 
 def _same_in_all_calls(result: CheckpointResult) -> Iterator[Finding]:
-    """All calls use the same number of processes, hosts and accelerator."""
+    """All calls use the same accelerator, and the same numbers of processes and hosts."""
     compared: dict[str, list[object]] = {
         "processes": [leaf.ranks for leaf in result.leaves],
         "hosts": [leaf.hosts for leaf in result.leaves],

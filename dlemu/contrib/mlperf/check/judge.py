@@ -113,12 +113,12 @@ def _is_old(result: Result[Any]) -> bool:
 
 
 def _read_rehearsal(folder: str) -> tuple[Mapping[str, Any] | None, str]:
-    """Return a rehearsal's record (None without one), and the folder to check: its tree, or the part that was named."""
+    """Return a rehearsal's record, if any, and the folder to check: its tree, or `folder` if that is in the tree."""
     if os.path.isfile(os.path.join(folder, REHEARSAL)):
         return mapping(read_json(os.path.join(folder, REHEARSAL), [])), os.path.join(folder, TREE)
-    for parent in (Path(folder), *Path(folder).parents):
-        record = str(parent.parent / REHEARSAL)
-        if parent.name == TREE and os.path.isfile(record):
+    for tree in (Path(folder), *Path(folder).parents):
+        record = str(tree.parent / REHEARSAL)
+        if tree.name == TREE and os.path.isfile(record):
             return mapping(read_json(record, [])), folder
     return None, folder
 

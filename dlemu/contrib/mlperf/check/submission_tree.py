@@ -93,7 +93,7 @@ class Result(Generic[AnyLeaf]):
 
     @property
     def runs(self) -> tuple[AnyLeaf, ...]:
-        """The calls that measured."""
+        """The calls that measured, rather than made data."""
         return self.in_phase("run")
 
     @property
@@ -255,7 +255,7 @@ def _holds_phases(folder: str) -> bool:
 
 
 def category_of(path: str) -> str | None:
-    """Return the benchmark, other than training, that the deepest folder named after a benchmark has; else None."""
+    """Return which of CATEGORIES a path is in; None if it is in none of them, or in a folder `training` further down."""
     for name in reversed(os.path.abspath(path).split(os.sep)):
         if name == TRAINING:
             return None
