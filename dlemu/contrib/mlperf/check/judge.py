@@ -8,7 +8,6 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from dlemu.contrib.mlperf.audit.run_settings import Printed, Setup
 from dlemu.contrib.mlperf.audit.tolerant import mapping, read_json
 from dlemu.contrib.mlperf.check import submission_tree
 from dlemu.contrib.mlperf.check.checkpoint_rules import CHECKPOINT_RULES, figures_of, model_of
@@ -214,6 +213,7 @@ def result_rows(checked: Checked) -> Iterator[ResultRow]:
             yield replace(row, model=result.model_folder)
         else:
             first = next((leaf for leaf in result.runs if leaf.run), None)
-            setup, printed = (first.setup, first.printed) if first else (Setup(), Printed())
-            processes = printed.accelerators
-            yield replace(row, model=setup.workload, accelerator=setup.accelerator, processes=processes)
+            if first is not None:
+                setup, processes = first.setup, first.printed.accelerators
+                row = replace(row, model=setup.workload, accelerator=setup.accelerator, processes=processes)
+            yield row

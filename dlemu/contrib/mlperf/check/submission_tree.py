@@ -255,7 +255,7 @@ def _holds_phases(folder: str) -> bool:
 
 
 def category_of(path: str) -> str | None:
-    """Return which of CATEGORIES a path is in; None if it is in none of them, or in a folder `training` further down."""
+    """Return which of CATEGORIES a path is in; None if it is in none, or in a folder `training` further down."""
     for name in reversed(os.path.abspath(path).split(os.sep)):
         if name == TRAINING:
             return None
