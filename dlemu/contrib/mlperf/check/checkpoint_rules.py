@@ -1,7 +1,7 @@
 """Rules on checkpointing results of v2.0 and v3.0: one model on one system, in one call of the tool or two.
 
-If one call writes and another reads, a *gap* lies between them. *Remapping* makes storage that hosts can't share
-available to another host. Source: section 4 of v3.0's Rules.md and checkpointing_checks.py of its submission checker
+`time_rules` has the rules on the time between the calls. *Remapping* makes storage that hosts can't share available to
+another host. Source: section 4 of v3.0's Rules.md and checkpointing_checks.py of its submission checker
 (https://github.com/mlcommons/storage).
 """
 
@@ -9,16 +9,14 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from datetime import datetime
 from itertools import islice
-from statistics import fmean
-from typing import Any
 
 from dlemu.config.translate import is_known
 from dlemu.contrib.mlperf.audit.checkpoint_leaf import KINDS, CheckpointLeaf, checkpoint_numbers
-from dlemu.contrib.mlperf.audit.tolerant import mapping, nested, text, value_at
+from dlemu.contrib.mlperf.audit.tolerant import mapping, text
 from dlemu.contrib.mlperf.check.submission_tree import CheckpointResult
-from dlemu.contrib.mlperf.check.system_description import described_system
+from dlemu.contrib.mlperf.check.system_description import REMAP_KEY, described_capabilities, remap_seconds
+from dlemu.contrib.mlperf.check.time_rules import seconds_between_calls
 from dlemu.contrib.mlperf.check.training_rules import unknown_hash
 from dlemu.contrib.mlperf.check.tree_rules import results_json
 from dlemu.contrib.mlperf.rules import checkpoints as official
@@ -29,87 +27,14 @@ from dlemu.contrib.mlperf.rules.training import override_keys
 from dlemu.extend import dlio_workload
 
 _ACCESS_FLAGS = ("simultaneous_write", "simultaneous_read")  # capabilities of a system: for all hosts at the same time
-_REMAP_KEY = "remap_time_in_seconds"
 _MIN_REMAP_SHARE = 0.5  # smallest gap between the two calls, in stated remapping times (4.7.3, the checker)
-
-
-def _gap(result: CheckpointResult) -> Iterator[Finding]:
-    """At most 30 s from the end of the write call to the start of the read call (4.7.1)."""
-    if len(result.leaves) != 2 or not result.edition.checks_tree:
-        return
-    write, read = result.leaves
-    end = write.metadata.get("invocation_end_time") or _last_collection(write) or write.summary.get("end")
-    start = read.metadata.get("invocation_start_time") or read.summary.get("start")
-    summary_gap = _between_calls(result)
-    seconds = _seconds_between(end, start)
-    if seconds is None:
-        seconds = summary_gap
-    if seconds is None:
-        yield from with_path(result.path, unapplied("checkpoint.gap", {"times of both calls": None}))
-    elif seconds > official.GAP_SECONDS:
-        yield by_rule_at(result.path, "checkpoint.gap", f"{seconds:.1f} s")
-    elif result.closed and summary_gap is not None and summary_gap < 0:
-        seen = f"the read call began {-summary_gap:.1f} s before the write call had ended"
-        yield by_rule_at(result.path, "checkpoint.overlap", seen)
-    elif seconds < 0:
-        seen = f"{seconds:.1f} s: the hosts' clocks differ, or the calls overlap"
-        yield by_rule_at(result.path, "checkpoint.gap", seen, severity="warning")
-
-
-def _last_collection(write: CheckpointLeaf) -> str | None:
-    """Return when the last host's facts were collected after the write: the end of a call that recorded no end.
-
-    The stamps end in Z, for UTC, but are compared as local times, as the checker does.
-    """
-    stamps_after = []
-    for key, stamp in nested(write.metadata):
-        if key == "collection_timestamp" and isinstance(stamp, str):
-            local = stamp.strip().removesuffix("Z")
-            seconds = _seconds_between(write.summary.get("end"), local)
-            if seconds is not None and seconds >= 0:
-                stamps_after.append(local)
-    return max(stamps_after, key=datetime.fromisoformat, default=None)
-
-
-def _seconds_between(begin: Any, end: Any) -> float | None:
-    """Return the seconds between two ISO 8601 times; None if either is invalid, or only one has a time zone."""
-    try:
-        return (datetime.fromisoformat(end) - datetime.fromisoformat(begin)).total_seconds()
-    except (TypeError, ValueError):
-        return None
-
-
-def _between_calls(result: CheckpointResult) -> float | None:
-    """Return the seconds from the end of the first call to the start of the last, by their summaries."""
-    return _seconds_between(result.leaves[0].summary.get("end"), result.leaves[-1].summary.get("start"))
-
-
-def _duration(result: CheckpointResult) -> Iterator[Finding]:
-    """Report the time from the first write to the last read, and the time of a load including remapping."""
-    if not result.edition.checks_tree:
-        return
-    first, last = result.leaves[0], result.leaves[-1]
-    total = _seconds_between(first.summary.get("start"), last.summary.get("end"))
-    if total is None:
-        seen, fix = "no total time can be computed from the calls' summaries", "keep them as the tool wrote them"
-        yield by_rule_at(result.path, "checkpoint.duration", seen, fix=fix, severity="error")
-        return
-    seen, between = f"{total:,.1f} s in total", _between_calls(result)
-    if first is not last and between is not None:
-        seen += f", including {between:.1f} s between the calls"
-    remap = _described(result)[1].get(_REMAP_KEY)
-    loads = [transfer.seconds for transfer in last.rank_0_transfers if transfer.kind == "load"]
-    if _is_seconds(remap) and remap and loads:
-        load = fmean(loads)
-        seen += f"; a load by rank 0 takes {load:.2f} s, with {remap} s of remapping {load + remap:.2f} s"
-    yield by_rule_at(result.path, "checkpoint.duration", seen)
 
 
 def _capabilities(result: CheckpointResult) -> Iterator[Finding]:
     """The system's description agrees with the run on hosts, simultaneous access and remapping."""
     if not result.edition.checks_tree:
         return
-    path, capabilities = _described(result)
+    path, capabilities = described_capabilities(result.path)
     if not path:
         yield from with_path(result.path, unapplied("checkpoint.simultaneous", {"description of the system": None}))
         return
@@ -120,35 +45,25 @@ def _capabilities(result: CheckpointResult) -> Iterator[Finding]:
     hosts = max((leaf.hosts or 0 for leaf in result.leaves), default=0)
     if capabilities.get("multi_host") is False and hosts > 1:
         yield by_rule_at(path, "checkpoint.simultaneous", f"multi_host is false, the run was on {hosts} hosts")
-    remap = capabilities.get(_REMAP_KEY)
-    if _is_seconds(remap):  # `mlpstorage validate` refuses a description without it
+    remap = remap_seconds(capabilities)
+    if remap is not None:  # `mlpstorage validate` refuses a description without it
         flags = [capabilities.get(flag) for flag in _ACCESS_FLAGS]
         if all(isinstance(flag, bool) for flag in flags) and all(flags) != (remap == 0):
             are = "both" if all(flags) else "not both"
-            seen = f"{_REMAP_KEY} is {remap}, simultaneous_write and simultaneous_read are {are} true"
+            seen = f"{REMAP_KEY} is {remap}, simultaneous_write and simultaneous_read are {are} true"
             yield by_rule_at(path, "checkpoint.remap", seen)
         if remap and len(result.leaves) == 2:
             yield from _remapping(result, remap)
 
 
-def _remapping(result: CheckpointResult, remap_seconds: int) -> Iterator[Finding]:
-    """The gap between the two calls is at least half of the remapping time."""
-    between = _between_calls(result)
+def _remapping(result: CheckpointResult, remap: int) -> Iterator[Finding]:
+    """The gap between the two calls is at least half of the remapping time, in seconds."""
+    between = seconds_between_calls(result)
     if between is None:
         yield from with_path(result.path, unapplied("checkpoint.remap", {"times of both calls": None}))
-    elif between < _MIN_REMAP_SHARE * remap_seconds:
-        seen = f"{between:.1f} s between the calls, {_REMAP_KEY} is {remap_seconds}"
+    elif between < _MIN_REMAP_SHARE * remap:
+        seen = f"{between:.1f} s between the calls, {REMAP_KEY} is {remap}"
         yield by_rule_at(result.path, "checkpoint.remap", seen)
-
-
-def _described(result: CheckpointResult) -> tuple[str, Mapping[str, Any]]:
-    """Return the path of the system's description and the capabilities that it states; both empty without one."""
-    path, under_test = described_system(result.path)
-    return path, mapping(value_at(under_test, "solution.capabilities"))
-
-
-def _is_seconds(value: object) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and value >= 0
 
 
 _ALWAYS_WRITTEN = ("start", "end", "num_accelerators", "num_hosts", "hostname", "host_memory_GB", "metric")
@@ -323,7 +238,8 @@ def _same_in_all_calls(result: CheckpointResult) -> Iterator[Finding]:
         "hosts": [leaf.hosts for leaf in result.leaves],
         "accelerator": [text(leaf.metadata.get("accelerator")) for leaf in result.leaves],
     }
-    if _described(result)[1].get("multi_host") is not True:  # otherwise the read call may be on another host (4.7.1)
+    _, capabilities = described_capabilities(result.path)
+    if capabilities.get("multi_host") is not True:  # otherwise the read call may be on another host (4.7.1)
         compared["rank 0's host"] = [text(leaf.summary.get("hostname")) for leaf in result.leaves if leaf.hosts == 1]
     yield from differing(result.path, "runs.differ", compared)
 
@@ -340,8 +256,7 @@ def _single_calls(result: CheckpointResult) -> Iterator[Finding]:
 
 
 CHECKPOINT_RULES: tuple[Callable[[CheckpointResult], Iterator[Finding]], ...] = (
-    *(_single_calls, _model_is_known, _counts, _gap, _duration, _capabilities, _memory),
-    *(results_json, _same_in_all_calls),
+    *(_single_calls, _model_is_known, _counts, _capabilities, _memory, results_json, _same_in_all_calls),
 )
 
 

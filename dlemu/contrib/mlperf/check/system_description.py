@@ -16,6 +16,7 @@ from dlemu.contrib.mlperf.check.submission_tree import Result, Submission
 from dlemu.contrib.mlperf.rules.known import Finding, by_rule, by_rule_at, with_path
 
 PLACEHOLDER = "FILL IN"  # text in a template where the submitter must fill in a value
+REMAP_KEY = "remap_time_in_seconds"  # capability: the time in which other hosts get access to what one host wrote
 _MEMORY_TOLERANCE = 0.10  # relative, between described and measured memory (2.1.9 of v3.0's checker)
 _SIZE = r"(?P<number>\d+(?:\.\d+)?)\s*(?P<unit>[KMGT]?)(?:i?B)?\b"
 _LIMIT_PATTERNS = (
@@ -88,6 +89,18 @@ def described_system(result_path: str) -> tuple[str, Mapping[str, Any]]:
         if under_test:
             return path, under_test
     return "", {}
+
+
+def described_capabilities(result_path: str) -> tuple[str, Mapping[str, Any]]:
+    """Return the path of the description of a result's system, and its capabilities; both empty without one."""
+    path, under_test = described_system(result_path)
+    return path, mapping(value_at(under_test, "solution.capabilities"))
+
+
+def remap_seconds(capabilities: Mapping[str, Any]) -> int | None:
+    """Return the stated remapping time; None if it is no whole number of seconds."""
+    value = capabilities.get(REMAP_KEY)
+    return value if isinstance(value, int) and not isinstance(value, bool) and value >= 0 else None
 
 
 def _description_paths(result_path: str) -> list[str]:

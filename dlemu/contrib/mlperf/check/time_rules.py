@@ -1,4 +1,4 @@
-"""Rules on times: the order of the phases, the duration of calls, folders named by their time, and plausible years.
+"""Rules on times: order and duration of calls, folders named by their time, plausible years, gaps between checkpoints.
 
 Times in folder names and metadata are by the launcher's clock, those in summary.json by the clock of rank 0's host,
 whose time zone may differ. So before the two are compared, the difference of the zones is estimated from all calls.
@@ -10,14 +10,16 @@ import math
 import os
 from collections.abc import Callable, Iterator, Sequence
 from datetime import datetime, timedelta
-from statistics import median
+from statistics import fmean, median
 from typing import Any
 
 from dlemu.contrib.mlperf.audit.call_records import CallRecords
-from dlemu.contrib.mlperf.audit.tolerant import mapping, moment, number, sequence, text
-from dlemu.contrib.mlperf.check.submission_tree import Result
+from dlemu.contrib.mlperf.audit.tolerant import mapping, moment, nested, number, sequence, text
+from dlemu.contrib.mlperf.check.submission_tree import CheckpointResult, Result
+from dlemu.contrib.mlperf.check.system_description import described_capabilities, remap_seconds
+from dlemu.contrib.mlperf.rules.checkpoints import GAP_SECONDS
 from dlemu.contrib.mlperf.rules.editions import FIRST_YEAR
-from dlemu.contrib.mlperf.rules.known import Finding, Severity, by_rule_at
+from dlemu.contrib.mlperf.rules.known import Finding, Severity, by_rule_at, unapplied, with_path
 
 _MAX_START_AFTER_NAME = timedelta(minutes=45)  # mlpstorage inspects the hosts between the two
 _MAX_START_BEFORE_NAME = timedelta(minutes=5)
@@ -122,5 +124,78 @@ def _datagen(result: Result[Any]) -> Iterator[Finding]:
             yield by_rule_at(leaf.path, "time.datagen", f"{size / 1e9:,.0f} GB made in {runtime:.1f} s")
 
 
+def _checkpoint_gap(result: CheckpointResult) -> Iterator[Finding]:
+    """At most 30 s pass from the end of the write call to the start of the read call (4.7.1)."""
+    if len(result.leaves) != 2 or not result.edition.checks_tree:
+        return
+    write, read = result.leaves
+    end = write.metadata.get("invocation_end_time") or _last_collection(write) or write.summary.get("end")
+    start = read.metadata.get("invocation_start_time") or read.summary.get("start")
+    summary_gap = seconds_between_calls(result)
+    seconds = _seconds_between(end, start)
+    if seconds is None:
+        seconds = summary_gap
+    if seconds is None:
+        yield from with_path(result.path, unapplied("checkpoint.gap", {"times of both calls": None}))
+    elif seconds > GAP_SECONDS:
+        yield by_rule_at(result.path, "checkpoint.gap", f"{seconds:.1f} s")
+    elif result.closed and summary_gap is not None and summary_gap < 0:
+        seen = f"the read call began {-summary_gap:.1f} s before the write call had ended"
+        yield by_rule_at(result.path, "checkpoint.overlap", seen)
+    elif seconds < 0:
+        seen = f"{seconds:.1f} s: the hosts' clocks differ, or the calls overlap"
+        yield by_rule_at(result.path, "checkpoint.gap", seen, severity="warning")
+
+
+def _last_collection(write: CallRecords) -> str | None:
+    """Return when the last host's facts were collected after the write: the end of a call that recorded no end.
+
+    The stamps end in Z, for UTC, but are compared as local times, as the checker does.
+    """
+    stamps_after = []
+    for key, stamp in nested(write.metadata):
+        if key == "collection_timestamp" and isinstance(stamp, str):
+            local = stamp.strip().removesuffix("Z")
+            seconds = _seconds_between(write.summary.get("end"), local)
+            if seconds is not None and seconds >= 0:
+                stamps_after.append(local)
+    return max(stamps_after, key=datetime.fromisoformat, default=None)
+
+
+def _seconds_between(start: Any, end: Any) -> float | None:
+    """Return the seconds between two ISO 8601 times; None if either is invalid, or only one has a time zone."""
+    try:
+        return (datetime.fromisoformat(end) - datetime.fromisoformat(start)).total_seconds()
+    except (TypeError, ValueError):
+        return None
+
+
+def seconds_between_calls(result: CheckpointResult) -> float | None:
+    """Return the seconds from the end of the first call to the start of the last, by their summaries."""
+    return _seconds_between(result.leaves[0].summary.get("end"), result.leaves[-1].summary.get("start"))
+
+
+def _checkpoint_duration(result: CheckpointResult) -> Iterator[Finding]:
+    """Report the time from the first write to the last read, and the time of a load including remapping."""
+    if not result.edition.checks_tree:
+        return
+    first, last = result.leaves[0], result.leaves[-1]
+    total = _seconds_between(first.summary.get("start"), last.summary.get("end"))
+    if total is None:
+        seen, fix = "no total time can be computed from the calls' summaries", "keep them as the tool wrote them"
+        yield by_rule_at(result.path, "checkpoint.duration", seen, fix=fix, severity="error")
+        return
+    seen, between = f"{total:,.1f} s in total", seconds_between_calls(result)
+    if first is not last and between is not None:
+        seen += f", including {between:.1f} s between the calls"
+    remap = remap_seconds(described_capabilities(result.path)[1])
+    loads = [transfer.seconds for transfer in last.rank_0_transfers if transfer.kind == "load"]
+    if remap and loads:
+        load = fmean(loads)
+        seen += f"; a load by rank 0 takes {load:.2f} s, with {remap} s of remapping {load + remap:.2f} s"
+    yield by_rule_at(result.path, "checkpoint.duration", seen)
+
+
 TIME_RULES = (_years, _folder_names, _phase_order, _durations, _datagen)
 """Rules on the times of a result's calls."""
+CHECKPOINT_TIME_RULES = (_checkpoint_gap, _checkpoint_duration)
