@@ -88,6 +88,13 @@ class CallRecords:
         return [command for command in commands if command]
 
     @property
+    def all_commands(self) -> list[str]:
+        """The commands of kv_cache's ranks, the tool's command, and the user's MPI options, by the metadata."""
+        mpi_params = self.args.get("mpi_params")
+        options = mpi_params if isinstance(mpi_params, list) else [mpi_params]
+        return [*self.commands, *filter(None, map(text, [self.metadata.get("executed_command"), *options]))]
+
+    @property
     def hosts(self) -> int | None:
         return integer(self.summary.get("num_hosts"))
 

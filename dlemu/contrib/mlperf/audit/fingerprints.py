@@ -39,8 +39,7 @@ class Fingerprint:
 
     where: str
     values: tuple[float, ...]
-    sketch: tuple[float, ...] = ()
-    """See `_sketch`; comparable only with the sketch of an epoch of equally many steps."""
+    sketch: tuple[float, ...] = ()  # see `_sketch`; comparable only with that of an epoch of equally many steps
     epoch: int = 0
 
 

@@ -60,8 +60,7 @@ class Recomputed:
     steps_per_epoch: int | None = None
     formulas: Mapping[str, Formula] = field(default_factory=dict)
     au_whole_percent: float | None = None
-    bounds: Bounds | None = None
-    """Set if only block times were kept."""
+    bounds: Bounds | None = None  # set if only block times were kept
     loss_percent: Mapping[str, float] = field(default_factory=dict)
     """Cause -> share of the time of all blocks; the shares add up to 100 - `au_whole_percent`."""
 

@@ -13,7 +13,7 @@ from dlemu.contrib.mlperf.check import submission_tree
 from dlemu.contrib.mlperf.check.checkpoint_rules import CHECKPOINT_RULES, figures_of, model_of
 from dlemu.contrib.mlperf.check.copy_rules import CHECKPOINT_COPY_RULES, COPY_RULES, copied_runs
 from dlemu.contrib.mlperf.check.kv_rules import copied_kv, kv_findings
-from dlemu.contrib.mlperf.check.provenance_rules import ORIGIN_RULES, PROVENANCE_RULES
+from dlemu.contrib.mlperf.check.provenance_rules import CODE_RULES, ORIGIN_RULES, PROVENANCE_RULES
 from dlemu.contrib.mlperf.check.record_rules import RECORD_RULES
 from dlemu.contrib.mlperf.check.result_rules import RESULT_RULES
 from dlemu.contrib.mlperf.check.submission_tree import CHECKPOINTING, KV_CACHE, REHEARSAL, TRAINING, Result, Submission
@@ -128,7 +128,7 @@ def _result_findings(result: Result[Any]) -> Iterator[Finding]:
         yield from rule(result)
     for leaf in result.leaves:
         yield from with_path(leaf.path, leaf.broken)
-        for rule in (*RECORD_RULES, call_files):
+        for rule in (*RECORD_RULES, *CODE_RULES, call_files):
             yield from with_path(leaf.path, rule(leaf, result))
 
 

@@ -1,4 +1,4 @@
-"""Rules on provenance: images of the code that ran, provenance.json of each call, submission.yaml of each organisation.
+"""Rules on the code that ran: its images and commands, provenance.json of each call, submission.yaml of organisations.
 
 A code image is a copy of mlpstorage's code with its hash in `.code-hash.json`; each call names its image in
 `.mlps-code-image`. A tree by an older tool, without these files, breaks no rule. Sources: PROV-01, PROV-02, LEAF-01 and
@@ -9,14 +9,16 @@ from __future__ import annotations
 
 import hashlib
 import os
+import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
 from dlemu.contrib.mlperf.audit.call_records import CallRecords, stamp_of
+from dlemu.contrib.mlperf.audit.step_files import LOG, names_dlemu
 from dlemu.contrib.mlperf.audit.tolerant import LARGEST_BYTES, mapping, read_json, read_text, read_yaml, text, value_at
 from dlemu.contrib.mlperf.check.submission_tree import CATEGORIES, Result, Submission, division_index
 from dlemu.contrib.mlperf.rules.core_config import core_config_hash
-from dlemu.contrib.mlperf.rules.known import Finding, by_rule_at, with_path
+from dlemu.contrib.mlperf.rules.known import Finding, Severity, by_rule, by_rule_at, with_path
 from dlemu.extend import UserError
 from dlemu.results.answer_files import read_untrusted
 
@@ -186,5 +188,31 @@ def _run_folders(organisation: str) -> Iterator[str]:
                 yield path
 
 
-PROVENANCE_RULES = (code_images, provenance)
-ORIGIN_RULES = (changed_images, manifest)
+_PRELOADED = re.compile(r"\b(?:LD_PRELOAD|LD_AUDIT|PYTHONPATH)\b|(?<![^\s/])(?:eatmydata|nocache)(?!\S)")
+"""Variables and programs that run code other than the image's in the benchmark's processes."""
+
+
+def no_other_code(leaf: CallRecords, _: Result[Any]) -> Iterator[Finding]:
+    """No command loads code before the benchmark's: it could switch off syncing, or serve reads from memory."""
+    preloaded = {match[0] for command in leaf.all_commands for match in _PRELOADED.finditer(command)}
+    if preloaded:
+        # PYTHONPATH can name another DLIO, but usually a cluster's launcher only passes it on.
+        severity: Severity = "warning" if preloaded == {"PYTHONPATH"} else "error"
+        seen = f"{', '.join(sorted(preloaded))} in the executed commands"
+        yield by_rule("command.preload", seen, severity=severity)
+
+
+def own_dlio(leaf: CallRecords, result: Result[Any]) -> Iterator[Finding]:
+    """CLOSED runs the DLIO that comes with the tool: neither dlemu instead, nor a DLIO from the submitter's path."""
+    if not result.closed:
+        return
+    if leaf.phase == "run" and LOG in leaf.files and names_dlemu(os.path.join(leaf.path, LOG)):
+        yield by_rule("tool.other", "dlio.log says that dlemu ran as a drop-in replacement for DLIO")
+    path = text(leaf.args.get("dlio_bin_path"))
+    if path:
+        yield by_rule("tool.path", f"args.dlio_bin_path is {path}")
+
+
+PROVENANCE_RULES = (code_images, provenance)  # on results
+CODE_RULES = (no_other_code, own_dlio)  # on single calls
+ORIGIN_RULES = (changed_images, manifest)  # on submissions

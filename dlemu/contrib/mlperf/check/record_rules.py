@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from datetime import timedelta
 
 from dlemu.contrib.mlperf.audit.call_records import METADATA, SEPARATION, CallRecords, device_work
-from dlemu.contrib.mlperf.audit.step_files import LOG, names_dlemu
+from dlemu.contrib.mlperf.audit.step_files import LOG
 from dlemu.contrib.mlperf.audit.tolerant import LARGEST_BYTES, integer, moment, number, read_text, text, value_at
 from dlemu.contrib.mlperf.check.call_facts import CACHE_OPTION, DATA_FOLDER_KEYS, FACTS, AnyResult
 from dlemu.contrib.mlperf.check.submission_tree import KV_CACHE
@@ -168,38 +168,7 @@ def _call_succeeded(leaf: CallRecords, _: AnyResult) -> Iterator[Finding]:
         yield by_rule("runs.exit", f"the metadata's exit_status is {status}")
 
 
-_PRELOADED = re.compile(r"\b(?:LD_PRELOAD|LD_AUDIT|PYTHONPATH)\b|(?<![^\s/])(?:eatmydata|nocache)(?!\S)")
-"""Variables and programs that run code other than the image's in the benchmark's processes."""
 _IN_MEMORY = re.compile(r"^(?:file:/*)?/(?:dev|run)/shm(?:/|$)")
-
-
-def commands_of(leaf: CallRecords) -> Iterator[str]:
-    """Yield the commands that the tool executed, and the MPI options that the user gave, by the metadata."""
-    yield from leaf.commands
-    mpi_params = leaf.args.get("mpi_params")
-    options = mpi_params if isinstance(mpi_params, list) else [mpi_params]
-    yield from filter(None, map(text, [leaf.metadata.get("executed_command"), *options]))
-
-
-def _no_other_code(leaf: CallRecords, _: AnyResult) -> Iterator[Finding]:
-    """No command loads code before the benchmark's: it could switch off syncing, or serve reads from memory."""
-    preloaded = {match[0] for command in commands_of(leaf) for match in _PRELOADED.finditer(command)}
-    if preloaded:
-        # PYTHONPATH can name another DLIO, but usually a cluster's launcher only passes it on.
-        severity: Severity = "warning" if preloaded == {"PYTHONPATH"} else "error"
-        seen = f"{', '.join(sorted(preloaded))} in the executed commands"
-        yield by_rule("command.preload", seen, severity=severity)
-
-
-def _own_dlio(leaf: CallRecords, result: AnyResult) -> Iterator[Finding]:
-    """CLOSED runs the DLIO that comes with the tool: neither dlemu instead, nor a DLIO from the submitter's path."""
-    if not result.closed:
-        return
-    if leaf.phase == "run" and LOG in leaf.files and names_dlemu(os.path.join(leaf.path, LOG)):
-        yield by_rule("tool.other", "dlio.log says that dlemu ran as a drop-in replacement for DLIO")
-    path = text(leaf.args.get("dlio_bin_path"))
-    if path:
-        yield by_rule("tool.path", f"args.dlio_bin_path is {path}")
 
 
 def _separate_folders(leaf: CallRecords, result: AnyResult) -> Iterator[Finding]:
@@ -233,7 +202,7 @@ def _on_storage(leaf: CallRecords, result: AnyResult) -> Iterator[Finding]:
     """The data is not in the memory of a host."""
     section, setting, argument = DATA_FOLDER_KEYS[result.benchmark]
     folders = [leaf.section(section).get(setting), leaf.args.get(argument)]
-    folders += [leaf.separation.get("data_or_chkpt_realpath"), *CACHE_OPTION.findall(" ".join(commands_of(leaf)))]
+    folders += [leaf.separation.get("data_or_chkpt_realpath"), *CACHE_OPTION.findall(" ".join(leaf.all_commands))]
     in_memory = {folder for folder in map(text, folders) if folder and _IN_MEMORY.match(folder)}
     if in_memory:
         yield by_rule("data.memory", ", ".join(sorted(in_memory)))
@@ -315,6 +284,6 @@ def _devices_agree(leaf: CallRecords, result: AnyResult) -> Iterator[Finding]:
 
 RECORD_RULES = (
     *(_facts_agree, _settings_agree, _overrides_agree, _division_agrees, _records_complete, _call_succeeded),
-    *(_logs_agree, _no_other_code, _own_dlio, _separate_folders, _on_storage, _devices_agree),
+    *(_logs_agree, _separate_folders, _on_storage, _devices_agree),
 )
 """Rules on the records of one call."""

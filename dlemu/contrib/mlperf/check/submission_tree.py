@@ -72,14 +72,11 @@ AnyLeaf = TypeVar("AnyLeaf", bound=CallRecords, covariant=True)
 class Result(Generic[AnyLeaf]):
     """The calls of one workload or model on one system."""
 
-    path: str
-    """The folder that holds the runs."""
-    benchmark: str
-    """`training`, or one of CATEGORIES."""
+    path: str  # the folder that holds the runs
+    benchmark: str  # `training`, or one of CATEGORIES
     edition: Edition
     division: Division
-    leaves: tuple[AnyLeaf, ...]
-    """The calls, in order of their phases and names."""
+    leaves: tuple[AnyLeaf, ...]  # the calls, in order of their phases and names
     phased: bool = True
     """Whether it has mlpstorage's layout, `training/MODEL/{datasize,datagen,run}/TIME`; else it is a single run."""
 
@@ -209,8 +206,11 @@ def _training_results(root: str, workloads: Sequence[str], findings: list[Findin
         calls = [("run", path)]
         if phased:
             workload = os.path.dirname(path)
-            names = [(phase, name) for phase in PHASES for name in folders_in(os.path.join(workload, phase))]
-            calls = [(phase, os.path.join(workload, phase, name)) for phase, name in names]
+            calls = [
+                (phase, os.path.join(workload, phase, name))
+                for phase in PHASES
+                for name in folders_in(os.path.join(workload, phase))
+            ]
         leaves = []
         for phase, folder in calls:
             audited_run = runs.get(folder)

@@ -1,4 +1,4 @@
-"""Rules on times: order and duration of calls, folders named by their time, plausible years, gaps between checkpoints.
+"""Rules on times: order and duration of calls, folders named by time, plausible years, gaps between checkpoint calls.
 
 Times in folder names and metadata are by the launcher's clock, those in summary.json by the clock of rank 0's host,
 whose time zone may differ. So before the two are compared, the difference of the zones is estimated from all calls.
@@ -125,7 +125,7 @@ def _datagen(result: Result[Any]) -> Iterator[Finding]:
 
 
 def _checkpoint_gap(result: CheckpointResult) -> Iterator[Finding]:
-    """At most 30 s pass from the end of the write call to the start of the read call (4.7.1)."""
+    """At most 30 s pass from the end of the write call to the start of the read call (4.7.1 of v3.0)."""
     if len(result.leaves) != 2 or not result.edition.checks_tree:
         return
     write, read = result.leaves

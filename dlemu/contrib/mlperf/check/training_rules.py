@@ -40,10 +40,9 @@ def check_run(
     # OPEN may change the number of samples in a file, on which the required number of files depends.
     samples_per_file = printed.samples_per_file or setup.samples_per_file or official.samples_per_file
     official_with_files = replace(official, samples_per_file=samples_per_file)
-    files = printed.num_files or setup.num_files
     settings = core_config.effective(setup.config) if setup.config else {}
     findings = [
-        *_dataset(edition, official_with_files, files, printed),
+        *_dataset(edition, official_with_files, printed.num_files or setup.num_files, printed),
         *_settings(official, setup),
         *_other_settings(official, settings, division),
         *_figures(official, printed),

@@ -142,8 +142,11 @@ def _required_by_v2(leaf: CallRecords) -> Iterator[Finding]:
 def top_folders(root: str) -> Iterator[Finding]:
     """The root holds only divisions and code (2.1.2 of v3.0); `submission_folders` checks their names' case."""
     for name in folders_in(root):
+        if name.lower() in _TOP_FOLDERS:
+            continue
         path = os.path.join(root, name)
-        if name.lower() not in _TOP_FOLDERS and not _only_holds_code(path):
+        are_code = [_CODE_FOLDER.match(each) or holds_code(os.path.join(path, each)) for each in folders_in(path)]
+        if not are_code or not all(are_code):
             yield by_rule_at(path, "submission.top", f"a folder {name}")
 
 
@@ -204,12 +207,6 @@ def hidden_runs(submission: Submission) -> Iterator[Finding]:
         if (is_renamed or is_hidden) and ("summary.json" in names or any(name.endswith(METADATA) for name in names)):
             yield by_rule_at(folder, "runs.hidden", f"a run in {path[-1]}")
         subfolders.sort()
-
-
-def _only_holds_code(path: str) -> bool:
-    """Return whether a folder holds code images and no other folders."""
-    names = folders_in(path)
-    return bool(names) and all(_CODE_FOLDER.match(name) or holds_code(os.path.join(path, name)) for name in names)
 
 
 def holds_code(path: str, levels: int = _CODE_LEVELS) -> bool:

@@ -137,8 +137,6 @@ class Rehearsal(ABC, Generic[Size]):
 
 @dataclass(frozen=True, kw_only=True)
 class Figures:
-    """The figures of one measured run."""
-
     printed: Printed
     """The run's summary in DLIO's format, as the edition's tool would print it."""
     au_percent: float | None

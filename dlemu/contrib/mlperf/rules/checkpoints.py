@@ -53,10 +53,11 @@ class OfficialModel:
 MODELS: Mapping[str, OfficialModel] = msgspec.convert(
     {name: {"name": name, **row} for name, row in WORKLOADS_YAML["models"].items()}, dict[str, OfficialModel]
 )
-_SIZE = re.compile(r"(?<![0-9a-z])(8b|70b|405b|1t)(?![0-9a-z])", re.IGNORECASE)
+_SIZE = re.compile(r"(?<![0-9a-z])(8b|70b|405b|1t)(?![0-9a-z])")
 
 
 def official_model(name: str | None) -> OfficialModel | None:
     """Return the model that a name in any spelling means (`llama3-8b`, `llama3_8b`, `llama_8b`); else None."""
-    size = _SIZE.search((name or "").replace("_", "-"))
-    return MODELS[f"llama3-{size[1].lower()}"] if size and (name or "").lower().startswith("llama") else None
+    spelling = (name or "").lower().replace("_", "-")
+    size = _SIZE.search(spelling)
+    return MODELS[f"llama3-{size[1]}"] if size and spelling.startswith("llama") else None
