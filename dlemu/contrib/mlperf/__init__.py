@@ -1,4 +1,4 @@
-"""MLPerf Storage: `rules` of each edition, `audit` of results, `check` of submissions, `rehearsal` of a submission.
+"""MLPerf Storage: the editions' `rules`, `audit` of results, `check` of submissions, `rehearsal` of a submission.
 
-Each package imports only those before it.
+Each of these packages imports only the ones named before it.
 """

@@ -1,4 +1,4 @@
-"""`dlemu audit`: recompute what DLIO and MLPerf Storage runs printed from the files that they saved."""
+"""`dlemu audit`: recompute the numbers that runs of DLIO and MLPerf Storage printed, from the files that they saved."""
 
 from __future__ import annotations
 

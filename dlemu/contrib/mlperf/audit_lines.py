@@ -1,4 +1,4 @@
-"""What `dlemu audit` prints: a table for each system with a row per run; the findings by rule; and a summary line."""
+"""What `dlemu audit` prints: a table with a row for each run, the findings by rule, and a summary line."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from dlemu.contrib.mlperf.audit.audit_answer import AuditRow, audit_row
 from dlemu.contrib.mlperf.audit.audited_run import AuditedRun
 from dlemu.contrib.mlperf.lines import finding_lines
-from dlemu.contrib.mlperf.rules.known import at
+from dlemu.contrib.mlperf.rules.known import with_path
 from dlemu.report.table import Cell, Line, Table, columns
 from dlemu.results.wording import count
 
@@ -28,13 +28,13 @@ _LEGEND = (
 
 
 def audit_table(runs: Sequence[AuditedRun]) -> Table:
-    top = common_folder(runs)
-    across = columns(*_HEADS, right=range(2, len(_HEADS) - 1), whole=range(len(_HEADS)))
-    cells = [_cells(os.path.relpath(run.path, top), audit_row(run)) for run in runs]
-    return Table(title=top, columns=across, rows=cells, dense=True)
+    folder = _common_folder(runs)
+    heads = columns(*_HEADS, right=range(2, len(_HEADS) - 1), whole=range(len(_HEADS)))
+    cells = [_cells(os.path.relpath(run.path, folder), audit_row(run)) for run in runs]
+    return Table(title=folder, columns=heads, rows=cells, dense=True)
 
 
-def common_folder(runs: Sequence[AuditedRun]) -> str:
+def _common_folder(runs: Sequence[AuditedRun]) -> str:
     return os.path.commonpath([os.path.dirname(os.path.abspath(run.path)) for run in runs])
 
 
@@ -42,7 +42,7 @@ def _cells(run: str, row: AuditRow) -> list[Cell]:
     au = _number(row.au_recomputed_percent)
     if row.au_recomputed_percent is None and row.au_least_percent is not None:
         au = f">={_number(row.au_least_percent)}"
-    # A run whose printer is not known is compared with DLIO's formula.
+    # If no formula fits the printed numbers, compare them with DLIO 2.x's.
     rate = row.samples_per_second_recomputed if row.printed_by else row.samples_per_second_dlio
     difference = "-"
     if rate is not None and row.samples_per_second_printed:
@@ -56,7 +56,7 @@ def _cells(run: str, row: AuditRow) -> list[Cell]:
         *(_number(getattr(row, f"loss_{name}_percent")) for name in _LOSSES),
         _number(row.samples_per_second_printed),
         difference,
-        ", ".join(count(n, severity) for n, severity in ((row.errors, "error"), (row.warnings, "warning")) if n),
+        ", ".join(count(number, name) for number, name in ((row.errors, "error"), (row.warnings, "warning")) if number),
     ]
 
 
@@ -65,18 +65,18 @@ def _number(value: float | None) -> str:
 
 
 def audit_lines(runs: Sequence[AuditedRun]) -> Iterator[Cell]:
-    """Yield what the columns mean, the findings, whether the printed AU is right, and a summary line."""
+    """Yield the legend of the columns, the findings, how many printed AUs are right, and a summary line."""
     yield from _LEGEND
-    top = common_folder(runs)
-    yield from finding_lines([one for run in runs for one in at(os.path.abspath(run.path), run.findings)], top)
+    findings = [finding for run in runs for finding in with_path(os.path.abspath(run.path), run.findings)]
+    yield from finding_lines(findings, _common_folder(runs))
     rows = [audit_row(run) for run in runs]
     pairs = zip(runs, rows, strict=True)
     verdicts = Counter(_au_verdict(run, row) for run, row in pairs if row.au_printed_percent is not None)
     if verdicts:
-        shown = [f"{verdict} in {count(verdicts[verdict], 'run')}" for verdict in _VERDICTS if verdicts[verdict]]
-        yield f"printed AU: {', '.join(shown)}"
+        counts = [f"{verdict} in {count(verdicts[verdict], 'run')}" for verdict in _VERDICTS if verdicts[verdict]]
+        yield f"printed AU: {', '.join(counts)}"
     wrong, from_steps = sum(bool(row.errors) for row in rows), sum(row.basis == "steps" for row in rows)
-    # Block times yield a rate, or an AU, only if the run's settings are known.
+    # Block times give a rate, or an AU, only if the run's settings are known.
     timed = [row for row in rows if row.basis == "blocks"]
     from_blocks = sum(row.au_whole_percent is not None or row.samples_per_second_dlio_v1 is not None for row in timed)
     yield Line(
@@ -87,7 +87,7 @@ def audit_lines(runs: Sequence[AuditedRun]) -> Iterator[Cell]:
 
 
 def _au_verdict(run: AuditedRun, row: AuditRow) -> str:
-    """Return whether a run's printed AU is right; only uncontradicted steps of all ranks show that."""
+    """Return which of _VERDICTS a run's printed AU has; only the steps of all ranks, without errors, prove it right."""
     if any(finding.rule == "au.differs" for finding in run.findings):
         return "wrong"
     if row.basis != "steps" or row.au_recomputed_percent is None or row.errors:

@@ -72,23 +72,23 @@ def datasize_command(
         click.echo(to_yaml(workload), nl=False)
         return
     memory = host_memory_gib() if memory_gib is None else memory_gib
-    measured = "measured here" if memory_gib is None else "as given"
+    memory_source = "measured here" if memory_gib is None else "as given"
     if workload.workflow.train:
-        given = any(word.lstrip("+").startswith("dataset.num_files_train=") for word in overrides)
-        requested = workload.dataset.num_files_train if given else None
+        sets_files = any(word.lstrip("+").startswith("dataset.num_files_train=") for word in overrides)
+        requested = workload.dataset.num_files_train if sets_files else None
         size: Datasize | CheckpointDatasize = datasize(
             workload, edition=edition, hosts=hosts, memory_gib_per_host=memory, files_requested=requested
         )
     else:
         size = checkpoint_datasize(workload, edition=edition, hosts=hosts, memory_gib_per_host=memory)
-    plain = asdict(size)
+    answer = asdict(size)
     if isinstance(size, Datasize):
-        plain["bound"]["files"] = size.bound.files
-        plain["datagen"] = datagen_command(load([*overrides, *size.overrides], config_dir=config_dir))
-        lines = datasize_lines(workload, plain["datagen"], size, measured)
+        answer["bound"]["files"] = size.bound.files
+        answer["datagen"] = datagen_command(load([*overrides, *size.overrides], config_dir=config_dir))
+        lines = datasize_lines(workload, answer["datagen"], size, memory_source)
     else:
-        lines = checkpoint_datasize_lines(workload, size, measured)
-    click.echo(json.dumps(plain, indent=2) if as_json else "\n".join(lines))
+        lines = checkpoint_datasize_lines(workload, size, memory_source)
+    click.echo(json.dumps(answer, indent=2) if as_json else "\n".join(lines))
     raise SystemExit(1 if any(finding.severity == "error" for finding in size.findings) else 0)
 
 
@@ -164,10 +164,10 @@ def run_command(
     except BaseException:
         click.echo(f"what was measured is in {folder}: start again in a new folder", err=True)
         raise
-    status, lines = rehearsal.end(checked)
-    more = f"what is not by the rules: dlemu mlperf check {shlex.quote(folder)}   (tree/ and runs/ are in it)"
-    print_lines([*(lines or result_lines(checked)), verdict_line(checked), NOTE, more], Console())
-    raise SystemExit(status)
+    exit_status, lines = rehearsal.outcome(checked)
+    hint = f"what is not by the rules: dlemu mlperf check {shlex.quote(folder)}   (tree/ and runs/ are in it)"
+    print_lines([*(lines or result_lines(checked)), verdict_line(checked), NOTE, hint], Console())
+    raise SystemExit(exit_status)
 
 
 @command.command(name="check", short_help="Check finished runs or a submission tree against the rules.")
@@ -185,12 +185,7 @@ def run_command(
 @click.option("--csv", "csv_file", metavar="FILE", help="Write the findings as CSV, one per line.")
 @_json
 def check_command(
-    folder: str,
-    edition: str | None,
-    reading: Reading,
-    division: Division | None,
-    csv_file: str | None,
-    as_json: bool,
+    folder: str, edition: str | None, reading: Reading, division: Division | None, csv_file: str | None, as_json: bool
 ) -> None:
     """Check a submission tree, a results folder of mlpstorage, or a single run against MLPerf Storage's rules.
 
@@ -209,18 +204,19 @@ def check_command(
 
     from dlemu.contrib.mlperf.audit.audit_answer import write_csv
     from dlemu.contrib.mlperf.check.judge import check_folder, check_report, finding_rows
-    from dlemu.contrib.mlperf.lines import check_lines
+    from dlemu.contrib.mlperf.lines import finding_lines, result_lines, verdict_line
     from dlemu.contrib.mlperf.rules.known import Finding
     from dlemu.report.table import print_lines
 
     checked = check_folder(folder, edition, division, reading)
-    if {one.rule for one in checked.findings} == {"tree.empty"}:
-        looked = "looked in it and below for runs as mlpstorage and DLIO leave them"
-        raise UserError(f"no results found in {folder}: {looked}; name the folder above them")
+    if {finding.rule for finding in checked.findings} == {"tree.empty"}:
+        search = "looked in it and below for runs as mlpstorage and DLIO leave them"
+        raise UserError(f"no results found in {folder}: {search}; name the folder above them")
     if csv_file:
         write_csv(csv_file, Finding, finding_rows(checked))
     if as_json:
         click.echo(json.dumps(check_report(checked), indent=2))
     else:
-        print_lines(check_lines(checked), Console())
+        findings = finding_lines(checked.findings, checked.root)
+        print_lines([*result_lines(checked), "", *findings, verdict_line(checked)], Console())
     raise SystemExit(0 if checked.valid else 1)

@@ -1,4 +1,4 @@
-"""What `dlemu mlperf` prints: the size of a dataset, the end of a rehearsal, the findings of a check."""
+"""The lines that `dlemu mlperf` prints: the size of a dataset, the end of a rehearsal, the findings of a check."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from itertools import groupby
 from typing import TYPE_CHECKING
 
 from dlemu.contrib.mlperf.rules.editions import EDITIONS
-from dlemu.contrib.mlperf.rules.known import SEVERITIES, Finding, Severity, few
+from dlemu.contrib.mlperf.rules.known import SEVERITIES, Finding, Severity, first_few
 from dlemu.report.table import Cell, Line, Tone
 from dlemu.results.wording import count, scaled
 
@@ -20,11 +20,11 @@ if TYPE_CHECKING:
 _TONES: dict[Severity, Tone] = {"error": "bad", "warning": "caution", "info": "plain"}
 
 
-def datasize_lines(workload: Workload, datagen: str, size: Datasize, measured: str) -> Iterator[str]:
-    """Yield the lines on a dataset's size; `measured` says where the figure of the hosts' memory is from."""
+def datasize_lines(workload: Workload, datagen: str, size: Datasize, memory_source: str) -> Iterator[str]:
+    """Yield the lines on a dataset's size; `datagen` is the command that makes it, `memory_source` a phrase."""
     bound = size.bound
-    kind = f"{size.accelerators} x {size.accelerator}{scaled(None, workload.scale)}"
-    yield f"{size.workload}, {kind} on {_hosts(size, measured)}"
+    accelerators = f"{size.accelerators} x {size.accelerator}{scaled(None, workload.scale)}"
+    yield f"{size.workload}, {accelerators} on {_hosts(size, memory_source)}"
     yield f"  by memory       {bound.files_by_memory:>12,} files   5 x the memory of all hosts"
     yield f"  by steps        {bound.files_by_steps:>12,} files   500 steps of each accelerator in an epoch"
     yield f"  least           {bound.files:>12,} files   {bound.because}"
@@ -33,39 +33,39 @@ def datasize_lines(workload: Workload, datagen: str, size: Datasize, measured: s
         yield f"  sub-folders     {size.subfolders:>12,}         at most 10,000 files in each"
     yield f"  steps an epoch  {size.steps_per_epoch:>12,}"
     yield f"  size            {size.nominal_bytes / 1e9:>12,.1f} GB"
-    yield from _room(workload.dataset.data_folder, size.nominal_bytes)
+    yield from _missing_space(workload.dataset.data_folder, size.nominal_bytes)
     yield from _broken_rules(size.findings)
     yield f"make it: {datagen}"
 
 
-def checkpoint_datasize_lines(workload: Workload, size: CheckpointDatasize, measured: str) -> Iterator[str]:
-    """Yield the lines on a model's checkpoints; `measured` says where the figure of the hosts' memory is from."""
+def checkpoint_datasize_lines(workload: Workload, size: CheckpointDatasize, memory_source: str) -> Iterator[str]:
+    """Yield the lines on the size of a model's checkpoints; `memory_source` is a phrase such as "as given"."""
     from dlemu.contrib.mlperf.rules.checkpoints import CHECKPOINTS, MEMORY_FACTOR
 
     checkpoint = size.size
-    yield f"{size.model}, {checkpoint.ranks} of {checkpoint.ranks_of_job} processes on {_hosts(size, measured)}"
+    yield f"{size.model}, {checkpoint.ranks} of {checkpoint.ranks_of_job} processes on {_hosts(size, memory_source)}"
     content = f"{checkpoint.files:,} files of {checkpoint.parameters:,} parameters"
     yield f"  checkpoint      {checkpoint.tensor_gib:>16,.6f} GiB  {content}"
     yield f"  largest rank    {checkpoint.largest_rank_bytes / 2**30:>16,.3f} GiB"
     yield f"  room            {size.room_gib:>16,.1f} GiB  {CHECKPOINTS} checkpoints, all kept"
     calls = "one call" if size.memory_factor > MEMORY_FACTOR else "clear caches between two calls"
     yield f"  each host       {size.written_gib_per_host:>16,.1f} GiB  {size.memory_factor:,.2f} x its memory: {calls}"
-    yield from _room(workload.checkpoint.checkpoint_folder, size.room_gib * 2**30)
+    yield from _missing_space(workload.checkpoint.checkpoint_folder, size.room_gib * 2**30)
     yield from _broken_rules(size.findings)
 
 
-def _hosts(size: Datasize | CheckpointDatasize, measured: str) -> str:
-    memory = f"{size.memory_gib_per_host:,.2f} GiB ({measured})"
+def _hosts(size: Datasize | CheckpointDatasize, memory_source: str) -> str:
+    memory = f"{size.memory_gib_per_host:,.2f} GiB ({memory_source})"
     newest = "" if size.edition == max(EDITIONS) else f" (the newest: v{max(EDITIONS)})"
     return f"{count(size.hosts, 'host')} of {memory}, by the rules of v{size.edition}{newest}"
 
 
-def _room(folder: str, wanted_bytes: float) -> Iterator[str]:
+def _missing_space(folder: str, wanted_bytes: float) -> Iterator[str]:
     from dlemu.contrib.mlperf.rehearsal.datasize import free_bytes
 
-    free, there = free_bytes(folder)
+    free, existing_folder = free_bytes(folder)
     if free < wanted_bytes:
-        yield f"  free            {free / 1e9:>12,.1f} GB in {there}: NOT ENOUGH"
+        yield f"  free            {free / 1e9:>12,.1f} GB in {existing_folder}: NOT ENOUGH"
 
 
 def _broken_rules(findings: Sequence[Finding]) -> Iterator[str]:
@@ -74,13 +74,14 @@ def _broken_rules(findings: Sequence[Finding]) -> Iterator[str]:
 
 
 def result_lines(checked: Checked) -> Iterator[Cell]:
-    """Yield a line for each result, with the published rates of checkpoints."""
+    """Yield a line for each result; those of checkpoints have the published rates."""
     from dlemu.contrib.mlperf.check.judge import result_rows
 
     for row in result_rows(checked):
-        kind = f"{row.processes or '?'} x {row.accelerator or '?'}, " if row.benchmark == "training" else ""
-        processes = f"{count(row.processes, 'process')}, " if row.processes and not kind else ""
-        line = f"{row.path}: {row.benchmark} {row.model or 'unknown'}, {kind}{processes}{count(len(row.runs), 'run')};"
+        processes = f"{count(row.processes, 'process')}, " if row.processes else ""
+        if row.benchmark == "training":
+            processes = f"{row.processes or '?'} x {row.accelerator or '?'}, "
+        line = f"{row.path}: {row.benchmark} {row.model or 'unknown'}, {processes}{count(len(row.runs), 'run')};"
         line += f" v{row.edition} {row.division.upper()}"
         if row.rates:
             rates = ", ".join(f"{key.partition('_')[0]} {rate:.3f} GiB/s" for key, rate in row.rates.items())
@@ -88,23 +89,16 @@ def result_lines(checked: Checked) -> Iterator[Cell]:
         yield Line(line, "strong")
 
 
-def check_lines(checked: Checked) -> Iterator[Cell]:
-    """Yield the lines of a check: its results, its findings, its verdict."""
-    yield from result_lines(checked)
-    yield ""
-    yield from finding_lines(checked.findings, checked.root)
-    yield verdict_line(checked)
-
-
 def finding_lines(findings: Iterable[Finding], root: str) -> Iterator[Cell]:
-    """Yield the findings; equal ones at several places are combined."""
+    """Yield three lines for each group of findings that differ only in their paths and in what was seen."""
     for (_, rule, official, wanted, fix), group in groupby(sorted(findings, key=_group_key), key=_group_key):
-        equal = list(group)
-        severity = equal[0].severity
+        alike = list(group)
+        severity = alike[0].severity
         name = f"{rule} [{official}]" if official else rule
-        yield Line(f"{severity} {name}: {few(list(dict.fromkeys(one.seen for one in equal)))}", _TONES[severity])
+        seen = first_few(list(dict.fromkeys(finding.seen for finding in alike)))
+        yield Line(f"{severity} {name}: {seen}", _TONES[severity])
         yield f"  wanted {wanted}; fix: {fix}"
-        yield f"  in {_joined(sorted({os.path.relpath(one.path, root) for one in equal}))}"
+        yield f"  in {_joined(sorted({os.path.relpath(finding.path, root) for finding in alike}))}"
 
 
 def _group_key(finding: Finding) -> tuple[int, str, str, str, str]:
@@ -112,32 +106,32 @@ def _group_key(finding: Finding) -> tuple[int, str, str, str, str]:
 
 
 def _joined(paths: list[str]) -> str:
-    """Return the paths as text, with their common folder only once: a/x and a/y -> "a: x, y"."""
+    """Return the paths as text that names their common folder once: a/x and a/y -> "a: x, y"."""
     if len(paths) == 1:
         return paths[0]
-    above = os.path.commonpath(paths)
-    names = few([os.path.relpath(path, above or ".") for path in paths], ", ")
-    return f"{above}: {names}" if above else names
+    common = os.path.commonpath(paths)
+    names = first_few([os.path.relpath(path, common or ".") for path in paths], ", ")
+    return f"{common}: {names}" if common else names
 
 
 def _finding_counts(checked: Checked) -> str:
-    """Return the numbers of errors and warnings, and of the rules broken."""
+    """Return the numbers of errors and warnings, and of their rules: `3 errors of 2 rules, 1 warning`."""
     texts = []
     for severity in ("error", "warning"):
-        broken = [one.rule for one in checked.findings if one.severity == severity]
+        broken = [finding.rule for finding in checked.findings if finding.severity == severity]
         rules = f" of {count(len(set(broken)), 'rule')}" if len(broken) > 1 else ""
         texts.append(f"{count(len(broken), severity)}{rules}")
     return ", ".join(texts)
 
 
 def verdict_line(checked: Checked) -> Line:
-    """Return whether the results are valid, as far as can be checked."""
+    """Return the line that says whether the results are valid, as far as this can be checked."""
     if checked.valid and not checked.results:
         return Line(f"NOT JUDGED: {checked.unjudged} runs of other benchmarks; {_finding_counts(checked)}", "open")
     if checked.valid:
         line = f"VALID by the rules that can be checked: {_finding_counts(checked)}"
-        missing = sum(one.rule == "unapplied" for one in checked.findings)
-        if missing:
-            line += f"; facts for rules are missing {missing} times (unapplied)"
+        unapplied = sum(finding.rule == "unapplied" for finding in checked.findings)
+        if unapplied:
+            line += f"; facts for rules are missing {unapplied} times (unapplied)"
         return Line(line, "good")
     return Line(f"INVALID: {_finding_counts(checked)}", "bad")

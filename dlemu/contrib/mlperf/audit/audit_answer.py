@@ -1,4 +1,4 @@
-"""What an audit answers: a row of each run for tables and CSV, a report of each for JSON, and how runs are listed."""
+"""The answer of an audit: a row for each run in tables and CSV, and a report on each run for JSON."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from dlemu.extend import write_text
 
 @dataclass(frozen=True, kw_only=True)
 class AuditRow:
-    """One run as a row of a table; None where not known. docs/audit.md explains the columns."""
+    """One run as a row of a table; unknown values are None. docs/audit.md explains the columns."""
 
     path: str
     workload: str | None = None
@@ -57,20 +57,20 @@ class AuditRow:
 
     @property
     def au_recomputed_percent(self) -> float | None:
-        """AU by the formula that comes closest to the printed numbers."""
+        """AU by the formula that comes closest to the printed numbers; None without one."""
         value: float | None = getattr(self, f"au_{self.printed_by}_percent") if self.printed_by in FORMULAS else None
         return value
 
     @property
     def samples_per_second_recomputed(self) -> float | None:
-        """Samples/s by the formula that comes closest to the printed numbers."""
+        """Samples/s by the formula that comes closest to the printed numbers; None without one."""
         column = f"samples_per_second_{self.printed_by}"
         value: float | None = getattr(self, column) if self.printed_by in FORMULAS else None
         return value
 
 
 def run_report(run: AuditedRun) -> dict[str, Any]:
-    """Return a run with the numbers of each epoch and its findings, for `--json`."""
+    """Return a run's row, findings and numbers of each epoch, for `--json`."""
     keys = ("severity", "rule", "seen", "wanted", "fix")
     return asdict(audit_row(run)) | {
         "findings": [{key: vars(finding)[key] for key in keys} for finding in run.findings],
@@ -87,7 +87,7 @@ def _epochs(figures: Printed | Formula) -> dict[str, list[float | None]]:
 
 def audit_row(run: AuditedRun) -> AuditRow:
     setup, printed, recomputed = run.setup, run.printed, run.recomputed
-    levels = [finding.severity for finding in run.findings]
+    severities = [finding.severity for finding in run.findings]
     return AuditRow(
         path=run.path,
         workload=setup.workload or printed.model,
@@ -101,21 +101,21 @@ def audit_row(run: AuditedRun) -> AuditRow:
         verdict_printed=printed.verdict,
         printed_by=run.printed_by,
         au_printed_percent=printed.au_percent,
-        **{f"au_{name}_percent": by.au_percent for name, by in recomputed.formulas.items()},
-        **{f"samples_per_second_{name}": by.samples_per_second for name, by in recomputed.formulas.items()},
+        **{f"au_{name}_percent": formula.au_percent for name, formula in recomputed.formulas.items()},
+        **{f"samples_per_second_{name}": formula.samples_per_second for name, formula in recomputed.formulas.items()},
         au_whole_percent=recomputed.au_whole_percent,
         samples_per_second_printed=printed.samples_per_second,
         mib_per_second_printed=printed.mib_per_second,
-        **{f"loss_{name}_percent": lost for name, lost in recomputed.loss_percent.items()},
+        **{f"loss_{name}_percent": percent for name, percent in recomputed.loss_percent.items()},
         **(vars(recomputed.bounds) if recomputed.bounds else {}),
-        errors=levels.count("error"),
-        warnings=levels.count("warning"),
+        errors=severities.count("error"),
+        warnings=severities.count("warning"),
         findings="; ".join(f"{finding.severity} {finding.rule}: {finding.seen}" for finding in run.findings),
     )
 
 
 def write_csv(path: str, row: type[Any], rows: Iterable[Any]) -> None:
-    """Write rows, dataclasses of one type, as CSV below a line of column names; raises SpaceError."""
+    """Write rows, which are dataclasses of type `row`, as CSV with a header; raises SpaceError."""
     lines = io.StringIO(newline="")
     writer = csv.DictWriter(lines, [column.name for column in fields(row)])
     writer.writeheader()

@@ -1,4 +1,4 @@
-"""Finds the folders of runs below given folders ("trees"), and audits each run."""
+"""Finds all run folders below given folders, the *trees*, and audits each run."""
 
 from __future__ import annotations
 
@@ -15,23 +15,23 @@ from dlemu.config.workload_files import shipped_workloads
 from dlemu.contrib.mlperf.audit import recompute
 from dlemu.contrib.mlperf.audit.checkpoint_leaf import checkpoint_numbers, read_checkpoint_leaf
 from dlemu.contrib.mlperf.audit.contradictions import closest_formula, contradictions
-from dlemu.contrib.mlperf.audit.fingerprints import Fingerprint, alike_pairs, copied_pairs, step_fingerprints
+from dlemu.contrib.mlperf.audit.fingerprints import Fingerprint, copied_pairs, similar_pairs, step_fingerprints
 from dlemu.contrib.mlperf.audit.kv_leaf import is_kv_leaf, read_kv_leaf
 from dlemu.contrib.mlperf.audit.kv_numbers import kv_numbers
 from dlemu.contrib.mlperf.audit.own_result import audit_own, is_own, own_folder_of
 from dlemu.contrib.mlperf.audit.recompute import NOTHING, Recomputed, RunTimes
-from dlemu.contrib.mlperf.audit.run_settings import Printed, Setup, Shipped, completed, read_printed, read_setup
+from dlemu.contrib.mlperf.audit.run_settings import Printed, Setup, Shipped, complete_setup, read_printed, read_setup
 from dlemu.contrib.mlperf.audit.step_files import Logs, read_logs
 from dlemu.contrib.mlperf.audit.tolerant import YAML_LOADER
-from dlemu.contrib.mlperf.rules.known import Finding, by_rule, few
+from dlemu.contrib.mlperf.rules.known import Finding, by_rule, first_few
 from dlemu.extend import UserError
 
 _RUN_FILE = re.compile(r"^(summary\.json|(\d+_)?per_epoch_stats\.json|\d+_output\.json)$")
 _SKIPPED_FOLDER = re.compile(r"^(\..*|code|__pycache__|node_modules)$")
-"""Folders that hold no runs: hidden ones, and `code`, the copy of DLIO's source in a submission."""
+"""Folders without runs: hidden ones, and `code`, the copy of DLIO's source in a submission."""
 _TEST_FOLDERS = ("test", "tests")
 _SOURCE_FILES = frozenset({"setup.py", "pyproject.toml", "benchmark.sh"})
-"""Files of a source checkout: a folder of tests beside them holds test data, not runs."""
+"""Files of a source checkout; runs in a test folder beside them are test data."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,11 +51,11 @@ class AuditedRun:
     hostnames: tuple[str, ...] = ()
     """Name of each rank's host, sorted; empty unless every rank's file names its host."""
     by_dlemu: bool = False
-    """Whether dlemu made the run, itself or (by the run's log) as a drop-in replacement for DLIO."""
+    """Whether dlemu made the run, by its own command or (by the run's log) as a drop-in replacement for DLIO."""
 
     @property
     def au_percent(self) -> float | None:
-        """AU recomputed by the formula that printed it; the printed AU unless the steps of all ranks were kept."""
+        """AU recomputed by the closest formula if the steps of all ranks were kept, else the printed AU."""
         formula = self.recomputed.formulas.get(self.printed_by or "")
         if self.recomputed.basis == "steps" and formula is not None and formula.au_percent is not None:
             return formula.au_percent
@@ -63,7 +63,7 @@ class AuditedRun:
 
     @property
     def accelerators(self) -> int:
-        """Number of accelerators, by the summary or else by the ranks' files."""
+        """Number of accelerators by the summary, or else by the ranks' files; 0 if unknown."""
         return self.printed.accelerators or self.recomputed.ranks_kept
 
     @property
@@ -72,9 +72,9 @@ class AuditedRun:
 
 
 def find_runs(trees: Iterable[str]) -> list[str]:
-    """Return the run folders in the trees, sorted, without duplicates. Links below a tree are not followed.
+    """Return the run folders in the trees, sorted and without duplicates; does not follow links below a tree.
 
-    A run of dlemu that also wrote DLIO's files counts once, as the folder of DLIO's files.
+    A run of dlemu that also wrote DLIO's files is listed once, by the folder of DLIO's files.
     """
     folders: set[str] = set()
     for tree in trees:
@@ -88,9 +88,9 @@ def find_runs(trees: Iterable[str]) -> list[str]:
 
 
 def audit_trees(trees: Iterable[str]) -> list[AuditedRun]:
-    """Audit every run in the trees, and return them sorted by path.
+    """Return the audits of all runs in the trees, sorted by path.
 
-    Raises UserError for a tree that is not a folder, and when no tree holds a run.
+    Raises UserError for a tree that is not a folder, and if no tree holds a run.
     """
     trees = list(trees)
     for tree in trees:
@@ -106,29 +106,30 @@ def audit_trees(trees: Iterable[str]) -> list[AuditedRun]:
 
 
 def audit_all(runs: Sequence[str]) -> list[AuditedRun]:
+    """Return the audit of each run folder; an unexpected error becomes a finding of its run."""
     shipped = shipped_pairs() if runs else {}
     audited = []
     for folder in runs:
         try:
             audited.append(audit_run(folder, shipped))
-        except Exception as error:  # one folder must not stop the audit of hundreds: the fault is a finding of its run
+        except Exception as error:  # a bug in the audit of one folder must not stop the audit of hundreds
             seen = f"the audit failed: {type(error).__name__}: {' '.join(str(error).split())[:200]}"
             audited.append(AuditedRun(path=folder, findings=(by_rule("audit.failed", seen),)))
     return audited
 
 
 def shipped_pairs() -> dict[str, dict[str, Any]]:
-    """Return workload -> accelerator -> {batch_size, computation_time} of the workloads that come with dlemu."""
+    """Return workload -> accelerator -> {batch_size, computation_time} for the workloads that come with dlemu."""
     contents = {name: yaml.load(Path(path).read_text(), YAML_LOADER) for name, path in shipped_workloads().items()}
     return {name: content["accelerators"] for name, content in contents.items() if content.get("accelerators")}
 
 
 def audit_run(folder: str, shipped: Shipped) -> AuditedRun:
-    """Recompute a run folder's numbers, and compare them with the printed ones. Whatever is wrong becomes a finding.
+    """Recompute the numbers of a run folder, and compare them with the printed ones; problems become findings.
 
-    `shipped` is from `shipped_pairs`.
+    `shipped` is the result of `shipped_pairs`.
     """
-    if is_own(folder):  # without DLIO's files
+    if is_own(folder):
         return AuditedRun(path=folder, findings=tuple(audit_own(folder)), by_dlemu=True)
     if os.access(folder, os.R_OK) and is_kv_leaf(os.listdir(folder)):
         fix = "nothing: see the other findings"
@@ -143,7 +144,7 @@ def audit_run(folder: str, shipped: Shipped) -> AuditedRun:
         findings.append(by_rule("file.broken", f"the folder can't be listed: {error.strerror}"))
         names = []
     logs = read_logs(folder, names, printed.start, findings)
-    setup = completed(setup, shipped, workload=printed.model, step_seconds=_configured_seconds(logs), findings=findings)
+    setup = complete_setup(setup, printed.model, _configured_seconds(logs), shipped, findings)
     recomputed = NOTHING
     if printed.au_percent is not None or printed.samples_per_second is not None or logs.blocks():
         recomputed = recompute.from_steps(setup, printed.accelerators, logs)
@@ -151,7 +152,7 @@ def audit_run(folder: str, shipped: Shipped) -> AuditedRun:
             recomputed = recompute.from_blocks(setup, printed, logs)
         findings += contradictions(setup, printed, logs, recomputed)
     else:
-        findings = [finding for finding in findings if not finding.rule.startswith("config.")]  # for training only
+        findings = [finding for finding in findings if not finding.rule.startswith("config.")]  # only for training
         findings.append(_no_training_finding(printed))
         if printed.checkpoints:
             findings += checkpoint_numbers(read_checkpoint_leaf(folder))
@@ -176,15 +177,15 @@ def audit_run(folder: str, shipped: Shipped) -> AuditedRun:
 
 
 def _copies(fingerprints: tuple[Fingerprint, ...]) -> Iterator[Finding]:
-    """Yield a finding where ranks or epochs have the same steps."""
+    """Report ranks or epochs with the same steps, or with altered copies of them."""
     copies = [f"{second.where} has the steps of {first.where}" for first, second in copied_pairs(fingerprints)]
     copies += [
         f"{second.where} has the steps of {first.where}, altered"
-        for first, second, severity in alike_pairs(fingerprints)
+        for first, second, severity in similar_pairs(fingerprints)
         if first.epoch != second.epoch and severity == "error"
     ]
     if copies:
-        yield by_rule("ranks.copied", few(copies, most=1))
+        yield by_rule("ranks.copied", first_few(copies, limit=1))
 
 
 def _no_training_finding(printed: Printed) -> Finding:
@@ -198,7 +199,7 @@ def _no_training_finding(printed: Printed) -> Finding:
 
 
 def _configured_seconds(logs: Logs) -> float | None:
-    """Return the configured time of a step, where the arrays hold it and all agree."""
+    """Return the configured time of a step if the ranks' files have it, and have a single value."""
     if logs.measured_compute:
         return None
     values: set[float] = set()

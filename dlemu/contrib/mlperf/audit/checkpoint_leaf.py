@@ -1,7 +1,7 @@
-"""Reads one checkpoint run from DLIO's files: its settings, each rank's times, and contradictions between them.
+"""Reads one call of the checkpointing benchmark from DLIO's files, and finds contradictions between them.
 
-The summary has figures of rank 0 only: mean and population standard deviation of its saves and loads. The text of the
-rules requires the slowest rank's (v2.0, 2.2.3: the longest duration, the lowest throughput), so both are reported.
+The summary has rank 0's figures: mean and population standard deviation of its saves and loads. The text of the rules
+requires the slowest rank's (v2.0, 2.2.3: the longest duration, the lowest throughput), so the audit reports both.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Any, Literal
 import msgspec
 
 from dlemu.config.schema import Checkpoint, Model
-from dlemu.contrib.mlperf.audit.papers import Papers, read_papers
+from dlemu.contrib.mlperf.audit.call_records import CallRecords, read_call_records
 from dlemu.contrib.mlperf.audit.step_files import epochs_of, out_of_order
 from dlemu.contrib.mlperf.audit.tolerant import integer, mapping, number, read_json, same_sum, stamp_us
 from dlemu.contrib.mlperf.rules.known import Finding, Severity, by_rule, unapplied
@@ -30,7 +30,7 @@ _TRANSFER = re.compile(r"^(save|load)_ckpt(\d+)$")
 _STATS = re.compile(r"^(\d+)_per_epoch_stats\.json$")
 _STAMP_TOLERANCE_SECONDS = 0.01  # between a duration and its time stamps
 _SUMMARY_TOLERANCE_US = 1_000_000  # how far a checkpoint may reach beyond the summary's start and end
-_MIN_SLOWER = 0.01  # the slowest rank is reported from this relative difference to rank 0 on
+_MIN_SLOWER = 0.01  # smallest relative difference to rank 0 from which the slowest rank is reported
 
 
 @dataclass(frozen=True)
@@ -41,16 +41,16 @@ class Transfer:
     seconds: float
     gib_per_second: float | None
     stamped_seconds: float | None
-    """Duration by its time stamps."""
+    """Duration by the time stamps."""
     start_us: int | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
-class CheckpointLeaf(Papers):
-    """One run of the benchmark, which writes and/or reads checkpoints."""
+class CheckpointLeaf(CallRecords):
+    """One call of the benchmark, which saves or loads checkpoints, or both."""
 
     transfers: Mapping[int, tuple[Transfer, ...]] = field(default_factory=dict)
-    """Rank -> its saves and loads in order of time, for each rank that kept their times."""
+    """Rank -> its saves and loads in order of time, for each rank with times."""
 
     @property
     def metric(self) -> Mapping[str, Any]:
@@ -65,16 +65,17 @@ class CheckpointLeaf(Papers):
         return number(self.metric.get("checkpoint_size_GB"))
 
     @property
-    def of_rank_0(self) -> tuple[Transfer, ...]:
-        """Saves and loads of rank 0, or else of the lowest rank with times; empty without any."""
+    def rank_0_transfers(self) -> tuple[Transfer, ...]:
+        """Saves and loads of rank 0, or else of the lowest rank with times; empty without times."""
         return self.transfers[min(self.transfers)] if self.transfers else ()
 
     def checkpoints(self, kind: Kind) -> int:
-        return sum(transfer.kind == kind for transfer in self.of_rank_0)
+        """Return the number of checkpoints that were saved, or loaded."""
+        return sum(transfer.kind == kind for transfer in self.rank_0_transfers)
 
     @cached_property
     def plan(self) -> checkpoint_plan.CheckpointPlan | None:
-        """Tensors and files of one checkpoint, by the run's settings; None where these are incomplete."""
+        """Tensors and files of a checkpoint by the call's settings; None if these are incomplete or invalid."""
         if self.ranks is None or not self.section("model"):
             return None
         mode = self.section("checkpoint").get("mode")
@@ -87,22 +88,22 @@ class CheckpointLeaf(Papers):
 
 
 def read_checkpoint_leaf(folder: str) -> CheckpointLeaf:
-    """Read the folder of a run; what can't be read becomes one of its findings (`broken`)."""
-    papers = read_papers(folder)
+    """Read the folder of a call; `broken` has a finding for each file that can't be read."""
+    records = read_call_records(folder)
     transfers = {}
     broken: list[Finding] = []
-    ranks = {int(match[1]): match[0] for match in map(_STATS.match, papers.files) if match}
-    for rank, name in sorted(ranks.items()):
+    stats_files = {int(match[1]): match[0] for match in map(_STATS.match, records.files) if match}
+    for rank, name in sorted(stats_files.items()):
         epochs = list(epochs_of(read_json(os.path.join(folder, name), broken)))
         broken += out_of_order(epochs, name)
-        of_rank = tuple(transfer for _, epoch in epochs for transfer in _transfers(epoch))
-        if of_rank:
-            transfers[rank] = of_rank
-    return CheckpointLeaf(**vars(papers) | {"transfers": transfers, "broken": (*papers.broken, *broken)})
+        rank_transfers = tuple(transfer for _, epoch in epochs for transfer in _transfers(epoch))
+        if rank_transfers:
+            transfers[rank] = rank_transfers
+    return CheckpointLeaf(**vars(records) | {"transfers": transfers, "broken": (*records.broken, *broken)})
 
 
 def _transfers(epoch: Mapping[str, Any]) -> Iterator[Transfer]:
-    """Yield {"save_ckpt1": {"start": .., "end": .., "duration": 2.5, "throughput": 42.1}} as a save of 2.5 s."""
+    """Yield a save of 2.5 s for {"save_ckpt1": {"start": .., "end": .., "duration": 2.5, "throughput": 42.1}}."""
     for name, content in epoch.items():
         match, stats = _TRANSFER.match(str(name)), mapping(content)
         seconds = number(stats.get("duration"))
@@ -114,7 +115,7 @@ def _transfers(epoch: Mapping[str, Any]) -> Iterator[Transfer]:
 
 
 def checkpoint_numbers(leaf: CheckpointLeaf) -> Iterator[Finding]:
-    """Yield contradictions between the files of a run, and the times of its slowest rank."""
+    """Report contradictions between the files of a call, and a slowest rank that took longer than rank 0."""
     yield from leaf.broken
     if leaf.transfers and leaf.metric:
         problems = [*_differences(leaf), *_outside_summary(leaf)]
@@ -142,7 +143,7 @@ def _size(leaf: CheckpointLeaf) -> Iterator[Finding]:
 
 
 def _slowest(leaf: CheckpointLeaf) -> Iterator[Finding]:
-    """Yield a finding where the slowest rank, which the rules' text requires, took longer than rank 0."""
+    """Report saves or loads in which the slowest rank, whose figures the rules require, took longer than rank 0."""
     if leaf.ranks is None or len(leaf.transfers) < leaf.ranks:
         if leaf.transfers:
             yield from unapplied("checkpoint.slowest", {"times of every rank": None})
@@ -163,35 +164,36 @@ def _staggered(leaf: CheckpointLeaf) -> Iterator[Finding]:
     """All ranks save, or load, a checkpoint at the same time: none begins after another has ended."""
     for kind in KINDS:
         by_rank = [[each for each in transfers if each.kind == kind] for transfers in leaf.transfers.values()]
-        for index, calls in enumerate(zip(*by_rank, strict=False), 1):
-            spans = [(each.start_us, each.start_us + 1e6 * each.seconds) for each in calls if each.start_us is not None]
-            gap_us = max(start for start, _ in spans) - min(end for _, end in spans) if spans else 0
+        for index, transfers in enumerate(zip(*by_rank, strict=False), 1):
+            starts_us = [each.start_us for each in transfers if each.start_us is not None]
+            ends_us = [each.start_us + 1e6 * each.seconds for each in transfers if each.start_us is not None]
+            gap_us = max(starts_us) - min(ends_us) if starts_us else 0
             if gap_us > 1e6 * _STAMP_TOLERANCE_SECONDS:
-                severity: Severity = "error" if leaf.hosts == 1 else "warning"  # Clocks of several hosts may differ.
+                severity: Severity = "error" if leaf.hosts == 1 else "warning"  # the clocks of several hosts may differ
                 seen = f"{kind} {index}: a rank began {gap_us / 1e6:.1f} s after another had ended"
                 yield by_rule("checkpoint.staggered", seen, severity=severity)
                 return
 
 
 def rounds_of(leaf: CheckpointLeaf, kind: Kind) -> list[list[float]]:
-    """Return the seconds of all ranks for each checkpoint; empty where ranks have different numbers of checkpoints."""
+    """Return the seconds of all ranks for each checkpoint; empty if ranks have different numbers of checkpoints."""
     by_rank = [
         [transfer.seconds for transfer in transfers if transfer.kind == kind and transfer.seconds > 0]
         for _, transfers in sorted(leaf.transfers.items())
     ]
-    is_complete = len({len(seconds) for seconds in by_rank}) == 1
+    is_complete = len(set(map(len, by_rank))) == 1
     return [list(seconds) for seconds in zip(*by_rank, strict=True)] if is_complete else []
 
 
 def _differences(leaf: CheckpointLeaf) -> Iterator[str]:
-    """Yield how the summary's figures differ from those of rank 0's checkpoints."""
-    for index, transfer in enumerate(leaf.of_rank_0, 1):
+    """Yield phrases on figures of the summary that differ from those of rank 0's checkpoints."""
+    for index, transfer in enumerate(leaf.rank_0_transfers, 1):
         if leaf.size_gib and transfer.gib_per_second is not None:
             moved = transfer.gib_per_second * transfer.seconds
             if not same_sum(moved, leaf.size_gib):
                 yield f"{transfer.kind} {index} moved {moved:.4f} GB, checkpoint_size_GB is {leaf.size_gib:.4f}"
     for kind in KINDS:
-        transfers = [transfer for transfer in leaf.of_rank_0 if transfer.kind == kind]
+        transfers = [transfer for transfer in leaf.rank_0_transfers if transfer.kind == kind]
         seconds = [transfer.seconds for transfer in transfers]
         rates = [transfer.gib_per_second for transfer in transfers if transfer.gib_per_second is not None]
         for values, name, unit in ((seconds, "duration", "seconds"), (rates, "io", "GB_per_second")):
@@ -211,7 +213,7 @@ def _stamp_differences(transfers: Sequence[Transfer]) -> Iterator[str]:
 
 
 def _outside_summary(leaf: CheckpointLeaf) -> Iterator[str]:
-    """Yield which checkpoints of rank 0, which writes the summary, are not between the summary's start and end."""
+    """Yield phrases on checkpoints of rank 0, which writes the summary, that are not within the summary's times."""
     run_start_us, run_end_us = stamp_us(leaf.summary.get("start")), stamp_us(leaf.summary.get("end"))
     for transfer in leaf.transfers.get(0, ()):
         if transfer.start_us is None:

@@ -1,4 +1,4 @@
-"""Findings about one training run: printed numbers that contradict the kept files."""
+"""Finds contradictions in one training run: within its summary, and between its summary and its other files."""
 
 from __future__ import annotations
 
@@ -10,47 +10,44 @@ from statistics import pstdev
 
 import numpy as np
 
-from dlemu.contrib.mlperf.audit.recompute import FORMULAS, Formula, Recomputed, kept_block, planned_steps
+from dlemu.contrib.mlperf.audit.recompute import Formula, Recomputed, planned_steps, rank_block
 from dlemu.contrib.mlperf.audit.run_settings import Printed, Setup
 from dlemu.contrib.mlperf.audit.step_files import Logs
 from dlemu.contrib.mlperf.audit.tolerant import SUM_TOLERANCE, stamp_us
-from dlemu.contrib.mlperf.rules.known import Finding, Severity, by_rule, few
+from dlemu.contrib.mlperf.rules.known import Finding, Severity, by_rule, first_few
 from dlemu.results.wording import count
 
-_AU_TOLERANCE_POINTS = 0.02
-"""Between printed and recomputed AU: early DLIO measured a block some milliseconds apart from its time stamps."""
-_RATE_TOLERANCE_PERCENT = 0.05  # between printed and recomputed samples/s, for the same reason
-_MOST_RATE_PERCENT = 3.0
-"""The same where only time stamps of blocks were kept: in the 650 such runs published of v1.0 it is 1.85 % at most."""
-_MAX_UNEXPLAINED_SECONDS = 0.25
-"""Part of a step that may be neither waiting nor computing: a host under load wakes late (published runs: 16 ms)."""
-_MEMORY_TOLERANCE = 0.01  # relative: two ranks may report slightly different memory sizes of the same host
-_MAX_COPY_DIFFERENCE = 1e-9  # relative: two independent measurements differ by more
+_AU_TOLERANCE_POINTS = 0.02  # from printed to recomputed AU: early DLIO timed blocks a few ms apart from their stamps
+_RATE_TOLERANCE_PERCENT = 0.05  # from printed to recomputed samples/s, for the same reason
+_BLOCKS_RATE_TOLERANCE_PERCENT = 3.0  # the same, from block times alone: at most 1.85 % in 650 such runs of v1.0
+_MAX_UNEXPLAINED_SECONDS = 0.25  # of a step, beside wait and computation: a busy host wakes late (published: 16 ms)
+_MEMORY_TOLERANCE = 0.01  # relative; two ranks may report slightly different memory sizes of the same host
+_MAX_COPY_DIFFERENCE = 1e-9  # relative; two independent measurements differ by more
 _CONFIGURED_DECIMALS = 6  # configured values have no more decimals; a measured double has about 15 digits
 _SUMMARY_TOLERANCE_US = 1_000_000  # how far a block may reach beyond the summary's start and end
-_ROUNDING_TOLERANCE = 1e-4  # relative, between numbers that must be equal but for rounding
+_ROUNDING_TOLERANCE = 1e-4  # relative, between numbers that are equal before rounding
 
 
 def closest_formula(printed: Printed, recomputed: Recomputed) -> str | None:
-    """Return the name of the formula whose AU and samples/s are closest to the printed ones; None if not comparable."""
-    names = [name for name in FORMULAS if name in recomputed.formulas]
-    gaps = {name: _gap(printed, recomputed.formulas[name]) for name in names}
-    best = min(gaps, key=lambda name: gaps[name], default=None)
-    return best if best is not None and math.isfinite(gaps[best]) else None
+    """Return the name of the formula with the AU and samples/s closest to the printed ones; None if not comparable."""
+    distances = {name: _distance(printed, formula) for name, formula in recomputed.formulas.items()}
+    best = min(distances, key=lambda name: distances[name], default=None)
+    return best if best is not None and math.isfinite(distances[best]) else None
 
 
-def _gap(printed: Printed, formula: Formula) -> float:
+def _distance(printed: Printed, formula: Formula) -> float:
     """Return the larger difference of AU and samples/s, in units of their tolerances; infinite if neither is known."""
-    gaps = []
+    differences = []
     if printed.au_percent is not None and formula.au_percent is not None:
-        gaps.append(abs(formula.au_percent - printed.au_percent) / _AU_TOLERANCE_POINTS)
+        differences.append(abs(formula.au_percent - printed.au_percent) / _AU_TOLERANCE_POINTS)
     if printed.samples_per_second and formula.samples_per_second is not None:
-        gaps.append(abs(100 * (formula.samples_per_second / printed.samples_per_second - 1)) / _RATE_TOLERANCE_PERCENT)
-    return max(gaps, default=math.inf)
+        percent = 100 * (formula.samples_per_second / printed.samples_per_second - 1)
+        differences.append(abs(percent) / _RATE_TOLERANCE_PERCENT)
+    return max(differences, default=math.inf)
 
 
 def contradictions(setup: Setup, printed: Printed, logs: Logs, recomputed: Recomputed) -> list[Finding]:
-    """Return all contradictions between the printed numbers and the kept files, and what the files can't show."""
+    """Return all contradictions in a run's files, and findings on numbers that the kept files can't show."""
     formula = closest_formula(printed, recomputed)
     return [
         *_summary_consistency(setup, printed),
@@ -65,18 +62,19 @@ def contradictions(setup: Setup, printed: Printed, logs: Logs, recomputed: Recom
         *_blocks_outside_run(printed, logs),
         *_copies(printed, logs),
         *_bounds(setup, printed, recomputed, since_v2=logs.measured_compute),
-        *_what_is_not_known(printed, logs, recomputed),
+        *_unknowns(printed, logs, recomputed),
     ]
 
 
 def _summary_consistency(setup: Setup, printed: Printed) -> Iterator[Finding]:
-    if printed.unusable:  # without the numbers by which a run is judged nothing shows that it passed
+    """The summary has the numbers by which the run is judged, and they agree with each other and with the settings."""
+    if printed.unusable:
         yield by_rule("summary.incomplete", "; ".join(printed.unusable))
     rate, rates = printed.samples_per_second, printed.samples_per_second_by_epoch
     yield from _mean_and_deviation("AU", printed.au_percent, printed.au_deviation, printed.au_by_epoch)
     yield from _mean_and_deviation("samples/s", rate, printed.samples_per_second_deviation, rates)
     if setup.record_bytes:
-        mib_by_epoch = [each * setup.record_bytes / 2**20 for each in rates]
+        mib_by_epoch = [epoch_rate * setup.record_bytes / 2**20 for epoch_rate in rates]
         yield from _mean_and_deviation("MiB/s", None, printed.mib_per_second_deviation, mib_by_epoch)
         nominal = (rate or 0) * setup.record_bytes / 2**20
         mib = printed.mib_per_second
@@ -93,7 +91,7 @@ def _summary_consistency(setup: Setup, printed: Printed) -> Iterator[Finding]:
 def _mean_and_deviation(
     name: str, mean: float | None, deviation: float | None, by_epoch: Sequence[float]
 ) -> Iterator[Finding]:
-    """Compare a printed mean and standard deviation with the printed numbers of the epochs."""
+    """A printed mean and standard deviation are those of the printed epochs."""
     if not by_epoch:
         return
     tolerance = SUM_TOLERANCE * max(by_epoch)
@@ -109,10 +107,11 @@ _BASIS = {"steps": "the steps give", "some ranks": "the steps of some ranks give
 
 
 def _au_and_rate(printed: Printed, recomputed: Recomputed, formula: str | None) -> Iterator[Finding]:
+    """Printed AU and samples/s are those recomputed by the closest formula."""
     if formula is None:
         return
     basis = _BASIS[recomputed.basis]
-    # With the files of some ranks only, the other ranks may account for the difference.
+    # Unless all ranks kept their steps, the other ranks may account for the difference.
     severity: Severity = "error" if recomputed.basis == "steps" else "info"
     au, rate = recomputed.formulas[formula].au_percent, recomputed.formulas[formula].samples_per_second
     printed_au = None if recomputed.basis == "blocks" else printed.au_percent
@@ -127,15 +126,16 @@ def _au_and_rate(printed: Printed, recomputed: Recomputed, formula: str | None) 
         if recomputed.bounds is not None:
             low, high = recomputed.bounds.samples_per_second_least, recomputed.bounds.samples_per_second_most
             seen += f"; the time stamps allow {low:.1f} to {high:.1f}"
-        if recomputed.basis == "blocks" and abs(percent) > _MOST_RATE_PERCENT:
+        if recomputed.basis == "blocks" and abs(percent) > _BLOCKS_RATE_TOLERANCE_PERCENT:
             severity = "warning"
         yield by_rule("throughput.differs", seen, severity=severity)
 
 
 def _counts(setup: Setup, printed: Printed, recomputed: Recomputed, *, by_dlemu: bool) -> Iterator[Finding]:
+    """The numbers of epochs, ranks and files agree in all files."""
     configured, steps = setup.epochs, planned_steps(setup, printed)
     if by_dlemu and configured and steps and setup.total_training_steps:
-        # dlemu counts total_training_steps over all epochs, so a trial of a search may end in an early epoch.
+        # dlemu counts total_training_steps over all epochs, so a run may end in an early epoch.
         configured = min(configured, math.ceil(setup.total_training_steps / steps))
     epochs = configured or printed.epochs
     if recomputed.epochs and epochs and recomputed.epochs != epochs:
@@ -159,7 +159,7 @@ def _counts(setup: Setup, printed: Printed, recomputed: Recomputed, *, by_dlemu:
 
 
 def _computation_time(setup: Setup, logs: Logs) -> Iterator[Finding]:
-    """Compare the time that steps took with the time they were configured to take."""
+    """Steps computed for the configured time."""
     configured = setup.computation_seconds
     if configured is None or setup.is_random or not logs.arrays or setup.config is None:
         return
@@ -167,13 +167,13 @@ def _computation_time(setup: Setup, logs: Logs) -> Iterator[Finding]:
     too_short = float(np.median(seconds)) < configured * (1 - _ROUNDING_TOLERANCE)
     if too_short or (not logs.measured_compute and not np.allclose(seconds, configured, rtol=_ROUNDING_TOLERANCE)):
         seen = f"steps computed for {seconds.min():.6g} to {seconds.max():.6g} s (median {np.median(seconds):.6g})"
-        # An emulated accelerator ends a step on schedule, also one that the host began late.
+        # An emulated accelerator ends a step on schedule even if the host began it late.
         severity: Severity = "info" if logs.by_dlemu else "error"
         yield by_rule("compute.time", seen, f"{configured:g} s as config.yaml says", severity=severity)
 
 
 def _au_of_ranks(setup: Setup, logs: Logs, formula: str | None) -> Iterator[Finding]:
-    """Compare the AU that each rank printed with its step times, to show which rank's file was changed."""
+    """The AU that each rank printed is that of its steps; a difference shows which rank's file was changed."""
     if formula is None:
         return
     wrong = []
@@ -182,50 +182,50 @@ def _au_of_ranks(setup: Setup, logs: Logs, formula: str | None) -> Iterator[Find
             printed = arrays.printed_au_percent
             if printed is None or logs.span(rank, (epoch, block)) is None:
                 continue
-            au = kept_block(setup, logs, rank, (epoch, block)).rated[formula].au_percent
+            au = rank_block(setup, logs, rank, (epoch, block)).by_formula[formula].au_percent
             if math.isfinite(au) and abs(au - printed) > 10 * _AU_TOLERANCE_POINTS:
                 wrong.append(f"rank {rank} epoch {epoch} block{block} ({printed:.2f} %, its steps give {au:.2f} %)")
     if wrong:
-        yield by_rule("rank.differs", f"AU printed by ranks differs from their steps: {few(wrong, ', ')}")
+        yield by_rule("rank.differs", f"AU printed by ranks differs from their steps: {first_few(wrong, ', ')}")
 
 
 def _step_counts(setup: Setup, printed: Printed, logs: Logs) -> Iterator[Finding]:
-    """All ranks take the same number of steps, which follows from the dataset; DLIO drops an incomplete last step."""
+    """All ranks take the same number of steps, that of the dataset without an incomplete last step."""
     uneven = []
     for epoch, block in logs.blocks():
         steps = {rank: blocks[epoch, block].steps for rank, blocks in logs.arrays.items() if (epoch, block) in blocks}
         usual = Counter(steps.values()).most_common(1)[0][0] if steps else 0
         uneven += [
-            f"rank {rank} epoch {epoch} block{block}: {taken} steps, the others {usual}"
-            for rank, taken in steps.items()
-            if taken != usual
+            f"rank {rank} epoch {epoch} block{block}: {rank_steps} steps, the others {usual}"
+            for rank, rank_steps in steps.items()
+            if rank_steps != usual
         ]
     if uneven:
-        yield by_rule("ranks.steps", few(uneven, most=1))
+        yield by_rule("ranks.steps", first_few(uneven, limit=1))
         return
     planned = planned_steps(setup, printed)
     if planned is None or not logs.arrays:
         return
     blocks = logs.arrays[min(logs.arrays)]
-    # dlemu counts total_training_steps over all epochs, so a trial of a search may end within an epoch.
+    # dlemu counts total_training_steps over all epochs, so a run may end within an epoch.
     remaining = setup.total_training_steps if logs.by_dlemu else None
     for epoch in sorted({epoch for epoch, _ in blocks}):
-        taken = sum(arrays.steps for (number, _), arrays in blocks.items() if number == epoch)
+        epoch_steps = sum(arrays.steps for (number, _), arrays in blocks.items() if number == epoch)
         if remaining is not None:
             planned = min(planned, remaining)
-            remaining -= taken
-        if taken != planned:
-            yield by_rule("steps.count", f"epoch {epoch}: {taken} steps on each rank, {planned} planned")
+            remaining -= epoch_steps
+        if epoch_steps != planned:
+            yield by_rule("steps.count", f"epoch {epoch}: {epoch_steps} steps on each rank, {planned} planned")
             return
 
 
 def _step_parts(logs: Logs) -> Iterator[Finding]:
-    """A step consists of waiting for its batch and computing, and little else."""
+    """Wait and computation of a step add up to its time."""
     for rank, blocks in logs.arrays.items():
         for (epoch, block), arrays in blocks.items():
             unexplained = arrays.proc - arrays.load - arrays.compute
             if logs.by_dlemu:
-                unexplained = np.maximum(unexplained, 0)  # an emulated accelerator ends a late step on schedule
+                unexplained = np.maximum(unexplained, 0)  # negative where an emulated accelerator began a step late
             longest = float(unexplained.max())
             if float(unexplained.min()) < -_MAX_UNEXPLAINED_SECONDS / 10 or longest > _MAX_UNEXPLAINED_SECONDS:
                 step = int(np.argmax(np.abs(unexplained)))
@@ -238,7 +238,7 @@ def _step_parts(logs: Logs) -> Iterator[Finding]:
 
 
 def _steps_beyond_blocks(logs: Logs) -> Iterator[Finding]:
-    """A block, by the rank's own time stamps, lasts as long as the steps in it."""
+    """A block lasts at least as long as its steps, by the rank's own time stamps."""
     if logs.by_dlemu:
         return
     for rank, blocks in logs.arrays.items():
@@ -247,15 +247,15 @@ def _steps_beyond_blocks(logs: Logs) -> Iterator[Finding]:
             if span is None:
                 continue
             seconds = max(span.seconds, span.seconds_to_checkpoint or 0.0)
-            in_steps = float(arrays.proc.sum())
-            if in_steps > seconds + _MAX_UNEXPLAINED_SECONDS:
-                seen = f"steps of {in_steps:.3f} s in a block of {seconds:.3f} s"
+            steps_seconds = float(arrays.proc.sum())
+            if steps_seconds > seconds + _MAX_UNEXPLAINED_SECONDS:
+                seen = f"steps of {steps_seconds:.3f} s in a block of {seconds:.3f} s"
                 yield by_rule("blocks.short", f"rank {rank} epoch {epoch} block{block}: {seen}")
                 return
 
 
 def _hosts(printed: Printed, logs: Logs) -> Iterator[Finding]:
-    """Compare the summary's hosts and memory with those in the ranks' files."""
+    """The summary and the ranks' files agree on the hosts and their memory."""
     hosts, total_gib, rank_0_gib = printed.hosts, printed.memory_gib, printed.meminfo_gib
     rank_0_host = logs.hosts[0].name if 0 in logs.hosts else None
     if rank_0_host and printed.hostname and rank_0_host != printed.hostname:
@@ -270,24 +270,24 @@ def _hosts(printed: Printed, logs: Logs) -> Iterator[Finding]:
     names = {host.name for host in logs.hosts.values() if host.name}
     all_ranks_kept = len(logs.hosts) >= (printed.accelerators or len(logs.hosts))
     if names and (len(names) > hosts or (all_ranks_kept and len(names) != hosts)):
-        shown = ", ".join(sorted(names)[:3])
-        yield by_rule("hosts.differ", f"num_hosts is {hosts}, the ranks' files name {len(names)} hosts ({shown})")
+        first_names = ", ".join(sorted(names)[:3])
+        yield by_rule("hosts.differ", f"num_hosts is {hosts}, the ranks' files name {len(names)} hosts ({first_names})")
     memory = {host.name: host.memory_gib for host in logs.hosts.values() if host.name and host.memory_gib}
-    named_gib = sum(memory.values())
+    ranks_gib = sum(memory.values())
     # Compare the sum of host_memory_GB only: mlpstorage has put all hosts' memory into its first entry.
-    if total_gib and memory and not _includes(total_gib, named_gib, is_all=len(memory) == hosts):
+    if total_gib and memory and not _includes(total_gib, ranks_gib, is_all=len(memory) == hosts):
         seen = f"summary.json reports {total_gib:.1f} GiB on all hosts"
-        yield by_rule("hosts.memory", f"{seen}, ranks' files {named_gib:.1f} GiB on {len(memory)}")
+        yield by_rule("hosts.memory", f"{seen}, ranks' files {ranks_gib:.1f} GiB on {len(memory)}")
 
 
 def _includes(total_gib: float, part_gib: float, *, is_all: bool) -> bool:
-    """Return whether a total is at least a part of it, or equal where the part is all, within the tolerance."""
+    """Return whether a total is as large as the part, within the tolerance; it may be larger unless `is_all`."""
     least, most = part_gib * (1 - _MEMORY_TOLERANCE), part_gib * (1 + _MEMORY_TOLERANCE)
     return least <= total_gib <= most if is_all else least <= total_gib
 
 
 def _blocks_outside_run(printed: Printed, logs: Logs) -> Iterator[Finding]:
-    """The blocks of the lowest rank, which writes the summary, lie between the summary's start and end."""
+    """The blocks of the lowest rank, which writes the summary, are between the summary's start and end."""
     run_start_us, run_end_us = stamp_us(printed.start), stamp_us(printed.end)
     for (epoch, block), span in logs.spans.get(min(logs.spans, default=0), {}).items():
         if run_start_us is not None and span.start_us < run_start_us - _SUMMARY_TOLERANCE_US:
@@ -299,11 +299,11 @@ def _blocks_outside_run(printed: Printed, logs: Logs) -> Iterator[Finding]:
 
 
 def _copies(printed: Printed, logs: Logs) -> Iterator[Finding]:
-    """Two epochs never have the same figures, nor two ranks the same time stamps: measurements are never equal."""
+    """No two epochs have the same figures, and no two ranks the same time stamps: measurements are never equal."""
     figures = list(zip(printed.au_by_epoch, printed.samples_per_second_by_epoch, strict=False))
-    for (epoch, one), (other_epoch, other) in combinations(enumerate(figures, 1), 2):
-        if all(map(_is_copy, one, other)):
-            seen = f"epochs {epoch} and {other_epoch} have the same AU and samples/s, to the last digit"
+    for (epoch, first), (later_epoch, second) in combinations(enumerate(figures, 1), 2):
+        if all(map(_is_copy, first, second)):
+            seen = f"epochs {epoch} and {later_epoch} have the same AU and samples/s, to the last digit"
             yield by_rule("epochs.copied", seen)
             break
     rank_of: dict[tuple[tuple[int, int], ...], int] = {}
@@ -312,19 +312,20 @@ def _copies(printed: Printed, logs: Logs) -> Iterator[Finding]:
         first_rank = rank_of.setdefault(stamps, rank)
         if first_rank != rank:
             seen = f"ranks {first_rank} and {rank} have the same time stamps, to the microsecond"
-            # dlemu's ranks begin together, and two may end their only block in the same microsecond.
+            # dlemu's ranks begin together, and by chance two may end their only block in the same microsecond.
             severity: Severity = "error" if len(stamps) > 1 else "warning"
             yield by_rule("ranks.copied", seen, severity=severity)
             return
 
 
 def _is_copy(figure: float, other: float) -> bool:
-    """Return whether two figures are equal, and measured: a measured double has more decimals than a configured one."""
+    """Return whether two figures are equal, and measured: measured doubles have more decimals than configured ones."""
     is_measured = round(figure, _CONFIGURED_DECIMALS) != figure
     return is_measured and math.isclose(figure, other, rel_tol=_MAX_COPY_DIFFERENCE)
 
 
 def _bounds(setup: Setup, printed: Printed, recomputed: Recomputed, *, since_v2: bool) -> Iterator[Finding]:
+    """AU of whole epochs is possible, and printed AU and samples/s are within the bounds of the block times."""
     whole, bounds = recomputed.au_whole_percent, recomputed.bounds
     if whole is not None and whole > 100 + _ROUNDING_TOLERANCE:
         seen = f"the blocks are shorter than their computation: AU of whole epochs {whole:.2f} %"
@@ -340,14 +341,14 @@ def _bounds(setup: Setup, printed: Printed, recomputed: Recomputed, *, since_v2:
             seen = f"printed {printed.samples_per_second:.2f} samples/s, but time stamps allow {low:.2f} to {high:.2f}"
             yield by_rule("throughput.impossible", seen)
     if printed.verdict == "success" and whole is not None and whole < setup.au_threshold_percent:
-        # Only the text of v1.0's rules counts the first step's I/O; since v2.0 the text excludes it, as DLIO does.
+        # The text of v1.0's rules counts the first step's I/O; since v2.0 it excludes it, as DLIO always has.
         severity: Severity = "info" if since_v2 else "warning"
         seen = f"AU of whole epochs, by v1.0's text, is {whole:.2f} %: it passes only because first steps are dropped"
         yield by_rule("au.rules", seen, f"{setup.au_threshold_percent:g} %", severity=severity)
 
 
-def _what_is_not_known(printed: Printed, logs: Logs, recomputed: Recomputed) -> Iterator[Finding]:
-    """Yield findings for what the kept files can't show."""
+def _unknowns(printed: Printed, logs: Logs, recomputed: Recomputed) -> Iterator[Finding]:
+    """Report which numbers the kept files can't show."""
     ranks = printed.accelerators or recomputed.ranks_kept
     if recomputed.basis == "nothing":
         yield by_rule("unknown.all", "no time stamps of blocks: nothing can be recomputed")

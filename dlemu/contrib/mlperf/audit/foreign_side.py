@@ -1,4 +1,4 @@
-"""Makes results of DLIO and MLPerf Storage comparable by `dlemu compare`, from recomputed numbers."""
+"""Reads results of DLIO and MLPerf Storage as one side of `dlemu compare`, with recomputed numbers."""
 
 from __future__ import annotations
 
@@ -13,18 +13,17 @@ from dlemu.contrib.mlperf.audit.audited_run import AuditedRun, audit_trees
 from dlemu.extend import UserError
 from dlemu.results.figures import Conditions, JobFigures, Value, half_width_of, value_of
 
-COMPARED_AU = "dlio"  # For all runs, AU is by the formula of DLIO 2.x, whichever version of DLIO printed it.
+COMPARED_AU = "dlio"  # AU of all runs is by the formula of DLIO 2.x, whatever version of DLIO printed it
 
 Settings = tuple[tuple[str, str], ...]  # (key, value) pairs in which the runs of a side differ from each other
 Side = tuple[dict[Settings, JobFigures], dict[Settings, Conditions]]
 
 
 def foreign_side(folder: str) -> Side:
-    """Return the training runs below a folder, by their names in it, to compare.
+    """Return the figures and the conditions of the training runs below a folder, by their paths in it.
 
-    AU is by DLIO 2.x's formula; samples/s are of whole epochs, first steps included, as in dlemu; MB/s are nominal:
-    samples/s x record length. Raises UserError if the folder holds no run whose numbers can be recomputed, or runs of
-    several workloads.
+    AU is by DLIO 2.x's formula; samples/s are over whole epochs, first steps included, as in dlemu; MB/s are nominal:
+    samples/s x record length. Raises UserError if no run's numbers can be recomputed, and for several workloads.
     """
     runs = [run for run in audit_trees([folder]) if run.recomputed.basis != "nothing" and run.accelerators]
     if not runs:
@@ -84,7 +83,7 @@ def _figures(run: AuditedRun) -> JobFigures:
 
 
 def _rates(run: AuditedRun) -> Sequence[float]:
-    """Return samples/s of each epoch, first steps included: from all ranks' blocks, or else rank 0's time stamps."""
+    """Return samples/s of each epoch, first steps included: by all ranks' blocks, or else by rank 0's time stamps."""
     whole = run.recomputed.formulas.get("dlio_v1")
     if whole is not None and whole.samples_per_second is not None:
         return whole.samples_per_second_by_epoch
@@ -101,11 +100,11 @@ def _mean(by_epoch: Sequence[float]) -> Value | None:
 
 
 def _warnings(runs: Sequence[AuditedRun]) -> list[str]:
-    """Return what a reader of these numbers must know, as sentences."""
+    """Return caveats on the numbers of these runs, as sentences."""
     warnings = ["numbers are recomputed from DLIO's files; AU is by DLIO 2.x's formula, MB/s are nominal"]
-    blocks = sum(run.recomputed.basis == "blocks" for run in runs)
-    if blocks:
-        warnings.append(f"{blocks} of {len(runs)} runs kept no steps: only their AU of whole epochs is known")
+    without_steps = sum(run.recomputed.basis == "blocks" for run in runs)
+    if without_steps:
+        warnings.append(f"{without_steps} of {len(runs)} runs kept no steps: only their AU of whole epochs is known")
     wrong = sum(bool(run.errors) for run in runs)
     if wrong:
         warnings.append(f"{wrong} of {len(runs)} runs contradict themselves; `dlemu audit` lists how")

@@ -7,6 +7,7 @@ import os
 from dlemu.config import load, workload_names
 from dlemu.contrib.mlperf.audit.audited_run import AuditedRun, audit_run, find_runs, shipped_pairs
 from dlemu.contrib.mlperf.audit.own_result import is_own
+from dlemu.contrib.mlperf.audit.tolerant import value_at
 from dlemu.extend import ForeignRun, UserError
 from dlemu.results.wording import count
 
@@ -25,7 +26,7 @@ def foreign_run(folder: str) -> ForeignRun | None:
     if not folders:
         return None
     parent = os.path.dirname(folders[0])
-    # dlemu's runs also write DLIO's files, which say less: if the user named a parent of such runs, ask for one run.
+    # A run of dlemu also wrote DLIO's files, which have less: for a folder above such runs, ask for one of them.
     if is_own(parent) and not os.path.samefile(folders[0], folder):
         raise UserError(f"{folder} holds {count(len(folders), 'run')}: name one, such as {parent}")
     if len(folders) > 1:
@@ -51,7 +52,7 @@ def _settings(run: AuditedRun) -> list[str]:
     setup = run.setup
     known = {
         "workload": setup.workload,
-        "accelerator": setup.accelerator or "",  # Empty: no default of the workload file, whose step time would differ.
+        "accelerator": setup.accelerator or "",  # empty: not the workload file's default, which has another step time
         "dataset.num_files_train": setup.num_files,
         "reader.batch_size": setup.batch_size,
         "reader.read_threads": setup.read_threads,
@@ -61,17 +62,16 @@ def _settings(run: AuditedRun) -> list[str]:
     missing = [key for key, value in known.items() if value is None]
     if missing:
         raise UserError(f"{run.path} lacks {', '.join(missing)}: wanted its config.yaml, as DLIO writes it")
-    if setup.workload not in workload_names():  # A stranger's name could be the path of any file.
+    if setup.workload not in workload_names():  # a name in a foreign file could be the path of any file
         raise UserError(f"{run.path} has workload {setup.workload!r}: wanted one of {', '.join(workload_names())}")
-    reader = (setup.config or {}).get("reader")
-    prefetch_size = reader.get("prefetch_size") if isinstance(reader, dict) else None
+    prefetch_size = value_at(setup.config, "reader.prefetch_size")
     optional = {"dataset.num_samples_per_file": setup.samples_per_file, "reader.prefetch_size": prefetch_size}
     settings = known | {key: value for key, value in optional.items() if isinstance(value, int)}
     return [f"{key}={value}" for key, value in settings.items()] + ["workflow.checkpoint=false"]
 
 
 def first_seconds(run: AuditedRun) -> tuple[float, ...]:
-    """Return each epoch's wait for its first batch: from the steps, or else derived from AU; empty if unknown.
+    """Return each epoch's wait for its first batch: by the steps, or else derived from AU; empty if unknown.
 
     DLIO of v1.0 counts neither the first step's wait nor its computation: AU = 100 (K - 1) c / (T - wait - c) percent,
     with K steps of c seconds in T seconds (docs/metrics.md).
@@ -79,7 +79,7 @@ def first_seconds(run: AuditedRun) -> tuple[float, ...]:
     times, steps, compute = run.times, run.recomputed.steps_per_epoch, run.setup.computation_seconds
     if times.first_batch_seconds_by_epoch:
         return times.first_batch_seconds_by_epoch
-    printed = [au for au in run.printed.au_by_epoch if au > 0]  # An AU of 0 says nothing about the wait.
+    printed = [au for au in run.printed.au_by_epoch if au > 0]  # no wait follows from an AU of 0
     if run.printed_by != "dlio_v1" or not steps or not compute or len(printed) != len(times.training_seconds_by_epoch):
         return ()
     return tuple(

@@ -1,15 +1,15 @@
-"""Reads one run of v3.0's kv_cache benchmark, and bounds the throughput that its storage really had.
+"""Reads one run of v3.0's kv_cache benchmark, and computes an upper bound of its storage's throughput.
 
-A run is the folder of one call of the tool (3 options, by default 3 trials of each):
+A run is the folder of one call of the tool, with 3 options and by default 3 trials of each:
 
     kv_cache/llama3.1-8b/run/20260712_180000/
         kv_cache_20260712_180000_metadata.json
         summary.json: the published numbers, `aggregated_*`
         option_1/trial_0/rank_0/kvcache_results_20260712_180012.json: what one rank measured
 
-The tool stops its clock after the configured time, but lets requests in progress finish: it counts their bytes, not
-their extra time. The *window*, the time in which all bytes moved, is at least as long as the slowest request, so bytes
-over that time are an upper bound of the storage's throughput:
+The tool stops its clock after the configured time, but lets requests in progress finish: it counts their bytes, but not
+their extra time. The *window* in which all bytes moved is at least as long as the slowest request, so bytes over this
+time are an upper bound of the storage's throughput:
 
     clock     |------- 300 s -------|              published rate = all bytes / 300 s
     requests  |-----| |-----| |--------------|     slowest request: 376 s
@@ -31,12 +31,12 @@ from itertools import pairwise
 from statistics import fmean
 from typing import Any, Literal
 
-from dlemu.contrib.mlperf.audit.papers import PHASES, Papers, read_papers
+from dlemu.contrib.mlperf.audit.call_records import PHASES, CallRecords, read_call_records
 from dlemu.contrib.mlperf.audit.tolerant import all_known, integer, mapping, number, numbers, read_json, value_at
 from dlemu.contrib.mlperf.rules.known import Finding
 
 OPTIONS = (1, 2, 3)  # the benchmark's three configurations, each run in several trials; only option 2 has a memory tier
-Direction = Literal["read", "written"]  # direction of bytes, as the keys of the tool's byte counts spell it
+Direction = Literal["read", "written"]  # in the keys of the tool's byte counts
 BANDWIDTH_KEYS: Mapping[Direction, str] = {"read": "read_bandwidth_gbps", "written": "write_bandwidth_gbps"}
 _OPTION_FOLDER = re.compile(r"^option_(\d+)$")
 _RANK_FILE = re.compile(r"option_(\d+)/trial_(\d+)/rank_(\d+)/kvcache_results_.*\.json")
@@ -60,7 +60,7 @@ class KvRank:
         return number(value_at(self.content, dotted))
 
     def numbers_at(self, dotted: str) -> list[float]:
-        """Return the list of numbers at a dotted key; an empty one without any."""
+        """Return the list of numbers at a dotted key; empty if there is none."""
         return numbers(value_at(self.content, dotted)) or []
 
     @property
@@ -77,7 +77,7 @@ class KvRank:
 
     @property
     def elapsed_seconds(self) -> float | None:
-        """Time on the tool's clock when it stopped."""
+        """Time on the tool's clock when it was stopped."""
         return self.number_at("summary.elapsed_time")
 
     @cached_property
@@ -96,7 +96,7 @@ class KvRank:
 
     @property
     def time_ratio(self) -> float:
-        """How many times longer the window is than the tool's clock ran; 0 if unknown."""
+        """The window divided by the time on the tool's clock; 0 if unknown."""
         return (self.window_seconds or 0.0) / self.elapsed_seconds if self.elapsed_seconds else 0.0
 
     def max_gib_per_second(self, direction: Direction) -> float | None:
@@ -105,8 +105,8 @@ class KvRank:
 
 
 @dataclass(frozen=True, kw_only=True)
-class KvLeaf(Papers):
-    """One run: three options, with three trials each, of every rank."""
+class KvLeaf(CallRecords):
+    """One run: the results of every rank in every trial of the three options."""
 
     ranks: tuple[KvRank, ...] = ()
 
@@ -118,18 +118,18 @@ class KvLeaf(Papers):
     def trial_count(self) -> int | None:
         return integer(self.summary.get("trials_per_option")) or integer(self.args.get("trials"))
 
-    def of_option(self, option: int) -> list[KvRank]:
+    def option_ranks(self, option: int) -> list[KvRank]:
         """Return the ranks of all trials of an option."""
         return [rank for rank in self.ranks if rank.option == option]
 
     def trials(self, option: int) -> list[list[KvRank]]:
         """Return a list of ranks for each trial of an option."""
-        ranks = self.of_option(option)
+        ranks = self.option_ranks(option)
         return [[rank for rank in ranks if rank.trial == trial] for trial in sorted({rank.trial for rank in ranks})]
 
     @property
     def clocks_seconds(self) -> list[float]:
-        """Time on the tool's clock in each trial of all options, which run one after another; the slowest rank's."""
+        """Time on the tool's clock in each trial of all options, by the slowest rank; trials run one after another."""
         trials = [trial for option in OPTIONS for trial in self.trials(option)]
         return [max(rank.elapsed_seconds or 0.0 for rank in trial) for trial in trials]
 
@@ -137,12 +137,12 @@ class KvLeaf(Papers):
         return number(value_at(self.summary, f"options.{option}.aggregated_{name}"))
 
     def max_gib_per_second(self, option: int, direction: Direction) -> float | None:
-        """Return an option's highest possible throughput; None if that of a rank is unknown."""
+        """Return an option's highest possible throughput; None if a rank's is unknown."""
         return mean_of_sums([rank.max_gib_per_second(direction) for rank in trial] for trial in self.trials(option))
 
 
 def mean_of_sums(trials: Iterable[Iterable[float | None]]) -> float | None:
-    """Return the ranks' sum, averaged over the trials (rule 6.3.4.1); None if any rank's number is unknown."""
+    """Return the sum over ranks, averaged over trials (rule 6.3.4.1); None if any rank's number is unknown."""
     known = [all_known(trial) for trial in trials]
     sums = all_known(None if trial is None else sum(trial) for trial in known)
     return fmean(sums) if sums else None
@@ -154,21 +154,21 @@ def is_kv_leaf(subfolders: Sequence[str]) -> bool:
 
 
 def read_kv_leaf(folder: str) -> KvLeaf:
-    """Read the folder of a run; what can't be read becomes one of its findings (`broken`)."""
-    above = os.path.basename(os.path.dirname(folder))
-    papers = read_papers(folder, phase=above if above in PHASES else "run")
+    """Read the folder of a run; `broken` has a finding for each file that can't be read."""
+    parent = os.path.basename(os.path.dirname(folder))
+    records = read_call_records(folder, phase=parent if parent in PHASES else "run")
     paths = glob("option_*/trial_*/rank_*/kvcache_results_*.json", root_dir=folder)
-    results = [(tuple(map(int, match.groups())), path) for path in paths if (match := _RANK_FILE.fullmatch(path))]
+    matches = [match for match in map(_RANK_FILE.fullmatch, paths) if match]
     ranks = []
     broken: list[Finding] = []
-    for (option, trial, rank), path in sorted(results):
+    for (option, trial, rank), path in sorted((tuple(map(int, match.groups())), match[0]) for match in matches):
         content = mapping(read_json(os.path.join(folder, path), broken))
         ranks.append(KvRank(run=folder, option=option, trial=trial, rank=rank, content=content))
-    return KvLeaf(**vars(papers) | {"ranks": tuple(ranks), "broken": (*papers.broken, *broken)})
+    return KvLeaf(**vars(records) | {"ranks": tuple(ranks), "broken": (*records.broken, *broken)})
 
 
 def kv_commands(leaf: KvLeaf) -> dict[int, list[dict[str, str]]]:
-    """Return option -> the command-line options (`num-users` -> `200`) of each of its trials that the metadata has."""
+    """Return option -> the flags (`num-users` -> `200`) of each of its trials' commands in the metadata."""
     commands: dict[int, list[dict[str, str]]] = {}
     for command in leaf.commands:
         flags = {word[2:]: value for word, value in pairwise(command.split()) if word.startswith("--")}
@@ -179,7 +179,7 @@ def kv_commands(leaf: KvLeaf) -> dict[int, list[dict[str, str]]]:
 
 
 def copied_latencies(ranks: Iterable[KvRank]) -> Iterator[tuple[KvRank, KvRank]]:
-    """Yield (original, copy) for every rank that has exactly the latencies of an earlier one."""
+    """Yield (original, copy) for every rank with exactly the latencies of an earlier rank."""
     originals: dict[tuple[float, ...], KvRank] = {}
     for rank in ranks:
         latencies = tuple(round(seconds, 6) for seconds in rank.latencies_seconds)

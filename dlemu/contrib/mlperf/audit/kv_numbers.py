@@ -1,4 +1,4 @@
-"""Finds contradictions in the numbers of a kv_cache run, and says how far its published numbers can be trusted."""
+"""Finds contradictions in the numbers of a kv_cache run, and reports how far its published numbers can be trusted."""
 
 from __future__ import annotations
 
@@ -7,14 +7,13 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from statistics import fmean
 
 from dlemu.contrib.mlperf.audit import kv_leaf
+from dlemu.contrib.mlperf.audit.call_records import device_work
 from dlemu.contrib.mlperf.audit.kv_leaf import BANDWIDTH_KEYS, OPTIONS, KvLeaf, KvRank, copied_latencies, kv_commands
-from dlemu.contrib.mlperf.audit.papers import device_work
-from dlemu.contrib.mlperf.audit.tolerant import SUM_TOLERANCE, integer, mapping, same_sum, value_at
-from dlemu.contrib.mlperf.rules.known import Finding, by_rule, few, unapplied
+from dlemu.contrib.mlperf.audit.tolerant import SUM_TOLERANCE, integer, mapping, same_sum, sequence, value_at
+from dlemu.contrib.mlperf.rules.known import Finding, by_rule, first_few, unapplied
 from dlemu.contrib.mlperf.rules.training import GIB
 
-_MAX_TIME_RATIO = 1.01
-"""Windows and busy times of devices are reported if they exceed the time of the tool's clock by a larger factor."""
+_MAX_TIME_RATIO = 1.01  # of a window, or a device's busy time, to the time on the tool's clock; more is reported
 _TOKEN_BYTES = {
     "llama3.1-8b": 131_072,
     "mistral-7b": 131_072,
@@ -23,8 +22,8 @@ _TOKEN_BYTES = {
     "tiny-1b": 24_576,
 }
 """Model -> bytes of a token: layers x KV heads x head dimension x 2 (K and V) x 2 bytes (fp16), as published."""
-_TOKEN_TOLERANCE = 0.05  # relative; padding adds far less, a wrong model or wrong number of tokens changes more
-_MIN_DEVICE_SHARE = 0.9  # if devices read a smaller share of the bytes that ranks read, something else served the rest
+_TOKEN_TOLERANCE = 0.05  # relative; padding adds far less, a wrong model or number of tokens changes more
+_MIN_DEVICE_SHARE = 0.9  # if devices read a smaller share of the ranks' bytes, something else served the rest
 _MIN_CACHE_SHARE = 0.01  # a device that moved a smaller share of the ranks' bytes did not hold the cache
 _STORAGE = "summary.cache_stats.tier_storage"
 _AGGREGATES = {
@@ -33,12 +32,12 @@ _AGGREGATES = {
     "avg_throughput_tokens_per_sec": "summary.avg_throughput_tokens_per_sec",
     "storage_throughput_tokens_per_sec": "summary.storage_throughput_tokens_per_sec",
 }
-"""Numbers of each option: name in the summary after `aggregated_` -> key of each rank's number that is summed up."""
+"""Number of an option (its key in the summary without `aggregated_`) -> key of the ranks' numbers that it sums up."""
 _PUBLISHED = ("read_bandwidth_gbps", "write_bandwidth_gbps", "avg_throughput_tokens_per_sec")
-"""Numbers of each option that the published tables have."""
+"""Numbers of each option in the published tables."""
 _P95_MS = "summary.storage_io_latency_ms.p95"
 _IN_SOME_VERSIONS = (_AGGREGATES["storage_throughput_tokens_per_sec"], "requests_completed", "seed")
-"""Numbers of a rank that not every version of the tool writes; within one run, all ranks have them or none."""
+"""Numbers of a rank that only some versions of the tool write; in one run, all ranks have them or none."""
 _IN_ALL_VERSIONS = (
     *(_AGGREGATES[name] for name in _PUBLISHED),
     *("summary.elapsed_time", "summary.total_requests", _P95_MS, f"{_STORAGE}_kv_bytes_read_gb"),
@@ -49,14 +48,14 @@ _IN_ALL_VERSIONS = (
 
 
 def kv_numbers(leaf: KvLeaf) -> Iterator[Finding]:
-    """Yield contradictions in a run's files, and how far its published numbers can be trusted."""
+    """Report contradictions in a run's files, and how far its published numbers can be trusted."""
     yield from leaf.broken
     missing = [*_files_missing(leaf), *_numbers_missing(leaf), *_reported_failures(leaf)]
     if missing:
         yield by_rule("kv.missing", "; ".join(missing))
     problems = [f"{rank.where}: {problem}" for rank in leaf.ranks for problem in _rank_problems(rank)]
     if problems:
-        yield by_rule("kv.differs", few(problems))
+        yield by_rule("kv.differs", first_few(problems))
     for rule in (_aggregates, _windows, _devices, _tiers, _tokens):
         yield from rule(leaf)
     for original, copy in copied_latencies(leaf.ranks):
@@ -70,20 +69,20 @@ def _files_missing(leaf: KvLeaf) -> Iterator[str]:
         yield "no *_metadata.json: the tool skips the run"
     trials, ranks = leaf.trial_count or 1, leaf.rank_count or 1
     present = {(rank.option, rank.trial, rank.rank) for rank in leaf.ranks if rank.summary}
-    # Lazy, as a damaged summary may name any number of ranks.
+    # A generator, as a damaged summary may name any number of ranks.
     expected = ((option, trial, rank) for option in OPTIONS for trial in range(trials) for rank in range(ranks))
-    first = next((place for place in expected if place not in present), None)
-    if first is not None:
+    first_missing = next((key for key in expected if key not in present), None)
+    if first_missing is not None:
         total = len(OPTIONS) * trials * ranks
-        found = sum(option in OPTIONS and trial < trials and rank < ranks for option, trial, rank in present)
-        where = "option_{}/trial_{}/rank_{}".format(*first)
-        yield f"results of {total - found} of {total} ranks missing, the first {where}"
+        count = sum(option in OPTIONS and trial < trials and rank < ranks for option, trial, rank in present)
+        where = "option_{}/trial_{}/rank_{}".format(*first_missing)
+        yield f"results of {total - count} of {total} ranks missing, the first {where}"
 
 
 def _numbers_missing(leaf: KvLeaf) -> Iterator[str]:
-    """Yield which published numbers the summary lacks, and which numbers some ranks of an option lack."""
+    """Yield phrases on published numbers that the summary lacks, and on numbers that ranks lack."""
     for option in OPTIONS:
-        ranks = [rank for rank in leaf.of_option(option) if rank.summary]
+        ranks = [rank for rank in leaf.option_ranks(option) if rank.summary]
         unpublished = [f"aggregated_{name}" for name in _PUBLISHED if leaf.published(option, name) is None]
         if leaf.summary and ranks and unpublished:
             yield f"option {option}: no {', '.join(unpublished)}"
@@ -96,19 +95,18 @@ def _numbers_missing(leaf: KvLeaf) -> Iterator[str]:
 
 
 def _reported_failures(leaf: KvLeaf) -> Iterator[str]:
-    """Yield the failures that the tool itself notes in the summary."""
+    """Yield a phrase on the failures that the tool itself reports in the summary."""
     options = {name: mapping(option) for name, option in mapping(leaf.summary.get("options")).items()}
     failures = [key for key in leaf.summary if key in ("partial_failure", "trial_failures") and leaf.summary[key]]
     failures += [f"partial_failure of option {name}" for name in options if options[name].get("partial_failure")]
-    missing_files = [option.get("missing_files") for option in options.values()]
-    missing = sum(len(paths) for paths in missing_files if isinstance(paths, list))
+    missing = sum(len(sequence(option.get("missing_files"))) for option in options.values())
     if failures or missing:
         flags = ", ".join(failures) or "no failure"
         yield f"the tool itself reports {flags}, {missing} missing files: its means are of the other files"
 
 
 def _rank_problems(rank: KvRank) -> Iterator[str]:
-    """Compare a rank's rates with its bytes, tokens and time, and its number of requests with its latencies."""
+    """Yield contradictions between a rank's rates, bytes, tokens and times, and between its counts of requests."""
     elapsed_seconds = rank.elapsed_seconds
     for direction, key in BANDWIDTH_KEYS.items():
         rate = rank.stat(f"tier_storage_{key}")
@@ -132,7 +130,7 @@ def _rank_problems(rank: KvRank) -> Iterator[str]:
 
 
 def _latency_problems(rank: KvRank, io_seconds: float | None) -> Iterator[str]:
-    """Yield what a rank's latencies contradict: their sum, and their 95th percentile, which is published."""
+    """Yield contradictions of a rank's latencies with their sum, and with their published 95th percentile."""
     latencies = sorted(rank.numbers_at("storage_latencies"))
     if not latencies:
         return
@@ -152,13 +150,13 @@ _OLD_AGGREGATIONS: Mapping[str, Callable[[Iterable[float]], float]] = {
     "the mean over ranks and trials": fmean,
     "the sum over ranks and trials": sum,
 }
-"""How older versions of the tool aggregated the numbers of all ranks in all trials."""
+"""Wrong aggregates by older versions of the tool -> their function of all ranks' numbers in all trials."""
 
 
 def _aggregates(leaf: KvLeaf) -> Iterator[Finding]:
-    """Compare each option's numbers in the summary with its ranks' (6.3.4.1, 6.3.4.2)."""
+    """The summary's numbers of each option are those of its ranks (6.3.4.1, 6.3.4.2)."""
     for option in OPTIONS:
-        if leaf.of_option(option):
+        if leaf.option_ranks(option):
             for name, rank_key in _AGGREGATES.items():
                 yield from _aggregate(leaf, option, name, rank_key)
         yield from _aggregated_p95(leaf, option)
@@ -170,31 +168,33 @@ def _aggregates(leaf: KvLeaf) -> Iterator[Finding]:
 
 
 def _aggregate(leaf: KvLeaf, option: int, name: str, rank_key: str) -> Iterator[Finding]:
-    """Compare one number of an option with the ranks' sum, averaged over trials."""
+    """A number of an option is the sum over ranks, averaged over trials."""
     printed = leaf.published(option, name)
-    recomputed = kv_leaf.mean_of_sums([rank.number_at(rank_key) for rank in trial] for trial in leaf.trials(option))
+    trials = [[rank.number_at(rank_key) for rank in trial] for trial in leaf.trials(option)]
+    recomputed = kv_leaf.mean_of_sums(trials)
     if printed is None or recomputed is None:
         if leaf.summary:
-            whose = "" if printed is None else "a rank's "
-            yield from unapplied("kv.differs", {f"{whose}{name} of option {option}": None})
+            owner = "" if printed is None else "a rank's "
+            yield from unapplied("kv.differs", {f"{owner}{name} of option {option}": None})
         return
     if same_sum(printed, recomputed):
         return
     seen = f"option {option}: aggregated_{name} is {printed:.6g}, the ranks' sum, averaged over trials, is"
-    values = [value for rank in leaf.of_option(option) if (value := rank.number_at(rank_key)) is not None]
-    for how, aggregate in _OLD_AGGREGATIONS.items():
+    values = [value for trial in trials for value in trial if value is not None]
+    for description, aggregate in _OLD_AGGREGATIONS.items():
         if same_sum(printed, aggregate(values)):
-            yield by_rule("kv.aggregate", f"{seen} {recomputed:.6g}; it is {how} instead")
+            yield by_rule("kv.aggregate", f"{seen} {recomputed:.6g}; it is {description} instead")
             return
     yield by_rule("kv.differs", f"{seen} {recomputed:.6g}")
 
 
 def _aggregated_p95(leaf: KvLeaf, option: int) -> Iterator[Finding]:
-    """Compare an option's 95th percentile of storage latency with the largest of its ranks' percentiles."""
-    p95s_ms = [p95_ms for rank in leaf.of_option(option) if (p95_ms := rank.number_at(_P95_MS)) is not None]
-    if not leaf.summary or not p95s_ms:
+    """An option's 95th percentile of storage latency is the largest of its ranks' percentiles."""
+    by_rank_ms = [rank.number_at(_P95_MS) for rank in leaf.option_ranks(option)]
+    known_ms = [p95_ms for p95_ms in by_rank_ms if p95_ms is not None]
+    if not leaf.summary or not known_ms:
         return
-    printed_ms, largest_ms = leaf.published(option, "p95_latency_ms"), max(p95s_ms)
+    printed_ms, largest_ms = leaf.published(option, "p95_latency_ms"), max(known_ms)
     yield from unapplied("kv.differs", {f"p95_latency_ms of option {option}": printed_ms})
     if printed_ms is not None and not same_sum(printed_ms, largest_ms):
         seen = f"option {option}: aggregated_p95_latency_ms is {printed_ms:.6g}, the ranks' largest {largest_ms:.6g}"
@@ -204,7 +204,7 @@ def _aggregated_p95(leaf: KvLeaf, option: int) -> Iterator[Finding]:
 def _windows(leaf: KvLeaf) -> Iterator[Finding]:
     """List each option's published throughput beside the highest possible one."""
     for option in OPTIONS:
-        ranks = leaf.of_option(option)
+        ranks = leaf.option_ranks(option)
         if not ranks:
             continue
         rates = []
@@ -233,7 +233,7 @@ def _shown(gib_per_second: float | None) -> str:
 
 
 def _devices(leaf: KvLeaf) -> Iterator[Finding]:
-    """Compare the run's bytes and time with the counters of its hosts' kernels (/proc/diskstats)."""
+    """Compare the run's bytes and time with the counters of the hosts' devices (/proc/diskstats)."""
     read_gib, written_gib = (sum(rank.gib("storage", direction) for rank in leaf.ranks) for direction in BANDWIDTH_KEYS)
     devices, clock_seconds = device_work(leaf.metadata), sum(leaf.clocks_seconds)
     busiest = max(devices, key=lambda name: devices[name].moved_gib, default=None)
@@ -258,9 +258,9 @@ def _devices(leaf: KvLeaf) -> Iterator[Finding]:
 
 
 def _tiers(leaf: KvLeaf) -> Iterator[Finding]:
-    """Yield which share of the bytes read came from memory; in options 1 and 3 there must be none."""
+    """Report the share of the bytes read that came from memory; in options 1 and 3, it must be 0."""
     for option in OPTIONS:
-        ranks = leaf.of_option(option)
+        ranks = leaf.option_ranks(option)
         memory_gib = sum(rank.gib(tier, "read") for rank in ranks for tier in ("cpu", "gpu"))
         storage_gib = sum(rank.gib("storage", "read") for rank in ranks)
         if not memory_gib:
@@ -277,10 +277,10 @@ def _tiers(leaf: KvLeaf) -> Iterator[Finding]:
 
 
 def _tokens(leaf: KvLeaf) -> Iterator[Finding]:
-    """Compare the bytes per token with the model's: if they differ, the tokens/s are wrong."""
+    """The bytes per token are the model's; otherwise the tokens/s are wrong."""
     commands = kv_commands(leaf)
     for option in OPTIONS:
-        ranks = leaf.of_option(option)
+        ranks = leaf.option_ranks(option)
         if not ranks:
             continue
         model = commands[option][0].get("model") if option in commands else None

@@ -1,4 +1,4 @@
-"""Audits dlemu's own results: recomputes summary.json from the rows of steps and facts.json, and compares."""
+"""Audits dlemu's own results: compares summary.json with the numbers recomputed from the rows and facts.json."""
 
 from __future__ import annotations
 
@@ -16,41 +16,41 @@ from dlemu.results import LIVE, SUMMARY
 from dlemu.results.kinds import kind_of, read_result
 
 DLIO_FOLDER = "dlio"  # folder with DLIO's files in a result folder of dlemu
-_OWN_NAME = re.compile(r"^dlemu(-\d+)?$")  # of the folder beside the results of `dlio_benchmark`
+_OWN_NAME = re.compile(r"^dlemu(-\d+)?$")  # name of dlemu's result folder among DLIO's files by `dlio_benchmark`
 _TEXTS = re.compile(r"(entries of )?(issues|((write|read)\.)?limited_by\.(evidence|advice)|telemetry\.notes)|.*warning")
-"""Keys that aren't compared: sentences, which follow from the codes and numbers beside them."""
-_MOST_LISTED = 50
+"""Keys of sentences, which are not compared: they follow from the codes and numbers beside them."""
+_MAX_LISTED = 50
 
 
 def is_own(folder: str) -> bool:
     """Return whether a folder is a run of dlemu, even if some of its files are missing or damaged."""
     if os.path.basename(os.path.normpath(folder)) == LIVE:
-        return False  # part of the result in the folder above
+        return False  # belongs to the result in the parent folder
     try:
         kind = kind_of(folder)
-    except UserError:  # of a kind that is not installed
+    except UserError:  # its kind is not installed
         return True
     return kind is not None and kind.is_job
 
 
 def own_folder_of(folder: str) -> str | None:
-    """Return dlemu's own result folder of the run whose DLIO files are in `folder`: its parent, or its newest child.
+    """Return dlemu's own result folder of the run with DLIO's files in `folder`: its parent, or its newest subfolder.
 
-    Return None if there is none, or if `folder` holds no results of DLIO.
+    Return None if there is none, or if `folder` has no results of DLIO.
     """
     if not os.path.isfile(os.path.join(folder, SUMMARY)) or is_own(folder):
         return None
-    above = os.path.normpath(os.path.join(folder, os.pardir))
-    if os.path.basename(folder) == DLIO_FOLDER and is_own(above):
-        return above
+    parent = os.path.normpath(os.path.join(folder, os.pardir))
+    if os.path.basename(folder) == DLIO_FOLDER and is_own(parent):
+        return parent
     with os.scandir(folder) as entries:
         names = [entry.name for entry in entries if entry.is_dir() and _OWN_NAME.match(entry.name)]
     newest_first = sorted(names, key=lambda name: (len(name), name), reverse=True)
-    return next((path for name in newest_first if is_own(path := os.path.join(folder, name))), None)
+    return next(filter(is_own, (os.path.join(folder, name) for name in newest_first)), None)
 
 
 def audit_own(folder: str) -> list[Finding]:
-    """Read a run of dlemu, even a killed one, and return what its summary has that its rows and facts do not give."""
+    """Return findings on a run of dlemu, even a killed one: its summary must follow from its rows and facts."""
     findings: list[Finding] = []
     path = os.path.join(folder, SUMMARY)
     saved = read_json(path, findings) if os.path.lexists(path) else None
@@ -70,21 +70,21 @@ def audit_own(folder: str) -> list[Finding]:
 
 
 def differences(printed: object, recomputed: object) -> Iterator[Finding]:
-    """Yield a finding for each number or verdict of a summary.json that differs from the recomputed one.
+    """Report each number or verdict of a summary.json that differs from the recomputed one.
 
-    Keys that only one side has are not compared.
+    Keys that only one of them has are not compared.
     """
     old, new = dict(_flatten(printed)), dict(_flatten(recomputed))
     keys = sorted(key for key in old.keys() & new.keys() if not _same(old[key], new[key]) and not _TEXTS.match(key))
-    for key in keys[:_MOST_LISTED]:
+    for key in keys[:_MAX_LISTED]:
         seen = f"summary.json: {key} is {str(old[key])[:120]}; recomputed {str(new[key])[:120]}"
         yield by_rule("summary.differs", seen)
-    if len(keys) > _MOST_LISTED:
-        yield by_rule("summary.differs", f"summary.json: {len(keys) - _MOST_LISTED} more values differ")
+    if len(keys) > _MAX_LISTED:
+        yield by_rule("summary.differs", f"summary.json: {len(keys) - _MAX_LISTED} more values differ")
 
 
 def _flatten(value: object, key: str = "") -> Iterator[tuple[str, Any]]:
-    """Yield each number and string with its key, as `metrics.au_percent.per_epoch[0]`, and the length of each list."""
+    """Yield each value with its key, such as `metrics.au_percent.per_epoch[0]`, and the length of each list."""
     if isinstance(value, dict):
         if key:
             yield key, "a mapping"
@@ -100,5 +100,5 @@ def _flatten(value: object, key: str = "") -> Iterator[tuple[str, Any]]:
 
 def _same(old: Any, new: Any) -> bool:
     are_floats = {type(old), type(new)} in ({float}, {float, int})
-    left, right = number(old), number(new)  # None: not finite, or an integer that no float can have
+    left, right = number(old), number(new)  # None if not finite, or an integer too large for a float
     return same_sum(left, right) if are_floats and left is not None and right is not None else bool(old == new)

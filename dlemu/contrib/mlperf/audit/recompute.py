@@ -1,8 +1,8 @@
 """Recomputes a run's numbers: exactly from the step times of its ranks, or as bounds from the times of its blocks.
 
-DLIO's formulas are in `dlemu.metrics.au`. AU of whole epochs is total computation over total time of all
-epochs together, as the text of v1.0's rules defines it ("total_compute_time/total_benchmark_running_time"); the texts
-of v2.0 and v3.0 leave out the I/O of the first step (https://github.com/mlcommons/storage).
+DLIO's formulas are in `dlemu.metrics.au`. AU of whole epochs is total computation over total time of all epochs
+together, as the text of v1.0's rules defines it ("total_compute_time/total_benchmark_running_time"); the texts of v2.0
+and v3.0 leave out the I/O of the first step (https://github.com/mlcommons/storage).
 """
 
 from __future__ import annotations
@@ -19,30 +19,30 @@ from dlemu.contrib.mlperf.audit.step_files import BlockArrays, BlockKey, Logs
 from dlemu.extend import au as dlio_formulas
 
 FORMULAS = ("dlio_v1", "dlio", "dlio_v3", "dlio_fork")
-"""Formulas of AU and samples/s by versions of DLIO (docs/audit.md), as named in columns."""
+"""The formulas of AU and samples/s, by version of DLIO (docs/audit.md); columns have these names."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Formula:
-    """A run's AU and samples/s by one formula: of each epoch, and their mean."""
+    """A run's AU and samples/s by one formula: each epoch's, and their mean."""
 
     au_by_epoch: tuple[float, ...] = ()
     samples_per_second_by_epoch: tuple[float, ...] = ()
 
     @property
     def au_percent(self) -> float | None:
-        """Mean over epochs; None where an epoch's number is not finite."""
+        """Mean over epochs; None if an epoch's number is not finite, or there is none."""
         return _mean(self.au_by_epoch)
 
     @property
     def samples_per_second(self) -> float | None:
-        """Mean over epochs; None where an epoch's number is not finite."""
+        """Mean over epochs; None if an epoch's number is not finite, or there is none."""
         return _mean(self.samples_per_second_by_epoch)
 
 
 @dataclass(frozen=True)
 class Bounds:
-    """What DLIO's formulas can give for blocks of known times."""
+    """The results that DLIO's formulas can give for blocks of known times."""
 
     au_least_percent: float
     samples_per_second_least: float
@@ -51,7 +51,7 @@ class Bounds:
 
 @dataclass(frozen=True, kw_only=True)
 class Recomputed:
-    """The numbers that follow from the files that a run kept."""
+    """The numbers of a run, recomputed from its files."""
 
     basis: str
     """`steps` of all ranks, `some ranks` (their steps, scaled up), `blocks` (only time stamps), or `nothing`."""
@@ -60,8 +60,7 @@ class Recomputed:
     steps_per_epoch: int | None = None
     formulas: Mapping[str, Formula] = field(default_factory=dict)
     au_whole_percent: float | None = None
-    bounds: Bounds | None = None
-    """What the block times allow, where only these were kept."""
+    bounds: Bounds | None = None  # set if only block times were kept
     loss_percent: Mapping[str, float] = field(default_factory=dict)
     """Cause -> share of the time of all blocks; the shares add up to 100 - `au_whole_percent`."""
 
@@ -71,7 +70,7 @@ NOTHING = Recomputed(basis="nothing")
 
 @dataclass(frozen=True, kw_only=True)
 class RunTimes:
-    """How long a run took, by the time stamps of the lowest rank that kept some; empty without time stamps."""
+    """Durations by the time stamps of the lowest rank that kept some; empty without time stamps."""
 
     total_seconds: float | None = None
     """From the start of the first block to the end of the last, including checkpoints and evaluations in between."""
@@ -101,73 +100,74 @@ def run_times(logs: Logs) -> RunTimes:
 
 
 def from_steps(setup: Setup, accelerators: int | None, logs: Logs) -> Recomputed:
-    """Recompute a run from its ranks' step times; return NOTHING unless all ranks with steps kept a block in common.
+    """Recompute a run from its ranks' step times; return NOTHING unless all ranks with steps have a block in common.
 
-    If steps of fewer ranks than `accelerators` were kept, samples/s are scaled up.
+    If fewer ranks than `accelerators` kept their steps, samples/s are scaled up.
     """
     ranks_kept = len(logs.arrays)
     ranks = accelerators or ranks_kept
-    blocks = [
-        block
-        for block in logs.blocks()
-        if all(block in arrays and logs.span(rank, block) is not None for rank, arrays in logs.arrays.items())
+    keys = [
+        key
+        for key in logs.blocks()
+        if all(key in arrays and logs.span(rank, key) is not None for rank, arrays in logs.arrays.items())
     ]
-    if not ranks_kept or not blocks:
+    if not ranks_kept or not keys:
         return NOTHING
-    times = {block: [kept_block(setup, logs, rank, block) for rank in logs.arrays] for block in blocks}
-    all_times = [block.seconds for block_of_ranks in times.values() for block in block_of_ranks]
-    lost, total = _lost(all_times), sum(block.total for block in all_times)
+    blocks = {key: [rank_block(setup, logs, rank, key) for rank in logs.arrays] for key in keys}
+    all_times = [block.times for rank_blocks in blocks.values() for block in rank_blocks]
+    lost, total = _lost_seconds(all_times), sum(times.total for times in all_times)
     if ranks_kept >= ranks:
-        slower = sum(_waits_for_slower_seconds([block.seconds.proc for block in each]) for each in times.values())
+        slower = sum(_waits_for_slower_seconds([block.times.proc for block in each]) for each in blocks.values())
         lost |= {"slower_rank": slower, "barrier": lost["barrier"] - slower}
     shares = {name: 100 * seconds / total for name, seconds in lost.items()}
-    epochs = sorted({epoch for epoch, _ in blocks})
-    per_epoch = {epoch: [of_ranks for block, of_ranks in times.items() if block[0] == epoch] for epoch in epochs}
-    au_whole = 100 * sum(float(block.configured.sum()) for block in all_times) / total
+    epochs = sorted({epoch for epoch, _ in keys})
+    by_epoch = {number: [blocks[epoch, block] for epoch, block in keys if epoch == number] for number in epochs}
+    au_whole = 100 * sum(float(times.configured.sum()) for times in all_times) / total
     return Recomputed(
         basis="steps" if ranks_kept >= ranks else "some ranks",
         ranks_kept=ranks_kept,
         epochs=len(epochs),
-        steps_per_epoch=sum(of_ranks[0].seconds.steps for of_ranks in per_epoch[epochs[0]]),
-        formulas={name: _formula(name, per_epoch, ranks / ranks_kept, setup.is_random) for name in FORMULAS},
+        steps_per_epoch=sum(rank_blocks[0].times.steps for rank_blocks in by_epoch[epochs[0]]),
+        formulas={name: _formula(name, by_epoch, ranks / ranks_kept, setup.is_random) for name in FORMULAS},
         au_whole_percent=au_whole if math.isfinite(au_whole) else None,
         loss_percent=shares if all(map(math.isfinite, shares.values())) else {},
     )
 
 
 @dataclass(frozen=True)
-class KeptBlock:
+class RankBlock:
     """One block of one rank."""
 
-    seconds: dlio_formulas.BlockTimes
-    """Where only rank 0 kept time stamps, the `total` of other ranks follows from the samples/s that they printed."""
-    rated: Mapping[str, dlio_formulas.Rated]
-    """AU and samples/s of the block by each of DLIO's formulas; NaN without a batch size."""
+    times: dlio_formulas.BlockTimes
+    """If only rank 0 kept time stamps, the `total` of another rank follows from the samples/s that it printed."""
+    by_formula: Mapping[str, dlio_formulas.Rated]
+    """AU and samples/s by each of FORMULAS; NaN without a batch size."""
 
 
-def kept_block(setup: Setup, logs: Logs, rank: int, block: BlockKey) -> KeptBlock:
-    """Return a rank's block; its steps must have been kept, and its time stamps be known.
+def rank_block(setup: Setup, logs: Logs, rank: int, block: BlockKey) -> RankBlock:
+    """Return one block of a rank; requires the rank's steps, and time stamps of the block by any rank.
 
-    Where a checkpoint follows, the block ends at its first end or at the checkpoint, whichever fits the printed
-    samples/s.
+    If a checkpoint follows, the block ends at its own end or at the start of the checkpoint, whichever fits the printed
+    samples/s better.
     """
     arrays, span = logs.arrays[rank][block], logs.span(rank, block)
     assert span is not None
     if block not in logs.spans.get(rank, {}):
         implied = _implied_seconds(arrays, setup.batch_size, span.longest_seconds)
         if implied is not None:
-            return _rated(setup, logs, arrays, implied)
-    first_end, printed = _rated(setup, logs, arrays, span.seconds), arrays.printed_samples_per_second
+            return _rank_block(setup, logs, arrays, implied)
+    first_end, printed = _rank_block(setup, logs, arrays, span.seconds), arrays.printed_samples_per_second
     if span.seconds_to_checkpoint is None or printed is None:
         return first_end
 
-    def gap(end: KeptBlock) -> float:
-        return min(abs(rated.samples_per_second - printed) for rated in end.rated.values())
+    def distance(candidate: RankBlock) -> float:
+        return min(abs(rated.samples_per_second - printed) for rated in candidate.by_formula.values())
 
-    return min(first_end, _rated(setup, logs, arrays, span.seconds_to_checkpoint), key=gap)
+    return min(first_end, _rank_block(setup, logs, arrays, span.seconds_to_checkpoint), key=distance)
 
 
-def _rated(setup: Setup, logs: Logs, arrays: BlockArrays, total: float) -> KeptBlock:
+def _rank_block(setup: Setup, logs: Logs, arrays: BlockArrays, total: float) -> RankBlock:
+    """Return a block that took `total` seconds."""
     seconds = math.nan if setup.computation_seconds is None else setup.computation_seconds  # the mean of random times
     times = dlio_formulas.BlockTimes(
         load=arrays.load,
@@ -178,19 +178,19 @@ def _rated(setup: Setup, logs: Logs, arrays: BlockArrays, total: float) -> KeptB
     )
     excluded = setup.exclude_start_steps, setup.exclude_end_steps
     batch_size = math.nan if setup.batch_size is None else setup.batch_size
-    rated = {
+    by_formula = {
         "dlio_v1": dlio_formulas.rate_v1(times, batch_size),
         "dlio": dlio_formulas.rate_v2(times, *excluded, batch_size),
         "dlio_v3": dlio_formulas.rate_v3(times, *excluded, batch_size),
         "dlio_fork": dlio_formulas.rate_fork(times, *excluded, batch_size),
     }
-    return KeptBlock(times, rated)
+    return RankBlock(times, by_formula)
 
 
 def _implied_seconds(arrays: BlockArrays, batch_size: int | None, longest_seconds: float) -> float | None:
-    """Return the block's time that follows from the samples/s the rank printed; None if that time is not possible.
+    """Return the time of a block by the samples/s that the rank printed; None if that time is unknown or impossible.
 
-    In v0.5 and v1.0 only rank 0 kept time stamps, and the ranks do not begin a block at the same moment.
+    In v0.5 and v1.0 only rank 0 kept time stamps, and ranks do not begin a block at the same moment.
     """
     rate = arrays.printed_samples_per_second
     if batch_size is None or rate is None or rate <= 0 or not math.isfinite(longest_seconds):
@@ -199,14 +199,14 @@ def _implied_seconds(arrays: BlockArrays, batch_size: int | None, longest_second
     return seconds if float(arrays.proc.sum()) <= seconds <= longest_seconds else None
 
 
-def _formula(name: str, per_epoch: Mapping[int, list[list[KeptBlock]]], scale: float, is_random: bool) -> Formula:
-    """Return a formula's numbers for each epoch; its blocks are lists over ranks."""
+def _formula(name: str, by_epoch: Mapping[int, list[list[RankBlock]]], scale: float, is_random: bool) -> Formula:
+    """Return a formula's numbers; `by_epoch` has for each epoch its blocks, and for each block all ranks."""
     epochs = []
-    for blocks in per_epoch.values():
-        steps = [of_ranks[0].seconds.steps for of_ranks in blocks]
-        rated_by_rank = [[block.rated[name] for block in of_rank] for of_rank in zip(*blocks, strict=True)]
+    for blocks in by_epoch.values():
+        steps = [rank_blocks[0].times.steps for rank_blocks in blocks]
+        rated_by_rank = [[block.by_formula[name] for block in rank_blocks] for rank_blocks in zip(*blocks, strict=True)]
         epochs.append(dlio_formulas.over_ranks([dlio_formulas.over_blocks(rated, steps) for rated in rated_by_rank]))
-    has_au = name != "dlio_v1" or not is_random  # of random times only the mean is known, but DLIO counts each
+    has_au = name != "dlio_v1" or not is_random  # dlio_v1 counts configured times; random ones are unknown
     return Formula(
         au_by_epoch=tuple(epoch.au_percent for epoch in epochs) if has_au else (),
         samples_per_second_by_epoch=tuple(epoch.samples_per_second * scale for epoch in epochs),
@@ -218,11 +218,11 @@ def _mean(values: tuple[float, ...]) -> float | None:
     return mean if math.isfinite(mean) else None
 
 
-def _lost(blocks: Sequence[dlio_formulas.BlockTimes]) -> dict[str, float]:
-    """Split the seconds of the blocks by what the accelerators waited for; what is left they computed, as configured.
+def _lost_seconds(blocks: Sequence[dlio_formulas.BlockTimes]) -> dict[str, float]:
+    """Return the seconds of all blocks beyond the configured computation, by their cause.
 
-    `first_step`: beyond its computation; `load`: waits for batches after it; `oversleep`: steps longer than configured
-    after it; `barrier`: the blocks' time outside their steps.
+    `first_step`: the first step beyond its computation; `load`: waits for later batches; `oversleep`: later steps
+    longer than configured; `barrier`: the blocks' time outside of their steps.
     """
     return {
         "first_step": sum(float(block.proc[0] - block.configured[0]) for block in blocks),
@@ -233,14 +233,14 @@ def _lost(blocks: Sequence[dlio_formulas.BlockTimes]) -> dict[str, float]:
 
 
 def _waits_for_slower_seconds(procs: Sequence[dlio_formulas.Times]) -> float:
-    """Return the seconds that a block's ranks together waited for the slowest rank, from the second step on."""
+    """Return how long a block's ranks, all together, waited for the slowest rank from the second step on."""
     steps = min(len(proc) for proc in procs)
     table = np.stack([proc[1:steps] for proc in procs])
     return float((table.max(axis=0) - table).sum()) if table.size else 0.0
 
 
 def from_blocks(setup: Setup, printed: Printed, logs: Logs) -> Recomputed:
-    """Recompute a run from time stamps. The number of steps follows from the settings: the stamps do not show it."""
+    """Recompute a run from its time stamps, and from the number of steps that its settings give."""
     spans = logs.spans.get(min(logs.spans, default=0), {})
     if not spans:
         return NOTHING
@@ -251,14 +251,15 @@ def from_blocks(setup: Setup, printed: Printed, logs: Logs) -> Recomputed:
         return Recomputed(basis="blocks", epochs=len(epochs), steps_per_epoch=steps)
     seconds = [sum(span.seconds for span in blocks) for blocks in epochs]
     step_samples = setup.batch_size * ranks
-    rates = tuple(steps * step_samples / each for each in seconds)
+    rates = tuple(steps * step_samples / epoch_seconds for epoch_seconds in seconds)
     formulas: dict[str, Formula] = {}
     dropped = max(2, setup.exclude_start_steps + max(1, setup.exclude_end_steps))
     if not logs.measured_compute:
         formulas["dlio_v1"] = Formula(samples_per_second_by_epoch=rates)
         dropped = 1
     bounds = None
-    # DLIO drops the first step of each block, and a step of random time may take less than the mean.
+    # No bounds for several blocks an epoch, of each of which DLIO drops the first step, nor for random steps, which may
+    # take less than their mean.
     if c is not None and len(spans) == len(epochs) and not setup.is_random:
         longest = [sum(span.longest_seconds for span in blocks) for blocks in epochs]
         au = min(printed.au_percent or 100.0, 100.0) / 100
@@ -274,7 +275,7 @@ def from_blocks(setup: Setup, printed: Printed, logs: Logs) -> Recomputed:
 
 
 def planned_steps(setup: Setup, printed: Printed) -> int | None:
-    """Return the steps of an epoch: floor(samples / (batch x ranks)), at most total_training_steps; None if unknown."""
+    """Return the steps of an epoch: floor(samples / (batch x ranks)), at most total_training_steps; else None."""
     files, samples = printed.num_files or setup.num_files, printed.samples_per_file or setup.samples_per_file
     if files is None or samples is None or setup.batch_size is None or printed.accelerators is None:
         return None
@@ -283,12 +284,11 @@ def planned_steps(setup: Setup, printed: Printed) -> int | None:
 
 
 def _bounds(longest: Sequence[float], steps: int, dropped: int, c: float, samples: int, au: float) -> Bounds | None:
-    """Return what the block times allow; None where no step is left to count.
+    """Return the bounds for epochs of `steps` steps of c seconds with `samples` each; None if no step is counted.
 
-    `dropped` is the largest number of steps that a possible formula drops: the first, since 2.x perhaps the last too.
-    Each of them took at least c seconds, and at most all that the others leave. An epoch took at most `longest`;
-    the accelerators waited as long as the printed AU says, or not at all. The most samples/s are those of all steps in
-    the time of the counted ones: no formula gives more.
+    An epoch took at most `longest` seconds, of which the formulas drop at most `dropped` steps. Least AU: dropped steps
+    took c seconds each, counted ones the rest. Least samples/s: counted steps took the whole epoch. Most samples/s: all
+    steps in the time of the counted ones, which waited as the printed `au` (a share) says.
     """
     counted = steps - dropped
     if counted < 1:

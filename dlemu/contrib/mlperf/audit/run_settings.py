@@ -1,4 +1,4 @@
-"""Reads a run's settings, from the configuration files that Hydra kept, and its printed numbers, from summary.json."""
+"""Reads a run's settings from Hydra's configuration files, and its printed numbers from summary.json."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ from typing import Any
 
 from dlemu.config.duration import Duration, mean_seconds
 from dlemu.contrib.mlperf.audit import tolerant
-from dlemu.contrib.mlperf.audit.tolerant import integer, mapping, moment, number, numbers, text, value_at
+from dlemu.contrib.mlperf.audit.tolerant import integer, mapping, moment, number, numbers, sequence, text, value_at
 from dlemu.contrib.mlperf.rules.core_config import canonical
 from dlemu.contrib.mlperf.rules.known import Finding, by_rule
 from dlemu.extend import UserError
 
 CONFIG_FOLDERS = ("configs", "dlio_config", ".hydra", "")
-"""Folders of Hydra's files in a run's folder: of v1.0, of mlpstorage, of DLIO alone, and the run's folder itself."""
+"""Folders with Hydra's files in a run's folder: of v1.0, of mlpstorage, of DLIO alone, or the run's folder itself."""
 Shipped = Mapping[str, Mapping[str, Mapping[str, Any]]]
 """Workload -> accelerator -> {batch_size, computation_time}, for the workloads that come with dlemu."""
 
 
-def _at(key: str, read: Callable[[Any], Any], *, required: bool = False, default: Any = None) -> Any:
-    """Declare a field for a file's value at a dotted key: what converts it, and whether DLIO always writes it."""
+def _from_file(key: str, read: Callable[[Any], Any], *, required: bool = False, default: Any = None) -> Any:
+    """Declare a field with a file's value at a dotted key, converted by `read`; DLIO always writes a `required` one."""
     return field(default=default, metadata={"key": key, "read": read, "required": required})
 
 
@@ -31,21 +31,21 @@ _natural = partial(integer, least=0)
 
 @dataclass(frozen=True, kw_only=True)
 class Setup:
-    """A run's settings; None for those that are not known."""
+    """A run's settings; unknown ones are None."""
 
     workload: str | None = None
     accelerator: str | None = None
-    batch_size: int | None = _at("reader.batch_size", integer)
+    batch_size: int | None = _from_file("reader.batch_size", integer)
     computation_seconds: float | None = None
     """Computation time of one step; the mean if the times are random."""
     is_random: bool = False
     """Whether the computation time of each step is drawn at random."""
     record_bytes: float | None = None
-    num_files: int | None = _at("dataset.num_files_train", integer)
-    samples_per_file: int | None = _at("dataset.num_samples_per_file", integer)
-    epochs: int | None = _at("train.epochs", integer)
-    total_training_steps: int | None = _at("train.total_training_steps", integer)
-    read_threads: int | None = _at("reader.read_threads", _natural)
+    num_files: int | None = _from_file("dataset.num_files_train", integer)
+    samples_per_file: int | None = _from_file("dataset.num_samples_per_file", integer)
+    epochs: int | None = _from_file("train.epochs", integer)
+    total_training_steps: int | None = _from_file("train.total_training_steps", integer)
+    read_threads: int | None = _from_file("reader.read_threads", _natural)
     """Reader processes or threads of each accelerator."""
     au_threshold_percent: float = 90.0
     exclude_start_steps: int = 1
@@ -53,17 +53,17 @@ class Setup:
     config: Mapping[str, Any] | None = None
     """The `workload` part of config.yaml."""
     overrides: tuple[str, ...] | None = None
-    """Overrides on the command line (`key=value`); None where they were not kept."""
+    """Overrides on the command line (`key=value`); None if they were not kept."""
 
     @property
-    def chosen(self) -> str:
-        """The workload and its accelerator as the override `workload=` names them; empty without one."""
+    def workload_override(self) -> str:
+        """Value of the override `workload=`, such as `unet3d_h100`; empty without that override."""
         words = (word.lstrip("+") for word in self.overrides or ())
         return next((word.partition("=")[2] for word in words if word.startswith("workload=")), "")
 
 
 def read_setup(folder: str, shipped: Shipped, findings: list[Finding]) -> Setup:
-    """Return the settings of the run in a folder; unreadable files and values of the wrong type become findings."""
+    """Return the settings of the run in a folder; a finding reports each unreadable file or value."""
     overrides = _overrides(folder, findings)
     config = _config(folder, findings)
     setup = replace(setup_of(config or {}, findings), config=config, overrides=overrides)
@@ -89,13 +89,12 @@ def _overrides(folder: str, findings: list[Finding]) -> tuple[str, ...] | None:
 def hydra_overrides(folder: str, findings: list[Finding]) -> tuple[str, ...] | None:
     """Return the overrides in hydra.yaml; None without that file."""
     for path in _paths(folder, "hydra.yaml"):
-        overrides = value_at(tolerant.read_yaml(path, findings), "hydra.overrides.task")
-        return tuple(map(str, overrides)) if isinstance(overrides, list) else ()
+        return tuple(map(str, sequence(value_at(tolerant.read_yaml(path, findings), "hydra.overrides.task"))))
     return None
 
 
 def _paths(folder: str, name: str) -> list[str]:
-    """Return where a file of hydra's is, below a run's folder."""
+    """Return the existing paths of one of Hydra's files in a run's folder."""
     paths = [os.path.join(folder, subfolder, name) for subfolder in CONFIG_FOLDERS]
     return [path for path in paths if os.path.isfile(path)]
 
@@ -107,7 +106,7 @@ def setup_of(config: Mapping[str, Any], findings: list[Finding]) -> Setup:
     seconds, is_random = _computation(mapping(config.get("train")), findings)
     threshold = number(value_at(config, "metric.au"))
     excluded: dict[str, Any] = {key: _natural(metric.get(key)) for key in ("exclude_start_steps", "exclude_end_steps")}
-    config = {"reader": config.get("data_reader"), **config}  # as DLIO of v0.5 calls it
+    config = {"reader": config.get("data_reader"), **config}  # DLIO of v0.5 has `data_reader`
     settings = {each.name: each.metadata["read"](value_at(config, each.metadata["key"])) for each in _declared(Setup)}
     return Setup(
         workload=text(model) or text(mapping(model).get("name")),
@@ -125,7 +124,7 @@ def _declared(kind: type[Setup] | type[Printed]) -> list[Field[Any]]:
 
 
 def _computation(train: Mapping[str, Any], findings: list[Finding]) -> tuple[float | None, bool]:
-    """Return the (mean) computation seconds of a step, and whether they are random."""
+    """Return the mean computation time of a step in seconds, and whether each step's time is random."""
     value = train.get("computation_time")
     if value is None:
         return None, False
@@ -140,28 +139,28 @@ def _computation(train: Mapping[str, Any], findings: list[Finding]) -> tuple[flo
 
 
 def _with_accelerator(setup: Setup, shipped: Shipped) -> Setup:
-    """Fill in workload and accelerator: from the override `workload=NAME_ACCELERATOR`, or from the time of a step."""
-    name, _, accelerator = setup.chosen.rpartition("_")
+    """Fill in workload and accelerator: by the override `workload=NAME_ACCELERATOR`, or by the time of a step."""
+    name, _, accelerator = setup.workload_override.rpartition("_")
     if accelerator in shipped.get(name, {}):
         return replace(setup, workload=setup.workload or name, accelerator=accelerator)
-    return replace(setup, accelerator=_matching(setup, shipped))
+    return replace(setup, accelerator=_matching_accelerator(setup, shipped))
 
 
-def completed(
-    setup: Setup, shipped: Shipped, *, workload: str | None, step_seconds: float | None, findings: list[Finding]
+def complete_setup(
+    setup: Setup, model: str | None, step_seconds: float | None, shipped: Shipped, findings: list[Finding]
 ) -> Setup:
-    """Complete the settings of a run without config.yaml from its results and the official workload, with a finding.
+    """Complete the settings of a run without config.yaml by its results and the official workload, with a finding.
 
-    `workload` is the model in the summary, `step_seconds` the configured time of a step in the ranks' files. Only DLIO
-    of v0.5 put the model into the summary, and v0.5 had one accelerator, the V100.
+    `model` is that of the summary, `step_seconds` the configured time of a step in the ranks' files. Only DLIO of v0.5
+    wrote the model into the summary, and v0.5 had a single accelerator, the V100.
     """
     if setup.config is not None:
         return setup
     seconds = setup.computation_seconds or step_seconds
-    setup = replace(setup, workload=setup.workload or workload, computation_seconds=seconds)
-    accelerator = setup.accelerator or _matching(setup, shipped)
-    if accelerator is None and seconds is None and _V05_ACCELERATOR in shipped.get(workload or "", {}):
-        accelerator = _V05_ACCELERATOR
+    setup = replace(setup, workload=setup.workload or model, computation_seconds=seconds)
+    accelerator = setup.accelerator or _matching_accelerator(setup, shipped)
+    if accelerator is None and seconds is None and "v100" in shipped.get(model or "", {}):
+        accelerator = "v100"
     if accelerator is None:
         findings.append(by_rule("config.missing", "no config.yaml that can be read"))
         return setup
@@ -176,11 +175,8 @@ def completed(
     )
 
 
-_V05_ACCELERATOR = "v100"
-
-
-def _matching(setup: Setup, shipped: Shipped) -> str | None:
-    """Return the accelerator whose official step time for this workload equals that of the run, if exactly one does."""
+def _matching_accelerator(setup: Setup, shipped: Shipped) -> str | None:
+    """Return the one accelerator whose official step time for the workload is that of the run; else None."""
     if setup.computation_seconds is None or setup.is_random:
         return None
     pairs = shipped.get(setup.workload or "", {})
@@ -203,57 +199,57 @@ def _stamp(value: object) -> str | None:
 
 @dataclass(frozen=True, kw_only=True)
 class Printed:
-    """The numbers in a summary; None for those that it lacks.
+    """The numbers in a summary; those that it lacks are None.
 
-    DLIO has written those declared with `required` since v1.0: all 660 published summaries have them. What keeps a
-    run from being judged at all is in `unusable`.
+    Since v1.0, DLIO has always written those declared as `required`: all 660 published summaries have them. A run
+    can't be judged without those in `unusable`.
     """
 
-    start: str | None = _at("start", _stamp, required=True)
-    end: str | None = _at("end", _stamp, required=True)
-    model: str | None = _at("model", text)
-    """DLIO of v0.5 alone writes it."""
-    accelerators: int | None = _at("num_accelerators", integer)
-    hosts: int | None = _at("num_hosts", _natural, required=True)
-    hostname: str | None = _at("hostname", text, required=True)
-    epochs: int | None = _at("epochs", _natural, required=True)
-    num_files: int | None = _at("num_files_train", _natural, required=True)
-    samples_per_file: int | None = _at("num_samples_per_file", integer, required=True)
-    memory_gib: float | None = _at("host_memory_GB", _sum, required=True)
+    start: str | None = _from_file("start", _stamp, required=True)
+    end: str | None = _from_file("end", _stamp, required=True)
+    model: str | None = _from_file("model", text)
+    """Written by DLIO of v0.5 alone."""
+    accelerators: int | None = _from_file("num_accelerators", integer)
+    hosts: int | None = _from_file("num_hosts", _natural, required=True)
+    hostname: str | None = _from_file("hostname", text, required=True)
+    epochs: int | None = _from_file("epochs", _natural, required=True)
+    num_files: int | None = _from_file("num_files_train", _natural, required=True)
+    samples_per_file: int | None = _from_file("num_samples_per_file", integer, required=True)
+    memory_gib: float | None = _from_file("host_memory_GB", _sum, required=True)
     """Memory of all hosts together."""
-    data_gib: float | None = _at("data_size_per_host_GB", number, required=True)
+    data_gib: float | None = _from_file("data_size_per_host_GB", number, required=True)
     """Size of the dataset divided by the number of hosts."""
-    verdict: str | None = _at("metric.train_au_meet_expectation", text, required=True)
+    verdict: str | None = _from_file("metric.train_au_meet_expectation", text, required=True)
     """`success` or `fail`."""
-    au_percent: float | None = _at("metric.train_au_mean_percentage", number)
-    au_by_epoch: tuple[float, ...] = _at("metric.train_au_percentage", _tuple, required=True, default=())
-    au_deviation: float | None = _at("metric.train_au_stdev_percentage", number, required=True)
+    au_percent: float | None = _from_file("metric.train_au_mean_percentage", number)
+    au_by_epoch: tuple[float, ...] = _from_file("metric.train_au_percentage", _tuple, required=True, default=())
+    au_deviation: float | None = _from_file("metric.train_au_stdev_percentage", number, required=True)
     """Standard deviation of the epochs' AU, in points."""
-    samples_per_second: float | None = _at("metric.train_throughput_mean_samples_per_second", number)
-    samples_per_second_by_epoch: tuple[float, ...] = _at(
+    samples_per_second: float | None = _from_file("metric.train_throughput_mean_samples_per_second", number)
+    samples_per_second_by_epoch: tuple[float, ...] = _from_file(
         "metric.train_throughput_samples_per_second", _tuple, required=True, default=()
     )
-    samples_per_second_deviation: float | None = _at(
+    samples_per_second_deviation: float | None = _from_file(
         "metric.train_throughput_stdev_samples_per_second", number, required=True
     )
-    mib_per_second: float | None = _at("metric.train_io_mean_MB_per_second", number, required=True)
-    mib_per_second_deviation: float | None = _at("metric.train_io_stdev_MB_per_second", number, required=True)
+    mib_per_second: float | None = _from_file("metric.train_io_mean_MB_per_second", number, required=True)
+    mib_per_second_deviation: float | None = _from_file("metric.train_io_stdev_MB_per_second", number, required=True)
     memory_slots: int | None = None
-    """Number of entries in `host_memory_GB`, which has one for each host."""
+    """Number of entries in `host_memory_GB`, of which there should be one for each host."""
     meminfo_gib: float | None = None
     """Memory of rank 0's host, from its /proc/meminfo."""
     checkpoints: bool = False
     """Whether the summary has metrics of checkpoints."""
     of_other_benchmark: bool = False
-    """Whether another benchmark wrote the summary: some of MLPerf Storage v3.0 do not use DLIO."""
+    """Whether a benchmark of MLPerf Storage v3.0 that does not use DLIO wrote the summary."""
     unusable: tuple[str, ...] = ()
-    """Required numbers of a training run that are missing or not numbers, each as a phrase: `metric is missing`."""
+    """Numbers needed to judge a training run that are missing or invalid, as phrases: `metric is missing`."""
     missing_keys: tuple[str, ...] = ()
-    """Dotted keys for which the summary has no value, though DLIO always writes one."""
+    """Dotted keys that DLIO always writes, and that have no value in the summary."""
 
 
 def read_printed(folder: str, findings: list[Finding]) -> Printed:
-    """Return the numbers of a folder's summary.json; a missing or damaged one becomes a finding."""
+    """Return the numbers in a folder's summary.json; a finding reports a missing or damaged file."""
     path = os.path.join(folder, "summary.json")
     if not os.path.isfile(path):
         findings.append(by_rule("summary.missing", "there is no summary.json"))
@@ -270,18 +266,18 @@ def _printed(summary: Mapping[str, Any], findings: list[Finding]) -> Printed:
     metric, slots = mapping(summary.get("metric")), summary.get("host_memory_GB")
     numbers_by_field: dict[str, Any] = {}
     missing_keys = ["host_cpu_count"] if summary.get("host_cpu_count") in (None, [], "") else []
-    is_training = integer(summary.get("num_accelerators")) is not None  # DLIO's, and not another benchmark's
-    for each in _declared(Printed):
-        key, required = each.metadata["key"], each.metadata["required"]
-        in_file = value_at(summary, key)
-        value = each.metadata["read"](in_file)
+    is_by_dlio = integer(summary.get("num_accelerators")) is not None
+    for declared in _declared(Printed):
+        key, required = declared.metadata["key"], declared.metadata["required"]
+        file_value = value_at(summary, key)
+        value = declared.metadata["read"](file_value)
         if value or isinstance(value, float):
-            numbers_by_field[each.name] = value
-        elif in_file in (None, [], ""):
+            numbers_by_field[declared.name] = value
+        elif file_value in (None, [], ""):
             if required:
                 missing_keys.append(key)
-        elif required and is_training and value in (None, ()):
-            findings.append(by_rule("summary.foreign", f"summary.json: {key} is {_shown(in_file)}"))
+        elif required and is_by_dlio and value in (None, ()):
+            findings.append(by_rule("summary.foreign", f"summary.json: {key} is {_quoted(file_value)}"))
     return Printed(
         **numbers_by_field,
         memory_slots=len(slots) if isinstance(slots, list) else None,
@@ -294,14 +290,14 @@ def _printed(summary: Mapping[str, Any], findings: list[Finding]) -> Printed:
 
 
 def meminfo_gib(value: object) -> float | None:
-    """Return a size from /proc/meminfo in GiB; it is in kB, with or without the unit."""
+    """Return a size from /proc/meminfo, in kB with or without the unit, in GiB; None for any other value."""
     size = value.split()[0] if isinstance(value, str) and value.split() else value
     kilobytes = number(canonical(size))
     return None if kilobytes is None else kilobytes / 2**20
 
 
 def _unusable(summary: Mapping[str, Any]) -> Iterator[str]:
-    """Yield which numbers a training summary lacks that are needed to judge the run."""
+    """Yield phrases on the numbers that a training summary lacks, and without which the run can't be judged."""
     metric = summary.get("metric")
     if not isinstance(metric, Mapping):
         yield f"metric is {'missing' if metric is None else f'a {type(metric).__name__}'}"
@@ -309,10 +305,10 @@ def _unusable(summary: Mapping[str, Any]) -> Iterator[str]:
         for key in ("train_au_mean_percentage", "train_throughput_mean_samples_per_second"):
             value = number(metric.get(key))
             if value is None or value < 0:
-                yield f"metric.{key} is {_shown(metric.get(key))}"
+                yield f"metric.{key} is {_quoted(metric.get(key))}"
     if integer(summary.get("num_accelerators")) is None:
-        yield f"num_accelerators is {_shown(summary.get('num_accelerators'))}"
+        yield f"num_accelerators is {_quoted(summary.get('num_accelerators'))}"
 
 
-def _shown(value: object) -> str:
+def _quoted(value: object) -> str:
     return "missing" if value is None else repr(value)[:60]

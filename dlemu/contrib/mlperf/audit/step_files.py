@@ -3,8 +3,8 @@
     0_output.json           {"1": {"load": {"block1": [0.9, 0.1]}, "proc": .., "compute": .., "au": {"block1": 97.5}}}
     0_per_epoch_stats.json  {"1": {"start": "2026-03-01T12:00:00", "end": .., "block1": {"start": .., "end": ..}}}
 
-where "1" is the epoch. `Logs` holds the times of a whole run. DLIO of v0.5 and v1.0 kept time stamps of rank 0 only,
-and the configured time of each step as `compute`; DLIO 2.x keeps time stamps of every rank, and the measured time.
+where "1" is the epoch. `Logs` holds the times of a whole run. DLIO of v0.5 and v1.0 wrote time stamps of rank 0 only,
+and `compute` as configured; DLIO 2.x writes time stamps of every rank, and `compute` as measured.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,8 +26,7 @@ from dlemu.extend import UserError
 from dlemu.results.answer_files import open_untrusted
 
 BlockKey = tuple[int, int]  # epoch and block, each from 1
-STAMP_SECONDS = 0.1
-"""How far a time stamp may be from its event: DLIO writes a line to its log in between. 0.06 s were seen."""
+STAMP_SECONDS = 0.1  # from an event to its time stamp: DLIO logs a line in between (observed: 0.06 s)
 
 _BLOCK = re.compile(r"^block(\d{1,9})$")
 _BLOCK_KEYS = ("load", "proc", "compute", "au", "throughput")
@@ -37,25 +36,32 @@ Seconds = NDArray[np.float64]
 _OUTPUT = re.compile(r"^(\d{1,9})_output\.json$")
 _STATS = re.compile(r"^(?:(\d{1,9})_)?per_epoch_stats\.json$")
 _PART = re.compile(r"^(block|ckpt|save_ckpt|load_ckpt)\d+$")
-_OVERLAP_TOLERANCE_US = 10_000  # between two time stamps of one moment: DLIO writes a line to its log between them
-_EPOCH_TOLERANCE_US = 1_000_000  # tolerance between time stamps that different parts of DLIO take
-Interval = tuple[int, int, str]  # start and end in microseconds, and a name
+_OVERLAP_TOLERANCE_US = 10_000  # between time stamps of one event, as DLIO writes a line to its log between the two
+_EPOCH_TOLERANCE_US = 1_000_000  # between time stamps that different parts of DLIO take
 LOG = "dlio.log"
-_LOG_START_BYTES = 400  # at the start of the log, which show whether dlemu wrote it
+_LOG_START_BYTES = 400  # enough of the log to show whether dlemu wrote it
+
+
+class Interval(NamedTuple):
+    """Time stamps of an epoch, a block or a checkpoint, in microseconds since 1970."""
+
+    start_us: int
+    end_us: int
+    name: str
 
 
 @dataclass(frozen=True, kw_only=True)
 class Span:
-    """When a block began and ended, by one rank's clock."""
+    """Start and end of a block by one rank's clock, in microseconds since 1970."""
 
     start_us: int
     end_us: int
     earliest_us: int | None
-    """Last barrier of all ranks before the block: no rank began it earlier. None if unknown."""
+    """Last barrier before the block: no rank began it earlier. None if unknown."""
     latest_us: int | None
-    """End of the epoch, also a barrier of all ranks: no rank ended the block later. None if unknown."""
+    """End of the epoch, which is also a barrier: no rank ended the block later. None if unknown."""
     checkpoint_us: int | None = None
-    """When the checkpoint after the block began; set where DLIO may have counted the block's time up to then."""
+    """Start of the checkpoint after the block; set if DLIO may have counted the block's time up to it."""
 
     @property
     def seconds(self) -> float:
@@ -63,31 +69,27 @@ class Span:
 
     @property
     def seconds_to_checkpoint(self) -> float | None:
-        """The block's time up to the checkpoint after it; None where there is none, or it makes no difference."""
+        """The block's time up to the checkpoint after it; None if `checkpoint_us` is None."""
         return None if self.checkpoint_us is None else (self.checkpoint_us - self.start_us) / 1e6
 
     @property
     def longest_seconds(self) -> float:
-        """Longest possible time of the block on any rank; infinite where the barriers around it are not known."""
+        """Longest possible time of the block on any rank; infinite if the barriers around it are unknown."""
         if self.earliest_us is None or self.latest_us is None:
             return math.inf
         return (self.latest_us - self.earliest_us) / 1e6 + STAMP_SECONDS
 
 
 def read_spans(path: str, started_us: int | None, findings: list[Finding]) -> dict[BlockKey, Span]:
-    """Return the blocks in a file of time stamps; `started_us` is when the run began.
+    """Return the blocks in a file of time stamps; `started_us` is the start of the run.
 
-    Where a checkpoint follows an epoch's last block, DLIO ends that block twice, the second time just before the
+    If a checkpoint follows an epoch's last block, DLIO ends that block twice, the second time just before the
     checkpoint begins, and prints the numbers up to then (`_train` in its main.py, v0.5 to v2.0). v0.5 and v1.0 always
-    do so; since v2.0 it depends on the version, so both ends are kept.
+    do so; since v2.0 it depends on the version, so a span has both ends.
     """
     epochs = list(epochs_of(read_json(path, findings)))
     findings += out_of_order(epochs, os.path.basename(path))
-    barriers_us = [] if started_us is None else [started_us]
-    for _, epoch_stats in epochs:  # the epoch, and each of its blocks, ends with a barrier of all ranks
-        parts = [epoch_stats, *(part for name, part in epoch_stats.items() if block_number(name) is not None)]
-        ends_us = [stamp_us(mapping(part).get("end")) for part in parts]
-        barriers_us += [end_us for end_us in ends_us if end_us is not None]
+    barriers_us = [*_barriers_us(epochs), *([] if started_us is None else [started_us])]
     spans = {}
     for epoch, epoch_stats in epochs:
         epoch_end_us = stamp_us(epoch_stats.get("end"))
@@ -110,14 +112,22 @@ def read_spans(path: str, started_us: int | None, findings: list[Finding]) -> di
     return spans
 
 
+def _barriers_us(epochs: Sequence[tuple[int, Mapping[str, Any]]]) -> Iterator[int]:
+    """Yield the times of all ranks' barriers: the end of each epoch and of each block."""
+    for _, epoch_stats in epochs:
+        blocks = [stamps for name, stamps in epoch_stats.items() if block_number(name) is not None]
+        ends_us = [stamp_us(mapping(stamps).get("end")) for stamps in (epoch_stats, *blocks)]
+        yield from (end_us for end_us in ends_us if end_us is not None)
+
+
 def _checkpoint_start(epoch_stats: Mapping[str, Any], checkpoint: str, end_us: int) -> int | None:
-    """Return when a checkpoint began, if that was after the end of its block."""
-    began = stamp_us(mapping(epoch_stats.get(checkpoint)).get("start"))
-    return began if began is not None and began > end_us else None
+    """Return the start of a checkpoint in microseconds, if it began after the end of its block; else None."""
+    start_us = stamp_us(mapping(epoch_stats.get(checkpoint)).get("start"))
+    return start_us if start_us is not None and start_us > end_us else None
 
 
 def block_number(name: object) -> int | None:
-    """Return 3 of `block3`, None for any other name."""
+    """Return 3 for `block3`; None for any other name."""
     match = _BLOCK.match(name) if isinstance(name, str) else None
     return int(match[1]) if match else None
 
@@ -134,11 +144,11 @@ class BlockArrays:
     """One rank's step times of one block, in seconds."""
 
     load: Seconds
-    """Time from requesting the batch to having it."""
+    """Time from the request for a batch to its arrival."""
     proc: Seconds
-    """Time from requesting the batch to the end of its computation."""
+    """Time from the request for a batch to the end of its computation."""
     compute: Seconds
-    """Computation: as configured in files of v0.5 and v1.0, as measured in those of DLIO 2.x."""
+    """Computation time: as configured by v0.5 and v1.0, as measured by DLIO 2.x."""
     printed_au_percent: float | None
     printed_samples_per_second: float | None
 
@@ -149,7 +159,7 @@ class BlockArrays:
 
 @dataclass(frozen=True, kw_only=True)
 class RankHost:
-    """The host of a rank, by the rank's file."""
+    """The host of a rank, by the rank's R_output.json."""
 
     name: str | None
     memory_gib: float | None
@@ -157,18 +167,18 @@ class RankHost:
 
 @dataclass(frozen=True, kw_only=True)
 class Logs:
-    """Step times and time stamps that a run kept."""
+    """The step times and time stamps in a run's files."""
 
     arrays: Mapping[int, Mapping[BlockKey, BlockArrays]]
-    """Rank -> its step times, for each rank whose file could be read."""
+    """Rank -> its step times, for each rank with a readable file."""
     spans: Mapping[int, Mapping[BlockKey, Span]]
-    """Rank -> its time stamps of blocks, for each rank that kept them."""
+    """Rank -> its time stamps of blocks, for each rank that wrote some."""
     measured_compute: bool
-    """Whether `compute` is measured, as by DLIO 2.x: it has one file of time stamps for each rank."""
+    """Whether `compute` is measured, by DLIO 2.x, which writes a file of time stamps for each rank."""
     by_dlemu: bool
-    """Whether dlemu wrote these files as a drop-in replacement for DLIO, as the first line of its log says."""
+    """Whether dlemu wrote the files as a drop-in replacement for DLIO, by the first line of the log."""
     hosts: Mapping[int, RankHost] = field(default_factory=dict)
-    """Rank -> its host, for each rank whose file could be read."""
+    """Rank -> its host, for each rank with a readable file."""
 
     def span(self, rank: int, block: BlockKey) -> Span | None:
         """Return a block's time stamps: the rank's own, or else those of the lowest rank that has some."""
@@ -176,14 +186,14 @@ class Logs:
         return next((span for span in spans if span is not None), None)
 
     def blocks(self) -> list[BlockKey]:
-        """Return the blocks of any rank, in order."""
+        """Return the blocks of all ranks, in order."""
         return sorted(set[BlockKey]().union(*self.arrays.values(), *self.spans.values()))
 
 
 def read_logs(folder: str, names: list[str], started: str | None, findings: list[Finding]) -> Logs:
-    """Read the step times and time stamps in a folder; `names` are its files, `started` is the run's start."""
+    """Read the step times and time stamps in a folder; `names` are its files, `started` is the start of the run."""
     outputs = {int(match[1]): match[0] for match in map(_OUTPUT.match, names) if match}
-    # Rank 0's file without a number, as v0.5 and v1.0 wrote it, is listed as -1.
+    # v0.5 and v1.0 wrote the file of rank 0 without a number: here it has the key -1.
     stats = {int(match[1] or -1): match[0] for match in map(_STATS.match, names) if match}
     arrays, hosts = {}, {}
     for rank, name in sorted(outputs.items()):
@@ -226,8 +236,8 @@ def _blocks(content: object, file: str, findings: list[Finding]) -> dict[BlockKe
 
 
 def _arrays(epoch_output: Mapping[str, Any], block: str, where: str, findings: list[Finding]) -> BlockArrays | None:
-    of_block = {key: value_at(epoch_output, f"{key}.{block}") for key in _BLOCK_KEYS}
-    load, proc, compute = _seconds(of_block["load"]), _seconds(of_block["proc"]), _seconds(of_block["compute"])
+    values = {key: value_at(epoch_output, f"{key}.{block}") for key in _BLOCK_KEYS}
+    load, proc, compute = _seconds(values["load"]), _seconds(values["proc"]), _seconds(values["compute"])
     if load is None or proc is None or compute is None:
         arrays = {"load": load, "proc": proc, "compute": compute}
         unusable = ", ".join(key for key, seconds in arrays.items() if seconds is None)
@@ -237,25 +247,21 @@ def _arrays(epoch_output: Mapping[str, Any], block: str, where: str, findings: l
         lengths = f"load {len(load)}, proc {len(proc)}, compute {len(compute)}"
         findings.append(by_rule("file.unusable", f"{where}: lists of unequal length ({lengths})"))
         return None
-    au, rate = of_block["au"], of_block["throughput"]
+    au, rate = values["au"], values["throughput"]
     findings += [*_no_number(where, "au", au), *_no_number(where, "throughput", rate)]
     return BlockArrays(
-        load=load,
-        proc=proc,
-        compute=compute,
-        printed_au_percent=number(au),
-        printed_samples_per_second=number(rate),
+        load=load, proc=proc, compute=compute, printed_au_percent=number(au), printed_samples_per_second=number(rate)
     )
 
 
 def _no_number(where: str, key: str, value: object) -> Iterator[Finding]:
-    """Yield a finding for a value that is no number; NaN is a number, of a block that was cut short."""
+    """Report a value that is no number; NaN, which DLIO writes for a block that was cut short, is a number."""
     if value is not None and (isinstance(value, bool) or not isinstance(value, (int, float))):
         yield by_rule("file.unusable", f"{where}: {key} is {repr(value)[:60]}")
 
 
 def _seconds(value: object) -> Seconds | None:
-    """Return a list of finite seconds as an array; None for any other value."""
+    """Return a list of finite, non-negative seconds as an array; None for any other value."""
     if not isinstance(value, list) or not value:
         return None
     try:
@@ -269,11 +275,11 @@ def _seconds(value: object) -> Seconds | None:
 
 
 def out_of_order(epochs: Sequence[tuple[int, Mapping[str, Any]]], file: str) -> Iterator[Finding]:
-    """Yield one finding if the epochs in a file of time stamps, or their parts, are not in order."""
+    """Yield a single finding if epochs, blocks or checkpoints in a file of time stamps are not in order."""
     intervals = [_interval(stats, f"epoch {epoch}") for epoch, stats in sorted(epochs, key=lambda epoch: epoch[0])]
     problems = list(_overlaps([interval for interval in intervals if interval]))
     for epoch, stats in epochs:
-        parts: list[tuple[str, Interval]] = []
+        parts: list[tuple[str, Interval]] = []  # (kind, interval) of each block and checkpoint
         for name, stamps in stats.items():
             match, interval = _PART.match(str(name)), _interval(stamps, str(name))
             if match and interval:
@@ -282,23 +288,25 @@ def out_of_order(epochs: Sequence[tuple[int, Mapping[str, Any]]], file: str) -> 
             problems += _overlaps(sorted(interval for kind, interval in parts if kind in kinds))
         whole_epoch = _interval(stats, f"epoch {epoch}")
         if whole_epoch:
-            earliest_us, latest_us = whole_epoch[0] - _EPOCH_TOLERANCE_US, whole_epoch[1] + _EPOCH_TOLERANCE_US
-            outside = [name for _, (start, end, name) in parts if start < earliest_us or end > latest_us]
-            problems += [f"{name} is not within epoch {epoch}" for name in outside]
+            earliest_us = whole_epoch.start_us - _EPOCH_TOLERANCE_US
+            latest_us = whole_epoch.end_us + _EPOCH_TOLERANCE_US
+            outside = [part for _, part in parts if part.start_us < earliest_us or part.end_us > latest_us]
+            problems += [f"{part.name} is not within epoch {epoch}" for part in outside]
     if problems:
         yield by_rule("time.order", f"{file}: {'; '.join(problems[:3])}")
 
 
 def _interval(stamps: object, name: str) -> Interval | None:
     start_us, end_us = stamp_us(mapping(stamps).get("start")), stamp_us(mapping(stamps).get("end"))
-    return None if start_us is None or end_us is None else (start_us, end_us, name)
+    return None if start_us is None or end_us is None else Interval(start_us, end_us, name)
 
 
 def _overlaps(intervals: Sequence[Interval]) -> Iterator[str]:
-    """Yield which intervals, given in order, end before they begin, or begin before the previous one has ended."""
-    for start, end, name in intervals:
-        if end < start - _OVERLAP_TOLERANCE_US:
-            yield f"{name} ends before it begins"
-    for (_, previous_end, previous), (start, _, name) in pairwise(intervals):
-        if start < previous_end - _OVERLAP_TOLERANCE_US:
-            yield f"{name} begins {(previous_end - start) / 1e6:.3f} s before {previous} ends"
+    """Yield phrases on intervals that end before they begin, or begin before the previous one has ended."""
+    for interval in intervals:
+        if interval.end_us < interval.start_us - _OVERLAP_TOLERANCE_US:
+            yield f"{interval.name} ends before it begins"
+    for previous, interval in pairwise(intervals):
+        overlap_us = previous.end_us - interval.start_us
+        if overlap_us > _OVERLAP_TOLERANCE_US:
+            yield f"{interval.name} begins {overlap_us / 1e6:.3f} s before {previous.name} ends"

@@ -1,11 +1,11 @@
-"""Reads files of unknown origin: what can't be read becomes a finding, never an exception."""
+"""Reads files of unknown origin: a file or value that can't be read becomes a finding or None, never an exception."""
 
 from __future__ import annotations
 
 import json
 import math
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
 from functools import partial
 from typing import Any
@@ -17,18 +17,18 @@ from dlemu.extend import UserError
 from dlemu.results.answer_files import read_untrusted
 
 PRUNED = "PRUNED BY STAFF"  # content with which MLPerf Storage's reviewers replace a file that is too large to publish
-SUM_TOLERANCE = 1e-6  # relative: a different order of summing changes far less, a different measurement more
-LARGEST_BYTES = 2**31  # a larger file is not read: no result file is as large
+SUM_TOLERANCE = 1e-6  # relative; a different order of summing changes far less, a different measurement more
+LARGEST_BYTES = 2**31  # no result file is larger; a larger file is not read
 YAML_LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # PyYAML's C loader is ten times as fast
 
 
 def read_json(path: str, findings: list[Finding]) -> Any:
-    """Return the content of a JSON file; None, with a finding appended, for one that can't be read."""
+    """Return the content of a JSON file; if it can't be read, append a finding and return None."""
     return _parsed(path, "JSON", json.loads, findings)
 
 
 def read_yaml(path: str, findings: list[Finding]) -> Any:
-    """Return the content of a YAML file; None, with a finding appended, for one that can't be read."""
+    """Return the content of a YAML file; if it can't be read, append a finding and return None."""
     return _parsed(path, "YAML", partial(yaml.load, Loader=YAML_LOADER), findings)
 
 
@@ -42,13 +42,13 @@ def _parsed(path: str, language: str, parse: Callable[[str], Any], findings: lis
 
 
 def read_text(path: str, findings: list[Finding]) -> str | None:
-    """Return a file's text; None, with a finding appended, if it can't be read or reviewers removed its content."""
+    """Return a file's text; if it can't be read, or reviewers removed it, append a finding and return None."""
     try:
         content = read_untrusted(path, LARGEST_BYTES).decode()
     except (UserError, ValueError) as error:
         findings.append(_broken(path, "text", error))
         return None
-    if content[: len(PRUNED) + 8].strip() != PRUNED:  # Up to 8 blanks or line ends may surround the mark.
+    if content[: len(PRUNED) + 8].strip() != PRUNED:  # up to 8 blanks or line ends may surround the mark
         return content
     findings.append(by_rule("file.pruned", f"{os.path.basename(path)}: {PRUNED}"))
     return None
@@ -61,7 +61,7 @@ def _broken(path: str, language: str, error: Exception) -> Finding:
 
 
 def entries_of(path: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Return the sorted names of a folder's files, and of its subfolders; nothing if it can't be listed."""
+    """Return the sorted names of a folder's files, and of its subfolders; both empty if it can't be listed."""
     try:
         with os.scandir(path) as entries:
             listed = sorted((entry.name, entry.is_dir()) for entry in entries)
@@ -81,15 +81,20 @@ def mapping(value: object) -> Mapping[str, Any]:
     return value if isinstance(value, Mapping) else {}
 
 
+def sequence(value: object) -> Sequence[Any]:
+    """Return the value if it is a list, else an empty list."""
+    return value if isinstance(value, list) else []
+
+
 def value_at(content: object, dotted: str) -> Any:
-    """Return the value at a dotted key, such as `a.b` of {a: {b: 1}}; None without one."""
+    """Return the value at a dotted key: 1 at `a.b` in {a: {b: 1}}; None without one."""
     for key in dotted.split("."):
         content = mapping(content).get(key)
     return content
 
 
 def nested(content: object, key: str = "") -> Iterator[tuple[str, Any]]:
-    """Yield (key, value) for every value deep in mappings and lists: {a: {b: [1, 2]}} -> (b, 1), (b, 2)."""
+    """Yield (key, value) for every value in nested mappings and lists: {a: {b: [1, 2]}} -> (b, 1), (b, 2)."""
     if isinstance(content, Mapping):
         for name, item in content.items():
             yield from nested(item, name)
@@ -115,7 +120,7 @@ def integer(value: object, least: int = 1) -> int | None:
     real = number(value)
     if real is None or real != int(real) or real < least:
         return None
-    return value if isinstance(value, int) else int(real)  # A float would round an int above 2**53.
+    return value if isinstance(value, int) else int(real)  # a float would round an int above 2**53
 
 
 def numbers(value: object) -> list[float] | None:
@@ -124,15 +129,13 @@ def numbers(value: object) -> list[float] | None:
 
 
 def all_known(values: Iterable[float | None]) -> list[float] | None:
-    """Return the values as a list; None if any of them is None, or there are none."""
+    """Return the values as a list; None if there are none, or if any of them is None."""
     listed = list(values)
     known = [value for value in listed if value is not None]
     return known if known and len(known) == len(listed) else None
 
 
-def same_sum(left: float, right: float) -> bool:
-    """Return whether two sums are equal, but for the order of summing."""
-    return math.isclose(left, right, rel_tol=SUM_TOLERANCE, abs_tol=1e-9)
+same_sum = partial(math.isclose, rel_tol=SUM_TOLERANCE, abs_tol=1e-9)  # equal, apart from the order of summing
 
 
 def text(value: object) -> str | None:
@@ -141,7 +144,7 @@ def text(value: object) -> str | None:
 
 
 def stamp_us(value: object) -> int | None:
-    """Return a time stamp of DLIO (`2026-07-12T18:00:00.5`) in microseconds since 1970, local time; else None."""
+    """Return a time stamp such as `2026-07-12T18:00:00.5` in microseconds of local time since 1970; else None."""
     if not isinstance(value, str):
         return None
     try:
@@ -152,6 +155,6 @@ def stamp_us(value: object) -> int | None:
 
 
 def moment(stamp: object) -> datetime | None:
-    """Return a time stamp in the local time of its writer's clock: mlpstorage's are local, even if they end in Z."""
+    """Return a time stamp as local time, even if it ends in Z, as mlpstorage's do; None for any other value."""
     microseconds = stamp_us(stamp)
     return None if microseconds is None else datetime(1970, 1, 1) + timedelta(microseconds=microseconds)

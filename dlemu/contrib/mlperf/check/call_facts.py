@@ -1,11 +1,11 @@
 """Facts of one call, such as its model or number of processes, that several of its files record.
 
 The *sources* are mlpstorage's metadata, hydra's config.yaml and overrides.yaml, summary.json, and the files about the
-hosts and file systems. Each function in `FACTS` returns source -> the fact's value there, for example
+hosts and file systems. Each function in `FACTS` returns source -> value of one fact, for example
 
     number of processes: {"metadata": 8, "args.num_processes": 8, "the command's -n": 4, "summary.json": 8}
 
-where None or an empty string means that the source does not have the fact.
+None and "" mean that the source lacks the fact.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from dlemu.contrib.mlperf.audit.papers import COLLECTED, FILE_STORAGES, SEPARATION, Papers
+from dlemu.contrib.mlperf.audit.call_records import COLLECTED, FILE_STORAGES, SEPARATION, CallRecords
 from dlemu.contrib.mlperf.audit.run_settings import meminfo_gib
 from dlemu.contrib.mlperf.audit.tolerant import all_known, integer, mapping, number, text, value_at
 from dlemu.contrib.mlperf.check.submission_tree import Result
@@ -29,14 +29,13 @@ DATA_FOLDER_KEYS = {
     "checkpointing": ("checkpoint", "checkpoint_folder", "checkpoint_folder"),
     "kv_cache": ("", "cache_dir", "cache_dir"),
 }
-"""Benchmark -> section and key of the measured folder in the settings, and its name among the tool's arguments."""
+"""Benchmark -> the setting with the folder under test (section, key), and the tool's argument for it."""
 CACHE_OPTION = re.compile(r"--rank-cache-base[\s=]+(\S+)")
 _NP_OPTION = re.compile(r"(?:^|\s)--?(?:n|np)[\s=]+(\d+)(?=\s)")
-_MEMORY_TOLERANCE = 0.01
-"""Relative: summary.json, /proc/meminfo (in kB) and the metadata (in bytes) round the same memory differently."""
+_MEMORY_TOLERANCE = 0.01  # relative; summary.json, /proc/meminfo (kB) and the metadata (bytes) round differently
 
 
-def _processes(leaf: Papers, _: AnyResult) -> Values:
+def _processes(leaf: CallRecords, _: AnyResult) -> Values:
     values = {"metadata": integer(leaf.metadata.get("num_processes"))}
     if leaf.phase != "datasize":
         option = _NP_OPTION.search(text(leaf.metadata.get("executed_command")) or "")
@@ -44,12 +43,12 @@ def _processes(leaf: Papers, _: AnyResult) -> Values:
         values["the command's -n"] = int(option[1]) if option else None
     if leaf.phase == "run":
         values["args.num_accelerators"] = integer(leaf.args.get("num_accelerators"))
-        in_training = integer(leaf.summary.get("num_accelerators"))
-        values["summary.json"] = in_training or integer(leaf.summary.get("total_ranks"))
+        accelerators, kv_ranks = leaf.summary.get("num_accelerators"), leaf.summary.get("total_ranks")
+        values["summary.json"] = integer(accelerators) or integer(kv_ranks)
     return values
 
 
-def _host_count(leaf: Papers, _: AnyResult) -> Values:
+def _host_count(leaf: CallRecords, _: AnyResult) -> Values:
     if leaf.phase != "run":
         return {}
     return {
@@ -59,8 +58,8 @@ def _host_count(leaf: Papers, _: AnyResult) -> Values:
     }
 
 
-def _rank_0_host(leaf: Papers, result: AnyResult) -> Values:
-    """Return the host of rank 0; what was collected of all hosts agrees if that host is among them."""
+def _rank_0_host(leaf: CallRecords, result: AnyResult) -> Values:
+    """Return the host of rank 0; facts collected about all hosts count as the same if it is among them."""
     host = _short_name(leaf.summary.get("hostname"))
     values = {"summary.json": host}
     if result.benchmark == "checkpointing":
@@ -75,37 +74,37 @@ def _short_name(host: object) -> str:
     return (text(host) or "").partition(".")[0].lower()
 
 
-def _model(leaf: Papers, result: AnyResult) -> Values:
+def _model(leaf: CallRecords, result: AnyResult) -> Values:
     config = mapping(leaf.setup.config).get("model")
     names = {
         "metadata": leaf.metadata.get("model"),
         "args.model": leaf.args.get("model"),
         "parameters.model.name": value_at(leaf.parameters, "model.name"),
         "config.yaml": config if isinstance(config, str) else mapping(config).get("name"),
-        "overrides.yaml": leaf.setup.chosen,
+        "overrides.yaml": leaf.setup.workload_override,
         "the folder": result.model_folder,
     }
     return {source: _normalised_model(text(name) or "", result.benchmark) for source, name in names.items()}
 
 
 def _normalised_model(name: str, benchmark: str) -> str:
-    """Return one spelling of a model: llama_8b -> llama3-8b for checkpoints, else unet3d_h100 -> unet3d."""
+    """Return a model in one spelling: llama3-8b for llama_8b in checkpointing, else unet3d for unet3d_h100."""
     if benchmark == "checkpointing":
         official = official_model(name)
         return official.name if official else name
     return name.rpartition("_")[0] or name
 
 
-def _accelerator(leaf: Papers, result: AnyResult) -> Values:
+def _accelerator(leaf: CallRecords, result: AnyResult) -> Values:
     values = {"metadata": text(leaf.metadata.get("accelerator"))}
     if leaf.phase != "datagen":
         values["args.accelerator_type"] = text(leaf.args.get("accelerator_type"))
-    if leaf.phase == "run" and result.benchmark == "training" and "_" in leaf.setup.chosen:
-        values["overrides.yaml"] = leaf.setup.chosen.rpartition("_")[2]
+    if leaf.phase == "run" and result.benchmark == "training" and "_" in leaf.setup.workload_override:
+        values["overrides.yaml"] = leaf.setup.workload_override.rpartition("_")[2]
     return values
 
 
-def _benchmark(leaf: Papers, result: AnyResult) -> Values:
+def _benchmark(leaf: CallRecords, result: AnyResult) -> Values:
     values = {}
     for source, name in (("metadata", leaf.metadata.get("benchmark_type")), ("args", leaf.args.get("benchmark"))):
         if isinstance(name, str):
@@ -113,15 +112,15 @@ def _benchmark(leaf: Papers, result: AnyResult) -> Values:
     return {**values, "the folder": result.benchmark}
 
 
-def _phase(leaf: Papers, _: AnyResult) -> Values:
+def _phase(leaf: CallRecords, _: AnyResult) -> Values:
     metadata, args = text(leaf.metadata.get("command")), text(leaf.args.get("command"))
     return {"metadata": metadata, "args": args, "the folder": leaf.phase}
 
 
-def _data_folder(leaf: Papers, result: AnyResult) -> Values:
-    """Return the folder of the dataset or the checkpoints, without the model's folder that the tool appends."""
+def _data_folder(leaf: CallRecords, result: AnyResult) -> Values:
+    """Return the folder under test, without the model's folder that the tool appends."""
     if leaf.phase == "datasize" or leaf.args.get("data_access_protocol") == "object":
-        return {}  # datasize has no dataset yet; an object store's address is in other settings
+        return {}  # datasize has no dataset yet, and an object store's address is in other settings
     section, setting, argument = DATA_FOLDER_KEYS[result.benchmark]
     folders: dict[str, Any] = {
         "metadata": leaf.metadata.get(argument),
@@ -135,28 +134,28 @@ def _data_folder(leaf: Papers, result: AnyResult) -> Values:
     values = {}
     for source, folder in folders.items():
         if text(folder):
-            above, name = os.path.split(os.path.normpath(folder))
-            values[source] = above if name in models else os.path.join(above, name)
+            parent, name = os.path.split(os.path.normpath(folder))
+            values[source] = parent if name in models else os.path.join(parent, name)
     return values
 
 
-def _cache_folder(leaf: Papers) -> str | None:
-    """Return the folder that kv_cache's commands used: `args.cache_dir`, or the first folder that is not below it."""
+def _cache_folder(leaf: CallRecords) -> str | None:
+    """Return `args.cache_dir` if the folders of all kv_cache commands are in it, else the first other folder."""
     cache_folder = text(leaf.args.get("cache_dir"))
-    used = [option[1] for option in map(CACHE_OPTION.search, leaf.commands) if option]
-    for folder in used:
+    folders = [option[1] for option in map(CACHE_OPTION.search, leaf.commands) if option]
+    for folder in folders:
         if cache_folder is None or not f"{folder}/".startswith(cache_folder.rstrip("/") + "/"):
             return folder
-    return cache_folder if used else None
+    return cache_folder if folders else None
 
 
-def _results_folder(leaf: Papers, _: AnyResult) -> Values:
+def _results_folder(leaf: CallRecords, _: AnyResult) -> Values:
     folders = {"args.results_dir": leaf.args.get("results_dir"), SEPARATION: leaf.separation.get("results_path")}
     return {source: os.path.normpath(str(folder)) for source, folder in folders.items() if text(folder)}
 
 
-def _memory(leaf: Papers, _: AnyResult) -> Values:
-    """Return the memory of all hosts together, in GiB; values within the tolerance count as the same."""
+def _memory(leaf: CallRecords, _: AnyResult) -> Values:
+    """Return the memory of all hosts together, as text in GiB; values within the tolerance count as the same."""
     if leaf.phase != "run":
         return {}
     values = {"summary.json": leaf.memory_gib}
@@ -172,8 +171,8 @@ def _memory(leaf: Papers, _: AnyResult) -> Values:
     return {source: f"{gib:.2f} GiB" for source, gib in known.items()}
 
 
-def _access(leaf: Papers, result: AnyResult) -> Values:
-    """Return whether the data is in files or objects: by settings, arguments, address and the system's description."""
+def _access(leaf: CallRecords, result: AnyResult) -> Values:
+    """Return whether the data is in a `file` or an `object` store."""
     if leaf.phase != "run":
         return {}
     section, setting, argument = DATA_FOLDER_KEYS[result.benchmark]
@@ -191,7 +190,7 @@ def _access(leaf: Papers, result: AnyResult) -> Values:
     return values
 
 
-FACTS: Mapping[str, Callable[[Papers, AnyResult], Values]] = {
+FACTS: Mapping[str, Callable[[CallRecords, AnyResult], Values]] = {
     "benchmark": _benchmark,
     "phase": _phase,
     "model": _model,
@@ -204,4 +203,4 @@ FACTS: Mapping[str, Callable[[Papers, AnyResult], Values]] = {
     "way of access": _access,
     "folder of the results": _results_folder,
 }
-"""Fact -> what returns its values."""
+"""Fact -> the function that returns its values."""

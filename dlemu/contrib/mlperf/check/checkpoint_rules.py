@@ -1,119 +1,42 @@
 """Rules on checkpointing results of v2.0 and v3.0: one model on one system, in one call of the tool or two.
 
-Between the call that writes and the call that reads lies a gap. *Remapping* is what storage that can't be shared needs
-before another host reads what one host wrote. Source: section 4 of v3.0's Rules.md and checkpointing_checks.py of its
-submission checker (https://github.com/mlcommons/storage).
+`time_rules` has the rules on the time between the calls. *Remapping* makes storage that hosts can't share available to
+another host. Source: section 4 of v3.0's Rules.md and checkpointing_checks.py of its submission checker
+(https://github.com/mlcommons/storage).
 """
 
 from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from datetime import datetime
 from itertools import islice
-from statistics import fmean
-from typing import Any
 
 from dlemu.config.translate import is_known
 from dlemu.contrib.mlperf.audit.checkpoint_leaf import KINDS, CheckpointLeaf, checkpoint_numbers
-from dlemu.contrib.mlperf.audit.tolerant import mapping, nested, text, value_at
-from dlemu.contrib.mlperf.check.submission_tree import CheckpointResult, runs_differ
-from dlemu.contrib.mlperf.check.system_description import described_system
+from dlemu.contrib.mlperf.audit.tolerant import mapping, text
+from dlemu.contrib.mlperf.check.submission_tree import CheckpointResult
+from dlemu.contrib.mlperf.check.system_description import REMAP_KEY, described_capabilities, remap_seconds
+from dlemu.contrib.mlperf.check.time_rules import seconds_between_calls
 from dlemu.contrib.mlperf.check.training_rules import unknown_hash
 from dlemu.contrib.mlperf.check.tree_rules import results_json
 from dlemu.contrib.mlperf.rules import checkpoints as official
 from dlemu.contrib.mlperf.rules import core_config
 from dlemu.contrib.mlperf.rules.core_config import canonical, is_checkpoint_core, settings_of
-from dlemu.contrib.mlperf.rules.known import Finding, at, by_rule, by_rule_at, unapplied
+from dlemu.contrib.mlperf.rules.known import Finding, by_rule, by_rule_at, differing, unapplied, with_path
 from dlemu.contrib.mlperf.rules.training import override_keys
 from dlemu.extend import dlio_workload
 
-_ACCESS_FLAGS = ("simultaneous_write", "simultaneous_read")
-"""Fields of a system description's `capabilities` on whether all hosts reach the checkpoints at the same time."""
-_REMAP_KEY = "remap_time_in_seconds"
-_MIN_REMAP_SHARE = 0.5
-"""Share of the stated remapping time that must at least pass between the two calls (4.7.3, the checker)."""
-
-
-def _gap(result: CheckpointResult) -> Iterator[Finding]:
-    """At most 30 s from the end of the write call to the start of the read call (4.7.1)."""
-    if len(result.leaves) != 2 or not result.edition.checks_tree:
-        return
-    write, read = result.leaves
-    ended = write.metadata.get("invocation_end_time") or _last_collection(write) or write.summary.get("end")
-    began = read.metadata.get("invocation_start_time") or read.summary.get("start")
-    summary_gap = _between_calls(result)
-    seconds = _seconds_between(ended, began)
-    if seconds is None:
-        seconds = summary_gap
-    if seconds is None:
-        yield from at(result.path, unapplied("checkpoint.gap", {"times of both calls": None}))
-    elif seconds > official.GAP_SECONDS:
-        yield by_rule_at(result.path, "checkpoint.gap", f"{seconds:.1f} s")
-    elif result.closed and summary_gap is not None and summary_gap < 0:
-        seen = f"the read call began {-summary_gap:.1f} s before the write call had ended"
-        yield by_rule_at(result.path, "checkpoint.overlap", seen)
-    elif seconds < 0:
-        seen = f"{seconds:.1f} s: the hosts' clocks differ, or the calls overlap"
-        yield by_rule_at(result.path, "checkpoint.gap", seen, severity="warning")
-
-
-def _last_collection(write: CheckpointLeaf) -> str | None:
-    """Return when the last host's facts were collected after the write phase: the end of a call without a recorded end.
-
-    These stamps end in Z, for UTC, but like the checker we compare them as local times.
-    """
-    later = []
-    for key, stamp in nested(write.metadata):
-        if key == "collection_timestamp" and isinstance(stamp, str):
-            local = stamp.strip().removesuffix("Z")
-            seconds = _seconds_between(write.summary.get("end"), local)
-            if seconds is not None and seconds >= 0:
-                later.append(local)
-    return max(later, key=datetime.fromisoformat, default=None)
-
-
-def _seconds_between(begin: Any, end: Any) -> float | None:
-    """Return the seconds between two ISO 8601 times; None if either is invalid, or only one has a time zone."""
-    try:
-        return (datetime.fromisoformat(end) - datetime.fromisoformat(begin)).total_seconds()
-    except (TypeError, ValueError):
-        return None
-
-
-def _between_calls(result: CheckpointResult) -> float | None:
-    """Return the seconds from the end of the first call to the start of the last one, by their summaries."""
-    return _seconds_between(result.leaves[0].summary.get("end"), result.leaves[-1].summary.get("start"))
-
-
-def _duration(result: CheckpointResult) -> Iterator[Finding]:
-    """Report the total time from the first write to the last read, and that of a load with remapping added."""
-    if not result.edition.checks_tree:
-        return
-    first, last = result.leaves[0], result.leaves[-1]
-    total = _seconds_between(first.summary.get("start"), last.summary.get("end"))
-    if total is None:
-        seen, fix = "no total time can be computed from the calls' summaries", "keep them as the tool wrote them"
-        yield by_rule_at(result.path, "checkpoint.duration", seen, fix=fix, severity="error")
-        return
-    seen, between = f"{total:,.1f} s in total", _between_calls(result)
-    if first is not last and between is not None:
-        seen += f", including {between:.1f} s between the calls"
-    remap = _described(result)[1].get(_REMAP_KEY)
-    loads = [transfer.seconds for transfer in last.of_rank_0 if transfer.kind == "load"]
-    if _is_seconds(remap) and remap and loads:
-        load = fmean(loads)
-        seen += f"; a load by rank 0 takes {load:.2f} s, with {remap} s of remapping {load + remap:.2f} s"
-    yield by_rule_at(result.path, "checkpoint.duration", seen)
+_ACCESS_FLAGS = ("simultaneous_write", "simultaneous_read")  # capabilities of a system: for all hosts at the same time
+_MIN_REMAP_SHARE = 0.5  # smallest gap between the two calls, in stated remapping times (4.7.3, the checker)
 
 
 def _capabilities(result: CheckpointResult) -> Iterator[Finding]:
-    """Compare the system description's statements on hosts and simultaneous access with the run."""
+    """The system's description agrees with the run on hosts, simultaneous access and remapping."""
     if not result.edition.checks_tree:
         return
-    path, capabilities = _described(result)
+    path, capabilities = described_capabilities(result.path)
     if not path:
-        yield from at(result.path, unapplied("checkpoint.simultaneous", {"description of the system": None}))
+        yield from with_path(result.path, unapplied("checkpoint.simultaneous", {"description of the system": None}))
         return
     denied = [flag for flag in _ACCESS_FLAGS if capabilities.get(flag) is False]
     if denied:
@@ -122,35 +45,25 @@ def _capabilities(result: CheckpointResult) -> Iterator[Finding]:
     hosts = max((leaf.hosts or 0 for leaf in result.leaves), default=0)
     if capabilities.get("multi_host") is False and hosts > 1:
         yield by_rule_at(path, "checkpoint.simultaneous", f"multi_host is false, the run was on {hosts} hosts")
-    remap = capabilities.get(_REMAP_KEY)
-    if _is_seconds(remap):  # `mlpstorage validate` refuses a description without it
+    remap = remap_seconds(capabilities)
+    if remap is not None:  # `mlpstorage validate` refuses a description without it
         flags = [capabilities.get(flag) for flag in _ACCESS_FLAGS]
         if all(isinstance(flag, bool) for flag in flags) and all(flags) != (remap == 0):
             are = "both" if all(flags) else "not both"
-            seen = f"{_REMAP_KEY} is {remap}, simultaneous_write and simultaneous_read are {are} true"
+            seen = f"{REMAP_KEY} is {remap}, simultaneous_write and simultaneous_read are {are} true"
             yield by_rule_at(path, "checkpoint.remap", seen)
         if remap and len(result.leaves) == 2:
             yield from _remapping(result, remap)
 
 
-def _remapping(result: CheckpointResult, remap_seconds: int) -> Iterator[Finding]:
-    """Between the two calls passed at least half of the time that remapping takes."""
-    between = _between_calls(result)
+def _remapping(result: CheckpointResult, remap: int) -> Iterator[Finding]:
+    """The gap between the two calls is at least half of the remapping time, in seconds."""
+    between = seconds_between_calls(result)
     if between is None:
-        yield from at(result.path, unapplied("checkpoint.remap", {"times of both calls": None}))
-    elif between < _MIN_REMAP_SHARE * remap_seconds:
-        seen = f"{between:.1f} s between the calls, {_REMAP_KEY} is {remap_seconds}"
+        yield from with_path(result.path, unapplied("checkpoint.remap", {"times of both calls": None}))
+    elif between < _MIN_REMAP_SHARE * remap:
+        seen = f"{between:.1f} s between the calls, {REMAP_KEY} is {remap}"
         yield by_rule_at(result.path, "checkpoint.remap", seen)
-
-
-def _described(result: CheckpointResult) -> tuple[str, Mapping[str, Any]]:
-    """Return the path of the system's description, empty without one, and the capabilities that it states."""
-    path, described = described_system(result.path)
-    return path, mapping(value_at(described, "solution.capabilities"))
-
-
-def _is_seconds(value: object) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and value >= 0
 
 
 _ALWAYS_WRITTEN = ("start", "end", "num_accelerators", "num_hosts", "hostname", "host_memory_GB", "metric")
@@ -159,7 +72,7 @@ _SET_BY_TOOL = frozenset(core_config.WORKLOADS_YAML["checkpoint_overrides"])
 
 
 def _summary_complete(leaf: CheckpointLeaf, _: CheckpointResult) -> Iterator[Finding]:
-    """Every call's summary has what DLIO always writes, and its figures: what is not there contradicts nothing."""
+    """Every call's summary has the keys that DLIO always writes, and the size of a checkpoint."""
     missing = [key for key in _ALWAYS_WRITTEN if leaf.summary.get(key) in (None, [], "", {})]
     if leaf.size_gib is None:
         missing.append("metric.checkpoint_size_GB")
@@ -174,7 +87,7 @@ def _model_is_known(result: CheckpointResult) -> Iterator[Finding]:
 
 
 def _settings(leaf: CheckpointLeaf, result: CheckpointResult) -> Iterator[Finding]:
-    """Compare the model's settings with the official ones; in CLOSED, all settings that the tool doesn't set itself."""
+    """The model's settings are official; in CLOSED, so are all others that the tool does not set itself."""
     model = model_of(result)
     if model is None:
         return
@@ -187,9 +100,9 @@ def _settings(leaf: CheckpointLeaf, result: CheckpointResult) -> Iterator[Findin
     changed = []
     for key in keys:
         is_judged = result.closed or key.startswith("model.")
-        is_elsewhere = key in ("model.name", "checkpoint.fsync")  # dlemu names models otherwise; `_fsync` checks fsync
+        is_exempt = key in ("model.name", "checkpoint.fsync")  # dlemu names models otherwise; `_fsync` checks fsync
         is_same = (canonical(settings.get(key)) or False) == (canonical(expected.get(key)) or False)
-        if is_judged and not is_elsewhere and not is_same:
+        if is_judged and not is_exempt and not is_same:
             changed.append(f"{key}={settings.get(key)}, official: {expected.get(key)}")
     if result.closed:
         unknown = (key for key in settings if not key.startswith(core_config.CORE_SECTIONS) and not is_known(key))
@@ -201,10 +114,7 @@ def _settings(leaf: CheckpointLeaf, result: CheckpointResult) -> Iterator[Findin
 
 
 def _core_config_hash(leaf: CheckpointLeaf, model: official.OfficialModel, added: Sequence[str]) -> Iterator[Finding]:
-    """Compare the hash of all core settings with the official one, which includes the official model name.
-
-    `added` are the settings that no workload file has.
-    """
+    """The hash of all core settings, with the official model name, is official; no workload file has `added` keys."""
     renamed = {**leaf.workload, "model": {**leaf.section("model"), "name": model.official_name}}
     core_hash = core_config.core_config_hash(renamed, checkpointing=True)
     if core_hash not in model.core_configs.values():
@@ -212,6 +122,7 @@ def _core_config_hash(leaf: CheckpointLeaf, model: official.OfficialModel, added
 
 
 def _overrides_allowed(leaf: CheckpointLeaf, result: CheckpointResult) -> Iterator[Finding]:
+    """In CLOSED, only settings that the tool sets itself are overridden, and the folder (4.6.3)."""
     if not result.closed:
         return
     parameters, overrides = mapping(leaf.metadata.get("override_parameters")), leaf.setup.overrides
@@ -224,6 +135,7 @@ def _overrides_allowed(leaf: CheckpointLeaf, result: CheckpointResult) -> Iterat
 
 
 def _fsync(leaf: CheckpointLeaf, result: CheckpointResult) -> Iterator[Finding]:
+    """Checkpoints are synced; the DLIO of v2.0 never does so, whatever the settings."""
     settings = leaf.section("checkpoint")
     if not settings:
         yield from unapplied("checkpoint.fsync", {"configuration": None})
@@ -260,26 +172,27 @@ def _processes(leaf: CheckpointLeaf, result: CheckpointResult) -> Iterator[Findi
 
 
 def _ranks_per_host(leaf: CheckpointLeaf, result: CheckpointResult) -> Iterator[Finding]:
+    """In CLOSED, each host runs more than 4 processes (4.6.2)."""
     if not result.closed or leaf.ranks is None:
         return
     if not leaf.hosts:
         yield from unapplied("checkpoint.hosts", {"number of hosts": None})
         return
-    limit, per_host = official.RANKS_A_HOST, leaf.ranks / leaf.hosts
+    limit, ranks_per_host = official.RANKS_PER_HOST, leaf.ranks / leaf.hosts
     seen = f"{leaf.ranks} processes on {leaf.hosts} hosts"
-    if per_host < limit:
+    if ranks_per_host < limit:
         yield by_rule("checkpoint.hosts", seen)
-    elif per_host == limit:
+    elif ranks_per_host == limit:
         wanted = f"more than {limit} by the text and the checker; {limit} by the text's table"
         yield by_rule("checkpoint.hosts", seen, wanted, severity="warning")
 
 
 def _counts(result: CheckpointResult) -> Iterator[Finding]:
-    """Ten checkpoints saved and ten loaded over all calls; in CLOSED by one call, or by a write and a read call."""
+    """All calls together save and load ten checkpoints; in CLOSED, they are one call, or a write and a read call."""
     calls = [(leaf.checkpoints("save"), leaf.checkpoints("load")) for leaf in result.leaves]
     saved, loaded = sum(saves for saves, _ in calls), sum(loads for _, loads in calls)
     if not saved and not loaded:
-        yield from at(result.path, unapplied("checkpoint.count", {"checkpoints of any rank": None}))
+        yield from with_path(result.path, unapplied("checkpoint.count", {"checkpoints of any rank": None}))
         return
     if saved != official.CHECKPOINTS or loaded != official.CHECKPOINTS:
         yield by_rule_at(result.path, "checkpoint.count", f"{saved} checkpoints saved, {loaded} loaded")
@@ -289,10 +202,10 @@ def _counts(result: CheckpointResult) -> Iterator[Finding]:
 
 
 def _memory(result: CheckpointResult) -> Iterator[Finding]:
-    """Warn if a client's page cache could serve the reads: it must write 3 times its memory (4.3.1 of v3.0's text)."""
+    """Warn if page caches could serve the reads: a host must write 3 times its memory (4.3.1 of v3.0's text)."""
     leaf, saves = result.leaves[0], sum(leaf.checkpoints("save") for leaf in result.leaves)
     if leaf.size_gib is None or leaf.memory_gib is None or not leaf.hosts or not saves:
-        yield from at(leaf.path, unapplied("checkpoint.memory", {"size and memory": None}))
+        yield from with_path(leaf.path, unapplied("checkpoint.memory", {"size and memory": None}))
         return
     written_gib, memory_gib = saves * leaf.size_gib / leaf.hosts, leaf.memory_gib / leaf.hosts
     if written_gib < official.MEMORY_FACTOR * memory_gib:
@@ -301,7 +214,7 @@ def _memory(result: CheckpointResult) -> Iterator[Finding]:
 
 
 def _accelerators(leaf: CheckpointLeaf, result: CheckpointResult) -> Iterator[Finding]:
-    """All accelerators' memory together holds the checkpoint (4.3.4): by the edition's table, or else 80 GiB each."""
+    """The memory of all accelerators holds the checkpoint (4.3.4), by the edition's table, or else with 80 GiB each."""
     size_gib, ranks, memory_gb = leaf.size_gib, leaf.ranks, result.edition.accelerator_gb
     if memory_gb:
         name = text(leaf.metadata.get("accelerator")) or text(leaf.args.get("accelerator_type"))
@@ -319,42 +232,42 @@ def _accelerators(leaf: CheckpointLeaf, result: CheckpointResult) -> Iterator[Fi
 
 
 def _same_in_all_calls(result: CheckpointResult) -> Iterator[Finding]:
-    """All calls use the same number of processes, hosts and accelerator."""
+    """All calls use the same accelerator, and the same numbers of processes and hosts."""
     compared: dict[str, list[object]] = {
         "processes": [leaf.ranks for leaf in result.leaves],
         "hosts": [leaf.hosts for leaf in result.leaves],
         "accelerator": [text(leaf.metadata.get("accelerator")) for leaf in result.leaves],
     }
-    if _described(result)[1].get("multi_host") is not True:  # else the read call may be on another host (4.7.1)
+    if described_capabilities(result.path)[1].get("multi_host") is not True:  # else the host may change (4.7.1)
         compared["rank 0's host"] = [text(leaf.summary.get("hostname")) for leaf in result.leaves if leaf.hosts == 1]
-    yield from runs_differ(result.path, "runs.differ", compared)
+    yield from differing(result.path, "runs.differ", compared)
 
 
 _CALL_RULES = (_summary_complete, _settings, _overrides_allowed, _fsync, _processes, _ranks_per_host, _accelerators)
 
 
-def _calls_alone(result: CheckpointResult) -> Iterator[Finding]:
+def _single_calls(result: CheckpointResult) -> Iterator[Finding]:
+    """Check the numbers of each call, and apply the rules on single calls."""
     for leaf in result.leaves:
-        yield from at(leaf.path, checkpoint_numbers(leaf))
+        yield from with_path(leaf.path, checkpoint_numbers(leaf))
         for rule in _CALL_RULES:
-            yield from at(leaf.path, rule(leaf, result))
+            yield from with_path(leaf.path, rule(leaf, result))
 
 
 CHECKPOINT_RULES: tuple[Callable[[CheckpointResult], Iterator[Finding]], ...] = (
-    *(_calls_alone, _model_is_known, _counts, _gap, _duration, _capabilities, _memory),
-    *(results_json, _same_in_all_calls),
+    *(_single_calls, _model_is_known, _counts, _capabilities, _memory, results_json, _same_in_all_calls),
 )
 
 
 def model_of(result: CheckpointResult) -> official.OfficialModel | None:
-    """Return the official model that a result names; None for any other."""
+    """Return the official model that a result names; None if it names none."""
     first = result.leaves[0]
     name = text(first.metadata.get("model")) or text(first.args.get("model"))
     return official.official_model(name or result.model_folder or text(first.section("model").get("name")))
 
 
 def figures_of(result: CheckpointResult) -> Mapping[str, float]:
-    """Return the published figures: `save` and `load` -> rank 0's mean GiB/s, where a call has them."""
+    """Return the published figures: `save` and `load` -> rank 0's mean GiB/s; without those that no call has."""
     figures: dict[str, float] = {}
     for leaf in result.leaves:
         for kind in KINDS:
@@ -362,8 +275,3 @@ def figures_of(result: CheckpointResult) -> Mapping[str, float]:
             if isinstance(rate, int | float):
                 figures[kind] = float(rate)
     return figures
-
-
-def processes_of(result: CheckpointResult) -> int | None:
-    """Return the number of processes by the first call that states it."""
-    return next((leaf.ranks for leaf in result.leaves if leaf.ranks), None)

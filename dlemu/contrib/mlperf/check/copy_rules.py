@@ -1,4 +1,4 @@
-"""Rules against forged results: copied numbers, overlapping runs, changing hosts, and sums that the runs contradict."""
+"""Rules against forged results: copied numbers, overlapping runs, changed hosts, and sums that contradict the runs."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ from statistics import fmean, pstdev
 from typing import Any
 
 from dlemu.contrib.mlperf.audit import fingerprints
+from dlemu.contrib.mlperf.audit.call_records import CallRecords
 from dlemu.contrib.mlperf.audit.checkpoint_leaf import KINDS, Transfer, rounds_of
 from dlemu.contrib.mlperf.audit.fingerprints import Fingerprint, copied_pairs, figure_fingerprints
-from dlemu.contrib.mlperf.audit.papers import Papers
 from dlemu.contrib.mlperf.audit.run_settings import Printed
 from dlemu.contrib.mlperf.audit.tolerant import all_known, mapping, number, numbers, read_json, same_sum
 from dlemu.contrib.mlperf.check.checkpoint_rules import figures_of
 from dlemu.contrib.mlperf.check.submission_tree import CHECKPOINTING, TRAINING, CheckpointResult, Leaf, Result, Rule
 from dlemu.contrib.mlperf.check.tree_rules import RESULTS
 from dlemu.contrib.mlperf.rules.editions import RUN_FOLDERS
-from dlemu.contrib.mlperf.rules.known import Finding, Severity, at, by_rule_at, few, unapplied
+from dlemu.contrib.mlperf.rules.known import Finding, Severity, by_rule_at, first_few, unapplied, with_path
 
 
 def copied_runs(results: Sequence[Result[Any]]) -> Iterator[Finding]:
-    """No run has the same measurements as another run, of the same or any other result."""
+    """No run has the measurements of another run, whether of the same result or of another."""
     steps: list[Fingerprint] = []
     figures: list[Fingerprint] = []
     for result in results:
@@ -47,28 +47,30 @@ def copied_runs(results: Sequence[Result[Any]]) -> Iterator[Finding]:
     for copy, original in original_of.items():
         seen = f"the same numbers, to the last digit, as {os.path.relpath(original, copy)}"
         yield by_rule_at(copy, "runs.copied", seen)
-    alike: dict[tuple[str, str], Severity] = {}
-    for first, second, severity in fingerprints.alike_pairs(steps):
+    similar: dict[tuple[str, str], Severity] = {}
+    for first, second, severity in fingerprints.similar_pairs(steps):
         original, copy = sorted((first.where, second.where))
-        if original != copy and copy not in original_of and alike.get((original, copy)) != "error":
-            alike[original, copy] = severity
-    for (original, copy), severity in sorted(alike.items()):
+        if original != copy and copy not in original_of and similar.get((original, copy)) != "error":
+            similar[original, copy] = severity
+    for (original, copy), severity in sorted(similar.items()):
         seen = f"steps wait in the order of those of {os.path.relpath(original, copy)}: scaled, or with noise"
         yield by_rule_at(copy, "runs.copied", seen, severity=severity)
 
 
 def copied_ranks(result: CheckpointResult) -> Iterator[Finding]:
-    """No rank has the same times as another rank of its call, nor a checkpoint the same on all ranks as another."""
+    """In a call, no two ranks have the same times, and no two checkpoints have the same times on all ranks."""
     for call in result.leaves:
-        times = [one for rank, own in call.transfers.items() for one in _checkpoint_times(f"rank {rank}", own)]
+        times: list[Fingerprint] = []
+        for rank, transfers in call.transfers.items():
+            times += _checkpoint_times(f"rank {rank}", transfers)
         copies = list(copied_pairs(times))
         if len(call.transfers) > 1:
             for kind in KINDS:
                 rounds = enumerate(rounds_of(call, kind), 1)
                 copies += copied_pairs(Fingerprint(f"{kind} {index}", tuple(seconds)) for index, seconds in rounds)
         if copies:
-            same = [f"{second.where} has the times of {first.where}" for first, second in copies]
-            yield by_rule_at(call.path, "ranks.copied", few(same))
+            seen = [f"{second.where} has the times of {first.where}" for first, second in copies]
+            yield by_rule_at(call.path, "ranks.copied", first_few(seen))
 
 
 def _checkpoint_times(where: str, transfers: Iterable[Transfer]) -> tuple[Fingerprint, ...]:
@@ -76,17 +78,17 @@ def _checkpoint_times(where: str, transfers: Iterable[Transfer]) -> tuple[Finger
 
 
 def runs_overlap(result: Result[Leaf]) -> Iterator[Finding]:
-    """A run begins after the previous one has ended; 1 s of overlap is allowed: some timestamps have whole seconds."""
-    spans = [(leaf.began, leaf.ended, leaf) for leaf in result.runs]
-    timed = [(begun, ended, leaf) for begun, ended, leaf in spans if begun and ended and begun <= ended]
+    """A run begins after the previous one has ended; 1 s of overlap is allowed, as some timestamps lack fractions."""
+    spans = [(leaf.start, leaf.end, leaf) for leaf in result.runs]
+    timed = [(start, end, leaf) for start, end, leaf in spans if start and end and start <= end]
     timed.sort(key=lambda run: run[0])
-    for (_, ended, before), (begun, _, leaf) in pairwise(timed):
-        if begun < ended - timedelta(seconds=1):
-            yield by_rule_at(leaf.path, "runs.overlap", f"began at {begun}, {before.name} ended at {ended}")
+    for (_, previous_end, previous), (start, _, leaf) in pairwise(timed):
+        if start < previous_end - timedelta(seconds=1):
+            yield by_rule_at(leaf.path, "runs.overlap", f"began at {start}, {previous.name} ended at {previous_end}")
 
 
 def same_hosts(result: Result[Leaf]) -> Iterator[Finding]:
-    """All runs use the same hosts, but rank 0 may be on a different one of them in each run."""
+    """All runs use the same hosts; rank 0 may be on any of them."""
     hosts_of_runs = {frozenset(leaf.run.hostnames) for leaf in result.runs if leaf.run and leaf.run.hostnames}
     rank_0_hosts = {leaf.printed.hostname for leaf in result.runs if leaf.printed.hostname}
     if len(hosts_of_runs) > 1:
@@ -99,23 +101,23 @@ def same_hosts(result: Result[Leaf]) -> Iterator[Finding]:
 
 
 def sums_agree(result: Result[Leaf]) -> Iterator[Finding]:
-    """The sums over all runs, which get published, agree with the runs."""
+    """The sums over all runs, which are published, agree with the runs."""
     path = os.path.join(result.path, RESULTS)
     if not (result.phased and os.path.isfile(path)):
         return
     if len([leaf for leaf in result.runs if leaf.run]) != RUN_FOLDERS:
-        yield from at(path, unapplied("results.differ", {"all runs of the result": None}))
+        yield from with_path(path, unapplied("results.differ", {"all runs of the result": None}))
         return
-    of_run = {leaf.name: _summary_numbers(leaf) for leaf in result.runs}
-    counts = [{key: value for key, value in run.items() if "num_" in key} for run in of_run.values()]
-    # Sums are of the measured runs only, or of all runs with the warm-up; a row of a table is a sum, or any run's.
+    by_run = {leaf.name: _summary_numbers(leaf) for leaf in result.runs}
+    counts = [{key: value for key, value in run.items() if "num_" in key} for run in by_run.values()]
+    # Sums are over the measured runs, or also over the warm-up; a row of a table has sums or the numbers of any run.
     sums = [training_sums([leaf.printed for leaf in runs]) for runs in (result.measured, result.runs)]
-    outside_rows, in_rows = _values_by_key([*sums, *counts]), _values_by_key([*sums, *of_run.values()])
+    outside_rows, in_rows = _values_by_key([*sums, *counts]), _values_by_key([*sums, *by_run.values()])
 
     def possible(where: str, in_row: bool, key: str) -> Sequence[float]:
         run = where.rpartition(".")[2]
-        if run in of_run:
-            return [of_run[run][key]] if key in of_run[run] else []
+        if run in by_run:
+            return [by_run[run][key]] if key in by_run[run] else []
         return (in_rows if in_row else outside_rows).get(key, [])
 
     yield from _compare(path, possible, {"AU": "au_.*percent", "samples/s": "samples_per_second"})
@@ -137,13 +139,13 @@ def _compare(
 ) -> Iterator[Finding]:
     """Compare each number in a file of sums with its possible values, recomputed from the runs.
 
-    `possible(where, in_row, key)` returns these values, none if the number is not checked; see `_nested_mappings`.
-    `published`: what must be there -> pattern of its keys. Versions of the tool write the sums over the runs, or each
-    run's metrics, which are lists with a value per epoch.
+    `possible` returns these values, or none if the number is not checked; `_nested_mappings` explains `where` and
+    `in_row`. `published`: name of a required figure -> pattern of its keys. Depending on its version, the tool writes
+    the sums over the runs, or the metrics of each run, which are lists with a value for each epoch.
     """
     broken: list[Finding] = []
     content = read_json(path, broken)
-    yield from at(path, broken)
+    yield from with_path(path, broken)
     if broken:
         return
     if not content:
@@ -161,20 +163,20 @@ def _compare(
             if printed is None or not values:
                 continue
             compared += 1
-            if not any(same_sum(printed, choice) for choice in values):
+            if not any(same_sum(printed, recomputed) for recomputed in values):
                 name = f"{where}.{key}" if where else key
                 differences.append(f"{name} is {printed:.10g}; the runs give {values[0]:.10g}")
     if differences:
-        yield by_rule_at(path, "results.differ", few(differences))
+        yield by_rule_at(path, "results.differ", first_few(differences))
     missing = [name for name, pattern in published.items() if not any(re.search(pattern, key) for key in keys)]
     if missing:
         yield by_rule_at(path, "results.differ", f"no {' and no '.join(missing)}")
     if not compared:
-        yield from at(path, unapplied("results.differ", {"sums of the runs": None}))
+        yield from with_path(path, unapplied("results.differ", {"sums of the runs": None}))
 
 
 def _nested_mappings(content: object, where: str, in_row: bool = False) -> Iterator[tuple[str, bool, Any]]:
-    """Yield every nested mapping with its dotted path and whether it is inside a list (a row of a table).
+    """Yield the dotted path of every mapping, whether it is in a list (a row of a table), and the mapping.
 
     {"runs": [{"au": 1}]} -> ("", False, {"runs": ...}), ("runs", True, {"au": 1})
     """
@@ -188,7 +190,7 @@ def _nested_mappings(content: object, where: str, in_row: bool = False) -> Itera
 
 
 def training_sums(runs: Sequence[Printed]) -> dict[str, float]:
-    """Return the sums over runs under mlpstorage's keys: means, and standard deviations of the population."""
+    """Return the sums over runs by mlpstorage's keys: means, and standard deviations of the population."""
     sums: dict[str, float] = {}
     for name, unit, values in (
         ("train_au", "percentage", [run.au_percent for run in runs]),
@@ -201,8 +203,8 @@ def training_sums(runs: Sequence[Printed]) -> dict[str, float]:
     return sums
 
 
-def _summary_numbers(leaf: Papers) -> dict[str, float]:
-    """Return the numbers in the summary of a call, by the keys of results.json."""
+def _summary_numbers(leaf: CallRecords) -> dict[str, float]:
+    """Return the numbers in a call's summary by the keys of results.json."""
     processes = leaf.summary.get("num_accelerators")
     values = {
         **mapping(leaf.summary.get("metric")),
@@ -210,11 +212,12 @@ def _summary_numbers(leaf: Papers) -> dict[str, float]:
         "num_hosts": leaf.hosts,
         "num_files_train": leaf.summary.get("num_files_train"),
     }
-    return {key: real for key, value in values.items() if (real := number(value)) is not None}
+    numbers_by_key = {key: number(value) for key, value in values.items()}
+    return {key: value for key, value in numbers_by_key.items() if value is not None}
 
 
 def _values_by_key(rows: Iterable[Mapping[str, float]]) -> dict[str, list[float]]:
-    """Return key -> its values in several mappings."""
+    """Return key -> its values in all rows."""
     values: dict[str, list[float]] = {}
     for row in rows:
         for key, value in row.items():

@@ -13,28 +13,28 @@ from dlemu.contrib.mlperf.audit.kv_numbers import kv_numbers
 from dlemu.contrib.mlperf.audit.tolerant import integer, mapping, number, text, value_at
 from dlemu.contrib.mlperf.check.submission_tree import KV_CACHE, KvResult, Result
 from dlemu.contrib.mlperf.rules.core_config import WORKLOADS_YAML, canonical
-from dlemu.contrib.mlperf.rules.known import Finding, at, by_rule, by_rule_at, few, unapplied
+from dlemu.contrib.mlperf.rules.known import Finding, by_rule, by_rule_at, first_few, unapplied, with_path
 
 _OFFICIAL_FLAGS: Mapping[int, Mapping[str, str]] = WORKLOADS_YAML["kv_options"]
-"""Option -> the benchmark's flags (`num-users`) and their values in Table KVCache-1, which CLOSED fixes."""
+"""Option -> flag of the benchmark (`num-users`) -> its value in Table KVCache-1, which CLOSED requires."""
 _TOOL_FLAGS = frozenset({"rank-output-base", "rank-cache-base", "config", "seed", "output", "cache-dir"})
 """Flags that mlpstorage itself adds; CLOSED allows no others, such as --prefill-only."""
 _SEQUENCE_ARGS = {"seed": 42, "trials": 3, "inter_option_delay": 90}
-"""Required arguments of the sequence of options (6.3.2.1), under their names in the metadata's `args`."""
-_SLACK_SECONDS = 5.0  # room for the tool's own start and end; another --duration is farther off
+"""Required arguments of the sequence of options (6.3.2.1), by their names in the metadata's `args`."""
+_SLACK_SECONDS = 5.0  # for the tool's start and end; smaller than the difference that another --duration makes
 
 
 def kv_findings(result: KvResult) -> Iterator[Finding]:
-    """Yield contradictions in the numbers of a result's runs, and what the runs break of the benchmark's rules."""
+    """Check the numbers, the duration and, in CLOSED, the settings of each run of a result."""
     for leaf in result.runs:
-        yield from at(leaf.path, kv_numbers(leaf))
-        yield from at(leaf.path, _kv_length(leaf))
+        yield from with_path(leaf.path, kv_numbers(leaf))
+        yield from with_path(leaf.path, _kv_length(leaf))
         if result.closed:
-            yield from at(leaf.path, _kv_settings(leaf))
+            yield from with_path(leaf.path, _kv_settings(leaf))
 
 
 def _kv_length(leaf: KvLeaf) -> Iterator[Finding]:
-    """The call of the tool lasted at least as long as the clocks of all its trials, which run one after another."""
+    """The tool's call lasted at least as long as the clocks of all its trials, which run one after another."""
     runtime, clocks = number(leaf.metadata.get("runtime")), leaf.clocks_seconds
     if runtime is not None and sum(clocks) > runtime + _SLACK_SECONDS:
         seen = f"{len(clocks)} trials of {sum(clocks):.1f} s in all, the metadata's runtime is {runtime:.1f} s"
@@ -42,14 +42,14 @@ def _kv_length(leaf: KvLeaf) -> Iterator[Finding]:
 
 
 def _kv_settings(leaf: KvLeaf) -> Iterator[Finding]:
-    """CLOSED fixes the flags of each option (Table KVCache-1), the seeds, the trials and the delay between options."""
+    """The flags of each option (Table KVCache-1), the seeds, the trials and the delay between options are official."""
     commands = kv_commands(leaf)
     differences: list[str] = []
     for option in OPTIONS:
         for flags in commands.get(option, []):
             differences += _flag_differences(option, flags)
         differences += _summary_differences(leaf, option)
-        for rank in leaf.of_option(option):
+        for rank in leaf.option_ranks(option):
             differences += _rank_differences(rank)
     for key, value in _SEQUENCE_ARGS.items():
         if number(leaf.args.get(key, value)) != value:
@@ -57,7 +57,7 @@ def _kv_settings(leaf: KvLeaf) -> Iterator[Finding]:
     if text(leaf.args.get("config_file")):
         differences.append("a different --config")
     if differences:
-        yield by_rule("kv.settings", few(list(dict.fromkeys(differences)), most=4))
+        yield by_rule("kv.settings", first_few(list(dict.fromkeys(differences)), limit=4))
     elif leaf.metadata and not commands:
         yield from unapplied("kv.settings", {"commands of the options": None})
 
@@ -73,7 +73,7 @@ def _flag_differences(option: int, flags: Mapping[str, str]) -> Iterator[str]:
 
 
 def _rank_differences(rank: KvRank) -> Iterator[str]:
-    """Yield how a rank's duration and seed differ from the official --duration, and from --seed-base plus the rank."""
+    """Yield how a rank's duration differs from the official --duration, and its seed from --seed-base plus the rank."""
     flags = _OFFICIAL_FLAGS[rank.option]
     elapsed_seconds, seed = rank.elapsed_seconds, integer(rank.content.get("seed"), least=0)
     if elapsed_seconds is not None and abs(elapsed_seconds - int(flags["duration"])) > _SLACK_SECONDS:
@@ -83,9 +83,9 @@ def _rank_differences(rank: KvRank) -> Iterator[str]:
 
 
 def _summary_differences(leaf: KvLeaf, option: int) -> Iterator[str]:
-    """Yield settings in the summary, of all options or of this one, that are not official: few versions write any.
+    """Yield the summary's settings, of all options or of this one, that are not official; few versions write any.
 
-    The metadata's `args` are no such settings: they keep the command line's defaults, which the options override.
+    The metadata's `args` are not compared: they have the command line's defaults, which the options override.
     """
     official = _OFFICIAL_FLAGS[option]
     for_all = {"seed": official["seed-base"], "gpu-mem-gb": official["gpu-mem-gb"]}
@@ -98,7 +98,7 @@ def _summary_differences(leaf: KvLeaf, option: int) -> Iterator[str]:
 
 
 def copied_kv(results: Sequence[Result[Any]]) -> Iterator[Finding]:
-    """Yield kv_cache runs with exactly the latencies of another run."""
+    """Report the runs in which a rank has exactly the latencies of a rank of another run."""
     leaves = [leaf for result in results if result.benchmark == KV_CACHE for leaf in result.leaves]
     copies: dict[str, str] = {}
     for original, copy in copied_latencies(rank for leaf in leaves for rank in leaf.ranks):

@@ -1,22 +1,24 @@
-"""Rules on provenance: images of the code that ran, provenance.json of each call, submission.yaml of each organisation.
+"""Rules on the code that ran: its images and commands, provenance.json of each call, submission.yaml of organisations.
 
 A code image is a copy of mlpstorage's code with its hash in `.code-hash.json`; each call names its image in
-`.mlps-code-image`. Trees from before these files give no finding. Sources: PROV-01, PROV-02, LEAF-01 and the code pool
-of mlpstorage's submission checker (https://github.com/mlcommons/storage).
+`.mlps-code-image`. A tree by an older tool, without these files, breaks no rule. Sources: PROV-01, PROV-02, LEAF-01 and
+the code pool of mlpstorage's submission checker (https://github.com/mlcommons/storage).
 """
 
 from __future__ import annotations
 
 import hashlib
 import os
+import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from dlemu.contrib.mlperf.audit.papers import Papers, stamp_of
+from dlemu.contrib.mlperf.audit.call_records import CallRecords, stamp_of
+from dlemu.contrib.mlperf.audit.step_files import LOG, names_dlemu
 from dlemu.contrib.mlperf.audit.tolerant import LARGEST_BYTES, mapping, read_json, read_text, read_yaml, text, value_at
-from dlemu.contrib.mlperf.check.submission_tree import CATEGORIES, Result, Submission, division_place
+from dlemu.contrib.mlperf.check.submission_tree import CATEGORIES, Result, Submission, division_index
 from dlemu.contrib.mlperf.rules.core_config import core_config_hash
-from dlemu.contrib.mlperf.rules.known import Finding, at, by_rule_at
+from dlemu.contrib.mlperf.rules.known import Finding, Severity, by_rule, by_rule_at, with_path
 from dlemu.extend import UserError
 from dlemu.results.answer_files import read_untrusted
 
@@ -25,7 +27,7 @@ _EDITION = "rules_edition"
 
 
 def code_images(result: Result[Any]) -> Iterator[Finding]:
-    """Every call of a result names its code image; the image is in the tree, and the same for all calls."""
+    """Every call of a result names its code image, which is in the tree and the same for all calls."""
     in_tree = _image_hashes(result.path)
     named = {leaf.path: _image_named(leaf) for leaf in result.leaves}
     for path, image in named.items():
@@ -39,8 +41,8 @@ def code_images(result: Result[Any]) -> Iterator[Finding]:
         yield by_rule_at(os.path.dirname(result.leaves[0].path), "code.mixed", seen)
 
 
-def _image_named(leaf: Papers) -> str | None:
-    """Return the hash of the code image that a call names, as `md5:HASH` or HASH; None if it names none."""
+def _image_named(leaf: CallRecords) -> str | None:
+    """Return the hash of the code image that a call names as `md5:HASH` or HASH; None if it names none."""
     if POINTER not in leaf.files:
         return None
     pointer = (read_text(os.path.join(leaf.path, POINTER), []) or "").strip()
@@ -48,7 +50,7 @@ def _image_named(leaf: Papers) -> str | None:
 
 
 def changed_images(submission: Submission) -> Iterator[Finding]:
-    """Code images are unchanged: their files give the hash recorded in them (2.1.6, 3.6.1)."""
+    """The files of a code image give the hash recorded in it, which is also in its name code-HASH (2.1.6, 3.6.1)."""
     for folder, recorded in _recorded_hashes(submission.path).items():
         try:
             hashes = tree_hashes(folder)
@@ -63,7 +65,7 @@ def changed_images(submission: Submission) -> Iterator[Finding]:
 
 
 def tree_hashes(folder: str) -> set[str]:
-    """Return both md5-tree hashes of a folder: as the rules' text defines it, and as the tool computes it.
+    """Return both md5-tree hashes of a folder: by the rules' text and by the tool.
 
     The text (2.1.6 of v3.0) leaves out every name that begins with a dot, the tool only some top-level folders.
     """
@@ -84,7 +86,7 @@ _UNHASHED_FOLDERS = frozenset(
         *("__pycache__", ".pytest_cache", ".venv", "node_modules", "build", "dist", ".tox", "test", "tests"),
     }
 )
-"""Top-level folders of the code that the tool leaves out of its hash."""
+"""Top-level folders that the tool leaves out of its hash."""
 _UNHASHED_SUFFIXES = (".pyc", ".pyo")
 _UNHASHED_NAMES = frozenset({HASH_FILE, ".DS_Store", "Thumbs.db"})
 
@@ -99,16 +101,16 @@ def _hashed_files(folder: str) -> Iterator[str]:
 
 
 def _image_hashes(path: str) -> set[str] | None:
-    """Return the hashes of all code images in the tree around a path; None outside any submission."""
+    """Return the hashes of all code images in the tree of a path; None outside of submissions."""
     folders = path.split(os.sep)
-    division = division_place(folders)
+    division = division_index(folders)
     if division is None or len(folders) <= division + 1:
         return None
     return {recorded for recorded in _recorded_hashes(os.sep.join(folders[: division + 2])).values() if recorded}
 
 
 def _recorded_hashes(submission: str) -> dict[str, str | None]:
-    """Return code image's folder -> the hash recorded in it, for all images that a submission's runs may name."""
+    """Return folder -> recorded hash, for all code images that a submission's runs may name."""
     root, organisation = os.path.dirname(os.path.dirname(submission)), os.path.basename(submission)
     hashes = {}
     for pool in (os.path.join(root, organisation), os.path.join(root, "code-images"), submission):
@@ -129,11 +131,11 @@ def provenance(result: Result[Any]) -> Iterator[Finding]:
             continue
         broken: list[Finding] = []
         content = mapping(read_json(os.path.join(leaf.path, PROVENANCE), broken))
-        yield from at(leaf.path, broken)
+        yield from with_path(leaf.path, broken)
         yield from _provenance_matches(leaf, result, content)
 
 
-def _provenance_matches(leaf: Papers, result: Result[Any], provenance: Mapping[str, Any]) -> Iterator[Finding]:
+def _provenance_matches(leaf: CallRecords, result: Result[Any], provenance: Mapping[str, Any]) -> Iterator[Finding]:
     missing = [key for key in (_EDITION, "tool", "dlio", "core_config") if not provenance.get(key)]
     if missing:
         yield by_rule_at(leaf.path, "provenance.broken", f"{PROVENANCE} without {', '.join(missing)}")
@@ -153,13 +155,13 @@ def _provenance_matches(leaf: Papers, result: Result[Any], provenance: Mapping[s
 
 
 def manifest(submission: Submission) -> Iterator[Finding]:
-    """submission.yaml lists exactly the runs that are in the tree, and their edition (PROV-02)."""
+    """submission.yaml lists exactly the runs in the tree, and their edition (PROV-02)."""
     path = os.path.join(submission.path, MANIFEST)
     if not os.path.isfile(path):
         return
     broken: list[Finding] = []
     content = mapping(read_yaml(path, broken))
-    yield from at(path, broken)
+    yield from with_path(path, broken)
     if broken:
         return
     runs = content.get("runs")
@@ -186,5 +188,31 @@ def _run_folders(organisation: str) -> Iterator[str]:
                 yield path
 
 
-PROVENANCE_RULES = (code_images, provenance)
-ORIGIN_RULES = (changed_images, manifest)
+_PRELOADED = re.compile(r"\b(?:LD_PRELOAD|LD_AUDIT|PYTHONPATH)\b|(?<![^\s/])(?:eatmydata|nocache)(?!\S)")
+"""Variables and programs that run code other than the image's in the benchmark's processes."""
+
+
+def no_other_code(leaf: CallRecords, _: Result[Any]) -> Iterator[Finding]:
+    """No command loads code before the benchmark's: it could switch off syncing, or serve reads from memory."""
+    preloaded = {match[0] for command in leaf.all_commands for match in _PRELOADED.finditer(command)}
+    if preloaded:
+        # PYTHONPATH can name another DLIO, but usually a cluster's launcher only passes it on.
+        severity: Severity = "warning" if preloaded == {"PYTHONPATH"} else "error"
+        seen = f"{', '.join(sorted(preloaded))} in the executed commands"
+        yield by_rule("command.preload", seen, severity=severity)
+
+
+def own_dlio(leaf: CallRecords, result: Result[Any]) -> Iterator[Finding]:
+    """CLOSED runs the DLIO that comes with the tool: neither dlemu instead, nor a DLIO from the submitter's path."""
+    if not result.closed:
+        return
+    if leaf.phase == "run" and LOG in leaf.files and names_dlemu(os.path.join(leaf.path, LOG)):
+        yield by_rule("tool.other", "dlio.log says that dlemu ran as a drop-in replacement for DLIO")
+    path = text(leaf.args.get("dlio_bin_path"))
+    if path:
+        yield by_rule("tool.path", f"args.dlio_bin_path is {path}")
+
+
+PROVENANCE_RULES = (code_images, provenance)  # on results
+CODE_RULES = (no_other_code, own_dlio)  # on single calls
+ORIGIN_RULES = (changed_images, manifest)  # on submissions

@@ -1,7 +1,7 @@
 """Rules on a training result: on each run, on all runs together, and on the dataset that they read.
 
-A *result* is one submitted measurement: a warm-up run, measured runs, and calls that made the dataset (datasize,
-datagen). A result is *phased* if it has folders for these calls; a single run that was checked alone is not.
+A result is a warm-up run, the measured runs, and the calls that made the dataset (datasize, datagen). It is *phased* if
+it has folders for these calls, unlike a single run that is checked alone.
 """
 
 from __future__ import annotations
@@ -14,37 +14,35 @@ from itertools import pairwise
 from typing import Any
 
 from dlemu.contrib.mlperf.audit.run_settings import Printed, Setup
-from dlemu.contrib.mlperf.audit.tolerant import mapping
-from dlemu.contrib.mlperf.check.submission_tree import Leaf, Result, Rule, runs_differ
+from dlemu.contrib.mlperf.audit.tolerant import mapping, sequence
+from dlemu.contrib.mlperf.check.submission_tree import Leaf, Result, Rule
 from dlemu.contrib.mlperf.check.system_description import stated_limit
 from dlemu.contrib.mlperf.check.training_rules import check_run
 from dlemu.contrib.mlperf.rules.core_config import NEVER_SET, OTHER_DEFAULTS, canonical, effective
 from dlemu.contrib.mlperf.rules.editions import MEASURED_RUNS, RUN_FOLDERS
-from dlemu.contrib.mlperf.rules.known import Finding, Severity, at, by_rule, by_rule_at, few, unapplied
+from dlemu.contrib.mlperf.rules.known import Finding, by_rule, by_rule_at, differing, first_few, unapplied, with_path
 from dlemu.results.wording import count
 
-_COVERED_BY_COMPLETE = ("config.missing", "config.assumed")
-"""The audit's findings that are left out because `complete` gives the same ones."""
-_OF_THE_AUDIT_ALONE = ("au.rules",)  # the audit's findings on which no edition since v2.0 has a rule
+_COVERED_BY_COMPLETENESS = ("config.missing", "config.assumed")  # the audit's rules that `records_complete` covers
+_AUDIT_ONLY = ("au.rules",)  # the audit's rules that no edition since v2.0 has
 _REQUIRED_SETTINGS = (
     *("model.name", "framework", "dataset.format", "dataset.num_files_train", "dataset.num_samples_per_file"),
     *("dataset.record_length_bytes", "reader.data_loader", "reader.batch_size"),
     *("train.epochs", "train.computation_time", "metric.au"),
 )
-"""Settings that config.yaml has for every edition's workloads; without them a run can't be checked."""
-_CHOSEN_SETTINGS = ("read_threads", "computation_threads", "prefetch_size", "transfer_size", "odirect", "data_loader")
-"""Settings of the reader that a submitter may choose, once for all runs."""
-_GENERATED_BY = (
+"""Settings in config.yaml without which a run can't be checked; the workload files of all editions have them."""
+_READER_SETTINGS = ("read_threads", "computation_threads", "prefetch_size", "transfer_size", "odirect", "data_loader")
+"""Settings of the reader that a submitter chooses once for all runs."""
+_DATAGEN_SETTINGS = (
     *("dataset.format", "dataset.num_samples_per_file", "dataset.record_length_bytes"),
     *("dataset.compression", "dataset.record_dims"),
 )
 """Settings that decide which files datagen generates."""
 _LENGTHS = frozenset({"record_length_bytes", "record_length", "record_length_bytes_stdev", "record_length_stdev"})
-"""Settings of the dataset on the length of its records; the deviation is compared if datagen sets one of them."""
-MIN_ACCELERATORS_PER_HOST = 4  # With fewer on a single host, v3.0's checker asks whether it could drive more (3.3.3).
-GAP_FACTOR = 2
-"""Starts of successive runs are less than this many durations of the shortest run apart (2.1.18, v3.0's checker)."""
-MAX_RATE_SPREAD = 0.05  # of the mean samples/s, between the runs of one result (the rules' text, section on results)
+"""Settings on the length of records; if datagen sets one of them, its deviation is compared with that of the runs."""
+MIN_ACCELERATORS_PER_HOST = 4  # with fewer on a single host, v3.0's checker asks whether it could drive more (3.3.3)
+GAP_FACTOR = 2  # successive runs must start less than 2 durations of the shortest run apart (2.1.18, v3.0's checker)
+MAX_RATE_SPREAD = 0.05  # between the runs of a result, as a share of their mean (the rules' text, section on results)
 
 
 def edition_rules_on_runs(result: Result[Leaf]) -> Iterator[Finding]:
@@ -69,17 +67,17 @@ def edition_rules_on_runs(result: Result[Leaf]) -> Iterator[Finding]:
 
 
 def _au_finding(finding: Finding, leaf: Leaf, result: Result[Leaf]) -> Finding:
-    """Return the finding of a low AU, with what it is based on."""
+    """Return the finding of a low AU, with the basis of the AU added; a warning if the run is an exempt warm-up."""
     has_steps = leaf.run is not None and leaf.run.recomputed.basis == "steps"
     basis = "from its steps" if has_steps else "as printed: the steps are missing"
-    # v3.0's checker applies the AU threshold to the warm-up run, too; the rules' text to the measured runs only.
+    # The rules' text applies the AU threshold to the measured runs only; v3.0's checker also applies it to the warm-up.
     is_exempt = leaf is result.warm_up and not result.edition.checks_tree
-    severity: Severity = "warning" if is_exempt else finding.severity
-    return replace(finding, severity=severity, seen=f"{finding.seen} ({basis})")
+    seen = f"{finding.seen} ({basis})"
+    return replace(finding, severity="warning" if is_exempt else finding.severity, seen=seen)
 
 
 def _with_metadata(leaf: Leaf) -> Setup:
-    """Return the run's settings, with the overrides from mlpstorage's metadata added."""
+    """Return the run's settings, completed with the overrides in mlpstorage's metadata."""
     parameters = mapping(leaf.metadata.get("override_parameters"))
     if not parameters:
         return leaf.setup
@@ -87,8 +85,8 @@ def _with_metadata(leaf: Leaf) -> Setup:
     return replace(leaf.setup, overrides=tuple(dict.fromkeys(words)))
 
 
-def complete(leaf: Leaf, result: Result[Leaf]) -> Iterator[Finding]:
-    """A run has its whole configuration, and a summary with all that DLIO writes: what is not there can't be judged."""
+def records_complete(leaf: Leaf, result: Result[Leaf]) -> Iterator[Finding]:
+    """A run has a configuration with all required settings, and a summary with everything that DLIO writes."""
     if leaf.run is None:
         return
     settings = effective(leaf.setup.config) if leaf.setup.config else {}
@@ -100,20 +98,20 @@ def complete(leaf: Leaf, result: Result[Leaf]) -> Iterator[Finding]:
     if result.phased and leaf.metadata and not mapping(leaf.parameters.get("dataset")):
         yield by_rule("dataset.told", "metadata without parameters.dataset")
     if leaf.printed.missing_keys and not leaf.printed.unusable:
-        yield by_rule("summary.incomplete", f"summary.json without {few(leaf.printed.missing_keys, ', ', 4)}")
+        yield by_rule("summary.incomplete", f"summary.json without {first_few(leaf.printed.missing_keys, ', ', 4)}")
 
 
 def audit_findings(leaf: Leaf, result: Result[Leaf]) -> Iterator[Finding]:
-    """Pass on the audit's findings (contradicting or unreadable files), except those that another rule reports."""
+    """Pass on the audit's findings, on contradicting or unreadable files, unless another rule reports the same."""
     for finding in leaf.run.findings if leaf.run else ():
-        by_complete = finding.rule in _COVERED_BY_COMPLETE and leaf.printed.accelerators
-        by_file_rules = finding.rule == "summary.missing" and result.phased
-        if finding.rule not in _OF_THE_AUDIT_ALONE and not by_complete and not by_file_rules:
+        is_incomplete = finding.rule in _COVERED_BY_COMPLETENESS and leaf.printed.accelerators
+        is_missing_file = finding.rule == "summary.missing" and result.phased
+        if finding.rule not in _AUDIT_ONLY and not is_incomplete and not is_missing_file:
             yield finding
 
 
 def few_accelerators(result: Result[Leaf]) -> Iterator[Finding]:
-    """Warn of few accelerators on a single host."""
+    """Warn if a run on a single host has few accelerators."""
     printed = next((leaf.printed for leaf in result.runs if leaf.printed.accelerators), Printed())
     accelerators = printed.accelerators or 0
     if printed.hosts == 1 and accelerators < MIN_ACCELERATORS_PER_HOST:
@@ -121,13 +119,13 @@ def few_accelerators(result: Result[Leaf]) -> Iterator[Finding]:
 
 
 def run_hosts(leaf: Leaf, _: Result[Leaf]) -> Iterator[Finding]:
-    """Every host runs the same number of accelerators (3.3.6), by the ranks' files, and no more hosts are named."""
-    ranks_of = Counter(leaf.run.hostnames if leaf.run else ())
-    if len(set(ranks_of.values())) > 1:
-        seen = ", ".join(f"{host}: {ranks}" for host, ranks in ranks_of.most_common(4))
+    """Every host runs the same number of accelerators (3.3.6), and a run on one host names no others."""
+    ranks_by_host = Counter(leaf.run.hostnames if leaf.run else ())
+    if len(set(ranks_by_host.values())) > 1:
+        seen = ", ".join(f"{host}: {ranks}" for host, ranks in ranks_by_host.most_common(4))
         yield by_rule("hosts.uneven", f"accelerators of the hosts: {seen}")
-    hosts = leaf.args.get("hosts")
-    if leaf.printed.hosts == 1 and isinstance(hosts, list) and len(hosts) > 1:
+    hosts = sequence(leaf.args.get("hosts"))
+    if leaf.printed.hosts == 1 and len(hosts) > 1:
         yield by_rule("hosts.named", f"the run was on 1 host, its metadata names {len(hosts)}")
 
 
@@ -138,13 +136,13 @@ def run_count(result: Result[Leaf]) -> Iterator[Finding]:
         seen = "a single run: the number of runs and the time between them are not checked"
         yield by_rule_at(result.path, "runs.single", seen)
     elif runs != RUN_FOLDERS:
-        severity: Severity = "error" if result.edition.checks_tree or runs < MEASURED_RUNS else "warning"
+        is_error = result.edition.checks_tree or runs < MEASURED_RUNS
         seen = f"{runs} runs: {', '.join(leaf.name for leaf in result.runs) or 'none'}"
-        yield by_rule_at(result.path, "runs.count", seen, severity=severity)
+        yield by_rule_at(result.path, "runs.count", seen, severity="error" if is_error else "warning")
 
 
 def run_ended(leaf: Leaf, result: Result[Leaf]) -> Iterator[Finding]:
-    """A folder of a run is named by the time when it began, and holds a run that ended."""
+    """A run's folder is named by the time of its start, and has the summary of a training run that ended."""
     if result.phased and leaf.stamp is None:
         yield by_rule("runs.stamp", f"a run's folder is named {leaf.name!r}")
     if "summary.json" not in leaf.files:
@@ -154,22 +152,22 @@ def run_ended(leaf: Leaf, result: Result[Leaf]) -> Iterator[Finding]:
 
 
 def run_gaps(result: Result[Leaf]) -> Iterator[Finding]:
-    """Runs follow one another without a pause in which anything else could run."""
+    """Runs follow one another without pauses long enough for another run."""
     if not result.phased:
         return
-    timed = [(leaf, leaf.began, leaf.ended) for leaf in result.runs if leaf.began and leaf.ended]
-    for leaf, began, ended in timed:
-        if ended < began:
-            yield by_rule_at(leaf.path, "runs.clock", f"the run ended at {ended}, before it began at {began}")
+    timed = [(leaf, leaf.start, leaf.end) for leaf in result.runs if leaf.start and leaf.end]
+    for leaf, start, end in timed:
+        if end < start:
+            yield by_rule_at(leaf.path, "runs.clock", f"the run ended at {end}, before it began at {start}")
     for leaf in result.runs:
         if leaf.run is not None:
-            yield from at(leaf.path, unapplied("runs.gap", {"start and end": leaf.began and leaf.ended}))
-    shortest = min((ended - began for _, began, ended in timed if ended >= began), default=None)
-    starts = sorted([(leaf.stamp or began, leaf) for leaf, began, _ in timed], key=lambda start: start[0])
+            yield from with_path(leaf.path, unapplied("runs.gap", {"start and end": leaf.start and leaf.end}))
+    shortest = min((end - start for _, start, end in timed if end >= start), default=None)
+    starts = sorted([(leaf.stamp or start, leaf) for leaf, start, _ in timed], key=lambda run: run[0])
     gaps = [(second - first, leaf) for (first, _), (second, leaf) in pairwise(starts)]
     too_long = [(gap, leaf) for gap, leaf in gaps if shortest is not None and gap >= GAP_FACTOR * shortest]
     if too_long:
-        longest, leaf = max(too_long, key=lambda gap: gap[0])
+        longest, leaf = max(too_long, key=lambda run: run[0])
         seen = f"{len(too_long)} of {len(gaps)} gaps, up to {longest} from one run's start to the next ({leaf.name})"
         yield by_rule_at(result.path, "runs.gap", f"{seen}; the shortest run took {shortest}")
 
@@ -181,19 +179,19 @@ def same_job(result: Result[Leaf]) -> Iterator[Finding]:
         "accelerator": [leaf.setup.accelerator for leaf in result.runs],
         "number of accelerators": [leaf.printed.accelerators for leaf in result.runs],
         "number of hosts": [leaf.printed.hosts for leaf in result.runs],
-        **{f"reader.{key}": [_reader_setting(leaf, key) for leaf in result.runs] for key in _CHOSEN_SETTINGS},
+        **{f"reader.{key}": [_reader_setting(leaf, key) for leaf in result.runs] for key in _READER_SETTINGS},
     }
     dataset: dict[str, list[Any]] = {
         "dataset.num_files_train": [leaf.num_files for leaf in result.runs],
         "dataset.num_samples_per_file": [leaf.printed.samples_per_file for leaf in result.runs],
         "dataset.data_folder": [leaf.data_folder for leaf in result.runs],
     }
-    yield from runs_differ(result.path, "runs.differ", job)
-    yield from runs_differ(result.path, "dataset.differs", dataset)
+    yield from differing(result.path, "runs.differ", job)
+    yield from differing(result.path, "dataset.differs", dataset)
 
 
 def _reader_setting(leaf: Leaf, key: str) -> Any:
-    """Return a setting of the reader, or DLIO's default where the run's settings omit it; None if all are unknown."""
+    """Return a setting of the reader, by default DLIO's default; None if all settings of the reader are unknown."""
     reader = leaf.section("reader")
     if not reader:
         return None
@@ -202,11 +200,11 @@ def _reader_setting(leaf: Leaf, key: str) -> Any:
 
 
 def rates_agree(result: Result[Leaf]) -> Iterator[Finding]:
-    """Samples/s of the measured runs differ by at most 5 % of their mean."""
+    """The measured runs' samples/s differ by at most 5 % of their mean."""
     for leaf in result.measured:
         if leaf.run is not None:
             rate = leaf.printed.samples_per_second
-            yield from at(leaf.path, unapplied("runs.spread", {"samples per second": rate}))
+            yield from with_path(leaf.path, unapplied("runs.spread", {"samples per second": rate}))
     rates = [leaf.printed.samples_per_second for leaf in result.measured if leaf.printed.samples_per_second]
     if len(rates) > 1 and (max(rates) - min(rates)) / (sum(rates) / len(rates)) > MAX_RATE_SPREAD:
         yield by_rule_at(result.path, "runs.spread", f"{min(rates):.2f} to {max(rates):.2f} samples/s")
@@ -214,8 +212,8 @@ def rates_agree(result: Result[Leaf]) -> Iterator[Finding]:
 
 def dataset_phases(result: Result[Leaf]) -> Iterator[Finding]:
     """The runs read at least as many files as datasize requires and at most as many as datagen generated."""
-    required = [leaf.num_files for leaf in result.of("datasize") if leaf.num_files]
-    generated = [leaf.num_files for leaf in result.of("datagen") if leaf.num_files]
+    required = [leaf.num_files for leaf in result.in_phase("datasize") if leaf.num_files]
+    generated = [leaf.num_files for leaf in result.in_phase("datagen") if leaf.num_files]
     read = [(leaf, leaf.num_files) for leaf in result.runs if leaf.num_files]
     for leaf, files in read:
         if generated and files > max(generated):
@@ -226,39 +224,40 @@ def dataset_phases(result: Result[Leaf]) -> Iterator[Finding]:
             yield by_rule_at(leaf.path, "dataset.phases", seen)
     if required and generated and max(generated) < min(required):
         seen = f"datagen generated {max(generated):,} files, datasize requires {min(required):,}"
-        yield by_rule_at(result.of("datagen")[0].path, "dataset.made", seen)
+        yield by_rule_at(result.in_phase("datagen")[0].path, "dataset.made", seen)
 
 
 def dataset_as_generated(result: Result[Leaf]) -> Iterator[Finding]:
-    """The runs read files of the size and format that datagen generated: reads are counted by the runs' settings."""
+    """The runs read files of the size and format that datagen generated, on which the number of bytes read depends."""
     section = next((leaf.section("dataset") for leaf in result.runs if leaf.section("dataset")), None)
     if section is None:
         return
     in_runs = effective({"dataset": section})
-    for leaf in result.of("datagen"):
+    for leaf in result.in_phase("datagen"):
         section = leaf.section("dataset")
         in_datagen = effective({"dataset": section})
         deviation = ["dataset.record_length_bytes_stdev"] if _LENGTHS & section.keys() else []
         differences = []
-        for key in (*_GENERATED_BY, *deviation):
-            made, read = (settings.get(key, NEVER_SET.get(key)) for settings in (in_datagen, in_runs))
-            if made is not None and read is not None and made != read:
-                differences.append(f"{key}={made} in datagen, {read} in the runs")
+        for key in (*_DATAGEN_SETTINGS, *deviation):
+            default = NEVER_SET.get(key)
+            generated, read = in_datagen.get(key, default), in_runs.get(key, default)
+            if generated is not None and read is not None and generated != read:
+                differences.append(f"{key}={generated} in datagen, {read} in the runs")
         if differences:
             yield by_rule_at(leaf.path, "dataset.differs", "; ".join(differences))
 
 
-_FOLDER_RULES = (complete, audit_findings, run_hosts, run_ended)
+_RUN_RULES = (records_complete, audit_findings, run_hosts, run_ended)
 
 
-def folder_rules_on_runs(result: Result[Leaf]) -> Iterator[Finding]:
-    """Check the folder of every run: its configuration, its findings of the audit, its hosts, its end."""
+def rules_on_single_runs(result: Result[Leaf]) -> Iterator[Finding]:
+    """Check the records, audit findings, hosts and end of every run."""
     for leaf in result.runs:
-        for rule in _FOLDER_RULES:
-            yield from at(leaf.path, rule(leaf, result))
+        for rule in _RUN_RULES:
+            yield from with_path(leaf.path, rule(leaf, result))
 
 
 RESULT_RULES: tuple[Rule, ...] = (
-    *(edition_rules_on_runs, folder_rules_on_runs, few_accelerators, run_count, run_gaps, same_job, rates_agree),
+    *(edition_rules_on_runs, rules_on_single_runs, few_accelerators, run_count, run_gaps, same_job, rates_agree),
     *(dataset_phases, dataset_as_generated),
 )

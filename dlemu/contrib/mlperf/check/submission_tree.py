@@ -1,27 +1,28 @@
-"""Finds the submissions, results and runs below a folder, in mlpstorage's layout or none.
+"""Finds the submissions, results and calls below a folder, whether or not it has mlpstorage's layout.
 
-A *result* is the calls of one workload or model on one system. A *submission* is one organisation's folder in one
-division. In the layout of mlpstorage they are DIVISION/ORG/results/SYSTEM/training/MODEL/PHASE/TIME.
+A *submission* is one organisation's folder in one division. A *result* is the calls of one workload or model on one
+system. The layout of mlpstorage is DIVISION/ORG/results/SYSTEM/training/MODEL/PHASE/TIME, where TIME is a *leaf*: the
+folder of one call.
 
-Every leaf (folder of one call) votes for the edition (2.0, 3.0) of its whole tree: by what its metadata name, and by
-files and keys that only one edition's tool writes. So a leaf without metadata is judged like the rest.
+The leaves of a tree vote for its edition (2.0 or 3.0): by the edition that their metadata name, and by files and keys
+that only one edition's tool writes. So a leaf without metadata is judged by the same edition as the others.
 """
 
 from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Generic, TypeVar
 
 from dlemu.contrib.mlperf.audit.audited_run import AuditedRun, audit_all, find_runs
+from dlemu.contrib.mlperf.audit.call_records import PHASES, CallRecords, read_call_records, stamp_of
 from dlemu.contrib.mlperf.audit.checkpoint_leaf import CheckpointLeaf, read_checkpoint_leaf
 from dlemu.contrib.mlperf.audit.kv_leaf import KvLeaf, read_kv_leaf
-from dlemu.contrib.mlperf.audit.papers import PHASES, Papers, read_papers, stamp_of
 from dlemu.contrib.mlperf.audit.run_settings import Printed
 from dlemu.contrib.mlperf.audit.tolerant import folders_in, integer, text
-from dlemu.contrib.mlperf.rules.editions import EDITIONS, MEASURED_RUNS, Edition, Reading, edition_read, newest_edition
+from dlemu.contrib.mlperf.rules.editions import EDITIONS, MEASURED_RUNS, Edition, Reading, edition_rules, newest_edition
 from dlemu.contrib.mlperf.rules.known import Finding, by_rule_at
 from dlemu.contrib.mlperf.rules.training import Division
 from dlemu.extend import UserError
@@ -30,22 +31,21 @@ DIVISIONS = ("closed", "open")
 TRAINING, CHECKPOINTING, KV_CACHE = "training", "checkpointing", "kv_cache"
 CATEGORIES = (CHECKPOINTING, "vector_database", KV_CACHE)
 """The benchmarks other than training, by the names of their folders; vector_database is not checked."""
-REHEARSAL = "rehearsal.json"
+REHEARSAL = "rehearsal.json"  # record of `dlemu mlperf run` in its folder
 _EDITION_KEYS = {
     "3.0": ("invocation_start_time", "system_info", "data_access_protocol", "systemname", "provenance_file"),
     "2.0": ("run_result_output",),
 }
 """Edition -> keys of the metadata, or of its `args`, that only this edition's tool writes."""
-_V3_FILES = (".mlps-code-image", "fs_separation.json", "provenance.json")
-"""Files of a leaf that only v3.0's tool writes."""
+_V3_FILES = (".mlps-code-image", "fs_separation.json", "provenance.json")  # only v3.0's tool writes them into a leaf
 
 
 @dataclass(frozen=True, kw_only=True)
-class Leaf(Papers):
+class Leaf(CallRecords):
     """One training run, or one datasize or datagen call."""
 
     run: AuditedRun | None = None
-    """The audited training run; None when the folder holds none."""
+    """The audited training run; None for a folder without one."""
 
     @property
     def printed(self) -> Printed:
@@ -55,49 +55,47 @@ class Leaf(Papers):
     @property
     def num_files(self) -> int | None:
         """Number of training files that the run read, datagen generated or datasize required."""
-        files = self.section("dataset").get("num_files_train")
-        configured = int(files) if isinstance(files, str) and files.isdecimal() else integer(files)  # text: as typed
+        files = self.section("dataset").get("num_files_train")  # metadata may have the user's argument, a string
+        configured = int(files) if isinstance(files, str) and files.isdecimal() else integer(files)
         return self.printed.num_files or self.setup.num_files or configured
 
     @property
     def data_folder(self) -> str | None:
-        """Folder of the dataset; None when unknown."""
+        """Folder of the dataset; None if unknown."""
         return text(self.section("dataset").get("data_folder")) or text(self.args.get("data_dir"))
 
 
-AnyLeaf = TypeVar("AnyLeaf", bound=Papers, covariant=True)
+AnyLeaf = TypeVar("AnyLeaf", bound=CallRecords, covariant=True)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Result(Generic[AnyLeaf]):
-    """The calls of one workload or model on one system; `path` is the folder that holds its runs."""
+    """The calls of one workload or model on one system."""
 
-    path: str
-    benchmark: str
-    """`training`, or one of CATEGORIES."""
+    path: str  # the folder that holds the runs
+    benchmark: str  # `training`, or one of CATEGORIES
     edition: Edition
     division: Division
-    leaves: tuple[AnyLeaf, ...]
-    """In the order of their phases, and of their names."""
+    leaves: tuple[AnyLeaf, ...]  # the calls, in order of their phases and names
     phased: bool = True
-    """Whether it has mlpstorage's layout, `training/MODEL/{datasize,datagen,run}/TIME`; else it is one run alone."""
+    """Whether it has mlpstorage's layout, `training/MODEL/{datasize,datagen,run}/TIME`; else it is a single run."""
 
     @property
     def closed(self) -> bool:
-        """Whether it is checked by the rules of CLOSED."""
+        """Whether the rules of CLOSED apply."""
         return self.division == "closed"
 
-    def of(self, phase: str) -> tuple[AnyLeaf, ...]:
+    def in_phase(self, phase: str) -> tuple[AnyLeaf, ...]:
         return tuple(leaf for leaf in self.leaves if leaf.phase == phase)
 
     @property
     def runs(self) -> tuple[AnyLeaf, ...]:
-        """The calls that measured."""
-        return self.of("run")
+        """The calls that measured, rather than made data."""
+        return self.in_phase("run")
 
     @property
     def warm_up(self) -> AnyLeaf | None:
-        """The first run of training, if there are more runs than the measured ones."""
+        """The first run, if there are more runs than a result measures; else None."""
         return self.runs[0] if len(self.runs) > MEASURED_RUNS else None
 
     @property
@@ -112,16 +110,16 @@ class Result(Generic[AnyLeaf]):
 
     @property
     def model_folder(self) -> str:
-        """The model, by the name of its folder; empty where the layout has none, as in a copy of any name."""
-        above, name = os.path.split(self.workload_folder)
-        is_named = self.benchmark != TRAINING or (self.phased and os.path.basename(above) == TRAINING)
+        """Name of the model's folder; empty if none is named after the model, as in a copy of training/MODEL."""
+        parent, name = os.path.split(self.workload_folder)
+        is_named = self.benchmark != TRAINING or (self.phased and os.path.basename(parent) == TRAINING)
         return name if is_named else ""
 
 
 CheckpointResult = Result[CheckpointLeaf]
 KvResult = Result[KvLeaf]
 Rule = Callable[[Result[Leaf]], Iterator[Finding]]
-"""Yields what a result of training breaks. What is unknown breaks nothing."""
+"""Yields the findings of a rule on a training result; a missing fact breaks no rule."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -138,40 +136,42 @@ class Submission:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Found:
+class Contents:
+    """The results below a folder, in one or more trees."""
+
     results: tuple[Result[Any], ...]
     editions: Mapping[str, Edition]
-    """Tree -> its edition: of each submission tree, and of runs outside any submission."""
-    others: tuple[Finding, ...]
-    """Runs that there are no rules for, and trees without any run."""
+    """Tree -> its edition, for each submission tree and each run outside of submissions."""
+    findings: tuple[Finding, ...]
+    """Findings on runs of benchmarks without rules, and on a folder without any run."""
 
 
-def find_results(root: str, edition: str | None, division: Division | None, reading: Reading) -> Found:
-    """Group the calls below a folder into results, for the edition and division that the user names, if any."""
+def find_results(root: str, edition: str | None, division: Division | None, reading: Reading) -> Contents:
+    """Group the calls below a folder into results; `edition` and `division` override those of the tree."""
     workloads, calls = _call_folders(root)
-    others = [
+    findings = [
         by_rule_at(path, "run.other", f"a run of {benchmark}: not checked")
         for path, benchmark in calls
-        if benchmark not in _READ
+        if benchmark not in _READERS
     ]
-    drafts = [*_training_results(root, workloads, others), *_other_results(calls)]
+    drafts = [*_training_results(root, workloads, findings), *_other_results(calls)]
     if division:
         drafts = [replace(draft, division=division) for draft in drafts]
     if not drafts and not calls:
-        others.append(by_rule_at(root, "tree.empty", "no run of any benchmark below"))
+        findings.append(by_rule_at(root, "tree.empty", "no run of any benchmark below"))
     trees: dict[str, list[Result[Any]]] = {}
     for draft in drafts:
         trees.setdefault(_tree_of(draft, root), []).append(draft)
     editions = {tree: _edition_of(of_tree, edition, reading) for tree, of_tree in sorted(trees.items())}
     results = tuple(replace(draft, edition=editions[_tree_of(draft, root)]) for draft in drafts)
-    return Found(results=results, editions=editions, others=tuple(others))
+    return Contents(results=results, editions=editions, findings=tuple(findings))
 
 
 def _call_folders(root: str) -> tuple[list[str], list[tuple[str, str]]]:
-    """Return every folder of a workload of training, and (folder, benchmark) of each call of another benchmark.
+    """Return the folders of training workloads, and (folder, benchmark) of each call of the other benchmarks.
 
-    The former hold phases, whether or not these hold a run that can be audited. The latter are CATEGORY/.../TIME:
-    `checkpointing/MODEL/TIME`, `kv_cache/MODEL/run/TIME`.
+    A workload's folder holds phases, even if none of these has a run that can be audited. The other calls are in
+    CATEGORY/.../TIME: `checkpointing/MODEL/TIME`, `kv_cache/MODEL/run/TIME`.
     """
     workloads, calls = [], []
     for folder, subfolders, names in os.walk(root):
@@ -188,15 +188,16 @@ def _call_folders(root: str) -> tuple[list[str], list[tuple[str, str]]]:
     return workloads, calls
 
 
-def _training_results(root: str, workloads: Sequence[str], others: list[Finding]) -> Iterator[Result[Leaf]]:
-    """Yield the results of training by path; a run of a benchmark that no folder names goes to `others`."""
+def _training_results(root: str, workloads: Sequence[str], findings: list[Finding]) -> Iterator[Result[Leaf]]:
+    """Yield the results of training by path; append a finding for a run of another benchmark that no folder names."""
     paths = [os.path.join(workload, "run") for workload in workloads]
+    # (path, phased) of a result -> its audited runs by folder; a run outside of phases is a result of its own.
     audited: dict[tuple[str, bool], dict[str, AuditedRun]] = {(path, True): {} for path in paths}
     for run in audit_all(find_runs([root])):
         if category_of(run.path) is not None:
             continue
         if any(finding.rule == "no.training" and finding.severity == "info" for finding in run.findings):
-            others.append(by_rule_at(run.path, "run.other", "a run of another benchmark: not checked"))
+            findings.append(by_rule_at(run.path, "run.other", "a run of another benchmark: not checked"))
             continue
         parent = os.path.dirname(run.path)
         phased = run.path != root and os.path.basename(parent) == "run" and _holds_phases(os.path.dirname(parent))
@@ -205,22 +206,26 @@ def _training_results(root: str, workloads: Sequence[str], others: list[Finding]
         calls = [("run", path)]
         if phased:
             workload = os.path.dirname(path)
-            names = [(phase, name) for phase in PHASES for name in folders_in(os.path.join(workload, phase))]
-            calls = [(phase, os.path.join(workload, phase, name)) for phase, name in names]
+            calls = [
+                (phase, os.path.join(workload, phase, name))
+                for phase in PHASES
+                for name in folders_in(os.path.join(workload, phase))
+            ]
         leaves = []
         for phase, folder in calls:
-            found = runs.get(folder)
-            leaves.append(Leaf(**vars(read_papers(folder, found.setup if found else None, phase)), run=found))
+            audited_run = runs.get(folder)
+            setup = audited_run.setup if audited_run else None
+            leaves.append(Leaf(**vars(read_call_records(folder, setup, phase)), run=audited_run))
         yield _draft(path, TRAINING, tuple(leaves), phased=phased)
 
 
-_READ: Mapping[str, Callable[[str], Papers]] = {CHECKPOINTING: read_checkpoint_leaf, KV_CACHE: read_kv_leaf}
+_READERS: Mapping[str, Callable[[str], CallRecords]] = {CHECKPOINTING: read_checkpoint_leaf, KV_CACHE: read_kv_leaf}
 
 
 def _other_results(calls: Sequence[tuple[str, str]]) -> Iterator[Result[Any]]:
     """Yield a result for each folder that holds calls of a benchmark other than training."""
-    for benchmark, read in _READ.items():
-        leaves_in: dict[str, list[Papers]] = {}
+    for benchmark, read in _READERS.items():
+        leaves_in: dict[str, list[CallRecords]] = {}
         for folder in sorted(folder for folder, category in calls if category == benchmark):
             path = os.path.dirname(folder)
             if benchmark == KV_CACHE and os.path.basename(path) in PHASES:
@@ -234,13 +239,13 @@ def _other_results(calls: Sequence[tuple[str, str]]) -> Iterator[Result[Any]]:
 def _draft(
     path: str, benchmark: str, leaves: tuple[Any, ...], divisions: Sequence[object] = (), phased: bool = True
 ) -> Result[Any]:
-    """Return a result of an edition that is replaced once all leaves of its tree are known."""
+    """Return a result with a provisional edition; `find_results` replaces it, once it knows all leaves of the tree."""
     division, edition = division_of(path, *divisions), EDITIONS["3.0"]
     return Result(path=path, benchmark=benchmark, edition=edition, division=division, leaves=leaves, phased=phased)
 
 
 def _holds_phases(folder: str) -> bool:
-    """Return whether a folder is training/MODEL, or a copy of one outside `training` that has kept its phases."""
+    """Return whether a folder is training/MODEL, or a copy of such a folder with at least two of its phases."""
     phases = set(PHASES).intersection(folders_in(folder))
     if os.path.basename(os.path.dirname(folder)) == TRAINING:
         return bool(phases)
@@ -250,7 +255,7 @@ def _holds_phases(folder: str) -> bool:
 
 
 def category_of(path: str) -> str | None:
-    """Return the benchmark that the deepest matching folder of a path names; None for training, and without any."""
+    """Return which of CATEGORIES a path is in; None if it is in none, or in a folder `training` further down."""
     for name in reversed(os.path.abspath(path).split(os.sep)):
         if name == TRAINING:
             return None
@@ -259,40 +264,40 @@ def category_of(path: str) -> str | None:
     return None
 
 
-def division_place(folders: Sequence[str]) -> int | None:
-    """Return which folder of a path names the division: the one above ORG/results, else the deepest of such a name.
+def division_index(folders: Sequence[str]) -> int | None:
+    """Return the index of the folder that names the division: the one above ORG/results, else the deepest candidate.
 
-    Folders above the tree, and an organisation, may be called closed or open, too.
+    An organisation, or a folder above the tree, may be named closed or open, too.
     """
-    places = [index for index, name in enumerate(folders) if name.lower() in DIVISIONS]
-    return max(places, key=lambda index: (folders[index + 2 : index + 3] == ["results"], index), default=None)
+    candidates = [index for index, name in enumerate(folders) if name.lower() in DIVISIONS]
+    return max(candidates, key=lambda index: (folders[index + 2 : index + 3] == ["results"], index), default=None)
 
 
 def _tree_of(result: Result[Any], root: str) -> str:
-    """Return the tree that a result belongs to: the folder above its division, or else `root`.
+    """Return the root of the tree of a result: the folder above its division, or else `root`.
 
-    A run outside any known layout and in no division is a tree of its own.
+    A single run that is in no division is a tree of its own.
     """
     folders = os.path.relpath(result.path, root).split(os.sep)
-    division = division_place(folders)
+    division = division_index(folders)
     if division is not None:
         return os.path.normpath(os.path.join(root, *folders[:division]))
     return root if result.phased else result.path
 
 
-def _edition_of(results: Sequence[Result[Any]], chosen: str | None, reading: Reading) -> Edition:
-    """Return the edition of the tree with these results: the user's choice, or else what its leaves vote for."""
+def _edition_of(results: Sequence[Result[Any]], requested: str | None, reading: Reading) -> Edition:
+    """Return the edition of a tree with these results: the one requested, or else the one with most votes."""
     votes: Counter[str] = Counter()
     for leaf in (leaf for result in results for leaf in result.leaves):
         for edition, weight in _votes(leaf):
             votes[edition] += weight
-    without_votes = "3.0" if any(result.phased for result in results) else "2.0"
-    best = max(votes, key=lambda edition: (votes[edition], edition), default=without_votes)
-    return edition_read(chosen or best, reading)
+    default = "3.0" if any(result.phased for result in results) else "2.0"
+    elected = max(votes, key=lambda edition: (votes[edition], edition), default=default)
+    return edition_rules(requested or elected, reading)
 
 
-def _votes(leaf: Papers) -> Iterator[tuple[str, int]]:
-    """Yield (edition, weight): most for the edition that is named, least for the newest with this workload."""
+def _votes(leaf: CallRecords) -> Iterator[tuple[str, int]]:
+    """Yield (edition, weight): the metadata's own statement weighs most, the workload and accelerator least."""
     named = _named_edition(leaf)
     if named in EDITIONS:
         yield named, 3
@@ -305,13 +310,13 @@ def _votes(leaf: Papers) -> Iterator[tuple[str, int]]:
         yield newest.name, 1
 
 
-def _named_edition(leaf: Papers) -> str:
-    """Return the edition that the metadata name; empty when they name none."""
+def _named_edition(leaf: CallRecords) -> str:
+    """Return the edition that the metadata name; empty if they name none."""
     return text(leaf.metadata.get("rules_edition")) or text(leaf.metadata.get("edition")) or ""
 
 
 def other_editions(result: Result[Any]) -> Iterator[Finding]:
-    """Yield the leaves whose metadata name another edition than their tree's."""
+    """Report the leaves whose metadata name an edition other than their tree's."""
     for leaf in result.leaves:
         named = _named_edition(leaf)
         if named and named != result.edition.name:
@@ -320,9 +325,9 @@ def other_editions(result: Result[Any]) -> Iterator[Finding]:
 
 
 def submissions(root: str, edition: Edition, division: Division | None) -> list[Submission]:
-    """Return every DIVISION/ORG of a tree; the root may itself be a division's or an organisation's folder."""
-    above, name = os.path.split(root)
-    if os.path.basename(above).lower() in DIVISIONS and {"results", "systems"}.intersection(folders_in(root)):
+    """Return every DIVISION/ORG in a tree; `root` may also be the folder of a division or of an organisation."""
+    parent, name = os.path.split(root)
+    if os.path.basename(parent).lower() in DIVISIONS and {"results", "systems"}.intersection(folders_in(root)):
         folders = [root]
     else:
         divisions = [root] if name.lower() in DIVISIONS else [os.path.join(root, name) for name in folders_in(root)]
@@ -335,16 +340,8 @@ def submissions(root: str, edition: Edition, division: Division | None) -> list[
 
 
 def division_of(folder: str, *in_metadata: object) -> Division:
-    """Return the division named by the path, or else by the metadata; else CLOSED, which has the stricter rules."""
+    """Return the division that the path names, or else the metadata; default: CLOSED, with the stricter rules."""
     folders = folder.split(os.sep)
-    place = division_place(folders)
-    names = in_metadata if place is None else (folders[place],)
+    index = division_index(folders)
+    names = in_metadata if index is None else (folders[index],)
     return "open" if any(str(name).lower() == "open" for name in names) else "closed"
-
-
-def runs_differ(path: str, rule: str, compared: Mapping[str, Iterable[object]]) -> Iterator[Finding]:
-    """Report each value that differs between the runs or calls of a result; None is unknown."""
-    for what, values in compared.items():
-        different = sorted({str(value) for value in values if value is not None})
-        if len(different) > 1:
-            yield by_rule_at(path, rule, f"{what}: {' and '.join(different[:3])}")

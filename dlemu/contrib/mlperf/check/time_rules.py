@@ -1,7 +1,7 @@
-"""Rules on times: the order of the phases, the duration of calls, folders named by their time, and plausible years.
+"""Rules on times: order and duration of calls, folders named by time, plausible years, gaps between checkpoint calls.
 
-Folder names and metadata hold times by the launcher's clock, summary.json by the clock of rank 0's host, whose time
-zone may differ. So before such times are compared, the difference of the zones is estimated from all calls.
+Times in folder names and metadata are by the launcher's clock, those in summary.json by the clock of rank 0's host,
+whose time zone may differ. So before the two are compared, the difference of the zones is estimated from all calls.
 """
 
 from __future__ import annotations
@@ -10,39 +10,41 @@ import math
 import os
 from collections.abc import Callable, Iterator, Sequence
 from datetime import datetime, timedelta
-from statistics import median
+from statistics import fmean, median
 from typing import Any
 
-from dlemu.contrib.mlperf.audit.papers import Papers
-from dlemu.contrib.mlperf.audit.tolerant import mapping, moment, number, text
-from dlemu.contrib.mlperf.check.submission_tree import Result
+from dlemu.contrib.mlperf.audit.call_records import CallRecords
+from dlemu.contrib.mlperf.audit.tolerant import mapping, moment, nested, number, sequence, text
+from dlemu.contrib.mlperf.check.submission_tree import CheckpointResult, Result
+from dlemu.contrib.mlperf.check.system_description import described_capabilities, remap_seconds
+from dlemu.contrib.mlperf.rules.checkpoints import GAP_SECONDS
 from dlemu.contrib.mlperf.rules.editions import FIRST_YEAR
-from dlemu.contrib.mlperf.rules.known import Finding, Severity, by_rule_at
+from dlemu.contrib.mlperf.rules.known import Finding, Severity, by_rule_at, unapplied, with_path
 
 _MAX_START_AFTER_NAME = timedelta(minutes=45)  # mlpstorage inspects the hosts between the two
 _MAX_START_BEFORE_NAME = timedelta(minutes=5)
-_MAX_CALL_FROM_NAME = timedelta(minutes=2)  # the tool takes the time of the call and of its folder's name itself
-_DURATION_SLACK_SECONDS = 5.0
-"""A run may last this much longer, by its summary.json, than the call of the tool that started it."""
+_MAX_CALL_FROM_NAME = timedelta(minutes=2)  # one process, the tool, takes the time of the call and names the folder
+_DURATION_SLACK_SECONDS = 5.0  # a run may last this much longer by summary.json than the call that started it
 _FASTEST_HOST = 100e9  # bytes/s that no host writes: two ports of 400 Gbit/s
 _ZONE_STEP = timedelta(minutes=30)  # time zones are taken to differ by whole multiples of this
 
 
 def _years(result: Result[Any]) -> Iterator[Finding]:
-    now = datetime.now() + timedelta(days=1)
+    """No call began in the future or before the first measurements; a day ahead may be another time zone."""
+    latest = datetime.now() + timedelta(days=1)
     for leaf in result.leaves:
-        times = {"the folder's name": leaf.stamp, "summary.json": leaf.began, "invocation_start_time": _invoked(leaf)}
+        times = {"the folder's name": leaf.stamp, "summary.json": leaf.start, "invocation_start_time": _invoked(leaf)}
         known = {source: time for source, time in times.items() if time is not None}
-        odd = [f"{source} says {time}" for source, time in known.items() if time.year < FIRST_YEAR or time > now]
+        odd = [f"{source} says {time}" for source, time in known.items() if time.year < FIRST_YEAR or time > latest]
         if odd:
-            is_ahead = any(time > now for time in known.values())
+            is_ahead = any(time > latest for time in known.values())
             severity: Severity = "error" if is_ahead or result.edition.checks_tree else "warning"
             yield by_rule_at(leaf.path, "time.year", "; ".join(odd), severity=severity)
 
 
 def _folder_names(result: Result[Any]) -> Iterator[Finding]:
-    """A call began soon after the time in its folder's name, and its metadata have that same time."""
-    yield from _misdated(result, lambda leaf: leaf.began, _MAX_START_AFTER_NAME, _MAX_START_BEFORE_NAME)
+    """A call began soon after the time in its folder's name, and its metadata have the same time."""
+    yield from _misdated(result, lambda leaf: leaf.start, _MAX_START_AFTER_NAME, _MAX_START_BEFORE_NAME)
     yield from _misdated(result, _invoked, _MAX_CALL_FROM_NAME, _MAX_CALL_FROM_NAME)
     for leaf in result.leaves:
         value = text(leaf.metadata.get("run_datetime"))
@@ -50,32 +52,32 @@ def _folder_names(result: Result[Any]) -> Iterator[Finding]:
             yield by_rule_at(leaf.path, "runs.misdated", f"the folder is named {leaf.name}, its metadata has {value}")
 
 
-def _invoked(leaf: Papers) -> datetime | None:
+def _invoked(leaf: CallRecords) -> datetime | None:
     return moment(leaf.metadata.get("invocation_start_time"))
 
 
 def _misdated(
-    result: Result[Any], time_of: Callable[[Papers], datetime | None], most_after: timedelta, most_before: timedelta
+    result: Result[Any], time_of: Callable[[CallRecords], datetime | None], max_late: timedelta, max_early: timedelta
 ) -> Iterator[Finding]:
-    """Yield the calls whose time is too long after, or before, the time in the folder's name."""
+    """Report the calls whose time is too long after, or too long before, the time in the folder's name."""
     timed = [(leaf, leaf.stamp, time_of(leaf)) for leaf in result.leaves]
     offsets = [(leaf, time, time - stamp) for leaf, stamp, time in timed if stamp is not None and time is not None]
-    zone = _zone_difference([offset for _, _, offset in offsets], most_after, most_before)
+    zone = _zone_difference([offset for _, _, offset in offsets], max_late, max_early)
     for leaf, time, offset in offsets:
-        if not -most_before <= offset - zone <= most_after:
+        if not -max_early <= offset - zone <= max_late:
             yield by_rule_at(leaf.path, "runs.misdated", f"the folder is named {leaf.name}, the call began at {time}")
 
 
-def _zone_difference(offsets: Sequence[timedelta], most_after: timedelta, most_before: timedelta) -> timedelta:
-    """Return the difference of the launcher's and the ranks' time zones: the median over all calls, rounded.
+def _zone_difference(offsets: Sequence[timedelta], max_late: timedelta, max_early: timedelta) -> timedelta:
+    """Return the difference between the ranks' and the launcher's time zone: the median offset of all calls, rounded.
 
-    It is 0 where the usual delay of a start explains the median.
+    Return 0 if the usual delay of a start explains the median.
     """
     if not offsets:
         return timedelta()
-    usual = timedelta(seconds=median(offset.total_seconds() for offset in offsets))
-    zone = round(usual / _ZONE_STEP) * _ZONE_STEP
-    if -most_before <= usual <= most_after or abs(zone) > timedelta(hours=14):  # UTC+14 is the farthest
+    median_offset = timedelta(seconds=median(offset.total_seconds() for offset in offsets))
+    zone = round(median_offset / _ZONE_STEP) * _ZONE_STEP
+    if -max_early <= median_offset <= max_late or abs(zone) > timedelta(hours=14):  # UTC+14 is the farthest
         return timedelta()
     return zone
 
@@ -83,7 +85,7 @@ def _zone_difference(offsets: Sequence[timedelta], most_after: timedelta, most_b
 def _phase_order(result: Result[Any]) -> Iterator[Finding]:
     """The last datasize call precedes datagen and the runs; the last datagen call precedes the runs."""
     by_phase = {
-        phase: sorted((leaf.stamp, leaf.path) for leaf in result.leaves if leaf.phase == phase and leaf.stamp)
+        phase: sorted((leaf.stamp, leaf.path) for leaf in result.in_phase(phase) if leaf.stamp)
         for phase in ("datasize", "datagen", "run")
     }
     for phase, later in (("datagen", "run"), ("datasize", "run"), ("datasize", "datagen")):
@@ -98,29 +100,102 @@ def _durations(result: Result[Any]) -> Iterator[Finding]:
     """A call of the tool lasted at least as long as the run that it started."""
     for leaf in result.leaves:
         runtime = number(leaf.metadata.get("runtime"))
-        if runtime is not None and leaf.began is not None and leaf.ended is not None:
-            took = (leaf.ended - leaf.began).total_seconds()
+        if runtime is not None and leaf.start is not None and leaf.end is not None:
+            took = (leaf.end - leaf.start).total_seconds()
             if took > runtime + _DURATION_SLACK_SECONDS:
                 seen = f"summary.json reports {took:.1f} s, the metadata's runtime is {runtime:.1f} s"
                 yield by_rule_at(leaf.path, "time.length", seen)
 
 
 def _datagen(result: Result[Any]) -> Iterator[Finding]:
-    """The dataset was made in a time in which hosts can write it, and before the first run began."""
-    first = min((leaf.stamp for leaf in result.leaves if leaf.phase == "run" and leaf.stamp), default=None)
-    for leaf in (leaf for leaf in result.leaves if leaf.phase == "datagen"):
-        runtime, hosts = number(leaf.metadata.get("runtime")), leaf.args.get("hosts")
+    """Datagen ended before the first run began, and wrote the dataset no faster than its hosts can."""
+    first_run = min((leaf.stamp for leaf in result.runs if leaf.stamp), default=None)
+    for leaf in result.in_phase("datagen"):
+        runtime, hosts = number(leaf.metadata.get("runtime")), sequence(leaf.args.get("hosts"))
         if runtime is None:
             continue
-        if first and leaf.stamp and leaf.stamp + timedelta(seconds=runtime) > first:
+        if first_run and leaf.stamp and leaf.stamp + timedelta(seconds=runtime) > first_run:
             seen = f"datagen took {runtime:,.0f} s, until after the first run began"
             yield by_rule_at(leaf.path, "time.phases", seen)
         dataset = {**mapping(leaf.parameters.get("dataset")), **leaf.section("dataset")}
         keys = ("num_files_train", "num_samples_per_file", "record_length_bytes")
         size = math.prod(number(dataset.get(key)) or 0 for key in keys)
-        if size > runtime * _FASTEST_HOST * max(1, len(hosts) if isinstance(hosts, list) else 1):
+        if size > runtime * _FASTEST_HOST * max(1, len(hosts)):
             yield by_rule_at(leaf.path, "time.datagen", f"{size / 1e9:,.0f} GB made in {runtime:.1f} s")
 
 
+def _checkpoint_gap(result: CheckpointResult) -> Iterator[Finding]:
+    """At most 30 s pass from the end of the write call to the start of the read call (4.7.1 of v3.0)."""
+    if len(result.leaves) != 2 or not result.edition.checks_tree:
+        return
+    write, read = result.leaves
+    end = write.metadata.get("invocation_end_time") or _last_collection(write) or write.summary.get("end")
+    start = read.metadata.get("invocation_start_time") or read.summary.get("start")
+    summary_gap = seconds_between_calls(result)
+    seconds = _seconds_between(end, start)
+    if seconds is None:
+        seconds = summary_gap
+    if seconds is None:
+        yield from with_path(result.path, unapplied("checkpoint.gap", {"times of both calls": None}))
+    elif seconds > GAP_SECONDS:
+        yield by_rule_at(result.path, "checkpoint.gap", f"{seconds:.1f} s")
+    elif result.closed and summary_gap is not None and summary_gap < 0:
+        seen = f"the read call began {-summary_gap:.1f} s before the write call had ended"
+        yield by_rule_at(result.path, "checkpoint.overlap", seen)
+    elif seconds < 0:
+        seen = f"{seconds:.1f} s: the hosts' clocks differ, or the calls overlap"
+        yield by_rule_at(result.path, "checkpoint.gap", seen, severity="warning")
+
+
+def _last_collection(write: CallRecords) -> str | None:
+    """Return when the last host's facts were collected after the write: the end of a call that recorded no end.
+
+    The stamps end in Z, for UTC, but are compared as local times, as the checker does.
+    """
+    stamps_after = []
+    for key, stamp in nested(write.metadata):
+        if key == "collection_timestamp" and isinstance(stamp, str):
+            local = stamp.strip().removesuffix("Z")
+            seconds = _seconds_between(write.summary.get("end"), local)
+            if seconds is not None and seconds >= 0:
+                stamps_after.append(local)
+    return max(stamps_after, key=datetime.fromisoformat, default=None)
+
+
+def _seconds_between(start: Any, end: Any) -> float | None:
+    """Return the seconds between two ISO 8601 times; None if either is invalid, or only one has a time zone."""
+    try:
+        return (datetime.fromisoformat(end) - datetime.fromisoformat(start)).total_seconds()
+    except (TypeError, ValueError):
+        return None
+
+
+def seconds_between_calls(result: CheckpointResult) -> float | None:
+    """Return the seconds from the end of the first call to the start of the last, by their summaries."""
+    return _seconds_between(result.leaves[0].summary.get("end"), result.leaves[-1].summary.get("start"))
+
+
+def _checkpoint_duration(result: CheckpointResult) -> Iterator[Finding]:
+    """Report the time from the first write to the last read, and the time of a load including remapping."""
+    if not result.edition.checks_tree:
+        return
+    first, last = result.leaves[0], result.leaves[-1]
+    total = _seconds_between(first.summary.get("start"), last.summary.get("end"))
+    if total is None:
+        seen, fix = "no total time can be computed from the calls' summaries", "keep them as the tool wrote them"
+        yield by_rule_at(result.path, "checkpoint.duration", seen, fix=fix, severity="error")
+        return
+    seen, between = f"{total:,.1f} s in total", seconds_between_calls(result)
+    if first is not last and between is not None:
+        seen += f", including {between:.1f} s between the calls"
+    remap = remap_seconds(described_capabilities(result.path)[1])
+    loads = [transfer.seconds for transfer in last.rank_0_transfers if transfer.kind == "load"]
+    if remap and loads:
+        load = fmean(loads)
+        seen += f"; a load by rank 0 takes {load:.2f} s, with {remap} s of remapping {load + remap:.2f} s"
+    yield by_rule_at(result.path, "checkpoint.duration", seen)
+
+
 TIME_RULES = (_years, _folder_names, _phase_order, _durations, _datagen)
-"""Contradictions between the times of one result's calls."""
+"""Rules on the times of a result's calls."""
+CHECKPOINT_TIME_RULES = (_checkpoint_gap, _checkpoint_duration)

@@ -1,7 +1,7 @@
-"""MLPerf Storage's rules for one training run, for editions since 2.0: on its settings and its summary.
+"""Rules of the editions since 2.0 on the settings and the summary of one training run.
 
-Sources: mlcommons/storage, its rules' text and tool of each edition (https://github.com/mlcommons/storage):
-`mlpstorage/rules.py` (v2.0), `Rules.md` and the submission checker (v3.0).
+Sources (https://github.com/mlcommons/storage): the rules' texts; `mlpstorage/rules.py` of v2.0; the submission checker
+of v3.0.
 """
 
 from __future__ import annotations
@@ -28,48 +28,48 @@ Settings = Mapping[str, Any]
 def check_run(
     edition: Edition, setup: Setup, printed: Printed, division: Division, *, by_dlemu: bool = False
 ) -> list[Finding]:
-    """Return findings for the rules of an edition that one run breaks; a single one if its workload is unknown.
+    """Return the findings of an edition's rules on one run; a single one if the edition lacks the workload.
 
-    A rule that needs what neither the settings nor the summary tell is reported as unapplied. Where dlemu wrote the
-    configuration it has keys that DLIO's has not: its hash is not compared.
+    A rule is reported as unapplied if neither the settings nor the summary have a fact that it needs. The hash of a
+    configuration by dlemu is not compared: it includes keys that DLIO does not have.
     """
     workload = setup.workload or printed.model or "a workload without a name"
     official = edition.official(workload, setup.accelerator or "")
     if official is None:
         return [_unknown_workload(edition, workload, setup.accelerator)]
-    # OPEN may change the samples of a file: the least number of files is then that of such files.
+    # OPEN may change the number of samples in a file, on which the required number of files depends.
     samples_per_file = printed.samples_per_file or setup.samples_per_file or official.samples_per_file
-    sized = replace(official, samples_per_file=samples_per_file)
-    files = printed.num_files or setup.num_files
+    official_with_files = replace(official, samples_per_file=samples_per_file)
     settings = core_config.effective(setup.config) if setup.config else {}
     findings = [
-        *_dataset(edition, sized, files, printed),
+        *_dataset(edition, official_with_files, printed.num_files or setup.num_files, printed),
         *_settings(official, setup),
         *_other_settings(official, settings, division),
         *_figures(official, printed),
         *_overrides(edition, workload, setup, division),
         *_workflow(edition, workload, setup),
     ]
-    is_named = any(finding.rule in _SETTINGS_RULES for finding in findings)
-    if division == "closed" and setup.config and not by_dlemu and not is_named:
+    is_explained = any(finding.rule in _SETTINGS_RULES for finding in findings)
+    if division == "closed" and setup.config and not by_dlemu and not is_explained:
         findings += _hash(official, core_config.core_config_hash(setup.config), settings)
     return findings
 
 
 _ODIRECT_WORKLOADS = ("unet3d",)  # workloads that may set `reader.odirect`
 _SETTINGS_RULES = ("settings.changed", "workload.differs", "workflow.checkpoint")
-"""Rules that name the setting by which a workload differs. If none is broken, the hash can still show a difference."""
+"""Rules whose findings name the setting that differs; only where they find none is the hash compared."""
 
 
 def _unknown_workload(edition: Edition, workload: str, accelerator: str | None) -> Finding:
-    having = [other.name for other in EDITIONS.values() if other.official(workload, accelerator or "")]
+    others = [other.name for other in EDITIONS.values() if other.official(workload, accelerator or "")]
     seen = f"{workload} on {accelerator or 'an unnamed accelerator'}"
     workloads = ", ".join(sorted({workload for workload, _ in edition.officials}))
-    fix = f"it belongs to {' and '.join(having)}" if having else "no edition has this pair"
+    fix = f"it belongs to {' and '.join(others)}" if others else "no edition has this pair"
     return by_rule("workload.unknown", seen, f"v{edition.name}: {workloads}, on its accelerators", fix)
 
 
 def _dataset(edition: Edition, official: Official, files: int | None, printed: Printed) -> Iterator[Finding]:
+    """The dataset is as large as the memory of the hosts and the steps per epoch require."""
     accelerators, memory_gib = printed.accelerators, printed.memory_gib
     if files is None or accelerators is None or memory_gib is None:
         facts = {"number of files": files, "number of accelerators": accelerators, "memory of the hosts": memory_gib}
@@ -77,9 +77,9 @@ def _dataset(edition: Edition, official: Official, files: int | None, printed: P
         if files is not None and accelerators is not None:
             yield from _steps(official, files, accelerators)
         return
-    # By the official batch size: with another one, the advice would be of a run that breaks `settings.changed`.
+    # With another than the official batch size, the advice would be for a run that breaks `settings.changed`.
     bound = smallest_dataset(official, official.batch_size, accelerators, memory_gib * GIB)
-    if files >= bound.comfortable_files:
+    if files >= bound.advised_files:
         return
     if bound.files - edition.spare_files <= files < bound.files:
         seen = f"{files:,} files, one less than required"
@@ -88,7 +88,7 @@ def _dataset(edition: Edition, official: Official, files: int | None, printed: P
     share = files / bound.files
     seen = f"{files:,} files, {share:.4f} x the required number"
     wanted = f"{bound.files:,} files or more: {bound.because}"
-    fix = f"dataset.num_files_train={bound.comfortable_files}, or less memory or fewer accelerators"
+    fix = f"dataset.num_files_train={bound.advised_files}, or less memory or fewer accelerators"
     if share >= 1:
         yield by_rule("dataset.near", seen, f"{wanted}; measured memory can differ a little", fix)
     elif not edition.checks_tree and files >= bound.tool_files:
@@ -125,12 +125,12 @@ def _settings(official: Official, setup: Setup) -> Iterator[Finding]:
         yield _changed("metric.au", f"{setup.au_threshold_percent / 100:.10g}", f"{official.au_percent / 100:.10g}")
 
 
-_MOST_UNKNOWN = 4  # settings that DLIO lacks are named up to so many: a file may have any number
+_MAX_UNKNOWN_KEYS = 4  # reported keys that DLIO lacks: a file may have any number of them
 _DURATIONS = ("train.computation_time.", "reader.preprocess_time.")  # prefixes of the parameters of a random time
 
 
 def _other_settings(official: Official, settings: Settings, division: Division) -> Iterator[Finding]:
-    """Compare all other core settings, those that no workload sets, and those that decide which steps count in AU."""
+    """Compare the other core settings, those that no workload sets, and those that decide which steps AU counts."""
     if not settings:
         yield from unapplied("workload.differs", {"configuration": None})
         return
@@ -147,12 +147,12 @@ def _other_settings(official: Official, settings: Settings, division: Division) 
             yield by_rule("workload.differs", f"{key}={value}", f"{key}={expected}", f"leave {key} unchanged")
     if division == "closed":
         unknown = (key for key in settings if not key.startswith(CORE_SECTIONS) and not is_known(key))
-        for key in islice(unknown, _MOST_UNKNOWN):
+        for key in islice(unknown, _MAX_UNKNOWN_KEYS):
             yield by_rule("workload.differs", f"{key}={settings[key]}", f"no {key}")
     for key, value in settings.items():
         if key.startswith("output.metric.exclude_") and value != (1 if "start" in key else 0):
             yield _changed(key, str(value), "DLIO's own: it decides which steps AU counts")
-        if key.startswith(_DURATIONS) and value != "normal":  # mean and deviation are settings of their own
+        if key.startswith(_DURATIONS) and value != "normal":  # mean and deviation have keys of their own
             yield _changed(key, str(value), "a mean")
     prefetch = settings.get("reader.prefetch_size")
     if prefetch is not None and prefetch not in PREFETCH_SIZES:
@@ -160,7 +160,7 @@ def _other_settings(official: Official, settings: Settings, division: Division) 
 
 
 def _hash(official: Official, core_hash: str, settings: Settings) -> Iterator[Finding]:
-    """Compare the hash of all core settings: it also reveals keys that no rule above compares."""
+    """Compare the hash of all core settings, which also includes keys that no rule above compares."""
     if core_hash in official.core_configs:
         return
     compared = {*NEVER_SET, *official.settings, *core_config.SITE_KEYS, *_IN_WORKLOAD_FILES}
@@ -169,17 +169,17 @@ def _hash(official: Official, core_hash: str, settings: Settings) -> Iterator[Fi
 
 
 def unknown_hash(core_hash: str, accepted: Iterable[str], added: Sequence[str]) -> Finding:
-    """Return the finding of a hash that is none of the accepted ones; `added` are settings that no rule compares."""
+    """Return the finding of a hash that is not accepted; `added` are the keys that no other rule compares."""
     seen = f"core-config-v1 hash {core_hash}"
     if added:
         seen += f", with {', '.join(added[:3])}"
-    # A setting of DLIO's that is written out with its default changes the hash, but not the workload.
+    # Without added keys, DLIO's defaults may be written out, which changes the hash but not the workload.
     severity: Severity = "error" if added else "warning"
     return by_rule("workload.hash", seen, f"{' or '.join(sorted(accepted))}, by editions.yaml", severity=severity)
 
 
 _IN_WORKLOAD_FILES = ("model.name", "model.type", "model.model_size", "workflow.checkpoint", "workflow.profiling")
-"""Core settings that workload files have, besides those that other rules compare."""
+"""Core settings in workload files that no other rule compares."""
 
 
 def _same(value: Any, expected: object) -> bool:
@@ -194,17 +194,19 @@ def _changed(key: str, value: str, expected: str) -> Finding:
 
 
 def _figures(official: Official, printed: Printed) -> Iterator[Finding]:
+    """All hosts run equally many accelerators, and AU reaches the threshold."""
     hosts, accelerators = printed.hosts, printed.accelerators
     yield from unapplied("hosts.uneven", {"number of hosts": hosts, "number of accelerators": accelerators})
     if hosts and accelerators and accelerators % hosts:
         yield by_rule("hosts.uneven", f"{accelerators} accelerators on {hosts} hosts")
     yield from unapplied("au.low", {"AU": printed.au_percent})
     if printed.au_percent is not None and printed.au_percent < official.au_percent:
-        rounded_down = math.floor(100 * printed.au_percent) / 100  # 89.996 must not read as 90.00
+        rounded_down = math.floor(100 * printed.au_percent) / 100  # 89.996 must not be shown as 90.00
         yield by_rule("au.low", f"AU {rounded_down:.2f} %", f"{official.au_percent:g} % or more")
 
 
 def _overrides(edition: Edition, workload: str, setup: Setup, division: Division) -> Iterator[Finding]:
+    """The division allows all settings that the command line overrides."""
     yield from unapplied("overrides.unknown", {"overrides of the command line": setup.overrides})
     for key in override_keys(setup.overrides or ()):
         if key.startswith("workflow.") or key in edition.closed_overrides:
@@ -219,6 +221,7 @@ def _overrides(edition: Edition, workload: str, setup: Setup, division: Division
 
 
 def _workflow(edition: Edition, workload: str, setup: Setup) -> Iterator[Finding]:
+    """The run saves a checkpoint if the edition requires one of the workload."""
     if workload not in edition.checkpoint_workloads:
         return
     saves = value_at(setup.config, "workflow.checkpoint")

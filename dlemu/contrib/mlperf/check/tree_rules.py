@@ -1,4 +1,4 @@
-"""Rules on folders and files: which files each call must have, and how a submission's tree is laid out."""
+"""Rules on folders and files: the files that each call must have, and the layout of a submission's tree."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from collections.abc import Iterator, Sequence
 from fnmatch import fnmatch
 from typing import Any
 
-from dlemu.contrib.mlperf.audit.papers import METADATA, PHASES, Papers, stamp_of
+from dlemu.contrib.mlperf.audit.call_records import METADATA, PHASES, CallRecords, stamp_of
 from dlemu.contrib.mlperf.audit.tolerant import entries_of, folders_in, integer
 from dlemu.contrib.mlperf.check.submission_tree import CATEGORIES, TRAINING, Leaf, Result, Rule, Submission
 from dlemu.contrib.mlperf.rules.known import Finding, by_rule, by_rule_at
 
 CONFIG_FILES = ("config.yaml", "hydra.yaml", "overrides.yaml")
-RESULTS = "results.json"  # file of the sums over all runs or calls of a result, beside them (2.1.16, 2.1.22 of v3.0)
+RESULTS = "results.json"  # sums over the runs or calls of a result, in the folder above them (2.1.16, 2.1.22 of v3.0)
 CONFIG_FOLDER = "dlio_config"
 _RANK_FILES = ("R_output.json", "R_per_epoch_stats.json")  # files that every rank R writes, such as 0_output.json
 
@@ -26,22 +26,21 @@ _REQUIRED_FILES = {
     ("training", "run"): (*_RUN_LOGS, "dlio.log", f"*{METADATA}", *_RANK_FILES),
     ("checkpointing", "run"): (*_CHECKPOINT_LOGS, "dlio.log", "summary.json", f"*{METADATA}", *_RANK_FILES),
 }
-"""Benchmark and phase -> files that a call needs beside dlio_config (2.1.14, 2.1.19, 2.1.25 of v3.0)."""
+"""(benchmark, phase) -> the files that a call needs beside dlio_config (2.1.14, 2.1.19, 2.1.25 of v3.0)."""
 ORGANISATION_NAME = re.compile(r"^[A-Za-z0-9._-]+$")
 _CODE_FOLDER = re.compile(r"^code(-[0-9a-f]+)?$")
 _FOLDERS_IN_CODE = frozenset({"dlio_benchmark", "mlpstorage", "mlpstorage_py", "storage-conf"})
 _FILES_IN_CODE = frozenset({"benchmark.sh", ".code-hash.json"})
 _ARCHIVES = (".tgz", ".tar.gz", ".zip", ".tar")
-_CODE_LEVELS = 3
-"""How official code is recognised: by its folders, its files or an archive, at most this many levels down."""
+_CODE_LEVELS = 3  # levels of folders at which official code is recognised by a folder, a file or an archive
 _TOP_FOLDERS = ("closed", "open", "code-images")
-"""Folders at the root of a tree. mlpstorage puts images of its code into code-images, or into ORG/code-HASH."""
+"""Folders at the root of a tree; mlpstorage puts images of its code into code-images, or into ORG/code-HASH."""
 _BENCHMARK_FOLDERS = ("training", *CATEGORIES)
 _WORKLOADS_V3 = ("unet3d", "retinanet")  # training workloads of v3.0 (2.1.11)
 
 
 def linked_folders(root: str) -> Iterator[Finding]:
-    """Nothing is read behind a link to a folder, nor copied with the tree behind one that leads out of it."""
+    """No folder is a link, as the check does not follow it; no file is a link that leads out of the tree."""
     inside = os.path.join(os.path.realpath(root), "")
     for folder, subfolders, names in os.walk(root):
         subfolders[:] = [name for name in subfolders if not name.startswith(".") and not _CODE_FOLDER.match(name)]
@@ -55,7 +54,7 @@ def linked_folders(root: str) -> Iterator[Finding]:
 
 
 def phase_folders(result: Result[Leaf]) -> Iterator[Finding]:
-    """`training/MODEL` has one folder for each phase and no others (2.1.12 of v3.0)."""
+    """training/MODEL has one folder for each phase and no others (2.1.12 of v3.0)."""
     if not result.phased:
         return
     workload = result.workload_folder
@@ -64,16 +63,16 @@ def phase_folders(result: Result[Leaf]) -> Iterator[Finding]:
         if name not in present:
             rule = "files.datasize" if name == "datasize" else "files.phases"
             yield by_rule_at(workload, rule, f"no folder {name}")
-    if "datasize" in present and not result.of("datasize"):
+    if "datasize" in present and not result.in_phase("datasize"):
         yield by_rule_at(workload, "files.datasize", "the folder datasize holds no call")
     for name in sorted(set(present) - set(PHASES)):
         yield by_rule_at(workload, "files.phases", f"a folder {name}")
 
 
 def datagen_calls(result: Result[Leaf]) -> Iterator[Finding]:
-    """There is one call of datagen, its folder named by its time (2.1.13 of v3.0)."""
+    """Datagen was called once, in a folder named by its time (2.1.13 of v3.0)."""
     folder = os.path.join(result.workload_folder, "datagen")
-    calls = result.of("datagen")
+    calls = result.in_phase("datagen")
     if result.phased and os.path.isdir(folder) and len(calls) != 1:
         names = ", ".join(leaf.name for leaf in calls) or "none"
         yield by_rule_at(folder, "files.datagen_count", f"{len(calls)} calls: {names}")
@@ -83,16 +82,14 @@ def datagen_calls(result: Result[Leaf]) -> Iterator[Finding]:
 
 
 def results_json(result: Result[Any]) -> Iterator[Finding]:
-    """The file of the sums over all runs is beside the runs."""
-    if not result.phased:
-        return
-    if os.path.isdir(result.path) and not os.path.isfile(os.path.join(result.path, RESULTS)):
+    """The file with the sums over all runs is in the folder above the runs."""
+    if result.phased and os.path.isdir(result.path) and not os.path.isfile(os.path.join(result.path, RESULTS)):
         rule = "files.results" if result.benchmark == TRAINING else "files.checkpoint_results"
         yield by_rule_at(result.path, rule, f"no {RESULTS}")
 
 
-def call_files(leaf: Papers, result: Result[Any]) -> Iterator[Finding]:
-    """A call has the files that its edition's tool needs to report or check it, and those of all ranks."""
+def call_files(leaf: CallRecords, result: Result[Any]) -> Iterator[Finding]:
+    """A call has the files that its edition's tool needs, none of them empty, and the files of all ranks."""
     required = _REQUIRED_FILES.get((result.benchmark, leaf.phase))
     if required is None:
         return
@@ -108,18 +105,18 @@ def call_files(leaf: Papers, result: Result[Any]) -> Iterator[Finding]:
     ranks = integer(leaf.summary.get("num_accelerators"))
     if leaf.phase == "run" and ranks:
         for name in _RANK_FILES:
-            ranks_kept = sum(_is_rank_file(file, name) for file in leaf.files)
-            if 0 < ranks_kept < ranks:  # with some ranks' files the published figures can't be recomputed
-                yield by_rule("files.ranks", f"{name} of {ranks_kept} of {ranks} ranks")
+            ranks_with_file = sum(_is_rank_file(file, name) for file in leaf.files)
+            if 0 < ranks_with_file < ranks:  # the published figures can't be recomputed from some ranks' files
+                yield by_rule("files.ranks", f"{name} of {ranks_with_file} of {ranks} ranks")
 
 
 def _is_rank_file(file: str, name: str) -> bool:
-    """Return whether a file such as 3_output.json is a rank's R_output.json."""
-    rank, _, rest = file.partition("_")
-    return rank.isdigit() and f"R_{rest}" == name
+    """Return whether a file such as 3_output.json is a rank's `name`, such as R_output.json."""
+    rank, _, suffix = file.partition("_")
+    return rank.isdigit() and f"R_{suffix}" == name
 
 
-def _required_by_v3(leaf: Papers, rule: str, required: Sequence[str]) -> Iterator[Finding]:
+def _required_by_v3(leaf: CallRecords, rule: str, required: Sequence[str]) -> Iterator[Finding]:
     missing = []
     for name in required:
         if not any(fnmatch(file, name) or _is_rank_file(file, name) for file in leaf.files):
@@ -132,8 +129,8 @@ def _required_by_v3(leaf: Papers, rule: str, required: Sequence[str]) -> Iterato
         yield by_rule(f"{rule}_config", f"{CONFIG_FOLDER} holds {', '.join(files) or 'nothing'}")
 
 
-def _required_by_v2(leaf: Papers) -> Iterator[Finding]:
-    """mlpstorage v2.0 finds a run by its one metadata file, and reads its configuration from dlio_config."""
+def _required_by_v2(leaf: CallRecords) -> Iterator[Finding]:
+    """A run has one metadata file, by which mlpstorage v2.0 finds it, and its configuration in dlio_config."""
     metadata_files = sum(name.endswith(METADATA) for name in leaf.files)
     if metadata_files != 1:
         yield by_rule("files.metadata", f"{metadata_files} files *{METADATA}")
@@ -143,15 +140,18 @@ def _required_by_v2(leaf: Papers) -> Iterator[Finding]:
 
 
 def top_folders(root: str) -> Iterator[Finding]:
-    """The root holds only the divisions and code (2.1.2 of v3.0); `submission_folders` checks the divisions' case."""
+    """The root holds only divisions and code (2.1.2 of v3.0); `submission_folders` checks their names' case."""
     for name in folders_in(root):
+        if name.lower() in _TOP_FOLDERS:
+            continue
         path = os.path.join(root, name)
-        if name.lower() not in _TOP_FOLDERS and not _only_holds_code(path):
+        are_code = [_CODE_FOLDER.match(each) or holds_code(os.path.join(path, each)) for each in folders_in(path)]
+        if not are_code or not all(are_code):
             yield by_rule_at(path, "submission.top", f"a folder {name}")
 
 
 def submission_folders(submission: Submission) -> Iterator[Finding]:
-    """DIVISION/ORG holds the folders results and systems, and the code, and is named as allowed."""
+    """DIVISION/ORG has an allowed name, holds the folders results and systems, and no others but code."""
     present = folders_in(submission.path)
     if not ORGANISATION_NAME.match(submission.organisation):
         seen = f"the organisation's folder is named {submission.organisation!r}"
@@ -161,7 +161,7 @@ def submission_folders(submission: Submission) -> Iterator[Finding]:
             yield by_rule_at(submission.path, "submission.folders", f"no folder {name}")
     if submission.edition.checks_tree:
         division = os.path.basename(os.path.dirname(submission.path))
-        if division != division.lower():  # not in `top_folders`: the folder checked may be the division's own
+        if division != division.lower():  # not in `top_folders`, as the folder checked may be the division's own
             yield by_rule_at(submission.path, "submission.top", f"the division's folder is named {division}")
         for name in present:
             path = os.path.join(submission.path, name)
@@ -194,29 +194,23 @@ def submission_categories(submission: Submission) -> Iterator[Finding]:
 
 
 def hidden_runs(submission: Submission) -> Iterator[Finding]:
-    """No run is kept where nobody looks: in a hidden folder, or beside a result's calls, which are named by their time.
+    """No run is in a hidden folder, or among the calls of a result in a folder that is not named by a time.
 
     The calls are two levels below their category: results/SYSTEM/checkpointing/MODEL/20260712_180000.
     """
     for folder, subfolders, names in os.walk(os.path.join(submission.path, "results")):
-        parts = os.path.relpath(folder, submission.path).split(os.sep)
-        category = next((name for name in CATEGORIES if name in parts), None)
-        beside_calls = category is not None and len(parts) - 1 - parts.index(category) == 2
-        is_renamed = beside_calls and parts[-1] not in PHASES and stamp_of(parts[-1]) is None
-        is_hidden = any(part.startswith(".") for part in parts)
+        path = os.path.relpath(folder, submission.path).split(os.sep)
+        category = next((name for name in CATEGORIES if name in path), None)
+        is_among_calls = category is not None and len(path) - 1 - path.index(category) == 2
+        is_renamed = is_among_calls and path[-1] not in PHASES and stamp_of(path[-1]) is None
+        is_hidden = any(name.startswith(".") for name in path)
         if (is_renamed or is_hidden) and ("summary.json" in names or any(name.endswith(METADATA) for name in names)):
-            yield by_rule_at(folder, "runs.hidden", f"a run in {parts[-1]}")
+            yield by_rule_at(folder, "runs.hidden", f"a run in {path[-1]}")
         subfolders.sort()
 
 
-def _only_holds_code(path: str) -> bool:
-    """Return whether a folder holds code images and no other folders."""
-    names = folders_in(path)
-    return bool(names) and all(_CODE_FOLDER.match(name) or holds_code(os.path.join(path, name)) for name in names)
-
-
 def holds_code(path: str, levels: int = _CODE_LEVELS) -> bool:
-    """Return whether a folder of any name seems to hold the official code, or an archive of it."""
+    """Return whether a folder seems to hold the official code, or an archive of it."""
     folders, files = folders_in(path), entries_of(path)[0]
     if _FOLDERS_IN_CODE.intersection(folders) or _FILES_IN_CODE.intersection(files):
         return True

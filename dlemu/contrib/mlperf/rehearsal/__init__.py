@@ -1,11 +1,11 @@
-"""Rehearses a submission before the official tool runs: sizes data, runs the newest edition's sequence, checks it.
+"""Rehearses a submission before the official tool runs: makes all runs of a result, lays out their tree, checks it.
 
-`rehearse` does the calls, `edition_tree` writes finished calls in the layout, `datasize` computes how large the data
-must be. May import everything else of mlperf.
+`rehearse` makes the runs, `edition_tree` writes finished runs into the tree, `datasize` computes how large the data
+must be.
 """
 
-EDITION, DIVISION = "3.0", "closed"  # what is rehearsed
-NOTE = (  # in every rehearsed tree and its files
+EDITION, DIVISION = "3.0", "closed"  # those that are rehearsed
+NOTE = (  # in every tree of a rehearsal, and in its files
     "A rehearsal by dlemu: neither mlpstorage nor DLIO ran. It predicts what they would show and is no submission;"
     " CLOSED results must come from mlpstorage and DLIO, unchanged."
 )

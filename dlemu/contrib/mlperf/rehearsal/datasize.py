@@ -1,4 +1,4 @@
-"""Computes how large MLPerf Storage's rules require a dataset to be, and how large a model's checkpoints are."""
+"""Computes the size of a dataset that MLPerf Storage's rules require, and the size of a model's checkpoints."""
 
 from __future__ import annotations
 
@@ -11,22 +11,24 @@ import psutil
 from dlemu.config.schema import Workload
 from dlemu.contrib.mlperf.audit.run_settings import Printed, setup_of
 from dlemu.contrib.mlperf.check.training_rules import check_run
-from dlemu.contrib.mlperf.rules.checkpoints import CHECKPOINTS, MODELS, RANKS_A_HOST, OfficialModel, official_model
+from dlemu.contrib.mlperf.rules.checkpoints import CHECKPOINTS, MODELS, RANKS_PER_HOST, OfficialModel, official_model
 from dlemu.contrib.mlperf.rules.editions import EDITIONS, Edition, Official, newest_edition
 from dlemu.contrib.mlperf.rules.known import Finding, by_rule
 from dlemu.contrib.mlperf.rules.training import GIB, DatasetBound, smallest_dataset
 from dlemu.extend import UserError, checkpoint_plan, dlio_workload, environment
 
-FILES_A_FOLDER = 10_000  # largest number of files that mlpstorage v2.0 advises for one folder of any file system
+FILES_PER_FOLDER = 10_000  # largest number of files that mlpstorage v2.0 advises for a folder of any file system
 
 
 @dataclass(frozen=True, kw_only=True)
 class Datasize:
+    """The required and the advised size of a dataset."""
+
     edition: str
     workload: str
     accelerator: str
     accelerators: int
-    """Number on all hosts together."""
+    """Number of accelerators on all hosts together."""
     hosts: int
     memory_gib_per_host: float
     bound: DatasetBound
@@ -35,15 +37,17 @@ class Datasize:
     subfolders: int
     steps_per_epoch: int
     nominal_bytes: int
-    """Size as the rules count it: samples x record length."""
+    """Size by the rules: samples x record length."""
     findings: tuple[Finding, ...]
-    """Other settings that break a rule."""
+    """Settings that break a rule."""
 
     @property
     def overrides(self) -> tuple[str, ...]:
-        """Return the dataset's settings as overrides, which dlemu and DLIO name alike."""
+        """The advised settings of the dataset as overrides, for dlemu and for DLIO."""
         words = [f"dataset.num_files_train={self.files}"]
-        return tuple([*words, f"dataset.num_subfolders_train={self.subfolders}"] if self.subfolders else words)
+        if self.subfolders:
+            words.append(f"dataset.num_subfolders_train={self.subfolders}")
+        return tuple(words)
 
 
 def datasize(
@@ -54,23 +58,24 @@ def datasize(
     memory_gib_per_host: float,
     files_requested: int | None = None,
 ) -> Datasize:
-    """Return the dataset's required size for `ranks` accelerators, by an edition or the newest that has the workload.
+    """Return the dataset's required size for the workload's `ranks` accelerators.
 
-    If `files_requested` is too small, the result has a finding. Raises UserError if no edition, or not the named one,
-    has this workload and accelerator, and for fewer ranks than hosts.
+    The rules are those of `edition`, by default of the newest edition that has this workload and accelerator. The
+    result has a finding if `files_requested` is too small. Raises UserError if the edition, or every edition, lacks the
+    workload and accelerator, and for fewer ranks than hosts.
     """
     if workload.ranks < hosts:
         seen = f"ranks={workload.ranks} on {hosts} hosts: ranks are the accelerators of all hosts together"
         raise UserError(f"{seen}, set ranks to {hosts} or more")
     rules, official = _edition(workload, edition)
     official = replace(official, samples_per_file=workload.dataset.num_samples_per_file)
-    memory_bytes = hosts * memory_gib_per_host * GIB
-    bound = smallest_dataset(official, official.batch_size, workload.ranks, memory_bytes)
-    files, samples = bound.comfortable_files, bound.comfortable_files * official.samples_per_file
-    folders = workload.dataset.num_subfolders_train
+    memory_gib = hosts * memory_gib_per_host
+    bound = smallest_dataset(official, official.batch_size, workload.ranks, memory_gib * GIB)
+    files, samples = bound.advised_files, bound.advised_files * official.samples_per_file
+    subfolders = workload.dataset.num_subfolders_train
     config = dlio_workload(workload)
     setup = replace(setup_of(config, []), accelerator=workload.accelerator, num_files=files_requested, config=config)
-    run = Printed(accelerators=workload.ranks, hosts=hosts, memory_gib=hosts * memory_gib_per_host)
+    run = Printed(accelerators=workload.ranks, hosts=hosts, memory_gib=memory_gib)
     findings = check_run(rules, setup, run, "closed", by_dlemu=True)
     return Datasize(
         edition=rules.name,
@@ -81,7 +86,7 @@ def datasize(
         memory_gib_per_host=memory_gib_per_host,
         bound=bound,
         files=files,
-        subfolders=folders or (math.ceil(files / FILES_A_FOLDER) if files > FILES_A_FOLDER else 0),
+        subfolders=subfolders or (math.ceil(files / FILES_PER_FOLDER) if files > FILES_PER_FOLDER else 0),
         steps_per_epoch=samples // (official.batch_size * workload.ranks),
         nominal_bytes=math.ceil(samples * official.record_bytes),
         findings=tuple(finding for finding in findings if finding.rule != "unapplied"),
@@ -107,9 +112,9 @@ def host_memory_gib() -> float:
 
 
 def free_bytes(folder: str) -> tuple[int, str]:
-    """Return the free space of a folder, or of its nearest parent that exists, and the path of the folder measured."""
-    there = environment.existing_folder(folder)
-    return psutil.disk_usage(there).free, there
+    """Return the free space of a folder, or of its nearest existing parent, and the path of that folder."""
+    existing_folder = environment.existing_folder(folder)
+    return psutil.disk_usage(existing_folder).free, existing_folder
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -118,7 +123,7 @@ class CheckpointDatasize:
 
     edition: str
     model: str
-    """By mlpstorage's name."""
+    """Name by mlpstorage, such as `llama3-8b`."""
     hosts: int
     memory_gib_per_host: float
     size: checkpoint_plan.CheckpointSizes
@@ -126,7 +131,7 @@ class CheckpointDatasize:
     """Space for the ten checkpoints that a result writes and keeps."""
     written_gib_per_host: float
     memory_factor: float
-    """GiB that a host writes divided by its memory; above 3, its page cache can't serve the reads."""
+    """GiB that a host writes, divided by its memory; above 3, its page cache can't serve the reads."""
     findings: tuple[Finding, ...]
 
 
@@ -135,40 +140,40 @@ def checkpoint_datasize(
 ) -> CheckpointDatasize:
     """Return the sizes of a model's checkpoints, written by the workload's `ranks` processes on `hosts` hosts.
 
-    Raises:
-        UserError: the edition has no such model, or the model can't be split over this many ranks.
+    Raises UserError if the edition has no such model, or the model can't be split over this many ranks.
     """
     model = official_model(workload.model.name)
     if model is None or edition not in (None, *EDITIONS):
-        known = ", ".join(each.workload for each in MODELS.values())
+        models = ", ".join(each.workload for each in MODELS.values())
         seen = f"workload={workload.model.name}" + (f" of v{edition}" if edition else "")
-        raise UserError(f"{seen} has no datasize: wanted a training workload, or one of {known} of v2.0 or v3.0")
+        raise UserError(f"{seen} has no datasize: wanted a training workload, or one of {models} of v2.0 or v3.0")
     size = checkpoint_plan.checkpoint_sizes(workload)
-    room = CHECKPOINTS * size.tensor_gib
-    name = edition or max(EDITIONS)
+    total_gib = CHECKPOINTS * size.tensor_gib
+    rules_edition = edition or max(EDITIONS)
     return CheckpointDatasize(
-        edition=name,
+        edition=rules_edition,
         model=model.name,
         hosts=hosts,
         memory_gib_per_host=memory_gib_per_host,
         size=size,
-        room_gib=room,
-        written_gib_per_host=room / hosts,
-        memory_factor=room / hosts / memory_gib_per_host,
-        findings=tuple(_findings(model, workload, size, hosts, name)),
+        room_gib=total_gib,
+        written_gib_per_host=total_gib / hosts,
+        memory_factor=total_gib / hosts / memory_gib_per_host,
+        findings=tuple(_checkpoint_findings(model, workload, size, hosts, rules_edition)),
     )
 
 
-def _findings(
+def _checkpoint_findings(
     model: OfficialModel, workload: Workload, size: checkpoint_plan.CheckpointSizes, hosts: int, edition: str
 ) -> Iterator[Finding]:
+    """Report a model that is not official, apart from its name and number of replicas, and a wrong number of ranks."""
     official, own = model.settings().model, workload.model
-    subset = replace(own.parallelism, data=official.parallelism.data)
-    if replace(own, name=official.name, parallelism=subset) != official:
+    parallelism = replace(own.parallelism, data=official.parallelism.data)
+    if replace(own, name=official.name, parallelism=parallelism) != official:
         seen = f"{own.name} differs from {model.name} in its dimensions or in how it is split over the ranks"
         yield by_rule("checkpoint.settings", seen, model.name, f"workload={model.workload}")
     if size.ranks != model.ranks and not (edition == "2.0" and size.ranks == 8 and size.ranks_of_job == model.ranks):
         seen, wanted = f"{size.ranks} processes", f"{model.ranks} processes in CLOSED"
         yield by_rule("checkpoint.processes", seen, wanted, f"ranks={model.ranks}")
-    if size.ranks / hosts < RANKS_A_HOST:
+    if size.ranks / hosts < RANKS_PER_HOST:
         yield by_rule("checkpoint.hosts", f"{size.ranks} processes on {hosts} hosts", fix="use fewer hosts")

@@ -1,4 +1,4 @@
-"""Writes a rehearsal's tree as mlpstorage v3.0 would: finished calls, metadata, sums, phases, system description."""
+"""Writes a rehearsal's tree as mlpstorage v3.0 would: calls with their metadata, phases, the system's description."""
 
 from __future__ import annotations
 
@@ -16,19 +16,18 @@ import yaml
 
 from dlemu import __version__
 from dlemu.config.schema import Workload
-from dlemu.contrib.mlperf.audit.papers import METADATA, SEPARATION, STAMP_FORMAT
+from dlemu.contrib.mlperf.audit.call_records import METADATA, SEPARATION, STAMP_FORMAT
 from dlemu.contrib.mlperf.check.tree_rules import CONFIG_FOLDER, ORGANISATION_NAME
 from dlemu.contrib.mlperf.rehearsal import DIVISION, EDITION, NOTE
 from dlemu.contrib.mlperf.rehearsal.datasize import Datasize
 from dlemu.extend import SpaceError, UserError, child_run, dlio_workload, environment, owned, write_text
 
-_SEED_OVERRIDE = "++workload.train.seed="
-"""The rehearsal sets the seed of each run, as the rules require: config.yaml has it, the recorded overrides don't."""
+_SEED_OVERRIDE = "++workload.train.seed="  # is not recorded: the rehearsal, not the submitter, sets each run's seed
 
 
 @dataclass(frozen=True, kw_only=True)
 class RehearsalPlan:
-    """What to rehearse, and the folders in which it goes: one workload on one system."""
+    """The workload and the system to rehearse, and the folders of the rehearsal."""
 
     organisation: str
     system: str
@@ -38,16 +37,15 @@ class RehearsalPlan:
     folder: str
     """The rehearsal's folder, with `tree/`, `runs/` and rehearsal.json."""
     launcher: str = ""
-    """Command that starts each run, with `{ranks}` for the number of ranks. Empty: all ranks on this host."""
+    """Command that starts each run, with `{ranks}` for the number of ranks; if empty, all ranks run on this host."""
     config_dir: str | None = None
 
     def __post_init__(self) -> None:
         """Raise UserError for names that the rules do not allow for folders."""
+        allowed = "the rules allow only letters, digits, dots, dashes and underscores"
         for option, name in (("--org", self.organisation), ("--system", self.system)):
             if not ORGANISATION_NAME.match(name):
-                raise UserError(
-                    f"{option} {name!r}: the rules allow only letters, digits, dots, dashes and underscores"
-                )
+                raise UserError(f"{option} {name!r}: {allowed}")
 
     @property
     def tree(self) -> str:
@@ -59,10 +57,11 @@ class RehearsalPlan:
         return os.path.join(self.tree, DIVISION, self.organisation)
 
     def result(self, benchmark: str, model: str) -> str:
+        """Return the folder of a result: results/SYSTEM/BENCHMARK/MODEL of the submission."""
         return os.path.join(self.submission, "results", self.system, benchmark, model)
 
     def run(self, words: Sequence[str], folder: str, command: str) -> None:
-        """Run `dlemu train` or `dlemu checkpoint` with these overrides to its end; raises DlemuError."""
+        """Run `dlemu train` or `dlemu checkpoint` with these overrides, and wait for its end; raises DlemuError."""
         options = ["--config-dir", self.config_dir] if self.config_dir else []
         launcher = shlex.split(self.launcher.format(ranks=self.workload.ranks))
         child_run.run_train([*options, *words], folder, lambda: None, launcher, command)
@@ -71,30 +70,34 @@ class RehearsalPlan:
 def copy_into_tree(
     plan: RehearsalPlan, run: str, leaf: str, metadata: dict[str, Any], times: tuple[str, str], data_folder: str
 ) -> None:
-    """Copy a finished call into the tree, where its folder appears complete or not at all; raises SpaceError."""
+    """Copy the result folder `run` of a finished call into the tree as `leaf`, complete or not at all.
+
+    `times` are the call's start and end; `data_folder` is that of the dataset or the checkpoints. Raises SpaceError.
+    """
     start, end = times
-    source, name = os.path.join(run, "dlio"), metadata["benchmark_type"]
+    source, benchmark = os.path.join(run, "dlio"), metadata["benchmark_type"]
     try:
         os.makedirs(os.path.dirname(leaf), exist_ok=True)
-        with owned.scratch_folder(*os.path.split(leaf)) as part:
-            shutil.copytree(source, part, dirs_exist_ok=True)
+        with owned.scratch_folder(*os.path.split(leaf)) as scratch:
+            shutil.copytree(source, scratch, dirs_exist_ok=True)
             with open(os.path.join(source, CONFIG_FOLDER, "overrides.yaml")) as lines:
                 overrides = [word for word in yaml.safe_load(lines) if not word.startswith(_SEED_OVERRIDE)]
             with open(os.path.join(source, CONFIG_FOLDER, "config.yaml")) as lines:
-                _write_hydra(os.path.join(part, CONFIG_FOLDER), leaf, lines.read(), overrides)
-            shutil.copyfile(os.path.join(run, child_run.LOG), os.path.join(part, f"{name}_run.stdout.log"))
-            write_text(part, f"{name}_run.stderr.log", f"both streams are in {name}_run.stdout.log\n")
+                _write_hydra(os.path.join(scratch, CONFIG_FOLDER), leaf, lines.read(), overrides)
+            log = f"{benchmark}_run.stdout.log"
+            shutil.copyfile(os.path.join(run, child_run.LOG), os.path.join(scratch, log))
+            write_text(scratch, f"{benchmark}_run.stderr.log", f"both streams are in {log}\n")
             words = [word.removeprefix("++workload.") for word in overrides if word.startswith("++workload.")]
             parameters = dict(word.split("=", 1) for word in words)
             invocation = {"invocation_start_time": start, "invocation_end_time": end}
             metadata = {**metadata, "override_parameters": parameters, "exit_status": 0, **invocation}
-            write_json(part, f"{name}_{os.path.basename(leaf)}{METADATA}", metadata)
+            write_json(scratch, f"{benchmark}_{os.path.basename(leaf)}{METADATA}", metadata)
             if os.path.isdir(data_folder):
                 results = os.path.abspath(plan.tree)
                 probe = {"version": 1, "method": "st_dev", "same_filesystem": same_file_system(data_folder, results)}
                 folders = {"data_or_chkpt_path": data_folder, "results_path": results}
-                write_json(part, SEPARATION, {**probe, **folders, "probed_by_host": platform.node()})
-            os.rename(part, leaf)
+                write_json(scratch, SEPARATION, {**probe, **folders, "probed_by_host": platform.node()})
+            os.rename(scratch, leaf)
     except OSError as error:
         raise SpaceError(f"{leaf} could not be written: {error.strerror or error}; free some space") from error
 
@@ -105,7 +108,7 @@ def write_json(folder: str, name: str, content: Any) -> None:
 
 
 def training_metadata(plan: RehearsalPlan, command: str, stamp: str, num_files: int) -> dict[str, Any]:
-    """Return the metadata of a call of any phase of training."""
+    """Return the metadata of a training call; `command` is its phase, `num_files` the phase's number of files."""
     workload = plan.workload
     sections = dlio_workload(workload)
     sections["dataset"] = sections["dataset"] | {"num_files_train": num_files}
@@ -117,7 +120,7 @@ def training_metadata(plan: RehearsalPlan, command: str, stamp: str, num_files: 
 def call_metadata(
     plan: RehearsalPlan, model: str, accelerator: str, call: Mapping[str, Any], args: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """Return the metadata of any call with mlpstorage's keys, and a note that a rehearsal wrote it."""
+    """Return a call's metadata by mlpstorage's keys; `call` has those that differ between calls."""
     return {
         "rehearsal": NOTE,
         "made_by": f"dlemu {__version__}",
@@ -137,15 +140,16 @@ def same_file_system(left: str, right: str) -> bool:
     return os.stat(left).st_dev == os.stat(right).st_dev
 
 
-def write_datasize(plan: RehearsalPlan, answer: Datasize, began_at: datetime) -> None:
+def write_datasize(plan: RehearsalPlan, size: Datasize, began_at: datetime) -> None:
     """Write the datasize phase, with the smallest number of files that the rules allow."""
     folder = os.path.join(plan.result("training", plan.workload.model.name), "datasize")
     stamp = began_at.strftime(STAMP_FORMAT)
-    metadata = training_metadata(plan, "datasize", stamp, answer.bound.files)
+    metadata = training_metadata(plan, "datasize", stamp, size.bound.files)
     write_json(os.path.join(folder, stamp), f"training_{stamp}{METADATA}", metadata)
 
 
 def write_datagen(plan: RehearsalPlan, began_at: datetime) -> None:
+    """Write the datagen phase of the existing dataset, under the time of the rehearsal's start."""
     workload, stamp = plan.workload, began_at.strftime(STAMP_FORMAT)
     files = workload.dataset.num_files_train
     folder = os.path.join(plan.result("training", workload.model.name), "datagen", stamp)
@@ -172,7 +176,7 @@ def _write_hydra(folder: str, run_folder: str, config: str, overrides: list[str]
 
 
 def write_system(plan: RehearsalPlan, hosts: int, memory_gib_per_host: float) -> None:
-    """Write what a rehearsal knows of the system: the rules require all hosts to be alike. Raises SpaceError."""
+    """Write the part of the system's description that a rehearsal knows, for identical hosts; raises SpaceError."""
     system, limit_bytes = plan.system, environment.describe_host().memory_limit_bytes
     client: dict[str, Any] = {"quantity": hosts, "chassis": {"memory_capacity": max(1, round(memory_gib_per_host))}}
     if limit_bytes is not None:

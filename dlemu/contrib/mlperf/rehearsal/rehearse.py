@@ -1,4 +1,4 @@
-"""Rehearses a result: all its runs one after another, each laid out in the edition's tree; then checks that tree."""
+"""Rehearses a result: makes all its runs, one after another, copies each into the edition's tree, checks the tree."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ import yaml
 from dlemu.config import check_checkpoints, check_runnable, datagen_command
 from dlemu.config.duration import mean_seconds
 from dlemu.config.schema import Workload
-from dlemu.contrib.mlperf.audit.papers import STAMP_FORMAT
+from dlemu.contrib.mlperf.audit.call_records import STAMP_FORMAT
 from dlemu.contrib.mlperf.audit.run_settings import Printed, read_printed
 from dlemu.contrib.mlperf.check.checkpoint_rules import figures_of
 from dlemu.contrib.mlperf.check.copy_rules import training_sums
@@ -34,19 +34,19 @@ from dlemu.results.kinds import read_result
 from dlemu.results.wording import scaled
 
 WARM_UP = "warm-up"
-_MEASURED_SECONDS = 2.0
-_CHECKPOINT_ACCELERATOR = "b200"  # its memory must hold the checkpoint, by the edition's table
+_LIBRARY_SECONDS = 2.0  # how long `library_cores` reads files
+_CHECKPOINT_ACCELERATOR = "b200"  # the metadata must name one; its memory must hold the checkpoint (4.3.4)
 Size = TypeVar("Size", Datasize, CheckpointDatasize)
 
 
 @dataclass(kw_only=True)
 class Call:
-    """One call of the tool: a run of training, or of checkpoints."""
+    """One call of the tool: a run of training, or of checkpointing."""
 
     label: str
     settings: tuple[str, ...]
     stamp: str = ""
-    """When it began: YYYYMMDD_HHMMSS; empty before."""
+    """Time of its start, YYYYMMDD_HHMMSS; empty until then."""
     folder: str = ""
     """Its result folder, relative to the rehearsal's."""
     failure: str | None = None
@@ -55,45 +55,45 @@ class Call:
 
 @dataclass(kw_only=True)
 class Rehearsal(ABC, Generic[Size]):
-    """One rehearsal. The time between its calls is limited, so an interrupted one can't be continued."""
+    """A rehearsal. The rules limit the time between calls, so an interrupted one can't be continued."""
 
     command: ClassVar[str]
-    """The command of dlemu that does a call."""
+    """The command of dlemu that makes a call."""
     defaults: ClassVar[tuple[str, ...]] = ()
-    """Overrides that those of the user replace."""
+    """Overrides that the user's overrides may replace."""
     plan: RehearsalPlan
     size: Size
-    """What the rules require of its data."""
+    """The size of the data that the rules require."""
     report: Callable[[str], None]
     """Shows a line of progress."""
     now: Callable[[], datetime] = datetime.now
-    """Local time, by which the calls are named."""
-    done: list[Call] = field(default_factory=list)
-    """The calls that were begun."""
+    """Local time, by which the calls' folders are named."""
+    started: list[Call] = field(default_factory=list)
+    """The calls so far, including a failed one."""
 
     @abstractmethod
     def calls(self) -> Sequence[Call]:
         """Return all calls, in order."""
 
     def prepare(self) -> None:
-        """Write what comes before the first call; raises UserError for wrong settings."""
+        """Write the files that precede the first call; raises UserError for wrong settings."""
         owned.take_folder(self.plan.folder, "output.folder")
         write_text(self.plan.tree, "README.txt", f"{NOTE}\n")
         edition_tree.write_system(self.plan, self.size.hosts, self.size.memory_gib_per_host)
 
-    def end(self, checked: Checked) -> tuple[int, list[str]]:
-        """Return the exit status, and lines that say how it ended."""
+    def outcome(self, checked: Checked) -> tuple[int, list[str]]:
+        """Return the exit status, and lines on the result, if any."""
         return (0 if checked.valid else 1), []
 
     @abstractmethod
     def lay_out(self, call: Call, run: str, times: tuple[str, str]) -> None:
-        """Copy a finished call into the tree, and sum up what is there; `times` are its start and end."""
+        """Copy a finished call from its folder `run` into the tree, and write the sums; `times`: its start and end."""
 
     def run(self) -> Checked:
-        """Do all calls, write the tree and check it.
+        """Make all calls, write the tree and check it.
 
         Raises:
-            UserError: settings are wrong, or the folder holds a rehearsal; found before the first call.
+            UserError: before the first call, for wrong settings or a folder that holds a rehearsal.
             DlemuError, Interrupted: a call failed, or a signal stopped it.
         """
         if os.path.exists(os.path.join(self.plan.folder, REHEARSAL)):
@@ -101,21 +101,21 @@ class Rehearsal(ABC, Generic[Size]):
         self.prepare()
         self._save(complete=False)
         for call in self.calls():
-            self._do(call)
+            self._make_call(call)
         self._save(complete=True)
         return check_folder(self.plan.folder)
 
-    def _do(self, call: Call) -> None:
-        stamps = [done.stamp for done in self.done]
-        while (stamp := self.now().strftime(STAMP_FORMAT)) in stamps:
+    def _make_call(self, call: Call) -> None:
+        stamps = [earlier.stamp for earlier in self.started]
+        while (stamp := self.now().strftime(STAMP_FORMAT)) in stamps:  # two short calls may begin in one second
             time.sleep(0.1)
         run = owned.fresh_folder(os.path.join(self.plan.folder, "runs"), f"{stamp}-{call.label.replace(' ', '-')}")
         call.stamp, call.folder = stamp, os.path.relpath(run, self.plan.folder)
-        self.done.append(call)
+        self.started.append(call)
         self.report(f"{call.label} ...")
         start = self.now()
         try:
-            # A report page takes seconds, and the time between two calls is limited.
+            # No report page: it takes seconds, and the rules limit the time between two calls.
             words = [*self.defaults, *self.plan.words, *call.settings, "output.report=false"]
             self.plan.run(words, run, self.command)
         except BaseException as error:
@@ -126,13 +126,13 @@ class Rehearsal(ABC, Generic[Size]):
         self._save(complete=False)
 
     def write_sums(self, result: str, **sums: object) -> None:
-        """Write results.json, the sums over the calls so far."""
-        runs = [{"run_datetime": done.stamp, "label": done.label} for done in self.done]
+        """Write the sums over the calls so far into results.json, in the folder `result`."""
+        runs = [{"run_datetime": call.stamp, "label": call.label} for call in self.started]
         write_json(result, RESULTS, {"rehearsal": NOTE, "runs": runs, **sums})
 
     def _save(self, *, complete: bool) -> None:
         record = {"rehearsal": NOTE, "complete": complete, "edition": EDITION, "division": DIVISION}
-        write_json(self.plan.folder, REHEARSAL, {**record, "calls": list(map(asdict, self.done))})
+        write_json(self.plan.folder, REHEARSAL, {**record, "calls": list(map(asdict, self.started))})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -140,9 +140,9 @@ class Figures:
     printed: Printed
     """The run's summary in DLIO's format, as the edition's tool would print it."""
     au_percent: float | None
-    """AU as dlemu itself reports it, from the accelerators' timelines."""
+    """dlemu's own AU, from the accelerators' timelines."""
     held_back: bool
-    """Whether the run fails, but would fail even without storage, so that nothing is known of the storage."""
+    """Whether the run failed because of this host: without any storage, its AU would be too low as well."""
     limited_by: str | None
 
     @property
@@ -155,33 +155,33 @@ class TrainingRehearsal(Rehearsal[Datasize]):
     command = "train"
     defaults = ("metric.verdict=au",)  # as the edition's tool judges
     measured: list[Figures] = field(default_factory=list)
-    """Of the runs that have ended, without the warm-up."""
+    """Figures of the finished runs, without the warm-up."""
 
     def calls(self) -> Sequence[Call]:
-        """Return a warm-up and the measured runs, each with another seed for its shuffles."""
+        """Return a warm-up and the measured runs, each with a different seed for its shuffles."""
         labels = [WARM_UP, *(f"run {number + 1}" for number in range(MEASURED_RUNS))]
-        seed, off = self.plan.workload.train.seed, "workflow.generate_data=false"
-        return [Call(label=label, settings=(off, f"train.seed={seed + run}")) for run, label in enumerate(labels)]
+        seed, no_datagen = self.plan.workload.train.seed, "workflow.generate_data=false"
+        return [Call(label=label, settings=(no_datagen, f"train.seed={seed + n}")) for n, label in enumerate(labels)]
 
     def prepare(self) -> None:
-        """Inspect the dataset, write the phases before the runs, report the plan; raises UserError without it."""
+        """Inspect the dataset, write the phases before the runs, report the plan; UserError without the dataset."""
         began_at, plan, bound, workload = self.now(), self.plan, self.size.bound, self.plan.workload
         inspect(workload.dataset, command_hint=lambda: datagen_command(workload), storage=workload.storage_spec)
         super().prepare()
         edition_tree.write_datasize(plan, self.size, began_at)
         edition_tree.write_datagen(plan, began_at)
-        files, kind = workload.dataset.num_files_train, f"{workload.ranks} x {workload.accelerator}"
-        enough = "" if files >= bound.files else ": TOO SMALL, the result will not be valid"
-        what = f"{workload.model.name}, {kind}{scaled(None, workload.scale)}"
-        self.report(f"rehearsal of MLPerf Storage v{EDITION} {DIVISION.upper()}: {what}")
+        accelerators = f"{workload.ranks} x {workload.accelerator}{scaled(None, workload.scale)}"
+        self.report(f"rehearsal of MLPerf Storage v{EDITION} {DIVISION.upper()}: {workload.model.name}, {accelerators}")
         self.report(NOTE)
-        self.report(f"dataset: {files:,} files; the rules require {bound.files:,} or more ({bound.because}){enough}")
+        files = workload.dataset.num_files_train
+        warning = "" if files >= bound.files else ": TOO SMALL, the result will not be valid"
+        self.report(f"dataset: {files:,} files; the rules require {bound.files:,} or more ({bound.because}){warning}")
         if same_file_system(workload.dataset.data_folder, os.path.dirname(plan.tree)):
             self.report("data and results share a file system, which the rules forbid: set output.folder")
         self.report(f"results: {plan.folder}")
 
     def lay_out(self, call: Call, run: str, times: tuple[str, str]) -> None:
-        """Copy the run into the tree, and sum up the measured runs that are there."""
+        """Copy the run into the tree, report it, and write the sums over the measured runs so far."""
         figures, plan = read_figures(run), self.plan
         printed, workload = figures.printed, plan.workload
         metadata = edition_tree.training_metadata(plan, "run", call.stamp, printed.num_files or 0)
@@ -203,28 +203,29 @@ class TrainingRehearsal(Rehearsal[Datasize]):
             sums = training_sums([each.printed for each in self.measured])
             self.write_sums(runs, model=workload.model.name, num_accelerators=printed.accelerators, **sums)
 
-    def end(self, checked: Checked) -> tuple[int, list[str]]:
-        """Return the exit status: 4, no verdict, if only the emulator was too slow; and how the measured runs ended."""
+    def outcome(self, checked: Checked) -> tuple[int, list[str]]:
+        """Return the exit status (4, no verdict, if only this host kept runs from passing), and lines on the runs."""
         lines = list(self._outcome_lines())
         if all(run.passed for run in self.measured) and checked.valid:
             return 0, lines
-        broken = {one.rule for one in checked.findings if one.severity == "error"}
+        broken_rules = {finding.rule for finding in checked.findings if finding.severity == "error"}
         held_back = all(run.passed or run.held_back for run in self.measured)
-        return (4 if broken <= {"au.low"} and held_back else 1), lines
+        return (4 if broken_rules <= {"au.low"} and held_back else 1), lines
 
     def _outcome_lines(self) -> Iterator[str]:
         runs, workload = self.measured, self.plan.workload
-        au = [run.printed.au_percent or 0.0 for run in runs]
-        rate = [run.printed.samples_per_second or 0.0 for run in runs]
-        own_au = [run.au_percent for run in runs if run.au_percent is not None]
-        limits = ", ".join(sorted({run.limited_by for run in runs if run.limited_by})) or "not known"
-        mean = f"dlemu's own AU: {fmean(own_au):.1f} % +- {pstdev(own_au):.1f}; " if len(own_au) == len(runs) else ""
+        aus = [run.printed.au_percent or 0.0 for run in runs]
+        rates = [run.printed.samples_per_second or 0.0 for run in runs]
+        cov_percent = 100 * pstdev(rates) / (fmean(rates) or 1)
         yield (
-            f"{sum(run.passed for run in runs)} of {len(runs)} runs pass: AU {fmean(au):.1f} % +- {pstdev(au):.1f},"
-            f" {fmean(rate):,.0f} samples/s (mean of {len(runs)}, CoV {100 * pstdev(rate) / (fmean(rate) or 1):.1f} %),"
-            " by DLIO's formulas"
+            f"{sum(run.passed for run in runs)} of {len(runs)} runs pass: AU {fmean(aus):.1f} % +- {pstdev(aus):.1f},"
+            f" {fmean(rates):,.0f} samples/s (mean of {len(runs)}, CoV {cov_percent:.1f} %), by DLIO's formulas"
         )
-        yield f"{mean}limited by: {limits}"
+        own_aus = [run.au_percent for run in runs if run.au_percent is not None]
+        has_all = len(own_aus) == len(runs)
+        own_au = f"dlemu's own AU: {fmean(own_aus):.1f} % +- {pstdev(own_aus):.1f}; " if has_all else ""
+        limits = ", ".join(sorted({run.limited_by for run in runs if run.limited_by})) or "not known"
+        yield f"{own_au}limited by: {limits}"
         cores = library_cores(workload)
         if cores is not None:
             yield (
@@ -246,10 +247,10 @@ def read_figures(folder: str) -> Figures:
 
 
 def library_cores(workload: Workload) -> float | None:
-    """Return the cores that one accelerator at full speed keeps busy with its library's reads, measured on this host.
+    """Return the number of cores that the reads of one accelerator at full speed keep busy, measured on this host.
 
-    None where the dataset is on no local file system, or the library is not installed. DLIO's loader needs at least
-    this: it also shuffles, resizes, collates and copies between processes.
+    The reads are those of the format's library, such as `numpy.load`. DLIO's loader needs more cores: it also shuffles,
+    resizes, collates and copies between processes. None if the dataset is on no local file system, or has no library.
     """
     seconds = mean_seconds(workload.train.computation_time)
     if not seconds or not workload.storage.has_paths:
@@ -258,7 +259,7 @@ def library_cores(workload: Workload) -> float | None:
     reader, files_read = format_base.format_named(workload.dataset.format), 0
     start, cpu_start = time.monotonic(), time.process_time()
     try:
-        while files_read < train.num_files and time.monotonic() - start < _MEASURED_SECONDS:
+        while files_read < train.num_files and time.monotonic() - start < _LIBRARY_SECONDS:
             path = train.path(files_read)
             with format_base.reading(path):
                 decode = reader.load(path, 0, train.num_samples_per_file).decode
@@ -275,44 +276,41 @@ class CheckpointRehearsal(Rehearsal[CheckpointDatasize]):
     command = "checkpoint"
 
     def calls(self) -> Sequence[Call]:
-        """Return two calls if the hosts' memory could serve the reads: page caches can be dropped in between."""
+        """Return one call; or two, between which caches can be dropped, if the hosts' memory could serve the reads."""
         if self.size.memory_factor > MEMORY_FACTOR:
             return [Call(label="both", settings=())]
         only = {"write": "checkpoint.num_checkpoints_read=0", "read": "checkpoint.num_checkpoints_write=0"}
         return [Call(label=label, settings=(word,)) for label, word in only.items()]
 
     def prepare(self) -> None:
+        """Take the results folder and report the plan."""
         super().prepare()
-        what = f"{self.size.model}, {self.plan.workload.ranks} processes"
-        self.report(f"rehearsal of MLPerf Storage v{EDITION} {DIVISION.upper()}: {what}")
+        processes = f"{self.plan.workload.ranks} processes"
+        self.report(f"rehearsal of MLPerf Storage v{EDITION} {DIVISION.upper()}: {self.size.model}, {processes}")
         self.report(NOTE)
-        names = " and ".join(call.label for call in self.calls())
-        self.report(f"calls: {names}; {self.size.room_gib:,.0f} GiB in ten checkpoints; results: {self.plan.folder}")
+        labels = " and ".join(call.label for call in self.calls())
+        self.report(f"calls: {labels}; {self.size.room_gib:,.0f} GiB in ten checkpoints; results: {self.plan.folder}")
 
     def lay_out(self, call: Call, run: str, times: tuple[str, str]) -> None:
-        """Copy the call into the tree, and sum up the calls that are there."""
+        """Copy the call into the tree, and write the sums over the calls so far."""
         folder = self.plan.workload.checkpoint.checkpoint_folder
         result = self.plan.result("checkpointing", self.size.model)
-        with open(os.path.join(run, "dlio", CONFIG_FOLDER, "config.yaml")) as lines:
-            settings = yaml.safe_load(lines)["workload"]
+        with open(os.path.join(run, "dlio", CONFIG_FOLDER, "config.yaml")) as config:
+            settings = yaml.safe_load(config)["workload"]
         args = {"checkpoint_folder": folder, "num_processes": self.plan.workload.ranks}
-        facts = {
-            "benchmark_type": "checkpointing",
-            "command": "run",
-            "run_datetime": call.stamp,
-            "parameters": settings,
-        }
-        metadata = edition_tree.call_metadata(self.plan, self.size.model, _CHECKPOINT_ACCELERATOR, facts, args)
+        keys = {"benchmark_type": "checkpointing", "command": "run", "run_datetime": call.stamp, "parameters": settings}
+        metadata = edition_tree.call_metadata(self.plan, self.size.model, _CHECKPOINT_ACCELERATOR, keys, args)
         copy_into_tree(self.plan, run, os.path.join(result, call.stamp), metadata, times, folder)
-        for checked in check_folder(self.plan.tree).results:
-            call.figures = {f"{kind}_gib_per_second": rate for kind, rate in figures_of(checked).items()}
+        for checked_result in check_folder(self.plan.tree).results:
+            rates = figures_of(checked_result)
+            call.figures = {f"{kind}_gib_per_second": rate for kind, rate in rates.items()}
         self.write_sums(result, model=self.size.model, num_processes=self.plan.workload.ranks, **call.figures)
 
 
 def rehearsal_of(
     plan: RehearsalPlan, hosts: int, memory_gib_per_host: float, report: Callable[[str], None]
 ) -> TrainingRehearsal | CheckpointRehearsal:
-    """Return the rehearsal of a plan's workload; raises UserError."""
+    """Return the rehearsal of a plan's workload; UserError if the workload or the launcher does not allow one."""
     check_launcher("mlperf run", plan.launcher)
     workload = plan.workload
     if workload.workflow.train:

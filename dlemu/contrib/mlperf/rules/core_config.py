@@ -1,7 +1,7 @@
-"""Core settings: those that define a workload (with DLIO 2.x's keys and defaults), and their hash.
+"""The core settings, which define a workload, by DLIO 2.x's keys and with its defaults; and their hash.
 
-The keys, the form of values and the hash `core-config-v1` are mlpstorage's (`mlpstorage_py/provenance.py` and
-`rules/core_config_keys.yaml`, https://github.com/mlcommons/storage): equal hashes mean that runs had equal workloads.
+Runs with equal hashes had equal workloads. The keys, the form of values and the hash `core-config-v1` are mlpstorage's
+(`mlpstorage_py/provenance.py` and `rules/core_config_keys.yaml`, https://github.com/mlcommons/storage).
 """
 
 from __future__ import annotations
@@ -17,14 +17,13 @@ from dlemu.contrib.mlperf.rules.known import rules_file
 Value = str | int | float | bool
 
 _MAX_SETTINGS = 10_000  # settings read from one file: with YAML aliases a small file can expand to an endless mapping
-CORE_SECTIONS = ("model.", "workflow.", "checkpoint.")
-"""Sections whose keys are all core settings, except the folder of checkpoints, which differs from site to site."""
+CORE_SECTIONS = ("model.", "workflow.", "checkpoint.")  # all their keys are core settings, except SITE_KEYS
 WORKLOADS_YAML = rules_file("workloads.yaml")
 CORE_KEYS = frozenset(WORKLOADS_YAML["core_keys"])
-SITE_KEYS = frozenset({"checkpoint.checkpoint_folder"})
+SITE_KEYS = frozenset({"checkpoint.checkpoint_folder"})  # differ from site to site
 PHASE_KEYS = frozenset({"checkpoint.num_checkpoints_write", "checkpoint.num_checkpoints_read"})
-"""Keys that differ between the write and the read call of a checkpoint run: core settings of training only."""
-# workloads.yaml explains these:
+"""Keys that differ between the write and the read call of a checkpoint result: core settings of training only."""
+# The comments in workloads.yaml explain these four.
 _SPELLINGS: Mapping[str, str] = WORKLOADS_YAML["spellings"]
 DEFAULTS: Mapping[str, Value] = WORKLOADS_YAML["defaults"]
 OTHER_DEFAULTS: Mapping[str, Any] = WORKLOADS_YAML["other_defaults"]
@@ -32,7 +31,7 @@ NEVER_SET: Mapping[str, Any] = WORKLOADS_YAML["never_set"]
 
 
 def settings_of(workload: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
-    """Yield the settings of a `workload` mapping with their dotted keys, at most `_MAX_SETTINGS`."""
+    """Yield dotted key and value of the settings in a `workload` mapping, at most `_MAX_SETTINGS` of them."""
 
     def flat(section: Mapping[str, Any], prefix: str) -> Iterator[tuple[str, Any]]:
         for key, value in section.items():
@@ -45,9 +44,7 @@ def settings_of(workload: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
 
 
 def canonical(value: Any) -> Any:
-    """Return a value in the form used for comparison: 7, 7.0 and "7" become equal, as do true and "True"."""
-    if isinstance(value, bool) or not isinstance(value, str | int | float | list | tuple):
-        return value
+    """Return a value in the form in which values are compared: 7, 7.0 and "7" are equal, as are true and "True"."""
     if isinstance(value, list | tuple):
         return [canonical(item) for item in value]
     if isinstance(value, str):
@@ -64,10 +61,10 @@ def canonical(value: Any) -> Any:
 def core_config_hash(workload: Mapping[str, Any], *, checkpointing: bool = False) -> str:
     """Return the `core-config-v1` hash of a `workload` mapping: 16 hexadecimal digits of SHA-256.
 
-    With `checkpointing`, the core settings are those of workloads that only save and load checkpoints.
+    `checkpointing` selects the core settings of workloads that only save and load checkpoints.
     """
-    is_part = is_checkpoint_core if checkpointing else is_core
-    core = {key: canonical(value) for key, value in settings_of(workload) if is_part(key)}
+    is_hashed = is_checkpoint_core if checkpointing else is_core
+    core = {key: canonical(value) for key, value in settings_of(workload) if is_hashed(key)}
     text = json.dumps(core, sort_keys=True, separators=(",", ":"), ensure_ascii=True, default=str)
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
@@ -78,14 +75,14 @@ def is_core(key: str) -> bool:
 
 
 def is_checkpoint_core(key: str) -> bool:
-    """Return whether a key is a core setting of a workload that only does checkpoints."""
+    """Return whether a key is a core setting of a workload that only saves and loads checkpoints."""
     return (key == "framework" or key.startswith(CORE_SECTIONS)) and key not in SITE_KEYS | PHASE_KEYS
 
 
 def effective(workload: Mapping[str, Any]) -> dict[str, Any]:
-    """Return all settings of a `workload` mapping by DLIO 2.x's keys, with DLIO's defaults for omitted ones.
+    """Return all settings of a `workload` mapping by DLIO 2.x's keys, completed with DLIO's defaults.
 
-    YAML reads a bare `off` as false, so a shuffle that is false is returned as "off".
+    A shuffle that is false becomes "off": YAML reads a bare `off` as false.
     """
     settings: dict[str, Any] = dict(DEFAULTS)
     for key, value in settings_of(workload):

@@ -1,7 +1,6 @@
-"""The editions of MLPerf Storage since v2.0 on training: workloads, accelerators, and the settings that may change.
+"""The editions of MLPerf Storage since v2.0: training workloads, accelerators, and the settings that may change.
 
-Source: mlcommons/storage (https://github.com/mlcommons/storage), the rules of each edition; the workloads themselves
-are in workloads.yaml.
+The data is in workloads.yaml. Source: the rules of each edition (https://github.com/mlcommons/storage).
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ import msgspec
 from dlemu.contrib.mlperf.rules.core_config import WORKLOADS_YAML, Value
 
 Reading = Literal["published", "today"]
-"""How strictly to judge: `published`, as submissions to the round were; `today`, as its tool has judged since then."""
+"""How strictly to judge: `published`, as the round's submissions were judged; `today`, as the tool judges now."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,28 +28,28 @@ class Official:
     record_bytes: float
     samples_per_file: int
     settings: Mapping[str, Value] = field(default_factory=dict)
-    """The workload file's other core settings, by DLIO 2.x's keys; core settings not listed have DLIO's default."""
+    """The workload file's other core settings, by DLIO 2.x's keys; those not listed have DLIO's defaults."""
     core_configs: frozenset[str] = frozenset()
     """`core-config-v1` hashes that mlpstorage's editions.yaml accepts for this workload."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Edition:
-    """The rules of one edition that differ from other editions': workloads.yaml explains them."""
+    """The rules in which one edition differs from the others; workloads.yaml explains them."""
 
     name: str
     officials: Mapping[tuple[str, str], Official]
-    """(workload, accelerator) -> its settings."""
+    """(workload, accelerator) -> official settings."""
     closed_overrides: frozenset[str]
     checkpoint_workloads: tuple[str, ...] = ()
     checks_tree: bool
     reading: Reading = "today"
     spare_files: int = 0
-    """A dataset may be this many files too small: v3.0's tool rounded down while the round ran."""
+    """Number of files that a dataset may lack: v3.0's tool rounded down while the round ran."""
     accelerator_gb: Mapping[str, float] = field(default_factory=dict)
 
     def official(self, workload: str, accelerator: str) -> Official | None:
-        """Return the settings of a workload on an accelerator, or None if the edition does not have that pair."""
+        """Return the settings of a workload on an accelerator; None for a pair that the edition does not have."""
         return self.officials.get((workload, accelerator))
 
 
@@ -66,16 +65,15 @@ def _edition(name: str, rules: Mapping[str, Any]) -> Edition:
 
 EDITIONS = {name: _edition(name, rules) for name, rules in WORKLOADS_YAML["rules"].items()}
 OPEN_OVERRIDES = frozenset({"framework", "dataset.format", "dataset.num_samples_per_file", "reader.data_loader"})
-"""Keys that may be overridden in OPEN in addition."""
+"""Keys that OPEN allows to override, in addition to those of CLOSED."""
 PREFETCH_SIZES = (0, 1, 2)  # values of `reader.prefetch_size` that the text allows
-MEASURED_RUNS = 5
-"""Consecutive runs whose mean is the result; a warm-up run precedes them, its folder is next to theirs."""
-RUN_FOLDERS = MEASURED_RUNS + 1
+MEASURED_RUNS = 5  # consecutive runs whose mean is the result
+RUN_FOLDERS = MEASURED_RUNS + 1  # a warm-up run precedes the measured ones, in a folder beside theirs
 FIRST_YEAR = 2025  # year of the first measurements for v2.0
 
 
-def edition_read(name: str, reading: Reading = "today") -> Edition:
-    """Return an edition's rules in the given reading; only for v3.0 the two readings differ."""
+def edition_rules(name: str, reading: Reading = "today") -> Edition:
+    """Return an edition as it is read; the two readings differ for v3.0 alone."""
     edition = EDITIONS[name]
     if reading == "today" or not edition.checks_tree:
         return edition
@@ -83,6 +81,5 @@ def edition_read(name: str, reading: Reading = "today") -> Edition:
 
 
 def newest_edition(workload: str, accelerator: str) -> Edition | None:
-    """Return the newest edition that has this pair, or None."""
-    having = [edition for edition in EDITIONS.values() if edition.official(workload, accelerator)]
-    return having[-1] if having else None
+    """Return the newest edition that has this pair; None if no edition has it."""
+    return next((each for each in reversed(EDITIONS.values()) if each.official(workload, accelerator)), None)

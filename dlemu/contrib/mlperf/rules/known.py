@@ -1,4 +1,4 @@
-"""Findings, and every rule of `dlemu mlperf check` and `dlemu audit`, from known.yaml, as docs/mlperf-rules.md is."""
+"""Findings, and the table of all rules of `dlemu mlperf check` and `dlemu audit`, read from known.yaml."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import msgspec
 import yaml
 
 Severity = Literal["error", "warning", "info"]
-"""`error`: it breaks a rule or contradicts the files; `warning`: it may do so; `info`: what the reader must know."""
+"""`error`: a rule is broken or files contradict each other; `warning`: this may be so; `info`: for information."""
 SEVERITIES: tuple[Severity, ...] = ("error", "warning", "info")  # most severe first
 
 
@@ -26,20 +26,20 @@ class Finding:
     official: str = ""
     """Name of the rule in the edition's own checker; empty where it has none."""
     path: str = ""
-    """The file or folder that it concerns."""
+    """The file or folder concerned."""
     seen: str
     wanted: str
     fix: str
 
 
-ALL = ("2.0", "3.0")
+ALL = ("2.0", "3.0")  # editions, oldest first
 
 
 @dataclass(frozen=True, kw_only=True)
 class KnownRule:
     name: str
     severity: str
-    """`error`, `warning` or `info`; text where it depends on the edition."""
+    """The usual severity; words on the exceptions may follow: `error; warning for a log`."""
     meaning: str
     editions: tuple[str, ...] = ALL
     """Editions whose results it applies to."""
@@ -48,7 +48,7 @@ class KnownRule:
     official: Mapping[str, str] = field(default_factory=dict)
     """Edition -> the rule's name in that edition's checker."""
     wanted: str = ""
-    """What the rule wants, and (`fix`) how to get it, for findings that do not say so themselves."""
+    """Default of `Finding.wanted`, as `fix` is of `Finding.fix`."""
     fix: str = ""
     warned: frozenset[str] = frozenset()
     """Editions in which its errors are warnings; `published` stands for v3.0 as its round was judged."""
@@ -56,7 +56,7 @@ class KnownRule:
 
 @cache
 def rule_groups() -> Mapping[str, tuple[KnownRule, ...]]:
-    """Return subject (a heading of the documentation) -> its rules, in the documentation's order."""
+    """Return the rules by subject; the subjects are the headings of docs/mlperf-rules.md, in the same order."""
     groups = rules_file("known.yaml")
     return {
         title: tuple(
@@ -74,38 +74,48 @@ def rules_file(name: str) -> Any:
 
 @cache
 def known_rules() -> Mapping[str, KnownRule]:
+    """Return name -> rule."""
     return {rule.name: rule for rules in rule_groups().values() for rule in rules}
 
 
 def by_rule(rule: str, seen: str, wanted: str = "", fix: str = "", severity: Severity | None = None) -> Finding:
-    """Return a finding of a rule; what is not given here is as in known.yaml."""
+    """Return a finding of a rule; the defaults of `wanted`, `fix` and `severity` are those of known.yaml."""
     row = known_rules()[rule]
-    usual: Any = row.severity.partition(";")[0].partition(" ")[0]
+    usual: Any = row.severity.split()[0].rstrip(";")
     return Finding(severity=severity or usual, rule=rule, seen=seen, wanted=wanted or row.wanted, fix=fix or row.fix)
 
 
 def by_rule_at(
     path: str, rule: str, seen: str, wanted: str = "", fix: str = "", severity: Severity | None = None
 ) -> Finding:
+    """Return a finding as `by_rule` does, on a file or folder."""
     return replace(by_rule(rule, seen, wanted, fix, severity), path=path)
 
 
-def at(path: str, findings: Iterable[Finding]) -> Iterator[Finding]:
-    """Yield the findings with the file or folder that they concern."""
+def with_path(path: str, findings: Iterable[Finding]) -> Iterator[Finding]:
+    """Yield the findings, with the path of the file or folder that they concern."""
     return (replace(finding, path=path) for finding in findings)
 
 
 def unapplied(rule: str, facts: Mapping[str, object]) -> Iterator[Finding]:
-    """Yield a finding that a rule could not be applied if any of the facts (name -> value) that it needs is None."""
+    """Yield a finding that a rule could not be applied, if one of the facts (name -> value) that it needs is None."""
     unknown = [name for name, value in facts.items() if value is None]
     if unknown:
         yield by_rule("unapplied", f"{rule}: {', '.join(unknown)} not known", f"{rule} applied")
 
 
-def few(texts: Sequence[str], between: str = "; ", most: int = 3) -> str:
-    """Return the first of the texts, and how many more there are."""
-    more = f" and {len(texts) - most} more" if len(texts) > most else ""
-    return between.join(texts[:most]) + more
+def differing(path: str, rule: str, facts: Mapping[str, Iterable[object]]) -> Iterator[Finding]:
+    """Yield a finding for each fact (name -> values in all runs or calls) with several values; None is unknown."""
+    for name, values in facts.items():
+        different = sorted({str(value) for value in values if value is not None})
+        if len(different) > 1:
+            yield by_rule_at(path, rule, f"{name}: {' and '.join(different[:3])}")
+
+
+def first_few(texts: Sequence[str], separator: str = "; ", limit: int = 3) -> str:
+    """Return the first texts, joined, and the number of those left out: `a; b; c and 4 more`."""
+    more = f" and {len(texts) - limit} more" if len(texts) > limit else ""
+    return separator.join(texts[:limit]) + more
 
 
 _OPEN_NAMES = {
@@ -116,6 +126,6 @@ _OPEN_NAMES = {
 
 
 def official_name(rule: str, edition: str, division: str) -> str:
-    """Return the name of one of dlemu's rules in the edition's own checker; empty if that has no such rule."""
+    """Return the name that the edition's own checker has for a rule of dlemu; empty if it has no such rule."""
     name = known_rules()[rule].official.get(edition, "")
     return _OPEN_NAMES.get(name, name) if division == "open" else name

@@ -13,8 +13,8 @@ Division = Literal["closed", "open"]
 
 MEMORY_FACTOR = 5  # the dataset must be at least this many times the memory of all hosts (2.1)
 STEPS_PER_EPOCH = 500  # each accelerator must take at least this many steps per epoch (2.1)
-NEAR = 0.01
-"""Warn of a dataset this close to the bound: in published runs, entered and measured memory differ by up to 0.3 %."""
+MEMORY_MARGIN = 0.01
+"""Margin above the memory bound: in published runs, entered and measured memory differ by up to 0.3 %."""
 GIB = 2**30
 
 
@@ -25,28 +25,28 @@ class DatasetBound:
     files_by_memory: int
     files_by_steps: int
     tool_files: int
-    """Number printed by the tools of v2.0, and of v3.0 while its round ran, which round down."""
+    """Number printed by v2.0's tool, and by v3.0's while its round ran: both round down."""
 
     @property
     def files(self) -> int:
-        """Files that satisfy both bounds, rounded up."""
+        """Smallest number of files that satisfies both bounds."""
         return max(self.files_by_memory, self.files_by_steps)
 
     @property
-    def comfortable_files(self) -> int:
-        """Files that are still enough if the hosts' memory turns out to be 1 % larger."""
-        return max(math.ceil(self.files_by_memory * (1 + NEAR)), self.files_by_steps)
+    def advised_files(self) -> int:
+        """Number of files that is still enough if the hosts' memory turns out to be 1 % larger."""
+        return max(math.ceil(self.files_by_memory * (1 + MEMORY_MARGIN)), self.files_by_steps)
 
     @property
     def because(self) -> str:
-        """The bound that is larger, in words."""
+        """The bound that decides, in words."""
         if self.files_by_memory > self.files_by_steps:
             return f"{MEMORY_FACTOR} x the hosts' memory"
         return f"{STEPS_PER_EPOCH} steps of each accelerator"
 
 
 def smallest_dataset(official: Official, batch_size: int, accelerators: int, memory_bytes: float) -> DatasetBound:
-    """Return the smallest allowed dataset; `accelerators` and `memory_bytes` are those of all hosts together."""
+    """Return the smallest allowed dataset for the accelerators and the memory of all hosts together."""
     samples_by_steps = STEPS_PER_EPOCH * batch_size * accelerators
     samples_by_memory = MEMORY_FACTOR * memory_bytes / official.record_bytes
     return DatasetBound(
@@ -57,6 +57,6 @@ def smallest_dataset(official: Official, batch_size: int, accelerators: int, mem
 
 
 def override_keys(overrides: Sequence[str]) -> tuple[str, ...]:
-    """Return the workload's keys that DLIO's overrides, such as `++workload.reader.odirect=True`, change."""
+    """Return the workload's keys in DLIO's overrides: `reader.odirect` for `++workload.reader.odirect=True`."""
     keys = [override.lstrip("+~").partition("=")[0] for override in overrides]
     return tuple(key.removeprefix("workload.") for key in keys if key.startswith("workload."))

@@ -143,7 +143,7 @@ def test_sums_are_those_of_the_measured_runs(made: TrainingRehearsal) -> None:
     spread = (sum((rate - mean) ** 2 for rate in rates) / 5) ** 0.5
     assert results["train_throughput_stdev_samples_per_second"] == pytest.approx(spread)
     assert len(results["runs"]) == 6
-    assert f"CoV {100 * spread / mean:.1f} %" in made.end(check_folder(made.plan.folder))[1][0]
+    assert f"CoV {100 * spread / mean:.1f} %" in made.outcome(check_folder(made.plan.folder))[1][0]
 
 
 @pytest.mark.parametrize(
@@ -167,7 +167,7 @@ def test_a_host_that_alone_keeps_runs_from_passing_leaves_no_verdict(
     asked.measured += [replace(figures, printed=printed, held_back=held_back)] * 5
     found = tuple(by_rule(rule, "") for rule in rules)
     checked = Checked(root="", reading="published", findings=found)
-    assert asked.end(checked)[0] == judged
+    assert asked.outcome(checked)[0] == judged
 
 
 def test_a_failed_run_is_on_record(tmp_path: Path, made: TrainingRehearsal, monkeypatch: pytest.MonkeyPatch) -> None:

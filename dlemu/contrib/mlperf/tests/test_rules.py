@@ -69,7 +69,7 @@ def told(rule: str, division: Any = "closed", **changes: Any) -> list[Finding]:
 
 def test_five_hundred_steps_of_every_accelerator() -> None:
     bound = smallest_dataset(UNET3D, 7, 8, 1)
-    assert bound.files == bound.comfortable_files == 500 * 7 * 8
+    assert bound.files == bound.advised_files == 500 * 7 * 8
     resnet50 = V2.officials["resnet50", "a100"]
     # 500 x 400 x 16 samples in files of 1251: 2557.95 files. v1.0's tool took 2557, and such runs have 499.8 steps.
     assert smallest_dataset(resnet50, 400, 16, 1).files == 2558
@@ -88,7 +88,7 @@ def test_the_least_dataset_is_enough_and_one_file_less_is_not(accelerators: int,
 
         assert enough(samples)
         assert not enough(less)
-        assert bound.comfortable_files >= bound.files
+        assert bound.advised_files >= bound.files
 
 
 def test_without_the_memory_the_steps_are_counted() -> None:

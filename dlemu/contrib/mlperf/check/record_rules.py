@@ -1,4 +1,4 @@
-"""Rules on what the files of one call record about it: they must be complete and must not contradict each other."""
+"""Rules on the records of one call: its files must be complete and must not contradict each other."""
 
 from __future__ import annotations
 
@@ -9,18 +9,9 @@ import shlex
 from collections.abc import Iterable, Iterator, Mapping
 from datetime import timedelta
 
-from dlemu.contrib.mlperf.audit.papers import METADATA, SEPARATION, Papers, device_work
-from dlemu.contrib.mlperf.audit.step_files import LOG, names_dlemu
-from dlemu.contrib.mlperf.audit.tolerant import (
-    LARGEST_BYTES,
-    integer,
-    mapping,
-    moment,
-    number,
-    read_text,
-    text,
-    value_at,
-)
+from dlemu.contrib.mlperf.audit.call_records import METADATA, SEPARATION, CallRecords, device_work
+from dlemu.contrib.mlperf.audit.step_files import LOG
+from dlemu.contrib.mlperf.audit.tolerant import LARGEST_BYTES, integer, moment, number, read_text, text, value_at
 from dlemu.contrib.mlperf.check.call_facts import CACHE_OPTION, DATA_FOLDER_KEYS, FACTS, AnyResult
 from dlemu.contrib.mlperf.check.submission_tree import KV_CACHE
 from dlemu.contrib.mlperf.rules.core_config import canonical, settings_of
@@ -30,23 +21,23 @@ from dlemu.extend import UserError
 from dlemu.results.answer_files import open_untrusted
 
 _METADATA_KEYS = ("benchmark_type", "model", "command", "run_datetime", "num_processes", "parameters", "args")
-"""Keys that the metadata of mlpstorage v3.0 always have."""
+"""Keys that the metadata of v3.0's tool always have."""
 _METADATA_KEYS_V2 = ("benchmark_type", "args")
 
 
-def _facts_agree(leaf: Papers, result: AnyResult) -> Iterator[Finding]:
-    """Yield every fact that two records give different values for."""
+def _facts_agree(leaf: CallRecords, result: AnyResult) -> Iterator[Finding]:
+    """All records of a fact have the same value."""
     for fact, values_of in FACTS.items():
         values = {source: value for source, value in values_of(leaf, result).items() if value not in (None, "")}
         if len(set(values.values())) > 1:
-            shown = ", ".join(f"{value} ({source})" for source, value in values.items())
-            yield by_rule("papers.differ", f"{fact}: {shown}")
+            seen = ", ".join(f"{value} ({source})" for source, value in values.items())
+            yield by_rule("papers.differ", f"{fact}: {seen}")
 
 
-def _settings_agree(leaf: Papers, _: AnyResult) -> Iterator[Finding]:
+def _settings_agree(leaf: CallRecords, _: AnyResult) -> Iterator[Finding]:
     """Settings in config.yaml equal those in overrides.yaml and in the metadata's parameters."""
-    config = {key: canonical(value) for key, value in settings_of(mapping(leaf.setup.config))}
-    pairs = _pairs(leaf.setup.overrides or ())
+    config = {key: canonical(value) for key, value in settings_of(leaf.setup.config or {})}
+    pairs = _key_values(leaf.setup.overrides or ())
     overrides = {key.removeprefix("workload."): value for key, value in pairs if "." in key}
     for source, settings in (("overrides.yaml", overrides), ("metadata", dict(settings_of(leaf.parameters)))):
         differences = [
@@ -58,29 +49,29 @@ def _settings_agree(leaf: Papers, _: AnyResult) -> Iterator[Finding]:
             yield by_rule("papers.differ", "; ".join(differences[:3]))
 
 
-def _overrides_agree(leaf: Papers, result: AnyResult) -> Iterator[Finding]:
-    """All records of the call's overrides have those of overrides.yaml, with the same values."""
+def _overrides_agree(leaf: CallRecords, result: AnyResult) -> Iterator[Finding]:
+    """Every other record of the overrides has those of overrides.yaml, with the same values."""
     if leaf.setup.overrides is None:
         return
     in_file = _workload_overrides(leaf.setup.overrides)
     for source, overrides in _other_overrides(leaf, result, in_file):
         differences = []
         for key in sorted({*in_file, *overrides}):
-            ours, theirs = in_file.get(key, "not there"), overrides.get(key, "not there")
+            file_value, other_value = in_file.get(key, "not there"), overrides.get(key, "not there")
             if str(canonical(in_file.get(key))) != str(canonical(overrides.get(key))):
-                differences.append(f"{key.removeprefix('workload.')}={ours}, {theirs} in {source}")
+                differences.append(f"{key.removeprefix('workload.')}={file_value}, {other_value} in {source}")
         if differences:
             yield by_rule("overrides.differ", f"overrides.yaml has {'; '.join(differences[:3])}")
 
 
 _FROM_OTHER_OPTIONS = ("workload.storage.", "workload.dataset.data_folder", "workload.checkpoint.checkpoint_folder")
-"""Overrides that the tool takes from other options, and that may hold secrets."""
+"""Overrides that the tool makes from its other options, and that may hold secrets: not every record has them."""
 
 
 def _other_overrides(
-    leaf: Papers, result: AnyResult, in_file: Mapping[str, str]
+    leaf: CallRecords, result: AnyResult, in_file: Mapping[str, str]
 ) -> Iterator[tuple[str, Mapping[str, str]]]:
-    """Yield (source, overrides) of every other record; overrides that it never has are taken `in_file`."""
+    """Yield (source, overrides) of the other records; overrides that a source never has are added from `in_file`."""
     if leaf.hydra_overrides:
         yield "hydra.yaml", _workload_overrides(leaf.hydra_overrides)
     parameters = leaf.metadata.get("override_parameters")
@@ -97,8 +88,8 @@ def _other_overrides(
 
 
 def _workload_overrides(words: Iterable[str]) -> dict[str, str]:
-    """Return key -> value of overrides such as `++workload.reader.odirect=True`, without others, such as hydra's."""
-    return {key: value for key, value in _pairs(words) if key.startswith("workload")}
+    """Return key -> value of the workload's overrides, such as `++workload.reader.odirect=True`."""
+    return {key: value for key, value in _key_values(words) if key.startswith("workload")}
 
 
 def _command_overrides(command: str) -> dict[str, str]:
@@ -110,38 +101,38 @@ def _command_overrides(command: str) -> dict[str, str]:
 
 
 def _params_overrides(params: object) -> dict[str, str]:
-    """Return the overrides that mlpstorage's `--params` had; of several `--params` each is a list in the list."""
+    """Return the overrides in mlpstorage's `args.params`: a list of words, or of a list for each `--params`."""
     options = params if isinstance(params, list) else []
     words = [word for option in options for word in (option if isinstance(option, list) else [option])]
-    pairs = _pairs(word for word in words if isinstance(word, str) and "=" in word)
+    pairs = _key_values(word for word in words if isinstance(word, str) and "=" in word)
     return {f"workload.{key}": value for key, value in pairs}
 
 
-def _pairs(words: Iterable[str]) -> Iterator[tuple[str, str]]:
+def _key_values(words: Iterable[str]) -> Iterator[tuple[str, str]]:
     """Yield key and value of overrides."""
     for word in words:
         key, _, value = word.lstrip("+~").partition("=")
         yield key, value.strip("'\"")
 
 
-def _division_agrees(leaf: Papers, result: AnyResult) -> Iterator[Finding]:
-    """The division named by mlpstorage's metadata is the one whose folder the run is in."""
+def _division_agrees(leaf: CallRecords, result: AnyResult) -> Iterator[Finding]:
+    """The division named by the metadata is that of the folder."""
     for source, value in (("args.mode", leaf.args.get("mode")), ("verification", leaf.metadata.get("verification"))):
-        # v3.0 writes CLOSED, also as the last part of a dotted name, where v2.0 wrote closed.
+        # v2.0 writes closed, v3.0 writes CLOSED, sometimes as the last part of a dotted name.
         division = (text(value) or "").lower().rpartition(".")[2]
         if division == "whatif":
             yield by_rule("division.differs", f"{source} is whatif")
         elif division and division != result.division:
-            # A result by the stricter rules of CLOSED may be submitted as OPEN: that it was started as CLOSED (`mode`)
-            # says nothing, and that it passed as CLOSED (`verification`) deserves a question.
+            # A result by the stricter rules of CLOSED may be submitted as OPEN. So a start as CLOSED (`mode`) is no
+            # contradiction, but one that passed as CLOSED (`verification`) deserves a question.
             severity: Severity = "warning" if division == "closed" else "error"
             if severity == "error" or source == "verification":
                 seen = f"the run is in the folder {result.division}, its {source} is {division}"
                 yield by_rule("division.differs", seen, severity=severity)
 
 
-def _records_complete(leaf: Papers, result: AnyResult) -> Iterator[Finding]:
-    """Every record has its content: empty ones (`[]`, `{}`) count as missing."""
+def _records_complete(leaf: CallRecords, result: AnyResult) -> Iterator[Finding]:
+    """No record is empty: `[]` and `{}` count as missing content."""
     incomplete: list[str] = []
     for name in leaf.files:
         if name.endswith(METADATA):
@@ -170,49 +161,18 @@ def _missing_in_metadata(name: str, content: object, result: AnyResult) -> Itera
         yield f"{name} without {', '.join(missing)}"
 
 
-def _call_succeeded(leaf: Papers, _: AnyResult) -> Iterator[Finding]:
-    """The exit status that the tool recorded is 0."""
+def _call_succeeded(leaf: CallRecords, _: AnyResult) -> Iterator[Finding]:
+    """The recorded exit status is 0."""
     status = leaf.metadata.get("exit_status")
     if status not in (None, 0):
         yield by_rule("runs.exit", f"the metadata's exit_status is {status}")
 
 
-_PRELOADED = re.compile(r"\b(?:LD_PRELOAD|LD_AUDIT|PYTHONPATH)\b|(?<![^\s/])(?:eatmydata|nocache)(?!\S)")
-"""Variables and programs by which other code runs in the benchmark's processes than that of the image."""
 _IN_MEMORY = re.compile(r"^(?:file:/*)?/(?:dev|run)/shm(?:/|$)")
 
 
-def commands_of(leaf: Papers) -> Iterator[str]:
-    """Yield the commands that the tool executed, by the metadata, and what it was told to add to them."""
-    yield from leaf.commands
-    mpi_params = leaf.args.get("mpi_params")
-    options = mpi_params if isinstance(mpi_params, list) else [mpi_params]
-    yield from filter(None, map(text, [leaf.metadata.get("executed_command"), *options]))
-
-
-def _no_other_code(leaf: Papers, _: AnyResult) -> Iterator[Finding]:
-    """No command puts other code before the benchmark's: such code can switch off syncing, or answer from memory."""
-    preloaded = {match[0] for command in commands_of(leaf) for match in _PRELOADED.finditer(command)}
-    if preloaded:
-        # Launchers of many clusters pass PYTHONPATH on: it can name another DLIO, but rarely does.
-        severity: Severity = "warning" if preloaded == {"PYTHONPATH"} else "error"
-        seen = f"{', '.join(sorted(preloaded))} in the executed commands"
-        yield by_rule("command.preload", seen, severity=severity)
-
-
-def _own_dlio(leaf: Papers, result: AnyResult) -> Iterator[Finding]:
-    """CLOSED runs the DLIO that the tool brings: neither dlemu in its place, nor one from a path of the submitter's."""
-    if not result.closed:
-        return
-    if leaf.phase == "run" and LOG in leaf.files and names_dlemu(os.path.join(leaf.path, LOG)):
-        yield by_rule("tool.other", "dlio.log says that dlemu ran as a drop-in replacement for DLIO")
-    path = text(leaf.args.get("dlio_bin_path"))
-    if path:
-        yield by_rule("tool.path", f"args.dlio_bin_path is {path}")
-
-
-def _separate_folders(leaf: Papers, result: AnyResult) -> Iterator[Finding]:
-    """Data and results are in two folders, both in the metadata, and on two file systems (3.4, 4.4)."""
+def _separate_folders(leaf: CallRecords, result: AnyResult) -> Iterator[Finding]:
+    """Data and results are in different folders and file systems, and the metadata name both folders (3.4, 4.4)."""
     if leaf.phase != "run" or result.benchmark == KV_CACHE:
         return
     section, setting, argument = DATA_FOLDER_KEYS[result.benchmark]
@@ -229,7 +189,7 @@ def _separate_folders(leaf: Papers, result: AnyResult) -> Iterator[Finding]:
         yield by_rule(f"{section}.filesystem", f"no {SEPARATION}, and no output of df in the log of training")
 
 
-def _has_df(leaf: Papers) -> bool:
+def _has_df(leaf: CallRecords) -> bool:
     try:
         path = os.path.join(leaf.path, "training_run.stdout.log")
         with open(open_untrusted(path, LARGEST_BYTES), errors="replace") as log:
@@ -238,12 +198,11 @@ def _has_df(leaf: Papers) -> bool:
         return False
 
 
-def _on_storage(leaf: Papers, result: AnyResult) -> Iterator[Finding]:
+def _on_storage(leaf: CallRecords, result: AnyResult) -> Iterator[Finding]:
     """The data is not in the memory of a host."""
     section, setting, argument = DATA_FOLDER_KEYS[result.benchmark]
-    configured, given = leaf.section(section).get(setting), leaf.args.get(argument)
-    folders = [configured, given, leaf.separation.get("data_or_chkpt_realpath")]
-    folders += CACHE_OPTION.findall(" ".join(commands_of(leaf)))
+    folders = [leaf.section(section).get(setting), leaf.args.get(argument)]
+    folders += [leaf.separation.get("data_or_chkpt_realpath"), *CACHE_OPTION.findall(" ".join(leaf.all_commands))]
     in_memory = {folder for folder in map(text, folders) if folder and _IN_MEMORY.match(folder)}
     if in_memory:
         yield by_rule("data.memory", ", ".join(sorted(in_memory)))
@@ -255,16 +214,15 @@ _SUMMARY_KEYS = {
     "Checkpoint save duration (seconds)": "save_checkpoint_duration_mean_seconds",
     "Checkpoint load duration (seconds)": "load_checkpoint_duration_mean_seconds",
 }
-"""Figures that DLIO prints at the end of a run -> their keys in summary.json."""
+"""Label of a figure that DLIO prints at the end of a run -> its key in summary.json."""
 _METRIC = re.compile(rf"\[METRIC\] ({'|'.join(map(re.escape, _SUMMARY_KEYS))}): (\d+(?:\.\d+)?)")
 _LOG_RANKS = re.compile(r"Running DLIO\b.* with (\d+) process")
 _LOG_STAMP = re.compile(r"^\[\w+\] (\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d+)?) ", re.MULTILINE)
-_LOG_SLACK = timedelta(seconds=60)
-"""DLIO may log this long after the end that it puts into the summary; before the start it may list files for long."""
+_LOG_SLACK = timedelta(seconds=60)  # DLIO may log this long after the summary's end, and list files before its start
 
 
-def _logs_agree(leaf: Papers, _: AnyResult) -> Iterator[Finding]:
-    """What DLIO logged, and what the tool kept of its output, is of this run."""
+def _logs_agree(leaf: CallRecords, _: AnyResult) -> Iterator[Finding]:
+    """DLIO's log, and its output as the tool kept it, are of this run."""
     for name in leaf.files if leaf.phase == "run" else ():
         if name == LOG or name.endswith("_run.stdout.log"):
             log = read_text(os.path.join(leaf.path, name), []) or ""
@@ -273,41 +231,41 @@ def _logs_agree(leaf: Papers, _: AnyResult) -> Iterator[Finding]:
                 yield from _ranks_and_times(leaf, log)
 
 
-def _printed_figures(leaf: Papers, name: str, log: str) -> Iterator[Finding]:
-    """Compare the figures that DLIO printed last with summary.json."""
+def _printed_figures(leaf: CallRecords, name: str, log: str) -> Iterator[Finding]:
+    """Compare the last figures in a log with summary.json; DLIO prints 4 decimals."""
     for label, figure in dict(_METRIC.findall(log)).items():
         key = _SUMMARY_KEYS[label]
         in_summary = number(value_at(leaf.summary, f"metric.{key}"))
-        # DLIO prints 4 decimals.
         if in_summary is not None and not math.isclose(in_summary, float(figure), rel_tol=1e-3, abs_tol=1e-4):
             yield by_rule("papers.differ", f"{key} is {in_summary:.4f}, {name} has {figure}")
 
 
-def _ranks_and_times(leaf: Papers, log: str) -> Iterator[Finding]:
+def _ranks_and_times(leaf: CallRecords, log: str) -> Iterator[Finding]:
     """Compare the number of processes and the time stamps in dlio.log with summary.json."""
     running, accelerators = _LOG_RANKS.search(log), integer(leaf.summary.get("num_accelerators"))
     if running and accelerators and int(running[1]) != accelerators:
         yield by_rule("papers.differ", f"number of processes: {accelerators} (summary.json), {running[1]} ({LOG})")
     stamps = _LOG_STAMP.findall(log)
-    if not stamps or leaf.began is None or leaf.ended is None:
+    if not stamps or leaf.start is None or leaf.end is None:
         return
     first, last = moment(stamps[0]), moment(stamps[-1])
-    if first and last and not (leaf.began <= last <= leaf.ended + _LOG_SLACK and first <= leaf.ended):
-        seen = f"{LOG} is of {first} to {last}, the run of {leaf.began} to {leaf.ended} (summary.json)"
+    if first and last and not (leaf.start <= last <= leaf.end + _LOG_SLACK and first <= leaf.end):
+        seen = f"{LOG} is of {first} to {last}, the run of {leaf.start} to {leaf.end} (summary.json)"
         yield by_rule("papers.differ", seen)
 
 
 _MIN_DEVICE_SHARE = 0.5
-"""Least share of the bytes that the hosts' drives read (training) or wrote. A dataset of 5 times the memory leaves the
-page cache a fifth of an epoch's reads, synced checkpoints leave it none; a file system may compress some of both."""
+"""Smallest share of the run's bytes that the hosts' drives must have read (training) or written. Of a dataset of 5
+times the memory, the page cache can serve a fifth of an epoch's reads; a file system may also compress the data."""
 _OTHER_DRIVES = 0.05  # drives that moved a smaller share did not hold the data: it was on another machine
 
 
-def _devices_agree(leaf: Papers, result: AnyResult) -> Iterator[Finding]:
-    """The counters of the hosts' drives grew by what the run says that it moved, where these drives held the data."""
+def _devices_agree(leaf: CallRecords, result: AnyResult) -> Iterator[Finding]:
+    """The hosts' drives, if they held the data, moved at least half of the run's bytes, by their counters."""
     work = device_work(leaf.metadata)
-    if leaf.phase != "run" or len({name.partition(":")[0] for name in work}) < (leaf.hosts or 1):
-        return  # the counters of a host are missing
+    hosts_with_counters = {name.partition(":")[0] for name in work}
+    if leaf.phase != "run" or len(hosts_with_counters) < (leaf.hosts or 1):
+        return
     if result.benchmark == "training":
         setup = leaf.setup
         samples = (setup.samples_per_file or 0) * (integer(leaf.summary.get("num_files_train")) or 0)
@@ -326,6 +284,6 @@ def _devices_agree(leaf: Papers, result: AnyResult) -> Iterator[Finding]:
 
 RECORD_RULES = (
     *(_facts_agree, _settings_agree, _overrides_agree, _division_agrees, _records_complete, _call_succeeded),
-    *(_logs_agree, _no_other_code, _own_dlio, _separate_folders, _on_storage, _devices_agree),
+    *(_logs_agree, _separate_folders, _on_storage, _devices_agree),
 )
 """Rules on the records of one call."""

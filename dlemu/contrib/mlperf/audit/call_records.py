@@ -1,7 +1,7 @@
-"""Reads the papers of one call: what mlpstorage, hydra and DLIO wrote into its folder, beside what was measured.
+"""Reads the records of one call: its settings, metadata and summary, as mlpstorage, hydra and DLIO wrote them.
 
-Papers are alike for all benchmarks and phases; the leaf of each benchmark adds its measurements. A *leaf* is the folder
-of one run, or of one call of another phase (datasize, datagen).
+A *leaf* is the folder of one call: of a run, or of another phase (datasize, datagen). Records are alike for all
+benchmarks and phases; a subclass for each benchmark adds the measurements.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from functools import cached_property
 from typing import Any, NamedTuple
 
 from dlemu.contrib.mlperf.audit.run_settings import Setup, hydra_overrides, read_setup
-from dlemu.contrib.mlperf.audit.tolerant import integer, mapping, moment, numbers, read_json, text, value_at
+from dlemu.contrib.mlperf.audit.tolerant import integer, mapping, moment, numbers, read_json, sequence, text, value_at
 from dlemu.contrib.mlperf.rules.known import Finding
 from dlemu.contrib.mlperf.rules.training import GIB
 
 METADATA = "_metadata.json"
 SEPARATION = "fs_separation.json"  # mlpstorage v3.0's record of whether data and results share a file system
-COLLECTED = os.path.join("collector-staging", "cluster_info.json")  # by v3.0: /proc/meminfo and more of every host
+COLLECTED = os.path.join("collector-staging", "cluster_info.json")  # v3.0's facts about every host: /proc/meminfo, ...
 FILE_STORAGES = ("local_fs", "direct_fs")  # `storage.storage_type` of files; v3.0 sets the second for O_DIRECT
 PHASES = ("datasize", "datagen", "run")
 STAMP_FORMAT = "%Y%m%d_%H%M%S"  # how mlpstorage names the folder of a call: the time when it began
@@ -32,8 +32,8 @@ _STACKED = re.compile(r"^(?:loop|ram|zram|sr|dm-|md)\d*")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Papers:
-    """The papers of one call; what is missing or can't be read is empty."""
+class CallRecords:
+    """The records of one call; those that are missing or can't be read are empty."""
 
     path: str
     phase: str = "run"
@@ -44,7 +44,7 @@ class Papers:
     """mlpstorage's `*_metadata.json`."""
     summary: Mapping[str, Any] = field(default_factory=dict)
     broken: tuple[Finding, ...] = ()
-    """What could not be read."""
+    """Findings on files that can't be read."""
 
     @property
     def name(self) -> str:
@@ -56,36 +56,43 @@ class Papers:
         return stamp_of(self.name)
 
     @property
-    def began(self) -> datetime | None:
+    def start(self) -> datetime | None:
         """Start by summary.json."""
         return moment(self.summary.get("start"))
 
     @property
-    def ended(self) -> datetime | None:
+    def end(self) -> datetime | None:
         """End by summary.json."""
         return moment(self.summary.get("end"))
 
     @property
     def args(self) -> Mapping[str, Any]:
-        """The arguments of the tool's command line, from the metadata."""
+        """The tool's command-line arguments, by the metadata."""
         return mapping(self.metadata.get("args"))
 
     @property
     def workload(self) -> Mapping[str, Any]:
-        """All settings, from config.yaml or else from the metadata."""
+        """All settings of the workload, by config.yaml or else by the metadata."""
         return self.setup.config or self.parameters
 
     @property
     def parameters(self) -> Mapping[str, Any]:
-        """The metadata's record of the workload."""
+        """The settings of the workload by the metadata."""
         return mapping(self.metadata.get("parameters"))
 
     @property
     def commands(self) -> list[str]:
         """The commands of kv_cache's ranks, by the metadata."""
-        files = self.metadata.get("command_output_files")
-        commands = [text(value_at(file, "command")) for file in (files if isinstance(files, list) else ())]
+        files = sequence(self.metadata.get("command_output_files"))
+        commands = [text(value_at(file, "command")) for file in files]
         return [command for command in commands if command]
+
+    @property
+    def all_commands(self) -> list[str]:
+        """The commands of kv_cache's ranks, the tool's command, and the user's MPI options, by the metadata."""
+        mpi_params = self.args.get("mpi_params")
+        options = mpi_params if isinstance(mpi_params, list) else [mpi_params]
+        return [*self.commands, *filter(None, map(text, [self.metadata.get("executed_command"), *options]))]
 
     @property
     def hosts(self) -> int | None:
@@ -97,17 +104,17 @@ class Papers:
         return sum(memory_gib) if memory_gib else None
 
     def section(self, name: str) -> Mapping[str, Any]:
-        """Return a section of the workload, from config.yaml or else from the metadata."""
+        """Return a section of the workload's settings, by config.yaml or else by the metadata."""
         return mapping(value_at(self.setup.config, name)) or mapping(self.parameters.get(name))
 
     @cached_property
     def collected_hosts(self) -> Mapping[str, Any]:
-        """Host name -> what mlpstorage collected of that host."""
+        """Host name -> facts that mlpstorage collected about the host."""
         return mapping(self.read(COLLECTED))
 
     @cached_property
     def separation(self) -> Mapping[str, Any]:
-        """The record of whether data and results share a file system."""
+        """mlpstorage's record of whether data and results share a file system."""
         return mapping(self.read(SEPARATION))
 
     @cached_property
@@ -121,20 +128,20 @@ class Papers:
         return storage_type not in (None, *FILE_STORAGES) or self.args.get("data_access_protocol") == "object"
 
     def read(self, name: str) -> Any:
-        """Return the content of a JSON file below the folder; None if missing or broken."""
+        """Return the content of a JSON file below the folder; None if it is missing or can't be read."""
         path = os.path.join(self.path, name)
         return read_json(path, []) if os.path.isfile(path) else None
 
 
-def read_papers(path: str, setup: Setup | None = None, phase: str = "run") -> Papers:
-    """Read the papers in a folder; `setup` is its configuration where that is known already."""
+def read_call_records(path: str, setup: Setup | None = None, phase: str = "run") -> CallRecords:
+    """Read the records in a folder; `setup` is its configuration if that has been read already."""
     broken: list[Finding] = []
     files = sorted(entry.name for entry in os.scandir(path) if not entry.is_dir()) if os.path.isdir(path) else []
 
     def content(file: str) -> Mapping[str, Any]:
         return mapping(read_json(os.path.join(path, file), broken))
 
-    return Papers(
+    return CallRecords(
         path=path,
         phase=phase,
         files=tuple(files),
@@ -146,7 +153,7 @@ def read_papers(path: str, setup: Setup | None = None, phase: str = "run") -> Pa
 
 
 def stamp_of(name: str) -> datetime | None:
-    """Return the time in the name of one of mlpstorage's folders; None for any other name."""
+    """Return the time that a folder's name states, as mlpstorage names folders; None for any other name."""
     try:
         return datetime.strptime(name, STAMP_FORMAT)
     except ValueError:
@@ -154,7 +161,7 @@ def stamp_of(name: str) -> datetime | None:
 
 
 class DeviceWork(NamedTuple):
-    """What one block device of a host did between the start and the end of a call."""
+    """The work of one block device of a host between the start and the end of a call."""
 
     read_gib: float
     written_gib: float
@@ -166,9 +173,9 @@ class DeviceWork(NamedTuple):
 
 
 def device_work(metadata: Mapping[str, Any]) -> dict[str, DeviceWork]:
-    """Return `host:device` -> its work, for devices whose counters the metadata have both at the start and at the end.
+    """Return `host:device` -> its work, for each device with counters of the start and of the end in the metadata.
 
-    Partitions and stacked devices are left out: the devices below them count their requests.
+    Partitions and stacked devices are left out, as the devices below them count the same requests.
     """
     before = _counters(value_at(metadata, "cluster_snapshots.start.hosts"))
     after = _counters(value_at(metadata, "cluster_snapshots.end.hosts"))
@@ -182,9 +189,8 @@ def device_work(metadata: Mapping[str, Any]) -> dict[str, DeviceWork]:
 def _counters(hosts: object) -> dict[str, list[float]]:
     """Return `host:device` -> sectors read, sectors written and busy milliseconds since the host booted."""
     counters = {}
-    for host in map(mapping, hosts if isinstance(hosts, list) else ()):
-        disks = host.get("disks")
-        for disk in map(mapping, disks if isinstance(disks, list) else ()):
+    for host in map(mapping, sequence(hosts)):
+        for disk in map(mapping, sequence(host.get("disks"))):
             name = text(disk.get("device_name"))
             values = numbers([disk.get(key) for key in ("sectors_read", "sectors_written", "time_doing_ios_ms")])
             if name and values and not _PARTITION.match(name) and not _STACKED.match(name):
