@@ -16,7 +16,7 @@ from dlemu.contrib.mlperf.audit.checkpoint_leaf import KINDS, CheckpointLeaf, ch
 from dlemu.contrib.mlperf.audit.tolerant import mapping, text
 from dlemu.contrib.mlperf.check.submission_tree import CheckpointResult
 from dlemu.contrib.mlperf.check.system_description import REMAP_KEY, described_capabilities, remap_seconds
-from dlemu.contrib.mlperf.check.time_rules import seconds_between_calls
+from dlemu.contrib.mlperf.check.time_rules import CHECKPOINT_TIME_RULES, seconds_between_calls
 from dlemu.contrib.mlperf.check.training_rules import unknown_hash
 from dlemu.contrib.mlperf.check.tree_rules import results_json
 from dlemu.contrib.mlperf.rules import checkpoints as official
@@ -255,7 +255,8 @@ def _single_calls(result: CheckpointResult) -> Iterator[Finding]:
 
 
 CHECKPOINT_RULES: tuple[Callable[[CheckpointResult], Iterator[Finding]], ...] = (
-    *(_single_calls, _model_is_known, _counts, _capabilities, _memory, results_json, _same_in_all_calls),
+    *(_single_calls, _model_is_known, _counts, *CHECKPOINT_TIME_RULES),
+    *(_capabilities, _memory, results_json, _same_in_all_calls),
 )
 
 

@@ -18,7 +18,7 @@ from dlemu.contrib.mlperf.check.record_rules import RECORD_RULES
 from dlemu.contrib.mlperf.check.result_rules import RESULT_RULES
 from dlemu.contrib.mlperf.check.submission_tree import CHECKPOINTING, KV_CACHE, REHEARSAL, TRAINING, Result, Submission
 from dlemu.contrib.mlperf.check.system_description import check_systems
-from dlemu.contrib.mlperf.check.time_rules import CHECKPOINT_TIME_RULES, TIME_RULES
+from dlemu.contrib.mlperf.check.time_rules import TIME_RULES
 from dlemu.contrib.mlperf.check.tree_rules import FILE_RULES, SUBMISSION_RULES, call_files, linked_folders, top_folders
 from dlemu.contrib.mlperf.rules.editions import Reading
 from dlemu.contrib.mlperf.rules.known import SEVERITIES, Finding, by_rule_at, known_rules, official_name, with_path
@@ -30,7 +30,7 @@ _ADDED_LATER = ("submission.code", "systems.pdf", "systems.unfilled", "tool.othe
 """Rules on what the submitter or mlpstorage adds later: for a rehearsal, their findings are `info`."""
 _RULES: Mapping[str, tuple[Any, ...]] = {
     TRAINING: (*RESULT_RULES, *COPY_RULES, *FILE_RULES),
-    CHECKPOINTING: (*CHECKPOINT_RULES, *CHECKPOINT_TIME_RULES, *CHECKPOINT_COPY_RULES),
+    CHECKPOINTING: (*CHECKPOINT_RULES, *CHECKPOINT_COPY_RULES),
     KV_CACHE: (kv_findings,),
 }
 """Benchmark -> the rules on its results."""

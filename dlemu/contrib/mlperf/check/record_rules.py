@@ -255,8 +255,8 @@ def _ranks_and_times(leaf: CallRecords, log: str) -> Iterator[Finding]:
 
 
 _MIN_DEVICE_SHARE = 0.5
-"""Smallest share of the run's bytes that the hosts' drives must have read (training) or written. Of a dataset of 5
-times the memory, the page cache can serve a fifth of an epoch's reads; a file system may also compress the data."""
+"""Smallest share of the run's bytes that the hosts' drives must have read (training) or written. The page cache can
+keep a fifth of a dataset of 5 times the memory, and no synced checkpoint; a file system may also compress the data."""
 _OTHER_DRIVES = 0.05  # drives that moved a smaller share did not hold the data: it was on another machine
 
 

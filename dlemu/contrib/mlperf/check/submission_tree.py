@@ -245,7 +245,7 @@ def _draft(
 
 
 def _holds_phases(folder: str) -> bool:
-    """Return whether a folder is training/MODEL, or a copy of such a folder with at least two of its phases."""
+    """Return whether a folder is training/MODEL, or a copy of one with two phases or more and a run/TIME."""
     phases = set(PHASES).intersection(folders_in(folder))
     if os.path.basename(os.path.dirname(folder)) == TRAINING:
         return bool(phases)

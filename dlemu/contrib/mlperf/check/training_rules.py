@@ -179,7 +179,7 @@ def unknown_hash(core_hash: str, accepted: Iterable[str], added: Sequence[str]) 
 
 
 _IN_WORKLOAD_FILES = ("model.name", "model.type", "model.model_size", "workflow.checkpoint", "workflow.profiling")
-"""Core settings in workload files that no other rule compares."""
+"""Further core settings that workload files have."""
 
 
 def _same(value: Any, expected: object) -> bool:

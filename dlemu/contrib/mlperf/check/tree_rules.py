@@ -145,8 +145,8 @@ def top_folders(root: str) -> Iterator[Finding]:
         if name.lower() in _TOP_FOLDERS:
             continue
         path = os.path.join(root, name)
-        are_code = [_CODE_FOLDER.match(each) or holds_code(os.path.join(path, each)) for each in folders_in(path)]
-        if not are_code or not all(are_code):
+        names = folders_in(path)
+        if not names or not all(_CODE_FOLDER.match(each) or holds_code(os.path.join(path, each)) for each in names):
             yield by_rule_at(path, "submission.top", f"a folder {name}")
 
 

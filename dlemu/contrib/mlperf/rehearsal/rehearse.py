@@ -250,7 +250,7 @@ def library_cores(workload: Workload) -> float | None:
     """Return the number of cores that the reads of one accelerator at full speed keep busy, measured on this host.
 
     The reads are those of the format's library, such as `numpy.load`. DLIO's loader needs more cores: it also shuffles,
-    resizes, collates and copies between processes. None if the dataset is on no local file system, or has no library.
+    resizes, collates and copies between processes. None if the data is in no files, or the library is missing.
     """
     seconds = mean_seconds(workload.train.computation_time)
     if not seconds or not workload.storage.has_paths:
