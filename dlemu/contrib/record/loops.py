@@ -19,6 +19,7 @@ from dlemu.contrib.record.rows import Batch, Pass, PassEnd, ProcessRows
 # A batch was ready if the wait was at most 1 ms (for the transfer) or 5 % of the median body, whichever is longer.
 READY_SECONDS = 0.001
 READY_SHARE = 0.05
+_IDLE_SHARE = 0.8  # Training is synchronous if the accelerator was idle at the end of at least this share of steps.
 Steps = list[tuple[Batch, Batch | PassEnd]]  # batches, each with the next request, which ends the body of the step
 
 
@@ -28,7 +29,7 @@ class Loop:
 
     rows: ProcessRows
     passes: tuple[Pass, ...]
-    interleaved: bool  # passes overlap: several loaders feed the training at once
+    interleaved: bool  # whether passes overlap: several loaders feed the training at once
     wait: NDArray[np.float64]
     body: NDArray[np.float64]
     queue: NDArray[np.float64]  # time within the body in which the trainer was runnable without a core
@@ -37,21 +38,21 @@ class Loop:
     computation: NDArray[np.float64]  # compute time by events on the accelerator; without them, the body minus `queue`
     cpu: NDArray[np.float64]  # CPU time of the trainer within the body
     by_device: bool  # whether events on the accelerator gave `computation`
-    reads_ahead: bool  # another thread requests the batches than the thread that steps the optimizer
-    idle_share: float | None  # share of the steps at whose end the accelerator was idle; None without an accelerator
+    reads_ahead: bool  # whether a thread other than the one that steps the optimizer requests the batches
+    is_synchronous: bool  # whether the accelerator has mostly computed a batch before the next is requested
     begin_ns: int
     end_ns: int
     accumulation: int  # batches per optimizer step
 
-    def groups(self, values: NDArray[np.float64]) -> NDArray[np.float64]:
+    def group_means(self, values: NDArray[np.float64]) -> NDArray[np.float64]:
         """Return the mean of each group of batches that share an optimizer step, as some loops request them at once."""
         size = self.accumulation
         grouped = len(values) // size * size
         return values if size == 1 or grouped == 0 else values[:grouped].reshape(-1, size).mean(axis=1)
 
     def ready(self) -> NDArray[np.bool_]:
-        """Return for each group of `groups` whether its batches were ready when they were requested."""
-        wait, body = self.groups(self.wait - self.wait_queue - self.receive_cpu), self.groups(self.body)
+        """Return an array (groups,): whether the batches of each group were ready when the trainer requested them."""
+        wait, body = self.group_means(self.wait - self.wait_queue - self.receive_cpu), self.group_means(self.body)
         is_ready: NDArray[np.bool_] = wait <= max(READY_SECONDS, READY_SHARE * float(np.median(body)))
         return is_ready
 
@@ -79,7 +80,7 @@ def training_loop(rows: ProcessRows, skip: int) -> Loop | None:
 
 
 def _loop(rows: ProcessRows, passes: Sequence[Pass], in_order: Sequence[Sequence[Batch]], steps: Steps) -> Loop | None:
-    """Return the times of these steps, None without any; `in_order` has the batches of each pass."""
+    """Return the measurements of these steps, None without any; `in_order` has the batches of each training pass."""
     device_times = {time.serial: time for time in rows.device_times}
     by_device = sum(batch.serial in device_times for batch, _ in steps) > len(steps) / 2
     if by_device:
@@ -110,6 +111,7 @@ def _loop(rows: ProcessRows, passes: Sequence[Pass], in_order: Sequence[Sequence
         wait = np.where(idle >= 0, np.minimum(idle, step), wait)  # Negative: the accelerator's idle time is unknown.
         body = step - wait
     drained = [batch.drained for batch in batches if batch.drained is not None]
+    # Without an accelerator, the trainer computes: batches are requested meanwhile only if another thread does it.
     return Loop(
         rows=rows,
         passes=tuple(passes),
@@ -123,7 +125,7 @@ def _loop(rows: ProcessRows, passes: Sequence[Pass], in_order: Sequence[Sequence
         cpu=_seconds(following.cpu0 - batch.cpu1 for batch, following in steps),
         by_device=by_device,
         reads_ahead=reads_ahead,
-        idle_share=float(np.mean(drained)) if drained else None,
+        is_synchronous=float(np.mean(drained)) >= _IDLE_SHARE if drained else not reads_ahead,
         begin_ns=batches[0].t0,
         end_ns=batches[-1].t1,
         accumulation=_accumulation(rows, in_order),
