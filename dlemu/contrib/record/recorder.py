@@ -50,8 +50,7 @@ class _Process:
         self.pid = os.getpid()
         self.rows_fd = -1  # -1 until the first row is written
         self.row_bytes = self.began_ns = 0
-        self.passes = self.delivered = self.fetches = 0  # `delivered`: batches, also the serial number of the next one
-        self.batches = 0  # delivered with gradients enabled: those of the training
+        self.passes = self.batches = self.delivered = self.fetches = 0  # `batches`: delivered while gradients are on
         self.listed = 0  # number of the last pass whose workers are listed in a row
         self.own_read_bytes = 0  # read by the hook itself while it listed open files
         self.files: set[str] = set()
