@@ -300,8 +300,9 @@ def _bounds(
     if counted < 1:
         return None
     longest = [max(seconds, steps * step_seconds) for seconds in longest]
+    computed_seconds = counted * step_seconds
     return Bounds(
-        au_least_percent=100 * fmean(counted * step_seconds / (seconds - dropped * step_seconds) for seconds in longest),
+        au_least_percent=100 * fmean(computed_seconds / (seconds - dropped * step_seconds) for seconds in longest),
         samples_per_second_least=step_samples * fmean(counted / seconds for seconds in longest),
-        samples_per_second_most=step_samples * steps / (counted * step_seconds) * au_share,
+        samples_per_second_most=step_samples * steps / computed_seconds * au_share,
     )
