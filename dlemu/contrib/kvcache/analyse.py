@@ -189,7 +189,6 @@ class RunRows:
 
     @property
     def from_storage_percent(self) -> float | None:
-        """Share of the bytes read that came from storage, %; None if the kernel does not count them."""
         storage = self.run.facts.journal.storage
         is_counted = storage is not None and storage.file_system in page_cache.COUNTED
         if not is_counted or not self.read_bytes or not len(self.ranks):

@@ -57,7 +57,8 @@ def read_trace(settings: KvSettings) -> Sequence[Prompt]:
     `kv.trace_block_tokens` tokens; the last may be partial]}. Two prompts with an equal id are equal up to its end.
     Example: 1100 tokens with hash_ids [7, 8, 9], in blocks of 256 -> blocks 0 to 3, two for each complete id.
     """
-    path, blocks_per_id = settings.trace, settings.trace_block_tokens // settings.block_tokens
+    path = settings.trace
+    blocks_per_id = settings.trace_block_tokens // settings.block_tokens
     prompts: list[Prompt] = []
     index_of_id: dict[int, int] = {}
     blocks = 0

@@ -207,7 +207,8 @@ def _windows(leaf: KvLeaf) -> Iterator[Finding]:
         ranks = leaf.option_ranks(option)
         if not ranks:
             continue
-        rates, p95s = list[str](), list[str]()
+        rates = []
+        p95s = []
         for direction, key in BANDWIDTH_KEYS.items():
             verb = key.partition("_")[0]
             printed = leaf.published(option, key)

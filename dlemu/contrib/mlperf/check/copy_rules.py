@@ -114,8 +114,7 @@ def sums_agree(result: Result[Leaf]) -> Iterator[Finding]:
     sums = [training_sums([leaf.printed for leaf in runs]) for runs in (result.measured, result.runs)]
     outside_rows, in_rows = _values_by_key([*sums, *counts]), _values_by_key([*sums, *by_run.values()])
 
-    def possible(where: str, in_row: bool, key: str) -> Sequence[float]:
-        """Return the values that a number may have: that of the run that its path names, else those of all rows."""
+    def possible(where: str, in_row: bool, key: str) -> Sequence[float]:  # as `_compare` requires
         run = where.rpartition(".")[2]
         if run in by_run:
             return [by_run[run][key]] if key in by_run[run] else []
