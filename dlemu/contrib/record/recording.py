@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from dlemu.contrib.record.answer import MAX_CORE_WAIT_PERCENT, Loading, Parts, Recording, Saves, Spread
 from dlemu.contrib.record.loops import Loop, training_loop
-from dlemu.contrib.record.rows import Fetch, ProcessRows
+from dlemu.contrib.record.rows import Fetch, Pass, ProcessRows
 from dlemu.extend import UserError
 
 MIN_STEPS = 20
@@ -46,7 +46,6 @@ def analyse(processes: Sequence[ProcessRows], skip: int) -> Recording:
     _check_training(processes, readers, skip)
     loops = [*{id(reader.loop): reader.loop for reader in readers}.values()]
     longest = max(loops, key=lambda loop: len(loop.wait))  # stands for all ranks where they should be alike
-    loader = longest.passes[-1]
     ranks = max([len(loops), *(rows.process.ranks for rows in processes if rows.passes or rows.steps)])
     fetches = [fetch for reader in readers for fetch in reader.measured]
     training_fetches = [fetch for reader in readers for fetch in reader.training]
@@ -57,8 +56,6 @@ def analyse(processes: Sequence[ProcessRows], skip: int) -> Recording:
         batch_size = max(1, round(mean_batch))
         differ = f"its batches have {batch_samples.min():.0f} to {batch_samples.max():.0f} samples"
         batch_notes = (*batch_notes, f"{differ}: those of the recipe all have {batch_size}, the mean")
-    items = sum(fetch.items or samples_of(fetch) for fetch in fetches)  # a dataset's length counts these
-    dataset_samples = loader.samples and round(loader.samples * samples / items)
     rates = [mean_batch * len(loop.wait) / float((loop.wait + loop.body).sum()) for loop in loops]
     step_cpu = np.concatenate([loop.group_means(np.minimum(loop.cpu, loop.computation)) for loop in loops])
     ready = np.concatenate([loop.ready() for loop in loops])
@@ -73,14 +70,7 @@ def analyse(processes: Sequence[ProcessRows], skip: int) -> Recording:
     return Recording(
         ranks=ranks,
         loaders=1 if len(loops) == 1 else ranks,
-        loading=Loading(
-            iterable=loader.iterable,
-            workers=loader.workers,
-            prefetch=loader.prefetch or 2,
-            start_method=loader.method,
-            order=loader.order,
-            samples=dataset_samples,
-        ),
+        loading=_loading(longest.passes[-1], fetches, samples),
         batch_size=batch_size,
         steps=len(longest.wait),
         samples_per_second=sum(rates),
@@ -156,10 +146,9 @@ def _readers(processes: Sequence[ProcessRows], skip: int) -> list[_Reader]:
             training = rows.fetches
             if rows is trainer:  # It may also load for evaluations: keep what it loaded during waits of the training.
                 batches.sort(key=attrgetter("t0", "t1"))
-                wait_begins = [batch.t0 for batch in batches]
                 training = []
                 for fetch in rows.fetches:
-                    index = bisect.bisect(wait_begins, fetch.t0) - 1
+                    index = bisect.bisect(batches, fetch.t0, key=attrgetter("t0")) - 1
                     if index >= 0 and fetch.t1 <= batches[index].t1:
                         training.append(fetch)
             measured = [fetch for fetch in training if loop.begin_ns <= fetch.t0 <= loop.end_ns and samples_of(fetch)]
@@ -218,13 +207,25 @@ def worker_cpu(readers: Iterable[tuple[Sequence[Fetch], bool]]) -> tuple[float, 
     return cpu_seconds, batches
 
 
+def _loading(loader: Pass, fetches: Sequence[Fetch], samples: float) -> Loading:
+    """Return the settings of a DataLoader, with the dataset's length in samples: an item may hold several."""
+    items = sum(fetch.items or samples_of(fetch) for fetch in fetches)
+    return Loading(
+        iterable=loader.iterable,
+        workers=loader.workers,
+        prefetch=loader.prefetch or 2,
+        start_method=loader.method,
+        order=loader.order,
+        samples=loader.samples and round(loader.samples * samples / items),
+    )
+
+
 def _parts(loops: Sequence[Loop], fetches: Sequence[Fetch]) -> Parts:
     """Return where the time of a mean step went.
 
-    A wait for a batch that was not ready is due to its loading, up to the mean time to load one, and is split as the
-    workers spent their time: blocked, on a core, or waiting for one. The rest is the hand-over to the trainer. Example:
-    a worker loads a batch in 8 ms, 6 blocked and 2 on a core, and the trainer waits 10 ms -> 6 ms storage, 2 ms
-    preprocessing, 2 ms hand-over. `cpu_queue` includes the trainer's own waits for a core.
+    A wait for a batch that was not ready, up to the mean time to load one, is split as the workers spent that time:
+    blocked, on a core, or waiting for one. The rest is the hand-over to the trainer. Example: loading takes 8 ms, 6
+    blocked and 2 on a core, and the trainer waits 10 ms -> 6 ms storage, 2 ms preprocessing, 2 ms hand-over.
     """
     wait = np.concatenate([loop.group_means(loop.wait - loop.wait_queue) for loop in loops])
     body = np.concatenate([loop.group_means(loop.body - loop.queue) for loop in loops])

@@ -42,9 +42,8 @@ def check_by_replay(
 ) -> tuple[Recording, str, list[Replay]]:
     """Replay a recording up to three times, and fit its recipe to the job.
 
-    `replay` takes a recording, a reader engine and a folder's name. If the read calls differ from the job's, the second
-    replay has another engine (unless `one_engine`); if times differ, the last one has adjusted times. Returns the
-    recording with these times, the engine whose read calls are closest, and the replays.
+    `replay` takes a recording, a reader engine and a folder's name. The second replay may have another engine (unless
+    `one_engine`), the last one adjusted times. Returns the recording with these times, the best engine, all replays.
     """
     replays = [replay(recording, "matched", "replay-1")]
     calls, recorded_calls = replays[0].calls_per_sample, recording.calls_per_sample
