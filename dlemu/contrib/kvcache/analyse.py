@@ -197,7 +197,7 @@ class RunRows:
 
     @property
     def waits_for_storage(self) -> bool:
-        """Whether prompts wait for blocks longer than they compute; their queue for accelerators has both causes."""
+        """Whether storage fell behind, or copies of the model waited for blocks longer than they computed."""
         return self.backlog.storage_grows or bool(self.waits.sum() > self.computed["compute_ns"].sum() / 1e9)
 
     @cached_property

@@ -143,7 +143,7 @@ class KvCacheKind(rows_job.JobKind):
                 for row in (*replay.unfinished, rank_row):
                     log_row(row)
         comm.all_reduce_max(0)
-        # One rank of each host removes the run's folder, as hosts may not share kv.folder; one rank of all, a prefix.
+        # One rank of each host removes the run's folder, as hosts may not share kv.folder; in an object store, rank 0.
         is_remover = comm.local_rank == 0 if run_folder.is_local(job) else comm.rank == 0
         if is_remover and not run_folder.remove_run(job) and notify is not None:
             notify(Doing(_NOT_REMOVED.format(run_folder.run_folder(job))))

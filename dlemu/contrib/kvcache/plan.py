@@ -1,7 +1,7 @@
 """The plan of each rank: its prompts, and the blocks that it reads, writes and evicts for each of them.
 
-A plan does not depend on time: `replay` finds out whether a block is still being written, for example. Example: of
-prompts with the blocks [1, 2, 3] and [1, 2, 4], the first writes 3 blocks, the second reads 2 and writes 1.
+A plan does not depend on time; `replay` finds out what does, such as whether a block is still being written. Example:
+of prompts with the blocks [1, 2, 3] and [1, 2, 4], the first writes 3 blocks, the second reads 2 and writes 1.
 """
 
 from __future__ import annotations
