@@ -494,7 +494,6 @@ def _end_next(start: Any, arguments: Any, _: Any, error: Any) -> None:
             "serial": _process.delivered,
             "t0": began_ns,
             "t1": ended_ns,
-            "grad": grad,
             "cpu0": cpu_before,
             "cpu1": time.process_time_ns(),
             "queue0": queue_before,
