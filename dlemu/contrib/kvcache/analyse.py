@@ -198,6 +198,7 @@ class RunRows:
     @property
     def waits_for_storage(self) -> bool:
         """Whether storage fell behind, or copies of the model waited for blocks longer than they computed."""
+        # Waits for a copy that is busy do not count: both storage and computing cause them.
         return self.backlog.storage_grows or bool(self.waits.sum() > self.computed["compute_ns"].sum() / 1e9)
 
     @cached_property

@@ -14,7 +14,7 @@ RECORD = "record.json"
 QUANTILES = 33  # steps of 3 %: more would make the workload file too long for people to read
 _ALL_CACHED = 0.97  # A larger share of the bytes from the page cache counts as 100 %: reads of metadata add noise.
 _NONE_CACHED = 0.03  # A smaller share counts as 0 %.
-MAX_CORE_WAIT_PERCENT = 10.0  # Longer waits for a core, in % of a step, suggest other load, which a replay may lack.
+MAX_CORE_WAIT_PERCENT = 10.0  # Longer waits for a core (% of a step) suggest other load, which may differ in a replay.
 VERDICTS = {True: "REPLAYABLE", False: "NOT REPLAYABLE", None: "NOT VERIFIED"}
 
 
@@ -132,7 +132,7 @@ class Recording(JobRun):
     loading: Loading
     batch_size: int  # samples per batch of a loader, which may serve all ranks; their rounded mean if they vary
     steps: int  # measured batches of a rank
-    computation: Spread  # compute time per batch, increased after a replay by the time it saves in receiving a batch
+    computation: Spread  # compute time per batch, corrected after a replay by the time it saves in receiving a batch
     step_cpu: Spread  # CPU time of the trainer per batch, except for receiving the batch from a worker
     gradient_accumulation_steps: int  # batches per optimizer step
     synchronous: bool  # the trainer requests a batch only once the accelerator has computed the last
@@ -142,7 +142,7 @@ class Recording(JobRun):
     maps_files: bool = False  # files were mapped while batches were loaded, or devices were read without read calls
     samples_before: int = 0  # samples loaded before the first measured batch, as warm-up
     shipped_bytes_per_sample: float  # size of the arrays that a worker sends to the trainer
-    arrays: int = 0  # arrays (tensors) in a batch, median; 0 if none
+    arrays: int = 0  # arrays (tensors) in a batch, median; 0 if none or unknown
     saves: Saves | None
     problems: tuple[str, ...] = ()  # why a replay would not behave like this job
     notes: tuple[str, ...] = ()

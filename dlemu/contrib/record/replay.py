@@ -69,7 +69,7 @@ def check_by_replay(
 
 
 def verdict(recording: Recording, replay: Replay | None, failure: str = "") -> tuple[bool | None, str]:
-    """Return whether a recipe is replayable (None: not verified) and, if not, why; `failure` is why a replay failed."""
+    """Return whether a recipe is replayable (None: not verified) and, if not, why: `failure` if a replay failed."""
     if recording.problems:
         return False, "; ".join(recording.problems)
     if recording.coverage_percent < MIN_COVERAGE_PERCENT:
