@@ -47,7 +47,7 @@ def analyse(run: rows_job.RowsRun) -> KvSummary:
     settings = data.settings
     official = official_result(data.prompts, data.begins, settings) if settings.is_official else None
     backlog = data.backlog if data.is_complete and official is None else None
-    moved_bytes, window, computed = data.read_bytes + data.written_bytes, data.window_seconds, data.computed
+    computed, moved_bytes = data.computed, data.read_bytes + data.written_bytes
     busy, waited = float(computed["compute_ns"].sum()) / 1e9, float(data.waits.sum())  # seconds of copies of the model
     saved = float((computed["without_ns"] - computed["compute_ns"]).sum()) / 1e9  # seconds of prefill avoided
     stored_blocks = int((computed["storage_blocks"] + computed["pending_blocks"]).sum())
@@ -70,8 +70,8 @@ def analyse(run: rows_job.RowsRun) -> KvSummary:
         utilisation_percent=100 * busy / (busy + waited) if data.latencies and busy + waited else None,
         gpu_seconds_won=0.0 if settings.is_official else settings.tp * (saved - waited),
         break_even_gb_per_second=full_model_gb / (saved * settings.tp) if saved > 0 and stored_blocks else None,
-        read_gb_per_second=data.read_bytes / 1e9 / window if window else 0.0,
-        write_gb_per_second=data.written_bytes / 1e9 / window if window else 0.0,
+        read_gb_per_second=data.read_bytes / 1e9 / data.window_seconds if data.window_seconds else 0.0,
+        write_gb_per_second=data.written_bytes / 1e9 / data.window_seconds if data.window_seconds else 0.0,
         # The last token of a prompt is always computed.
         tokens_from_storage_percent=max(0.0, 100 * tokens_from_storage / max(1, int(computed["input_tokens"].sum()))),
         from_storage_percent=data.from_storage_percent,
@@ -84,7 +84,7 @@ def analyse(run: rows_job.RowsRun) -> KvSummary:
 
 
 class RunRows:
-    """The rows of a run by state (read, computed, written), and times in seconds from the start of each rank's load."""
+    """The rows of a run, split by what happened to a prompt; times are seconds from the start of each rank's load."""
 
     def __init__(self, run: rows_job.RowsRun) -> None:
         self.run = run
@@ -94,7 +94,7 @@ class RunRows:
         prompts = run.rows[run.rows["prompt"] != RANK_ROW]
         self.prompts = prompts[np.argsort(prompts["arrived_ns"], kind="stable")]
         self.is_complete = run.facts.failure is None and bool(len(self.ranks))
-        self.begins = {int(row["rank"]): int(row["arrived_ns"]) for row in self.ranks}
+        self.begins = {int(row["rank"]): int(row["arrived_ns"]) for row in self.ranks}  # rank -> start, ns
         for rank in np.unique(self.prompts["rank"]).tolist():  # In a killed run, ranks may lack their RANK_ROW.
             self.begins.setdefault(rank, int(self.prompts["arrived_ns"][self.prompts["rank"] == rank].min()))
         self.reading = self.prompts[self.prompts["storage_blocks"] > 0]
@@ -105,19 +105,19 @@ class RunRows:
         self.written_bytes = int(self.written["written_bytes"].sum())
         self.ttft: Floats = (self.computed["computed_ns"] - self.computed["arrived_ns"]) / 1e9
         self.load_seconds: Floats = (self.loaded["loaded_ns"] - self.loaded["arrived_ns"]) / 1e9
-        # For each prompt, how long a copy of the model waited for its blocks
+        # For each computed prompt, how long a copy of the model waited for its blocks.
         self.waits = np.maximum(0.0, (self.computed["loaded_ns"] - self.computed["start_ns"]) / 1e9)
-        # Prompts whose first token came within the load's duration
+        # Prompts whose first token came within the duration of the load.
         self.served = self.computed[self.at(self.computed, "computed_ns") <= self.span_seconds]
 
     def at(self, rows: rows_job.Rows, column: str) -> Floats:
-        """Return a column of times in seconds; infinite where it is 0, because the event did not happen."""
+        """Return a column of times in seconds; infinite where the event did not happen (0 ns)."""
         begins = np.array([self.begins[rank] for rank in rows["rank"].tolist()], np.int64)
         return np.where(rows[column] > 0, (rows[column] - begins) / 1e9, np.inf)
 
     @cached_property
     def span_seconds(self) -> float:
-        """Duration of the load: `kv.seconds`; for a trace or an incomplete run, the time of the last arrival."""
+        """Duration of the load: `kv.seconds`; of a trace or an incomplete run, the time of the last arrival."""
         last_arrival = float(self.at(self.prompts, "arrived_ns").max(initial=0.0))
         if self.run.facts.failure is not None or self.settings.trace or not len(self.prompts):
             return last_arrival
@@ -125,7 +125,7 @@ class RunRows:
 
     @cached_property
     def arrivals(self) -> str:
-        """Description of the load, a condition of every number."""
+        """Description of the load, which every published number depends on."""
         kv, ranks = self.settings, self.run.facts.ranks
         if kv.is_official:
             return f"option {kv.option}, {count(kv.users * ranks, 'user')}"
@@ -145,13 +145,13 @@ class RunRows:
 
     @cached_property
     def end_seconds(self) -> float:
-        """Time when the last byte had been moved and the load was over; for the official load, only the former."""
+        """Time when the last byte was moved, at least `span_seconds` unless the load is the official one."""
         ends = np.concatenate([self.at(self.loaded, "loaded_ns"), self.at(self.written, "written_ns")])
         return float(ends.max(initial=0.0 if self.settings.is_official else self.span_seconds))
 
     @cached_property
     def latencies(self) -> dict[str, Spread]:
-        """`ttft` and `load`; empty if the load was not sustained, as they would only reflect the run's duration."""
+        """Percentiles by name (`ttft`, `load`); empty if not sustained, as they would only show the run's duration."""
         if not self.is_complete or self.settings.is_official or not self.backlog.sustained:
             return {}
         spreads = {}
@@ -163,7 +163,7 @@ class RunRows:
 
     @cached_property
     def backlog(self) -> Backlog:
-        rows, end = self.prompts, self.span_seconds
+        end = self.span_seconds
         writing = self.computed[self.computed["written_bytes"] > 0]
         read_begins, read_ends = self.at(self.reading, "arrived_ns"), self.at(self.reading, "loaded_ns")
         write_begins, write_ends = self.at(writing, "computed_ns"), self.at(writing, "written_ns")
@@ -175,6 +175,7 @@ class RunRows:
         if not self.is_closed:
             storage += _in_progress(moments, read_begins, read_ends, self.reading["read_bytes"] * seconds_per_byte)
         copies = max(1, int(self.ranks["accelerators"].sum()) // self.settings.tp)
+        rows = self.prompts
         loaded, computed = self.at(rows, "loaded_ns"), self.at(rows, "computed_ns")
         computing = _in_progress(moments, loaded, computed, rows["compute_ns"] / 1e9 / copies)
         is_unfinished = (rows["computed_ns"] == 0) | ((rows["written_bytes"] > 0) & (rows["written_ns"] == 0))
@@ -196,12 +197,13 @@ class RunRows:
 
     @property
     def waits_for_storage(self) -> bool:
-        """Whether storage delays prompts more than computing does; waits for accelerators, due to both, don't count."""
+        """Whether storage fell behind, or copies of the model waited for blocks longer than they computed."""
+        # Waits for a copy that is busy do not count: both storage and computing cause them.
         return self.backlog.storage_grows or bool(self.waits.sum() > self.computed["compute_ns"].sum() / 1e9)
 
     @cached_property
     def ceiling_times(self) -> float | None:
-        """The load that the ranks could have moved without storage, as a multiple of this load."""
+        """The load that the emulator could have moved without storage, as a multiple of this load; None if unknown."""
         ceilings, rate = self.ranks["ceiling_per_hour"], self.rate
         if self.settings.is_official:  # Its users do not wait for answers, so compare with the requests served.
             rate = len(self.computed) / self.window_seconds if self.window_seconds else 0.0
@@ -216,7 +218,7 @@ def _in_progress(moments: Floats, begins: Floats, ends: Floats, weights: Floats)
 
 
 def _grows(last_third: Floats, span: float) -> bool:
-    """Return whether a backlog is more than a burst: large at the end, and never small in the last third."""
+    """Return whether a backlog (s of work, at moments of the last third) is large at the end and was never small."""
     return bool(last_third[-1] > GROWS_SHARE * span and last_third.min() > GROWS_SHARE * span / 2)
 
 
@@ -229,7 +231,7 @@ def busy_seconds(begins: Floats, ends: Floats) -> float:
 
 
 def _limit(data: RunRows) -> Limit | None:
-    """Return what limited a run that completed."""
+    """Return what limited a complete run; None if no prompt was computed."""
     if not len(data.computed):
         return None
     if data.from_storage_percent is not None and data.from_storage_percent < page_cache.NOT_READ_PERCENT:
@@ -248,7 +250,7 @@ def _limit(data: RunRows) -> Limit | None:
 
 
 def _outcome(data: RunRows) -> tuple[rows_job.Outcome | None, str]:
-    """Return the outcome for the limits `kv.ttft` and `kv.load`, or why there is no verdict."""
+    """Return the outcome for the limits `kv.ttft` and `kv.load` (None without limits), and why there is no verdict."""
     limits = {"ttft": data.settings.ttft, "load": data.settings.load}
     limits = {name: limit for name, limit in limits.items() if limit}
     if not limits:
@@ -270,26 +272,27 @@ def _outcome(data: RunRows) -> tuple[rows_job.Outcome | None, str]:
 
 
 def _verdict(data: RunRows, outcome: rows_job.Outcome | None, why_none: str, official: Official | None) -> str:
-    failure, rate = data.run.facts.failure, f"{data.rate:.3g} prompts/s"
+    """Return one line: the outcome, then the load and its latencies (official load: the rates, true and published)."""
+    if data.run.facts.failure is not None:
+        return f"INCOMPLETE: {data.run.facts.failure}"
     prefix = ""
     if outcome is not None:
         prefix = f"{outcome.upper()} ({why_none}): " if why_none else f"{outcome.upper()}: "
-    if failure is not None:
-        return f"INCOMPLETE: {failure}"
     if not data.is_complete or (official is not None and not data.read_bytes + data.written_bytes):
         return f"{prefix}nothing was measured"
     if official is not None:
         seconds = max(data.window_seconds, 1e-9)
         read, written = data.read_bytes / GIB / seconds, data.written_bytes / GIB / seconds
-        above = 100 * ((official.read_gib_per_second + official.write_gib_per_second) / (read + written) - 1)
+        excess = 100 * ((official.read_gib_per_second + official.write_gib_per_second) / (read + written) - 1)
         published = f"read {official.read_gib_per_second:.3g} and write {official.write_gib_per_second:.3g}"
-        tool = f"MLPerf Storage's tool would publish {published} ({above:+.0f} %)"
+        tool = f"MLPerf Storage's tool would publish {published} ({excess:+.0f} %)"
         return f"option {data.settings.option}: read {read:.3g} and write {written:.3g} GiB/s; {tool}"
+    rate = f"{data.rate:.3g} prompts/s"
     if data.is_closed:
         rate = f"{data.arrivals}: {rate}"
     if not data.latencies:
-        behind = "storage" if data.waits_for_storage else "accelerators"
-        why = f"the {behind} fell behind, so latencies would only reflect how long it ran"
+        slower = "storage" if data.waits_for_storage else "accelerators"
+        why = f"the {slower} fell behind, so latencies would only reflect how long it ran"
         return f"{prefix}{rate} are NOT SUSTAINED: {why}"
     clauses = [f"{rate} sustained"]
     loads = len(data.load_seconds)

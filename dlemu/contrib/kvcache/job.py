@@ -38,7 +38,7 @@ from dlemu.extend import (
 from dlemu.results.live import Progress
 from dlemu.results.wording import count
 
-_LEFT = "blocks that can't be removed are left in {}"
+_NOT_REMOVED = "blocks that can't be removed are left in {}"
 _PROGRESS_REPORTS = 100  # number of progress reports of a run
 _START_NS = 50_000_000  # delay between the time when all ranks are ready and the beginning of the load
 _FILLED_SHARE = 0.95  # share of the free space that MLPerf Storage's kv_cache tool fills
@@ -96,7 +96,7 @@ class KvCacheKind(rows_job.JobKind):
             yield environment.existing_folder(run_folder.blocks_folder(job))
 
     def clean_up(self, job: Job) -> str:
-        return "" if run_folder.remove_run(job, failed=True) else _LEFT.format(run_folder.run_folder(job))
+        return "" if run_folder.remove_run(job, failed=True) else _NOT_REMOVED.format(run_folder.run_folder(job))
 
     def clean_up_elsewhere(self, job: Job) -> None:
         # A folder that another host created may still be used by that host.
@@ -106,11 +106,11 @@ class KvCacheKind(rows_job.JobKind):
     def measure(self, job: Job, comm: Comm, log: rows_job.RowLog, notify: Notify | None) -> None:
         settings = job.workload.section(KvSettings)
         plan, bulk = plans_of(settings, job.ranks)[comm.rank], BulkContent(job.seed)
-        totals = Row(prompt=RANK_ROW, accelerators=plan.accelerators)
-        totals.ceiling_per_hour = measure_ceiling(plan, bulk, job.workload.metric.ceiling_seconds, notify)
+        rank_row = Row(prompt=RANK_ROW, accelerators=plan.accelerators)
+        rank_row.ceiling_per_hour = measure_ceiling(plan, bulk, job.workload.metric.ceiling_seconds, notify)
         if comm.local_rank == 0:  # `begin` created the folder on one host, and the hosts may not share kv.folder.
             run_folder.create_run_folder(job)
-        comm.all_reduce_max(0)  # A barrier: from now on, ranks can create their folders in that of the run.
+        comm.all_reduce_max(0)  # A barrier: the folder exists now, so ranks can create theirs in it.
 
         def log_row(row: Row) -> None:
             log.add(**vars(row) | {"rank": comm.rank})
@@ -135,18 +135,18 @@ class KvCacheKind(rows_job.JobKind):
                         capacity_bytes = math.inf if free_bytes is None else _FILLED_SHARE * free_bytes / job.ranks
                     replay = TurnsReplay(plan, mover, on_served=log_row, capacity_bytes=capacity_bytes)
                 cpu_ns, storage_bytes = time.process_time_ns(), thread_accounting.process_storage_bytes()
-                totals.arrived_ns = time.monotonic_ns() + _START_NS
-                replay.run(totals.arrived_ns, report)
-                totals.cpu_ns = time.process_time_ns() - cpu_ns
-                totals.storage_bytes = thread_accounting.process_storage_bytes() - storage_bytes
-                totals.evicted = replay.evicted
-                for row in (*replay.unfinished, totals):
+                rank_row.arrived_ns = time.monotonic_ns() + _START_NS
+                replay.run(rank_row.arrived_ns, report)
+                rank_row.cpu_ns = time.process_time_ns() - cpu_ns
+                rank_row.storage_bytes = thread_accounting.process_storage_bytes() - storage_bytes
+                rank_row.evicted = replay.evicted
+                for row in (*replay.unfinished, rank_row):
                     log_row(row)
         comm.all_reduce_max(0)
-        # One rank of each host removes the folder, as hosts may not share kv.folder; of a prefix, one rank of all.
-        removes = comm.local_rank == 0 if run_folder.is_local(job) else comm.rank == 0
-        if removes and not run_folder.remove_run(job) and notify is not None:
-            notify(Doing(_LEFT.format(run_folder.run_folder(job))))
+        # One rank of each host removes the run's folder, as hosts may not share kv.folder; in an object store, rank 0.
+        is_remover = comm.local_rank == 0 if run_folder.is_local(job) else comm.rank == 0
+        if is_remover and not run_folder.remove_run(job) and notify is not None:
+            notify(Doing(_NOT_REMOVED.format(run_folder.run_folder(job))))
 
     def summarise(self, run: rows_job.RowsRun) -> KvSummary:
         return analyse(run)

@@ -18,16 +18,16 @@ MAX_LINE_BYTES, MAX_REQUESTS, MAX_BLOCKS = 1 << 20, 10**6, 10**7
 """Limits for a trace, which may be any received file: bytes of a line, prompts, and blocks of all prompts together."""
 MAX_TOKENS = 131_072  # context length of the shipped models, at which a random conversation ends
 MAX_TRACE_TOKENS = 10**8  # per prompt of a trace: far beyond any context length, but its blocks still fit in memory
-_SPREAD = 0.8  # Standard deviation of the logarithm of random lengths: as in public traces, 95 % are within 5 medians.
+_SPREAD = 0.8  # standard deviation of the logarithm of random lengths: as in public traces, 95 % are within 5 medians
 
 
 @dataclass(frozen=True, eq=False)
 class Prompt:
-    """One request."""
+    """One request of a user: its prompt, as blocks of tokens, and the length of the answer."""
 
     after_ns: int  # arrival, from the beginning of the load; in a closed loop, from the user's last answer
     input_tokens: int
-    output_tokens: int
+    output_tokens: int  # of the answer
     blocks: NDArray[np.int64]  # numbers of its complete blocks; equal beginnings of prompts have equal numbers
     number: int = 0  # index in the load of all ranks
     user: int = 0  # number of the user within a rank; in an open loop, each prompt has its own user
@@ -57,7 +57,8 @@ def read_trace(settings: KvSettings) -> Sequence[Prompt]:
     `kv.trace_block_tokens` tokens; the last may be partial]}. Two prompts with an equal id are equal up to its end.
     Example: 1100 tokens with hash_ids [7, 8, 9], in blocks of 256 -> blocks 0 to 3, two for each complete id.
     """
-    path, blocks_per_id = settings.trace, settings.trace_block_tokens // settings.block_tokens
+    path = settings.trace
+    blocks_per_id = settings.trace_block_tokens // settings.block_tokens
     prompts: list[Prompt] = []
     index_of_id: dict[int, int] = {}
     blocks = 0
@@ -144,11 +145,12 @@ def _draw_user(settings: KvSettings, user: int, conversations: Iterator[int]) ->
     at_seconds = think_seconds = float(random.uniform(0, settings.think_seconds))
     while at_seconds < end_seconds:
         system, conversation = int(random.integers(max(1, settings.system_prompts))), next(conversations)
-        cached, tokens = system_tokens, min(MAX_TOKENS, system_tokens + _length(random, settings.prompt_tokens))
+        # `cached`: tokens of the prompt that earlier prompts stored; `tokens`: all tokens of the prompt.
+        cached, tokens = system_tokens, min(MAX_TOKENS, system_tokens + _random_tokens(random, settings.prompt_tokens))
         for _ in range(int(random.geometric(1 / settings.turns))):
             if at_seconds >= end_seconds or tokens > MAX_TOKENS:
                 break
-            output = _length(random, settings.output_tokens)
+            output = _random_tokens(random, settings.output_tokens)
             index = np.arange(tokens // settings.block_tokens, dtype=np.int64)
             # Blocks of shared system prompts have even numbers, blocks of a single conversation have odd numbers.
             shared, own = 2 * (system * max_blocks + index), 2 * (conversation * max_blocks + index) + 1
@@ -157,10 +159,10 @@ def _draw_user(settings: KvSettings, user: int, conversations: Iterator[int]) ->
             yield at_seconds, Prompt(after_ns, tokens, output, blocks, user=user)
             if is_closed:  # The answer comes after the prefill, which takes at least this long.
                 at_seconds += settings.prefill_seconds(tokens, min(cached, tokens - 1))
-            cached, tokens = tokens, tokens + output + _length(random, settings.turn_tokens)
+            cached, tokens = tokens, tokens + output + _random_tokens(random, settings.turn_tokens)
             think_seconds = float(random.exponential(settings.think_seconds))
             at_seconds += think_seconds
 
 
-def _length(random: np.random.Generator, mean: int) -> int:
+def _random_tokens(random: np.random.Generator, mean: int) -> int:
     return max(1, round(float(random.lognormal(np.log(mean) - _SPREAD**2 / 2, _SPREAD))))

@@ -34,7 +34,7 @@ JOIN_NS = 2_000_000_000  # how long the tool waits for each worker at the end (b
 _MAX_FILL = 0.8  # cache.py: the emulated memory is filled up to this share
 _MAX_ENTRY = 0.95  # cache.py: entries above this share of the memory are not stored there
 _MIN_FILL = 0.05  # cache.py: nothing is evicted while less than this share of the memory is filled
-_FEW_ENTRIES = 0.2  # cache.py: share of the memory; if entries take less, a large new entry evicts none of them
+_FEW_ENTRIES = 0.2  # cache.py: share of the memory; while entries take less, a large new entry evicts none of them
 _LARGE_ENTRY = 0.5  # cache.py: an entry is large above this share of the part that may be filled
 Step = tuple[Operation, int] | None  # operation on a turn's file, and the turn's number; None: wait to write, or done
 
@@ -190,20 +190,21 @@ class TurnsReplay:
         self._queue: list[tuple[int, int, Row]] = []  # heap of (-priority, number, request): urgent classes first
         self._conversations: OrderedDict[int, list[int]] = OrderedDict()  # conversation -> numbers of its turns
         self._locks: dict[int, deque[tuple[int, Operation]]] = {}  # file in use by one worker -> the workers in line
-        self._writing = 0  # number of requests that may write now, at most `option.allocations`
-        self._waiting_to_write = deque[int]()  # workers
+        self._writing = 0  # number of requests that have permission to write, at most `option.allocations`
+        self._waiting_to_write = deque[int]()  # workers without that permission, in line
         self._ready = deque[int]()  # workers whose next step can start
         self._memory = OrderedDict[int, None]()  # files in the emulated memory, least recently used first
         self._memory_bytes = 0
         self._storage = OrderedDict[int, None]()  # files on storage, least recently used first
         self._storage_bytes, self._capacity_bytes = 0, capacity_bytes
-        self.evicted = 0
+        self.evicted = 0  # number of files removed from storage to make room
 
     @property
     def unfinished(self) -> list[Row]:
         return [*(request for request, _ in self._in_service.values()), *(request for _, _, request in self._queue)]
 
     def run(self, begin_ns: int, on_progress: Callable[[int], object] = lambda arrived: None) -> None:
+        """Serve turns until the clock stops, then join the workers; `on_progress` gets the number of arrived turns."""
         turns, end_ns, index = self._plan.turns, begin_ns + round(self._settings.seconds * 1e9), 0
         while (now_ns := self._mover.now_ns()) < end_ns:
             while index < len(turns) and begin_ns + turns[index].at_ns <= now_ns:
@@ -244,7 +245,7 @@ class TurnsReplay:
     def _wait(self, until_ns: int) -> None:
         batch = self._mover.wait(until_ns)
         if batch is not None:
-            self._moved(batch)
+            self._on_done(batch)
             self._advance_ready()
 
     def _advance_ready(self) -> None:
@@ -261,7 +262,7 @@ class TurnsReplay:
                 self._submit(worker, operation, number)
 
     def _steps(self, worker: int, request: Row) -> Iterator[Step]:
-        """Yield the request's reads and writes; the next one is requested once the previous one is done."""
+        """Yield the request's reads and writes one by one, each when the last is done; None to wait to be woken."""
         turn = self._plan.turns[request.prompt]
         for number in tuple(self._conversations.get(turn.conversation, ())):
             if number != request.prompt:  # This includes later turns that another worker has already stored.
@@ -313,13 +314,13 @@ class TurnsReplay:
         self._storage[number] = None
 
     def _make_room(self, size: int) -> Generator[Step, None, bool]:
-        """Move the least recently used entries from memory to storage; return whether `size` fits then (cache.py)."""
+        """Move least recently used entries from memory to storage, as in cache.py; return whether `size` then fits."""
         memory = self._option.memory_gib * GIB // self._settings.shrink  # shrunk like the files
         if not memory or size > _MAX_ENTRY * memory:
             return False
         while self._memory_bytes + size > _MAX_FILL * memory and self._memory_bytes >= _MIN_FILL * memory:
-            entries = sum(self._plan.sizes[number] for number in self._memory)  # except entries that are being moved
-            if not self._memory or (entries < _FEW_ENTRIES * memory and size > _LARGE_ENTRY * _MAX_FILL * memory):
+            entries_bytes = sum(self._plan.sizes[number] for number in self._memory)  # except entries being moved
+            if not self._memory or (entries_bytes < _FEW_ENTRIES * memory and size > _LARGE_ENTRY * _MAX_FILL * memory):
                 return False
             oldest, _ = self._memory.popitem(last=False)
             yield from self._write(oldest)
@@ -331,7 +332,7 @@ class TurnsReplay:
             self._in_service[worker][0].begun_bytes = self._plan.sizes[number]
         self._mover.submit(Batch(operation, worker, (number,)))
 
-    def _moved(self, batch: Batch) -> None:
+    def _on_done(self, batch: Batch) -> None:
         (number,), worker = batch.objects, batch.owner
         request, size = self._in_service[worker][0], self._plan.sizes[number]
         if batch.operation is Operation.READ:
@@ -353,8 +354,8 @@ class TurnsReplay:
 
 
 def official_result(rows: rows_job.Rows, begins: Mapping[int, int], settings: KvSettings) -> Official:
-    """Return the results that the tool would publish of these requests, by its own formulas."""
-    clock = settings.seconds
+    """Return what the tool would publish of these requests; `begins` has the start of each rank's load, ns."""
+    clock = settings.seconds  # The tool divides by it, however long the run took.
     done = rows[rows["computed_ns"] > 0]
     stops_ns = np.array([begins[rank] + clock * 1e9 for rank in done["rank"].tolist()])
     storage_seconds = (done["read_call_ns"] + done["write_call_ns"]) / 1e9

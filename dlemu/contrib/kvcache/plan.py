@@ -1,6 +1,6 @@
 """The plan of each rank: its prompts, and the blocks that it reads, writes and evicts for each of them.
 
-The functions are pure: `replay` decides what depends on time, such as whether a block is still being written. Example:
+A plan does not depend on time; `replay` finds out what does, such as whether a block is still being written. Example:
 of prompts with the blocks [1, 2, 3] and [1, 2, 4], the first writes 3 blocks, the second reads 2 and writes 1.
 """
 
@@ -17,16 +17,16 @@ from dlemu.contrib.kvcache.mover import Batch, Operation
 from dlemu.contrib.kvcache.settings import KvSettings
 from dlemu.extend import UserError
 
-BUSY_SHARE = 0.5  # With `kv.accelerators=0`, there are so many accelerators that they compute half of the time.
+BUSY_SHARE = 0.5  # With `kv.accelerators=0`, so many accelerators are emulated that they compute half of the time.
 AFFINITY = 0.5  # A prompt goes to the rank with this share of its blocks, as in SGLang's router (cache_threshold).
 
 
 class Lru(OrderedDict[int, int]):
-    """Cache of blocks, each with a value; evicts the least recently used block. `put` uses a block, `get` does not."""
+    """Cache: block -> value; evicts the least recently used block. `put` counts as a use, `get` does not."""
 
-    def __init__(self, blocks: int | None) -> None:
+    def __init__(self, capacity: int | None) -> None:
         super().__init__()
-        self._capacity = blocks
+        self._capacity = capacity  # blocks; None: no limit
 
     def put(self, block: int, value: int) -> list[int]:
         """Add or use a block; return the values of the blocks evicted for it (its own if the capacity is 0)."""
@@ -46,7 +46,7 @@ class CachedBlock(NamedTuple):
 
 
 class BlockCache:
-    """A rank's blocks in memory and on storage (objects, numbered in the order of writing); evicts by LRU."""
+    """A rank's blocks in memory and on storage, where a block is an object, numbered in the order of writing."""
 
     def __init__(self, settings: KvSettings) -> None:
         # Memory is scaled by kv.shrink, so that it holds as many tokens as with the full-size model.
@@ -78,7 +78,7 @@ class BlockCache:
 
 @dataclass(frozen=True, eq=False)
 class RankPlan:
-    """The prompts of one rank, and the accelerators and storage that they need."""
+    """The prompts of one rank, in the order of the load, and the accelerators and storage that they need."""
 
     settings: KvSettings
     prompts: Sequence[Prompt]
@@ -90,7 +90,7 @@ class RankPlan:
         return len(self.prompts)
 
     def batches(self) -> Iterator[tuple[Batch, ...]]:
-        """Yield the reads and the writes of each prompt, in order."""
+        """Yield (reads, writes) of each prompt, as if all earlier writes were done."""
         cache = BlockCache(self.settings)
         for prompt in self.prompts:
             prefix, writes, _ = cache.use(prompt)
@@ -107,11 +107,11 @@ def assign_prompts(settings: KvSettings, load: Sequence[Prompt], ranks: int) -> 
     """
     is_closed = settings.loop == "closed"
     owner: dict[int, int] = {}  # block -> rank
-    shares: list[list[Prompt]] = [[] for _ in range(ranks)]
-    tokens = [0] * ranks
+    by_rank: list[list[Prompt]] = [[] for _ in range(ranks)]
+    tokens = [0] * ranks  # assigned so far
     for number, prompt in enumerate(load):
         if is_closed and not settings.trace:
-            shares[prompt.user % ranks].append(replace(prompt, number=number))
+            by_rank[prompt.user % ranks].append(replace(prompt, number=number))
             continue
         blocks = prompt.blocks.tolist()
         owned_blocks = Counter(owner[block] for block in blocks if block in owner)
@@ -121,11 +121,11 @@ def assign_prompts(settings: KvSettings, load: Sequence[Prompt], ranks: int) -> 
         for block in blocks:
             owner.setdefault(block, rank)
         tokens[rank] += prompt.input_tokens
-        user = len(shares[rank])  # In an open loop, each prompt is of a user of its own.
+        user = len(by_rank[rank])  # In an open loop, each prompt is of a user of its own.
         if is_closed:
             user %= settings.users_at_once
-        shares[rank].append(replace(prompt, number=number, user=user))
-    return shares
+        by_rank[rank].append(replace(prompt, number=number, user=user))
+    return by_rank
 
 
 def plan_rank(settings: KvSettings, prompts: Sequence[Prompt]) -> RankPlan:

@@ -69,7 +69,7 @@ class Replay:
         while self._events or self._in_progress:
             batch = self._mover.wait(min(self._events[0][0], give_up_ns) if self._events else give_up_ns)
             if batch is not None:
-                self._moved(batch)
+                self._on_done(batch)
             now_ns = self._mover.now_ns()
             if self._events and self._events[0][0] <= now_ns:
                 at_ns, arrives, index = heapq.heappop(self._events)
@@ -154,7 +154,7 @@ class Replay:
         self._assign()
         self._finish_if_done(index, row)
 
-    def _moved(self, batch: Batch) -> None:
+    def _on_done(self, batch: Batch) -> None:
         row = self._in_progress[batch.owner]
         if batch.operation is Operation.READ:
             row.loaded_ns, row.read_call_ns = batch.ended_ns, batch.call_ns

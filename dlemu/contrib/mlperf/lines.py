@@ -91,13 +91,13 @@ def result_lines(checked: Checked) -> Iterator[Cell]:
 
 def finding_lines(findings: Iterable[Finding], root: str) -> Iterator[Cell]:
     """Yield three lines for each group of findings that differ only in their paths and in what was seen."""
-    for (_, rule, official, wanted, fix), group in groupby(sorted(findings, key=_group_key), key=_group_key):
+    for _, group in groupby(sorted(findings, key=_group_key), key=_group_key):
         alike = list(group)
-        severity = alike[0].severity
-        name = f"{rule} [{official}]" if official else rule
+        first = alike[0]
+        name = f"{first.rule} [{first.official}]" if first.official else first.rule
         seen = first_few(list(dict.fromkeys(finding.seen for finding in alike)))
-        yield Line(f"{severity} {name}: {seen}", _TONES[severity])
-        yield f"  wanted {wanted}; fix: {fix}"
+        yield Line(f"{first.severity} {name}: {seen}", _TONES[first.severity])
+        yield f"  wanted {first.wanted}; fix: {first.fix}"
         yield f"  in {_joined(sorted({os.path.relpath(finding.path, root) for finding in alike}))}"
 
 

@@ -14,8 +14,7 @@ RECORD = "record.json"
 QUANTILES = 33  # steps of 3 %: more would make the workload file too long for people to read
 _ALL_CACHED = 0.97  # A larger share of the bytes from the page cache counts as 100 %: reads of metadata add noise.
 _NONE_CACHED = 0.03  # A smaller share counts as 0 %.
-# A larger share of a step spent waiting for a core suggests other load, which may differ between job and replay.
-MAX_CORE_WAIT_PERCENT = 10.0
+MAX_CORE_WAIT_PERCENT = 10.0  # Longer waits for a core (% of a step) suggest other load, which may differ in a replay.
 VERDICTS = {True: "REPLAYABLE", False: "NOT REPLAYABLE", None: "NOT VERIFIED"}
 
 
@@ -66,8 +65,8 @@ class Parts:
 class Saves:
     """Checkpoints written while the job was recorded."""
 
-    bytes: int  # size of one checkpoint, all ranks together
-    batches_between: int | None  # None if no pass over the training data had several checkpoints
+    bytes: int  # mean size of one checkpoint, all ranks together
+    batches_between: int | None  # mean; None (unknown) if no pass over the data had two checkpoints
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -89,17 +88,17 @@ class JobData:
     format: str  # dlemu's name of the format by which a replay reads them; `raw`: whole files, as bytes
     files: int
     bytes: int
-    samples_per_file: float  # for a job that reads only a part of a file for each sample, such parts per file
+    samples_per_file: float  # or parts per file, for a job that reads only a part of a file for each sample
 
 
 @dataclass(frozen=True, kw_only=True)
 class Data(JobData):
-    """The files, with what a replay of them needs."""
+    """The files that the samples come from, with what a replay of the job needs to read them."""
 
     folder: str
-    ending: str  # such as `.jpg`, or `.jpg, .png` for files of several kinds
-    sizes: Spread  # sizes of the files in the folder, bytes
-    stored_bytes_per_sample: float | None = None  # None if the samples in a file are not known
+    ending: str  # such as `.jpg`; of files of several kinds `.jpg, .png`
+    sizes: Spread  # of the files in the folder, bytes
+    stored_bytes_per_sample: float | None = None  # None if it is unknown how many samples a file holds
     group_rows: int = 0  # rows per row group of Parquet; 0 for other formats
 
 
@@ -110,7 +109,7 @@ class Reads:
     samples_per_second: float  # of all ranks together, while training
     calls_per_sample: float
     device_bytes_per_sample: float
-    hand_over: float  # median time to receive a batch, of those that were ready
+    hand_over: float  # median time to receive a batch that was ready; 0 if none was
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -120,7 +119,7 @@ class JobRun(Reads):
     ranks: int
     parts: Parts
     read_bytes_per_sample: float  # by system calls, or from files that NumPy maps; 0 (unknown) for other mapped files
-    device_bytes_counted: bool = True  # False on file systems whose bytes the kernel does not count (FUSE, networks)
+    device_bytes_counted: bool = True  # False on file systems for which the kernel counts no bytes (FUSE, networks)
     mapped: bool  # whether the samples are in memory-mapped files, which are read without read calls
     coverage_percent: float  # bytes of the reads that the hook saw, in % of all bytes that the job's processes read
 
@@ -129,35 +128,35 @@ class JobRun(Reads):
 class Recording(JobRun):
     """All measurements of the job: how it ran, and what its recipe needs."""
 
-    loaders: int  # ranks that have a loader: all, or only rank 0, which reads for all, as Accelerate's dispatcher does
+    loaders: int  # ranks with a DataLoader: all, or 1 if rank 0 reads for all, as with Accelerate's dispatcher
     loading: Loading
-    batch_size: int  # samples per batch of a loader (if only rank 0 has one, maybe of all ranks); the mean if they vary
+    batch_size: int  # samples per batch of a loader, which may serve all ranks; their rounded mean if they vary
     steps: int  # measured batches of a rank
-    computation: Spread  # per batch on the accelerator; after a replay, plus the time by which that receives faster
-    step_cpu: Spread  # CPU time of the trainer per batch, without that of receiving it from a worker
-    gradient_accumulation_steps: int
-    synchronous: bool
+    computation: Spread  # compute time per batch, corrected after a replay by the time it saves in receiving a batch
+    step_cpu: Spread  # CPU time of the trainer per batch, except for receiving the batch from a worker
+    gradient_accumulation_steps: int  # batches per optimizer step
+    synchronous: bool  # the trainer requests a batch only once the accelerator has computed the last
     preprocess: Spread  # CPU time of a worker per sample, without system time
     worker_cpu_per_sample: float  # CPU time of a worker process per sample, with system time
     opens_per_sample: float
-    maps_files: bool = False  # files were mapped while batches were loaded, or page faults read from devices
+    maps_files: bool = False  # files were mapped while batches were loaded, or devices were read without read calls
     samples_before: int = 0  # samples loaded before the first measured batch, as warm-up
     shipped_bytes_per_sample: float  # size of the arrays that a worker sends to the trainer
-    arrays: int = 0  # arrays (tensors) of a batch; 0 if none or unknown
+    arrays: int = 0  # arrays (tensors) in a batch, median; 0 if none or unknown
     saves: Saves | None
     problems: tuple[str, ...] = ()  # why a replay would not behave like this job
     notes: tuple[str, ...] = ()
 
     @property
     def files_per_sample(self) -> int:
-        """Files that a sample is read from, such as an image and its mask; 1 also if a file holds several samples."""
+        """Files that a sample is read from: 2 for an image and its mask; 1 also if a file holds several samples."""
         return max(1, round(self.opens_per_sample))
 
     @property
     def cached_percent(self) -> int | None:
-        """Share of the bytes that the page cache served, %; 0 or 100 for mapped files, where read-ahead hides more.
+        """Share of the bytes that the page cache served, %; for mapped files 0 or 100, as read-ahead hides the rest.
 
-        None (unknown) if devices served no bytes, but the kernel does not count them on this file system.
+        None if it is unknown: devices seem to have served no bytes, but the kernel counts none on this file system.
         """
         read, device = self.read_bytes_per_sample, self.device_bytes_per_sample
         served = 1 - device / read if read > 0 else float(device == 0)

@@ -33,9 +33,9 @@ _CACHED_TOLERANCE = 0.1  # A smaller share from the page cache is noise, like MA
 
 
 def recording_and_data(files: Sequence[str], recording: Recording) -> tuple[Recording, Data | None]:
-    """Return the recording, corrected for mapped files, and the dataset of its files (see `data_of`).
+    """Return the recording, corrected for mapped files, and the dataset of the opened `files` (see `data_of`).
 
-    Read calls, files and tensors each give the bytes of a sample. If they disagree, the recording gets:
+    Read calls, files and tensors each show how many bytes a sample has. If they disagree, the recording gets:
 
         a stream of records                  a problem: no steady state (a note for Parquet, which may skip columns)
         calls read less, files are mapped    a note: a replay reads whole files (a problem if the job read parts)
@@ -46,10 +46,10 @@ def recording_and_data(files: Sequence[str], recording: Recording) -> tuple[Reco
     if data is None or recording.mapped:  # NumPy's mapped arrays: the recorder saw each indexing.
         return recording, data
     read, shipped = recording.read_bytes_per_sample, recording.shipped_bytes_per_sample
-    stored, opens_each = data.stored_bytes_per_sample or 0.0, _opens_file_per_sample(recording)
+    stored, has_own_file = data.stored_bytes_per_sample or 0.0, _opens_file_per_sample(recording)  # of a sample
     sizes = f"calls read {read:,.0f} bytes a sample, its tensors have {shipped:,.0f}, its files {stored:,.0f}"
-    fewest = (1 - _SIZE_TOLERANCE) * min((size for size in (stored, shipped) if size), default=0.0)
-    tensors_are_files = opens_each and abs(shipped - stored) <= _SIZE_TOLERANCE * stored
+    min_bytes = (1 - _SIZE_TOLERANCE) * min((size for size in (stored, shipped) if size), default=0.0)
+    tensors_are_files = has_own_file and abs(shipped - stored) <= _SIZE_TOLERANCE * stored
     problem = note = ""
     if data.format in own_folder.COUNTERS and recording.loading.iterable:
         samples = recording.steps * recording.batch_size * recording.loaders
@@ -60,16 +60,16 @@ def recording_and_data(files: Sequence[str], recording: Recording) -> tuple[Reco
             problem = f"{sizes}: {why}; leave those batches out with --skip, or record more of them"
         if data.format == "parquet":
             note, problem = problem, ""
-    elif read < fewest and (recording.maps_files or tensors_are_files):
-        recording = replace(recording, mapped=not opens_each, read_bytes_per_sample=stored if opens_each else 0.0)
+    elif read < min_bytes and (recording.maps_files or tensors_are_files):
+        recording = replace(recording, mapped=not has_own_file, read_bytes_per_sample=stored if has_own_file else 0.0)
         data = data_of(files, recording)
         if 0 < shipped < (1 - _SIZE_TOLERANCE) * stored:
             problem = f"{sizes}: its files are mapped, and how much of them it reads is not known"
         elif stored:
             note = f"{sizes}: its files are mapped, and the recipe reads what they have"
-    elif 0 < read < _MIN_SEEN_SHARE * fewest:
+    elif 0 < read < _MIN_SEEN_SHARE * min_bytes:
         problem = f"{sizes}: it reads in a way that the recorder does not see"
-    elif stored and read and (read < fewest or read > (1 + _SIZE_TOLERANCE) * stored):
+    elif stored and read and (read < min_bytes or read > (1 + _SIZE_TOLERANCE) * stored):
         note = f"{sizes}: the recipe reads what calls do"
     if problem:
         recording = replace(recording, problems=(*recording.problems, problem))
@@ -79,7 +79,7 @@ def recording_and_data(files: Sequence[str], recording: Recording) -> tuple[Reco
 
 
 def data_of(files: Sequence[str], recording: Recording) -> Data | None:
-    """Return the dataset of these files, None if none of them exists; raises UserError for names not in UTF-8."""
+    """Return the dataset of these files, or None if no file exists; raises UserError for names that are not UTF-8."""
     opened_sizes = _file_sizes(files)
     if not opened_sizes:
         return None
@@ -126,11 +126,11 @@ def _opens_file_per_sample(recording: Recording) -> bool:
 
 
 def _count_samples(paths: list[str], file_format: str, mean_bytes: float) -> tuple[int, float]:
-    """Return the rows per row group of Parquet, and the samples in a file of mean size; 0 for either if not counted."""
+    """Return the rows per row group of Parquet and the samples in a file of `mean_bytes`; 0 means not counted."""
     group_rows, counted_bytes, counts = 0, 0, list[int]()
     if file_format not in own_folder.COUNTERS:
         return 0, 0.0
-    for path in paths[:: len(paths) // _MAX_COUNTED_FILES + 1]:
+    for path in paths[:: len(paths) // _MAX_COUNTED_FILES + 1]:  # spread over all files
         # pyarrow's errors are ValueErrors.
         failures = contextlib.suppress(OSError, ValueError, format_base.DamagedError, DlemuError)
         with failures, own_folder.cache_restored([path]), os.fdopen(open_regular(path), "rb") as file:
@@ -168,6 +168,7 @@ def _data_format(file_format: str, samples: float | None, mean_bytes: float, rec
 
 
 def data_problems(data: Data | None, recording: Recording) -> Iterator[str]:
+    """Yield why a replay of these files could not read as the job did."""
     if data is None or not (recording.mapped or recording.read_bytes_per_sample):
         yield "it reads no data file while it trains: its samples are in memory, or read in a way that is not seen"
         return
@@ -208,8 +209,8 @@ def cached_before(data: Data, recording: Recording) -> int:
     """
     if recording.cached_percent in (0, 100, None):
         return recording.cached_percent or 0
-    stored = data.bytes / data.files / data.samples_per_file * recording.files_per_sample
-    # Bytes that the job reads twice for a sample count once.
+    stored = data.bytes / data.files / data.samples_per_file * recording.files_per_sample  # bytes of a sample
+    # The smaller of the two, as bytes that the job reads twice for a sample count once.
     served = 1 - recording.device_bytes_per_sample / min(recording.read_bytes_per_sample, stored)
     reads = recording.steps * recording.batch_size * recording.files_per_sample * recording.loaders
     unread = data.files * data.samples_per_file - recording.samples_before * recording.files_per_sample

@@ -19,6 +19,7 @@ from dlemu.contrib.record.rows import Batch, Pass, PassEnd, ProcessRows
 # A batch was ready if the wait was at most 1 ms (for the transfer) or 5 % of the median body, whichever is longer.
 READY_SECONDS = 0.001
 READY_SHARE = 0.05
+_IDLE_SHARE = 0.8  # Training is synchronous if the accelerator was idle at the end of at least this share of steps.
 Steps = list[tuple[Batch, Batch | PassEnd]]  # batches, each with the next request, which ends the body of the step
 
 
@@ -28,7 +29,7 @@ class Loop:
 
     rows: ProcessRows
     passes: tuple[Pass, ...]
-    interleaved: bool  # passes overlap: several loaders feed the training at once
+    interleaved: bool  # whether passes overlap: several loaders feed the training at once
     wait: NDArray[np.float64]
     body: NDArray[np.float64]
     queue: NDArray[np.float64]  # time within the body in which the trainer was runnable without a core
@@ -37,49 +38,49 @@ class Loop:
     computation: NDArray[np.float64]  # compute time by events on the accelerator; without them, the body minus `queue`
     cpu: NDArray[np.float64]  # CPU time of the trainer within the body
     by_device: bool  # whether events on the accelerator gave `computation`
-    reads_ahead: bool  # another thread requests the batches than the thread that steps the optimizer
-    idle_share: float | None  # share of the steps at whose end the accelerator was idle; None without an accelerator
+    reads_ahead: bool  # whether a thread other than the one that steps the optimizer requests the batches
+    is_synchronous: bool  # whether the accelerator has mostly computed a batch before the next is requested
     begin_ns: int
     end_ns: int
     accumulation: int  # batches per optimizer step
 
-    def groups(self, values: NDArray[np.float64]) -> NDArray[np.float64]:
+    def group_means(self, values: NDArray[np.float64]) -> NDArray[np.float64]:
         """Return the mean of each group of batches that share an optimizer step, as some loops request them at once."""
         size = self.accumulation
         grouped = len(values) // size * size
         return values if size == 1 or grouped == 0 else values[:grouped].reshape(-1, size).mean(axis=1)
 
     def ready(self) -> NDArray[np.bool_]:
-        """Return for each group of `groups` whether its batches were ready when they were requested."""
-        wait, body = self.groups(self.wait - self.wait_queue - self.receive_cpu), self.groups(self.body)
+        """Return an array (groups,): whether the batches of each group were ready when the trainer requested them."""
+        wait, body = self.group_means(self.wait - self.wait_queue - self.receive_cpu), self.group_means(self.body)
         is_ready: NDArray[np.bool_] = wait <= max(READY_SECONDS, READY_SHARE * float(np.median(body)))
         return is_ready
 
 
 def training_loop(rows: ProcessRows, skip: int) -> Loop | None:
     """Return the training of a process without its first `skip` batches; None if that leaves no step."""
-    batches: dict[int, list[Batch]] = {loader_pass.number: [] for loader_pass in rows.passes}
+    batches_of: dict[int, list[Batch]] = {loader_pass.number: [] for loader_pass in rows.passes}
     for batch in rows.batches:
-        batches.setdefault(batch.number, []).append(batch)
+        batches_of.setdefault(batch.number, []).append(batch)
     training = []  # the passes in which the optimizer steps: it does not during an evaluation
     for loader_pass in rows.passes:
-        pass_batches = batches[loader_pass.number]
+        pass_batches = batches_of[loader_pass.number]
         if pass_batches and any(pass_batches[0].t1 < step.t <= pass_batches[-1].t0 for step in rows.steps):
             training.append(loader_pass)
-    in_order = sorted((batches[loader_pass.number] for loader_pass in training), key=lambda group: group[0].t0)
-    unsorted: list[Batch | PassEnd] = [*rows.pass_ends, *rows.batches]
-    requests = sorted(unsorted, key=lambda request: request.t0)
+    by_pass = sorted((batches_of[loader_pass.number] for loader_pass in training), key=lambda batches: batches[0].t0)
+    requests: list[Batch | PassEnd] = [*rows.pass_ends, *rows.batches]
+    requests.sort(key=lambda request: request.t0)
     request_times = [request.t0 for request in requests]
     steps: Steps = []
-    for batch in _without_warm_up(training, in_order, skip):
+    for batch in _without_warm_up(training, by_pass, skip):
         index = bisect.bisect_left(request_times, max(batch.t1, batch.t0 + 1))
         if index < len(requests):
             steps.append((batch, requests[index]))
-    return _loop(rows, training, in_order, steps)
+    return _loop(rows, training, by_pass, steps)
 
 
-def _loop(rows: ProcessRows, passes: Sequence[Pass], in_order: Sequence[Sequence[Batch]], steps: Steps) -> Loop | None:
-    """Return the times of these steps, None without any; `in_order` has the batches of each pass."""
+def _loop(rows: ProcessRows, passes: Sequence[Pass], by_pass: Sequence[Sequence[Batch]], steps: Steps) -> Loop | None:
+    """Return the measurements of these steps, None without any; `by_pass` has the batches of each training pass."""
     device_times = {time.serial: time for time in rows.device_times}
     by_device = sum(batch.serial in device_times for batch, _ in steps) > len(steps) / 2
     if by_device:
@@ -110,10 +111,11 @@ def _loop(rows: ProcessRows, passes: Sequence[Pass], in_order: Sequence[Sequence
         wait = np.where(idle >= 0, np.minimum(idle, step), wait)  # Negative: the accelerator's idle time is unknown.
         body = step - wait
     drained = [batch.drained for batch in batches if batch.drained is not None]
+    # Without an accelerator, the trainer computes: batches are requested meanwhile only if another thread does it.
     return Loop(
         rows=rows,
         passes=tuple(passes),
-        interleaved=any(later[0].t0 < earlier[-1].t1 for earlier, later in itertools.pairwise(in_order)),
+        interleaved=any(later[0].t0 < earlier[-1].t1 for earlier, later in itertools.pairwise(by_pass)),
         wait=wait,
         body=body,
         queue=queue,
@@ -123,10 +125,10 @@ def _loop(rows: ProcessRows, passes: Sequence[Pass], in_order: Sequence[Sequence
         cpu=_seconds(following.cpu0 - batch.cpu1 for batch, following in steps),
         by_device=by_device,
         reads_ahead=reads_ahead,
-        idle_share=float(np.mean(drained)) if drained else None,
+        is_synchronous=float(np.mean(drained)) >= _IDLE_SHARE if drained else not reads_ahead,
         begin_ns=batches[0].t0,
         end_ns=batches[-1].t1,
-        accumulation=_accumulation(rows, in_order),
+        accumulation=_accumulation(rows, by_pass),
     )
 
 
@@ -135,25 +137,25 @@ def _seconds(ns: Iterable[int]) -> NDArray[np.float64]:
     return np.array([max(0, value) for value in ns], float) / 1e9
 
 
-def _without_warm_up(training: Sequence[Pass], in_order: Sequence[Sequence[Batch]], skip: int) -> list[Batch]:
+def _without_warm_up(training: Sequence[Pass], by_pass: Sequence[Sequence[Batch]], skip: int) -> list[Batch]:
     """Return the batches to measure: no warm-up and, in passes long enough, none that were prefetched at the start."""
     measured: list[Batch] = []
     prefetched = {loader_pass.number: loader_pass.workers * (loader_pass.prefetch or 2) for loader_pass in training}
-    for position, batches in enumerate(in_order):
+    for position, batches in enumerate(by_pass):
         steady = batches[skip:] if position == 0 else batches
         lead = prefetched[batches[0].number]
         measured += steady[lead:] if len(steady) > 3 * lead else steady
     return measured
 
 
-def _accumulation(rows: ProcessRows, passes: Sequence[Sequence[Batch]]) -> int:
+def _accumulation(rows: ProcessRows, by_pass: Sequence[Sequence[Batch]]) -> int:
     """Return how many batches share an optimizer step; several optimizers that step together count as one.
 
     Example: steps after each 4th of 80 batches -> 20 groups of batches -> 4.
     """
     step_times = sorted(step.t for step in rows.steps)
     batch_count = groups = 0
-    for batches in passes:
+    for batches in by_pass:
         batch_count += len(batches)
         groups += 1
         for batch, following in itertools.pairwise(batches):

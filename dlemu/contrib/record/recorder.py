@@ -50,9 +50,9 @@ class _Process:
         self.pid = os.getpid()
         self.rows_fd = -1  # -1 until the first row is written
         self.row_bytes = self.began_ns = 0
-        self.passes = self.batches = self.delivered = self.fetches = 0  # `batches`: those with gradients
-        self.listed = 0  # the pass whose workers are in a row already
-        self.own_read_bytes = 0  # by the recorder itself, while listing open files
+        self.passes = self.batches = self.delivered = self.fetches = 0  # `batches`: delivered while gradients are on
+        self.listed = 0  # number of the last pass whose workers are listed in a row
+        self.own_read_bytes = 0  # read by the hook itself while it listed open files
         self.files: set[str] = set()
         self.marker = ""
         self.device_times: DeviceTimes | None = None
@@ -289,7 +289,7 @@ def _end_fetch(start: Any, arguments: Any, data: Any, error: Any) -> None:
 
 
 def _note_open_files(fetch: _Fetch) -> tuple[set[str], int]:
-    """Note the data files that are open; return the mapped ones, and the bytes of /proc read to list all."""
+    """Note the names of open data files; return those of mapped files, and the bytes read from /proc to list them."""
     read_before = _counters().read()[_READ]
     opened, mapped = _open_files(_process.folder)
     # Indexing a mapped array notes its file; other mapped files may then be for an evaluation.
@@ -494,7 +494,6 @@ def _end_next(start: Any, arguments: Any, _: Any, error: Any) -> None:
             "serial": _process.delivered,
             "t0": began_ns,
             "t1": ended_ns,
-            "grad": grad,
             "cpu0": cpu_before,
             "cpu1": time.process_time_ns(),
             "queue0": queue_before,

@@ -15,14 +15,13 @@ from numpy.typing import NDArray
 
 from dlemu.contrib.record.answer import MAX_CORE_WAIT_PERCENT, Loading, Parts, Recording, Saves, Spread
 from dlemu.contrib.record.loops import Loop, training_loop
-from dlemu.contrib.record.rows import Fetch, ProcessRows
+from dlemu.contrib.record.rows import Fetch, Pass, ProcessRows
 from dlemu.extend import UserError
 
 MIN_STEPS = 20
 _MIN_READY = 8  # With fewer steps whose batch was ready, the compute time is taken from all steps.
 _EQUAL_SHARE = 0.95  # Batches have one size if this share has the median size: the last of a pass may be smaller.
 _DEVICE_READS_SHARE = 0.1  # A larger share of batches with device reads but no read calls shows mapped files.
-_IDLE_SHARE = 0.8  # Training is synchronous if the accelerator was idle at the end of at least this share of steps.
 _FEW_CALLS = 0.01  # With at most so many read calls per batch, a job does not read by calls.
 _FEW_BYTES = 512  # Calls that read fewer bytes per sample, while no data file was open, read no samples.
 _OVERHEAD_BYTES = 4096  # allowance per batch for bytes that the hook and the loader's queue read
@@ -36,80 +35,86 @@ class _Reader:
     loop: Loop
     is_trainer: bool
     rows: ProcessRows
-    training: Sequence[Fetch]  # batches of the training, without those of evaluations
+    training: Sequence[Fetch]  # the batches that it loaded for the training, without those for evaluations
     measured: Sequence[Fetch]  # those of `training` that have samples and were loaded while the loop was measured
 
 
 def analyse(processes: Sequence[ProcessRows], skip: int) -> Recording:
-    """Return the recording of a job; raises UserError if its rows have no training that a workload can emulate."""
+    """Return the recording of a job without its first `skip` batches; raises UserError if no training is left."""
     processes, batch_notes = _with_items_as_samples(processes)
     readers = _readers(processes, skip)
     _check_training(processes, readers, skip)
     loops = [*{id(reader.loop): reader.loop for reader in readers}.values()]
-    loop = max(loops, key=lambda loop: len(loop.wait))
-    loader = loop.passes[-1]
-    fetches = [fetch for reader in readers for fetch in reader.measured]
-    all_fetches = [fetch for reader in readers for fetch in reader.training]
-    counts = np.array([samples_of(fetch) for fetch in fetches], float)
-    samples = float(counts.sum())
+    longest = max(loops, key=lambda loop: len(loop.wait))  # stands for all ranks where they should be alike
     ranks = max([len(loops), *(rows.process.ranks for rows in processes if rows.passes or rows.steps)])
-    batch_size = int(np.median(counts))
-    if (counts == batch_size).mean() < _EQUAL_SHARE:
-        batch_size = max(1, round(float(counts.mean())))
-        differ = f"its batches have {counts.min():.0f} to {counts.max():.0f} samples"
+    fetches = [fetch for reader in readers for fetch in reader.measured]
+    training_fetches = [fetch for reader in readers for fetch in reader.training]
+    batch_samples = np.array([samples_of(fetch) for fetch in fetches], float)
+    samples, mean_batch = float(batch_samples.sum()), float(batch_samples.mean())
+    batch_size = int(np.median(batch_samples))
+    if (batch_samples == batch_size).mean() < _EQUAL_SHARE:
+        batch_size = max(1, round(mean_batch))
+        differ = f"its batches have {batch_samples.min():.0f} to {batch_samples.max():.0f} samples"
         batch_notes = (*batch_notes, f"{differ}: those of the recipe all have {batch_size}, the mean")
-    computation, few_ready = _computation(loops)
-    ready_waits = np.concatenate([loop.groups(loop.wait)[loop.ready()] for loop in loops])
+    rates = [mean_batch * len(loop.wait) / float((loop.wait + loop.body).sum()) for loop in loops]
+    step_cpu = np.concatenate([loop.group_means(np.minimum(loop.cpu, loop.computation)) for loop in loops])
+    ready = np.concatenate([loop.ready() for loop in loops])
+    ready_waits = np.concatenate([loop.group_means(loop.wait) for loop in loops])[ready]
+    compute_times = np.concatenate([loop.group_means(loop.computation) for loop in loops])
+    few_ready = int(ready.sum()) < _MIN_READY
     user_cpu = np.array([max(0, cpu_ns(fetch) - fetch.system_cpu) for fetch in fetches], float) / 1e9
-    read_bytes = sum(max(fetch.read, 0) + fetch.map_bytes for fetch in fetches)
-    if not any(fetch.maps for fetch in fetches) and _reads_nothing(processes, fetches, read_bytes / samples):
-        read_bytes = 0
+    worker_seconds, worker_fetches = worker_cpu([(reader.measured, reader.is_trainer) for reader in readers])
+    read_bytes = _bytes_read(processes, fetches, samples)
     devices_read = sum(fetch.device > 0 for fetch in fetches) > _DEVICE_READS_SHARE * len(fetches)
-    items = sum(fetch.items or samples_of(fetch) for fetch in fetches)
     parts = _parts(loops, fetches)
-    cpu_seconds, cpu_fetches = worker_cpu([(reader.measured, reader.is_trainer) for reader in readers])
     return Recording(
         ranks=ranks,
         loaders=1 if len(loops) == 1 else ranks,
-        loading=Loading(
-            iterable=loader.iterable,
-            workers=loader.workers,
-            prefetch=loader.prefetch or 2,
-            start_method=loader.method,
-            order=loader.order,
-            samples=loader.samples and round(loader.samples * samples / items),
-        ),
+        loading=_loading(longest.passes[-1], fetches, samples),
         batch_size=batch_size,
-        steps=len(loop.wait),
-        samples_per_second=sum(
-            float(counts.mean()) * len(loop.wait) / float((loop.wait + loop.body).sum()) for loop in loops
-        ),
-        computation=computation,
-        step_cpu=Spread.of(np.concatenate([loop.groups(np.minimum(loop.cpu, loop.computation)) for loop in loops])),
-        gradient_accumulation_steps=loop.accumulation,
-        synchronous=(loop.idle_share is None and not loop.reads_ahead) or (loop.idle_share or 0) >= _IDLE_SHARE,
+        steps=len(longest.wait),
+        samples_per_second=sum(rates),
+        computation=Spread.of(compute_times if few_ready else compute_times[ready]),
+        step_cpu=Spread.of(step_cpu),
+        gradient_accumulation_steps=longest.accumulation,
+        synchronous=longest.is_synchronous,
         hand_over=float(np.median(ready_waits)) if len(ready_waits) else 0.0,
         parts=parts,
-        preprocess=_per_sample(user_cpu, counts),
-        worker_cpu_per_sample=cpu_seconds / max(1, sum(map(samples_of, cpu_fetches))),
+        preprocess=_per_sample(user_cpu, batch_samples),
+        worker_cpu_per_sample=worker_seconds / max(1, sum(map(samples_of, worker_fetches))),
         read_bytes_per_sample=read_bytes / samples,
         calls_per_sample=sum(max(fetch.calls, 0) for fetch in fetches) / samples,
         device_bytes_per_sample=sum(max(fetch.device, 0) for fetch in fetches) / samples,
         opens_per_sample=sum(fetch.opens for fetch in fetches) / samples,
         mapped=2 * sum(fetch.map_bytes for fetch in fetches) > read_bytes,
-        maps_files=any(fetch.mapped for fetch in all_fetches) or (devices_read and not read_bytes),
-        samples_before=sum(samples_of(fetch) for fetch in all_fetches if fetch.t0 < loop.begin_ns),
+        maps_files=any(fetch.mapped for fetch in training_fetches) or (devices_read and not read_bytes),
+        samples_before=sum(samples_of(fetch) for fetch in training_fetches if fetch.t0 < longest.begin_ns),
         shipped_bytes_per_sample=sum(fetch.bytes for fetch in fetches) / samples,
         arrays=int(np.median([fetch.arrays for fetch in fetches])),
         coverage_percent=_coverage(readers),
         saves=_saves(loops),
         problems=tuple(_problems(processes, loops, fetches)),
-        notes=(*_notes(loops, parts, few_ready=few_ready), *batch_notes),
+        notes=(*_notes(loops, parts, few_ready=few_ready and not loops[0].by_device), *batch_notes),
     )
 
 
+def files_of(processes: Sequence[ProcessRows], skip: int) -> list[str]:
+    """Return the paths of the files that the samples came from, sorted.
+
+    The hook records a path once per process, on first use, which may be in an evaluation. So a file that an evaluation
+    opened is included if the training opened files in the same folder.
+    """
+    paths = set[str]()
+    for reader in _readers(processes, skip):
+        training = {path for fetch in reader.training for path in fetch.files}
+        folders = set(map(os.path.dirname, training))
+        opened = {path for fetch in reader.rows.fetches if not fetch.maps for path in fetch.files}
+        paths |= training | {path for path in opened if not training or os.path.dirname(path) in folders}
+    return sorted(paths)
+
+
 def _with_items_as_samples(processes: Sequence[ProcessRows]) -> tuple[Sequence[ProcessRows], Sequence[str]]:
-    """Return the rows, and notes; an item of the dataset that is a batch read as one piece counts as one sample.
+    """Return the rows, and notes: items of a dataset that are batches read as one piece now count as one sample each.
 
     Example: an item of 2048 rows of a table counts as 1 sample if 30 calls read it, as 2048 samples if 2048 calls do.
     """
@@ -126,21 +131,6 @@ def _with_items_as_samples(processes: Sequence[ProcessRows]) -> tuple[Sequence[P
     return rows_by_item, (note,)
 
 
-def files_of(processes: Sequence[ProcessRows], skip: int) -> list[str]:
-    """Return the paths of the files that the samples came from.
-
-    The hook records a path once per process, on first use, which may be in an evaluation. So a file that an evaluation
-    opened is included if the training opened files in the same folder.
-    """
-    paths = set[str]()
-    for reader in _readers(processes, skip):
-        training = {path for fetch in reader.training for path in fetch.files}
-        folders = set(map(os.path.dirname, training))
-        opened = {path for fetch in reader.rows.fetches if not fetch.maps for path in fetch.files}
-        paths |= training | {path for path in opened if not training or os.path.dirname(path) in folders}
-    return sorted(paths)
-
-
 def _readers(processes: Sequence[ProcessRows], skip: int) -> list[_Reader]:
     """Return the processes that loaded batches for each trainer: its workers, or the trainer itself without workers."""
     rows_of_pid = {rows.process.pid: rows for rows in processes}
@@ -153,12 +143,14 @@ def _readers(processes: Sequence[ProcessRows], skip: int) -> list[_Reader]:
         batches = [batch for batch in trainer.batches if batch.number in passes]
         worker_pids = {pid for batch in batches for pid in batch.pids} & rows_of_pid.keys()
         for rows in [rows_of_pid[pid] for pid in sorted(worker_pids)] or [trainer]:
-            training: Sequence[Fetch] = rows.fetches
+            training = rows.fetches
             if rows is trainer:  # It may also load for evaluations: keep what it loaded during waits of the training.
-                waits = sorted((batch.t0, batch.t1) for batch in batches)
-                latest = [bisect.bisect(waits, (fetch.t0, 1 << 62)) - 1 for fetch in rows.fetches]
-                pairs = zip(rows.fetches, latest, strict=True)
-                training = [fetch for fetch, index in pairs if index >= 0 and fetch.t1 <= waits[index][1]]
+                batches.sort(key=attrgetter("t0", "t1"))
+                training = []
+                for fetch in rows.fetches:
+                    index = bisect.bisect(batches, fetch.t0, key=attrgetter("t0")) - 1
+                    if index >= 0 and fetch.t1 <= batches[index].t1:
+                        training.append(fetch)
             measured = [fetch for fetch in training if loop.begin_ns <= fetch.t0 <= loop.end_ns and samples_of(fetch)]
             readers.append(_Reader(loop, rows is trainer, rows, training, measured))
     return readers
@@ -195,12 +187,12 @@ def samples_of(fetch: Fetch) -> int:
 
 
 def cpu_ns(fetch: Fetch) -> int:
-    """Return the CPU time of loading a batch; that of all threads of the process counts up to one core."""
+    """Return the CPU time of loading a batch, ns: of its thread or, if more, of its whole process up to one core."""
     return max(fetch.cpu, min(fetch.process_cpu_in, fetch.t1 - fetch.t0))
 
 
 def worker_cpu(readers: Iterable[tuple[Sequence[Fetch], bool]]) -> tuple[float, list[Fetch]]:
-    """Return the CPU seconds for loading, and the batches loaded; `readers`: batches of a process, whether it trains.
+    """Return the CPU seconds for loading, and the batches loaded in them, from (batches, whether it trains) by process.
 
     A worker only loads, so all its CPU time after its first batch counts; of a trainer, only that within loading does.
     """
@@ -215,57 +207,65 @@ def worker_cpu(readers: Iterable[tuple[Sequence[Fetch], bool]]) -> tuple[float, 
     return cpu_seconds, batches
 
 
-def _computation(loops: Sequence[Loop]) -> tuple[Spread, bool]:
-    """Return the compute times of batches, and whether they may include waits, as too few batches were ready."""
-    all_times = np.concatenate([loop.groups(loop.computation) for loop in loops])
-    times_if_ready = all_times[np.concatenate([loop.ready() for loop in loops])]
-    if len(times_if_ready) >= _MIN_READY:
-        return Spread.of(times_if_ready), False
-    return Spread.of(all_times), not loops[0].by_device
+def _loading(loader: Pass, fetches: Sequence[Fetch], samples: float) -> Loading:
+    """Return the settings of a DataLoader, with the dataset's length in samples: an item may hold several."""
+    items = sum(fetch.items or samples_of(fetch) for fetch in fetches)
+    return Loading(
+        iterable=loader.iterable,
+        workers=loader.workers,
+        prefetch=loader.prefetch or 2,
+        start_method=loader.method,
+        order=loader.order,
+        samples=loader.samples and round(loader.samples * samples / items),
+    )
 
 
 def _parts(loops: Sequence[Loop], fetches: Sequence[Fetch]) -> Parts:
-    """Return the parts of a mean step; its wait, up to the mean time to load a batch, is split by what workers did.
+    """Return where the time of a mean step went.
 
-    Example: a worker loads a batch in 8 ms, 6 blocked and 2 on a core, and the trainer waits 10 ms -> 6 ms storage,
-    2 ms preprocessing, 2 ms hand-over (the transfer to the trainer). The trainer's waits for a core are `cpu_queue`.
+    A wait for a batch that was not ready, up to the mean time to load one, is split as the workers spent that time:
+    blocked, on a core, or waiting for one. The rest is the hand-over to the trainer. Example: loading takes 8 ms, 6
+    blocked and 2 on a core, and the trainer waits 10 ms -> 6 ms storage, 2 ms preprocessing, 2 ms hand-over.
     """
-    wait = np.concatenate([loop.groups(loop.wait - loop.wait_queue) for loop in loops])
-    body = np.concatenate([loop.groups(loop.body - loop.queue) for loop in loops])
-    core_wait = float(np.concatenate([loop.queue + loop.wait_queue for loop in loops]).mean())
+    wait = np.concatenate([loop.group_means(loop.wait - loop.wait_queue) for loop in loops])
+    body = np.concatenate([loop.group_means(loop.body - loop.queue) for loop in loops])
+    trainer_queue = float(np.concatenate([loop.queue + loop.wait_queue for loop in loops]).mean())
     ready = np.concatenate([loop.ready() for loop in loops])
     load_ns = sum(fetch.t1 - fetch.t0 for fetch in fetches)
     on_core_ns = min(sum(cpu_ns(fetch) for fetch in fetches), load_ns)
     queue_ns = min(sum(max(fetch.queue, 0) for fetch in fetches), load_ns - on_core_ns)
-    if not loops[0].passes[0].workers:  # The trainer itself loads, so `core_wait` includes its queueing.
+    if not loops[0].passes[0].workers:  # The trainer itself loads, so `trainer_queue` includes its queueing.
         load_ns -= queue_ns
         queue_ns = 0
     wait_for_load = float(np.minimum(wait[~ready], load_ns / len(fetches) / 1e9).sum()) / len(wait)
-    wait_per_ns = wait_for_load / max(1, load_ns)
+    wait_per_ns = wait_for_load / max(1, load_ns)  # seconds of a mean step for each ns of loading
     return Parts(
         computing=float(body.mean()),
         storage=wait_per_ns * (load_ns - on_core_ns - queue_ns),
-        cpu_queue=wait_per_ns * queue_ns + core_wait,
+        cpu_queue=wait_per_ns * queue_ns + trainer_queue,
         preprocessing=wait_per_ns * on_core_ns,
         hand_over=float(wait.mean()) - wait_per_ns * load_ns,
     )
 
 
-def _per_sample(batches: NDArray[np.float64], counts: NDArray[np.float64]) -> Spread:
-    """Return the distribution per sample: a mean of n samples varies less than one sample, by the square root of n."""
-    mean = float(batches.sum() / counts.sum())
-    values = np.maximum(mean + (batches / counts - mean) * np.sqrt(counts), 0)
+def _per_sample(seconds: NDArray[np.float64], samples: NDArray[np.float64]) -> Spread:
+    """Return the distribution of a sample's time: means of n samples vary less than it, by the square root of n."""
+    mean = float(seconds.sum() / samples.sum())
+    values = np.maximum(mean + (seconds / samples - mean) * np.sqrt(samples), 0)
     return Spread.of(values).scaled(mean)
 
 
-def _reads_nothing(processes: Sequence[ProcessRows], fetches: Sequence[Fetch], bytes_per_sample: float) -> bool:
-    """Return whether read calls read no data; while a worker loads its first batch, it also reads libraries."""
-    first_fetches = {id(rows.fetches[0]) for rows in processes if rows.fetches}
+def _bytes_read(processes: Sequence[ProcessRows], fetches: Sequence[Fetch], samples: float) -> int:
+    """Return the bytes read for all samples, by read calls and from mapped arrays; 0 if the calls read no samples."""
+    read_bytes = sum(max(fetch.read, 0) + fetch.map_bytes for fetch in fetches)
+    if any(fetch.maps for fetch in fetches):
+        return read_bytes
+    first_fetches = {id(rows.fetches[0]) for rows in processes if rows.fetches}  # These read libraries, too.
     later = [fetch for fetch in fetches if id(fetch) not in first_fetches] or fetches
     if sum(abs(fetch.calls) for fetch in later) <= _FEW_CALLS * len(later):
-        return True
+        return 0
     has_files = any(fetch.files or fetch.opens for rows in processes for fetch in rows.fetches)
-    return not has_files and bytes_per_sample < _FEW_BYTES
+    return read_bytes if has_files or read_bytes / samples >= _FEW_BYTES else 0
 
 
 def _coverage(readers: Sequence[_Reader]) -> float:
@@ -278,7 +278,7 @@ def _coverage(readers: Sequence[_Reader]) -> float:
         fetches = reader.measured[1:]
         if reader.is_trainer or not fetches or fetches[0].process_read < 0:
             continue
-        first = reader.measured[0]  # for the totals at its end
+        first = reader.measured[0]  # The totals of the process count from its end.
         read = sum(max(fetch.read, fetch.map_bytes) for fetch in fetches)
         device = sum(max(fetch.device, 0) for fetch in fetches)
         process_read = fetches[-1].process_read - first.process_read - _OVERHEAD_BYTES * len(fetches)
@@ -292,7 +292,7 @@ def _coverage(readers: Sequence[_Reader]) -> float:
 
 
 def _saves(loops: Sequence[Loop]) -> Saves | None:
-    """Return the checkpoints of all ranks; the first rank that saves any shows how often they are saved."""
+    """Return the checkpoints that all ranks saved, at the interval of the first rank that saved any; None without."""
     saving = [loop for loop in loops if loop.rows.saves]
     if not saving:
         return None
@@ -301,11 +301,11 @@ def _saves(loops: Sequence[Loop]) -> Saves | None:
     batch_times = sorted(batch.t0 for batch in rows.batches if batch.number in training)
     end_times = sorted(pass_end.t0 for pass_end in rows.pass_ends if pass_end.number in training)
     # Batches before a checkpoint -> passes before it: files saved after the same batch are one checkpoint.
-    saved = {bisect.bisect(batch_times, save.t0): bisect.bisect(end_times, save.t0) for save in rows.saves}
-    pairs = itertools.pairwise(sorted(saved))
-    gaps = [later - earlier for earlier, later in pairs if saved[earlier] == saved[later]]
+    passes_before = {bisect.bisect(batch_times, save.t0): bisect.bisect(end_times, save.t0) for save in rows.saves}
+    pairs = itertools.pairwise(sorted(passes_before))
+    gaps = [later - earlier for earlier, later in pairs if passes_before[earlier] == passes_before[later]]
     return Saves(
-        bytes=round(sum(save.bytes for loop in saving for save in loop.rows.saves) / len(saved)),
+        bytes=round(sum(save.bytes for loop in saving for save in loop.rows.saves) / len(passes_before)),
         batches_between=round(sum(gaps) / len(gaps)) if gaps else None,
     )
 

@@ -40,18 +40,18 @@ WORKLOAD = "workload.yaml"
 def check_by_replay(
     recording: Recording, replay: Callable[[Recording, str, str], Replay], *, one_engine: bool = False
 ) -> tuple[Recording, str, list[Replay]]:
-    """Replay a recording, if needed again by another reader engine, and again with times adjusted to the job's.
+    """Replay a recording up to three times, and fit its recipe to the job.
 
-    `replay` takes a recording, a reader engine and a folder's name. Returns the recording with adjusted preprocessing
-    and computation, the engine whose read calls are closest (if `one_engine`, `matched`), and one to three replays.
+    `replay` takes a recording, a reader engine and a folder's name. The second replay may have another engine (unless
+    `one_engine`), the last one adjusted times. Returns the recording with these times, the best engine, all replays.
     """
     replays = [replay(recording, "matched", "replay-1")]
-    calls, job_calls = replays[0].calls_per_sample, recording.calls_per_sample
-    has_large_calls = max(calls, job_calls) * _LARGE_CALL_BYTES <= recording.read_bytes_per_sample
+    calls, recorded_calls = replays[0].calls_per_sample, recording.calls_per_sample
+    has_large_calls = max(calls, recorded_calls) * _LARGE_CALL_BYTES <= recording.read_bytes_per_sample
     calls_matter = not (one_engine or recording.mapped or has_large_calls)
-    if calls_matter and _relative_error(calls, job_calls) > _CALLS_TOLERANCE:
-        replays.append(replay(recording, "fast" if job_calls < calls else "library", "replay-2"))
-    best = min(replays, key=lambda run: _relative_error(run.calls_per_sample, job_calls))
+    if calls_matter and _relative_error(calls, recorded_calls) > _CALLS_TOLERANCE:
+        replays.append(replay(recording, "fast" if recorded_calls < calls else "library", "replay-2"))
+    best = min(replays, key=lambda candidate: _relative_error(candidate.calls_per_sample, recorded_calls))
     adjusted = recording
     missing_cpu = recording.worker_cpu_per_sample - best.worker_cpu_per_sample
     core_seconds = max(1, recording.loading.workers) * recording.loaders / recording.samples_per_second  # per sample
@@ -69,7 +69,7 @@ def check_by_replay(
 
 
 def verdict(recording: Recording, replay: Replay | None, failure: str = "") -> tuple[bool | None, str]:
-    """Return whether a recipe is replayable (None: not verified), and why not, such as a replay's `failure`."""
+    """Return whether a recipe is replayable (None: not verified) and, if not, why: `failure` if a replay failed."""
     if recording.problems:
         return False, "; ".join(recording.problems)
     if recording.coverage_percent < MIN_COVERAGE_PERCENT:
@@ -104,7 +104,7 @@ def _relative_error(value: float, expected: float) -> float:
 def run_replay(
     parent: str, recording: Recording, engine: str, name: str, *, data: Data, skip: int, on_step: Callable[[str], None]
 ) -> Replay:
-    """Replay a recording with a reader engine in the new folder `parent`/`name`, and return its measurements."""
+    """Replay a recording with a reader engine in the new folder `parent`/`name`; return what was measured."""
     on_step(f"{name}, engine {engine}")
     folder = owned.fresh_folder(parent, name)
     write_text(folder, WORKLOAD, yaml.safe_dump(workload_of(recording, data, engine=engine)))
@@ -147,12 +147,12 @@ def _measure(name: str, engine: str, results: str, rows: str, warm_up: int, file
     processes = read_rows(rows)
     readers = []
     for process in processes:
-        # A worker's first two batches include its start and files that it opens once; if it has few, omit only one.
+        # Leave out a worker's first two batches (if it has few, one): they include its start, and files opened once.
         start = 2 if len(process.fetches) > 4 else 1
         readers.append((process.fetches[start:], bool(process.passes)))
     fetches = [fetch for loaded, _ in readers for fetch in loaded]
     cpu_seconds, cpu_fetches = worker_cpu(readers)
-    # After the warm-up, as much of the dataset is cached as was in the recording.
+    # After the warm-up, the page cache holds as much of the dataset as it did in the recording.
     request_times = [sorted(batch.t0 for batch in process.batches) for process in processes]
     warm_ns = min((times[warm_up] for times in request_times if len(times) > warm_up), default=0)
     warm = [fetch for process in processes for fetch in process.fetches if fetch.t0 >= warm_ns]

@@ -27,7 +27,7 @@ RECIPE = "job.yaml"
 
 @dataclass(frozen=True)
 class Recorded:
-    """The recorded job, where the results were written, and how the job ended."""
+    """What `record` measured, where it wrote the results, and how the job ended."""
 
     answer: RecordAnswer
     folder: str
@@ -91,8 +91,8 @@ def record(
     if replay and data is not None and not recording.problems:
         on_step("replaying it on the same storage")
         try:
-            run = partial(run_replay, folder, data=data, skip=skip, on_step=on_step)
-            recording, engine, replays = check_by_replay(recording, run, one_engine=reads_parts(data, recording))
+            replayer = partial(run_replay, folder, data=data, skip=skip, on_step=on_step)
+            recording, engine, replays = check_by_replay(recording, replayer, one_engine=reads_parts(data, recording))
             answer = replace(answer, replays=tuple(replays))
         except DlemuError as error:
             failure = "its replay failed"
@@ -103,7 +103,7 @@ def record(
 
 
 def _with_notes(recording: Recording, data: Data | None) -> Recording:
-    """Return the recording with the problems and notes that follow from its data."""
+    """Return the recording with the problems and notes that follow from the dataset and its file system."""
     is_counted = data is not None and environment.describe_folder(data.folder).file_system in page_cache.COUNTED
     recording = replace(recording, device_bytes_counted=is_counted)
     problems = (*recording.problems, *data_problems(data, recording))
@@ -130,7 +130,7 @@ def _check_paths(folder: str, recipe: str) -> None:
 def _save(
     folder: str, recipe: str, answer: RecordAnswer, recording: Recording, data: Data | None, engine: str, failure: str
 ) -> RecordAnswer:
-    """Write the recipe and record.json; return the answer with its verdict. `failure` says why a replay failed."""
+    """Write the recipe and record.json; return the answer with its verdict (see `replay.verdict`)."""
     replayable, reason = verdict(recording, answer.replays[-1] if answer.replays else None, failure)
     answer = replace(answer, replayable=replayable, reason=reason)
     write_text(os.path.dirname(recipe) or ".", os.path.basename(recipe), recipe_text(answer, recording, data, engine))

@@ -81,6 +81,7 @@ class RunTimes:
 
 
 def run_times(logs: Logs) -> RunTimes:
+    """Return the durations in a run's time stamps (see `RunTimes`)."""
     spans = logs.spans.get(min(logs.spans, default=0), {})
     if not spans:
         return RunTimes()
@@ -113,18 +114,21 @@ def from_steps(setup: Setup, accelerators: int | None, logs: Logs) -> Recomputed
     ]
     if not ranks_kept or not keys:
         return NOTHING
+    is_complete = ranks_kept >= ranks
     blocks = {key: [rank_block(setup, logs, rank, key) for rank in logs.arrays] for key in keys}
     all_times = [block.times for rank_blocks in blocks.values() for block in rank_blocks]
-    lost, total = _lost_seconds(all_times), sum(times.total for times in all_times)
-    if ranks_kept >= ranks:
-        slower = sum(_waits_for_slower_seconds([block.times.proc for block in each]) for each in blocks.values())
-        lost |= {"slower_rank": slower, "barrier": lost["barrier"] - slower}
-    shares = {name: 100 * seconds / total for name, seconds in lost.items()}
+    total_seconds = sum(times.total for times in all_times)
+    lost_seconds = _lost_seconds(all_times)
+    if is_complete:
+        procs = [[block.times.proc for block in rank_blocks] for rank_blocks in blocks.values()]
+        slower = sum(map(_waits_for_slower_seconds, procs))
+        lost_seconds |= {"slower_rank": slower, "barrier": lost_seconds["barrier"] - slower}
+    shares = {cause: 100 * seconds / total_seconds for cause, seconds in lost_seconds.items()}
     epochs = sorted({epoch for epoch, _ in keys})
     by_epoch = {number: [blocks[epoch, block] for epoch, block in keys if epoch == number] for number in epochs}
-    au_whole = 100 * sum(float(times.configured.sum()) for times in all_times) / total
+    au_whole = 100 * sum(float(times.configured.sum()) for times in all_times) / total_seconds
     return Recomputed(
-        basis="steps" if ranks_kept >= ranks else "some ranks",
+        basis="steps" if is_complete else "some ranks",
         ranks_kept=ranks_kept,
         epochs=len(epochs),
         steps_per_epoch=sum(rank_blocks[0].times.steps for rank_blocks in by_epoch[epochs[0]]),
@@ -246,30 +250,30 @@ def from_blocks(setup: Setup, printed: Printed, logs: Logs) -> Recomputed:
         return NOTHING
     numbers = sorted({epoch for epoch, _ in spans})
     epochs = [[span for (epoch, _), span in spans.items() if epoch == number] for number in numbers]
-    ranks, steps, c = printed.accelerators, planned_steps(setup, printed), setup.computation_seconds
-    if ranks is None or steps is None or setup.batch_size is None:
+    steps, step_seconds = planned_steps(setup, printed), setup.computation_seconds
+    if printed.accelerators is None or steps is None or setup.batch_size is None:
         return Recomputed(basis="blocks", epochs=len(epochs), steps_per_epoch=steps)
-    seconds = [sum(span.seconds for span in blocks) for blocks in epochs]
-    step_samples = setup.batch_size * ranks
-    rates = tuple(steps * step_samples / epoch_seconds for epoch_seconds in seconds)
+    durations = [sum(span.seconds for span in blocks) for blocks in epochs]
+    step_samples = setup.batch_size * printed.accelerators
+    rates = tuple(steps * step_samples / seconds for seconds in durations)
     formulas: dict[str, Formula] = {}
-    dropped = max(2, setup.exclude_start_steps + max(1, setup.exclude_end_steps))
-    if not logs.measured_compute:
+    dropped = max(2, setup.exclude_start_steps + max(1, setup.exclude_end_steps))  # most steps that a formula drops
+    if not logs.measured_compute:  # DLIO of v0.5 and v1.0, by whose formula block times alone give the rate
         formulas["dlio_v1"] = Formula(samples_per_second_by_epoch=rates)
         dropped = 1
     bounds = None
-    # No bounds for several blocks an epoch, of each of which DLIO drops the first step, nor for random steps, which may
-    # take less than their mean.
-    if c is not None and len(spans) == len(epochs) and not setup.is_random:
+    # There are no bounds for epochs of several blocks, as DLIO drops the first step of each, and none for random steps,
+    # which may take less than their mean.
+    if step_seconds is not None and len(spans) == len(epochs) and not setup.is_random:
         longest = [sum(span.longest_seconds for span in blocks) for blocks in epochs]
-        au = min(printed.au_percent or 100.0, 100.0) / 100
-        bounds = _bounds(longest, steps, dropped, c, step_samples, au)
+        au_share = min(printed.au_percent or 100.0, 100.0) / 100
+        bounds = _bounds(longest, steps, dropped, step_seconds, step_samples, au_share)
     return Recomputed(
         basis="blocks",
         epochs=len(epochs),
         steps_per_epoch=steps,
         formulas=formulas,
-        au_whole_percent=None if c is None else 100 * steps * c * len(epochs) / sum(seconds),
+        au_whole_percent=None if step_seconds is None else 100 * steps * step_seconds * len(epochs) / sum(durations),
         bounds=bounds,
     )
 
@@ -283,19 +287,22 @@ def planned_steps(setup: Setup, printed: Printed) -> int | None:
     return min(steps, setup.total_training_steps or steps) or None
 
 
-def _bounds(longest: Sequence[float], steps: int, dropped: int, c: float, samples: int, au: float) -> Bounds | None:
-    """Return the bounds for epochs of `steps` steps of c seconds with `samples` each; None if no step is counted.
+def _bounds(
+    longest: Sequence[float], steps: int, dropped: int, step_seconds: float, step_samples: int, au_share: float
+) -> Bounds | None:
+    """Return the bounds for epochs of `steps` steps, each with `step_samples`; None if the formulas count no step.
 
-    An epoch took at most `longest` seconds, of which the formulas drop at most `dropped` steps. Least AU: dropped steps
-    took c seconds each, counted ones the rest. Least samples/s: counted steps took the whole epoch. Most samples/s: all
-    steps in the time of the counted ones, which waited as the printed `au` (a share) says.
+    An epoch took at most `longest` seconds; the formulas drop at most `dropped` of its steps. Least AU: dropped steps
+    took `step_seconds` each, counted ones the rest. Least samples/s: counted steps took the whole epoch. Most
+    samples/s: all steps in the time of the counted ones, which waited as the printed AU says.
     """
     counted = steps - dropped
     if counted < 1:
         return None
-    longest = [max(seconds, steps * c) for seconds in longest]
+    longest = [max(seconds, steps * step_seconds) for seconds in longest]
+    computed_seconds = counted * step_seconds
     return Bounds(
-        au_least_percent=100 * fmean(counted * c / (seconds - dropped * c) for seconds in longest),
-        samples_per_second_least=samples * fmean(counted / seconds for seconds in longest),
-        samples_per_second_most=samples * steps / (counted * c) * au,
+        au_least_percent=100 * fmean(computed_seconds / (seconds - dropped * step_seconds) for seconds in longest),
+        samples_per_second_least=step_samples * fmean(counted / seconds for seconds in longest),
+        samples_per_second_most=step_samples * steps / computed_seconds * au_share,
     )

@@ -62,8 +62,7 @@ def _remapping(result: CheckpointResult, remap: int) -> Iterator[Finding]:
     if between is None:
         yield from with_path(result.path, unapplied("checkpoint.remap", {"times of both calls": None}))
     elif between < _MIN_REMAP_SHARE * remap:
-        seen = f"{between:.1f} s between the calls, {REMAP_KEY} is {remap}"
-        yield by_rule_at(result.path, "checkpoint.remap", seen)
+        yield by_rule_at(result.path, "checkpoint.remap", f"{between:.1f} s between the calls, {REMAP_KEY} is {remap}")
 
 
 _ALWAYS_WRITTEN = ("start", "end", "num_accelerators", "num_hosts", "hostname", "host_memory_GB", "metric")

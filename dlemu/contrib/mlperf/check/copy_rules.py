@@ -78,7 +78,7 @@ def _checkpoint_times(where: str, transfers: Iterable[Transfer]) -> tuple[Finger
 
 
 def runs_overlap(result: Result[Leaf]) -> Iterator[Finding]:
-    """A run begins after the previous one has ended; 1 s of overlap is allowed, as some timestamps lack fractions."""
+    """A run begins after the previous one has ended, or up to 1 s before, as some time stamps lack fractions."""
     spans = [(leaf.start, leaf.end, leaf) for leaf in result.runs]
     timed = [(start, end, leaf) for start, end, leaf in spans if start and end and start <= end]
     timed.sort(key=lambda run: run[0])
@@ -110,11 +110,11 @@ def sums_agree(result: Result[Leaf]) -> Iterator[Finding]:
         return
     by_run = {leaf.name: _summary_numbers(leaf) for leaf in result.runs}
     counts = [{key: value for key, value in run.items() if "num_" in key} for run in by_run.values()]
-    # Sums are over the measured runs, or also over the warm-up; a row of a table has sums or the numbers of any run.
+    # Sums are over the measured runs, or over all runs; a row of a table has such sums, or the numbers of any run.
     sums = [training_sums([leaf.printed for leaf in runs]) for runs in (result.measured, result.runs)]
     outside_rows, in_rows = _values_by_key([*sums, *counts]), _values_by_key([*sums, *by_run.values()])
 
-    def possible(where: str, in_row: bool, key: str) -> Sequence[float]:
+    def possible(where: str, in_row: bool, key: str) -> Sequence[float]:  # as `_compare` requires
         run = where.rpartition(".")[2]
         if run in by_run:
             return [by_run[run][key]] if key in by_run[run] else []

@@ -126,8 +126,7 @@ def provenance(result: Result[Any]) -> Iterator[Finding]:
     for leaf in result.leaves:
         if PROVENANCE not in leaf.files:
             if leaf.metadata.get("provenance_file"):
-                seen = f"the metadata mention {PROVENANCE}, which is missing"
-                yield by_rule_at(leaf.path, "provenance.broken", seen)
+                yield by_rule_at(leaf.path, "provenance.broken", f"the metadata mention {PROVENANCE}, which is missing")
             continue
         broken: list[Finding] = []
         content = mapping(read_json(os.path.join(leaf.path, PROVENANCE), broken))
@@ -198,8 +197,7 @@ def no_other_code(leaf: CallRecords, _: Result[Any]) -> Iterator[Finding]:
     if preloaded:
         # PYTHONPATH can name another DLIO, but usually a cluster's launcher only passes it on.
         severity: Severity = "warning" if preloaded == {"PYTHONPATH"} else "error"
-        seen = f"{', '.join(sorted(preloaded))} in the executed commands"
-        yield by_rule("command.preload", seen, severity=severity)
+        yield by_rule("command.preload", f"{', '.join(sorted(preloaded))} in the executed commands", severity=severity)
 
 
 def own_dlio(leaf: CallRecords, result: Result[Any]) -> Iterator[Finding]:

@@ -147,24 +147,24 @@ class Contents:
 
 
 def find_results(root: str, edition: str | None, division: Division | None, reading: Reading) -> Contents:
-    """Group the calls below a folder into results; `edition` and `division` override those of the tree."""
+    """Return the results below a folder; `edition` and `division`, if given, replace those that the tree shows."""
     workloads, calls = _call_folders(root)
     findings = [
         by_rule_at(path, "run.other", f"a run of {benchmark}: not checked")
         for path, benchmark in calls
         if benchmark not in _READERS
     ]
-    drafts = [*_training_results(root, workloads, findings), *_other_results(calls)]
+    results = [*_training_results(root, workloads, findings), *_other_results(calls)]
     if division:
-        drafts = [replace(draft, division=division) for draft in drafts]
-    if not drafts and not calls:
+        results = [replace(result, division=division) for result in results]
+    if not results and not calls:
         findings.append(by_rule_at(root, "tree.empty", "no run of any benchmark below"))
-    trees: dict[str, list[Result[Any]]] = {}
-    for draft in drafts:
-        trees.setdefault(_tree_of(draft, root), []).append(draft)
-    editions = {tree: _edition_of(of_tree, edition, reading) for tree, of_tree in sorted(trees.items())}
-    results = tuple(replace(draft, edition=editions[_tree_of(draft, root)]) for draft in drafts)
-    return Contents(results=results, editions=editions, findings=tuple(findings))
+    by_tree: dict[str, list[Result[Any]]] = {}
+    for result in results:
+        by_tree.setdefault(_tree_of(result, root), []).append(result)
+    editions = {tree: _edition_of(in_tree, edition, reading) for tree, in_tree in sorted(by_tree.items())}
+    results = [replace(result, edition=editions[_tree_of(result, root)]) for result in results]
+    return Contents(results=tuple(results), editions=editions, findings=tuple(findings))
 
 
 def _call_folders(root: str) -> tuple[list[str], list[tuple[str, str]]]:
@@ -189,7 +189,7 @@ def _call_folders(root: str) -> tuple[list[str], list[tuple[str, str]]]:
 
 
 def _training_results(root: str, workloads: Sequence[str], findings: list[Finding]) -> Iterator[Result[Leaf]]:
-    """Yield the results of training by path; append a finding for a run of another benchmark that no folder names."""
+    """Yield the results of training, sorted by path; append a finding for each run of an unknown benchmark."""
     paths = [os.path.join(workload, "run") for workload in workloads]
     # (path, phased) of a result -> its audited runs by folder; a run outside of phases is a result of its own.
     audited: dict[tuple[str, bool], dict[str, AuditedRun]] = {(path, True): {} for path in paths}
@@ -216,7 +216,7 @@ def _training_results(root: str, workloads: Sequence[str], findings: list[Findin
             audited_run = runs.get(folder)
             setup = audited_run.setup if audited_run else None
             leaves.append(Leaf(**vars(read_call_records(folder, setup, phase)), run=audited_run))
-        yield _draft(path, TRAINING, tuple(leaves), phased=phased)
+        yield _without_edition(path, TRAINING, tuple(leaves), phased=phased)
 
 
 _READERS: Mapping[str, Callable[[str], CallRecords]] = {CHECKPOINTING: read_checkpoint_leaf, KV_CACHE: read_kv_leaf}
@@ -233,13 +233,13 @@ def _other_results(calls: Sequence[tuple[str, str]]) -> Iterator[Result[Any]]:
             leaves_in.setdefault(path, []).append(read(folder))
         for path, leaves in sorted(leaves_in.items()):
             divisions = [leaf.metadata.get("verification") for leaf in leaves] if benchmark == CHECKPOINTING else []
-            yield _draft(path, benchmark, tuple(leaves), divisions)
+            yield _without_edition(path, benchmark, tuple(leaves), divisions)
 
 
-def _draft(
+def _without_edition(
     path: str, benchmark: str, leaves: tuple[Any, ...], divisions: Sequence[object] = (), phased: bool = True
 ) -> Result[Any]:
-    """Return a result with a provisional edition; `find_results` replaces it, once it knows all leaves of the tree."""
+    """Return a result with a provisional edition, which `find_results` replaces: all leaves of its tree vote for it."""
     division, edition = division_of(path, *divisions), EDITIONS["3.0"]
     return Result(path=path, benchmark=benchmark, edition=edition, division=division, leaves=leaves, phased=phased)
 
@@ -265,7 +265,7 @@ def category_of(path: str) -> str | None:
 
 
 def division_index(folders: Sequence[str]) -> int | None:
-    """Return the index of the folder that names the division: the one above ORG/results, else the deepest candidate.
+    """Return the index of the folder that names the division, or None: the one above ORG/results, else the deepest.
 
     An organisation, or a folder above the tree, may be named closed or open, too.
     """
@@ -297,7 +297,7 @@ def _edition_of(results: Sequence[Result[Any]], requested: str | None, reading: 
 
 
 def _votes(leaf: CallRecords) -> Iterator[tuple[str, int]]:
-    """Yield (edition, weight): the metadata's own statement weighs most, the workload and accelerator least."""
+    """Yield (edition, weight): what the metadata name weighs most, the workload and accelerator least."""
     named = _named_edition(leaf)
     if named in EDITIONS:
         yield named, 3

@@ -137,6 +137,8 @@ class Rehearsal(ABC, Generic[Size]):
 
 @dataclass(frozen=True, kw_only=True)
 class Figures:
+    """The figures of one finished run of training."""
+
     printed: Printed
     """The run's summary in DLIO's format, as the edition's tool would print it."""
     au_percent: float | None
@@ -279,8 +281,8 @@ class CheckpointRehearsal(Rehearsal[CheckpointDatasize]):
         """Return one call; or two, between which caches can be dropped, if the hosts' memory could serve the reads."""
         if self.size.memory_factor > MEMORY_FACTOR:
             return [Call(label="both", settings=())]
-        only = {"write": "checkpoint.num_checkpoints_read=0", "read": "checkpoint.num_checkpoints_write=0"}
-        return [Call(label=label, settings=(word,)) for label, word in only.items()]
+        settings = {"write": "checkpoint.num_checkpoints_read=0", "read": "checkpoint.num_checkpoints_write=0"}
+        return [Call(label=label, settings=(setting,)) for label, setting in settings.items()]
 
     def prepare(self) -> None:
         """Take the results folder and report the plan."""

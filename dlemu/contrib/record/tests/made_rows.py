@@ -35,7 +35,6 @@ class Trainer:
         body_ms: float,
         *,
         steps: int = 1,
-        grad: bool = True,
         samples: int | None = 8,
         blocked_ms: float = 1.0,
         device_ms: float | None = None,
@@ -48,7 +47,7 @@ class Trainer:
         taken = [one for one in self.rows.batches if one.number == number]
         times = {"t0": asked, "t1": self.now, "cpu0": asked // 2, "cpu1": self.now // 2, "thread": self.thread}
         pids = [self.worker.process.pid] if self.workers and not taken else []
-        row = {"k": "batch", "pass": number, "serial": self._serial, "grad": grad, "pids": pids}
+        row = {"k": "batch", "pass": number, "serial": self._serial, "pids": pids}
         self.rows.batches.append(msgspec.convert(times | row, Batch))
         if device_ms is not None:
             self.rows.device_times.append(DeviceTime(serial=self._serial, ms=device_ms, waited_ms=wait_ms))

@@ -37,12 +37,12 @@ def test_a_slow_source_does_not_leak_into_what_a_step_computes() -> None:
 
 
 def test_evaluation_within_and_between_epochs_and_a_sanity_check_are_left_out() -> None:
-    plain, other = steady(wait_ms=1), Trainer().train(2, 5, 3, steps=0, grad=False)
+    plain, other = steady(wait_ms=1), Trainer().train(2, 5, 3, steps=0)
     training = other.begin()
     for place in range(60):
         other.batch(training, 1, 20)
         if place == 30:
-            other.train(9, 50, 70, steps=0, grad=False)
+            other.train(9, 50, 70, steps=0)
     other.over(training)
     expected, found = (analyse(one.processes, 10) for one in (plain, other))
     assert found.steps == expected.steps
@@ -215,7 +215,7 @@ def test_what_holds_no_training_is_refused_with_what_to_do() -> None:
     for _ in range(3):
         trainer.now += 30 * MS
         trainer.rows.steps.append(Step(t=trainer.now, thread=trainer.thread))
-        trainer.train(4, 1, 5, steps=0, grad=False)
+        trainer.train(4, 1, 5, steps=0)
     with pytest.raises(UserError, match=r"12 batches .* and 3 steps of an optimizer .* wrap reads of your own"):
         analyse(trainer.processes, 10)
 
