@@ -32,9 +32,9 @@ PLACE_BYTES = 4096  # places of samples begin at multiples of it, for O_DIRECT a
 
 @dataclass(frozen=True)
 class FetchSpec:
-    """What a worker needs to know to read samples of one split."""
+    """What a worker process needs to know to read samples of one split."""
 
-    found: Dataset
+    found: Dataset  # as found on disk by `inspect`
     layout: Layout  # the files to read: the dataset's training or validation files
     _: KW_ONLY
     storage: StorageSpec = FOLDERS
@@ -66,12 +66,12 @@ class FetchSpec:
 
     @property
     def reads_nothing(self) -> bool:
-        """Whether the storage is null storage, so that a run measures the reader's own cost."""
+        """Whether the storage is null storage, with which a run measures the reader's own cost."""
         return self.storage == NULL_STORAGE
 
     @property
     def samples_per_crop(self) -> int:
-        """How many samples are read at a time, to be cropped; 0 if samples are not cropped, as in row groups."""
+        """Samples read at a time, and then cropped to `resize_bytes`; 0 if none are cropped, as in row groups."""
         if self.max_group_bytes or not self.resize_bytes:
             return 0
         depth = self.storage.io_depth  # each request in flight reads another sample
@@ -113,14 +113,16 @@ class FetchSpec:
             return groups * self.max_group_bytes + PLACE_BYTES
         if self.resize_bytes:
             return round_up(batch_size * self.resize_bytes, PLACE_BYTES)
-        return batch_size * self.place_bytes + PLACE_BYTES  # the last is for aligning the first place
+        return (
+            batch_size * self.place_bytes + PLACE_BYTES
+        )  # PLACE_BYTES, because the first place is aligned within the memory
 
 
 class Fetched(NamedTuple):
     """Where the samples of a batch are in memory, and what reading them took."""
 
     places: Places
-    """The place of each sample in the caller's memory, in the order requested; for row groups, of each span."""
+    """Where the samples are in the caller's memory, in the order requested; for row groups, where each span is."""
     app_bytes: int  # bytes read from storage
     read_calls: int
     read_ns: int  # time in reads
@@ -151,11 +153,10 @@ class Fetcher:
     def fetch(self, samples: Samples, out: memoryview) -> Fetched:
         """Read samples into `out` (at least `slot_bytes(len(samples))` bytes, writable).
 
-        With `resize_bytes`, sample number b of the batch is at b * resize_bytes; else `places` says where it is.
+        With `resize_bytes`, sample i of the batch is at i * resize_bytes; else `places` says where it is.
 
-        Raises:
-            DatasetError: a file is missing, unreadable, damaged, or (with verify) has unexpected contents.
-            SpaceError: `out` is too small for a sample.
+        Raises DatasetError: a file is missing, unreadable, damaged, or (with verify) has unexpected contents;
+        SpaceError: `out` is too small for a sample.
         """
         started_ns = time.monotonic_ns()
         engine = self._engine
@@ -183,7 +184,7 @@ class Fetcher:
         self._engine.close()
 
     def _fetch_crops(self, samples: Samples, out: memoryview) -> Places:
-        """Read `samples_per_crop` samples at a time into own memory, and copy their first bytes into `out`."""
+        """Read `samples_per_crop` samples at a time into the buffer; copy `resize_bytes` of each to `out`."""
         spec, numbers = self._spec, sample_numbers(samples)
         crop_bytes, step = spec.resize_bytes, spec.samples_per_crop
         memory = self._buffer.view(step * spec.place_bytes)

@@ -107,10 +107,11 @@ def _list_names(
 
 
 def _count_by_pattern(layout: Layout, storage: StorageBase) -> int | None:
-    """Return how many files have names of the layout, or None if one of the files in use is missing. Raises OSError."""
+    """Return how many files have names of the layout; None if one of the files in use is missing. Raises OSError."""
     if layout.named_files < layout.num_files:
         return None
-    is_listed, folders = bytearray(layout.named_files), layout.folders()  # a million files take a second, and 1 MB
+    folders = layout.folders()
+    is_listed = bytearray(layout.named_files)  # a byte for each file: a million files take 1 MB, and a second
     digits = f"([0-9]{{{len(str(layout.named_files))}}})"
     match_name = re.compile(f"{re.escape(layout.file_prefix)}_{digits}{re.escape(layout.pattern_suffix)}").fullmatch
     for number, folder in enumerate(folders):
@@ -124,7 +125,7 @@ def _count_by_pattern(layout: Layout, storage: StorageBase) -> int | None:
 
 
 def _layout_by_pattern(paths: Collection[str], expected: Layout) -> Layout | None:
-    """Return the layout whose pattern the names follow: with prefix and N as expected, or with the only ones found."""
+    """Return the layout whose pattern the names follow; None for no pattern, several, or one of too few files."""
     pattern = re.compile(rf"(?:.*/)?(.+)_\d+_of_(\d+)\.{re.escape(expected.extension)}")
     patterns = {(match[1], int(match[2])) for match in map(pattern.fullmatch, paths) if match}
     prefix, named_files = expected.file_prefix, expected.named_files
@@ -166,7 +167,7 @@ def wrong_sizes(path_of: Callable[[int], str], sizes: NDArray[np.int64], storage
 def sizes_on_disk(
     layout: Layout, storage: StorageBase, listing: Mapping[str, int | None] | None = None
 ) -> NDArray[np.int64]:
-    """Return the size of every file in use: of the listing (`files_below`), else looked up. Raises OSError."""
+    """Return the size of every file in use, from the listing (`files_below`) or else by request. Raises OSError."""
     if listing is None:  # one request to an object store lists 1000 sizes, or looks up one
         listing = files_below(layout.folder, storage, 1) if storage.is_remote else {}
     names = [layout.name(file) for file in range(layout.num_files)]
