@@ -48,10 +48,8 @@ class Engine(abc.ABC):
     def read(self, samples: Samples, out: memoryview) -> Places:
         """Read samples into `out` (page-aligned); return where they are in it, in the order requested (`Places`).
 
-        Raises:
-            DatasetError: a file is missing, unreadable, truncated or damaged.
-            SpaceError: `out` is too small, or too many files are open.
-            IndexError: there is no such sample.
+        Raises DatasetError: a file is missing, unreadable, truncated or damaged; SpaceError: `out` is too small, or too
+        many files are open; IndexError: there is no such sample.
         """
 
     def finish(self) -> None:
@@ -180,8 +178,7 @@ class FileEngine(Engine):
             started_ns = time.monotonic_ns()
             reader = self._storage.open(path)
             self.read_ns += time.monotonic_ns() - started_ns  # opening small files on a network takes most of the time
-            transfer_bytes = self._settings.transfer_bytes
-            source = base.Source(path, reader, self._storage.alignment, transfer_bytes, self._memory)
+            source = base.Source(path, reader, self._storage.alignment, self._settings.transfer_bytes, self._memory)
             try:
                 if self._read_matched is not None:
                     buffered = BufferedFile(source)
@@ -252,9 +249,8 @@ class NullEngine(Engine):
     """Reads nothing: every sample has its nominal size and arbitrary bytes."""
 
     def __init__(self, sample_bytes: int, place_bytes: int) -> None:
-        """`place_bytes` of 0 means that all samples of a batch have one place, as in row groups."""
         self._sample_bytes = sample_bytes
-        self._place_bytes = place_bytes
+        self._place_bytes = place_bytes  # 0: all samples of a batch have one place, as in row groups
 
     def read(self, samples: Samples, out: memoryview) -> Places:
         if self._place_bytes:

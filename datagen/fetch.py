@@ -1,7 +1,4 @@
-"""The read path of every loader: given sample numbers, a `Fetcher` puts the samples' bytes into the caller's memory.
-
-A `FetchSpec` is picklable, so that each worker process can open its own `Fetcher` from it.
-"""
+"""The read path of every loader: given sample numbers, a `Fetcher` puts the samples' bytes into the caller's memory."""
 
 from __future__ import annotations
 
@@ -32,7 +29,7 @@ PLACE_BYTES = 4096  # places of samples begin at multiples of it, for O_DIRECT a
 
 @dataclass(frozen=True)
 class FetchSpec:
-    """What a worker process needs to know to read samples of one split."""
+    """What a worker process needs to know to open its own `Fetcher`, which reads samples of one split; picklable."""
 
     found: Dataset  # as found on disk by `inspect`
     layout: Layout  # the files to read: the dataset's training or validation files
@@ -121,8 +118,7 @@ class FetchSpec:
 class Fetched(NamedTuple):
     """Where the samples of a batch are in memory, and what reading them took."""
 
-    places: Places
-    """Where the samples are in the caller's memory, in the order requested; for row groups, where each span is."""
+    places: Places  # where the samples are in the caller's memory, in the order requested; for row groups, the spans
     app_bytes: int  # bytes read from storage
     read_calls: int
     read_ns: int  # time in reads

@@ -2,7 +2,7 @@
 
 - `Layout` computes names and paths of files, and finds the file of a sample. Names and sizes follow DLIO's rules, so
   that either tool can train on the other's datasets. Memory and time do not grow with the number of samples.
-- `Samples` are the samples of a batch, as numbers or as runs of consecutive numbers (`Runs`).
+- `Samples` are a batch, as numbers or as runs of consecutive numbers (`Runs`).
 - `Places` are byte ranges of the memory that a batch is read into.
 """
 
@@ -216,8 +216,7 @@ def cut_runs(samples: Samples, samples_per_file: int) -> list[Run]:
             file_runs.append((first, end - first))
             first = end = sample
         end += 1
-    file_runs.append((first, end - first))
-    return file_runs
+    return [*file_runs, (first, end - first)]
 
 
 Places = NDArray[np.int64]

@@ -115,10 +115,8 @@ def _find_files(spec: DatasetSpec, storage: StorageBase) -> tuple[str, Layout, S
         raise DatasetError(f"{folder} holds no files: set dataset.data_folder to the folder of your files")
     format_name, paths, notes = _choose_files(spec, sorted(listing))
     if spec.format not in ("", format_name):
-        raise DatasetError(
-            f"dataset.format={spec.format}, and {folder}/{paths[0]} is named as {format_name}: "
-            f"leave dataset.format out, {OR_RAW}"
-        )
+        problem = f"dataset.format={spec.format}, and {folder}/{paths[0]} is named as {format_name}"
+        raise DatasetError(f"{problem}: leave dataset.format out, {OR_RAW}")
     layout = Layout(
         folder=folder,
         split="train",
@@ -245,10 +243,8 @@ def _count_samples(
     sample_bytes = max(1, int(spec.record_length_bytes))
     files, samples, _ = _equal_counts(sizes // sample_bytes, layout.num_files)
     if samples < 1:
-        raise DatasetError(
-            f"{layout.folder}: no file has the {sample_bytes} bytes of a sample: set dataset.record_length_bytes to "
-            "those of one sample"
-        )
+        problem = f"{layout.folder}: no file has the {sample_bytes} bytes of a sample"
+        raise DatasetError(f"{problem}: set dataset.record_length_bytes to those of one sample")
     used_bytes = samples * sample_bytes  # a remainder at the end of a file is not read
     layout = replace(_subset(layout, files), num_samples_per_file=samples, used_bytes=used_bytes)
     note = f"each file is cut into {samples:,} samples of {sample_bytes:,} bytes (dataset.record_length_bytes)"

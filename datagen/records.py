@@ -46,9 +46,8 @@ class RangeReader(Engine):
         Raises DatasetError: a file ends too early, or can't be read; SpaceError: `out` is too small.
         """
         alignment, transfer_bytes = self._alignment, self._transfer_bytes
-        starts, fills = [], []
+        starts, fills, begin = [], [], position
         sizes_read: list[int] = []
-        begin = position
         for source, offset, size in ranges:
             before = offset % alignment  # a read begins and ends with a whole block: so many bytes precede the range
             stop = -(-(position + before + size) // alignment) * alignment

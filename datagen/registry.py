@@ -1,12 +1,10 @@
 """Finds plug-ins (formats, storages, loaders, ...) by name, and imports modules that are loaded only when needed.
 
 A plug-in is a module of a package, such as `datagen.formats`, by its plain name, or a user's module by its dotted name.
-An installed distribution adds plain names by entry points, in a group with the package's name. To look up a plug-in use
+An installed distribution adds plain names by entry points, in a group with the package's name.
 
-- `find` and `companion` for a name that the user chose: they import the module, which runs its code;
-- `is_built_in` and `built_in` for a name in a file that was received: they import nothing by a dotted name.
-
-Other lazy imports are by `import_by_name` (modules of dlemu) and `library` (optional packages).
+`find` and `companion` are for names that the user chose: they import the module, which runs its code. `is_built_in` and
+`built_in` are for names in files that were received: they import nothing by a dotted name.
 """
 
 from __future__ import annotations
@@ -81,10 +79,7 @@ def companion(package: str, name: str, attribute: str, default: Any = None) -> A
 
 
 def import_by_name(module: str, name: str = "") -> Any:
-    """Return attribute `name` of a module, or the module if `name` is empty.
-
-    Editors and tools can't follow an import by a string: except for plug-ins and optional packages, all are made here.
-    """
+    """Import a module given as a string, which editors can't follow; return it, or its attribute `name` if given."""
     imported = importlib.import_module(module)
     return getattr(imported, name) if name else imported
 
@@ -126,8 +121,8 @@ def _import_module(package: str, name: str) -> tuple[ModuleType, str]:
             try:
                 return importlib.import_module(path), class_name
             except ModuleNotFoundError as error:
-                is_path_missing = f"{path}.".startswith(f"{error.name}.")  # the module or a package that it is in
-                if not is_path_missing:  # it exists, but imports a module that does not
+                # Unless `path` or a package that it is in is missing, what it imports is missing
+                if not f"{path}.".startswith(f"{error.name}."):
                     raise UserError(
                         f"{path} needs the Python package {error.name!r}, which is not installed: install it with pip"
                     ) from error
@@ -148,12 +143,7 @@ def nearest(name: str, known: Iterable[str]) -> str:
 
 
 def library(name: str, extra: str, needed_by: str = "this format") -> Any:
-    """Import a library of one of dlemu's extras.
-
-    Raises:
-        UserError: it is not installed; the message names the extra that installs it.
-        SpaceError: there is no memory to load it into.
-    """
+    """Import a library of one of dlemu's extras. Raises UserError: not installed; SpaceError: no memory to load it."""
     try:
         return importlib.import_module(name)
     except (ImportError, OSError) as error:  # OSError: a shared library is missing

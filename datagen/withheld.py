@@ -34,7 +34,6 @@ _OPTIONS = re.compile(r"(.*?storage_options[^=:]*[=:]).*", re.DOTALL)
 """Storage options that `_OPTION` does not match: a whole section, or an invalid override."""
 SECRET_NAMES = "secret|passw|token|credential|access_?key|api_?key"  # pattern of words in names of credentials
 _SECRET_WORD = re.compile(rf"([^\s=]*(?:{SECRET_NAMES})[^\s=]*=).*", re.IGNORECASE | re.DOTALL)
-
 _UNDECODED = re.compile("[\ud800-\udfff]")  # a byte that Python could not decode (PEP 383)
 _USER = re.compile(r"(://)[^/\s?#]*@")  # user name and password in a URL
 _QUERY = re.compile(r"([?&;][^=&;\s]*=)[^&;\s\"')\]},]+")  # a value in the query of a URL

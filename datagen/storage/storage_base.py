@@ -137,7 +137,7 @@ class Reader(abc.ABC):
         return
 
 
-FileReads = list[tuple[int, int, int]]  # (size of the file, bytes read, read calls) for each file read whole
+FileReads = list[tuple[int, int, int]]  # (size of the file, bytes read, read calls) of each file
 Fill = tuple[Reader, memoryview, int]  # (open file, memory to fill, offset in the file) of one read
 
 
