@@ -1,4 +1,4 @@
-"""Engines read the samples of a batch into memory: into reused buffers, by a library call, or not at all."""
+"""Engines read the samples of a batch into memory: by read calls of their own, by a library, or not at all."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ class ReadSettings:
 
     storage: StorageBase
     layout: Layout
-    check: Check | None = None
-    transfer_bytes: int = 0  # maximum bytes of a read call; 0: no maximum
-    decodes: bool = False
+    check: Check | None = None  # called with each sample and the number of its file
+    transfer_bytes: int = 0  # maximum bytes of a read call; 0: no limit
+    decodes: bool = False  # decode what the format encodes (pixels, numbers, compressed chunks)
     matched: bool = False  # make the read calls of the format's library, where known, instead of as few as possible
-    library: bool = False  # have the format's library read
+    library: bool = False  # the format's library opens and reads the files
 
 
 class Engine(abc.ABC):
@@ -239,7 +239,7 @@ def by_library(engine: Engine, storage: StorageBase, path: str, load: Callable[[
 
 
 def _thread_reads(counters: int) -> tuple[int, int, int]:
-    """Return bytes and calls that this thread has read, and the bytes of these counters, whose reading counts, too."""
+    """Return bytes and calls of this thread's reads so far, and the bytes of the counters: reading them counts, too."""
     text = os.pread(counters, 4096, 0)
     values = dict(line.split(b": ") for line in text.splitlines())
     return int(values[b"rchar"]), int(values[b"syscr"]), len(text)

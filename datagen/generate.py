@@ -131,7 +131,7 @@ def prepare(spec: DatasetSpec, storage: StorageSpec = FOLDERS) -> None:
     refuse_own_files(spec)
     files, backend = files_of(spec), open_storage(storage.buffered)
     with _writing(spec.data_folder, backend):
-        backend.is_folder(spec.data_folder)  # fails if a server, credentials or a bucket are wrong
+        backend.is_folder(spec.data_folder)  # raises if server, credentials or bucket are wrong
         existing = manifest.read(spec.data_folder, backend)
         if existing is None:
             refuse_foreign_files(spec, backend)

@@ -1,9 +1,8 @@
 """Where samples are: the files of a dataset, the batches of samples requested, and the places they are read to.
 
-- `Layout` computes names and paths of files, and finds the file of a sample. Names and sizes follow DLIO's rules, so
-  that either tool can train on the other's datasets. Memory and time do not grow with the number of samples.
-- `Samples` are a batch, as numbers or as runs of consecutive numbers (`Runs`).
-- `Places` are byte ranges of the memory that a batch is read into.
+- `Layout`: names and paths of files, computed by DLIO's rules, so that either tool can use the other's datasets;
+- `Samples`: those of a batch, as numbers or as runs of consecutive numbers (`Runs`);
+- `Places`: byte ranges of the memory that a batch is read into.
 """
 
 from __future__ import annotations

@@ -73,22 +73,22 @@ def find_files(
         paths = {path for path in all_paths if path.lower().endswith(suffixes)}
         if all_paths and not paths:
             raise DatasetError(_wrong_files_message(expected, all_paths))
-        pattern = _layout_by_pattern(paths, expected)
-        if pattern is None or not paths.issuperset(map(pattern.name, range(requested))):
-            return _list_names(expected, paths, pattern, command_hint)
-        count, layout = len(paths), pattern
+        by_pattern = _layout_by_pattern(paths, expected)
+        if by_pattern is None or not paths.issuperset(map(by_pattern.name, range(requested))):
+            return _list_names(expected, paths, by_pattern, command_hint)
+        count, layout = len(paths), by_pattern
     surplus = f"{expected.folder} holds {count} files; the first {requested} by name are used"
     return layout, [surplus] if count > requested else []
 
 
 def _list_names(
-    expected: Layout, paths: Collection[str], pattern: Layout | None, command_hint: Callable[[], str]
+    expected: Layout, paths: Collection[str], by_pattern: Layout | None, command_hint: Callable[[], str]
 ) -> tuple[Layout, list[str]]:
-    """Return a layout that lists names in order, and a note. Raises DatasetError: too few, or missing in a pattern."""
+    """Return a layout that lists names in order, and a note. Raises DatasetError: too few, or the pattern has gaps."""
     count, requested, folder = len(paths), expected.num_files, expected.folder
     problem = f"{folder} holds {count} {expected.extension} file{'s' if count != 1 else ''}, {requested} requested"
     base_names = set(map(os.path.basename, paths))
-    pattern_names = list(map(pattern.name, range(requested))) if pattern else []
+    pattern_names = list(map(by_pattern.name, range(requested))) if by_pattern else []
     missing = [name for name in pattern_names if os.path.basename(name) not in base_names]  # in any sub-folder
     if missing:
         shown = ", ".join(missing[:SHOWN_NAMES]) + (", ..." if len(missing) > SHOWN_NAMES else "")

@@ -24,8 +24,7 @@ COUNTERS = (
     *("get", "head", "list", "put", "delete", "received_bytes", "sent_bytes", "failed", "retried", "slow_down"),
     *("connections_opened", "connections_open", "in_flight"),
 )
-"""Requests by method, bytes of bodies, failed attempts, retries, responses 503 or 429 (`slow_down`), and connections
-opened; as gauges, connections open and requests in flight."""
+"""Requests by method, bytes of bodies, failed attempts, retries, 503 or 429 (`slow_down`); the last two are gauges."""
 FINE = 4  # consecutive bins over which the upper edge grows by the factor `GROWTH`
 BINS = 256 * FINE  # of each histogram
 INDEX = {name: number for number, name in enumerate(COUNTERS)}  # in the array of counts; two histograms follow

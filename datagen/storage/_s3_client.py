@@ -36,8 +36,7 @@ NO_TLS = "WRONG_VERSION_NUMBER"  # OpenSSL's reason when the peer does not speak
 MESSAGE_CHARACTERS = 300  # maximum length of a server's error text in our messages
 MAX_IDLE_CONNECTIONS = 64  # maximum connections of a process that are kept open between requests
 Steps = Generator[Exchange | int, None, None]
-"""The steps of one request. Each ends by yielding what the next waits for: an exchange whose socket must be ready, or
-the time to attempt the request again (monotonic, ns)."""
+"""Steps of a request. Each yields what the next waits for: an exchange with the server, or a time (monotonic, ns)."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -114,7 +113,8 @@ class Client:
         try:
             while scheduled or in_flight:
                 while scheduled and len(in_flight) < depth and scheduled[0][0] <= time.monotonic_ns():
-                    advance(heapq.heappop(scheduled)[2])
+                    _, _, steps = heapq.heappop(scheduled)
+                    advance(steps)
                 if not in_flight:
                     if scheduled:
                         time.sleep(max(0, scheduled[0][0] - time.monotonic_ns()) / 1e9)
@@ -124,7 +124,8 @@ class Client:
                 ready |= {number for number, (exchange, _) in in_flight.items() if exchange.deadline_ns <= now_ns}
                 for descriptor in ready:
                     poller.unregister(descriptor)
-                    advance(in_flight.pop(descriptor)[1])
+                    _, steps = in_flight.pop(descriptor)
+                    advance(steps)
         finally:
             for _, steps in in_flight.values():
                 steps.close()
