@@ -32,7 +32,7 @@ class FetchSpec:
     """What a worker process needs to know to open its own `Fetcher`, which reads samples of one split; picklable."""
 
     found: Dataset  # as found on disk by `inspect`
-    layout: Layout  # the files to read: the dataset's training or validation files
+    layout: Layout  # of the training or the validation files of the dataset
     _: KW_ONLY
     storage: StorageSpec = FOLDERS
     engine: EngineName = "matched"
@@ -57,7 +57,7 @@ class FetchSpec:
 
     @property
     def max_group_bytes(self) -> int:
-        """Memory of the largest row group, for formats that read row groups (`datagen.groups`); else 0."""
+        """Memory of the largest row group; 0 for formats without row groups (`datagen.groups`)."""
         stored, unpacked = self.found.max_group_bytes
         return unpacked if self.decode == "full" or self.engine == "library" else stored
 
@@ -76,14 +76,14 @@ class FetchSpec:
 
     @property
     def buffer_bytes(self) -> int:
-        """Maximum memory that a `Fetcher` uses besides the caller's."""
+        """Maximum memory of a `Fetcher` besides the caller's: for crops, shared files and decoded samples."""
         if self.max_group_bytes:
-            return self.max_group_bytes  # the row group in which a batch ended
+            return self.max_group_bytes  # of the row group that is kept for the next batch
         found = self.found
         total = self.samples_per_crop * self.place_bytes
-        if found.max_record_bytes:
+        if found.max_record_bytes:  # records are read straight to their places
             return total
-        if self.layout.num_samples_per_file > 1:
+        if self.layout.num_samples_per_file > 1:  # samples of a file share its bytes
             total += found.max_file_bytes
         if self.decode == "full":
             total += found.max_sample_bytes
