@@ -28,7 +28,7 @@ MAX_OPEN_FILES = 512  # maximum files that a reader keeps open; enough for all f
 HEAD_BYTES = 16  # a script with an index first reads so many bytes of each record: its length or header
 
 Range = tuple[base.Source, int, int]  # (open file, offset, bytes)
-Records = tuple[base.RecordFile, int, int]  # (open file, index of the first record, number of consecutive records)
+RecordRange = tuple[base.RecordFile, int, int]  # (open file, index of the first record, number of consecutive records)
 
 
 class RangeReader(Engine):
@@ -113,69 +113,69 @@ class RecordReader(RangeReader):
                 self._check(base.Sample(data, data, index * size), file)
         return all_places
 
-    def _locate(self, batch_runs: list[Run]) -> tuple[list[Records], list[Range]]:
+    def _locate(self, batch_runs: list[Run]) -> tuple[list[RecordRange], list[Range]]:
         """Return the records and byte ranges to read: one of each for a run, or for a record if they are scattered."""
-        requests: list[Records] = []
+        requests: list[RecordRange] = []
         ranges: list[Range] = []
         total = self._layout.num_samples
         for first, count in batch_runs:
             if not 0 <= first <= first + count <= total:
                 raise IndexError(f"samples {first} to {first + count - 1} of {total}")
             file, index = divmod(first, self._samples_per_file)
-            records = self._open_file(file)
+            record_file = self._open_file(file)
             try:
-                if count > 1 and records.scattered:
+                if count > 1 and record_file.scattered:
                     for record in range(index, index + count):
-                        requests.append((records, record, 1))
-                        ranges.append((records.source, *records.span(record, 1)))
+                        requests.append((record_file, record, 1))
+                        ranges.append((record_file.source, *record_file.span(record, 1)))
                 else:
-                    requests.append((records, index, count))
-                    ranges.append((records.source, *records.span(index, count)))
+                    requests.append((record_file, index, count))
+                    ranges.append((record_file.source, *record_file.span(index, count)))
             except base.DamagedError as error:
-                raise read_failure(records.source.path, error) from error
+                raise read_failure(record_file.source.path, error) from error
         return requests, ranges
 
-    def _places(self, requests: list[Records], ranges: list[Range], starts: list[int], out: memoryview) -> Places:
+    def _places(self, requests: list[RecordRange], ranges: list[Range], starts: list[int], out: memoryview) -> Places:
         """Return where in `out` the samples of the ranges read are; check checksums if samples are to be verified."""
         verify = self._check is not None
         flat: list[int] = []
         try:
             if len(requests) == 1:
-                (records, index, count), (_, _, size), start = requests[0], ranges[0], starts[0]
-                places = np.array(records.samples(index, count, out[start : start + size], verify), np.int64)
+                (record_file, index, count), (_, _, size), start = requests[0], ranges[0], starts[0]
+                places = np.array(record_file.samples(index, count, out[start : start + size], verify), np.int64)
                 places[:, 0] += start
                 return places
-            for (records, index, count), (_, _, size), start in zip(requests, ranges, starts, strict=True):
-                extents = records.samples(index, count, out[start : start + size], verify)
+            for (record_file, index, count), (_, _, size), start in zip(requests, ranges, starts, strict=True):
+                extents = record_file.samples(index, count, out[start : start + size], verify)
                 for offset, sample_bytes in extents.tolist() if isinstance(extents, np.ndarray) else extents:
                     flat += (start + offset, sample_bytes)
         except base.DamagedError as error:
-            raise read_failure(records.source.path, error) from error
+            raise read_failure(record_file.source.path, error) from error
         return places_from(flat)
 
     def _open_file(self, file: int) -> base.RecordFile:
         """Return a file, open; this may close the file that was used least recently."""
-        records = self._open.get(file)
-        if records is not None:
+        record_file = self._open.get(file)
+        if record_file is not None:
             self._open.move_to_end(file)
-            return records
+            return record_file
         while len(self._open) >= self._max_open:
             _, oldest = self._open.popitem(last=False)
             oldest.source.close()
         inputs = self._open_inputs(file)
         try:
             with reading(inputs.source.path):
-                records = self._open[file] = self._format.open_records(inputs)
+                record_file = self._open[file] = self._format.open_records(inputs)
         except BaseException:
             inputs.source.close()
             raise
-        return records
+        return record_file
 
     def close(self) -> None:
         while self._open:
-            _, records = self._open.popitem()
+            _, record_file = self._open.popitem()
             with contextlib.suppress(OSError):
-                records.source.close()
+                record_file.source.close()
 
     def locate_records(self, file: int) -> tuple[int, base.Offsets | None]:
         """Return the bytes of a file's largest record, and the offsets of its records (`RecordFormat.locate`)."""

@@ -1,10 +1,9 @@
 """Finds plug-ins (formats, storages, loaders, ...) by name, and imports modules that are loaded only when needed.
 
 A plug-in is a module of a package, such as `datagen.formats`, by its plain name, or a user's module by its dotted name.
-An installed distribution adds plain names by entry points, in a group with the package's name.
-
-`find` and `companion` are for names that the user chose: they import the module, which runs its code. `is_built_in` and
-`built_in` are for names in files that were received: they import nothing by a dotted name.
+An installed distribution adds plain names by entry points, in a group with the package's name. For names that the user
+chose, use `find` and `companion`, which import the module and so run its code. For names in files that were received, use
+`is_built_in` and `built_in`, which import nothing by a dotted name.
 """
 
 from __future__ import annotations
