@@ -112,7 +112,7 @@ class FileEngine(Engine):
                 data = self._read_sample(path, file, index, out[begin : begin + place_bytes])
                 offset = -1 if data.readonly else address_of(data) - address
                 length = len(data)
-                if not 0 <= offset < len(out):  # the sample was decoded into other memory: copy what fits its place
+                if not 0 <= offset < len(out):  # the sample is in other memory: copy what fits its place
                     offset, length = begin, min(length, place_bytes)
                     place = np.frombuffer(out[begin : begin + length], np.uint8)
                     np.copyto(place, np.frombuffer(data, np.uint8)[:length])

@@ -2,7 +2,7 @@
 
 A plug-in is a module of a package, such as `datagen.formats`, by its plain name, or a user's module by its dotted name.
 An installed distribution adds plain names by entry points, in a group with the package's name. For names that the user
-chose, use `find` and `companion`, which import the module and so run its code. For names in files that were received, use
+chose, use `find` and `companion`, which import the module, and so run its code; for names in files that were received,
 `is_built_in` and `built_in`, which import nothing by a dotted name.
 """
 
@@ -120,7 +120,7 @@ def _import_module(package: str, name: str) -> tuple[ModuleType, str]:
             try:
                 return importlib.import_module(path), class_name
             except ModuleNotFoundError as error:
-                # Unless `path` or a package that it is in is missing, what it imports is missing
+                # Python misses the module itself, or a package that it is in, or something that the module imports
                 if not f"{path}.".startswith(f"{error.name}."):
                     raise UserError(
                         f"{path} needs the Python package {error.name!r}, which is not installed: install it with pip"
