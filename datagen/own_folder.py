@@ -87,7 +87,7 @@ def inspect_own_folder(spec: DatasetSpec, storage: StorageSpec) -> UserFolder:
 
 
 def _inspect(spec: DatasetSpec, storage: StorageBase) -> UserFolder:
-    """Do as `inspect_own_folder`; raises OSError too."""
+    """Do as `inspect_own_folder`, in an open storage. Raises OSError, too."""
     format_name, layout, sizes, notes = _find_files(spec, storage)
     problem = _format_problem(format_name, layout, storage)
     if problem and kind_of(layout.name(0)) != format_name:

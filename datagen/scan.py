@@ -34,10 +34,10 @@ def format_of_ending(ending: str) -> str:
 def files_below(
     folder: str, storage: StorageBase, levels: int, prefix: str = "", *, refuse_deeper: bool = False
 ) -> dict[str, int | None]:
-    """Return the path below a folder of each file at most `levels` folders down, and its size if the listing has it.
+    """Return the files at most `levels` folders down, as path below `folder` -> size (None: not in the listing).
 
-    Hidden files and folders are skipped; a missing folder counts as empty. Raises OSError, and UserError with
-    `refuse_deeper` if folders nest deeper, because a link may lead back up.
+    Hidden names are skipped; a missing folder counts as empty; `prefix` is for the recursion. Raises OSError and, with
+    `refuse_deeper`, UserError if folders nest deeper, because a link may lead back up.
     """
     sizes: dict[str, int | None] = {}
     subfolders: list[str] = []

@@ -102,13 +102,13 @@ class Client:
         """Heap of (time to start or retry, tie-breaker, steps) of requests; times are monotonic, in ns."""
 
         def advance(steps: Steps) -> None:
-            pause = next(steps, None)  # runs until the request waits; None: it is complete
-            if isinstance(pause, int):
-                heapq.heappush(scheduled, (pause, next(tie_breaker), steps))
-            elif pause is not None:
-                in_flight[pause.connection.descriptor] = pause, steps
-                events = select.POLLIN | (select.POLLOUT if pause.is_sending else 0)
-                poller.register(pause.connection.descriptor, events)
+            waits_for = next(steps, None)  # the exchange or time that the request waits for; None: it is complete
+            if isinstance(waits_for, int):
+                heapq.heappush(scheduled, (waits_for, next(tie_breaker), steps))
+            elif waits_for is not None:
+                in_flight[waits_for.connection.descriptor] = waits_for, steps
+                events = select.POLLIN | (select.POLLOUT if waits_for.is_sending else 0)
+                poller.register(waits_for.connection.descriptor, events)
 
         try:
             while scheduled or in_flight:
