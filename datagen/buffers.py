@@ -89,7 +89,7 @@ class NewMemory:
 
 
 class FileMemory:
-    """Memory for one file after another: the caller's if the file fits into it, else buffers that are reused."""
+    """Memory for one file after another: the caller's as long as it has space, else buffers that are reused."""
 
     def __init__(self, alignment: int, max_file_bytes: int) -> None:
         self._alignment = alignment

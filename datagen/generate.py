@@ -63,7 +63,7 @@ class Files:
     train: Layout
     valid: Layout
     shapes: NDArray[np.int64]
-    sizes: NDArray[np.int64]  # bytes of each data file; unless `exact`, the mean bytes of its samples
+    sizes: NDArray[np.int64]  # bytes of each data file; unless `exact`, of its samples, by their mean size
     exact: bool  # the sizes follow from the settings; else they depend on the contents
     sides: tuple[tuple[SideFile, NDArray[np.int64]], ...] = ()
     """Each kind of side file, with the bytes of that file for each data file."""

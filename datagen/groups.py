@@ -107,7 +107,7 @@ class GroupReader(RangeReader):
         self._library = settings.library
         self._decodes = settings.decodes or settings.library
         self._file = -1  # number of the last file read
-        self._groups: GroupsFile | None = None  # that file, open; None before the first read
+        self._groups: GroupsFile | None = None  # that file; None while no file is open
         self._kept: _GroupInMemory | None = None  # the row group in which the last batch ended, if it has later rows
         self._stored = AlignedBuffer()  # bytes of a row group that is to be decoded
 

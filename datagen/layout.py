@@ -1,6 +1,7 @@
 """Where samples are: the files of a dataset, the batches of samples requested, and the places they are read to.
 
-- `Layout`: names and paths of files, computed by DLIO's rules, so that either tool can use the other's datasets;
+- `Layout`: names and paths of files, by DLIO's rules, so that either tool can use the other's datasets; they are
+  computed, so that memory and time do not grow with the number of samples;
 - `Samples`: those of a batch, as numbers or as runs of consecutive numbers (`Runs`);
 - `Places`: byte ranges of the memory that a batch is read into.
 """

@@ -125,7 +125,7 @@ def _count_by_pattern(layout: Layout, storage: StorageBase) -> int | None:
 
 
 def _layout_by_pattern(paths: Collection[str], expected: Layout) -> Layout | None:
-    """Return the layout whose pattern the names follow; None for no pattern, several, or one of too few files."""
+    """Return the layout of the expected pattern if found, else of the only one; None: no such one, or too few files."""
     pattern = re.compile(rf"(?:.*/)?(.+)_\d+_of_(\d+)\.{re.escape(expected.extension)}")
     patterns = {(match[1], int(match[2])) for match in map(pattern.fullmatch, paths) if match}
     prefix, named_files = expected.file_prefix, expected.named_files
