@@ -100,7 +100,7 @@ class FileMemory:
         self._scratch: list[AlignedBuffer] = []
 
     def reuse(self, in_place: memoryview) -> None:
-        """Begin another file, which overwrites the last one in the buffers; `in_place` is the caller's memory."""
+        """Begin another file, preferably in the memory `in_place`; in the buffers, it overwrites the last file."""
         self._in_place = in_place
         self._used_bytes = self._used_scratch = 0
 

@@ -2,18 +2,18 @@
 
 A file's payload is cut into blocks of 4096 bytes. Block b of file f under a seed is row b % 64 of a pool of random
 words (256 KiB, so it stays in a core's cache), every word XORed with the block's own 64-bit key, and the first 32 bytes
-replaced by a stamp:
+replaced by a stamp of five fields, little-endian:
 
     magic (4 bytes), check (4), hash of the seed (8), running index of the file (8), offset of the block (8)
 
-All are little-endian. The stamps make all blocks of a dataset different; the keys do the same for any 4096 bytes that
-begin within blocks. For compressible data, the last words of each row are zero before the key is applied, so that the
-block ends with a repeated 8-byte word, which any compressor removes. A compressor finds no repetition in the rest,
-because rows repeat only every 256 KiB, with another key.
+The stamps make all blocks of a dataset different; the keys do the same for any 4096 bytes that begin within a block.
+For compressible data, the last words of each row are zero before the key is applied, so that the block ends with a
+repeated 8-byte word, which any compressor removes. A compressor finds no repetition in the rest, because rows repeat
+only every 256 KiB, with another key.
 
-Checkpoint files have the same stamps, but one key for each MiB, and a pool of 1 MiB. They take one pass over the
-memory, about 30 GB/s on a core, faster than any storage, and three times as fast as for samples. Here, too, all blocks
-differ, and no compressor finds a repetition, however far it looks back.
+Checkpoint files have the same stamps, but one key for each MiB, and a pool of 1 MiB. Filling memory with them takes one
+pass, about 30 GB/s on a core: three times as fast as for samples, and faster than any storage. Here, too, all blocks
+differ, and no compressor finds a repetition, whatever the size of its window.
 """
 
 from __future__ import annotations
@@ -48,8 +48,8 @@ Pattern = Literal["random", "ones_fp16", "ones_fp32"]
 Words = NDArray[np.uint64]
 GOLDEN = 0x9E3779B97F4A7C15  # splitmix64's increment: 2^64 / the golden ratio
 FACTOR_1, FACTOR_2 = 0xBF58476D1CE4E5B9, 0x94D049BB133111EB  # of splitmix64's finaliser
-# As arrays without axes, because numpy takes twice as long for scalars
-_GOLDEN, _FACTOR_1, _FACTOR_2, _27, _30, _31, _UPPER, _MAGIC = (
+# Arrays of shape (), because numpy takes twice as long for its scalars
+_GOLDEN, _FACTOR_1, _FACTOR_2, _SHIFT_27, _SHIFT_30, _SHIFT_31, _UPPER, _MAGIC = (
     np.array(number, np.uint64) for number in (GOLDEN, FACTOR_1, FACTOR_2, 27, 30, 31, 0xFFFFFFFF00000000, MAGIC)
 )
 _MASK = (1 << 64) - 1
@@ -78,7 +78,7 @@ class StampedContent(abc.ABC):
 
     @functools.cached_property
     def seed_hash(self) -> int:
-        """Hash of the seed, in every stamp, by which blocks of this dataset or run are recognised."""
+        """Hash of the seed; it is in every stamp, and tells the blocks of one dataset or run from those of another."""
         return mix_number(self.seed + GOLDEN)
 
     @abc.abstractmethod
@@ -229,7 +229,7 @@ def explain(data: memoryview | bytes, index: int, content: Content, file: int) -
 
 
 def _file_key(seed_hash: int, file: int) -> int:
-    """Return the number from which the keys of a file's blocks follow, all of which differ."""
+    """Return the number from which the keys of a file's blocks are derived; files have different numbers."""
     return mix_number(seed_hash ^ mix_number(file + GOLDEN))
 
 
@@ -258,11 +258,11 @@ def _offsets(first_block: int, count: int) -> tuple[Words, Words]:
 
 def _mix(words: Words) -> Words:
     """Return splitmix64's finaliser of each word: a bijection that spreads every bit (Steele, Lea, Flood 2014)."""
-    words = words ^ (words >> _30)
+    words = words ^ (words >> _SHIFT_30)
     words *= _FACTOR_1  # in place: new arrays cost more than the arithmetic
-    words ^= words >> _27
+    words ^= words >> _SHIFT_27
     words *= _FACTOR_2
-    words ^= words >> _31
+    words ^= words >> _SHIFT_31
     return words
 
 

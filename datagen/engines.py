@@ -1,4 +1,4 @@
-"""Engines read the samples of a batch into memory: into reused buffers, by a library call, or not at all."""
+"""Engines read the samples of a batch into memory: by read calls of their own, by a library, or not at all."""
 
 from __future__ import annotations
 
@@ -22,7 +22,6 @@ from datagen.storage.storage_base import StorageBase
 T = TypeVar("T")
 READER_VERSION = 1  # incremented whenever the read calls of an engine change
 Check = Callable[[base.Sample, int], None]  # raises DatasetError if a sample differs from what its file should hold
-CurrentFile = tuple[str, base.Source | None, base.OpenFile]  # (path, source, content); no source: read by one call
 
 
 @dataclass(frozen=True)
@@ -31,11 +30,11 @@ class ReadSettings:
 
     storage: StorageBase
     layout: Layout
-    check: Check | None = None
-    transfer_bytes: int = 0  # maximum bytes of a read call; 0: no maximum
-    decodes: bool = False
+    check: Check | None = None  # called with each sample and the number of its file
+    transfer_bytes: int = 0  # maximum bytes of a read call; 0: no limit
+    decodes: bool = False  # decode what the format encodes (pixels, numbers, compressed chunks)
     matched: bool = False  # make the read calls of the format's library, where known, instead of as few as possible
-    library: bool = False  # have the format's library read
+    library: bool = False  # the format's library opens and reads the files
 
 
 class Engine(abc.ABC):
@@ -47,12 +46,10 @@ class Engine(abc.ABC):
 
     @abc.abstractmethod
     def read(self, samples: Samples, out: memoryview) -> Places:
-        """Read samples into `out` (page-aligned); return the place of each sample, for row groups of each span.
+        """Read samples into `out` (page-aligned); return where they are in it, in the order requested (`Places`).
 
-        Raises:
-            DatasetError: a file is missing, unreadable, truncated or damaged.
-            SpaceError: `out` is too small, or too many files are open.
-            IndexError: there is no such sample.
+        Raises DatasetError: a file is missing, unreadable, truncated or damaged; SpaceError: `out` is too small, or too
+        many files are open; IndexError: there is no such sample.
         """
 
     def finish(self) -> None:
@@ -73,7 +70,7 @@ class Engine(abc.ABC):
 
 
 class FileEngine(Engine):
-    """Reads samples one by one, each into a place of its own of `place_bytes`.
+    """Reads samples one by one, each into its own `place_bytes` bytes of the memory for a batch.
 
     The format's `open` or `parse` reads a file; consecutive samples of a batch from one file share one read of it. The
     last few files of several samples stay open between batches, if the format permits.
@@ -84,16 +81,18 @@ class FileEngine(Engine):
     ) -> None:
         self._settings, self._storage, self._layout = settings, settings.storage, settings.layout
         self._format, self._place_bytes = file_format, place_bytes
-        self._samples = settings.layout.num_samples_per_file
+        self._samples_per_file = settings.layout.num_samples_per_file
         self._read_matched = file_format.read_matched if settings.matched else None
         reads_parts = self._read_matched is not None or (settings.matched and file_format.reads_parts)
-        self._reads_whole_files = self._samples == 1 and not reads_parts
-        self._current: CurrentFile | None = None
-        self._kept_open: OrderedDict[str, tuple[base.Source, base.OpenFile]] = OrderedDict()
+        self._reads_whole_files = self._samples_per_file == 1 and not reads_parts
+        self._path = ""  # of the current file, from which samples are taken
+        self._file: base.OpenFile | None = None  # the current file
+        self._source: base.Source | None = None  # of the current file; None if the file was read whole
+        self._kept_open: OrderedDict[str, tuple[base.Source, base.OpenFile]] = OrderedDict()  # by path
         # Samples of a file share its bytes, which therefore can't be read into the place of one sample
-        shares_memory = self._samples > 1 and not settings.library
+        shares_memory = self._samples_per_file > 1 and not settings.library
         self._memory = FileMemory(self._storage.alignment, max_file_bytes if shares_memory else 0)
-        self._sizes: dict[str, int] = {}  # path -> size of a file that is in its place already
+        self._sizes_read: dict[str, int] = {}  # by path, of the batch's files that have been read into their places
 
     def read(self, samples: Samples, out: memoryview) -> Places:
         layout, place_bytes = self._layout, self._place_bytes
@@ -101,19 +100,19 @@ class FileEngine(Engine):
         address, path = address_of(out), ""
         flat, begin = list[int](), 0
         try:
-            if self._samples == 1 and len(located) > 1:
-                self.finish()  # the open file's bytes are in the place of an earlier sample
+            if self._samples_per_file == 1 and len(located) > 1:
+                self.finish()  # the current file's bytes are in the place of an earlier sample
             if self._reads_whole_files and self._storage.is_remote:  # request all files of the batch at once
                 places = dict[str, memoryview]()
                 for number, (file, _) in enumerate(located):
                     places.setdefault(layout.path(file), out[number * place_bytes : (number + 1) * place_bytes])
-                self._sizes = dict(zip(places, self._read_files(list(places.items())), strict=True))
+                self._sizes_read = dict(zip(places, self._read_files(list(places.items())), strict=True))
             for file, index in located:
                 path = layout.path(file)
                 data = self._read_sample(path, file, index, out[begin : begin + place_bytes])
                 offset = -1 if data.readonly else address_of(data) - address
                 length = len(data)
-                if not 0 <= offset < len(out):  # the sample was decoded into other memory: copy what fits its place
+                if not 0 <= offset < len(out):  # the sample is in other memory: copy what fits its place
                     offset, length = begin, min(length, place_bytes)
                     place = np.frombuffer(out[begin : begin + length], np.uint8)
                     np.copyto(place, np.frombuffer(data, np.uint8)[:length])
@@ -129,17 +128,19 @@ class FileEngine(Engine):
         """Return a sample, checked and decoded if requested, in `place` if possible; valid until the next call."""
         settings, file_format = self._settings, self._format
         if settings.library:
-            sample = by_library(self, self._storage, path, lambda local: file_format.load(local, index, self._samples))
+            load = file_format.load
+            sample = by_library(self, self._storage, path, lambda local: load(local, index, self._samples_per_file))
         else:
-            if self._current is None or path != self._current[0]:
-                self._current = self._open(path, place)
-            sample = self._current[2].sample(index)
+            current = self._file
+            if current is None or path != self._path:
+                current = self._open(path, place)
+            sample = current.sample(index)
         if settings.check is not None:
             settings.check(sample, file)
         if not settings.decodes or sample.decode is None:
             return sample.data
         decoded = sample.decode()
-        if self._samples == 1:
+        if self._samples_per_file == 1:
             self.finish()  # the file's bytes are in `place`, which the decoded sample will overwrite
         return decoded
 
@@ -161,49 +162,51 @@ class FileEngine(Engine):
                 raise ended_early(path, size - bytes_read, bytes_read)
         return [size for size, _, _ in reads]
 
-    def _open(self, path: str, place: memoryview) -> CurrentFile:
-        """Return a file, open: it may still be open from an earlier batch."""
+    def _open(self, path: str, place: memoryview) -> base.OpenFile:
+        """Make a file the current one, and return it; if it has a single sample, its bytes go to `place`."""
         self.finish()
-        self._memory.reuse(place if self._samples == 1 else memoryview(b""))
+        self._memory.reuse(place if self._samples_per_file == 1 else memoryview(b""))
+        source: base.Source | None = None
         if self._reads_whole_files:  # without a Source, which takes a fifth of the CPU time of reading a small file
-            size = self._sizes.pop(path, None)
+            size = self._sizes_read.pop(path, None)
             if size is None:
                 (size,) = self._read_files(((path, place),))
-            return path, None, self._format.parse(place[:size], 1, self._memory.scratch)
-        if path in self._kept_open:
-            return path, *self._kept_open.pop(path)
-        started_ns = time.monotonic_ns()
-        reader = self._storage.open(path)
-        self.read_ns += time.monotonic_ns() - started_ns  # opening small files on a network takes most of the time
-        transfer_bytes = self._settings.transfer_bytes
-        source = base.Source(path, reader, self._storage.alignment, transfer_bytes, self._memory)
-        try:
-            if self._read_matched is not None:
-                file = BufferedFile(source)
-                self._read_matched(file, self._samples)
-                if self._settings.check is not None and self._format.compares_files:
-                    file.read_rest()
-                source.reread_bytes = file.finish()
-                return path, source, self._format.parse(file.image, self._samples, source.scratch)
-            return path, source, self._format.open(source, self._samples, matched=self._settings.matched)
-        except BaseException:
-            self.count(*source.counts())
-            source.close()
-            raise
+            file = self._format.parse(place[:size], 1, self._memory.scratch)
+        elif path in self._kept_open:
+            source, file = self._kept_open.pop(path)
+        else:
+            started_ns = time.monotonic_ns()
+            reader = self._storage.open(path)
+            self.read_ns += time.monotonic_ns() - started_ns  # opening small files on a network takes most of the time
+            source = base.Source(path, reader, self._storage.alignment, self._settings.transfer_bytes, self._memory)
+            try:
+                if self._read_matched is not None:
+                    buffered = BufferedFile(source)
+                    self._read_matched(buffered, self._samples_per_file)
+                    if self._settings.check is not None and self._format.compares_files:
+                        buffered.read_rest()
+                    source.reread_bytes = buffered.finish()
+                    file = self._format.parse(buffered.image, self._samples_per_file, source.scratch)
+                else:
+                    file = self._format.open(source, self._samples_per_file, matched=self._settings.matched)
+            except BaseException:
+                self.count(*source.counts())
+                source.close()
+                raise
+        self._path, self._source, self._file = path, source, file
+        return file
 
     def finish(self) -> None:
-        if self._current is None:
-            return
-        path, source, file = self._current
-        self._current = None
-        if source is None:
+        source, file = self._source, self._file
+        self._source = self._file = None
+        if source is None or file is None:
             return
         self.count(*source.counts())
-        if self._samples == 1 or not file.stays_open:
+        if self._samples_per_file == 1 or not file.stays_open:
             source.close()
             return
         file.forget()
-        self._kept_open[path] = source, file
+        self._kept_open[self._path] = source, file
         if len(self._kept_open) > base.MAX_KEPT_FILES:
             _, (oldest, _) = self._kept_open.popitem(last=False)
             oldest.close()
@@ -236,7 +239,7 @@ def by_library(engine: Engine, storage: StorageBase, path: str, load: Callable[[
 
 
 def _thread_reads(counters: int) -> tuple[int, int, int]:
-    """Return bytes and calls that this thread has read, and the bytes of these counters, whose reading counts, too."""
+    """Return bytes and calls of this thread's reads so far, and the bytes of the counters: reading them counts, too."""
     text = os.pread(counters, 4096, 0)
     values = dict(line.split(b": ") for line in text.splitlines())
     return int(values[b"rchar"]), int(values[b"syscr"]), len(text)
@@ -246,9 +249,8 @@ class NullEngine(Engine):
     """Reads nothing: every sample has its nominal size and arbitrary bytes."""
 
     def __init__(self, sample_bytes: int, place_bytes: int) -> None:
-        """`place_bytes` of 0 means that all samples of a batch have one place, as in row groups."""
         self._sample_bytes = sample_bytes
-        self._place_bytes = place_bytes
+        self._place_bytes = place_bytes  # 0: all samples of a batch have one place, as in row groups
 
     def read(self, samples: Samples, out: memoryview) -> Places:
         if self._place_bytes:

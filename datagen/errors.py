@@ -15,8 +15,7 @@ _READ_ADVICE = {
     "file again with `dlemu datagen`",
     # Some file systems open a file with O_DIRECT, but then refuse to read it
     errno.EINVAL: "the file system may refuse O_DIRECT: set reader.odirect=false",
-    errno.EACCES: "give the user of this run permission to read the dataset",
-    errno.EPERM: "give the user of this run permission to read the dataset",
+    **dict.fromkeys((errno.EACCES, errno.EPERM), "give the user of this run permission to read the dataset"),
 }
 
 
@@ -79,14 +78,11 @@ _MAKE_AGAIN = (
 
 
 class DamagedError(Exception):
-    """The error that a format raises for a damaged file. `read_failure` adds the path, which a format does not know.
-
-    `offset` is where the file is damaged; None if there is no single offset.
-    """
+    """The error that a format raises for a damaged file. `read_failure` adds the path, which a format does not know."""
 
     def __init__(self, problem: str, offset: int | None = 0) -> None:
         super().__init__(problem)
-        self.offset = offset
+        self.offset = offset  # where the file is damaged; None if there is no single offset
 
 
 def damaged(path: str, problem: str, offset: int | None = None) -> DatasetError:

@@ -1,7 +1,4 @@
-"""The read path of every loader: given sample numbers, a `Fetcher` puts the samples' bytes into the caller's memory.
-
-A `FetchSpec` is picklable, so that each worker process can open its own `Fetcher` from it.
-"""
+"""The read path of every loader: given sample numbers, a `Fetcher` puts the samples' bytes into the caller's memory."""
 
 from __future__ import annotations
 
@@ -32,10 +29,10 @@ PLACE_BYTES = 4096  # places of samples begin at multiples of it, for O_DIRECT a
 
 @dataclass(frozen=True)
 class FetchSpec:
-    """What a worker needs to know to read samples of one split."""
+    """What a worker process needs to know to open its own `Fetcher`, which reads samples of one split; picklable."""
 
-    found: Dataset
-    layout: Layout  # the files to read: the dataset's training or validation files
+    found: Dataset  # as found on disk by `inspect`
+    layout: Layout  # of the training or the validation files of the dataset
     _: KW_ONLY
     storage: StorageSpec = FOLDERS
     engine: EngineName = "matched"
@@ -60,18 +57,18 @@ class FetchSpec:
 
     @property
     def max_group_bytes(self) -> int:
-        """Memory of the largest row group, for formats that read row groups (`datagen.groups`); else 0."""
+        """Memory of the largest row group; 0 for formats without row groups (`datagen.groups`)."""
         stored, unpacked = self.found.max_group_bytes
         return unpacked if self.decode == "full" or self.engine == "library" else stored
 
     @property
     def reads_nothing(self) -> bool:
-        """Whether the storage is null storage, so that a run measures the reader's own cost."""
+        """Whether the storage is null storage, with which a run measures the reader's own cost."""
         return self.storage == NULL_STORAGE
 
     @property
     def samples_per_crop(self) -> int:
-        """How many samples are read at a time, to be cropped; 0 if samples are not cropped, as in row groups."""
+        """Samples read at a time, and then cropped to `resize_bytes`; 0 if none are cropped, as in row groups."""
         if self.max_group_bytes or not self.resize_bytes:
             return 0
         depth = self.storage.io_depth  # each request in flight reads another sample
@@ -79,14 +76,14 @@ class FetchSpec:
 
     @property
     def buffer_bytes(self) -> int:
-        """Maximum memory that a `Fetcher` uses besides the caller's."""
+        """Maximum memory of a `Fetcher` besides the caller's: for crops, shared files and decoded samples."""
         if self.max_group_bytes:
-            return self.max_group_bytes  # the row group in which a batch ended
+            return self.max_group_bytes  # of the row group that is kept for the next batch
         found = self.found
         total = self.samples_per_crop * self.place_bytes
-        if found.max_record_bytes:
+        if found.max_record_bytes:  # records are read straight to their places
             return total
-        if self.layout.num_samples_per_file > 1:
+        if self.layout.num_samples_per_file > 1:  # samples of a file share its bytes
             total += found.max_file_bytes
         if self.decode == "full":
             total += found.max_sample_bytes
@@ -119,8 +116,7 @@ class FetchSpec:
 class Fetched(NamedTuple):
     """Where the samples of a batch are in memory, and what reading them took."""
 
-    places: Places
-    """The place of each sample in the caller's memory, in the order requested; for row groups, of each span."""
+    places: Places  # where the samples are in the caller's memory, in the order requested; for row groups, the spans
     app_bytes: int  # bytes read from storage
     read_calls: int
     read_ns: int  # time in reads
@@ -151,11 +147,10 @@ class Fetcher:
     def fetch(self, samples: Samples, out: memoryview) -> Fetched:
         """Read samples into `out` (at least `slot_bytes(len(samples))` bytes, writable).
 
-        With `resize_bytes`, sample number b of the batch is at b * resize_bytes; else `places` says where it is.
+        With `resize_bytes`, sample i of the batch is at i * resize_bytes; else `places` says where it is.
 
-        Raises:
-            DatasetError: a file is missing, unreadable, damaged, or (with verify) has unexpected contents.
-            SpaceError: `out` is too small for a sample.
+        Raises DatasetError: a file is missing, unreadable, damaged, or (with verify) has unexpected contents;
+        SpaceError: `out` is too small for a sample.
         """
         started_ns = time.monotonic_ns()
         engine = self._engine
@@ -183,7 +178,7 @@ class Fetcher:
         self._engine.close()
 
     def _fetch_crops(self, samples: Samples, out: memoryview) -> Places:
-        """Read `samples_per_crop` samples at a time into own memory, and copy their first bytes into `out`."""
+        """Read `samples_per_crop` samples at a time into the buffer; copy `resize_bytes` of each to `out`."""
         spec, numbers = self._spec, sample_numbers(samples)
         crop_bytes, step = spec.resize_bytes, spec.samples_per_crop
         memory = self._buffer.view(step * spec.place_bytes)

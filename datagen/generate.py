@@ -42,7 +42,7 @@ class OutputFile:
 
     path: str
     size_bytes: int
-    exact: bool  # else the size depends on the contents, and `size_bytes` is an estimate
+    exact: bool  # `size_bytes` is exact; else it is an estimate, because the size depends on the contents
     write: Callable[[Writer, AlignedBuffer], None]  # writes the file sequentially
     is_side: bool
 
@@ -64,9 +64,9 @@ class Files:
     valid: Layout
     shapes: NDArray[np.int64]
     sizes: NDArray[np.int64]  # bytes of each data file; unless `exact`, of its samples, by their mean size
-    exact: bool  # else the sizes depend on the contents
+    exact: bool  # the sizes follow from the settings; else they depend on the contents
     sides: tuple[tuple[SideFile, NDArray[np.int64]], ...] = ()
-    """Each kind of side file, and the bytes of that side file of each data file."""
+    """Each kind of side file, with the bytes of that file for each data file."""
 
     def __len__(self) -> int:
         return len(self.shapes)
@@ -131,7 +131,7 @@ def prepare(spec: DatasetSpec, storage: StorageSpec = FOLDERS) -> None:
     refuse_own_files(spec)
     files, backend = files_of(spec), open_storage(storage.buffered)
     with _writing(spec.data_folder, backend):
-        backend.is_folder(spec.data_folder)  # fails if a server, credentials or a bucket are wrong
+        backend.is_folder(spec.data_folder)  # raises if server, credentials or bucket are wrong
         existing = manifest.read(spec.data_folder, backend)
         if existing is None:
             refuse_foreign_files(spec, backend)
@@ -240,10 +240,8 @@ def _check_existing(existing: Manifest, files: Files, storage: StorageBase) -> N
         )
     links = [folder for folder in files.folders() if storage_base.leads_elsewhere(top, folder, storage)]
     if links and _missing(files, storage):
-        raise UserError(
-            f"{links[0]} is a link out of {top}: missing files are not created behind it; give a new "
-            "dataset.data_folder"
-        )
+        problem = f"{links[0]} is a link out of {top}: missing files are not created behind it"
+        raise UserError(f"{problem}; give a new dataset.data_folder")
 
 
 def refuse_own_files(spec: DatasetSpec) -> None:
@@ -287,10 +285,8 @@ def check_space(files: Files, storage: StorageBase) -> None:
     num_train = files.spec.num_files_train
     train_bytes = 0.99 * free - int(sizes[num_train:].sum())  # 1 % is for the file system's metadata
     max_files = int(np.searchsorted(sizes[:num_train].cumsum(), train_bytes, side="right"))
-    hint = ""
-    if max_files > 0:
-        elsewhere = " in an empty folder" if complete_bytes else ""
-        hint = f", or dataset.num_files_train={max_files}{elsewhere}, the most that fit"
+    elsewhere = " in an empty folder" if complete_bytes else ""
+    hint = f", or dataset.num_files_train={max_files}{elsewhere}, the most that fit" if max_files > 0 else ""
     raise SpaceError(
         f"{folder} has {free} bytes free and {missing_bytes} are still to be made: free {missing_bytes - free} bytes, "
         f"or set dataset.data_folder to a larger file system{hint}"
@@ -298,13 +294,13 @@ def check_space(files: Files, storage: StorageBase) -> None:
 
 
 def _missing(files: Files, storage: StorageBase) -> list[str]:
-    """Return the data files that are missing or have the wrong size, or have such a side file."""
+    """Return the paths of the data files that are incomplete, or that have an incomplete side file."""
     return list(dict.fromkeys(path for path, file, size in _disk_sizes(files, storage) if not file.is_complete(size)))
 
 
 def _disk_sizes(files: Files, storage: StorageBase) -> Iterator[tuple[str, OutputFile, int | None]]:
     """For each data file and side file, yield the data file's path, the file, and its size on disk; None if missing."""
-    groups = map(files.outputs, range(len(files)))
+    groups = map(files.outputs, range(len(files)))  # each a data file and then its side files
     # Two iterators, as `sizes` may take many paths before it yields the first size
     outputs, outputs_ahead = itertools.tee((group[0].path, output) for group in groups for output in group)
     for (path, output), size in zip(outputs, storage.sizes(output.path for _, output in outputs_ahead), strict=True):
@@ -313,7 +309,7 @@ def _disk_sizes(files: Files, storage: StorageBase) -> Iterator[tuple[str, Outpu
 
 @contextlib.contextmanager
 def _writing(path: str, storage: StorageBase, size_bytes: int = 0) -> Iterator[None]:
-    """Raise an OSError of the `with` block as SpaceError, if a file of `size_bytes` has no space, else as UserError."""
+    """Raise an OSError of the `with` block as UserError, or as SpaceError if there is no space for `size_bytes`."""
     try:
         yield
     except OSError as error:

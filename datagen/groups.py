@@ -1,8 +1,8 @@
 """Reading row groups: every row group that holds a row of the batch is read once, in full.
 
-Training reads columnar files like this: it reads the columns of a row group together, and cuts them into batches. A
-reader keeps the row group in which a batch ended, because the next batch may begin with later rows of it. A batch of
-scattered rows would read far more than it uses, and raises SpaceError.
+Training scripts read columnar files like this: all columns of a row group together, which they cut into batches.
+The row group in which a batch ended stays in memory, because the next batch may begin with later rows of it. A batch
+of scattered rows would read far more than it uses, and raises SpaceError.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from datagen.records import RangeReader
 from datagen.spec import DatasetSpec
 from datagen.storage.storage_base import StorageBase
 
-Span = tuple[int, int]  # (offset, bytes) of a part of a file, or of memory
+Span = tuple[int, int]  # (offset, bytes) of a byte range of a file, or of memory
 
 
 class GroupBytes(NamedTuple):
@@ -89,13 +89,13 @@ def max_groups(batch_size: int, rows: int, group_rows: int) -> int:
 Group = tuple[int, int]  # a row group: number of its file, and its number in that file
 
 
-class _LastGroup(NamedTuple):
-    """The row group in which a batch ended: the next batch of the same epoch need not read it again."""
+class _GroupInMemory(NamedTuple):
+    """A row group that has been read."""
 
-    end: int  # the sample after the batch; a batch that begins before it belongs to another epoch
     group: Group
-    data: bytes
-    places: list[Span]  # of the group's spans (decoded: columns) in `data`
+    data: memoryview | bytes
+    places: list[Span]  # of the group's spans in `data`; of its columns, if they were decoded
+    next_sample: int = 0  # the sample after the batch that ended in this group
 
 
 class GroupReader(RangeReader):
@@ -106,9 +106,9 @@ class GroupReader(RangeReader):
         self._format, self._spec = file_format, spec
         self._library = settings.library
         self._decodes = settings.decodes or settings.library
-        self._file = -1  # number of the last file read, which stays open
-        self._groups: GroupsFile | None = None  # that file
-        self._last_group: _LastGroup | None = None
+        self._file = -1  # number of the last file read
+        self._groups: GroupsFile | None = None  # that file; None while no file is open
+        self._kept: _GroupInMemory | None = None  # the row group in which the last batch ended, if it has later rows
         self._stored = AlignedBuffer()  # bytes of a row group that is to be decoded
 
     def read(self, samples: Samples, out: memoryview) -> Places:
@@ -128,30 +128,33 @@ class GroupReader(RangeReader):
         """Read the row groups of all runs, each once; return the places of their spans as a flat list."""
         flat: list[int] = []
         groups_read: set[Group] = set()
-        begin = end = 0  # of the last group in `out`
-        last, self._last_group = self._last_group, None
+        kept, self._kept = self._kept, None
+        latest: _GroupInMemory | None = None
+        begin = 0  # where the next row group goes in `out`
         for first, count in runs:
             file, index = self._layout.locate(first)
             groups = self._open_file(file)
             for number in groups.groups_of(index, count):
-                if (file, number) in groups_read:
-                    continue
                 group = file, number
+                if group in groups_read:
+                    continue
                 groups_read.add(group)
-                begin, data = end, b""
-                if begin == 0 and last is not None and last.group == group and first >= last.end:
-                    data, places, group_bytes = last.data, last.places, len(last.data)
-                    _check_fits(group_bytes, out)
-                    out[:group_bytes] = data
+                # A batch that begins before the end of the last one belongs to another epoch, which reads all anew
+                if begin == 0 and kept is not None and kept.group == group and first >= kept.next_sample:
+                    latest = kept
+                    _check_fits(len(kept.data), out)
+                    out[: len(kept.data)] = kept.data
                 else:
-                    places, group_bytes = self._read_group(group, groups, out[begin:])
-                end += group_bytes
-                for start, size in places:
+                    latest = self._read_group(group, groups, out[begin:])
+                for start, size in latest.places:
                     flat += (begin + start, size)
-        next_sample = sum(runs[-1])
-        index = next_sample % self._layout.num_samples_per_file
-        if index and group[1] in groups.groups_of(index, 1):  # the group has later samples, too
-            self._last_group = _LastGroup(next_sample, group, data or bytes(out[begin:end]), places)
+                begin += len(latest.data)
+        first, count = runs[-1]
+        next_sample = first + count
+        next_index = next_sample % self._layout.num_samples_per_file
+        # An index of 0 begins another file; else the next sample may be in the row group read last
+        if latest is not None and next_index and latest.group[1] in groups.groups_of(next_index, 1):
+            self._kept = latest._replace(data=bytes(latest.data), next_sample=next_sample)
         return flat
 
     def close(self) -> None:
@@ -176,7 +179,7 @@ class GroupReader(RangeReader):
                 raise
 
     def _open_file(self, file: int) -> GroupsFile:
-        """Return a file, open: the last one read stays open for this."""
+        """Return a file, open; only the last one stays open."""
         if self._groups is not None and self._file == file:
             return self._groups
         self.close()
@@ -192,8 +195,8 @@ class GroupReader(RangeReader):
             )
         return groups
 
-    def _read_group(self, group: Group, groups: GroupsFile, out: memoryview) -> tuple[list[Span], int]:
-        """Read a row group into `out`; return the places of its spans (decoded: columns), and the end of the last."""
+    def _read_group(self, group: Group, groups: GroupsFile, out: memoryview) -> _GroupInMemory:
+        """Read a row group to the start of `out`, decoded and verified if that is requested."""
         file, number = group
         columns: Sequence[memoryview] = ()
         decode = self._format.decode_group
@@ -225,7 +228,7 @@ class GroupReader(RangeReader):
                 raise base.DamagedError("a row group's values do not match its schema")
             for column, (_, offset) in zip(columns, payload, strict=True):
                 self._check(base.Sample(column, column, offset), file)
-        return places, end
+        return _GroupInMemory(group, out[:end], places)
 
     def _fill_spans(self, groups: GroupsFile, spans: Sequence[Span], out: memoryview) -> tuple[list[int], int]:
         """Read spans of a file; return the start of each in `out`, and the end of the last."""

@@ -40,7 +40,7 @@ class Dataset:
     spec: DatasetSpec  # settings of the manifest; without one, those requested, with the number of files on disk
     train: Layout
     valid: Layout | None  # None when no validation files are requested
-    manifest: Manifest | None
+    manifest: Manifest | None  # None: the folder has none (other tools and `dlemu pack` write none)
     max_file_bytes: int  # size of the largest file in use
     max_sample_bytes: int  # size of the largest sample in use; 0 if the settings don't determine it
     plain_samples: bool = False  # samples are stored plainly, so that none takes more than `max_sample_bytes`
@@ -65,7 +65,7 @@ def inspect(
     """
     backend = open_storage(storage.buffered)
     try:
-        backend.is_folder(spec.data_folder)  # fails if a server, credentials or a bucket are wrong
+        backend.is_folder(spec.data_folder)  # raises if server, credentials or bucket are wrong
         if spec.source == "folder":
             from datagen.own_folder import inspect_own_folder
 
@@ -91,7 +91,7 @@ def inspect(
 
 
 def no_dataset(folder: str, storage: StorageBase) -> str:
-    """Return a sentence if the folder does not exist or holds only hidden files, else ""."""
+    """Return a sentence that says why a folder holds no dataset: missing, or no visible files; "" if it may."""
     if not storage.is_folder(folder):
         return f"there is no dataset: {folder} is not a folder."
     with storage.entries(folder) as entries:
@@ -172,7 +172,7 @@ class _Inspection:
         )
 
     def _find_files(self, requested: Layout) -> Layout:
-        """Return the layout of the files on disk, as the manifest names them, else as they are requested."""
+        """Return the layout of the files on disk. They are named as the manifest says; without one, as requested."""
         if requested.num_files == 0:
             return requested
         expected = requested
@@ -186,15 +186,15 @@ class _Inspection:
         return layout
 
     def _spec_on_disk(self, train: Layout, valid: Layout) -> DatasetSpec:
-        """Return the settings of the manifest, else those requested, with the number of files on disk."""
+        """Return the settings of the manifest; without one, those requested with the number of files on disk."""
         if self._manifest is not None:
             return replace(self._manifest.spec, parquet=self._requested.parquet)  # the run chooses the columns to read
         folder = self._requested.data_folder
         (packed_bytes,) = self._storage.sizes([os.path.join(folder, PACKED_NAME)])
         self._packed = packed_bytes is not None
-        packed = f"{folder} was made by `dlemu pack`: its files are used as they are"
-        foreign = f"{folder} has no {MANIFEST_NAME}: another tool made it, or copied it"
-        self._notes.append(packed if self._packed else foreign)
+        note_packed = f"{folder} was made by `dlemu pack`: its files are used as they are"
+        note_foreign = f"{folder} has no {MANIFEST_NAME}: another tool made it, or copied it"
+        self._notes.append(note_packed if self._packed else note_foreign)
         return replace(
             self._requested,
             num_files_train=train.named_files if train.names is None else train.num_files,
@@ -202,9 +202,9 @@ class _Inspection:
         )
 
     def _add_sizes(self, spec: DatasetSpec, layout: Layout, sizes: NDArray[np.int64] | None = None) -> None:
-        """Add the sizes in a split: of the files if given, else computed from the settings, else read from disk."""
-        shapes: NDArray[np.int64] | None = None  # of the records, if computed
-        computed: NDArray[np.int64] | None = None  # sizes of the files
+        """Add the sizes in a split: file sizes are those given, else computed from the settings, else looked up."""
+        shapes: NDArray[np.int64] | None = None  # of the records; None unless computed
+        computed: NDArray[np.int64] | None = None  # sizes of the files; None unless the settings determine them
         if layout.names is None:
             shapes = record_shapes(spec, layout.first_running_index, layout.first_running_index + layout.num_files)
             computed = self._format.file_bytes(spec, shapes)
@@ -226,7 +226,8 @@ class _Inspection:
         if sizes is None:
             sizes = scan.sizes_on_disk(layout, self._storage) if computed is None else computed
         self._plain_samples &= computed is not None
-        self._max_file, self._total = max(self._max_file, int(sizes.max())), self._total + int(sizes.sum())
+        self._max_file = max(self._max_file, int(sizes.max()))
+        self._total += int(sizes.sum())
 
     def _sizes_match(
         self, spec: DatasetSpec, layout: Layout, shapes: NDArray[np.int64], sizes: NDArray[np.int64]

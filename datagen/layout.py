@@ -1,6 +1,9 @@
-"""Names, sizes and paths of a dataset's files, by arithmetic: memory and time do not grow with the number of samples.
+"""Where samples are: the files of a dataset, the batches of samples requested, and the places they are read to.
 
-Names and sizes follow DLIO's rules, so that either tool can train on the other's datasets.
+- `Layout`: names and paths of files, by DLIO's rules, so that either tool can use the other's datasets; they are
+  computed, so that memory and time do not grow with the number of samples;
+- `Samples`: those of a batch, as numbers or as runs of consecutive numbers (`Runs`);
+- `Places`: byte ranges of the memory that a batch is read into.
 """
 
 from __future__ import annotations
@@ -35,7 +38,7 @@ def endings_of(format_name: str) -> tuple[str, ...]:
 
 
 def has_own_length(spec: DatasetSpec) -> bool:
-    """Return whether a file has `record_length_bytes` whatever the shape of its record, as images do."""
+    """Return whether a file has `record_length_bytes` bytes, whatever the shape of its record: true for images."""
     return bool(registry.built_in("datagen.formats", spec.format, "HAS_OWN_LENGTH", False))
 
 
@@ -149,7 +152,7 @@ def record_shapes(spec: DatasetSpec, start: int, stop: int) -> NDArray[np.int64]
 
 
 def nominal_sample_bytes(spec: DatasetSpec) -> int:
-    """Return the mean bytes of a sample before compression: of an image, its file; of a table, the columns read."""
+    """Return the mean bytes of a sample before compression: of images, the file; of tables, the columns read."""
     if has_own_length(spec) or spec.record_length_bytes_quantiles:
         return int(spec.record_length_bytes) * spec.element_bytes
     if columns := columns_of(spec):
@@ -163,11 +166,11 @@ def stored_sample_bytes(spec: DatasetSpec) -> int:
     return sum(column.value_bytes for column in columns_of(spec)) or nominal_sample_bytes(spec)
 
 
-Run = tuple[int, int]  # (first sample, number of samples) of a run
+Run = tuple[int, int]  # consecutive samples of a batch: (number of the first sample, how many)
 
 
 class Runs:
-    """The samples of a batch as runs, in the order requested."""
+    """The samples of a batch, given as runs in the order requested, which takes less memory than their numbers."""
 
     def __init__(self, runs: Sequence[Run]) -> None:
         self.runs = runs
@@ -178,17 +181,6 @@ class Runs:
     def tolist(self) -> list[int]:
         """Return the sample numbers, like `ndarray.tolist`."""
         return list(itertools.chain.from_iterable(range(first, first + count) for first, count in self.runs))
-
-    def within(self, samples_per_file: int) -> list[Run]:
-        """Return the runs, split at file boundaries."""
-        split_runs: list[Run] = []
-        for first, count in self.runs:
-            end = first + count
-            while first < end:
-                file_end = first - first % samples_per_file + samples_per_file
-                split_runs.append((first, min(end, file_end) - first))
-                first = file_end
-        return split_runs
 
 
 Samples = Sequence[int] | NDArray[np.int64] | Runs  # sample numbers of a batch
@@ -201,27 +193,35 @@ def sample_numbers(samples: Samples) -> Sequence[int]:
 
 def cut_runs(samples: Samples, samples_per_file: int) -> list[Run]:
     """Cut a batch into runs of consecutive samples within a file: [7, 8, 9, 3] of 4 a file into 7, 8-9 and 3."""
+    file_runs: list[Run] = []
     if isinstance(samples, Runs):
-        return samples.within(samples_per_file)
+        for first, count in samples.runs:
+            end = first + count  # exclusive, as in all runs here
+            while first < end:
+                file_end = first - first % samples_per_file + samples_per_file
+                file_runs.append((first, min(end, file_end) - first))
+                first = file_end
+        return file_runs
     if not len(samples):
-        return []
+        return file_runs
     if len(samples) > 256:  # for shorter batches, the loop below is faster than NumPy
         array = np.asarray(samples, np.int64)
         begins = np.flatnonzero((array[1:] != array[:-1] + 1) | (array[1:] % samples_per_file == 0)) + 1
         begins = np.concatenate([[0], begins])
         return list(zip(array[begins].tolist(), np.diff(begins, append=len(array)).tolist(), strict=True))
-    numbers, batch_runs = sample_numbers(samples), []
+    numbers = sample_numbers(samples)
     first = end = numbers[0]
     for sample in numbers:
         if sample != end or (sample % samples_per_file == 0 and sample != first):
-            batch_runs.append((first, end - first))
+            file_runs.append((first, end - first))
             first = end = sample
         end += 1
-    return [*batch_runs, (first, end - first)]
+    return [*file_runs, (first, end - first)]
 
 
 Places = NDArray[np.int64]
-"""(offset, bytes) in memory of each sample, or of each span of a row group; shape (places, 2)."""
+"""(offset, bytes) of each sample in the memory of a batch, shape (samples, 2). Row groups are not cut into samples:
+the places are those of the byte ranges read, or of the decoded columns (`datagen.groups`)."""
 NO_PLACES: Places = np.empty((0, 2), np.int64)
 
 

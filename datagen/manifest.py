@@ -79,7 +79,7 @@ def write(data_folder: str, manifest: Manifest, storage: StorageBase) -> None:
 
 
 def differing_keys(existing: DatasetSpec, requested: DatasetSpec, keys: tuple[str, ...] | None = None) -> list[str]:
-    """Return "KEY is A in the dataset and B in the settings" for each key that differs, by default but FREE_KEYS."""
+    """Return "KEY is A in the dataset and B in the settings" for all `keys` (or all but FREE_KEYS) that differ."""
     names = keys or tuple(key for key in asdict(existing) if key not in FREE_KEYS)
     existing, requested = _without_read_flags(existing), _without_read_flags(requested)
     return [text for name in names for text in _differences(name, getattr(existing, name), getattr(requested, name))]

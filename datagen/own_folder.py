@@ -87,7 +87,7 @@ def inspect_own_folder(spec: DatasetSpec, storage: StorageSpec) -> UserFolder:
 
 
 def _inspect(spec: DatasetSpec, storage: StorageBase) -> UserFolder:
-    """Do as `inspect_own_folder`; raises OSError too."""
+    """Do as `inspect_own_folder`, in an open storage. Raises OSError, too."""
     format_name, layout, sizes, notes = _find_files(spec, storage)
     problem = _format_problem(format_name, layout, storage)
     if problem and kind_of(layout.name(0)) != format_name:
@@ -115,10 +115,8 @@ def _find_files(spec: DatasetSpec, storage: StorageBase) -> tuple[str, Layout, S
         raise DatasetError(f"{folder} holds no files: set dataset.data_folder to the folder of your files")
     format_name, paths, notes = _choose_files(spec, sorted(listing))
     if spec.format not in ("", format_name):
-        raise DatasetError(
-            f"dataset.format={spec.format}, and {folder}/{paths[0]} is named as {format_name}: "
-            f"leave dataset.format out, {OR_RAW}"
-        )
+        problem = f"dataset.format={spec.format}, and {folder}/{paths[0]} is named as {format_name}"
+        raise DatasetError(f"{problem}: leave dataset.format out, {OR_RAW}")
     layout = Layout(
         folder=folder,
         split="train",
@@ -235,32 +233,36 @@ def _count_samples(
         which = f"each .{layout.extension} file" if layout.extension else "each file"
         note = f"{which} is read whole, as one sample: if it holds many, {HOW_TO_CUT}"
         return layout, sizes, note if format_name == RAW and spec.format != RAW else ""
-    is_cut, sample_bytes = format_name in FLAT, max(1, int(spec.record_length_bytes))
-    counts = sizes // sample_bytes if is_cut else np.array(_numbers_in(COUNTERS[format_name], layout, sizes, storage))
-    files, note = np.arange(layout.num_files), ""
-    if len(counts) < layout.num_files:  # a few files stand for all
+    if format_name in COUNTERS:
+        counts = np.array(_numbers_in(COUNTERS[format_name], layout, sizes, storage))
+        files, samples, note = _equal_counts(counts, layout.num_files)
+        if samples < 1:
+            empty = layout.path(_sampled_files(layout)[int(counts.argmin())])
+            raise DatasetError(f"{empty} holds no samples: move all such files away")
+        return replace(_subset(layout, files), num_samples_per_file=samples), sizes[files], note
+    sample_bytes = max(1, int(spec.record_length_bytes))
+    files, samples, _ = _equal_counts(sizes // sample_bytes, layout.num_files)
+    if samples < 1:
+        problem = f"{layout.folder}: no file has the {sample_bytes} bytes of a sample"
+        raise DatasetError(f"{problem}: set dataset.record_length_bytes to those of one sample")
+    used_bytes = samples * sample_bytes  # a remainder at the end of a file is not read
+    layout = replace(_subset(layout, files), num_samples_per_file=samples, used_bytes=used_bytes)
+    note = f"each file is cut into {samples:,} samples of {sample_bytes:,} bytes (dataset.record_length_bytes)"
+    return layout, np.minimum(sizes[files], used_bytes), note
+
+
+def _equal_counts(counts: Sizes, num_files: int) -> tuple[NDArray[np.intp], int, str]:
+    """Return the files to read, the samples to read of each, and a note, given the samples of each counted file."""
+    if len(counts) < num_files:  # a few files stand for all
         samples = int(counts.min())
         note = f"{samples} samples of each file are read: the fewest of {len(counts)} files that were counted"
-    else:  # as many samples in all as possible: files with fewer are skipped
-        samples = max(set(counts.tolist()), key=lambda count: count * int((counts >= count).sum()))
-        files = np.flatnonzero(counts >= samples)
-        samples_read, total = samples * len(files), int(counts.sum())
-        if samples_read < total:
-            note = f"{samples_read:,} of {total:,} samples are read: {samples} of each of {len(files)} files"
-    if samples < 1:
-        if is_cut:
-            raise DatasetError(
-                f"{layout.folder}: no file has the {sample_bytes} bytes of a sample: set dataset.record_length_bytes "
-                "to those of one sample"
-            )
-        empty = layout.path(_sampled_files(layout)[int(counts.argmin())])
-        raise DatasetError(f"{empty} holds no samples: move all such files away")
-    layout = replace(_subset(layout, files), num_samples_per_file=samples)
-    if not is_cut:
-        return layout, sizes[files], note
-    used_bytes = samples * sample_bytes  # a remainder at the end of a file is not read
-    note = f"each file is cut into {samples:,} samples of {sample_bytes:,} bytes (dataset.record_length_bytes)"
-    return replace(layout, used_bytes=used_bytes), np.minimum(sizes[files], used_bytes), note
+        return np.arange(num_files), samples, note
+    # As many samples in all as possible: files with fewer are skipped
+    samples = max(set(counts.tolist()), key=lambda count: count * int((counts >= count).sum()))
+    files = np.flatnonzero(counts >= samples)
+    samples_read, total = samples * len(files), int(counts.sum())
+    note = f"{samples_read:,} of {total:,} samples are read: {samples} of each of {len(files)} files"
+    return files, samples, note if samples_read < total else ""
 
 
 def _complete_spec(spec: DatasetSpec, layout: Layout, sizes: Sizes, storage: StorageBase) -> DatasetSpec:

@@ -25,10 +25,10 @@ from datagen.layout import NO_PLACES, Layout, Places, Run, Samples, cut_runs, pl
 from datagen.storage.storage_base import Reader, StorageBase, read_in_transfers
 
 MAX_OPEN_FILES = 512  # maximum files that a reader keeps open; enough for all files of DLIO's bert
-HEAD_BYTES = 16  # bytes that a script with an index reads first of each record: its length or header
+HEAD_BYTES = 16  # a script with an index first reads so many bytes of each record: its length or header
 
 Range = tuple[base.Source, int, int]  # (open file, offset, bytes)
-Records = tuple[base.RecordFile, int, int]  # (open file, index of the first record, number of consecutive records)
+RecordRange = tuple[base.RecordFile, int, int]  # (open file, index of the first record, number of consecutive records)
 
 
 class RangeReader(Engine):
@@ -46,9 +46,10 @@ class RangeReader(Engine):
         Raises DatasetError: a file ends too early, or can't be read; SpaceError: `out` is too small.
         """
         alignment, transfer_bytes = self._alignment, self._transfer_bytes
-        starts, fills, filled, begin = [], [], list[int](), position
+        starts, fills, begin = [], [], position
+        sizes_read: list[int] = []
         for source, offset, size in ranges:
-            before = offset % alignment  # bytes that are read before the range, to begin with a whole block
+            before = offset % alignment  # a read begins and ends with a whole block: so many bytes precede the range
             stop = -(-(position + before + size) // alignment) * alignment
             if stop > len(out):
                 reserved = f"the {len(out)} bytes reserved for a batch"
@@ -61,16 +62,17 @@ class RangeReader(Engine):
         started_ns = time.monotonic_ns()
         try:
             if self._storage.is_remote:
-                filled = self._storage.read_all(fills)
+                sizes_read = self._storage.read_all(fills)
             else:
                 for reader, buffer, offset in fills:
-                    filled.append(read_in_transfers(reader, buffer, offset, transfer_bytes))
+                    sizes_read.append(read_in_transfers(reader, buffer, offset, transfer_bytes))
         except OSError as error:
-            raise unreadable(error.filename or ranges[len(filled)][0].path, error) from error
+            raise unreadable(error.filename or ranges[len(sizes_read)][0].path, error) from error
         calls = sum(reader.read_calls for reader in readers) - calls_before
-        self.count(sum(filled), calls, time.monotonic_ns() - started_ns)
-        if sum(filled) < position - begin:  # a file ends within a range, or in the last block of one
-            for (source, offset, size), bytes_read in zip(ranges, filled, strict=True):
+        total_bytes = sum(sizes_read)
+        self.count(total_bytes, calls, time.monotonic_ns() - started_ns)
+        if total_bytes < position - begin:  # a file ends within a range, or in the last block of one
+            for (source, offset, size), bytes_read in zip(ranges, sizes_read, strict=True):
                 missing_bytes = offset % alignment + size - bytes_read
                 if missing_bytes > 0:
                     raise ended_early(source.path, missing_bytes, offset + size - missing_bytes)
@@ -94,7 +96,7 @@ class RecordReader(RangeReader):
         self._open: OrderedDict[int, base.RecordFile] = OrderedDict()
 
     def read(self, samples: Samples, out: memoryview) -> Places:
-        """Read as `Engine.read`, packing samples as densely as the storage's alignment permits."""
+        """Do as `Engine.read`; samples are packed as densely as the storage's alignment permits."""
         batch_runs = cut_runs(samples, self._samples_per_file)
         places: list[Places] = []
         position = 0  # in `out`
@@ -111,69 +113,69 @@ class RecordReader(RangeReader):
                 self._check(base.Sample(data, data, index * size), file)
         return all_places
 
-    def _locate(self, batch_runs: list[Run]) -> tuple[list[Records], list[Range]]:
+    def _locate(self, batch_runs: list[Run]) -> tuple[list[RecordRange], list[Range]]:
         """Return the records and byte ranges to read: one of each for a run, or for a record if they are scattered."""
-        requests: list[Records] = []
+        requests: list[RecordRange] = []
         ranges: list[Range] = []
         total = self._layout.num_samples
         for first, count in batch_runs:
             if not 0 <= first <= first + count <= total:
                 raise IndexError(f"samples {first} to {first + count - 1} of {total}")
             file, index = divmod(first, self._samples_per_file)
-            records = self._open_file(file)
+            record_file = self._open_file(file)
             try:
-                if count > 1 and records.scattered:
+                if count > 1 and record_file.scattered:
                     for record in range(index, index + count):
-                        requests.append((records, record, 1))
-                        ranges.append((records.source, *records.span(record, 1)))
+                        requests.append((record_file, record, 1))
+                        ranges.append((record_file.source, *record_file.span(record, 1)))
                 else:
-                    requests.append((records, index, count))
-                    ranges.append((records.source, *records.span(index, count)))
+                    requests.append((record_file, index, count))
+                    ranges.append((record_file.source, *record_file.span(index, count)))
             except base.DamagedError as error:
-                raise read_failure(records.source.path, error) from error
+                raise read_failure(record_file.source.path, error) from error
         return requests, ranges
 
-    def _places(self, requests: list[Records], ranges: list[Range], starts: list[int], out: memoryview) -> Places:
-        """Return the places of samples within the ranges read; check checksums if samples are to be verified."""
+    def _places(self, requests: list[RecordRange], ranges: list[Range], starts: list[int], out: memoryview) -> Places:
+        """Return where in `out` the samples of the ranges read are; check checksums if samples are to be verified."""
         verify = self._check is not None
         flat: list[int] = []
         try:
             if len(requests) == 1:
-                (records, index, count), (_, _, size), start = requests[0], ranges[0], starts[0]
-                places = np.array(records.samples(index, count, out[start : start + size], verify), np.int64)
+                (record_file, index, count), (_, _, size), start = requests[0], ranges[0], starts[0]
+                places = np.array(record_file.samples(index, count, out[start : start + size], verify), np.int64)
                 places[:, 0] += start
                 return places
-            for (records, index, count), (_, _, size), start in zip(requests, ranges, starts, strict=True):
-                extents = records.samples(index, count, out[start : start + size], verify)
+            for (record_file, index, count), (_, _, size), start in zip(requests, ranges, starts, strict=True):
+                extents = record_file.samples(index, count, out[start : start + size], verify)
                 for offset, sample_bytes in extents.tolist() if isinstance(extents, np.ndarray) else extents:
                     flat += (start + offset, sample_bytes)
         except base.DamagedError as error:
-            raise read_failure(records.source.path, error) from error
+            raise read_failure(record_file.source.path, error) from error
         return places_from(flat)
 
     def _open_file(self, file: int) -> base.RecordFile:
-        """Return a file, open; this may close the least recently used one."""
-        records = self._open.get(file)
-        if records is not None:
+        """Return a file, open; this may close the file that was used least recently."""
+        record_file = self._open.get(file)
+        if record_file is not None:
             self._open.move_to_end(file)
-            return records
+            return record_file
         while len(self._open) >= self._max_open:
             _, oldest = self._open.popitem(last=False)
             oldest.source.close()
         inputs = self._open_inputs(file)
         try:
             with reading(inputs.source.path):
-                records = self._open[file] = self._format.open_records(inputs)
+                record_file = self._open[file] = self._format.open_records(inputs)
         except BaseException:
             inputs.source.close()
             raise
-        return records
+        return record_file
 
     def close(self) -> None:
         while self._open:
-            _, records = self._open.popitem()
+            _, record_file = self._open.popitem()
             with contextlib.suppress(OSError):
-                records.source.close()
+                record_file.source.close()
 
     def locate_records(self, file: int) -> tuple[int, base.Offsets | None]:
         """Return the bytes of a file's largest record, and the offsets of its records (`RecordFormat.locate`)."""
@@ -183,7 +185,7 @@ class RecordReader(RangeReader):
             return self._format.open_records(inputs._replace(offsets=offsets)).largest_bytes(), offsets
 
     def _open_inputs(self, file: int) -> base.RecordInputs:
-        """Open a file, with the reader that makes the calls of the format's library if these are to be matched."""
+        """Open a file; if calls are to be matched, with the reader that makes those of the format's library."""
         path, file_format = self._layout.path(file), self._format
         with reading(path):
             reader = self._storage.open_mapped(path) if file_format.mapped else self._storage.open(path)
@@ -230,9 +232,9 @@ class ReopenedReader(Reader):
 class StreamedReader(Reader):
     """A `Reader` that makes the calls of a library that streams files regardless of record boundaries (`StreamCalls`).
 
-    The last piece read stays in memory and serves reads that begin in it or at its end. A read elsewhere restarts the
-    stream there or, if it is shorter than `min_stream_bytes`, makes the calls of Python's buffered files, as a script
-    with an index does.
+    The bytes of the last call (the piece) stay in memory, and serve reads that begin in them or at their end. A read
+    elsewhere restarts the stream there. If that read is shorter than `min_stream_bytes`, it makes the calls of Python's
+    buffered files instead, as a script with an index does.
     """
 
     def __init__(self, reader: Reader, calls: base.StreamCalls, tail_bytes: int) -> None:
@@ -279,20 +281,22 @@ class StreamedReader(Reader):
             self._plan_calls(self._calls.sizes(self._reader.block_bytes))
 
     def _plan_calls(self, sizes: Iterator[int]) -> None:
-        """Set the bytes that each of the next calls requests; later calls request as many as the buffer has."""
+        """Set the sizes of the next calls, in bytes; calls after these request as many bytes as the buffer has."""
         self._sizes = sizes
         self._size = next(sizes, 0)
 
     def _copy(self, out: memoryview, offset: int) -> int:
-        """Copy to `out` what the piece has from `offset` on; return the number of bytes."""
-        size, start = min(len(out), self._end - offset), offset - self._begin
+        """Copy bytes of the piece from file offset `offset` on to `out`; return how many."""
+        start = offset - self._begin
+        size = min(len(out), self._end - offset)
         if size:
             out[:size] = self._piece[start : start + size]
         return size
 
     def _read_next(self, out: memoryview) -> int:
         """Make as many of the next calls as fit into `out`, but at least one; return the number of bytes in `out`."""
-        size, offset = self._size or max(1, len(out)), self._end
+        offset = self._end
+        size = self._size or max(1, len(out))
         if size <= min(len(out), self.size_bytes - offset):
             return self._read_several(out)
         self._size = next(self._sizes, 0)
@@ -307,9 +311,10 @@ class StreamedReader(Reader):
         return self._copy(out, offset)
 
     def _read_several(self, out: memoryview) -> int:
-        """Make the calls that fit into `out` and end within the file, at the least CPU time for each."""
+        """Make all calls that fit into `out` and end within the file, by one `read_stretches`, to save CPU time."""
         begin = offset = self._end
-        end, size, sizes = min(begin + len(out), self.size_bytes), self._size or len(out), self._sizes
+        end = min(begin + len(out), self.size_bytes)
+        size, sizes = self._size or len(out), self._sizes
         ranges = []
         while size and offset + size <= end:
             ranges.append((offset, size))

@@ -1,7 +1,9 @@
-"""Finds plug-ins by name: a module of a package by its plain name, a user's module by its dotted name.
+"""Finds plug-ins (formats, storages, loaders, ...) by name, and imports modules that are loaded only when needed.
 
-A distribution adds plain names by entry points, in a group with the package's name. `find` and `companion` are for
-names that the user chose; `is_built_in` and `built_in` are for names in received files, and import no dotted name.
+A plug-in is a module of a package, such as `datagen.formats`, by its plain name, or a user's module by its dotted name.
+An installed distribution adds plain names by entry points, in a group with the package's name. For names that the user
+chose, use `find` and `companion`, which import the module, and so run its code; for names in files that were received,
+`is_built_in` and `built_in`, which import nothing by a dotted name.
 """
 
 from __future__ import annotations
@@ -25,23 +27,23 @@ _NO_MEMORY = ("failed to map segment", "cannot allocate memory", "cannot create 
 
 
 def names(package: str) -> list[str]:
-    """Return the plain names a user may write, sorted: public modules of `package`, and what distributions add."""
+    """Return the plain names that a user may give, sorted: public modules of `package`, and what distributions add."""
     return sorted({*_names_in(*importlib.import_module(package).__path__), *installed(package)})
 
 
 @cache
 def installed(group: str) -> dict[str, EntryPoint]:
-    """Return the entry points of installed distributions in a group, by name, without those whose module is missing."""
+    """Return the entry points of installed distributions in a group, by name, except those whose module is missing."""
     entries = {}
     for entry in sorted(entry_points(group=group)):
-        with contextlib.suppress(ModuleNotFoundError):  # of a parent of the module
+        with contextlib.suppress(ModuleNotFoundError):  # a package that the module is in is missing
             if importlib.util.find_spec(entry.module) is not None:
                 entries[entry.name] = entry
     return entries
 
 
 def installed_part(group: str, name: str) -> Any:
-    """Return the object of the entry point with that group and name; None if there is none."""
+    """Return the object that an installed distribution adds to a group by an entry point; None without this entry."""
     entry = installed(group).get(name)
     return entry.load() if entry else None
 
@@ -71,13 +73,12 @@ def find(package: str, name: str, attribute: str) -> Any:
 
 
 def companion(package: str, name: str, attribute: str, default: Any = None) -> Any:
-    """Return an attribute that a plug-in's module may have beside the class, else `default`. Raises as `find`."""
+    """Return an optional attribute of a plug-in's module, `default` if it has none. Raises as `find`."""
     return getattr(_import_module(package, name)[0], attribute, default)
 
 
 def import_by_name(module: str, name: str = "") -> Any:
-    """Return attribute `name` of a module, or the module if `name` is empty."""
-    # Only here is a module imported by a string, because readers and tools can't follow that
+    """Import a module given as a string, which editors can't follow; return it, or its attribute `name` if given."""
     imported = importlib.import_module(module)
     return getattr(imported, name) if name else imported
 
@@ -96,7 +97,7 @@ def is_built_in(package: str, name: str) -> bool:
 
 
 def built_in(package: str, name: str, attribute: str, default: Any) -> Any:
-    """Return `companion` for a name that `is_built_in`, else `default`, without importing anything."""
+    """Return `companion` of a name that `is_built_in`; for other names `default`, without importing their module."""
     return companion(package, name, attribute, default) if is_built_in(package, name) else default
 
 
@@ -119,6 +120,7 @@ def _import_module(package: str, name: str) -> tuple[ModuleType, str]:
             try:
                 return importlib.import_module(path), class_name
             except ModuleNotFoundError as error:
+                # Python misses the module itself, or a package that it is in, or something that the module imports
                 if not f"{path}.".startswith(f"{error.name}."):
                     raise UserError(
                         f"{path} needs the Python package {error.name!r}, which is not installed: install it with pip"
@@ -140,12 +142,7 @@ def nearest(name: str, known: Iterable[str]) -> str:
 
 
 def library(name: str, extra: str, needed_by: str = "this format") -> Any:
-    """Import a library of one of dlemu's extras.
-
-    Raises:
-        UserError: it is not installed; the message names the extra that installs it.
-        SpaceError: there is no memory to load it into.
-    """
+    """Import a library of one of dlemu's extras. Raises UserError: not installed; SpaceError: no memory to load it."""
     try:
         return importlib.import_module(name)
     except (ImportError, OSError) as error:  # OSError: a shared library is missing

@@ -29,14 +29,14 @@ _URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:/")
 
 
 def check_local(path: str, setting: str, *, other: str = "") -> None:
-    """Raise UserError for a URL (s3://b, file:/d, HOST:/d), as the setting wants a local path, or what `other` says."""
+    """Raise UserError if a path is a URL (s3://b, file:/d, HOST:/d); `other` says what else the setting may be."""
     if _URL.match(path):
         raise UserError(f"{setting} is {path!r}, a URL: wanted {other}a path of a mounted file system")
 
 
 @contextlib.contextmanager
 def open_descriptor(path: str, flags: int = os.O_RDONLY, *, inside: int | None = None) -> Iterator[int]:
-    """Open any file or folder until exit, relative to the current folder or `inside` an open one. Raises OSError."""
+    """Open any file or folder for a `with` block, relative to the open folder `inside` if given. Raises OSError."""
     descriptor = os.open(path, flags | os.O_CLOEXEC, 0o644, dir_fd=inside)
     try:
         yield descriptor

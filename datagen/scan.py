@@ -34,10 +34,10 @@ def format_of_ending(ending: str) -> str:
 def files_below(
     folder: str, storage: StorageBase, levels: int, prefix: str = "", *, refuse_deeper: bool = False
 ) -> dict[str, int | None]:
-    """Return the path below a folder of each file at most `levels` folders down, and its size if the listing has it.
+    """Return the files at most `levels` folders down, as path below `folder` -> size (None: not in the listing).
 
-    Hidden files and folders are skipped; a missing folder counts as empty. Raises OSError, and UserError with
-    `refuse_deeper` if folders nest deeper, because a link may lead back up.
+    Hidden names are skipped; a missing folder counts as empty; `prefix` is for the recursion. Raises OSError and, with
+    `refuse_deeper`, UserError if folders nest deeper, because a link may lead back up.
     """
     sizes: dict[str, int | None] = {}
     subfolders: list[str] = []
@@ -73,22 +73,22 @@ def find_files(
         paths = {path for path in all_paths if path.lower().endswith(suffixes)}
         if all_paths and not paths:
             raise DatasetError(_wrong_files_message(expected, all_paths))
-        pattern = _layout_by_pattern(paths, expected)
-        if pattern is None or not paths.issuperset(map(pattern.name, range(requested))):
-            return _list_names(expected, paths, pattern, command_hint)
-        count, layout = len(paths), pattern
+        by_pattern = _layout_by_pattern(paths, expected)
+        if by_pattern is None or not paths.issuperset(map(by_pattern.name, range(requested))):
+            return _list_names(expected, paths, by_pattern, command_hint)
+        count, layout = len(paths), by_pattern
     surplus = f"{expected.folder} holds {count} files; the first {requested} by name are used"
     return layout, [surplus] if count > requested else []
 
 
 def _list_names(
-    expected: Layout, paths: Collection[str], pattern: Layout | None, command_hint: Callable[[], str]
+    expected: Layout, paths: Collection[str], by_pattern: Layout | None, command_hint: Callable[[], str]
 ) -> tuple[Layout, list[str]]:
-    """Return a layout that lists names in order, and a note. Raises DatasetError: too few, or missing in a pattern."""
+    """Return a layout that lists names in order, and a note. Raises DatasetError: too few, or the pattern has gaps."""
     count, requested, folder = len(paths), expected.num_files, expected.folder
     problem = f"{folder} holds {count} {expected.extension} file{'s' if count != 1 else ''}, {requested} requested"
     base_names = set(map(os.path.basename, paths))
-    pattern_names = list(map(pattern.name, range(requested))) if pattern else []
+    pattern_names = list(map(by_pattern.name, range(requested))) if by_pattern else []
     missing = [name for name in pattern_names if os.path.basename(name) not in base_names]  # in any sub-folder
     if missing:
         shown = ", ".join(missing[:SHOWN_NAMES]) + (", ..." if len(missing) > SHOWN_NAMES else "")
@@ -107,10 +107,11 @@ def _list_names(
 
 
 def _count_by_pattern(layout: Layout, storage: StorageBase) -> int | None:
-    """Return how many files have names of the layout, or None if one of the files in use is missing. Raises OSError."""
+    """Return how many files have names of the layout; None if one of the files in use is missing. Raises OSError."""
     if layout.named_files < layout.num_files:
         return None
-    is_listed, folders = bytearray(layout.named_files), layout.folders()  # a million files take a second, and 1 MB
+    folders = layout.folders()
+    is_listed = bytearray(layout.named_files)  # a byte for each file: a million files take 1 MB, and a second
     digits = f"([0-9]{{{len(str(layout.named_files))}}})"
     match_name = re.compile(f"{re.escape(layout.file_prefix)}_{digits}{re.escape(layout.pattern_suffix)}").fullmatch
     for number, folder in enumerate(folders):
@@ -124,7 +125,7 @@ def _count_by_pattern(layout: Layout, storage: StorageBase) -> int | None:
 
 
 def _layout_by_pattern(paths: Collection[str], expected: Layout) -> Layout | None:
-    """Return the layout whose pattern the names follow: with prefix and N as expected, or with the only ones found."""
+    """Return the layout of the expected pattern if found, else of the only one; None: no such one, or too few files."""
     pattern = re.compile(rf"(?:.*/)?(.+)_\d+_of_(\d+)\.{re.escape(expected.extension)}")
     patterns = {(match[1], int(match[2])) for match in map(pattern.fullmatch, paths) if match}
     prefix, named_files = expected.file_prefix, expected.named_files
@@ -166,7 +167,7 @@ def wrong_sizes(path_of: Callable[[int], str], sizes: NDArray[np.int64], storage
 def sizes_on_disk(
     layout: Layout, storage: StorageBase, listing: Mapping[str, int | None] | None = None
 ) -> NDArray[np.int64]:
-    """Return the size of every file in use: of the listing (`files_below`), else looked up. Raises OSError."""
+    """Return the size of every file in use, from the listing (`files_below`) or else by request. Raises OSError."""
     if listing is None:  # one request to an object store lists 1000 sizes, or looks up one
         listing = files_below(layout.folder, storage, 1) if storage.is_remote else {}
     names = [layout.name(file) for file in range(layout.num_files)]

@@ -27,7 +27,7 @@ MAX_PLANNED = 10**12  # maximum of products of settings, such as the steps of al
 
 
 class Unit(str):
-    """Unit of a number; without one, it counts what its description names."""
+    """Unit of a setting. A number without one is a count; the description of the setting says of what."""
 
 
 BYTES, SECONDS = Unit("bytes"), Unit("seconds")
@@ -72,7 +72,7 @@ def refuse(problems: Iterable[str]) -> None:
 
 
 class _Builder:
-    """Builds one tree and collects its problems. It knows the root, to name the right section for a misplaced key."""
+    """Builds one tree and collects its problems. The root's type tells to which section a misplaced key belongs."""
 
     def __init__(self, root: Any, where: str) -> None:
         self.problems: list[str] = []
@@ -80,7 +80,7 @@ class _Builder:
         self._where = where
 
     def section(self, cls: Any, items: Mapping[str, object], where: str) -> Any:
-        """Return an instance of a dataclass; None if the tree has had problems so far, and will not be used."""
+        """Return an instance of a dataclass; None once the tree has a problem, because it will not be used then."""
         hints = _hints(cls)
         self.problems += [self._unknown_key(cls, str(key), where) for key in items if key not in hints]
         values = {key: self.value(hint, items[key], _join(where, key)) for key, hint in hints.items() if key in items}
@@ -117,6 +117,7 @@ class _Builder:
         return self._leaf(hint, value, where)
 
     def _leaf(self, hint: Any, value: Any, where: str) -> Any:
+        """Do as `value`, for a value without sections or items of its own."""
         try:
             converted = _convert(hint, value)
         except msgspec.ValidationError as error:
@@ -142,7 +143,7 @@ class _Builder:
         synonyms = getattr(self._root, "SYNONYMS", {})
         if path in synonyms:
             return f"unknown key {path}: did you mean {synonyms[path]}?"
-        in_section = {name: [_join(where, name)] for name in _hints(cls)}
+        in_section = {name: [_join(where, name)] for name in _hints(cls)}  # key -> paths
         anywhere: dict[str, list[str]] = {}
         for known_path in _paths(self._root, self._where):
             name = known_path.rpartition(".")[2]
@@ -157,7 +158,7 @@ class _Builder:
 
 
 def _similar(key: str, names: Iterable[str], cutoff: float) -> list[str]:
-    """Return the names that a key may stand for: those of nearly the same letters, with all its words, or similar."""
+    """Return names that a mistyped key may stand for: spelled almost alike, else with all its words, else similar."""
     near = difflib.get_close_matches(key, names, 1, 0.9)
     if not near and len(key) > 4:
         near = [name for name in names if {*key.split("_")} <= {*name.split("_")}]
@@ -167,7 +168,7 @@ def _similar(key: str, names: Iterable[str], cutoff: float) -> list[str]:
 _AMBIGUOUS_KEYS = (
     *("compression", "compression_level", "content", "enabled", "folder", "format", "mode", "type", "verify"),
 )
-"""Keys that mean something else in each section: for a misplaced one, no other section is suggested."""
+"""Keys that several sections have, with different meanings: no other section is suggested for a misplaced one."""
 
 
 def _convert(hint: Any, value: Any) -> Any:

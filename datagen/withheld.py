@@ -30,11 +30,10 @@ _MIN_SECRET = 4  # minimum characters of a value that is removed from messages: 
 _MIN_SECRET_PART = 8  # the same for a part of a value, as of `AccountName=x;AccountKey=y`
 _URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://\S+")
 _OPTION = re.compile(r"([+]*(?:workload[./])?storage[./]storage_options[./]([^=]*)=)(.*)", re.DOTALL)
-_OPTIONS = re.compile(r"(.*?storage_options[^=:]*[=:]).*", re.DOTALL)
-"""Storage options that `_OPTION` does not match: a whole section, or an invalid override."""
+_OPTION_SECTION = re.compile(r"(.*?storage_options[^=:]*[=:]).*", re.DOTALL)
+"""Storage options in a form that `_OPTION` does not match: a whole section, or an invalid override."""
 SECRET_NAMES = "secret|passw|token|credential|access_?key|api_?key"  # pattern of words in names of credentials
 _SECRET_WORD = re.compile(rf"([^\s=]*(?:{SECRET_NAMES})[^\s=]*=).*", re.IGNORECASE | re.DOTALL)
-
 _UNDECODED = re.compile("[\ud800-\udfff]")  # a byte that Python could not decode (PEP 383)
 _USER = re.compile(r"(://)[^/\s?#]*@")  # user name and password in a URL
 _QUERY = re.compile(r"([?&;][^=&;\s]*=)[^&;\s\"')\]},]+")  # a value in the query of a URL
@@ -116,8 +115,8 @@ def _without_secret(word: str) -> str:
         before, name, value = option.groups()
         is_public = value.lower() in ("true", "false", "null") or public_option(name, value) != WITHHELD
         return word if is_public else f"{before}{WITHHELD}"
-    if options := _OPTIONS.fullmatch(word):
-        return f"{options[1]}{WITHHELD}"
+    if section := _OPTION_SECTION.fullmatch(word):
+        return f"{section[1]}{WITHHELD}"
     return _SECRET_WORD.sub(rf"\1{WITHHELD}", word)
 
 

@@ -98,16 +98,16 @@ class Connection:
 class Exchange:
     """A request in flight and its response. Call `advance` whenever the socket is ready, until it returns True."""
 
-    status = 0
-    succeeded = False
+    status = 0  # HTTP status; 0 until the response header has arrived
+    succeeded = False  # the status is 200, 204 or 206
     body = b""  # the response body, unless it went to the target
     body_bytes = 0  # bytes of the response body so far
     length: int | None = None  # bytes of the whole body; None: not known before its end
-    first_byte_ns = 0
+    first_byte_ns = 0  # when the first byte of the response arrived (monotonic)
     progress_bytes = 0  # all bytes sent and received so far
     reusable = True  # the connection can carry another request
-    is_sending = True
-    _is_collecting = False  # the body of an error, a listing, ... arrives: it is kept in memory instead of in a target
+    is_sending = True  # until all of the request has been sent
+    _is_collecting = False  # a body without a target (of an error, a listing, ...) is arriving, and is kept in memory
     _checked_bytes = 0  # `progress_bytes` when progress was last checked
     _was_collecting = False  # `_is_collecting` at that time
     _text = _lower = ""  # the response header as received, and in lower case

@@ -24,13 +24,13 @@ COUNTERS = (
     *("get", "head", "list", "put", "delete", "received_bytes", "sent_bytes", "failed", "retried", "slow_down"),
     *("connections_opened", "connections_open", "in_flight"),
 )
-"""Requests by method, bytes of bodies, failed attempts, retries, responses 503 or 429 (`slow_down`), and gauges."""
-FINE = 4  # bins in which latencies grow by the factor `GROWTH`
-BINS = 256 * FINE
-INDEX = {name: number for number, name in enumerate(COUNTERS)}  # index in the array; two histograms follow
+"""Requests by method, bytes of bodies, failed attempts, retries, 503 or 429 (`slow_down`); the last two are gauges."""
+FINE = 4  # consecutive bins over which the upper edge grows by the factor `GROWTH`
+BINS = 256 * FINE  # of each histogram
+INDEX = {name: number for number, name in enumerate(COUNTERS)}  # in the array of counts; two histograms follow
 _IN_FLIGHT, _RECEIVED_BYTES = INDEX["in_flight"], INDEX["received_bytes"]
 LOWEST_US, GROWTH = 10.0, 1.09
-"""Logarithmic bins from 10 us up to ten hours: each `FINE` bins widen by 9 %, one by 2.2 %."""
+"""Logarithmic bins from 10 us to ten hours: the upper edge of a bin is 2.2 % above that of the bin before."""
 SUFFIX = ".requests"
 _EDGES_NS = tuple(int(1000 * LOWEST_US * GROWTH ** (number / FINE)) for number in range(BINS - 1))
 """Upper edges of the bins, in whole nanoseconds, the unit of the latencies."""
@@ -123,7 +123,7 @@ def remove_counts(folder: str) -> None:
 
 
 def waits_ms(histogram: NDArray[np.int64]) -> Percentiles | None:
-    """Return the latency percentiles of a histogram, in ms; each is its bin's upper edge. None if it is empty."""
+    """Return the latency percentiles of a histogram, in ms, as upper edges of bins; None if it is empty."""
     total = int(histogram.sum())
     if not total:
         return None

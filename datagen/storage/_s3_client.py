@@ -29,14 +29,14 @@ from datagen.storage._s3_access import EMPTY_SHA256, Headers, Options, Signer, q
 from datagen.storage._s3_responses import ADVICE, NO_SPACE, REGION_ADVICE, RETRYABLE, code_in, error_in, range_problem
 from datagen.storage.storage_base import Bytes
 
-POLL_MS = 50  # how late a time-out may be noticed, or a retry sent while other requests are in flight
+POLL_MS = 50  # time of a poll: how late a timeout may be noticed, or a retry sent while requests are in flight
 FIRST_BACKOFF_SECONDS, LONGEST_BACKOFF_SECONDS = 0.1, 20.0  # 20 s: as the AWS SDKs' standard mode
-UNEXPLAINED_BY_HEAD = (400, 401, 403)  # statuses that only the body of a response explains, and HEAD returns no body
+UNEXPLAINED_BY_HEAD = (400, 401, 403)  # statuses that a response's body explains, which HEAD does not return
 NO_TLS = "WRONG_VERSION_NUMBER"  # OpenSSL's reason when the peer does not speak TLS
 MESSAGE_CHARACTERS = 300  # maximum length of a server's error text in our messages
 MAX_IDLE_CONNECTIONS = 64  # maximum connections of a process that are kept open between requests
 Steps = Generator[Exchange | int, None, None]
-"""Completes a request; yields an exchange that waits for the server, or when to attempt it again (monotonic, ns)."""
+"""Steps of a request. Each yields what the next waits for: an exchange with the server, or a time (monotonic, ns)."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -51,9 +51,9 @@ class Request:
     body: Bytes = b""
     payload_sha256: str = EMPTY_SHA256
     begin: int = 0
-    end: int | None = None  # bytes up to this one are requested; None: all of the object
+    end: int | None = None  # end of the bytes requested (exclusive); None: all of the object is requested
     size_bytes: int | None = None  # size of the object, if known
-    etag: str = ""  # at open, sent as If-Match: reading an object that changed fails
+    etag: str = ""  # of the object when it was opened; sent as If-Match, so that reading a changed object fails
     target: memoryview | None = None  # buffer for the body of a successful response
     parse: Callable[[bytes], Any] | None = None  # makes `content` of a successful body, or raises BrokenResponseError
     content: Any = None
@@ -62,7 +62,7 @@ class Request:
 
     @property
     def counter(self) -> str:
-        """Its counter in `RequestCounts`."""
+        """Name of the counter in `RequestCounts` that counts this request."""
         if self.method == "GET":
             return "get" if self.key else "list"
         return "put" if self.method == "POST" else self.method.lower()
@@ -88,10 +88,8 @@ class Client:
     def request_all(self, requests: Sequence[Request], depth: int = 1) -> None:
         """Complete all requests, at most `depth` in flight, retrying failed ones.
 
-        Raises:
-            FileNotFoundError: there is no such object.
-            ServerError: credentials, bucket, region or endpoint are wrong, or all attempts failed.
-            DatasetError: all attempts to GET an object failed, or the object changed.
+        Raises FileNotFoundError: there is no such object; ServerError: credentials, bucket, region or endpoint are
+        wrong, or all attempts failed; DatasetError: all attempts to GET an object failed, or the object changed.
         """
         tie_breaker = itertools.count()  # of heap entries: generators can't be compared
         in_flight: dict[int, tuple[Exchange, Steps]] = {}  # by descriptor of the connection
@@ -101,21 +99,22 @@ class Client:
             return not in_flight and (depth == 1 or not scheduled)
 
         scheduled = [(0, next(tie_breaker), self._complete(request, is_alone)) for request in requests]
-        """A heap of the requests to start or retry: when (monotonic, ns), tie-breaker, steps."""
+        """Heap of (time to start or retry, tie-breaker, steps) of requests; times are monotonic, in ns."""
 
         def advance(steps: Steps) -> None:
-            pause = next(steps, None)  # runs until the request waits; None: it is complete
-            if isinstance(pause, int):
-                heapq.heappush(scheduled, (pause, next(tie_breaker), steps))
-            elif pause is not None:
-                in_flight[pause.connection.descriptor] = pause, steps
-                events = select.POLLIN | (select.POLLOUT if pause.is_sending else 0)
-                poller.register(pause.connection.descriptor, events)
+            waits_for = next(steps, None)  # the exchange or time that the request waits for; None: it is complete
+            if isinstance(waits_for, int):
+                heapq.heappush(scheduled, (waits_for, next(tie_breaker), steps))
+            elif waits_for is not None:
+                in_flight[waits_for.connection.descriptor] = waits_for, steps
+                events = select.POLLIN | (select.POLLOUT if waits_for.is_sending else 0)
+                poller.register(waits_for.connection.descriptor, events)
 
         try:
             while scheduled or in_flight:
                 while scheduled and len(in_flight) < depth and scheduled[0][0] <= time.monotonic_ns():
-                    advance(heapq.heappop(scheduled)[2])
+                    _, _, steps = heapq.heappop(scheduled)
+                    advance(steps)
                 if not in_flight:
                     if scheduled:
                         time.sleep(max(0, scheduled[0][0] - time.monotonic_ns()) / 1e9)
@@ -125,7 +124,8 @@ class Client:
                 ready |= {number for number, (exchange, _) in in_flight.items() if exchange.deadline_ns <= now_ns}
                 for descriptor in ready:
                     poller.unregister(descriptor)
-                    advance(in_flight.pop(descriptor)[1])
+                    _, steps = in_flight.pop(descriptor)
+                    advance(steps)
         finally:
             for _, steps in in_flight.values():
                 steps.close()
@@ -212,7 +212,7 @@ class Client:
         return f"{request.method} {url} HTTP/1.1\r\n{lines}\r\n".encode()
 
     def _check(self, request: Request, exchange: Exchange) -> None:
-        """Raise OSError for what is wrong with a complete response, but for an accepted status."""
+        """Raise OSError if a complete response reports an error or is unusable, unless its status is accepted."""
         if exchange.status in request.accepted:
             return
         # S3 may start a 200 response and report an error in its body
@@ -227,7 +227,7 @@ class Client:
             request.content = request.parse(exchange.body)
 
     def _retry_at_ns(self, request: Request, attempt: int, exchange: Exchange | None, error: OSError) -> int:
-        """Count a failed attempt; return when to make the next (monotonic, ns), or raise the error for the user."""
+        """Count a failed attempt; return when to make the next (monotonic, ns), or raise the error if there is none."""
         self.counts.add("failed")
         retry_after = 0
         if exchange is not None:
@@ -293,5 +293,5 @@ class Client:
         )
 
     def where(self, request: Request) -> str:
-        """Return method, object and server of a request for messages, without credentials."""
+        """Return a request's method, object and server, for messages: without credentials."""
         return f"{request.method} s3://{f'{request.bucket}/{request.key}'.rstrip('/')} at {self.endpoint}"

@@ -279,7 +279,8 @@ def _is_cached(path: str) -> bool:
         with open_descriptor(path, os.O_NONBLOCK) as descriptor:
             middle = os.fstat(descriptor).st_size // 2 // mmap.PAGESIZE * mmap.PAGESIZE
             with mmap.mmap(descriptor, mmap.PAGESIZE, prot=mmap.PROT_READ, offset=middle) as mapped:
-                address, is_cached = np.frombuffer(mapped, np.uint8).ctypes.data, ctypes.c_ubyte(1)
+                address = np.frombuffer(mapped, np.uint8).ctypes.data
+                is_cached = ctypes.c_ubyte(1)
                 failed = ctypes.CDLL(None).mincore(ctypes.c_void_p(address), mmap.PAGESIZE, ctypes.byref(is_cached))
                 return bool(failed or is_cached.value & 1)  # Linux 5.2 and later set it for others' read-only files
     except (OSError, ValueError):  # no file, an empty one, or a file system without maps

@@ -26,7 +26,7 @@ from datagen.storage._s3_responses import PAGE_KEYS, check_completed, page_in, u
 from datagen.storage.storage_base import Bytes, Entry, FileReads, Fill, Listed, Reader, StorageBase, StorageSpec, Writer
 
 SCHEME = "s3://"
-MAX_PAGES = 20_000  # maximum pages of a listing: a longer listing is taken for endless
+MAX_PAGES = 20_000  # maximum pages of a listing; a longer one is taken to be endless
 HEAD_BATCH = 256  # objects whose sizes are requested together: enough to keep all connections busy
 HEADS_IN_FLIGHT = 32  # one connection each: 3,200 objects/s at a latency of 10 ms
 PART_BYTES, MAX_PARTS = 16 << 20, 10_000  # hence an object of at most 156 GiB
@@ -59,7 +59,7 @@ class Storage(StorageBase):
 
     def read_files(self, files: Sequence[tuple[str, memoryview]], transfer_bytes: int = 0) -> FileReads:
         """Read objects with `io_depth` requests in flight: one GET each, and further ones above `range_bytes`."""
-        first_gets = []  # no HEAD is needed, because their responses state the sizes of the objects
+        first_gets = []  # whose responses state the sizes of the objects, so that no HEAD is needed
         for path, memory in files:
             end = min(self.spec.range_bytes, len(memory)) or None
             first_gets.append(self._request("GET", path, end=end, target=memory[:end]))
@@ -120,7 +120,7 @@ class Storage(StorageBase):
         listings = [Request(method="GET", bucket=bucket, query=query, parse=uploads_in) for query in queries]
         self.client.request_all(listings, HEADS_IN_FLIGHT)
         pairs = zip(keys, listings, strict=True)
-        unfinished = [upload for key, listing in pairs for upload in listing.content if upload[0] == key]
+        unfinished = [(key, upload_id) for key, listing in pairs for name, upload_id in listing.content if name == key]
         if end:
             for key, upload_id in unfinished:
                 query = (("uploadId", upload_id),)
@@ -140,10 +140,10 @@ class Storage(StorageBase):
             if not token:
                 return
             if token in earlier_tokens or len(earlier_tokens) > MAX_PAGES:
+                problem = f"the listing of {prefix!r} does not end after {len(earlier_tokens) + 1} pages"
                 raise UserError(
-                    f"{self.client.where(request)}: the listing of {prefix!r} does not end after "
-                    f"{len(earlier_tokens) + 1} pages: wanted fewer objects, or a server whose continuation tokens "
-                    "advance"
+                    f"{self.client.where(request)}: {problem}: wanted fewer objects, or a server whose continuation "
+                    "tokens advance"
                 )
             earlier_tokens.add(token)
 
@@ -170,7 +170,7 @@ class ObjectReader(Reader):
     """One object open for reading."""
 
     def __init__(self, storage: Storage, request: Request, size_bytes: int, etag: str = "") -> None:
-        """Open the object of an earlier `request`; with its `etag`, reading it fails once it has changed."""
+        """Read the object of an earlier `request`; if its `etag` is given, reads fail once the object has changed."""
         super().__init__(size_bytes)
         self._client, self._spec = storage.client, storage.spec
         bucket, key = request.bucket, request.key
@@ -203,11 +203,11 @@ class ObjectWriter(Writer):
         self._request = partial(Request, bucket=bucket, key=key)
         self._checksums = checksums
         self._mark = os.urandom(12).hex()
-        self._parts: dict[int, bytearray] = {}  # by number from 0, in memory until all their bytes are written
-        self._written = Counter[int]()  # bytes written to each part
-        self._etags: dict[int, str] = {}  # of the parts uploaded
-        self._upload_id = ""
-        self._size_bytes = 0
+        self._parts: dict[int, bytearray] = {}  # part number from 0 -> its bytes, until they are sent
+        self._written = Counter[int]()  # part number -> bytes written to it so far
+        self._etags: dict[int, str] = {}  # part number -> ETag of the part; has the parts that were sent
+        self._upload_id = ""  # of the multipart upload; empty before and after it
+        self._size_bytes = 0  # end of the last byte written
         self._lock = threading.Lock()
 
     def write_at(self, data: Bytes, offset: int) -> None:
@@ -215,7 +215,7 @@ class ObjectWriter(Writer):
         with self._lock:  # threads that write one checkpoint share this writer
             self._size_bytes = max(self._size_bytes, offset + len(view))
             while view:
-                number, within = divmod(offset, PART_BYTES)
+                number, begin = divmod(offset, PART_BYTES)
                 if number >= MAX_PARTS:
                     raise UserError(
                         f"{self._name} exceeds {MAX_PARTS * PART_BYTES} bytes, the most that an upload in parts can "
@@ -226,14 +226,14 @@ class ObjectWriter(Writer):
                         f"{self._name}: bytes at offset {offset} belong to a part that is uploaded already, which S3 "
                         "can't change: write this format to a folder"
                     )
-                piece = view[: PART_BYTES - within]
-                self._part_buffer(number, within)[within : within + len(piece)] = piece
+                piece = view[: PART_BYTES - begin]
+                self._part_buffer(number, begin)[begin : begin + len(piece)] = piece
                 self._written[number] += len(piece)
                 offset += len(piece)
                 view = view[len(piece) :]
-                full = [part for part in self._parts if self._written[part] >= PART_BYTES]
-                if len(full) >= PARTS_IN_FLIGHT:
-                    self._send_parts(full)
+                complete = [part for part in self._parts if self._written[part] >= PART_BYTES]
+                if len(complete) >= PARTS_IN_FLIGHT:
+                    self._send_parts(complete)
 
     def commit(self) -> None:
         if not self._upload_id and self._size_bytes <= PART_BYTES:
@@ -252,7 +252,7 @@ class ObjectWriter(Writer):
         query = (("uploadId", self._upload_id),)
         try:
             self._client.request(self._put("POST", body.encode(), query=query, parse=check_completed))
-        except (FileNotFoundError, UserError):  # a retry after a lost response finds the upload gone
+        except (FileNotFoundError, UserError):  # if the first response was lost, a retry does not find the upload
             if not self._is_published():
                 raise
         self._upload_id = ""
@@ -304,11 +304,11 @@ class ObjectWriter(Writer):
 
 
 def _abort(client: Client, request: Request) -> None:
-    """Abort an upload by its request, ignoring that it is gone and errors of the server."""
+    """Abort an upload; ignore errors of the server, and that the upload may be gone."""
     with contextlib.suppress(FileNotFoundError, UserError):
         client.request(request)
 
 
 def _size_in(response: Exchange) -> int:
-    """Return the object's size from the response to a HEAD; the client has checked that it states one."""
+    """Return the object's size, which the response to a HEAD states (the client has checked that)."""
     return number_in(response.header("content-length")) or 0

@@ -88,14 +88,13 @@ def storage_spec(configured: StorageSpec) -> StorageSpec:
 
 
 def open_storage(spec: StorageSpec) -> StorageBase:
-    """Open a storage in this process. Raises UserError: no such backend, or it does not support what the spec asks."""
+    """Open a storage in this process. Raises UserError: no such backend, or it lacks the O_DIRECT of the spec."""
     backend: type[StorageBase] = registry.find("datagen.storage", spec.type, "Storage")
-    if not backend.reads_directly:
-        no_cache = f"is true, but storage {spec.type} has no page cache to"
-        if spec.direct_writes:
-            raise UserError(f"checkpoint.odirect {no_cache} write past: set checkpoint.odirect=false")
-        if spec.direct:
-            raise UserError(f"reader.odirect {no_cache} read past: set reader.odirect=false")
+    settings = (("checkpoint.odirect", "write", spec.direct_writes), ("reader.odirect", "read", spec.direct))
+    for setting, verb, is_set in settings:
+        if is_set and not backend.reads_directly:
+            problem = f"{setting} is true, but storage {spec.type} has no page cache to {verb} past"
+            raise UserError(f"{problem}: set {setting}=false")
     return backend(spec)
 
 
@@ -138,7 +137,7 @@ class Reader(abc.ABC):
         return
 
 
-FileReads = list[tuple[int, int, int]]  # (size of the file, bytes read, read calls) for each file read whole
+FileReads = list[tuple[int, int, int]]  # (size of the file, bytes read, read calls) of each file
 Fill = tuple[Reader, memoryview, int]  # (open file, memory to fill, offset in the file) of one read
 
 
