@@ -43,8 +43,7 @@ from dlemu.results.tables import rows_table, write_table
 from dlemu.telemetry import Telemetry
 
 _TIME_COLUMNS = ("began_ns", "started_ns", "moved_ns", "synced_ns", "ended_ns", "asked_ns", "released_ns")
-# Above this share of the ceiling, the rate of content generation, it is unknown whether the storage could take more
-_NEAR_CEILING = 0.7
+_NEAR_CEILING = 0.7  # above this share of the rate of content generation, the storage could perhaps take more
 
 
 @dataclass(frozen=True, eq=False)
@@ -59,7 +58,41 @@ class CheckpointRun(MeasuredRun):
     @cached_property
     def summary(self) -> CheckpointSummary:
         """Every published number; incomplete for a failed run."""
-        return _summary(self)
+        facts, journal, settings = self.facts, self.facts.journal, self.facts.workload.checkpoint
+        sizes, kept = facts.written, tuple(sorted(set(journal.complete) - set(journal.removed)))
+        write, write_findings = _phase(self, "write")
+        read, read_findings = _phase(self, "read")
+        findings = (*_caveats(facts, write, read), *write_findings, *read_findings)
+        verdict = verdict_line(write, read)
+        if facts.failure is not None:
+            verdict = incomplete_line(facts, self.partial_files, kept)
+        asynchronous = training = None
+        if write is not None:
+            stall_seconds, drain_seconds = write.slowest_seconds, 0.0
+            if settings.asynchronous:
+                drain_seconds = fmean(times.drain_seconds for times in write.checkpoints)
+                asynchronous = _asynchronous(self, write, drain_seconds)
+                stall_seconds = asynchronous.snapshot_seconds
+            recovery_seconds = 0.0 if read is None else read.slowest_seconds
+            training = training_cost(settings, sizes.ranks_of_job, stall_seconds, recovery_seconds, drain_seconds)
+        return CheckpointSummary(
+            **common_fields(facts),
+            verdict=verdict,
+            scale=facts.workload.scale or None,
+            files=sizes.files,
+            bytes=sizes.bytes,
+            tensor_bytes=sizes.tensor_bytes,
+            folder=settings.checkpoint_folder,
+            kept=kept,
+            write=write,
+            read=read,
+            training=training,
+            asynchronous=asynchronous,
+            ceiling_gb_per_second=journal.ceiling_gb_per_second,
+            requests=summarise_requests(journal.requests) if journal.requests else None,
+            issues=issue_lines(findings, (*facts.workload.notes, *facts.notes)),
+            findings=findings,
+        )
 
     def write_rows(self) -> None:
         """Write the parquet file of the rows; raises SpaceError."""
@@ -86,7 +119,7 @@ class CheckpointRun(MeasuredRun):
         return files
 
     def _by_first_clock(self, rows: IoRows) -> IoRows:
-        """Return a copy of the rows with times by the first host's clock; 0 stays 0, which is no time."""
+        """Return a copy of the rows with times by the first host's clock; 0, which means no time, stays 0."""
         nodes = self.facts.journal.rank_nodes
         offsets = np.array([self.offset_ns(node) for node in nodes] or [0], np.int64)[rows["rank"]]
         aligned = rows.copy()
@@ -98,41 +131,6 @@ class CheckpointRun(MeasuredRun):
         """Return the first host's clock minus that of host `node`."""
         offsets = self.facts.journal.clock_offsets_ns
         return offsets[node] if node < len(offsets) else 0
-
-
-def _summary(run: CheckpointRun) -> CheckpointSummary:
-    facts, journal, settings = run.facts, run.facts.journal, run.facts.workload.checkpoint
-    write, write_findings = _phase(run, "write")
-    read, read_findings = _phase(run, "read")
-    findings = (*_findings(facts, write, read), *write_findings, *read_findings)
-    sizes, kept = facts.written, tuple(sorted(set(journal.complete) - set(journal.removed)))
-    asynchronous = training = None
-    if write is not None:
-        stall, drain = write.slowest_seconds, 0.0
-        if settings.asynchronous:
-            drain = fmean(times.drain_seconds for times in write.checkpoints)
-            asynchronous = _asynchronous(run, write, drain)
-            stall = asynchronous.snapshot_seconds
-        recovery = 0.0 if read is None else read.slowest_seconds
-        training = training_cost(settings, sizes.ranks_of_job, stall, recovery, drain)
-    return CheckpointSummary(
-        **common_fields(facts),
-        verdict=verdict_line(write, read) if facts.failure is None else incomplete_line(facts, run.partial_files, kept),
-        scale=facts.workload.scale or None,
-        files=sizes.files,
-        bytes=sizes.bytes,
-        tensor_bytes=sizes.tensor_bytes,
-        folder=settings.checkpoint_folder,
-        kept=kept,
-        write=write,
-        read=read,
-        training=training,
-        asynchronous=asynchronous,
-        ceiling_gb_per_second=journal.ceiling_gb_per_second,
-        requests=summarise_requests(journal.requests) if journal.requests else None,
-        issues=issue_lines(findings, (*facts.workload.notes, *facts.notes)),
-        findings=findings,
-    )
 
 
 def _phase(run: CheckpointRun, name: Phase) -> tuple[PhaseSummary | None, tuple[Finding, ...]]:
@@ -147,14 +145,15 @@ def _phase(run: CheckpointRun, name: Phase) -> tuple[PhaseSummary | None, tuple[
     checkpoints = tuple(map(times_of, complete))
     size_bytes = sum(times.bytes for times in checkpoints)
     wall_seconds = sum(times.wall_seconds for times in checkpoints)
-    windows = np.array([(part["began_ns"].min(), part["ended_ns"].max()) for part in complete], np.int64)
-    activity = HostActivity([(host, windows - run.offset_ns(host.node)) for host in run.telemetry])
+    windows = [(checkpoint["began_ns"].min(), checkpoint["ended_ns"].max()) for checkpoint in complete]
+    windows_ns = np.array(windows, np.int64)
+    activity = HostActivity([(host, windows_ns - run.offset_ns(host.node)) for host in run.telemetry])
     writes, rate = name == "write", f"{name}_mb_per_second"
-    moved_mb = [  # by each device behind the folder
+    mb_by_device = [
         sum(delivered_between(*host.readings(device.probe, device.name, rate), *window) for window in host_windows)
         for host, host_windows, device in activity.devices
     ]
-    device_mb = known(sum(moved_mb)) if moved_mb else None
+    device_mb = known(sum(mb_by_device)) if mb_by_device else None
     phase = PhaseSummary(
         checkpoints=checkpoints,
         slowest_gib_per_second=fmean(times.slowest_gib_per_second for times in checkpoints),
@@ -253,7 +252,7 @@ def _asynchronous(run: CheckpointRun, write: PhaseSummary, drain_seconds: float)
     )
 
 
-def _findings(facts: CheckpointRunFacts, write: PhaseSummary | None, read: PhaseSummary | None) -> Iterator[Finding]:
+def _caveats(facts: CheckpointRunFacts, write: PhaseSummary | None, read: PhaseSummary | None) -> Iterator[Finding]:
     """Yield the caveats of the run's numbers, loud ones first."""
     settings, journal = facts.workload.checkpoint, facts.journal
     if journal.storage is not None and journal.storage.file_system in IN_MEMORY:
@@ -294,9 +293,9 @@ def judge(
     link_percent: float | None = None,
     throttled_percent: float | None = None,
 ) -> tuple[LimitedBy[Cause], tuple[Finding, ...]]:
-    """Return what limited a phase, and the findings that explain it; `threads` is the number per rank.
+    """Return what limited a phase, and the findings that explain it; a rank has `threads` that write or read.
 
-    Percentages are of the busiest host, device and link, and of the periods of a CPU limit; None if not recorded.
+    Percentages are of the busiest host, device and link, `throttled_percent` of a CPU limit's periods; None if unknown.
     """
     device_full = (device_busy_percent or 0.0) >= BUSY_PERCENT
     what: Cause = "storage"

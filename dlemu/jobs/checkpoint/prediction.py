@@ -137,10 +137,7 @@ def run_prediction(
 def predict(
     workload: Workload, plan: CheckpointPlan, storage: KnownStorage, *, others_mb_per_second: float = 0.0
 ) -> CheckpointPrediction:
-    """Return the prediction: ranks start together and share what other jobs leave of the throughput.
-
-    Raises UserError if they leave nothing.
-    """
+    """Return the prediction: ranks start together and share the throughput left by other jobs; UserError for none."""
     settings, sizes = workload.checkpoint, plan.sizes
 
     def predict_phase(total: Value | None) -> PredictedPhase | None:

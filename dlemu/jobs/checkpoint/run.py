@@ -99,11 +99,11 @@ class Checkpoints(JobKind):
     def made_folder(self, job: CheckpointJob) -> str | None:
         """Return the checkpoint folder if this run writes to it and it is a local path."""
         storage = open_storage(job.workload.storage_spec.buffered)
-        return storage.local_path(job.settings.checkpoint_folder) if job.writes else None
+        return storage.local_path(job.settings.checkpoint_folder) if job.num_writes else None
 
     def begin(self, job: CheckpointJob) -> None:
         """Create the empty file in the checkpoint folder by which other hosts check that they share the folder."""
-        if not job.writes:
+        if not job.num_writes:
             return
         storage, folder = open_storage(job.workload.storage_spec.buffered), job.settings.checkpoint_folder
         try:
@@ -126,7 +126,7 @@ class Checkpoints(JobKind):
     def clean_up(self, job: CheckpointJob) -> str:
         """Remove incomplete checkpoints, which only take space; return what happened as a phrase."""
         unfinished = None
-        if job.writes:
+        if job.num_writes:
             with contextlib.suppress(OSError, DlemuError):
                 open_storage(job.workload.storage_spec.buffered).remove(job.token_path)
         try:
