@@ -66,7 +66,7 @@ class Movers:
         """Call `work(thread, counters)` on each thread, and add up their counters in `columns`.
 
         If a thread raises an exception, calls `cancel` to end the work of the others, then raises it. `threads` limits
-        how many are woken, which costs as much as a small read; the default is all.
+        how many threads are woken, because waking one costs as much as a small read; the default is all.
         """
 
         def move(thread: int) -> Columns:

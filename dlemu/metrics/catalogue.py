@@ -102,9 +102,7 @@ class Catalogue:
 
 
 def declared(summary: type[Any]) -> tuple[Metric, ...]:
-    """Return the metrics that the fields of a summary's class declare (`mean_us: Annotated[float, Metric(...)]`), and
-    then those of its properties that return `Annotated[..., Metric(...)]`.
-    """
+    """Return the metrics that a summary's fields (`mean_us: Annotated[float, Metric(...)]`), then properties declare."""
     texts, hints = meanings(summary), get_type_hints(summary, include_extras=True)
     for name, member in vars(summary).items():
         if isinstance(member, property):

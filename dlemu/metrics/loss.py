@@ -99,10 +99,7 @@ def wait_parts(rows: Rows) -> Ints:
 
 
 def loss_percent(rows: Rows, kept: Rows) -> Loss:
-    """Return the loss of all rows by reason.
-
-    `kept` are the rows that the headline AU counts (see `kept_rows`); all loss in the other rows is `first_step`.
-    """
+    """Return the loss of all rows by reason; all loss outside `kept`, the rows of the headline AU, is `first_step`."""
     all_ns, steps = total_ns(rows), times_of_steps(kept)
     if not all_ns:
         return Loss()
@@ -229,10 +226,10 @@ def find_causes(rows: Rows, *, preprocesses: bool, workers: int, reads_stall: bo
 def _busy_workers_shares(
     rows: StepTable, span_ranks: Ints, begins_ns: Ints, ends_ns: Ints, preprocesses: bool, workers: int
 ) -> Floats:
-    """Return how a rank's workers spent each span of time, as shares of their work, shape (spans, 4).
+    """Return a rank's `WorkerTime` in each span of time, as shares of the whole, shape (spans, 4).
 
-    The columns are `WorkerTime`'s fields. They are 0 if the workers worked for less than 80 % of the span: then some
-    were idle, and a batch that no worker had started did not wait for them.
+    The shares are 0 if the workers worked for less than 80 % of the span: then some were idle, and a batch that no
+    worker had started did not wait for them.
     """
     shares = np.zeros((len(span_ranks), 4))
     workers_per_rank = max(1, workers // max(1, len(rows.by_rank)))
@@ -288,16 +285,13 @@ def waits_of(rows: StepTable) -> tuple[Ints, Ints]:
 
 
 def mean_ready_behind(rows: Rows) -> float:
-    """Return the mean number of later batches that were complete when a wait for a batch ended, weighted by the waits.
-
-    Counts at most 64 later batches: deeper queues are rare, and each batch takes a pass over the rows.
-    """
+    """Return the mean number of later batches that were complete when a wait for a batch ended, weighted by waits."""
     weighted_batches = 0.0
     waited_ns = sum_of(rows, "wait_ns")
     for rank_rows in in_order(rows).by_rank_and_epoch:
         ready, finished, wait = rank_rows["ready_ns"], rank_rows["finished_ns"], rank_rows["wait_ns"]
         waits = np.flatnonzero(wait > 0)
-        for ahead in range(1, 65):
+        for ahead in range(1, 65):  # deeper queues are rare, and each batch ahead takes a pass over the rows
             has_later = waits[waits < len(wait) - ahead]
             is_ready = finished[has_later + ahead] < ready[has_later]
             weighted_batches += float(wait[has_later][is_ready].sum())

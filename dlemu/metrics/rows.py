@@ -86,8 +86,7 @@ class StepTable:
         """Return the table without the first `first` and the last `last` rows of each block of each rank."""
         sizes = np.diff(self._block_starts, append=len(self))
         index_in_block = np.arange(len(self)) - np.repeat(self._block_starts, sizes)
-        block_size = np.repeat(sizes, sizes)
-        return self[(index_in_block >= first) & (index_in_block < block_size - last)]
+        return self[(index_in_block >= first) & (index_in_block < np.repeat(sizes, sizes) - last)]
 
     @property
     def ends(self) -> tuple[StepTable, StepTable]:
@@ -182,10 +181,7 @@ def step_end_ns(rows: Rows) -> Ints:
 
 @dataclass(frozen=True, eq=False)
 class Steps:
-    """The distinct steps in a table, in the order of epochs, blocks and steps; a step has a row per rank.
-
-    The methods group values by step: they take one value per row, and return one per step, shape (count,).
-    """
+    """The distinct steps in a table, in order; its methods take one value per row, and return one per step."""
 
     count: int
     step_of_row: NDArray[np.intp]
