@@ -207,14 +207,14 @@ class _Batches:
             self.begins = rows["free_ns"] + rows["wait_ns"] - start
             self.ends = self.begins + self._compute
 
-    def on_training_clock(self, moments: Moments) -> Floats:
+    def training_clock(self, moments: Moments) -> Floats:
         """Return moments, given in ns since the epoch's start, on the training clock."""
         return time_within(*self._blocks, moments)
 
     def done_between(self, edges: Floats) -> Floats:
         """Return the computation time of batches read (or computed) between `edges`, times on the training clock."""
         after_begins = np.maximum(self.ends, self.begins + 1)
-        begins, ends = self.on_training_clock(self.begins), self.on_training_clock(after_begins)
+        begins, ends = self.training_clock(self.begins), self.training_clock(after_begins)
         amounts = self._compute * (ends - begins) / (after_begins - self.begins)
         return np.diff(Intervals(begins, np.maximum(ends, begins + 1.0), edges).cumulative(amounts))
 
@@ -238,7 +238,7 @@ def supplies_of(table: StepTable) -> list[Supply]:
         at_least = all(rank.ends.min() > end for rank in ranks)
         if at_least:
             end = min(rank.ends.max() for rank in ranks)
-        windows = [rank.on_training_clock(np.array([begin, end])) for rank in ranks]
+        windows = [rank.training_clock(np.array([begin, end])) for rank in ranks]
         reads = [rank.done_between(window) for rank, window in zip(ranks, windows, strict=True)]
         # The standard uncertainty of a share that may be anything from 0 to 1 is 1 / sqrt(12) (GUM, 4.3.7).
         edge_ns = math.sqrt(sum(rank.square_under_way(end) for rank in ranks) / 12)
@@ -349,7 +349,6 @@ def _windows(rows: StepTable, *, by_supply: bool) -> Values:
 
 def _span(ranks: list[_Batches], *, by_supply: bool) -> tuple[float, float]:
     """Return begin and end of the time of an epoch that is divided into windows, on the training clock."""
-    events = [(rank.begins.min(), rank.begins.max(), rank.ends.max()) for rank in ranks]
-    moments = [rank.on_training_clock(np.array(times)) for rank, times in zip(ranks, events, strict=True)]
+    moments = [rank.training_clock(np.array([rank.begins.min(), rank.begins.max(), rank.ends.max()])) for rank in ranks]
     first_begin, last_begin, end = np.transpose(moments)
     return (first_begin.min(), last_begin.min()) if by_supply else (0.0, np.maximum(end, last_begin + 1.0).max())

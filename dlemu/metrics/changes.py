@@ -31,10 +31,8 @@ from dlemu.metrics.rates import Floats, Intervals, during, under_way
 from dlemu.metrics.rows import Rows, StepTable, cached, in_order, is_any, sum_of, training_start_ns
 from dlemu.metrics.t_interval import quantile
 
-SIGNIFICANCE = 0.001
-"""False-alarm rate of each test."""
-MIN_FACTOR = 1.25
-"""Smallest ratio of the speeds before and after a change that is reported."""
+SIGNIFICANCE = 0.001  # false-alarm rate of each test
+MIN_FACTOR = 1.25  # smallest ratio of the speeds before and after a change that is reported
 MIN_WINDOWS = 6
 """Fewest windows on either side of a change: fewer slow or fast windows are a stall or a burst."""
 _MIN_WAIT_SHARE, _MIN_READERS_SHARE = 0.1, 0.7
