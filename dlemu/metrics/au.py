@@ -213,9 +213,9 @@ class _Batches:
 
     def done_between(self, edges: Floats) -> Floats:
         """Return the computation time of batches read (or computed) between `edges`, times on the training clock."""
-        after_begins = np.maximum(self.ends, self.begins + 1)
-        begins, ends = self.training_clock(self.begins), self.training_clock(after_begins)
-        amounts = self._compute * (ends - begins) / (after_begins - self.begins)
+        batch_ends = np.maximum(self.ends, self.begins + 1)  # a batch takes at least 1 ns
+        begins, ends = self.training_clock(self.begins), self.training_clock(batch_ends)
+        amounts = self._compute * (ends - begins) / (batch_ends - self.begins)  # without the time between blocks
         return np.diff(Intervals(begins, np.maximum(ends, begins + 1.0), edges).cumulative(amounts))
 
     def square_under_way(self, moment: int) -> float:

@@ -211,7 +211,7 @@ def find_causes(rows: Rows, *, preprocesses: bool, workers: int, reads_stall: bo
     # A batch queues for the work that all workers are busy with; if some are idle, the queue itself is the cause.
     before_start = shares_between(critical["free_ns"], critical["started_ns"])
     work_ns = (reading + decoding) @ shares + queueing @ before_start
-    storage, pause, computing, starved = work_ns  # as in `WorkerTime`
+    storage, pause, computing, starved = work_ns  # in the order of `WorkerTime`
     if reads_stall:
         complete_ns = np.maximum(critical["free_ns"], critical["finished_ns"])
         until_used = WorkerTime(*shares_between(complete_ns, critical["free_ns"] + critical["wait_ns"]).T)

@@ -180,7 +180,7 @@ def _phase(run: CheckpointRun, name: Phase) -> tuple[PhaseSummary | None, tuple[
 
 
 def time_shares(rows: IoRows) -> dict[str, Any]:
-    """Return the shares of time in `PhaseSummary`: of the ranks' time for fsync, else of their threads' time, in %."""
+    """Return the shares of time in `PhaseSummary`, %: fsync's of the ranks' time, the others of the threads' time."""
     rank_ns = rows["ended_ns"] - rows["began_ns"]
     thread_ns = float((rank_ns * np.maximum(rows["threads"], 1)).sum())
     columns = {
@@ -197,14 +197,14 @@ def time_shares(rows: IoRows) -> dict[str, Any]:
 
 
 def accounted_percent(facts: CheckpointRunFacts, rows: IoRows) -> float | None:
-    """Return the % of bytes read that came from storage by /proc/PID/io; None if its file system does not count."""
+    """Return the % of bytes read that came from storage, by /proc/PID/io; None if the kernel does not count them."""
     storage, size_bytes = facts.journal.storage, int(rows["bytes"].sum())
     is_counted = bool(rows["storage_bytes"].any()) or (storage is not None and storage.file_system in ACCOUNTED)
     return 100 * int(rows["storage_bytes"].sum()) / size_bytes if is_counted and size_bytes else None
 
 
 def _from_storage_percent(facts: CheckpointRunFacts, rows: IoRows, device_mb: float | None) -> float | None:
-    """Return the % of bytes read that came from storage, as counted by the kernel or the devices, whichever is less."""
+    """Return the % of bytes read that came from storage: the smaller of the kernel's and the devices' count."""
     size_bytes = int(rows["bytes"].sum())
     if not size_bytes:
         return None
@@ -218,18 +218,18 @@ def _from_storage_percent(facts: CheckpointRunFacts, rows: IoRows, device_mb: fl
 def training_cost(
     settings: Checkpoint, ranks: int, stall_seconds: float, recovery_seconds: float, drain_seconds: float = 0.0
 ) -> TrainingCost:
-    """Return what checkpoints cost a job of `ranks` ranks; `recovery_seconds` to read one is 0 if unknown."""
-    interval, mtbf = settings.interval_seconds, settings.gpu_mtbf_hours * 3600 / ranks
+    """Return what checkpoints cost a job of `ranks` ranks; `recovery_seconds`, to read one, is 0 if unknown."""
+    interval, mtbf_seconds = settings.interval_seconds, settings.gpu_mtbf_hours * 3600 / ranks
     cost = TrainingCost(interval_seconds=interval, percent=cost_percent(stall_seconds, interval, drain_seconds))
-    if not mtbf:
+    if not mtbf_seconds:
         return cost
-    best, costs = max(daly_seconds(stall_seconds, mtbf), drain_seconds), (stall_seconds, recovery_seconds, mtbf)
+    best = max(daly_seconds(stall_seconds, mtbf_seconds), drain_seconds)
     return replace(
         cost,
-        mtbf_hours=mtbf / 3600,
+        mtbf_hours=mtbf_seconds / 3600,
         best_interval_seconds=best,
-        wasted_percent_now=wasted_percent(interval, *costs, drain_seconds),
-        wasted_percent=wasted_percent(best, *costs, drain_seconds),
+        wasted_percent_now=wasted_percent(interval, stall_seconds, recovery_seconds, mtbf_seconds, drain_seconds),
+        wasted_percent=wasted_percent(best, stall_seconds, recovery_seconds, mtbf_seconds, drain_seconds),
     )
 
 
@@ -239,6 +239,7 @@ def snapshot_seconds(settings: Checkpoint, largest_rank_bytes: int) -> float:
 
 
 def _asynchronous(run: CheckpointRun, write: PhaseSummary, drain_seconds: float) -> Asynchronous:
+    """Return the figures of asynchronous checkpoints; training waits for a snapshot, and for the previous drain."""
     workload = run.facts.workload
     rows = run.whole[run.whole["phase"] == WRITE]
     snapshot = snapshot_seconds(workload.checkpoint, run.facts.written.largest_rank_bytes)
