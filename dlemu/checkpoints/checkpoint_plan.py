@@ -103,10 +103,7 @@ def _files(plan: CheckpointPlan, rank: int) -> tuple[FileLayout, ...]:
 
 
 class CheckpointFormat:
-    """Base of file formats. A format's module has a subclass `Format`, without arguments, that computes file layouts.
-
-    It overrides `layout` if each shard is a file, else `files`; neither does I/O.
-    """
+    """Base of file formats: a subclass `Format` overrides `layout` if each shard is a file, else `files`; no I/O."""
 
     def files(self, plan: CheckpointPlan, rank: int) -> tuple[FileLayout, ...]:
         """Return the files that a rank of the job writes, in order; no two ranks write the same file."""
