@@ -187,13 +187,13 @@ def throughput_of(rows: Rows, *, preprocesses: bool = False) -> Throughput:
     uncached_ratio = min(1.0, float(np.quantile(storage_mb[is_fetched] / app_mb[is_fetched], 0.9)))
     if uncached_ratio < 0.1:  # nearly all batches were cached, so the ratio is unknown
         uncached_ratio = 1.0
-    epochs = [table["epoch"] == epoch for epoch in np.unique(table["epoch"][is_fetched])]
-    seconds = sum(float(np.ptp(starts[epoch & is_fetched])) for epoch in epochs)
+    epochs = [table["epoch"] == epoch for epoch in np.unique(table["epoch"][is_fetched])]  # a mask of rows for each
+    seconds = sum(float(np.ptp(starts[in_epoch & is_fetched])) for in_epoch in epochs)
     # At least 4 batches of all ranks per window; at most 400 windows, because the scores compare every pair of them.
     length = max(0.25, seconds / 400, 4 * seconds / int(is_fetched.sum()), float(np.median(fetch_seconds[is_fetched])))
     by_epoch = []
-    for epoch in epochs:
-        reads, waits = epoch & is_fetched, epoch & (waited > 0)
+    for in_epoch in epochs:
+        reads, waits = in_epoch & is_fetched, in_epoch & (waited > 0)
         first, last = starts[reads].min(), starts[reads].max()
         edges = first + length * np.arange(int((last - first) / length) + 1, dtype=np.float64)
         batches = Intervals(starts[reads], ends[reads], edges)
@@ -352,12 +352,12 @@ def find_read_change(rows: StepTable, *, preprocesses: bool) -> SpeedChange | No
     variances = (split * before.var(axis=1) + (count - split) * after.var(axis=1)) / (count - 2)
     errors = np.sqrt(variances * concurrent * (1 / split + 1 / (count - split)))
     rises = after.mean(axis=1) - before.mean(axis=1)
-    t_values = rises / np.maximum(errors, 1e-12)
+    t_single, t_together = (rises / np.maximum(errors, 1e-12)).tolist()
     independent = count / concurrent
     # By chance, the largest t value of all splits exceeds this at the rate SIGNIFICANCE (Bonferroni).
     critical = quantile(1 - SIGNIFICANCE / 2 / max(1.0, independent), max(1, round(independent) - 2))
-    if np.abs(t_values).min() < critical or t_values.prod() < 0:  # not both changed, or in opposite directions
-        return None
+    if min(abs(t_single), abs(t_together)) < critical or t_single * t_together < 0:
+        return None  # not both changed, or in opposite directions
     seconds_before, seconds_after = float(np.median(seconds[:split])), float(np.median(seconds[split:]))
     if min(math.exp(abs(float(rises[0]))), _factor(seconds_before, seconds_after)) < MIN_FACTOR:
         return None
@@ -377,8 +377,8 @@ def find_read_change(rows: StepTable, *, preprocesses: bool) -> SpeedChange | No
 def _usual_reads(rows: StepTable, preprocesses: bool) -> list[Floats]:
     """Return start (s), time blocked in reads (s), bytes and concurrency of batches, each (batches,), sorted by start.
 
-    Concurrency is the mean number of batches whose reads were under way, itself included. Leaves out batches with an
-    unusually low one, and those of which less than _MIN_FROM_STORAGE came from storage.
+    The concurrency of a batch is the mean number of batches, itself included, whose reads were under way. Batches of
+    unusually low concurrency, and those of which less than _MIN_FROM_STORAGE came from storage, are left out.
     """
     starts = (rows["started_ns"] - training_start_ns(rows)) / 1e9
     blocked = worker_time(rows, preprocesses).storage / 1e9
