@@ -24,7 +24,7 @@ class StepTable:
     """
 
     def __init__(self, columns: Mapping[str, Ints], indices: NDArray[np.intp]) -> None:
-        """Take the sorted columns of the run (see `table_of`), and the ascending indices of the table's rows."""
+        """Take the sorted columns of the run (see `table_of`), and the indices of the table's rows."""
         self._columns, self._indices = columns, indices
         self.cache: dict[object, Any] = {}
 
