@@ -48,7 +48,7 @@ class CheckpointPlan:
     grid: Grid
     format: str
     ranks: range
-    """The job's ranks that this run emulates: rank i of the run is rank `ranks[i]` of the job."""
+    """The ranks of the job that this run emulates: rank i of the run is rank `ranks[i]` of the job."""
 
     def shards(self, rank: int) -> tuple[Shard, ...]:
         """Return the shards that a rank of the job writes, in order."""
@@ -67,20 +67,20 @@ class CheckpointPlan:
     def sizes(self) -> CheckpointSizes:
         """Sizes of the checkpoint, and which ranks write it; computed once, and pickled with the plan."""
         grid = self.grid
-        rank_bytes = list[int]()
+        bytes_by_rank = list[int]()
         files = tensor_bytes = 0
         for rank in self.ranks:
             layouts = self.files(rank)
             files += len(layouts)
             tensor_bytes += sum(layout.tensor_bytes for layout in layouts)
-            rank_bytes.append(sum(layout.size_bytes for layout in layouts))
+            bytes_by_rank.append(sum(layout.size_bytes for layout in layouts))
         return CheckpointSizes(
             parameters=parameters(self.model),
             format=self.format,
             files=files,
-            bytes=sum(rank_bytes),
+            bytes=sum(bytes_by_rank),
             tensor_bytes=tensor_bytes,
-            largest_rank_bytes=max(rank_bytes),
+            largest_rank_bytes=max(bytes_by_rank),
             ranks=len(self.ranks),
             first_rank=self.ranks.start,
             ranks_of_job=grid.ranks,
@@ -91,7 +91,7 @@ class CheckpointPlan:
         )
 
     def tensor_bytes(self, role: Role | None = None) -> int:
-        """Return the tensor bytes of all emulated ranks, of one role (model or optimizer) or of both."""
+        """Return the tensor bytes of all emulated ranks: those of one role, or of model and optimizer together."""
         shards = chain.from_iterable(map(self.shards, self.ranks))
         return sum(shard.bytes for shard in shards if role in (None, shard.role))
 
@@ -103,7 +103,7 @@ def _files(plan: CheckpointPlan, rank: int) -> tuple[FileLayout, ...]:
 
 
 class CheckpointFormat:
-    """Base of formats: subclasses `Format`, made without arguments, override `layout` or `files` by pure arithmetic."""
+    """Base of file formats: a subclass `Format` overrides `layout` if each shard is a file, else `files`; no I/O."""
 
     def files(self, plan: CheckpointPlan, rank: int) -> tuple[FileLayout, ...]:
         """Return the files that a rank of the job writes, in order; no two ranks write the same file."""

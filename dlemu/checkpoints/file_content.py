@@ -62,7 +62,7 @@ class FileContent:
             return ""
         for index in range(0, len(data) - STAMP_BYTES + 1, BLOCK_BYTES):
             if any(self._literals(offset + index, offset + index + STAMP_BYTES)):
-                continue  # a literal overwrites this stamp
+                continue  # a literal overwrites the stamp of this block
             stamp = identify(data[index : index + STAMP_BYTES])
             if stamp is None:
                 return "the bytes there were not written by dlemu"
@@ -74,7 +74,7 @@ class FileContent:
         return ""
 
     def _literals(self, begin: int, end: int) -> Iterator[tuple[int, bytes]]:
-        """Yield (offset, bytes) of the literals that overlap bytes `begin` to `end` of the file."""
+        """Yield (offset, bytes) of the literals that overlap bytes `begin` to `end` (exclusive) of the file."""
         literals = self.layout.literals
         first = max(0, bisect_left(literals, begin, key=lambda literal: literal[0]) - 1)
         for offset, literal in literals[first:]:

@@ -49,12 +49,15 @@ class Grid:
 
 
 def grid_of(model: Model, settings: Checkpoint, ranks: int) -> Grid:
-    """Return the job's grid. Raises UserError, where DLIO does, with all reasons why ranks can't divide the model."""
+    """Return the job's grid. Raises UserError, as DLIO does, with all reasons why the ranks can't divide the model."""
     degrees, job_ranks = model.parallelism, settings.job_ranks or ranks
+    data = degrees.data
+    if settings.mode != "subset":  # then it follows from the number of ranks
+        data = max(1, job_ranks // (degrees.tensor * degrees.pipeline))
     grid = Grid(
         tensor=degrees.tensor,
         pipeline=degrees.pipeline,
-        data=degrees.data if settings.mode == "subset" else max(1, job_ranks // (degrees.tensor * degrees.pipeline)),
+        data=data,
         expert=degrees.expert,
         zero_stage=degrees.zero_stage,
         all_ranks=settings.type == "all_ranks" and not model.has_layers,
@@ -64,6 +67,7 @@ def grid_of(model: Model, settings: Checkpoint, ranks: int) -> Grid:
 
 
 def _problems(model: Model, settings: Checkpoint, grid: Grid, ranks: int) -> Iterator[str]:
+    """Yield the reasons why the job's ranks can't divide the model, or why `ranks` ranks can't be emulated."""
     degrees, experts, subset = model.parallelism, model.transformer.num_experts, settings.mode == "subset"
     if model.has_layers and model.num_layers < degrees.pipeline:
         yield (

@@ -11,10 +11,8 @@ from contextlib import contextmanager
 from datagen.buffers import AlignedBuffer
 from dlemu.machine.thread_accounting import ThreadAccounting, process_storage_bytes
 
-Columns = dict[str, int]
-"""Columns of a row of `io_rows`, by name."""
-OnFile = Callable[[int, Columns], None]
-"""Called after each file with its number and its columns."""
+Columns = dict[str, int]  # columns of a row of `io_rows`, by name
+OnFile = Callable[[int, Columns], None]  # called after each file with its number and its columns
 RING_BYTES = 128 << 20  # maximum memory for one rank's buffers, whatever the model's size
 _COUNTERS = ("bytes", "call_ns", "starved_ns", "mover_cpu_ns", "mover_cpu_wait_ns")  # columns summed over threads
 
@@ -66,7 +64,7 @@ class Movers:
         """Call `work(thread, counters)` on each thread, and add up their counters in `columns`.
 
         If a thread raises an exception, calls `cancel` to end the work of the others, then raises it. `threads` limits
-        how many are woken, which costs as much as a small read; the default is all.
+        how many threads are woken, because waking one costs as much as a small read; the default is all.
         """
 
         def move(thread: int) -> Columns:

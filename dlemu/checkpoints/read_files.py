@@ -22,8 +22,7 @@ _ALIGNMENT = 4096  # O_DIRECT: multiples of any device's logical block
 _MAX_READ_BYTES = 32 << 20
 """Maximum bytes of a read call. Larger reads of a framework (a whole tensor) are split, to save memory; the kernel
 makes the same device requests of them."""
-_DIRECTORY_BYTES = 4096
-"""Bytes at the end of a zip file that torch.load reads first, with the zip's directory."""
+_DIRECTORY_BYTES = 4096  # at the end of a zip file, with the zip's directory: torch.load reads them first
 _Reads = Iterator[tuple[int, int]]  # (offset, bytes) of each read call
 
 
@@ -128,7 +127,7 @@ class CheckpointReader:
         problem = ""
         if scratch is not None:
             problem = file.difference(data, offset, scratch)
-        elif offset == 0 or self._pattern.read_as == "torch_load":  # may have no read at offset 0
+        elif offset == 0 or self._pattern.read_as == "torch_load":  # torch_load may have no read at offset 0
             to_block = -offset % _ALIGNMENT  # stamps are at multiples of 4096, but a tensor begins anywhere
             problem = file.stamp_problem(data[to_block:], offset + to_block)
         if problem:
@@ -139,12 +138,12 @@ def _reads_by_thread(file: FileContent, pattern: ReadPattern) -> list[_Reads]:
     """Return the reads of each thread; `fast` threads draw from one sequence, and small files get fewer threads."""
     size_bytes = file.size_bytes
     if pattern.read_as == "mlperf_v3":
-        part_bytes = max(1, -(-size_bytes // (pattern.threads * _ALIGNMENT))) * _ALIGNMENT
-        starts = range(0, max(size_bytes, 1), part_bytes)
-        return [_pieces(start, min(size_bytes, start + part_bytes), pattern.piece_bytes) for start in starts]
+        thread_bytes = max(1, -(-size_bytes // (pattern.threads * _ALIGNMENT))) * _ALIGNMENT
+        starts = range(0, max(size_bytes, 1), thread_bytes)
+        return [_pieces(start, min(size_bytes, start + thread_bytes), pattern.piece_bytes) for start in starts]
     if pattern.read_as == "torch_load":  # the zip's directory at the end of the file, then the tensors
-        tail = max(0, size_bytes - _DIRECTORY_BYTES)
-        directory = [(tail, size_bytes - tail)] if file.layout.literals else []
+        start = max(0, size_bytes - _DIRECTORY_BYTES)
+        directory = [(start, size_bytes - start)] if file.layout.literals else []
         tensors = (_pieces(at, at + tensor.bytes, pattern.piece_bytes) for at, tensor in file.layout.tensors)
         return [chain(directory, chain.from_iterable(tensors))]
     pieces = _pieces(0, size_bytes, pattern.piece_bytes)

@@ -61,8 +61,7 @@ class TrainingSaver:
     storage: StorageBase
     comm: Comm
     clock: Clock
-    seed: int = 0
-    """Seed of the content."""
+    seed: int = 0  # of the content
     sync_seconds: float = math.inf
     """Timeout of an fsync; extended for large checkpoints to the time that their bytes take at 10 MB/s."""
 
@@ -72,9 +71,9 @@ class TrainingSaver:
         self._in_progress: tuple[SavedCheckpoint, Future[int]] | None = None  # the future: when it was written, ns
 
     def save(self, epoch: int, block: int) -> tuple[int, list[SavedCheckpoint]]:
-        """Save the checkpoint after a block of steps; return the time (ns) at which training resumes, and a list.
+        """Save the checkpoint after a block of steps; return when training resumes (ns), and complete checkpoints.
 
-        The list has the checkpoint that is now complete: this one or, with `asynchronous`, the previous one, if any.
+        These are this one or, with `asynchronous`, the previous one, if any: a list of at most one.
         Raises SpaceError if the disk is full, UserError if the folder can't be written.
         """
         started_ns = self.comm.all_reduce_max(self.clock.now_ns())
@@ -101,7 +100,8 @@ class TrainingSaver:
         """Wait for the checkpoint in progress and return it, or [] without one. Raises as `save` does."""
         if self._in_progress is None:
             return []
-        (saved, written), self._in_progress = self._in_progress, None
+        saved, written = self._in_progress
+        self._in_progress = None
         return [replace(saved, ended_ns=self.comm.all_reduce_max(written.result()))]
 
     @cached_property

@@ -17,10 +17,8 @@ from dlemu.checkpoints.grid import Grid, GridIndex
 from dlemu.config.schema import DATATYPE_BYTES, Datatype, Model
 
 Role = Literal["model", "optimizer"]
-OPTIMIZER_COPIES = 3
-"""Values per parameter in an optimizer such as Adam: the weight itself, and its gradient's mean and variance."""
-OPTIMIZER_EXTRA = 5
-"""DLIO adds a tensor of 5 x the hidden size to each of these copies."""
+OPTIMIZER_COPIES = 3  # values per parameter, as in Adam: the weight itself, its gradient's mean and variance
+OPTIMIZER_EXTRA = 5  # DLIO adds a tensor of 5 x the hidden size to each of these copies
 
 
 @dataclass(frozen=True)
@@ -130,9 +128,10 @@ def _parameters(model: Model) -> tuple[int, int]:
         return 0, 0
     last, experts = model.num_layers, model.transformer.num_experts
     expert_layers = max(0, last - model.transformer.num_dense_layers) if experts else 0
-    # (example layer, count) of the embedding, the dense layers, which come first, the expert layers, the head, its norm
-    kinds = ((0, 1), (1, last - expert_layers), (last, expert_layers), (last + 1, 1), (last + 2, 1))
-    dense = sum(count * sum(map(math.prod, _layer_shapes(model, layer))) for layer, count in kinds)
+    # Layers with the same shapes, as (one of them, count): the embedding, the dense layers, which come first, the
+    # expert layers, the head and its norm.
+    alike = ((0, 1), (1, last - expert_layers), (last, expert_layers), (last + 1, 1), (last + 2, 1))
+    dense = sum(count * sum(map(math.prod, _layer_shapes(model, layer))) for layer, count in alike)
     return dense, expert_layers * experts * sum(map(math.prod, _expert_shapes(model)))
 
 
@@ -201,18 +200,19 @@ def _rank_tensors(
 
 def _layer_shapes(model: Model, layer: int) -> list[tuple[int, ...]]:
     """Return the shapes of a layer's whole vectors and matrices, without its experts."""
-    shape, hidden = model.transformer, model.transformer.hidden_size
+    sizes, hidden = model.transformer, model.transformer.hidden_size
     if layer in (0, model.num_layers + 1):
-        return [(hidden, shape.vocab_size)]
+        return [(hidden, sizes.vocab_size)]
     if layer == model.num_layers + 2:
         return [(hidden,)]
-    head = shape.head_dim or hidden // shape.num_attention_heads
-    queries = shape.head_dim * shape.num_attention_heads or hidden
-    attention = [(hidden,), (hidden, queries + 2 * head * shape.num_kv_heads), (queries, hidden), (hidden,)]
+    head = sizes.head_dim or hidden // sizes.num_attention_heads
+    queries = sizes.head_dim * sizes.num_attention_heads or hidden
+    attention = [(hidden,), (hidden, queries + 2 * head * sizes.num_kv_heads), (queries, hidden), (hidden,)]
     if not _has_experts(model, layer):
-        return [*attention, *_feed_forward_shapes(hidden, shape.ffn_hidden_size)]
-    shared = shape.num_shared_experts * _expert_width(model)
-    return [*attention, (hidden, shape.num_experts), *(_feed_forward_shapes(hidden, shared) if shared else ())]
+        return [*attention, *_feed_forward_shapes(hidden, sizes.ffn_hidden_size)]
+    shared_width = sizes.num_shared_experts * _expert_width(model)
+    shared = _feed_forward_shapes(hidden, shared_width) if shared_width else []
+    return [*attention, (hidden, sizes.num_experts), *shared]
 
 
 def _feed_forward_shapes(hidden: int, width: int) -> list[tuple[int, ...]]:
@@ -225,8 +225,8 @@ def _expert_shapes(model: Model) -> list[tuple[int, ...]]:
 
 
 def _has_experts(model: Model, layer: int) -> bool:
-    shape = model.transformer
-    return shape.num_experts > 0 and shape.num_dense_layers < layer <= model.num_layers
+    sizes = model.transformer
+    return sizes.num_experts > 0 and sizes.num_dense_layers < layer <= model.num_layers
 
 
 def _expert_width(model: Model) -> int:
@@ -247,7 +247,7 @@ def _expert_shards(model: Model, grid: Grid, index: GridIndex) -> Iterator[Shard
 
 
 def _optimizer_tensors(model: Model, grid: Grid, rank: int) -> tuple[Tensor, ...]:
-    """Return this rank's share of the optimizer state, which ZeRO divides among all ranks, else a copy's ranks."""
+    """Return the rank's share of the optimizer state, which ZeRO divides among all ranks, else among a copy's ranks."""
     ranks = grid.ranks if grid.zero_stage > 0 else grid.model_ranks
     if model.optimization_groups:
         groups = [(number, size) for number, size in enumerate(model.optimization_groups) if size > 0]
@@ -255,10 +255,10 @@ def _optimizer_tensors(model: Model, grid: Grid, rank: int) -> tuple[Tensor, ...
         sizes["combined"] = sum(size for _, size in groups)
         dtype: Datatype = "int8"
     elif model.has_layers:
-        copy = [size // ranks for size in _parameters(model) if size >= ranks]
-        if copy:
-            copy.append(OPTIMIZER_EXTRA * model.transformer.hidden_size)
-        sizes = {str(number): size for number, size in enumerate(copy * OPTIMIZER_COPIES)}
+        one_copy = [size // ranks for size in _parameters(model) if size >= ranks]
+        if one_copy:
+            one_copy.append(OPTIMIZER_EXTRA * model.transformer.hidden_size)
+        sizes = {str(number): size for number, size in enumerate(one_copy * OPTIMIZER_COPIES)}
         dtype = model.optimizer_datatype
     else:
         return ()

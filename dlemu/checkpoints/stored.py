@@ -22,10 +22,8 @@ from dlemu.config.schema import Checkpoint, Model
 
 NOTE = ".dlemu-checkpoint.json"
 NOTE_VERSION = 1
-BLOCKS = ".dlemu-checkpoints.json"
-"""File that lists the checkpoint folders which training runs of dlemu have written or will write."""
-_FOLDER = re.compile(r"global_epoch1_step([0-9]+)")
-"""DLIO's name for the folder of checkpoint k of a run without training."""
+BLOCKS = ".dlemu-checkpoints.json"  # lists the folders that training runs of dlemu have written or will write
+_FOLDER = re.compile(r"global_epoch1_step([0-9]+)")  # DLIO's name for the folder of checkpoint k without training
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,9 +56,9 @@ def user_error(error: OSError, path: str, size_bytes: int = 0) -> UserError:
             "another disk"
         )
     is_refused = error.errno in (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR)
-    look = "" if is_refused else "see `dmesg` and what else uses the folder, or "
+    advice = "" if is_refused else "see `dmesg` and what else uses the folder, or "
     return UserError(
-        f"{path} can't be written, removed or accessed: {error.strerror or error}; {look}set "
+        f"{path} can't be written, removed or accessed: {error.strerror or error}; {advice}set "
         "checkpoint.checkpoint_folder to another one"
     )
 
@@ -144,9 +142,9 @@ def is_link(storage: StorageBase, folder: str) -> bool:
 
 
 def claim_blocks(storage: StorageBase, checkpoint_folder: str, names: Collection[str]) -> None:
-    """Record in BLOCKS that a training run will write or replace the folders `names` in a checkpoint folder.
+    """Add the folders `names`, which a training run will write or replace, to the list in the file BLOCKS.
 
-    Raises UserError if one of them is a symbolic link, or holds files and is not yet in BLOCKS; raises OSError.
+    Raises UserError if one of them is a symbolic link, or holds files and is not in the list yet; raises OSError.
     """
     folder = checkpoint_folder.rstrip("/")
     list_path = f"{folder}/{BLOCKS}"
@@ -171,6 +169,7 @@ def block_name(epoch: int, block: int) -> str:
 
 
 def _names_in(storage: StorageBase, folder: str) -> set[str]:
+    """Return the names in a folder: none if it doesn't exist, its own path if it is a file."""
     try:
         with storage.entries(folder) as entries:
             return {entry.name for entry in entries}

@@ -1,6 +1,6 @@
 """Writes a rank's files of one checkpoint: content is generated ahead; write calls and fsync are timed separately.
 
-A buffer goes round: `_free` queue -> generating thread fills it -> `_filled` queue -> writing thread -> `_free` queue.
+Buffers circulate: `_free` queue -> generating thread fills one -> `_filled` queue -> writing thread -> `_free` queue.
 """
 
 from __future__ import annotations
@@ -23,19 +23,20 @@ Fill = Callable[[memoryview, int], None]  # fills a buffer with a file's bytes f
 
 
 class PieceRing:
-    """Generates the pieces of files in order, ahead of their use as far as the buffers reach.
+    """Generates files piece by piece in a thread of its own, ahead of their use by as many pieces as there are buffers.
 
-    The generating thread ends after the last piece, or at `close`.
+    The thread ends after the last piece, or at `close`.
     """
 
     def __init__(self, files: Sequence[tuple[int, Fill]], buffers: Sequence[memoryview], consumers: int) -> None:
-        """Take (size in bytes, fill) of each file; each consumer thread must exhaust `pieces` once per file."""
+        """Take (size in bytes, fill) of each file; each of the consumer threads must exhaust `pieces` once per file."""
         self._files = files
         self._consumers = consumers
         self._piece_bytes = len(buffers[0])
         self._free: SimpleQueue[memoryview | None] = SimpleQueue()
         for buffer in buffers:
             self._free.put(buffer)
+        # (piece, its offset in the file, its buffer); at the end of a file None for each consumer; or an exception
         self._filled: SimpleQueue[tuple[memoryview, int, memoryview] | BaseException | None] = SimpleQueue()
         self._is_full = threading.Event()
         self._closed = False
@@ -47,9 +48,9 @@ class PieceRing:
         self._is_full.wait()
 
     def pieces(self, counters: Columns) -> Iterator[tuple[memoryview, int]]:
-        """Yield pieces of the current file with their offsets, until its end; count the waits in `starved_ns`.
+        """Yield pieces of the current file with their offsets, until its end; add the waits to `starved_ns`.
 
-        A piece is valid until the next one is requested.
+        Each piece is valid until the next one is requested, because its buffer is then filled again.
         """
         while True:
             began_ns = time.monotonic_ns()
@@ -109,7 +110,7 @@ class CheckpointWriter:
         settings: Checkpoint,
         sync_seconds: float = math.inf,
     ) -> None:
-        """Take a rank's files and the buffers to fill; `write` gives up an fsync after `sync_seconds`."""
+        """Take a rank's files, the buffers for their content, and the timeout of an fsync."""
         self._storage, self._files = storage, files
         self._fsync, self._sync_seconds = settings.fsync, sync_seconds
         self._ring = PieceRing([(file.size_bytes, file.fill) for file in files], buffers, settings.writers)

@@ -21,9 +21,8 @@ as of 2026-07 (https://github.com/mlcommons/DLIO_local_changes): samples/s count
 
 The sustained AU estimates from short epochs the AU that the storage would sustain in an endless one: the AU of counted
 steps includes batches that were read during the uncounted first step. The supply, the rate of reading while all readers
-are busy, has no such end effect (docs/metrics.md, section 2). The components of its uncertainty are in
-docs/uncertainty.md. As in the GUM (JCGM 100:2008), the standard uncertainties of independent components are added in
-quadrature; the expanded uncertainty U is k = 2 times the result, for a confidence of about 95 %.
+are busy, has no such end effect (docs/metrics.md, section 2). Its uncertainty (docs/uncertainty.md) follows the GUM
+(JCGM 100:2008): independent standard uncertainties are added in quadrature; U is k = 2 times the sum (about 95 %).
 """
 
 from __future__ import annotations
@@ -64,8 +63,8 @@ def au_dlio_percents(rows: Rows, exclude_start: int = 1, exclude_end: int = 0) -
     percents = []
     for epoch in in_order(rows).by_epoch:
         v2, v1 = [], []
-        for own in epoch.by_rank:
-            blocks = [block_times(block) for block in own.by_block]
+        for rank_rows in epoch.by_rank:
+            blocks = [block_times(block) for block in rank_rows.by_block]
             steps = [block.steps for block in blocks]
             v2.append(over_blocks([rate_v2(block, exclude_start, exclude_end) for block in blocks], steps))
             v1.append(over_blocks([rate_v1(block) for block in blocks], steps))
@@ -181,42 +180,42 @@ class Supply:
     time_ns: float
     """Time in which they were read, summed over the accelerators."""
     edge_ns: float = 0.0
-    """Standard uncertainty of `read_ns`, because the parts read of batches under way at the end are unknown."""
+    """Standard uncertainty of `read_ns`: how much was read of the batches under way at the end is unknown."""
     at_least: bool = False
-    """Whether this is a lower bound: all batches of the epoch were under way at once, too few for the readers."""
+    """Whether this is a lower bound: the epoch had too few batches to keep all readers busy."""
 
     @property
     def percent(self) -> float:
-        """Share of the time that the supply keeps accelerators busy; above 100 where it is faster than they are."""
+        """Share of the time for which the supply keeps accelerators busy; above 100 if it exceeds their demand."""
         return 100.0 * self.read_ns / self.time_ns if self.time_ns > 0 else math.nan
 
 
 class _Batches:
     """One rank's batches of an epoch, each assumed to be read (or computed, if `computed`) at a constant rate.
 
-    `begins` and `ends` are ns since the epoch's start. The clock of the training time stops between blocks of steps,
-    during checkpoints and evaluations.
+    `begins` and `ends` are ns since the epoch's start. The training clock is stopped between blocks of steps, during
+    checkpoints and evaluations.
     """
 
-    def __init__(self, own: StepTable, *, computed: bool = False) -> None:
-        first, last = own.ends
+    def __init__(self, rows: StepTable, *, computed: bool = False) -> None:
+        first, last = rows.ends
         start = first["free_ns"][0]
-        self._spans = first["free_ns"] - start, step_end_ns(last) - start
-        self._compute = own["compute_ns"]
-        self.begins, self.ends = own["started_ns"] - start, own["finished_ns"] - start
+        self._blocks = first["free_ns"] - start, step_end_ns(last) - start
+        self._compute = rows["compute_ns"]
+        self.begins, self.ends = rows["started_ns"] - start, rows["finished_ns"] - start
         if computed:
-            self.begins = own["free_ns"] + own["wait_ns"] - start
+            self.begins = rows["free_ns"] + rows["wait_ns"] - start
             self.ends = self.begins + self._compute
 
-    def trained(self, moments: Moments) -> Floats:
-        """Return the moments, ns since the epoch's start, on the clock of the training time."""
-        return time_within(*self._spans, moments)
+    def training_clock(self, moments: Moments) -> Floats:
+        """Return moments, given in ns since the epoch's start, on the training clock."""
+        return time_within(*self._blocks, moments)
 
     def done_between(self, edges: Floats) -> Floats:
-        """Return the computation time of batches read (or computed) between edges on the clock of the training time."""
-        until = np.maximum(self.ends, self.begins + 1)
-        begins, ends = self.trained(self.begins), self.trained(until)
-        amounts = self._compute * (ends - begins) / (until - self.begins)
+        """Return the computation time of batches read (or computed) between `edges`, times on the training clock."""
+        batch_ends = np.maximum(self.ends, self.begins + 1)  # a batch takes at least 1 ns
+        begins, ends = self.training_clock(self.begins), self.training_clock(batch_ends)
+        amounts = self._compute * (ends - begins) / (batch_ends - self.begins)  # without the time between blocks
         return np.diff(Intervals(begins, np.maximum(ends, begins + 1.0), edges).cumulative(amounts))
 
     def square_under_way(self, moment: int) -> float:
@@ -234,22 +233,22 @@ def supplies_of(table: StepTable) -> list[Supply]:
     """
     supplies = []
     for epoch in table.by_epoch:
-        ranks = [_Batches(own) for own in epoch.by_rank]
-        begin, end = min(own.begins.min() for own in ranks), min(own.begins.max() for own in ranks)
-        at_least = all(own.ends.min() > end for own in ranks)
+        ranks = [_Batches(rank_rows) for rank_rows in epoch.by_rank]
+        begin, end = min(rank.begins.min() for rank in ranks), min(rank.begins.max() for rank in ranks)
+        at_least = all(rank.ends.min() > end for rank in ranks)
         if at_least:
-            end = min(own.ends.max() for own in ranks)
-        windows = [own.trained(np.array([begin, end])) for own in ranks]
-        reads = [own.done_between(window) for own, window in zip(ranks, windows, strict=True)]
+            end = min(rank.ends.max() for rank in ranks)
+        windows = [rank.training_clock(np.array([begin, end])) for rank in ranks]
+        reads = [rank.done_between(window) for rank, window in zip(ranks, windows, strict=True)]
         # The standard uncertainty of a share that may be anything from 0 to 1 is 1 / sqrt(12) (GUM, 4.3.7).
-        edge_ns = math.sqrt(sum(own.square_under_way(end) for own in ranks) / 12)
+        edge_ns = math.sqrt(sum(rank.square_under_way(end) for rank in ranks) / 12)
         read_ns, time_ns = float(np.sum(reads)), float(np.ptp(windows, axis=1).sum())
         supplies.append(Supply(read_ns=read_ns, time_ns=time_ns, edge_ns=edge_ns, at_least=at_least))
     return supplies
 
 
-def _together(supplies: list[Supply]) -> Supply:
-    """Return the supply of all epochs."""
+def _total(supplies: list[Supply]) -> Supply:
+    """Return the supply of all epochs together."""
     return Supply(
         read_ns=sum(supply.read_ns for supply in supplies),
         time_ns=sum(supply.time_ns for supply in supplies),
@@ -262,9 +261,9 @@ def sustained_au(rows: Rows, kept: Rows) -> Mean:
     kept, supplies = in_order(kept), supplies_of(rows)
     kept_by_epoch = [kept.of("epoch", epoch.values("epoch")) for epoch in in_order(rows).by_epoch]
     return Mean(
-        mean=_smaller(_together(supplies).percent, au_percent(kept)),
+        mean=_smallest(_total(supplies).percent, au_percent(kept)),
         per_epoch=tuple(
-            _smaller(supply.percent, au_percent(part)) for supply, part in zip(supplies, kept_by_epoch, strict=True)
+            _smallest(supply.percent, au_percent(epoch)) for supply, epoch in zip(supplies, kept_by_epoch, strict=True)
         ),
     )
 
@@ -276,33 +275,28 @@ def is_supply_known(rows: Rows) -> bool:
 
 def prefetch_credit_percent(rows: Rows, kept: Rows) -> float | None:
     """Return the % of the kept steps' batches, by computation time, that were read before their block's kept steps."""
-    total, ahead = sum_of(kept, "compute_ns"), 0.0
+    total_compute_ns, read_ahead_ns = sum_of(kept, "compute_ns"), 0.0
     for block in in_order(kept).by_block:
         started = block["started_ns"]
         shares = (block["free_ns"][0] - started) / np.maximum(block["finished_ns"] - started, 1)
-        ahead += float(block["compute_ns"] @ np.clip(shares, 0, 1))
-    return 100.0 * ahead / total if total else None
+        read_ahead_ns += float(block["compute_ns"] @ np.clip(shares, 0, 1))
+    return 100.0 * read_ahead_ns / total_compute_ns if total_compute_ns else None
 
 
-def _smaller(*percents: float) -> float | None:
-    """Return the smallest of the percents that are not NaN, at most 100; None if all are."""
+def _smallest(*percents: float) -> float | None:
+    """Return the smallest of the percents that are not NaN, at most 100; None if all are NaN."""
     numbers = [percent for percent in percents if not math.isnan(percent)]
     return min(100.0, *numbers) if numbers else None
 
 
-COVERAGE = 2.0
-"""k, the factor from the combined standard uncertainty to U."""
-_CONFIDENCE = 0.9545
-"""Confidence of an interval of +- 2 standard deviations of a normal distribution."""
+COVERAGE = 2.0  # k, the factor from the combined standard uncertainty to U
+_CONFIDENCE = 0.9545  # that a normal distribution has within +- 2 standard deviations
 _WINDOW_SECONDS, _WINDOW_STEPS = 1.0, 2
 """Shortest window of time in which the AU is computed, in seconds and in steps: long compared with a step, and with the
 time slices of drives, caches and throttles."""
-_MIN_WINDOWS = 6
-"""Number of windows into which a run of less than _MIN_WINDOWS x _WINDOW_SECONDS is divided."""
-_MIN_VALUES = 3
-"""Fewest values (windows or epochs) for an interval: with two, Student's t is 14, and the interval is useless."""
-_CLOCK_NS = 1_000
-"""Assumed error of a stamp, which comes a system call and a thread switch after its event."""
+_MIN_WINDOWS = 6  # windows of a run that is shorter than _MIN_WINDOWS x _WINDOW_SECONDS
+_MIN_VALUES = 3  # windows or epochs for an interval: with two, Student's t is 14, and the interval is useless
+_CLOCK_NS = 1_000  # assumed error of a stamp, which comes a system call and a thread switch after its event
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -319,18 +313,18 @@ class Uncertainty:
 def uncertainty_of(rows: Rows, kept: Rows) -> Uncertainty | None:
     """Return the uncertainty of the sustained AU of the same rows; None when too little was measured."""
     rows, kept, supplies = in_order(rows), in_order(kept), supplies_of(rows)
-    whole = _together(supplies)
-    by_supply = whole.percent < au_percent(kept)
+    total = _total(supplies)
+    by_supply = total.percent < au_percent(kept)  # as in `sustained_au`
     values = _windows(rows, by_supply=True) if by_supply else _windows(kept, by_supply=False)
     if len(values) < _MIN_VALUES:
         epochs = [supply.percent for supply in supplies] if by_supply else map(au_percent, kept.by_epoch)
         values = np.array(list(epochs))
     if len(values) < _MIN_VALUES:
         return None
-    all_ns = max(whole.time_ns if by_supply else total_ns(kept), 1.0)
+    all_ns = max(total.time_ns if by_supply else total_ns(kept), 1.0)
     budget = {
         "spread between windows of time": estimate(values, _CONFIDENCE).half_width_percent / COVERAGE,
-        "batches half read where an epoch's window ends": 100 * whole.edge_ns / all_ns if by_supply else 0.0,
+        "batches half read where an epoch's window ends": 100 * total.edge_ns / all_ns if by_supply else 0.0,
         "clock and stamps": 100 * _CLOCK_NS * math.sqrt(len(rows)) / all_ns,
     }
     return Uncertainty(expanded_percent=COVERAGE * math.hypot(*budget.values()), budget=budget)
@@ -338,7 +332,7 @@ def uncertainty_of(rows: Rows, kept: Rows) -> Uncertainty | None:
 
 def _windows(rows: StepTable, *, by_supply: bool) -> Values:
     """Return the supply of each window of time, epoch by epoch, or its AU if not `by_supply`, in percent."""
-    epochs = [[_Batches(own, computed=not by_supply) for own in epoch.by_rank] for epoch in rows.by_epoch]
+    epochs = [[_Batches(rank_rows, computed=not by_supply) for rank_rows in epoch.by_rank] for epoch in rows.by_epoch]
     spans = [_span(ranks, by_supply=by_supply) for ranks in epochs]
     step_ns = sum_of(rows, "compute_ns") / max(1, len(rows))
     window_ns = min(_WINDOW_SECONDS * 1e9, sum(high - low for low, high in spans) / _MIN_WINDOWS)
@@ -348,13 +342,13 @@ def _windows(rows: StepTable, *, by_supply: bool) -> Values:
         windows = int((high - low + 1.0) / window_ns)  # + 1 ns: else rounding could leave out the end of the epoch
         if windows:
             edges = np.linspace(low, high, windows + 1)
-            done_ns = np.sum([own.done_between(edges) for own in ranks], axis=0)
+            done_ns = np.sum([rank.done_between(edges) for rank in ranks], axis=0)
             values.append(100 * done_ns / np.diff(edges) / len(rows.by_rank))
     return np.concatenate(values) if by_supply else np.minimum(np.concatenate(values), 100.0)
 
 
 def _span(ranks: list[_Batches], *, by_supply: bool) -> tuple[float, float]:
-    """Return begin and end of an epoch's time to divide into windows, on the clock of the training time."""
-    moments = [own.trained(np.array([own.begins.min(), own.begins.max(), own.ends.max()])) for own in ranks]
-    first, last, end = np.transpose(moments)
-    return (first.min(), last.min()) if by_supply else (0.0, np.maximum(end, last + 1.0).max())
+    """Return begin and end of the time of an epoch that is divided into windows, on the training clock."""
+    moments = [rank.training_clock(np.array([rank.begins.min(), rank.begins.max(), rank.ends.max()])) for rank in ranks]
+    first_begin, last_begin, end = np.transpose(moments)
+    return (first_begin.min(), last_begin.min()) if by_supply else (0.0, np.maximum(end, last_begin + 1.0).max())

@@ -18,8 +18,7 @@ from dlemu.metrics.rates import Floats, Mean, known, pooled, training_ns
 from dlemu.metrics.rows import Ints, Rows, StepTable, in_order, is_any, sum_of
 from dlemu.plan.samples import Plan, hash_samples
 
-IN_MEMORY = ("tmpfs", "ramfs", "hugetlbfs")
-"""File systems in memory, without storage behind them."""
+IN_MEMORY = ("tmpfs", "ramfs", "hugetlbfs")  # file systems in memory, without storage behind them
 ACCOUNTED = ("ext2", "ext3", "ext4", "xfs", "btrfs", "f2fs", "vfat", "exfat", "overlay", "erofs", "squashfs")
 """File systems that read block devices in the context of the reading thread: the kernel counts bytes per thread."""
 COUNTED = (*ACCOUNTED, *IN_MEMORY)
@@ -27,8 +26,7 @@ COUNTED = (*ACCOUNTED, *IN_MEMORY)
 means that the kernel does not count."""
 NOT_READ_PERCENT, PARTLY_READ_PERCENT = 50.0, 95.0
 """Below these shares of bytes from storage, data counts as not read, or only partly read, from storage."""
-WANTED_RATIO = 5.0
-"""Smallest training dataset that MLPerf Storage allows, in multiples of the hosts' memory (rules v2.0, 2.1)."""
+WANTED_RATIO = 5.0  # smallest dataset / the hosts' memory that MLPerf Storage allows (rules v2.0, 2.1)
 
 
 class CacheProof(NamedTuple):
@@ -47,14 +45,14 @@ def prove(
     """Return the proof from training rows; `evicted`: the dataset was evicted from the page cache before reading."""
     is_counted = is_any(rows, "storage_bytes") or file_system in COUNTED
 
-    def from_storage_percent(part: StepTable) -> float:
-        app_bytes = sum_of(part, "app_bytes")
-        return 100.0 * sum_of(part, "storage_bytes") / app_bytes if app_bytes and is_counted else math.nan
+    def from_storage_percent(table: StepTable) -> float:
+        app_bytes = sum_of(table, "app_bytes")
+        return 100.0 * sum_of(table, "storage_bytes") / app_bytes if app_bytes and is_counted else math.nan
 
     from_storage = pooled(rows, from_storage_percent)
     percents = [percent for percent in from_storage.per_epoch if percent is not None]
-    least = min(percents, default=100.0)
-    fits_memory = bool(memory_bytes) and dataset_bytes < WANTED_RATIO * memory_bytes
+    lowest = min(percents, default=100.0)
+    may_be_cached = bool(memory_bytes) and dataset_bytes < WANTED_RATIO * memory_bytes and not (odirect or evicted)
     finding = None
     numbers = dict[str, Number]()
     if not odirect:
@@ -65,20 +63,20 @@ def prove(
         finding = Finding(Code.NO_DATA_FROM_STORAGE, "loud")
     elif len(rows) and file_system in IN_MEMORY:
         finding = Finding.of(Code.NO_DATA_FROM_STORAGE, "loud", pattern="in_memory", file_system=file_system)
-    elif len(rows) and from_storage.mean is None and fits_memory and not (odirect or evicted):
+    elif len(rows) and from_storage.mean is None and may_be_cached:
         numbers |= {"pattern": "not_known", "wanted_ratio": WANTED_RATIO}
         finding = Finding(Code.PAGE_CACHE, "caution", numbers)
-    elif least < PARTLY_READ_PERCENT:
-        numbers |= {"from_storage_percent": from_storage.mean, "least_percent": least, "most_percent": max(percents)}
-        finding = Finding(Code.PAGE_CACHE, "loud" if least < NOT_READ_PERCENT else "caution", numbers)
+    elif lowest < PARTLY_READ_PERCENT:
+        numbers |= {"from_storage_percent": from_storage.mean, "least_percent": lowest, "most_percent": max(percents)}
+        finding = Finding(Code.PAGE_CACHE, "loud" if lowest < NOT_READ_PERCENT else "caution", numbers)
     return CacheProof(from_storage, finding)
 
 
 def served_by_storage(rows: Rows, accounted: Mean, device: Mean) -> float | None:
     """Return the percentage of the bytes read that came from storage, at most 100; None if unknown.
 
-    In each epoch the smaller of `accounted` (by the kernel, `CacheProof.from_storage_percent`) and `device` (by the
-    devices) counts: devices also serve other programs, and read-ahead must not offset cached reads of another epoch.
+    For each epoch it takes the smaller of `accounted` (`CacheProof.from_storage_percent`) and `device` (the devices'
+    bytes): devices also serve other programs, and read-ahead must not offset cached reads of another epoch.
     """
     total_bytes, weighted_percents = 0, 0.0
     for epoch, *counted in zip_longest(in_order(rows).by_epoch, accounted.per_epoch, device.per_epoch):
@@ -104,8 +102,8 @@ def device_metrics(rows: Rows, devices: list[Delivered]) -> tuple[Mean, Mean]:
     """Return the MB/s of all devices, and their bytes in % of the bytes that the application read; None without any."""
     epochs = in_order(rows).by_epoch
     megabytes = _delivered(rows, devices) if devices else [math.nan] * len(epochs)
-    app_megabytes = [sum_of(part, "app_bytes") / 1e6 for part in epochs]
-    return _ratios(megabytes, [training_ns(part) / 1e9 for part in epochs]), _ratios(megabytes, app_megabytes, 100)
+    app_megabytes = [sum_of(epoch, "app_bytes") / 1e6 for epoch in epochs]
+    return _ratios(megabytes, [training_ns(epoch) / 1e9 for epoch in epochs]), _ratios(megabytes, app_megabytes, 100)
 
 
 def device_request_kib(rows: Rows, megabytes: list[Delivered], requests: list[Delivered]) -> Mean:
@@ -115,25 +113,26 @@ def device_request_kib(rows: Rows, megabytes: list[Delivered], requests: list[De
     return _ratios(moved_mb, reads, 1e6 / 1024)
 
 
-def _ratios(parts: list[float], wholes: list[float], unit: float = 1.0) -> Mean:
-    """Return `unit` x part / whole, of all epochs together and of each epoch; None if either is NaN, or whole is 0."""
+def _ratios(amounts: list[float], totals: list[float], unit: float = 1.0) -> Mean:
+    """Return `unit` x amount / total, of all epochs together and of each; None if one is NaN, or the total is 0."""
 
-    def ratio(part: float, whole: float) -> float:
-        return unit * part / whole if whole else math.nan
+    def ratio(amount: float, total: float) -> float:
+        return unit * amount / total if total else math.nan
 
-    return Mean(mean=known(ratio(sum(parts), sum(wholes))), per_epoch=tuple(map(known, map(ratio, parts, wholes))))
+    return Mean(mean=known(ratio(sum(amounts), sum(totals))), per_epoch=tuple(map(known, map(ratio, amounts, totals))))
 
 
 def _delivered(rows: Rows, devices: list[Delivered]) -> list[float]:
     """Return the MB (or reads) that all devices delivered in each epoch; NaN if too many readings are missing."""
 
-    def total(device: Delivered, part: StepTable) -> float:
-        host = part.of("rank", device.ranks)
-        if not len(host):
+    def total(device: Delivered, epoch: StepTable) -> float:
+        host_rows = epoch.of("rank", device.ranks)
+        if not len(host_rows):
             return math.nan
-        return delivered_between(device.time_ns, device.rate, int(host["free_ns"].min()), int(host["met_ns"].max()))
+        begin_ns, end_ns = int(host_rows["free_ns"].min()), int(host_rows["met_ns"].max())
+        return delivered_between(device.time_ns, device.rate, begin_ns, end_ns)
 
-    return [sum(total(device, part) for device in devices) for part in in_order(rows).by_epoch]
+    return [sum(total(device, epoch) for device in devices) for epoch in in_order(rows).by_epoch]
 
 
 def delivered_between(time_ns: Ints, rate: Floats, begin_ns: int, end_ns: int) -> float:
@@ -185,7 +184,8 @@ def _planned_hash(plan: Plan, epoch: int, steps: int) -> int:
     in_epoch = partial(plan.samples_at, epoch)
     rank_samples, used = plan.steps_per_epoch * plan.batch_size, steps * plan.batch_size
     if type(plan) is Plan and used == rank_samples:
-        # A complete epoch has all samples but the last ones of its order, too few for a step: no need to shuffle all.
+        # A complete epoch has all samples but the last ones of its order, too few for a step. So hash all samples in
+        # ascending order, and look up only the dropped ones in the shuffled order.
         dropped = hash_sum(plan.ranks * rank_samples, plan.num_samples, in_epoch)
         return hash_sum(0, plan.num_samples, lambda samples: samples) - dropped
     starts = (rank * rank_samples for rank in range(plan.ranks))

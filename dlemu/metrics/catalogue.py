@@ -11,8 +11,7 @@ from dlemu.config.dump import first_sentence, meanings
 Better = Literal["higher", "lower", "neither"]
 ACCELERATOR = "accelerator"
 """`Catalogue.rank` of jobs whose ranks emulate accelerators: they pass or fail, and have a price per accelerator."""
-RUN = "run"
-"""The phase of a job with a single phase."""
+RUN = "run"  # the phase of a job with a single phase
 
 
 @dataclass(frozen=True)
@@ -102,9 +101,7 @@ class Catalogue:
 
 
 def declared(summary: type[Any]) -> tuple[Metric, ...]:
-    """Return the metrics that the fields of a summary's class declare (`mean_us: Annotated[float, Metric(...)]`), and
-    then those of its properties that return `Annotated[..., Metric(...)]`.
-    """
+    """Return the metrics declared (`mean_us: Annotated[float, Metric(...)]`) by a summary's fields, then properties."""
     texts, hints = meanings(summary), get_type_hints(summary, include_extras=True)
     for name, member in vars(summary).items():
         if isinstance(member, property):

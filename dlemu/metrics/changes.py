@@ -31,10 +31,8 @@ from dlemu.metrics.rates import Floats, Intervals, during, under_way
 from dlemu.metrics.rows import Rows, StepTable, cached, in_order, is_any, sum_of, training_start_ns
 from dlemu.metrics.t_interval import quantile
 
-SIGNIFICANCE = 0.001
-"""False-alarm rate of each test."""
-MIN_FACTOR = 1.25
-"""Smallest ratio of the speeds before and after a change that is reported."""
+SIGNIFICANCE = 0.001  # false-alarm rate of each test
+MIN_FACTOR = 1.25  # smallest ratio of the speeds before and after a change that is reported
 MIN_WINDOWS = 6
 """Fewest windows on either side of a change: fewer slow or fast windows are a stall or a burst."""
 _MIN_WAIT_SHARE, _MIN_READERS_SHARE = 0.1, 0.7
@@ -80,8 +78,8 @@ class Stall:
 
 
 @dataclass(frozen=True, eq=False)
-class Supply:
-    """The storage's throughput over time: arrays with one entry per window."""
+class Throughput:
+    """The storage's throughput in windows of time, in order: arrays with one entry per window."""
 
     at_seconds: Floats
     """Start of each window, since the start of training."""
@@ -92,8 +90,8 @@ class Supply:
     def __len__(self) -> int:
         return len(self.at_seconds)
 
-    def __getitem__(self, part: slice | NDArray[np.bool_]) -> Supply:
-        return Supply(self.at_seconds[part], self.mb_per_second[part], self.limits[part])
+    def __getitem__(self, selection: slice | NDArray[np.bool_]) -> Throughput:
+        return Throughput(self.at_seconds[selection], self.mb_per_second[selection], self.limits[selection])
 
     @property
     def level(self) -> float:
@@ -105,7 +103,7 @@ class Supply:
 
     @property
     def gehan_scores(self) -> Floats:
-        """For each window, the number of windows certainly slower minus those certainly faster: 3 1 2 -> 2 -2 0."""
+        """For each window, the number of certainly slower windows minus certainly faster ones: 3 1 2 -> 2 -2 0."""
         is_faster = (self.mb_per_second[:, np.newaxis] > self.mb_per_second) & self.limits[np.newaxis, :]
         return np.asarray(is_faster.sum(axis=1) - is_faster.sum(axis=0), float)
 
@@ -131,13 +129,13 @@ def not_steady(pattern: str, **numbers: Number) -> Finding:
 def find_speed_changes(rows: Rows, *, preprocesses: bool = False) -> tuple[SpeedChange, ...]:
     """Return the changes of the storage's speed in training rows, in order; by read times if throughput has none."""
     table = in_order(rows)
-    supply, stalls = supply_of(table, preprocesses=preprocesses), find_stalls(table)
-    window_seconds = float(np.median(np.diff(supply.at_seconds))) if len(supply) > 1 else 0.0
-    is_stalled = np.zeros(len(supply), np.bool_)
+    windows, stalls = throughput_of(table, preprocesses=preprocesses), find_stalls(table)
+    window_seconds = float(np.median(np.diff(windows.at_seconds))) if len(windows) > 1 else 0.0
+    is_stalled = np.zeros(len(windows), np.bool_)
     for stall in stalls:  # stalls have findings of their own
         end = stall.at_seconds + stall.seconds
-        is_stalled |= (supply.at_seconds + window_seconds > stall.at_seconds) & (supply.at_seconds < end)
-    changes = changes_of(supply[~is_stalled])
+        is_stalled |= (windows.at_seconds + window_seconds > stall.at_seconds) & (windows.at_seconds < end)
+    changes = changes_of(windows[~is_stalled])
     if not changes and len(table) <= MAX_ROWS and _loses_time(table, stalls):
         change = find_read_change(table, preprocesses=preprocesses)
         changes = () if change is None else (change,)
@@ -154,12 +152,12 @@ def _loses_time(table: StepTable, stalls: Sequence[Stall]) -> bool:
     return waited_ns > 0.02 * (waited_ns + computed_ns)  # as `limit.MIN_LOSS_PERCENT`
 
 
-def changes_of(supply: Supply) -> tuple[SpeedChange, ...]:
+def changes_of(windows: Throughput) -> tuple[SpeedChange, ...]:
     """Return the changes of throughput by at least MIN_FACTOR, in order."""
-    bounds = _splits(supply)
+    bounds = _splits(windows)
     while bounds:
-        parts = itertools.pairwise([0, *bounds, len(supply)])
-        levels = list(itertools.pairwise(supply[begin:end].level for begin, end in parts))
+        segments = itertools.pairwise([0, *bounds, len(windows)])
+        levels = list(itertools.pairwise(windows[begin:end].level for begin, end in segments))
         factors = [_factor(before, after) for before, after in levels]
         if min(factors) >= MIN_FACTOR:
             return tuple(
@@ -169,19 +167,19 @@ def changes_of(supply: Supply) -> tuple[SpeedChange, ...]:
                     mb_per_second_after=after,
                     percent=100 * after / before,
                 )
-                for at_seconds, (before, after) in zip(supply.at_seconds[bounds].tolist(), levels, strict=True)
+                for at_seconds, (before, after) in zip(windows.at_seconds[bounds].tolist(), levels, strict=True)
             )
-        del bounds[factors.index(min(factors))]  # merge the parts on both sides, which changes their level
+        del bounds[factors.index(min(factors))]  # merges two segments, which changes their level
     return ()
 
 
-def supply_of(rows: Rows, *, preprocesses: bool = False) -> Supply:
+def throughput_of(rows: Rows, *, preprocesses: bool = False) -> Throughput:
     """Return the storage's throughput in windows of equal length, without those mostly served by the page cache."""
     table = in_order(rows)
     origin_ns, fetch_seconds = training_start_ns(table), fetch_ns(table) / 1e9
     is_fetched = (table["app_bytes"] > 0) & (fetch_seconds > 0)
     if is_fetched.sum() < 2 * MIN_WINDOWS:
-        return Supply(np.zeros(0), np.zeros(0), np.zeros(0, np.bool_))
+        return Throughput(np.zeros(0), np.zeros(0), np.zeros(0, np.bool_))
     starts, ends, free = ((table[name] - origin_ns) / 1e9 for name in ("started_ns", "finished_ns", "free_ns"))
     storage_mb, app_mb, waited = table[storage_column(table)] / 1e6, table["app_bytes"] / 1e6, table["wait_ns"] / 1e9
     blocked = worker_time(table, preprocesses).storage / 1e9
@@ -189,25 +187,26 @@ def supply_of(rows: Rows, *, preprocesses: bool = False) -> Supply:
     uncached_ratio = min(1.0, float(np.quantile(storage_mb[is_fetched] / app_mb[is_fetched], 0.9)))
     if uncached_ratio < 0.1:  # nearly all batches were cached, so the ratio is unknown
         uncached_ratio = 1.0
-    epochs = [table["epoch"] == epoch for epoch in np.unique(table["epoch"][is_fetched])]
-    seconds = sum(float(np.ptp(starts[epoch & is_fetched])) for epoch in epochs)
+    epochs = [table["epoch"] == epoch for epoch in np.unique(table["epoch"][is_fetched])]  # a mask of rows for each
+    seconds = sum(float(np.ptp(starts[in_epoch & is_fetched])) for in_epoch in epochs)
     # At least 4 batches of all ranks per window; at most 400 windows, because the scores compare every pair of them.
     length = max(0.25, seconds / 400, 4 * seconds / int(is_fetched.sum()), float(np.median(fetch_seconds[is_fetched])))
     by_epoch = []
-    for epoch in epochs:
-        reads, waits = epoch & is_fetched, epoch & (waited > 0)
+    for in_epoch in epochs:
+        reads, waits = in_epoch & is_fetched, in_epoch & (waited > 0)
         first, last = starts[reads].min(), starts[reads].max()
         edges = first + length * np.arange(int((last - first) / length) + 1, dtype=np.float64)
         batches = Intervals(starts[reads], ends[reads], edges)
         waiting = Intervals(free[waits], free[waits] + waited[waits], edges)
         rates = [batches.rates(amounts[reads]) for amounts in (storage_mb, app_mb, blocked)]
         by_epoch.append(np.vstack([edges[:-1], *rates, waiting.rates(waited[waits]) / len(table.by_rank)]))
-    windows = np.concatenate(by_epoch, axis=1)
-    windows = windows[:, windows[1] > _MIN_FROM_STORAGE * uncached_ratio * windows[2]]
-    at_seconds, storage_rate, _, readers, wait_share = windows
+    columns = np.concatenate(by_epoch, axis=1)
+    _, storage_rate, app_rate, _, _ = columns
+    is_uncached = storage_rate > _MIN_FROM_STORAGE * uncached_ratio * app_rate
+    at_seconds, storage_rate, _, readers, wait_share = columns[:, is_uncached]
     is_waiting = wait_share >= _MIN_WAIT_SHARE
     usual_readers = float(np.median(readers[is_waiting])) if is_waiting.any() else math.inf
-    return Supply(at_seconds, storage_rate, is_waiting & (readers >= _MIN_READERS_SHARE * usual_readers))
+    return Throughput(at_seconds, storage_rate, is_waiting & (readers >= _MIN_READERS_SHARE * usual_readers))
 
 
 def storage_column(rows: StepTable) -> str:
@@ -239,59 +238,59 @@ def find_stalls(table: StepTable) -> tuple[Stall, ...]:
     return tuple(stalls)
 
 
-def _splits(supply: Supply) -> list[int]:
+def _splits(windows: Throughput) -> list[int]:
     """Return the indices of the windows at which the speed changes, in order; searches on both sides of each change."""
-    split = _split(supply, SIGNIFICANCE) or _temporary_split(supply) or _segment_split(supply)
+    split = _split(windows, SIGNIFICANCE) or _temporary_split(windows) or _segment_split(windows)
     if not split:
         return []
-    later = [split + index for index in _splits(supply[split:])]
-    return [*_splits(supply[:split]), split, *later]
+    later = [split + index for index in _splits(windows[split:])]
+    return [*_splits(windows[:split]), split, *later]
 
 
-def _temporary_split(supply: Supply) -> int | None:
+def _temporary_split(windows: Throughput) -> int | None:
     """Return the start of a temporary speed (100 100 50 50 100 100), which Pettitt's test has little power to find.
 
     Kuiper's test (Tests concerning random points on a circle, Indagationes Mathematicae 22, 1960) uses the range of the
     same cumulative sums. Between their minimum and maximum, the speed is above (or below) that before and after.
     """
-    if len(supply) < 3 * MIN_WINDOWS:
+    if len(windows) < 3 * MIN_WINDOWS:
         return None
-    scores = supply.gehan_scores
+    scores = windows.gehan_scores
     squares, sums = float((scores**2).sum()), np.cumsum(scores)
     first, last = sorted((1 + int(sums.argmin()), 1 + int(sums.argmax())))
-    if not squares or min(first, last - first, len(supply) - last) < MIN_WINDOWS:
+    if not squares or min(first, last - first, len(windows) - last) < MIN_WINDOWS:
         return None
     square = float(sums.max() - sums.min()) ** 2 / squares
     if 2 * (4 * square - 1) * math.exp(-2 * square) >= SIGNIFICANCE:
         return None
-    return first if _factor(supply[:first].level, supply[first:last].level) >= MIN_FACTOR else None
+    return first if _factor(windows[:first].level, windows[first:last].level) >= MIN_FACTOR else None
 
 
-def _segment_split(supply: Supply) -> int | None:
+def _segment_split(windows: Throughput) -> int | None:
     """Return a change in a segment of the windows, for several changes that cancel out over all windows.
 
     Seeded binary segmentation (Kovacs, Buehlmann, Li, Munk, Biometrika 110, 2023), with a Bonferroni correction.
     """
-    segments, length = [], len(supply) // 2
+    segments, length = [], len(windows) // 2
     while length >= 2 * MIN_WINDOWS:
-        segments += [(first, first + length) for first in range(0, len(supply) - length + 1, max(1, length // 2))]
+        segments += [(first, first + length) for first in range(0, len(windows) - length + 1, max(1, length // 2))]
         length //= 2
     for first, last in segments:
-        if split := _split(supply[first:last], SIGNIFICANCE / len(segments)):
+        if split := _split(windows[first:last], SIGNIFICANCE / len(segments)):
             return first + split
     return None
 
 
-def _split(supply: Supply, significance: float) -> int | None:
-    """Return the change that Pettitt's test finds in the windows; None if it is not significant."""
-    scores = supply.gehan_scores
+def _split(windows: Throughput, significance: float) -> int | None:
+    """Return the index of the change that Pettitt's test finds in the windows; None if it is not significant."""
+    scores = windows.gehan_scores
     split, squares = _best_split(scores, MIN_WINDOWS), float((scores**2).sum())
     if split is None or not squares:
         return None
     largest = float(np.abs(np.cumsum(scores)[MIN_WINDOWS - 1 : -MIN_WINDOWS]).max())
     if 2 * math.exp(-2 * largest**2 / squares) >= significance:
         return None
-    return split if _factor(supply[:split].level, supply[split:].level) >= MIN_FACTOR else None
+    return split if _factor(windows[:split].level, windows[split:].level) >= MIN_FACTOR else None
 
 
 def _factor(before: float, after: float) -> float:
@@ -321,8 +320,8 @@ def find_ran_out(changes: Sequence[SpeedChange]) -> Iterator[Finding]:
     because other load that begins at that moment looks the same.
     """
     falls, rises = changes[::2], changes[1::2]
-    alternate = all(fall.percent < 100 for fall in falls) and all(rise.percent >= 100 for rise in rises)
-    if not alternate or len(falls) == len(rises):
+    does_alternate = all(fall.percent < 100 for fall in falls) and all(rise.percent >= 100 for rise in rises)
+    if not does_alternate or len(falls) == len(rises):  # no change, or the speed is high at the end
         return
     fast_from_gb = [0.0, *(rise.gb_before for rise in rises)]
     fast_gb = [fall.gb_before - begin for fall, begin in zip(falls, fast_from_gb, strict=True)]
@@ -353,12 +352,12 @@ def find_read_change(rows: StepTable, *, preprocesses: bool) -> SpeedChange | No
     variances = (split * before.var(axis=1) + (count - split) * after.var(axis=1)) / (count - 2)
     errors = np.sqrt(variances * concurrent * (1 / split + 1 / (count - split)))
     rises = after.mean(axis=1) - before.mean(axis=1)
-    t_values = rises / np.maximum(errors, 1e-12)
+    t_single, t_together = (rises / np.maximum(errors, 1e-12)).tolist()
     independent = count / concurrent
-    # Chance exceeds this at the rate SIGNIFICANCE over all possible splits (Bonferroni).
+    # By chance, the largest t value of all splits exceeds this at the rate SIGNIFICANCE (Bonferroni).
     critical = quantile(1 - SIGNIFICANCE / 2 / max(1.0, independent), max(1, round(independent) - 2))
-    if np.abs(t_values).min() < critical or t_values.prod() < 0:  # not both changed, or in opposite directions
-        return None
+    if min(abs(t_single), abs(t_together)) < critical or t_single * t_together < 0:
+        return None  # not both changed, or in opposite directions
     seconds_before, seconds_after = float(np.median(seconds[:split])), float(np.median(seconds[split:]))
     if min(math.exp(abs(float(rises[0]))), _factor(seconds_before, seconds_after)) < MIN_FACTOR:
         return None
@@ -378,8 +377,8 @@ def find_read_change(rows: StepTable, *, preprocesses: bool) -> SpeedChange | No
 def _usual_reads(rows: StepTable, preprocesses: bool) -> list[Floats]:
     """Return start (s), time blocked in reads (s), bytes and concurrency of batches, each (batches,), sorted by start.
 
-    Concurrency is the mean number of batches whose reads were under way, itself included. Leaves out batches with an
-    unusually low one, and those of which less than _MIN_FROM_STORAGE came from storage.
+    The concurrency of a batch is the mean number of batches, itself included, whose reads were under way. Batches of
+    unusually low concurrency, and those of which less than _MIN_FROM_STORAGE came from storage, are left out.
     """
     starts = (rows["started_ns"] - training_start_ns(rows)) / 1e9
     blocked = worker_time(rows, preprocesses).storage / 1e9

@@ -113,10 +113,10 @@ def wasted_percent(
 ) -> float:
     """Return the percentage of time lost to checkpoints, repeated work and recovery, at most 100, to first order.
 
-    T interval of training, S stall (the whole save, or a snapshot), D drain until the checkpoint is on the storage (0
-    for a whole save), R recovery, M mean time between failures. For T >= D: S / (T + S) + ((T + S) / 2 + D + R) / M;
-    D is there because a failure during the drain falls back on the previous checkpoint. Least at T + S = sqrt(2 S M)
-    (Daly's formula is of higher order), or at T = D if D is larger. For T < D, training waits for the drain.
+    T is the interval of training, S the stall (the whole save, or a snapshot), D the drain until the checkpoint is on
+    the storage (0 for a whole save), R the recovery, M the mean time between failures. For T >= D the share is
+    S / (T + S) + ((T + S) / 2 + D + R) / M, with D because a failure during the drain falls back on the previous
+    checkpoint. It is least at T + S = sqrt(2 S M), or at T = D if D is larger. For T < D, training waits for the drain.
     """
     cycle_seconds = stall_seconds + max(interval_seconds, drain_seconds)
     repeated_percent = 100 * (cycle_seconds / 2 + drain_seconds + recovery_seconds) / mtbf_seconds

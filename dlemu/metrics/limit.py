@@ -20,8 +20,7 @@ STARVED_SHARE, BUSY_PERCENT = 0.15, 90.0
 """No core is free if workers wait for one for this share of their time, or if the host is this busy (%)."""
 OTHER_PROGRAMS_PERCENT = 50.0
 """Other programs use the cores if they take this share of the cores' time, and more than the run."""
-FEW_REQUESTS = 4.0
-"""With fewer concurrent requests, most drives and servers are partly idle."""
+FEW_REQUESTS = 4.0  # with fewer concurrent requests, most drives and servers are partly idle
 PIECE_BYTES = 512 << 10
 """A read call counts as one request per PIECE_BYTES: the kernel splits it into requests and sends them together."""
 HELD_BACK_PERCENT, THROTTLED_PERCENT = 10.0, 50.0
@@ -160,7 +159,7 @@ def judge_limit(au: float, causes: Causes, work: Work, context: Context) -> Limi
         lost[largest] += by_emulator * causes.total
     else:
         limit = _explain(largest, lost[largest] / causes.total, causes, work, context)
-    if limit.what != largest:  # the largest part of the loss is due to another cause than it seemed
+    if limit.what != largest:  # the loss that seemed due to `largest` has another cause
         lost[limit.what] += lost[largest]
         lost[largest] = 0.0
     shares = {cause.lower().replace(" ", "_"): 100 * percent / causes.total for cause, percent in lost.items()}
@@ -193,7 +192,7 @@ def _limit(what: What, confidence: Confidence, *findings: Finding) -> Limit:
 
 
 def _explain(largest: What, share: float, causes: Causes, work: Work, context: Context) -> Limit:
-    """Return the limit that the largest part of the loss, a `share` of it, is due to."""
+    """Return the limit behind the cause of the largest part of the loss, which is a `share` (0 to 1) of it."""
     confidence: Confidence = "low"
     if share >= 0.75 and work.cpu_known:  # three times all other causes together
         confidence = "high"
@@ -211,6 +210,7 @@ def _explain(largest: What, share: float, causes: Causes, work: Work, context: C
 def _explain_without_pressure(
     largest: What, share: float, confidence: Confidence, causes: Causes, work: Work, context: Context
 ) -> Limit:
+    """Return the limit as `_explain` does, for a host with enough memory."""
     is_busy = work.starved_share >= STARVED_SHARE or context.host_busy_percent >= BUSY_PERCENT
     no_core_is_free = is_busy or context.is_out_of_cpu_time
     if largest == "storage":

@@ -26,7 +26,7 @@ from dlemu.metrics.rates import Floats, Intervals, time_within
 from dlemu.metrics.rows import Ints, Rows, StepTable, cached, in_order, is_any, steps_of, sum_of, training_start_ns
 
 PARTS = ("reading", "decoding", "queueing", "hand_over")
-"""Parts of a wait for a batch, in the order of the columns of `Account.parts_ns`; `Loss` explains each."""
+"""Parts of a wait for a batch, in the order of the columns of `StepTimes.parts_ns`; `Loss` explains each."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,8 +47,8 @@ class Loss:
     """Accelerators waited for another one whose computation time, a random draw, was longer."""
 
 
-class Account(NamedTuple):
-    """The time of steps, summed over their accelerators: arrays of shape (steps,)."""
+class StepTimes(NamedTuple):
+    """The time of each step and what was lost of it, summed over the step's accelerators: arrays of shape (steps,)."""
 
     critical: StepTable
     """The row of the accelerator that finished the step last, shape (steps,)."""
@@ -62,27 +62,28 @@ class Account(NamedTuple):
 
 
 @cached
-def account_of(table: StepTable) -> Account:
-    """Combine the rows of all ranks into steps, in the order of epochs, blocks and steps.
+def times_of_steps(table: StepTable) -> StepTimes:
+    """Return the times of the steps of all ranks, in the order of epochs, blocks and steps.
 
     A step's critical row has the least sync and, of several such rows, the longest wait. The step's loss is split in
     proportion to the parts of that wait. Without a wait, the loss is the time of the all-reduce, part of hand-over.
     """
     steps, compute, wait, sync = steps_of(table), table["compute_ns"], table["wait_ns"], table["sync_ns"]
     computed, lost = steps.sum(compute), steps.sum(wait + sync)
-    critical = table[steps.first(sync, -wait)]
-    uneven = np.minimum(steps.maximum(compute) * steps.sum(1) - computed, lost)
-    waited = wait_parts(critical)
-    total = waited.sum(axis=-1, keepdims=True)
-    shares = np.where(total > 0, waited / np.maximum(total, 1), [0.0, 0.0, 0.0, 1.0])
-    return Account(critical, computed + lost, lost, uneven, shares * (lost - uneven)[:, np.newaxis])
+    critical = table[steps.argmin(sync, -wait)]
+    accelerators = steps.sum(1)
+    uneven = np.minimum(steps.maximum(compute) * accelerators - computed, lost)
+    parts = wait_parts(critical)
+    total = parts.sum(axis=-1, keepdims=True)
+    shares = np.where(total > 0, parts / np.maximum(total, 1), [0.0, 0.0, 0.0, 1.0])
+    return StepTimes(critical, computed + lost, lost, uneven, shares * (lost - uneven)[:, np.newaxis])
 
 
 def wait_parts(rows: Rows) -> Ints:
     """Return each row's wait split by `PARTS`, ns, shape (rows, 4); the module's timeline shows the parts.
 
-    A wait of 10 with asked at 1, started at 3 and finished at 8 (all since `free_ns`), and 4 ns of reading:
-    4 reading, 1 decoding, 2 queueing, 1 + 2 hand-over.
+    Example: the wait is 10 ns, of which 4 are spent in reads. With the request at 1, the start at 3 and the finish at
+    8 ns after `free_ns`, it is 4 ns of reading, 1 of decoding, 2 of queueing, and 1 + 2 of hand-over.
     """
     wait, free = rows["wait_ns"], rows["free_ns"]
     asked, started, finished = (rows[name] - free for name in ("asked_ns", "started_ns", "finished_ns"))
@@ -98,20 +99,20 @@ def wait_parts(rows: Rows) -> Ints:
 
 
 def loss_percent(rows: Rows, kept: Rows) -> Loss:
-    """Return the loss of all rows, in % of all accelerators' time; `first_step` is the loss outside the `kept_rows`."""
-    all_ns, account = total_ns(rows), account_of(kept)
+    """Return the loss of all rows by reason; all loss outside `kept`, the rows of the headline AU, is `first_step`."""
+    all_ns, steps = total_ns(rows), times_of_steps(kept)
     if not all_ns:
         return Loss()
-    first_step_ns = sum_of(rows, "wait_ns") + sum_of(rows, "sync_ns") - int(account.lost_ns.sum())
+    first_step_ns = sum_of(rows, "wait_ns") + sum_of(rows, "sync_ns") - int(steps.lost_ns.sum())
     return Loss(
         first_step=100.0 * first_step_ns / all_ns,
-        uneven_computation=100.0 * float(account.uneven_ns.sum()) / all_ns,
-        **dict(zip(PARTS, (100.0 * account.parts_ns.sum(axis=0) / all_ns).tolist(), strict=True)),
+        uneven_computation=100.0 * float(steps.uneven_ns.sum()) / all_ns,
+        **dict(zip(PARTS, (100.0 * steps.parts_ns.sum(axis=0) / all_ns).tolist(), strict=True)),
     )
 
 
 def emulated_percent(kept: Rows) -> float:
-    """Return the AU of the kept steps, %, with waits for uneven computation counted as computation; NaN for no time."""
+    """Return the AU, %, as if waiting for another accelerator's longer computation were computing; NaN for no time."""
     return au_percent(kept) + loss_percent(kept, kept).uneven_computation
 
 
@@ -122,7 +123,7 @@ class Causes:
     storage: float = 0.0
     """Workers were blocked in opening or reading files."""
     pause: float = 0.0
-    """Workers were in emulated preprocessing, asleep or on a core."""
+    """Workers were in emulated preprocessing, which sleeps or burns CPU time."""
     computing: float = 0.0
     """Workers were on a core for other work: decoding, copying, checking."""
     starved: float = 0.0
@@ -139,7 +140,7 @@ class Causes:
 
 @dataclass(frozen=True, kw_only=True)
 class Work:
-    """How the workers of all ranks spent the time of the steps examined."""
+    """How the workers of all ranks spent the time of some steps, and the rates of these."""
 
     starved_share: float
     """Share of the workers' time on batches in which they waited for a core."""
@@ -155,13 +156,13 @@ class Work:
     wanted_mb_per_second: float
     """Rate of accelerators that never wait; infinite without computation."""
     burns: bool = False
-    """Emulated preprocessing used CPU time instead of sleeping."""
+    """Emulated preprocessing burned CPU time instead of sleeping."""
     oversleep_share: float = 0.0
     """Share of the ranks' time lost by waking too late from the emulated computation."""
 
 
 class WorkerTime(NamedTuple):
-    """How each row's worker spent its time on the batch, by cause as in `Causes`, ns; each of shape (rows,)."""
+    """How each row's worker spent its time on the batch, ns, shape (rows,); the fields are explained in `Causes`."""
 
     storage: Floats
     pause: Floats
@@ -173,7 +174,7 @@ def worker_time(rows: Rows, preprocesses: bool) -> WorkerTime:
     """Return how workers spent their time; with `preprocesses`, time blocked outside of reads is preprocessing."""
     fetch = np.maximum(fetch_ns(rows), 0).astype(float)
     read = np.minimum(rows["read_ns"], fetch)
-    if not is_any(rows, "cpu_ns"):  # the workers' time on a core was not measured
+    if not is_any(rows, "cpu_ns"):  # time on a core was not measured: assume it is all time outside of reads
         burned = np.minimum(rows["preprocess_cpu_ns"], fetch - read)
         return WorkerTime(read, burned, fetch - read - burned, np.zeros_like(fetch))
     computing = np.minimum(rows["cpu_ns"], fetch)
@@ -196,37 +197,39 @@ def find_causes(rows: Rows, *, preprocesses: bool, workers: int, reads_stall: bo
     can't hand over batches meanwhile, so hand-over counts as reading while all workers read.
     """
     table = in_order(rows)
-    account = account_of(table)
-    all_ns, critical = int(account.total_ns.sum()), account.critical
+    steps = times_of_steps(table)
+    all_ns, critical = int(steps.total_ns.sum()), steps.critical
     if not all_ns:
         return Causes()
-    reading, decoding, queueing, handed_over = account.parts_ns.T
+    reading, decoding, queueing, hand_over = steps.parts_ns.T
     spent = np.stack(worker_time(critical, preprocesses), axis=-1)
     shares = spent / np.maximum(spent.sum(axis=-1, keepdims=True), 1e-9)
 
-    def work_shares(begins_ns: Ints, ends_ns: Ints) -> Floats:
+    def shares_between(begins_ns: Ints, ends_ns: Ints) -> Floats:
         return _busy_workers_shares(table, critical["rank"], begins_ns, ends_ns, preprocesses, workers)
 
     # A batch queues for the work that all workers are busy with; if some are idle, the queue itself is the cause.
-    before_start = work_shares(critical["free_ns"], critical["started_ns"])
-    by_work = (reading + decoding) @ shares + queueing @ before_start
-    queued = float(((1 - before_start.sum(axis=-1)) * queueing).sum())
+    before_start = shares_between(critical["free_ns"], critical["started_ns"])
+    work_ns = (reading + decoding) @ shares + queueing @ before_start
+    storage, pause, computing, starved = work_ns  # in the order of `WorkerTime`
     if reads_stall:
         complete_ns = np.maximum(critical["free_ns"], critical["finished_ns"])
-        stalled = work_shares(complete_ns, critical["free_ns"] + critical["wait_ns"])[:, 0] * handed_over
-        by_work[0] += stalled.sum()
-        handed_over = handed_over - stalled
-    lost = np.array([*by_work, queued, handed_over.sum()])  # in the order of `Causes`
-    return Causes(*(100.0 / all_ns * lost).tolist())
+        until_used = WorkerTime(*shares_between(complete_ns, critical["free_ns"] + critical["wait_ns"]).T)
+        stalled = until_used.storage * hand_over
+        storage += stalled.sum()
+        hand_over = hand_over - stalled
+    idle = (1 - before_start.sum(axis=-1)) * queueing
+    lost_ns = np.array([storage, pause, computing, starved, idle.sum(), hand_over.sum()])  # in the order of `Causes`
+    return Causes(*(100.0 / all_ns * lost_ns).tolist())
 
 
 def _busy_workers_shares(
     rows: StepTable, span_ranks: Ints, begins_ns: Ints, ends_ns: Ints, preprocesses: bool, workers: int
 ) -> Floats:
-    """Return the work of a rank's workers in each span of time, as shares by `WorkerTime`'s fields, shape (spans, 4).
+    """Return a rank's `WorkerTime` in each span of time, as shares of the whole, shape (spans, 4).
 
-    All four are 0 if the workers worked for less than 80 % of the span: then some were idle, and a batch that no worker
-    had started did not wait for them.
+    The shares are 0 if the workers worked for less than 80 % of the span: then some were idle, and a batch that no
+    worker had started did not wait for them.
     """
     shares = np.zeros((len(span_ranks), 4))
     workers_per_rank = max(1, workers // max(1, len(rows.by_rank)))
@@ -277,20 +280,21 @@ def work_of(rows: Rows, *, preprocesses: bool) -> Work:
 def waits_of(rows: StepTable) -> tuple[Ints, Ints]:
     """Return begin and end of the longest wait of each step with a wait, by the clock of the first rank, ns."""
     steps = steps_of(rows)
-    longest, free = steps.maximum(rows["wait_ns"]), rows["free_ns"][steps.first()]
+    longest, free = steps.maximum(rows["wait_ns"]), rows["free_ns"][steps.argmin(rows["rank"])]
     return free[longest > 0], (free + longest)[longest > 0]
 
 
 def mean_ready_behind(rows: Rows) -> float:
-    """Return how many later batches were complete at the end of a wait for a batch: the mean, weighted by the waits."""
+    """Return the mean number of later batches that were complete when a wait for a batch ended, weighted by waits."""
     weighted_batches = 0.0
     waited_ns = sum_of(rows, "wait_ns")
     for rank_rows in in_order(rows).by_rank_and_epoch:
         ready, finished, wait = rank_rows["ready_ns"], rank_rows["finished_ns"], rank_rows["wait_ns"]
         waits = np.flatnonzero(wait > 0)
-        for ahead in range(1, 65):  # a pass over the rows for each; deeper queues are rare
+        for ahead in range(1, 65):  # deeper queues are rare, and each batch ahead takes a pass over the rows
             has_later = waits[waits < len(wait) - ahead]
-            weighted_batches += float(wait[has_later][finished[has_later + ahead] < ready[has_later]].sum())
+            is_ready = finished[has_later + ahead] < ready[has_later]
+            weighted_batches += float(wait[has_later][is_ready].sum())
     return weighted_batches / waited_ns if waited_ns else 0.0
 
 
@@ -302,7 +306,7 @@ def _readers_while_waiting(rows: StepTable, reading_ns: Floats) -> float:
         return 0.0
     origin, fetch = training_start_ns(rows), fetch_ns(rows)
     is_fetched = fetch > 0
-    # Waits are by the clock of the first rank: shift the stamps of the others to it.
+    # Waits are on the clock of the first rank: shift the stamps of the others to it.
     stamps = ((rows[name] - origin + origin[0])[is_fetched] for name in ("started_ns", "finished_ns"))
     at_start, at_finish = (time_within(begins, ends, moments) for moments in stamps)
     return float(((at_finish - at_start) / fetch[is_fetched] * reading_ns[is_fetched]).sum()) / waited_ns

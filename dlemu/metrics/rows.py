@@ -1,4 +1,4 @@
-"""Step rows, one per rank and step, as a `StepTable`: columns sorted by rank, epoch, phase, block and step."""
+"""Step rows, one per rank and step, as a `StepTable`: sorted columns, cut into ranks, epochs, blocks and steps."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ LABELS = ("rank", "epoch", "phase", "block")
 
 
 class StepTable:
-    """A view of some rows of a run, sorted by `LABELS` and `step`: the columns of all rows, and indices into them.
+    """Some rows of a run, sorted by `LABELS` and `step`: indices into columns that all tables of the run share.
 
-    `cached` functions keep their values in `cache`.
+    `cache` holds the results of the functions decorated with `cached`.
     """
 
     def __init__(self, columns: Mapping[str, Ints], indices: NDArray[np.intp]) -> None:
-        """Take columns that are sorted already, as by `table_of`."""
+        """Take the sorted columns of the run (see `table_of`), and the indices of the table's rows."""
         self._columns, self._indices = columns, indices
         self.cache: dict[object, Any] = {}
 
@@ -40,10 +40,11 @@ class StepTable:
     def __getitem__(self, key: str | slice | NDArray[Any]) -> Ints | StepTable:
         """Return a column (read-only unless copied), or the table of the rows in a slice, mask or array of indices."""
         if isinstance(key, str):
-            return np.asarray(self._columns[key][self._range])
+            return np.asarray(self._columns[key][self._selection])
         return StepTable(self._columns, self._indices[key])
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> NDArray[np.void]:
+        """Return a structured array for `np.asarray(table)`: always a copy with int64 fields, whatever is requested."""
         rows = np.empty(len(self), [(name, np.int64) for name in self._columns])
         for name in self._columns:
             rows[name] = self[name]
@@ -69,12 +70,12 @@ class StepTable:
         """The rows of each block of each rank, in order."""
         if not len(self):
             return []
-        return [StepTable(self._columns, part) for part in np.split(self._indices, self._block_starts[1:])]
+        return [StepTable(self._columns, block) for block in np.split(self._indices, self._block_starts[1:])]
 
     def of(self, label: str, values: Sequence[int]) -> StepTable:
         """Return the rows in which `label` (rank, epoch, phase or block) has one of the `values`."""
-        chosen = np.isin(self[label], values)
-        return self if chosen.all() else self[chosen]
+        has_value = np.isin(self[label], values)
+        return self if has_value.all() else self[has_value]
 
     def values(self, label: str) -> list[int]:
         """Return the distinct ranks, epochs, phases or blocks in the table, sorted."""
@@ -94,29 +95,31 @@ class StepTable:
         return self[self._block_starts], self[last]
 
     @cached_property
-    def _range(self) -> slice | NDArray[np.intp]:
-        """The indices, as a slice if they are consecutive: then no column is copied."""
+    def _selection(self) -> slice | NDArray[np.intp]:
+        """The indices, as a slice if they are consecutive, because a slice copies no column."""
         indices = self._indices
-        if not len(indices) or indices[-1] - indices[0] != len(indices) - 1 or (np.diff(indices) != 1).any():
+        if not len(indices) or (np.diff(indices) != 1).any():
             return indices
         return slice(int(indices[0]), int(indices[-1]) + 1)
 
     @cached_property
     def _block_starts(self) -> NDArray[np.intp]:
         """Index of the first row of each block of each rank."""
-        differ = np.zeros(max(0, len(self) - 1), np.bool_)
+        is_start = np.zeros(len(self), np.bool_)
+        is_start[:1] = True
         for name in LABELS:
             values = self[name]
-            differ |= values[1:] != values[:-1]
-        return np.flatnonzero(np.append(True, differ)[: len(self)])
+            is_start[1:] |= values[1:] != values[:-1]
+        return np.flatnonzero(is_start)
 
     def _grouped(self, label: str) -> list[StepTable]:
+        """Return a table for each value of `label`, by ascending value."""
         labels = self[label]
         order = np.argsort(labels, kind="stable")
         bounds = np.flatnonzero(np.diff(labels[order])) + 1
         if not len(bounds):
             return [self] if len(self) else []
-        return [StepTable(self._columns, self._indices[part]) for part in np.split(order, bounds)]
+        return [StepTable(self._columns, self._indices[group]) for group in np.split(order, bounds)]
 
 
 Rows = NDArray[np.void] | StepTable
@@ -124,9 +127,8 @@ Rows = NDArray[np.void] | StepTable
 
 
 def table_of(columns: Mapping[str, Ints]) -> StepTable:
-    """Return the sorted table of columns of the shape (rows,)."""
-    keys = np.stack([columns[name] for name in ("step", *reversed(LABELS))])
-    order = np.lexsort(keys)
+    """Return the sorted table of columns of shape (rows,), which stay unchanged."""
+    order = np.lexsort([columns[name] for name in ("step", *reversed(LABELS))])  # the last key is the primary one
     if (np.diff(order) != 1).any():
         columns = {name: values[order] for name, values in columns.items()}
     columns = {name: values.view() for name, values in columns.items()}
@@ -143,7 +145,7 @@ def in_order(rows: Rows) -> StepTable:
 
 
 def cached(compute: Callable[[StepTable], T]) -> Callable[[Rows], T]:
-    """Decorate a function of a table, so that it takes any rows and caches its value in their table."""
+    """Decorate a function of a table: it then takes rows in either form, and keeps its value in the table's `cache`."""
 
     @wraps(compute)
     def cached_compute(rows: Rows) -> T:
@@ -167,7 +169,7 @@ def sum_of(rows: Rows, name: str) -> int:
 
 def training_start_ns(table: StepTable) -> Ints:
     """Return the start of training for each row, by its rank's clock: when the rank's first step began, ns."""
-    ranks = table["rank"]
+    ranks = table["rank"]  # sorted, because the table is
     rank_starts = np.flatnonzero(np.diff(ranks, prepend=-1))
     return np.repeat(np.minimum.reduceat(table["free_ns"], rank_starts), np.diff(rank_starts, append=len(ranks)))
 
@@ -179,14 +181,14 @@ def step_end_ns(rows: Rows) -> Ints:
 
 @dataclass(frozen=True, eq=False)
 class Steps:
-    """The distinct steps in a table, each with a row per rank, in the order of epochs, blocks and steps."""
+    """The distinct steps in a table, in order; its methods take one value per row, and return one per step."""
 
     count: int
     step_of_row: NDArray[np.intp]
     """Index of the step of each row, shape (rows,)."""
 
     def sum(self, values: Ints | int) -> Ints:
-        """Return the sum of `values` (one per row) over the rows of each step."""
+        """Return the sum of `values` over the rows of each step; of 1, the number of its rows."""
         totals = np.zeros(self.count, np.int64)
         np.add.at(totals, self.step_of_row, values)
         return totals
@@ -197,18 +199,18 @@ class Steps:
         np.maximum.at(maxima, self.step_of_row, values)
         return maxima
 
-    def first(self, *keys: Ints) -> NDArray[np.intp]:
-        """Return the row index of each step's row with the smallest keys, compared from the first key on."""
+    def argmin(self, *keys: Ints) -> NDArray[np.intp]:
+        """Return the index of each step's row with the smallest first key, of several the smallest second key, etc."""
         order = np.lexsort((*reversed(keys), self.step_of_row))
         return order[np.searchsorted(self.step_of_row[order], np.arange(self.count))]
 
 
 @cached
 def steps_of(table: StepTable) -> Steps:
-    """Return the steps of a table."""
     keys = np.stack([table[name] for name in ("epoch", "block", "step")])
-    order = np.lexsort(keys[::-1])
-    is_new = np.append(True, (np.diff(keys[:, order]) != 0).any(axis=0))[: len(table)]
+    order = np.lexsort(keys[::-1])  # rows by epoch, block and step
+    is_new = np.ones(len(table), np.bool_)
+    is_new[1:] = (np.diff(keys[:, order]) != 0).any(axis=0)
     step_of_row = np.empty(len(table), np.intp)
     step_of_row[order] = np.cumsum(is_new) - 1
     return Steps(int(is_new.sum()), step_of_row)

@@ -50,11 +50,11 @@ def _slow_owners(kept: StepTable, owners: Sequence[int]) -> Iterator[tuple[int, 
     """Yield (owner, numbers) of the owners to report, worst first. `owners[rank]` is the owner of a rank."""
     steps, compute = steps_of(kept), kept["compute_ns"]
     ends, owner_of_row = kept["wait_ns"] + compute, np.asarray(owners)[kept["rank"]]
-    last_row = steps.first(-ends)
+    last_row = steps.argmin(-ends)
     last_owner = owner_of_row[last_row]
     others_end = steps.maximum(np.where(owner_of_row == last_owner[steps.step_of_row], 0, ends))
     delay_ns = np.maximum(0, ends[last_row] - np.maximum(others_end, steps.maximum(compute)))
-    cost_ns = delay_ns * steps.sum(1)  # each accelerator of the step loses the delay
+    cost_ns = delay_ns * steps.sum(1)  # lost by each accelerator, that is, each row of the step
     cost_of_owner = np.bincount(last_owner, weights=cost_ns, minlength=max(owners) + 1)
     present, all_ns = np.unique(owner_of_row), total_ns(kept)
     if len(present) < 2 or not all_ns:
@@ -76,23 +76,23 @@ def _slow_owners(kept: StepTable, owners: Sequence[int]) -> Iterator[tuple[int, 
 
 
 def find_slow_folders(rows: Rows, plan: Plan, folders: Sequence[str]) -> Iterator[Finding]:
-    """Yield the slow folders, slowest first, with the median of all; file f is in folder f modulo the folders."""
+    """Yield the slow folders, slowest first, with the median of all; file f is in folder f modulo their number."""
     if len(folders) < 3:
         return
     table = in_order(rows)
-    full = np.flatnonzero((table["read_ns"] > 0) & (table["samples"] == plan.batch_size))
-    full = full[:: max(1, len(full) // 20_000)]  # more batches would take time and show no more
-    batches = list(_samples_by_folder(table[full], plan, len(folders)))
+    full_batches = np.flatnonzero((table["read_ns"] > 0) & (table["samples"] == plan.batch_size))
+    every = max(1, len(full_batches) // 20_000)  # more batches would take time and show no more
+    batches = list(_samples_by_folder(table[full_batches[::every]], plan, len(folders)))
     if len(batches) < 10 * len(folders):  # 5 per folder in each of the halves that are fitted below
         return
     counts, read_ms = (np.array(column, float) for column in zip(*batches, strict=True))
     per_sample, errors = _fit(counts, read_ms)
     median = float(np.median(per_sample))
-    least = 2 * median
     # By chance, 3 of 10 million folders are 5 standard errors above the median.
-    is_slow = (per_sample >= least) & (per_sample - median >= 5 * errors)
+    is_slow = (per_sample >= 2 * median) & (per_sample - median >= 5 * errors)
     for half in (slice(None, None, 2), slice(1, None, 2)):  # a few very long reads would be in one half only
-        is_slow &= _fit(counts[half], read_ms[half])[0] >= least
+        per_sample_of_half, _ = _fit(counts[half], read_ms[half])
+        is_slow &= per_sample_of_half >= 2 * median
     if median <= 0 or 3 * is_slow.sum() > len(folders):  # more than a third of the folders is no exception
         return
     for index in np.argsort(-per_sample):

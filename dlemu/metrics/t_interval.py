@@ -19,8 +19,7 @@ from numpy.typing import NDArray
 FEWEST = 8
 """Windows before the first test. Schmeiser, "Batch size effects in the analysis of simulation output", Operations
 Research 30 (1982), finds little gain beyond 10 to 30 windows, and poor intervals with very few."""
-GROWTH = 1.25  # fewer tests end a trial later; more tests give each a smaller share of the error, so a wider interval
-"""Each test waits for this many times the windows of the previous one."""
+GROWTH = 1.25  # tests at 1.25 x the windows of the previous test: fewer end a trial later, more widen each interval
 MOST_CORRELATION = 0.9  # (1 + r) / (1 - r) is 19 here, infinite at 1
 
 Values = NDArray[np.float64]
@@ -106,15 +105,14 @@ class SequentialTest:
 
 
 def percent_interval(percent: float, half_width: float) -> tuple[float, float]:
-    """Return `percent` +- `half_width`, clipped to 0 to 100; the whole range if the half width is infinite."""
-    return max(0.0, percent - half_width), percent + half_width if percent > 100 else min(100.0, percent + half_width)
+    """Return `percent` +- `half_width`, clipped to 0 and, for a percentage of up to 100, to 100."""
+    high = percent + half_width
+    return max(0.0, percent - half_width), high if percent > 100 else min(100.0, high)
 
 
-WINDOW = 5
-"""Number of rounds, the last ones, that must be steady."""
-MOST_ROUNDS = 25
-"""Rounds after which SNIA's specification stops waiting for a steady state."""
-_RANGE, _SLOPE = 0.20, 0.10
+WINDOW = 5  # number of rounds, the last ones, that must be steady
+MOST_ROUNDS = 25  # rounds after which SNIA's specification stops waiting for a steady state
+_RANGE, _SLOPE = 0.20, 0.10  # most that the rates of a steady window differ, and that their fitted line rises or falls
 
 
 def is_steady(rates: Sequence[float]) -> bool | None:

@@ -19,12 +19,9 @@ Outcome = Literal["pass", "fail", "undecided", "no verdict"]
 """The answer to a question about the storage; `undecided`: too close to the threshold for the uncertainty."""
 EXIT_STATUSES: dict[Outcome, int] = {"pass": 0, "fail": 1, "undecided": 4, "no verdict": 4}
 """See docs/results.md, section 1. The last two share a status: neither answers the question about the storage."""
-PASSED: dict[Outcome | None, bool] = {"pass": True, "fail": False}
-"""Outcome -> whether the run passed, for outcomes that are a verdict."""
-COMPLETED = tuple(sorted(set(EXIT_STATUSES.values())))
-"""Exit statuses of a command that completed its measurement, whatever the result."""
-HOST_LIMITS = ("host CPU", "emulator")
-"""Limits (`Limit.what`) that are the host's: such a run gives only a lower bound for the storage."""
+PASSED: dict[Outcome | None, bool] = {"pass": True, "fail": False}  # for outcomes that are a verdict
+COMPLETED = tuple(sorted(set(EXIT_STATUSES.values())))  # of a command that completed its measurement
+HOST_LIMITS = ("host CPU", "emulator")  # limits (`Limit.what`) due to the host: the storage may be faster
 
 
 class VerdictCode(StrEnum):
@@ -82,8 +79,9 @@ class Evidence:
     by: VerdictBy
     """Which AU is compared with the threshold: `sustained`, `au` (the headline AU) or `rules` (the whole AU)."""
     au: float | None
-    """AU over counted steps."""
+    """The headline AU, of the kept steps."""
     au_sustained: float | None
+    """The AU of an endless epoch."""
     au_whole: float | None
     """AU of all steps."""
     au_without_waits: float | None = None
@@ -130,36 +128,37 @@ def judge(evidence: Evidence, limited_by: str = "") -> Verdict:
         return Verdict(VerdictCode.NOTHING_COMPUTED, {})
     if not evidence.reads and not evidence.cached:
         return Verdict(VerdictCode.NOTHING_READ, {})
-    margin, served = evidence.uncertainty_percent, evidence.from_storage_percent
+    passes = au >= threshold
+    margin, served_percent = evidence.uncertainty_percent, evidence.from_storage_percent
     numbers: dict[str, Number] = {"by": evidence.by, "au_percent": au, "threshold_percent": threshold}
     if margin is not None:
         numbers["uncertainty_percent"] = margin
-    if au < threshold and evidence.au_without_waits is not None and evidence.au_without_waits < threshold:
+    if not passes and evidence.au_without_waits is not None and evidence.au_without_waits < threshold:
         without_waits: dict[str, Number] = {"au_without_waits_percent": evidence.au_without_waits}
         return Verdict(VerdictCode.UNEVEN_COMPUTATION, numbers | without_waits)
-    if au < threshold and evidence.ceiling_au is not None and evidence.ceiling_au < threshold:
+    if not passes and evidence.ceiling_au is not None and evidence.ceiling_au < threshold:
         return Verdict(VerdictCode.EMULATOR_TOO_SLOW, numbers | {"ceiling_au_percent": evidence.ceiling_au})
-    if au >= threshold and not evidence.cached and served is not None and served < PARTLY_READ_PERCENT:
-        return Verdict(VerdictCode.CACHE_SERVED, numbers | {"from_storage_percent": served})
+    if passes and not evidence.cached and served_percent is not None and served_percent < PARTLY_READ_PERCENT:
+        return Verdict(VerdictCode.CACHE_SERVED, numbers | {"from_storage_percent": served_percent})
     # Perhaps the kept steps pass only because all their batches were read during the first step.
-    read_ahead = (evidence.au_whole or 0) < threshold and evidence.kept_steps <= evidence.prefetched_steps
-    if evidence.by == "au" and au >= threshold and read_ahead:
+    were_read_ahead = (evidence.au_whole or 0) < threshold and evidence.kept_steps <= evidence.prefetched_steps
+    if evidence.by == "au" and passes and were_read_ahead:
         steps = {"kept_steps": evidence.kept_steps, "prefetched_steps": evidence.prefetched_steps}
         return Verdict(VerdictCode.TOO_FEW_STEPS, numbers | steps)
-    if evidence.by == "sustained" and not evidence.supply_known and au < threshold <= (evidence.au or 0.0):
+    if evidence.by == "sustained" and not evidence.supply_known and not passes and (evidence.au or 0.0) >= threshold:
         return Verdict(VerdictCode.SUPPLY_NOT_KNOWN, numbers)
-    if au < threshold and limited_by in HOST_LIMITS:
+    if not passes and limited_by in HOST_LIMITS:
         return Verdict(VerdictCode.HOST_LIMITED, numbers | {"limited_by": limited_by})
     distance = abs(au - threshold)
     if margin is not None and margin > distance:
-        # U falls with the root of the time: at most 100 times the epochs, and a tenth more, as U is only an estimate.
+        # U falls with the root of the time: advise at most 100 times the epochs, and 10 % more, as U is an estimate.
         factor = (margin / max(distance, margin / 10)) ** 2
         epochs = max(evidence.epochs + 1, math.ceil(evidence.epochs * factor * 1.1))
         return Verdict(VerdictCode.UNDECIDED, numbers | {"epochs": epochs})
     headline, sustained = evidence.au, evidence.au_sustained
     if headline is not None and sustained is not None and sustained < threshold <= headline:
         numbers |= {"headline_au_percent": headline, "sustained_au_percent": sustained}
-    return Verdict(VerdictCode.PASS if au >= threshold else VerdictCode.FAIL, numbers)
+    return Verdict(VerdictCode.PASS if passes else VerdictCode.FAIL, numbers)
 
 
 def is_biased(evidence: Evidence) -> bool:

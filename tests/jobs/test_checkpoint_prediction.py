@@ -22,7 +22,7 @@ from dlemu.jobs.checkpoint.prediction import (
     PredictedPhase,
     predict,
     run_prediction,
-    speed_of,
+    throughput,
 )
 from dlemu.jobs.checkpoint.summary import PhaseSummary, TrainingCost
 from dlemu.metrics.checkpoint_rates import GIB, cost_percent
@@ -84,7 +84,7 @@ def test_others_take_of_the_speed(tmp_path: Path) -> None:
 @given(mb_per_second=st.floats(1, 1e6), times=st.floats(1.1, 100))
 def test_a_faster_storage_takes_less_time_and_costs_less(mb_per_second: float, times: float) -> None:
     def answer(mb_per_second: float) -> CheckpointPrediction:
-        speed = speed_of(mb_per_second)
+        speed = throughput(mb_per_second)
         storage = KnownStorage(source="given", writes=speed, reads=speed)
         return predict(WORKLOAD, PLAN, storage)
 

@@ -347,5 +347,5 @@ def test_ranks_that_were_cut_short_share_the_steps_they_have() -> None:
     assert steps.count == 4
     assert steps.sum(1).tolist() == [3, 3, 2, 2]
     assert steps.maximum(table["wait_ns"]).tolist() == [5e6, 5e6, 1e6, 1e6]
-    assert table["rank"][steps.first(-table["wait_ns"])].tolist() == [1, 1, 2, 2]
-    assert table["rank"][steps.first()].tolist() == [0] * 4
+    assert table["rank"][steps.argmin(-table["wait_ns"])].tolist() == [1, 1, 2, 2]
+    assert table["rank"][steps.argmin()].tolist() == [0] * 4

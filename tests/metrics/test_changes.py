@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from dlemu.jobs.training.steplog import STEP_DTYPE, StepRows
 from dlemu.metrics.changes import (
     SpeedChange,
-    Supply,
+    Throughput,
     changes_of,
     find_ran_out,
     find_read_change,
@@ -26,9 +26,9 @@ from tests.validation.virtual_drives import Drive, Request, Training, link, trai
 WINDOW, MB = 0.25, 1_000_000
 
 
-def supply(values: Floats, demand: float = np.inf) -> Supply:
+def supply(values: Floats, demand: float = np.inf) -> Throughput:
     """A storage that could give `values`, asked for `demand`."""
-    return Supply(WINDOW * np.arange(len(values), dtype=np.float64), np.minimum(values, demand), values < demand)
+    return Throughput(WINDOW * np.arange(len(values), dtype=np.float64), np.minimum(values, demand), values < demand)
 
 
 def noises(random: np.random.Generator, count: int) -> dict[str, Floats]:
@@ -178,10 +178,10 @@ def test_what_falls_must_have_been_fast_just_before(percents: tuple[float, ...])
 # by hand
 
 
-def levels(*parts: tuple[int, float], limits: bool = True) -> Supply:
+def levels(*parts: tuple[int, float], limits: bool = True) -> Throughput:
     """So many windows of each speed, with a little noise that has no trend."""
     values = np.concatenate([speed + 0.01 * speed * (-1.0) ** np.arange(count) for count, speed in parts])
-    return Supply(WINDOW * np.arange(len(values), dtype=np.float64), values, np.full(len(values), limits))
+    return Throughput(WINDOW * np.arange(len(values), dtype=np.float64), values, np.full(len(values), limits))
 
 
 def test_a_difference_that_is_small_or_short_is_none() -> None:
@@ -191,7 +191,7 @@ def test_a_difference_that_is_small_or_short_is_none() -> None:
     assert changes_of(levels((30, 100.0), (4, 10.0), (30, 100.0))) == ()
     assert changes_of(levels((5, 100.0), (6, 10.0))) == ()
     assert changes_of(levels((30, 100.0), (30, 10.0), limits=False)) == (), "nobody waited: it gave what was asked for"
-    assert changes_of(Supply(np.zeros(0), np.zeros(0), np.zeros(0, np.bool_))) == ()
+    assert changes_of(Throughput(np.zeros(0), np.zeros(0), np.zeros(0, np.bool_))) == ()
 
 
 def reads(speeds_mb_per_second: list[float], *, seconds: float = 0.5, late_s: float = 0.0) -> StepRows:

@@ -35,8 +35,7 @@ STORAGES = {
 }
 ALIGNMENT = 64  # torch.save starts each tensor at a multiple of 64 (inline_container.cc, kFieldAlignment)
 _LARGE = 0xFFFFFFFF  # from here on a zip needs its zip64 fields (APPNOTE 4.3.9)
-_FLAGS = 0x0808
-"""Zip flags: names are UTF-8 (bit 11), and sizes are in the data descriptor (bit 3)."""
+_FLAGS = 0x0808  # zip flags: names are UTF-8 (bit 11), and sizes are in the data descriptor (bit 3)
 Shape = tuple[str, tuple[int, ...], Datatype]  # name, shape and type of a tensor
 
 
@@ -48,7 +47,7 @@ def archive_of(state: Callable[[tuple[Tensor, ...]], Any], shapes: tuple[Shape, 
 
 
 class Archive:
-    """A zip archive: the pickle, the tensors, two last records, and the central directory."""
+    """A zip archive of a pickle and tensors; `pieces` adds the two last records and the central directory."""
 
     def __init__(self, state_pickle: bytes, tensors: tuple[Tensor, ...]) -> None:
         self._prefixes: list[bytes] = []  # the bytes before each tensor

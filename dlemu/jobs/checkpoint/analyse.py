@@ -43,8 +43,7 @@ from dlemu.results.tables import rows_table, write_table
 from dlemu.telemetry import Telemetry
 
 _TIME_COLUMNS = ("began_ns", "started_ns", "moved_ns", "synced_ns", "ended_ns", "asked_ns", "released_ns")
-# Above this share of the ceiling, the rate of content generation, it is unknown whether the storage could take more
-_NEAR_CEILING = 0.7
+_NEAR_CEILING = 0.7  # above this share of the rate of content generation, the storage could perhaps take more
 
 
 @dataclass(frozen=True, eq=False)
@@ -59,7 +58,41 @@ class CheckpointRun(MeasuredRun):
     @cached_property
     def summary(self) -> CheckpointSummary:
         """Every published number; incomplete for a failed run."""
-        return _summary(self)
+        facts, journal, settings = self.facts, self.facts.journal, self.facts.workload.checkpoint
+        sizes, kept = facts.written, tuple(sorted(set(journal.complete) - set(journal.removed)))
+        write, write_findings = _phase(self, "write")
+        read, read_findings = _phase(self, "read")
+        findings = (*_caveats(facts, write, read), *write_findings, *read_findings)
+        verdict = verdict_line(write, read)
+        if facts.failure is not None:
+            verdict = incomplete_line(facts, self.partial_files, kept)
+        asynchronous = training = None
+        if write is not None:
+            stall_seconds, drain_seconds = write.slowest_seconds, 0.0
+            if settings.asynchronous:
+                drain_seconds = fmean(times.drain_seconds for times in write.checkpoints)
+                asynchronous = _asynchronous(self, write, drain_seconds)
+                stall_seconds = asynchronous.snapshot_seconds
+            recovery_seconds = 0.0 if read is None else read.slowest_seconds
+            training = training_cost(settings, sizes.ranks_of_job, stall_seconds, recovery_seconds, drain_seconds)
+        return CheckpointSummary(
+            **common_fields(facts),
+            verdict=verdict,
+            scale=facts.workload.scale or None,
+            files=sizes.files,
+            bytes=sizes.bytes,
+            tensor_bytes=sizes.tensor_bytes,
+            folder=settings.checkpoint_folder,
+            kept=kept,
+            write=write,
+            read=read,
+            training=training,
+            asynchronous=asynchronous,
+            ceiling_gb_per_second=journal.ceiling_gb_per_second,
+            requests=summarise_requests(journal.requests) if journal.requests else None,
+            issues=issue_lines(findings, (*facts.workload.notes, *facts.notes)),
+            findings=findings,
+        )
 
     def write_rows(self) -> None:
         """Write the parquet file of the rows; raises SpaceError."""
@@ -86,7 +119,7 @@ class CheckpointRun(MeasuredRun):
         return files
 
     def _by_first_clock(self, rows: IoRows) -> IoRows:
-        """Return a copy of the rows with times by the first host's clock; 0 stays 0, which is no time."""
+        """Return a copy of the rows with times by the first host's clock; 0, which means no time, stays 0."""
         nodes = self.facts.journal.rank_nodes
         offsets = np.array([self.offset_ns(node) for node in nodes] or [0], np.int64)[rows["rank"]]
         aligned = rows.copy()
@@ -98,41 +131,6 @@ class CheckpointRun(MeasuredRun):
         """Return the first host's clock minus that of host `node`."""
         offsets = self.facts.journal.clock_offsets_ns
         return offsets[node] if node < len(offsets) else 0
-
-
-def _summary(run: CheckpointRun) -> CheckpointSummary:
-    facts, journal, settings = run.facts, run.facts.journal, run.facts.workload.checkpoint
-    write, write_findings = _phase(run, "write")
-    read, read_findings = _phase(run, "read")
-    findings = (*_findings(facts, write, read), *write_findings, *read_findings)
-    sizes, kept = facts.written, tuple(sorted(set(journal.complete) - set(journal.removed)))
-    asynchronous = training = None
-    if write is not None:
-        stall, drain = write.slowest_seconds, 0.0
-        if settings.asynchronous:
-            drain = fmean(times.drain_seconds for times in write.checkpoints)
-            asynchronous = _asynchronous(run, write, drain)
-            stall = asynchronous.snapshot_seconds
-        recovery = 0.0 if read is None else read.slowest_seconds
-        training = training_cost(settings, sizes.ranks_of_job, stall, recovery, drain)
-    return CheckpointSummary(
-        **common_fields(facts),
-        verdict=verdict_line(write, read) if facts.failure is None else incomplete_line(facts, run.partial_files, kept),
-        scale=facts.workload.scale or None,
-        files=sizes.files,
-        bytes=sizes.bytes,
-        tensor_bytes=sizes.tensor_bytes,
-        folder=settings.checkpoint_folder,
-        kept=kept,
-        write=write,
-        read=read,
-        training=training,
-        asynchronous=asynchronous,
-        ceiling_gb_per_second=journal.ceiling_gb_per_second,
-        requests=summarise_requests(journal.requests) if journal.requests else None,
-        issues=issue_lines(findings, (*facts.workload.notes, *facts.notes)),
-        findings=findings,
-    )
 
 
 def _phase(run: CheckpointRun, name: Phase) -> tuple[PhaseSummary | None, tuple[Finding, ...]]:
@@ -147,14 +145,15 @@ def _phase(run: CheckpointRun, name: Phase) -> tuple[PhaseSummary | None, tuple[
     checkpoints = tuple(map(times_of, complete))
     size_bytes = sum(times.bytes for times in checkpoints)
     wall_seconds = sum(times.wall_seconds for times in checkpoints)
-    windows = np.array([(part["began_ns"].min(), part["ended_ns"].max()) for part in complete], np.int64)
-    activity = HostActivity([(host, windows - run.offset_ns(host.node)) for host in run.telemetry])
+    windows = [(checkpoint["began_ns"].min(), checkpoint["ended_ns"].max()) for checkpoint in complete]
+    windows_ns = np.array(windows, np.int64)
+    activity = HostActivity([(host, windows_ns - run.offset_ns(host.node)) for host in run.telemetry])
     writes, rate = name == "write", f"{name}_mb_per_second"
-    moved_mb = [  # by each device behind the folder
+    mb_by_device = [
         sum(delivered_between(*host.readings(device.probe, device.name, rate), *window) for window in host_windows)
         for host, host_windows, device in activity.devices
     ]
-    device_mb = known(sum(moved_mb)) if moved_mb else None
+    device_mb = known(sum(mb_by_device)) if mb_by_device else None
     phase = PhaseSummary(
         checkpoints=checkpoints,
         slowest_gib_per_second=fmean(times.slowest_gib_per_second for times in checkpoints),
@@ -181,7 +180,7 @@ def _phase(run: CheckpointRun, name: Phase) -> tuple[PhaseSummary | None, tuple[
 
 
 def time_shares(rows: IoRows) -> dict[str, Any]:
-    """Return the shares of time in `PhaseSummary`: of the ranks' time for fsync, else of their threads' time, in %."""
+    """Return the shares of time in `PhaseSummary`, %: fsync's of the ranks' time, the others of the threads' time."""
     rank_ns = rows["ended_ns"] - rows["began_ns"]
     thread_ns = float((rank_ns * np.maximum(rows["threads"], 1)).sum())
     columns = {
@@ -198,14 +197,14 @@ def time_shares(rows: IoRows) -> dict[str, Any]:
 
 
 def accounted_percent(facts: CheckpointRunFacts, rows: IoRows) -> float | None:
-    """Return the % of bytes read that came from storage by /proc/PID/io; None if its file system does not count."""
+    """Return the % of bytes read that came from storage, by /proc/PID/io; None if the kernel does not count them."""
     storage, size_bytes = facts.journal.storage, int(rows["bytes"].sum())
     is_counted = bool(rows["storage_bytes"].any()) or (storage is not None and storage.file_system in ACCOUNTED)
     return 100 * int(rows["storage_bytes"].sum()) / size_bytes if is_counted and size_bytes else None
 
 
 def _from_storage_percent(facts: CheckpointRunFacts, rows: IoRows, device_mb: float | None) -> float | None:
-    """Return the % of bytes read that came from storage, as counted by the kernel or the devices, whichever is less."""
+    """Return the % of bytes read that came from storage: the smaller of the kernel's and the devices' count."""
     size_bytes = int(rows["bytes"].sum())
     if not size_bytes:
         return None
@@ -219,18 +218,18 @@ def _from_storage_percent(facts: CheckpointRunFacts, rows: IoRows, device_mb: fl
 def training_cost(
     settings: Checkpoint, ranks: int, stall_seconds: float, recovery_seconds: float, drain_seconds: float = 0.0
 ) -> TrainingCost:
-    """Return what checkpoints cost a job of `ranks` ranks; `recovery_seconds` to read one is 0 if unknown."""
-    interval, mtbf = settings.interval_seconds, settings.gpu_mtbf_hours * 3600 / ranks
+    """Return what checkpoints cost a job of `ranks` ranks; `recovery_seconds`, to read one, is 0 if unknown."""
+    interval, mtbf_seconds = settings.interval_seconds, settings.gpu_mtbf_hours * 3600 / ranks
     cost = TrainingCost(interval_seconds=interval, percent=cost_percent(stall_seconds, interval, drain_seconds))
-    if not mtbf:
+    if not mtbf_seconds:
         return cost
-    best, costs = max(daly_seconds(stall_seconds, mtbf), drain_seconds), (stall_seconds, recovery_seconds, mtbf)
+    best = max(daly_seconds(stall_seconds, mtbf_seconds), drain_seconds)
     return replace(
         cost,
-        mtbf_hours=mtbf / 3600,
+        mtbf_hours=mtbf_seconds / 3600,
         best_interval_seconds=best,
-        wasted_percent_now=wasted_percent(interval, *costs, drain_seconds),
-        wasted_percent=wasted_percent(best, *costs, drain_seconds),
+        wasted_percent_now=wasted_percent(interval, stall_seconds, recovery_seconds, mtbf_seconds, drain_seconds),
+        wasted_percent=wasted_percent(best, stall_seconds, recovery_seconds, mtbf_seconds, drain_seconds),
     )
 
 
@@ -240,6 +239,7 @@ def snapshot_seconds(settings: Checkpoint, largest_rank_bytes: int) -> float:
 
 
 def _asynchronous(run: CheckpointRun, write: PhaseSummary, drain_seconds: float) -> Asynchronous:
+    """Return the figures of asynchronous checkpoints; training waits for a snapshot, and for the previous drain."""
     workload = run.facts.workload
     rows = run.whole[run.whole["phase"] == WRITE]
     snapshot = snapshot_seconds(workload.checkpoint, run.facts.written.largest_rank_bytes)
@@ -253,7 +253,7 @@ def _asynchronous(run: CheckpointRun, write: PhaseSummary, drain_seconds: float)
     )
 
 
-def _findings(facts: CheckpointRunFacts, write: PhaseSummary | None, read: PhaseSummary | None) -> Iterator[Finding]:
+def _caveats(facts: CheckpointRunFacts, write: PhaseSummary | None, read: PhaseSummary | None) -> Iterator[Finding]:
     """Yield the caveats of the run's numbers, loud ones first."""
     settings, journal = facts.workload.checkpoint, facts.journal
     if journal.storage is not None and journal.storage.file_system in IN_MEMORY:
@@ -294,9 +294,9 @@ def judge(
     link_percent: float | None = None,
     throttled_percent: float | None = None,
 ) -> tuple[LimitedBy[Cause], tuple[Finding, ...]]:
-    """Return what limited a phase, and the findings that explain it; `threads` is the number per rank.
+    """Return what limited a phase, and the findings that explain it; a rank has `threads` that write or read.
 
-    Percentages are of the busiest host, device and link, and of the periods of a CPU limit; None if not recorded.
+    Percentages are of the busiest host, device and link, `throttled_percent` of a CPU limit's periods; None if unknown.
     """
     device_full = (device_busy_percent or 0.0) >= BUSY_PERCENT
     what: Cause = "storage"

@@ -22,16 +22,16 @@ def checkpoint_throughput(run: CheckpointRun) -> Figure | None:
     start, end = int(checkpoints["began_ns"].min()), int(checkpoints["ended_ns"].max())
     edges = np.linspace(start, end, _BINS + 1)
     for phase, name in ((WRITE, "written"), (READ, "read")):
-        of_phase = checkpoints[checkpoints["phase"] == phase]
-        if not len(of_phase):
+        phase_rows = checkpoints[checkpoints["phase"] == phase]
+        if not len(phase_rows):
             continue
         files = run.files[run.files["phase"] == phase]
         starts, ends = files["started_ns"], np.maximum(files["moved_ns"], files["started_ns"] + 1)
         rates = Intervals(starts, ends, edges).rates(files["bytes"])  # bytes per ns, which are GB/s
-        in_phase = (edges[1:] > of_phase["began_ns"].min()) & (edges[:-1] < of_phase["ended_ns"].max())
+        in_phase = (edges[1:] > phase_rows["began_ns"].min()) & (edges[:-1] < phase_rows["ended_ns"].max())
         points += [
-            {"line": name, "at": round((edge - start) / 1e9, 3), "value": float(f"{gb:.4g}")}
-            for edge, gb in zip(edges[1:][in_phase].tolist(), rates[in_phase].tolist(), strict=True)
+            {"line": name, "at": round((edge - start) / 1e9, 3), "value": float(f"{rate:.4g}")}
+            for edge, rate in zip(edges[1:][in_phase].tolist(), rates[in_phase].tolist(), strict=True)
         ]
     axis, scale = alt.Axis(grid=False), alt.Scale(domainMin=0, nice=False)
     x = alt.X("at:Q", title="seconds since the first checkpoint began", axis=axis, scale=scale)

@@ -69,13 +69,13 @@ class CheckpointRank:
         offsets_ns = self._comm.synchronise_clocks()
         if len(offsets_ns) > 1:
             self._record.note(clock_offsets_ns=offsets_ns)
-        if self._comm.rank == 0 and job.writes:
+        if self._comm.rank == 0 and job.num_writes:
             for checkpoint in job.replaced:  # before writing, because there may be no space for both
                 remove_checkpoint(self._storage, job.folder_of(checkpoint), job.plan.names)
             self._storage.remove(job.token_path)
         self._barrier()
         cpu_seconds_before = time.process_time()
-        if job.writes:
+        if job.num_writes:
             self._write()
         if job.sources:
             self._read()
@@ -101,13 +101,13 @@ class CheckpointRank:
         return sum(rates) if rates is not None else None
 
     def _write(self) -> None:
-        """Write the checkpoints. Ranks also compute after the last asynchronous one, so that it drains as others do."""
+        """Write the checkpoints. The last asynchronous one is followed by computation, too, while it is written."""
         job, settings, rank = self._job, self._job.settings, self._comm.rank
         sizes = [file.size_bytes for file in job.files(rank, 1)]
         buffers = make_buffers(settings.writers, settings.transfer_size, max(sizes, default=0))
         self._record.note(ceiling_gb_per_second=self._measure_ceiling(buffers))
         draining: tuple[Columns, Future[int]] | None = None
-        for checkpoint in range(1, job.writes + 1):
+        for checkpoint in range(1, job.num_writes + 1):
             self._compute()
             waited_ns = self._finish_write(*draining) if draining is not None else 0
             self._record.note(under_way=UnderWay(phase="write", checkpoint=checkpoint))
@@ -116,48 +116,49 @@ class CheckpointRank:
                 write_note(self._storage, job.folder_of(checkpoint), job.note(checkpoint), fsync=True)
             files = job.files(rank, checkpoint)
             writer = CheckpointWriter(self._storage, files, buffers, settings, job.timeout_seconds)
-            whole = self._begin(WRITE, checkpoint, waited_ns)
-            write = partial(self._write_files, writer, whole)
-            whole["released_ns"], written = begin_saving(settings, self._comm, self._clock, sum(sizes), write)
+            totals = self._begin(WRITE, checkpoint, waited_ns)
+            write = partial(self._write_files, writer, totals)
+            totals["released_ns"], written = begin_saving(settings, self._comm, self._clock, sum(sizes), write)
             if settings.asynchronous:
-                draining = whole, written
+                draining = totals, written
             else:
-                self._finish_write(whole, written)
+                self._finish_write(totals, written)
         if draining is not None:
             self._compute()
             self._finish_write(*draining)
 
-    def _write_files(self, writer: CheckpointWriter, whole: Columns, began_ns: int) -> None:
-        whole["began_ns"] = began_ns  # of an asynchronous checkpoint after its snapshot, which involves no storage
-        writer.write(partial(self._add_file, whole))
+    def _write_files(self, writer: CheckpointWriter, totals: Columns, began_ns: int) -> None:
+        totals["began_ns"] = began_ns  # an asynchronous checkpoint begins after its snapshot, which needs no storage
+        writer.write(partial(self._add_file, totals))
         if not self._job.settings.fsync:
             return
-        # File systems serialise fsync of a folder: only a host's last rank calls it; without a live folder, each rank.
-        checkpoint = whole["checkpoint"]
+        # File systems serialise fsync of a folder, so only the host's last rank calls it; without a live folder, in
+        # which ranks count who is done, each rank does.
+        checkpoint = totals["checkpoint"]
         finished_path = self._job.live_path(finished_name(self._comm.node))
         if finished_path and count_finished(finished_path) < checkpoint * self._comm.local_size:
             return
         folder = self._job.folder_of(checkpoint)
         sync_began_ns = time.monotonic_ns()
         within(self._job.timeout_seconds, lambda: self._storage.sync(folder), f"fsync of the folder {folder}")
-        whole["folder_sync_ns"] = time.monotonic_ns() - sync_began_ns
-        whole["fsync_ns"] += whole["folder_sync_ns"]
+        totals["folder_sync_ns"] = time.monotonic_ns() - sync_began_ns
+        totals["fsync_ns"] += totals["folder_sync_ns"]
 
-    def _finish_write(self, whole: Columns, written: Future[int]) -> int:
+    def _finish_write(self, totals: Columns, written: Future[int]) -> int:
         """Wait until all ranks have written, mark the checkpoint complete and remove the one beyond `keep_last`.
 
         Return how long training waited for an asynchronous checkpoint, ns; 0 for a synchronous one.
         """
-        job, checkpoint = self._job, whole["checkpoint"]
-        due_ns = self._barrier()
+        job, checkpoint = self._job, totals["checkpoint"]
+        ready_ns = self._barrier()  # all ranks have written a synchronous checkpoint, or are ready for the next one
         ended_ns = written.result()
         if job.settings.asynchronous:
-            whole["waited_ns"] = self._barrier() - due_ns
-            self._end(whole, ended_ns, whole["released_ns"])
+            totals["waited_ns"] = self._barrier() - ready_ns
+            self._end(totals, ended_ns, totals["released_ns"])
         else:
-            ended_ns = due_ns if job.settings.rank_sync else ended_ns
-            self._end(whole, ended_ns, ended_ns)
-        removed = max(0, checkpoint - job.keeps)
+            ended_ns = ready_ns if job.settings.rank_sync else ended_ns
+            self._end(totals, ended_ns, ended_ns)
+        removed = max(0, checkpoint - job.num_kept)
         if self._comm.rank == 0:
             note = replace(job.note(checkpoint), complete=True)
             write_note(self._storage, job.folder_of(checkpoint), note, fsync=True)
@@ -165,7 +166,7 @@ class CheckpointRank:
                 remove_checkpoint(self._storage, job.folder_of(removed), job.plan.names)
         complete = (*self._record.journal.complete, checkpoint)
         self._record.note(complete=complete, removed=tuple(range(1, removed + 1)), under_way=None)
-        return whole["waited_ns"]
+        return totals["waited_ns"]
 
     def _read(self) -> None:
         """Read the checkpoints: this rank's files or, with `recovery_rank_shift`, those of another host's rank."""
@@ -185,12 +186,12 @@ class CheckpointRank:
             for checkpoint, note in job.sources.items():
                 self._record.note(under_way=UnderWay(phase="read", checkpoint=checkpoint))
                 self._compute()
-                whole = self._begin(READ, checkpoint)
-                reader.read(files[checkpoint], partial(self._add_file, whole), content_known=note is not None)
-                ended_ns = time.monotonic_ns()
-                all_ended_ns = self._barrier()
-                ended_ns = all_ended_ns if settings.rank_sync else ended_ns
-                self._end(whole, ended_ns, ended_ns)
+                totals = self._begin(READ, checkpoint)
+                reader.read(files[checkpoint], partial(self._add_file, totals), content_known=note is not None)
+                own_end_ns = time.monotonic_ns()
+                all_end_ns = self._barrier()
+                ended_ns = all_end_ns if settings.rank_sync else own_end_ns
+                self._end(totals, ended_ns, ended_ns)
                 self._record.note(under_way=None)
 
     def _compute(self) -> None:
@@ -204,23 +205,23 @@ class CheckpointRank:
         return time.monotonic_ns()
 
     def _begin(self, phase: int, checkpoint: int, waited_ns: int = 0) -> Columns:
-        """Wait for all ranks; return `whole`, this rank's row of the checkpoint, in which its files are summed."""
+        """Wait for all ranks; return `totals`, the rank's row of the whole checkpoint, to which its files are added."""
         self._record.mark()
         keys = {"rank": self._comm.rank, "phase": phase, "checkpoint": checkpoint, "file": WHOLE}
-        asked_ns = time.monotonic_ns() - waited_ns  # without the wait for the previous checkpoint
+        asked_ns = time.monotonic_ns() - waited_ns  # ready for this checkpoint, but waiting for the previous one
         return dict.fromkeys(IO_COLUMNS, 0) | keys | {"asked_ns": asked_ns, "began_ns": self._barrier()}
 
-    def _add_file(self, whole: Columns, number: int, file: Columns) -> None:
-        """Add a file to the log at once, so that its row survives if the run is killed during the next file."""
+    def _add_file(self, totals: Columns, number: int, file: Columns) -> None:
+        """Add a file to the totals, and at once to the log, so that its row survives if the run is killed."""
         for name in _SUMMED:
-            whole[name] += file[name]
-        whole["fsync_ns"] += file["synced_ns"] - file["moved_ns"]
-        whole["threads"] = file["threads"]
-        self._log.add(**{name: whole[name] for name in _KEYS}, **file, file=number)
+            totals[name] += file[name]
+        totals["fsync_ns"] += file["synced_ns"] - file["moved_ns"]
+        totals["threads"] = file["threads"]
+        self._log.add(**{name: totals[name] for name in _KEYS}, **file, file=number)
         self._watch()
 
-    def _end(self, whole: Columns, ended_ns: int, released_ns: int) -> None:
-        """Add a whole checkpoint to the log; training resumed at `released_ns`."""
-        whole |= {"ended_ns": ended_ns, "released_ns": released_ns}
-        self._log.add(**whole | {"started_ns": whole["began_ns"]})
+    def _end(self, totals: Columns, ended_ns: int, released_ns: int) -> None:
+        """Add the row of a whole checkpoint to the log; training resumed at `released_ns`."""
+        totals |= {"ended_ns": ended_ns, "released_ns": released_ns}
+        self._log.add(**totals | {"started_ns": totals["began_ns"]})
         self._record.mark()

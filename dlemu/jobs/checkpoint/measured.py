@@ -1,4 +1,4 @@
-"""The facts of a checkpoint run (facts.json), by which its rows and telemetry are interpreted."""
+"""Types of a checkpoint run's facts.json: its results follow from these facts, the rows and the telemetry."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from dlemu.jobs.checkpoint.summary import CheckpointSummary, Phase
 from dlemu.results.live import RunJournal
 from dlemu.results.measured import RunFacts
 
-ROWS = "checkpoints.parquet"
-PHASES: dict[Phase, int] = {"write": WRITE, "read": READ}
+ROWS = "checkpoints.parquet"  # file of the rows in the result folder
+PHASES: dict[Phase, int] = {"write": WRITE, "read": READ}  # phase -> its number in the rows
 
 
 @dataclass(frozen=True, kw_only=True)
 class UnderWay:
-    """A checkpoint that is being written or read."""
+    """The checkpoint that ranks are writing or reading."""
 
     phase: Phase
     checkpoint: int
@@ -27,24 +27,24 @@ class CheckpointJournal(RunJournal):
     """The facts that rank 0 saves during the run, so that even a killed run has a result."""
 
     clock_offsets_ns: tuple[int, ...] = ()
-    """What to add to each host's CLOCK_MONOTONIC to get the first host's, in node order; empty for one host."""
+    """First host's CLOCK_MONOTONIC minus that of each host, in the order of hosts; empty for one host."""
     ceiling_gb_per_second: float | None = None
-    """Rate at which all ranks together generate content without writing it, 1e9 bytes/s."""
+    """Rate at which all ranks together generate content without writing it, 1e9 bytes/s; None if not measured."""
     under_way: UnderWay | None = None  # None between two checkpoints
-    complete: tuple[int, ...] = ()  # checkpoints that all ranks have written
+    complete: tuple[int, ...] = ()  # numbers of the checkpoints that all ranks have written
     removed: tuple[int, ...] = ()  # complete checkpoints that `checkpoint.keep_last` deleted
 
 
 @dataclass(frozen=True, kw_only=True)
 class CheckpointRunFacts(RunFacts):
-    """facts.json: everything that the results depend on besides rows and telemetry. `seed` determines the content."""
+    """The facts of a run; `seed` determines the content of its checkpoints."""
 
     kind: str = CheckpointSummary.kind
-    notes: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()  # sentences of the plan for the readers of the result
     journal: CheckpointJournal
-    written: CheckpointSizes  # of each checkpoint that the run writes or reads
+    written: CheckpointSizes  # the sizes of each checkpoint, also of a run that only reads
 
     @property
     def plan(self) -> CheckpointPlan:
-        """The plan by which ranks wrote the files."""
+        """The files of each rank, recomputed from the settings."""
         return plan_checkpoint(self.workload.model, self.workload.checkpoint, self.ranks)

@@ -1,4 +1,4 @@
-"""The parts of the kind of job (`JobParts`): figures and conditions of a run, and the functions for everything else."""
+"""What commands use of checkpoint runs (`JobParts`): screen, charts, metrics, conditions, prediction and export."""
 
 from __future__ import annotations
 
@@ -34,24 +34,23 @@ def figures(run: CheckpointRun) -> JobFigures:
 
 # Settings of `checkpoint` that affect the measurement
 _SETTINGS = ("fsync", "odirect", "writers", "read_as", "readers", "verify", "evict_page_cache", "transfer_size")
-# Fields of `CheckpointSizes`: what the run wrote, and how the job's ranks divide the model
-_WORK = ("files", "bytes", "tensor_bytes", "ranks_of_job", "first_rank")
-_SHAPE = ("format", "tensor", "pipeline", "data", "zero_stage", "ranks_of_job", "first_rank")
+# Fields of `CheckpointSizes`: the amount that a run wrote or read, and how the job's ranks divide the model
+_AMOUNT = ("files", "bytes", "tensor_bytes", "ranks_of_job", "first_rank")
+_SHARDING = ("format", "tensor", "pipeline", "data", "zero_stage", "ranks_of_job", "first_rank")
 
 
 def conditions(summary: CheckpointSummary, facts: CheckpointRunFacts) -> Conditions:
     """Return the conditions under which a run was measured, by which comparisons decide what is comparable."""
-    settings = facts.workload.checkpoint
+    settings, sizes = facts.workload.checkpoint, facts.written
     loud = [finding for finding in summary.findings if finding.severity == "loud"]
     codes = {finding.code for finding in loud}
-    how = {name: getattr(facts.written, name) for name in _SHAPE}
-    how |= {name: getattr(settings, name) for name in _SETTINGS}
+    how = {name: getattr(sizes, name) for name in _SHARDING} | {name: getattr(settings, name) for name in _SETTINGS}
     how["content"] = "unique" if settings.randomize_tensor else "ones"
     read_from_memory = (READING,) if Code.PAGE_CACHE in codes else ()
     return Conditions(
         title=summary.title,
         facts={"ranks": plain(summary.ranks), "folder": summary.folder, "kept": plain(len(summary.kept))},
-        work={"model": summary.workload, **{name: getattr(facts.written, name) for name in _WORK}},
+        work={"model": summary.workload, **{name: getattr(sizes, name) for name in _AMOUNT}},
         how=how,
         from_memory=(WRITING, READING) if Code.NO_DATA_FROM_STORAGE in codes else read_from_memory,
         warnings=issue_lines(loud),
@@ -59,7 +58,7 @@ def conditions(summary: CheckpointSummary, facts: CheckpointRunFacts) -> Conditi
 
 
 def exported(run: CheckpointRun) -> ExportedCheckpoints:
-    """Return the run in the form that exporters (to DLIO's and MLPerf's files) use."""
+    """Return the run for the exporters to DLIO's and MLPerf's files, with its rows by the time they began."""
     facts, rows = run.facts, run.whole[run.whole["began_ns"].argsort(kind="stable")]
     return ExportedCheckpoints(workload=facts.workload, journal=facts.journal, plan=facts.plan, rows=rows)
 

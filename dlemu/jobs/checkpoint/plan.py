@@ -40,7 +40,7 @@ class CheckpointJob(Job):
         return self.workload.checkpoint
 
     @property
-    def writes(self) -> int:
+    def num_writes(self) -> int:
         return max(0, self.settings.num_checkpoints_write)
 
     @property
@@ -55,9 +55,9 @@ class CheckpointJob(Job):
         return replace(super().storage_spec, direct=direct, direct_writes=direct)
 
     @property
-    def keeps(self) -> int:
+    def num_kept(self) -> int:
         """Number of complete checkpoints that the run leaves in the folder."""
-        return min(self.writes, self.settings.keep_last or self.writes)
+        return min(self.num_writes, self.settings.keep_last or self.num_writes)
 
     @property
     def timeout_seconds(self) -> float:
@@ -96,7 +96,7 @@ def with_checkpoints(workload: Workload) -> Workload:
 
 
 def plan_checkpoints(workload: Workload, ranks: int) -> CheckpointJob:
-    """Plan a run that may replace or read the checkpoints in the folder; changes no files. Raises UserError."""
+    """Plan a run, with the stored checkpoints that it replaces or reads; changes no files. Raises UserError."""
     settings = workload.checkpoint
     storage = open_storage(workload.storage_spec.buffered)
     job = CheckpointJob(
@@ -110,11 +110,11 @@ def plan_checkpoints(workload: Workload, ranks: int) -> CheckpointJob:
             "a checkpoint of this model is empty: wanted a workload with model.num_layers and model.transformer, "
             "such as workload=llama3_8b; or model.model_size_bytes without model.type=transformer"
         )
-    if replaced := _replaced(job, storage):
+    if replaced := _checkpoints_to_replace(job, storage):
         deleted = count(len(replaced), "checkpoint")
         note = f"deleted {deleted} of an earlier run of the same kind to make room in {settings.checkpoint_folder}"
         job = replace(job, replaced=tuple(replaced), notes=(note,))
-    return replace(job, sources=_sources(job, storage))
+    return replace(job, sources=_checkpoints_to_read(job, storage))
 
 
 def check_checkpoint_host(job: CheckpointJob, local_ranks: int) -> None:
@@ -128,7 +128,7 @@ def check_checkpoint_host(job: CheckpointJob, local_ranks: int) -> None:
             return any(entry.name == token for entry in entries)
         return False
 
-    if job.writes and not becomes_visible(sees_token):
+    if job.num_writes and not becomes_visible(sees_token):
         raise UserError(
             f"checkpoint.checkpoint_folder is {folder}, which this host does not share with rank 0: wanted a folder "
             "that all hosts see; for drives of each host start a run on each: ranks=RANKS_OF_A_HOST "
@@ -146,7 +146,7 @@ def check_checkpoint_host(job: CheckpointJob, local_ranks: int) -> None:
             f"the buffers of {count(local_ranks, 'rank')} need {size(needed_bytes)} of memory on this host, and "
             f"{size(available_bytes)} are available: {advice}"
         )
-    if job.writes:
+    if job.num_writes:
         _check_space(job, storage)
 
 
@@ -156,21 +156,21 @@ def _check_space(job: CheckpointJob, storage: StorageBase) -> None:
         return  # unknown, as in an object store
     paths = [f"{folder}/{name}" for folder in map(job.folder_of, job.replaced) for name in files_in(storage, folder)]
     free_bytes += sum(filter(None, storage.sizes(paths)))  # replaced checkpoints are removed before writing
-    each_bytes = job.plan.sizes.bytes
-    stored = min(job.writes, job.keeps + 1)  # at most at the same time
-    if each_bytes * stored > free_bytes:
+    most_stored = min(job.num_writes, job.num_kept + 1)  # an old checkpoint is removed after the new one is complete
+    needed_bytes = most_stored * job.plan.sizes.bytes
+    if needed_bytes > free_bytes:
         raise SpaceError(
-            f"{count(stored, 'checkpoint')} of {size(each_bytes)} need {size(each_bytes * stored)} in "
+            f"{count(most_stored, 'checkpoint')} of {size(job.plan.sizes.bytes)} need {size(needed_bytes)} in "
             f"{job.settings.checkpoint_folder}, and {size(free_bytes)} are free there: set "
             f"checkpoint.keep_last (each new one needs room besides those kept), write fewer "
             "(checkpoint.num_checkpoints_write), or use a larger drive"
         )
 
 
-def _replaced(job: CheckpointJob, storage: StorageBase) -> list[int]:
-    """Return the stored checkpoints that the job replaces; UserError for a link, or one of an unlike run or tool."""
+def _checkpoints_to_replace(job: CheckpointJob, storage: StorageBase) -> list[int]:
+    """Return the stored checkpoints to replace; UserError if one is a link, or of another tool or other settings."""
     stored = stored_checkpoints(storage, job.settings.checkpoint_folder)
-    numbers = [number for number in stored if number <= job.writes]
+    numbers = [number for number in stored if number <= job.num_writes]
     for number in numbers:
         folder, new_note = job.folder_of(number), job.note(number)
         if is_link(storage, folder):
@@ -179,31 +179,31 @@ def _replaced(job: CheckpointJob, storage: StorageBase) -> list[int]:
                 "to another folder, or remove the link"
             )
         note, names = read_note(storage, folder), list(files_in(storage, folder))
-        other = ""
+        content = ""
         if note is None and names:
-            other = f"files that dlemu did not write ({', '.join(names[:3])})"
-        elif note is not None and _kind(note) != _kind(new_note):
-            other = note.description
-        if other:
+            content = f"files that dlemu did not write ({', '.join(names[:3])})"
+        elif note is not None and _identity(note) != _identity(new_note):
+            content = note.description
+        if content:
             raise UserError(
-                f"{folder} holds the checkpoint of another run: {other}; wanted {new_note.description}: set "
+                f"{folder} holds the checkpoint of another run: {content}; wanted {new_note.description}: set "
                 "checkpoint.checkpoint_folder to another folder, or delete that one"
             )
     return numbers
 
 
-def _kind(note: StoredNote) -> tuple[object, ...]:
-    """Return what must be equal for one run to replace another run's checkpoints."""
+def _identity(note: StoredNote) -> tuple[object, ...]:
+    """Return the settings that must be equal if one run is to replace another run's checkpoints."""
     settings = note.settings
     ranks = (note.ranks, settings.mode, settings.job_ranks, settings.first_rank, settings.type)
     return note.model, settings.format, *ranks
 
 
-def _sources(job: CheckpointJob, storage: StorageBase) -> dict[int, StoredNote | None]:
-    """Return the checkpoints to read, oldest first: those that this run keeps; stored ones if it writes none."""
+def _checkpoints_to_read(job: CheckpointJob, storage: StorageBase) -> dict[int, StoredNote | None]:
+    """Return `CheckpointJob.sources`, oldest first: checkpoints that this run keeps; stored ones if it writes none."""
     reads = max(0, job.settings.num_checkpoints_read)
-    if job.writes or not reads:
-        numbers = list(range(job.writes - job.keeps + 1, job.writes + 1))
+    if job.num_writes or not reads:
+        numbers = list(range(job.num_writes - job.num_kept + 1, job.num_writes + 1))
         available = f"this run keeps {len(numbers)}"
     else:
         numbers = stored_checkpoints(storage, job.settings.checkpoint_folder)
@@ -213,10 +213,11 @@ def _sources(job: CheckpointJob, storage: StorageBase) -> dict[int, StoredNote |
             f"checkpoint.num_checkpoints_read is {reads}, but {available}: wanted at most as many; "
             "checkpoint.num_checkpoints_write and checkpoint.keep_last say how many there are"
         )
-    return {number: job.note(number) if job.writes else _stored(job, storage, number) for number in numbers[:reads]}
+    numbers = numbers[:reads]
+    return {number: job.note(number) if job.num_writes else _stored_note(job, storage, number) for number in numbers}
 
 
-def _stored(job: CheckpointJob, storage: StorageBase, number: int) -> StoredNote | None:
+def _stored_note(job: CheckpointJob, storage: StorageBase, number: int) -> StoredNote | None:
     """Return the note of a stored checkpoint, None for another tool's; UserError if the job's ranks can't read it."""
     folder = job.folder_of(number)
     note = read_note(storage, folder)

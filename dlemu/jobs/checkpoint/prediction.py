@@ -1,7 +1,7 @@
 """`dlemu predict` for checkpoints: how long they take on a storage, and what share of training's time they cost.
 
-A checkpoint takes the bytes of all ranks that share the storage / the MB/s that it gives them together. The answer is
-predict_checkpoints.json; docs/prediction.md has formulas and keys.
+The time of a checkpoint is the bytes of all ranks, divided by the MB/s that the storage delivers to all of them
+together. The answer is predict_checkpoints.json; docs/prediction.md has formulas and keys.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ PREDICTION = "predict_checkpoints.json"
 
 @dataclass(frozen=True, kw_only=True)
 class PredictedPhase:
-    """The predicted time and throughput of one checkpoint, written or read."""
+    """The predicted time to write or read one checkpoint."""
 
     seconds: float
     """Time until the slowest rank is done."""
@@ -75,7 +75,7 @@ class CheckpointPrediction(CheckpointCost, Predicted):
 
 WATCHDOG_SECONDS = 600.0
 """NCCL's watchdog ends a job whose ranks wait longer for one of them (PyTorch's default for a process group)."""
-WATCHDOG = "longer_than_watchdog"  # code of a finding of predictions alone
+WATCHDOG = "longer_than_watchdog"  # code of a finding that only predictions have
 FINDINGS: Wording[str] = {
     WATCHDOG: "training waits {seconds:,.0f} s for a checkpoint, and NCCL's watchdog ends a job after "
     "{watchdog_seconds:g}: raise its timeout (init_process_group), or save asynchronously",
@@ -88,19 +88,19 @@ FINDINGS: Wording[str] = {
 }
 
 
-def speed_of(mb_per_second: float, percent: float = SPEED_PERCENT) -> Value:
-    """Return the MB/s that all ranks sharing a storage get together, with its half width, given in percent."""
+def throughput(mb_per_second: float, percent: float = SPEED_PERCENT) -> Value:
+    """Return a storage's throughput for all ranks together, MB/s, with a half width of `percent` % of it."""
     return Value(mb_per_second, percent / 100 * mb_per_second)
 
 
 @dataclass(frozen=True)
 class KnownStorage:
-    """Write and read speed of a storage, as by `speed_of`; None if unknown. `findings` are warnings about them."""
+    """The storage to predict for."""
 
-    source: str
-    writes: Value | None
+    source: str  # of the throughputs, as a phrase
+    writes: Value | None  # `throughput` of writing; None if unknown
     reads: Value | None
-    findings: tuple[Finding, ...] = ()
+    findings: tuple[Finding, ...] = ()  # warnings about the throughputs
 
 
 def run_prediction(
@@ -108,7 +108,7 @@ def run_prediction(
 ) -> tuple[CheckpointPrediction, str, Workload]:
     """Predict the checkpoints of a workload, given as overrides or loaded; return prediction, folder and workload.
 
-    A checkpoint run in `request.from_folder` provides the storage's speed and default settings. Raises UserError.
+    A checkpoint run in `request.from_folder` provides the throughput and default settings. Raises UserError.
     """
     if any(option is not None for option in (request.make, request.most, request.hosts, request.host_cores)):
         raise UserError("--make, --most, --hosts and --host-cores are for training only: leave them out")
@@ -121,11 +121,11 @@ def run_prediction(
     if measured is not None:
         storage = _measured_storage(measured.summary, plan)
     elif request.drive is not None:
-        storage = _storage_of_drive(request.drive, workload.checkpoint, len(plan.ranks))
+        storage = _storage_of_drive(read_drive(request.drive), workload.checkpoint, len(plan.ranks))
     else:
         assert request.mb_per_second is not None  # a request describes the storage in one of these three ways
-        speed = speed_of(request.mb_per_second)
-        storage = KnownStorage(f"a storage of {request.mb_per_second:,g} MB/s", speed, speed)
+        stated = throughput(request.mb_per_second)
+        storage = KnownStorage(f"a storage of {request.mb_per_second:,g} MB/s", writes=stated, reads=stated)
     folder = workload.output.folder or new_folder(workload.model.name, "predict-")
     check_new(folder)
     answer = predict(workload, plan, storage, others_mb_per_second=request.others_mb_per_second)
@@ -137,18 +137,19 @@ def run_prediction(
 def predict(
     workload: Workload, plan: CheckpointPlan, storage: KnownStorage, *, others_mb_per_second: float = 0.0
 ) -> CheckpointPrediction:
-    """Return the prediction: ranks start together and share the speed that other jobs leave; UserError if it is 0."""
+    """Return the prediction: ranks start together and share the throughput left by other jobs; UserError for none."""
     settings, sizes = workload.checkpoint, plan.sizes
 
-    def predict_phase(speed: Value | None) -> PredictedPhase | None:
-        if speed is None:
+    def predict_phase(total: Value | None) -> PredictedPhase | None:
+        if total is None:
             return None
-        mb_per_second = speed.mean - others_mb_per_second
+        mb_per_second = total.mean - others_mb_per_second
         if mb_per_second <= 0:
-            raise no_speed_left(others_mb_per_second, speed.mean)
+            raise no_speed_left(others_mb_per_second, total.mean)
         seconds = sizes.bytes / (mb_per_second * 1e6)
-        error = (speed.half_width or 0.0) / mb_per_second
-        return PredictedPhase(seconds=seconds, seconds_interval=(seconds / (1 + error), seconds / max(1 - error, 0.01)))
+        error = (total.half_width or 0.0) / mb_per_second
+        interval = seconds / (1 + error), seconds / max(1 - error, 0.01)
+        return PredictedPhase(seconds=seconds, seconds_interval=interval)
 
     write, read = predict_phase(storage.writes), predict_phase(storage.reads)
     training, findings = None, storage.findings
@@ -173,32 +174,32 @@ def predict(
     )
 
 
-def _storage_of_drive(path: str | Rates, settings: Checkpoint, ranks: int) -> KnownStorage:
-    """Return the speed that `ranks` ranks get from the drive described at `path`.
+def _storage_of_drive(drive: Rates, settings: Checkpoint, ranks: int) -> KnownStorage:
+    """Return the storage with the throughputs that `ranks` ranks get from a drive.
 
     With O_DIRECT each thread has one request of `transfer_size` in flight. Through the page cache, the kernel writes at
     the drive's highest rate, and reads ahead in requests of its own size.
     """
-    drive, pattern = read_drive(path), read_pattern(settings)
+    pattern = read_pattern(settings)
 
-    def speed(rates: tuple[Rate, ...], request_bytes: int, depth: int) -> Value | None:
-        return speed_of(request_bytes * per_second(rates, request_bytes, depth) / 1e6) if rates else None
+    def at_depth(rates: tuple[Rate, ...], request_bytes: int, depth: int) -> Value | None:
+        return throughput(request_bytes * per_second(rates, request_bytes, depth) / 1e6) if rates else None
 
     if settings.odirect:
-        writes = speed(drive.writes, settings.transfer_size, ranks * settings.writers)
-        reads = speed(drive.rates, pattern.piece_bytes, ranks * pattern.threads)
+        writes = at_depth(drive.writes, settings.transfer_size, ranks * settings.writers)
+        reads = at_depth(drive.rates, pattern.piece_bytes, ranks * pattern.threads)
     else:
-        rates = [row.size_bytes * row.per_second / 1e6 for row in drive.writes]
-        writes = speed_of(max(rates)) if rates else None
+        mb_per_second = [row.size_bytes * row.per_second / 1e6 for row in drive.writes]
+        writes = throughput(max(mb_per_second)) if mb_per_second else None
         in_flight = READ_AHEAD_REQUESTS if pattern.reads_ahead else 1
-        reads = speed(drive.rates, READ_AHEAD_BYTES, in_flight * ranks * pattern.threads)
+        reads = at_depth(drive.rates, READ_AHEAD_BYTES, in_flight * ranks * pattern.threads)
     return KnownStorage(drive.source, writes, reads)
 
 
 def _measured_storage(measured: CheckpointSummary, plan: CheckpointPlan) -> KnownStorage:
-    """Return the speed that a checkpoint run measured; UserError if it completed no checkpoint."""
+    """Return the storage of a checkpoint run with the throughputs measured; UserError if it completed no checkpoint."""
 
-    def speed(phase: PhaseSummary | None) -> Value | None:
+    def mean_throughput(phase: PhaseSummary | None) -> Value | None:
         """Average the seconds per GiB, not the rates, because the prediction is about seconds."""
         rates = [times.slowest_gib_per_second for times in phase.checkpoints] if phase is not None else []
         seconds_per_gib = [1 / gib_per_second for gib_per_second in rates if gib_per_second]
@@ -209,10 +210,10 @@ def _measured_storage(measured: CheckpointSummary, plan: CheckpointPlan) -> Know
         if len(seconds_per_gib) > 1:
             deviation = float(np.std(seconds_per_gib, ddof=1))
             percent = max(percent, 100 * half_width(deviation, len(seconds_per_gib), 0.95) / mean)
-        return speed_of(GIB / mean / 1e6, percent)
+        return throughput(GIB / mean / 1e6, percent)
 
     write, read = measured.write, measured.read
-    writes, reads = speed(write), speed(read)
+    writes, reads = mean_throughput(write), mean_throughput(read)
     if writes is None and reads is None:
         raise UserError("the run of --from completed no checkpoint: wanted one that wrote or read some")
     findings = []
@@ -239,9 +240,8 @@ def _screen(answer: CheckpointPrediction, folder: str) -> Screen:
             lines.append(Said(label, f"not known of this storage: {unknown}"))
             continue
         low, high = map(_seconds, phase.seconds_interval)
-        speed = rate(answer.bytes / phase.seconds / 1e6)
-        time = f"{_seconds(phase.seconds)} s a checkpoint ({low} to {high})"
-        lines.append(Said(label, f"{time}, at {speed}", tone="strong"))
+        duration = f"{_seconds(phase.seconds)} s a checkpoint ({low} to {high})"
+        lines.append(Said(label, f"{duration}, at {rate(answer.bytes / phase.seconds / 1e6)}", tone="strong"))
     if answer.training is not None:
         lines.append(Said("costs", cost_line(answer.training)))
     lines.append(Said("from", answer.source))

@@ -35,7 +35,7 @@ from dlemu.runner.recording import RankRecord
 from dlemu.runner.run_folder import Unfinished
 from dlemu.telemetry import Telemetry
 
-# Limit on a run's ranks, and on a model's experts in all layers: larger numbers are of a damaged file, and take long
+# Facts with more ranks, or more layers x experts, are damaged; planning for these would take long
 _MAX_PARTS = 10**6
 
 
@@ -55,7 +55,7 @@ class Checkpoints(JobKind):
         if not len(rows):
             return None
         writes, reads = max(0, settings.num_checkpoints_write), max(0, settings.num_checkpoints_read)
-        done = int(np.bincount(rows["rank"][rows["file"] == WHOLE], minlength=facts.ranks).min())
+        done = int(np.bincount(rows["rank"][rows["file"] == WHOLE], minlength=facts.ranks).min())  # by the slowest rank
         last = rows[np.argmax(rows["ended_ns"])]
         verb, planned = ("written", writes) if last["phase"] == WRITE else ("read", reads)
         is_current = (rows["phase"] == last["phase"]) & (rows["checkpoint"] == last["checkpoint"])
@@ -99,11 +99,11 @@ class Checkpoints(JobKind):
     def made_folder(self, job: CheckpointJob) -> str | None:
         """Return the checkpoint folder if this run writes to it and it is a local path."""
         storage = open_storage(job.workload.storage_spec.buffered)
-        return storage.local_path(job.settings.checkpoint_folder) if job.writes else None
+        return storage.local_path(job.settings.checkpoint_folder) if job.num_writes else None
 
     def begin(self, job: CheckpointJob) -> None:
         """Create the empty file in the checkpoint folder by which other hosts check that they share the folder."""
-        if not job.writes:
+        if not job.num_writes:
             return
         storage, folder = open_storage(job.workload.storage_spec.buffered), job.settings.checkpoint_folder
         try:
@@ -126,7 +126,7 @@ class Checkpoints(JobKind):
     def clean_up(self, job: CheckpointJob) -> str:
         """Remove incomplete checkpoints, which only take space; return what happened as a phrase."""
         unfinished = None
-        if job.writes:
+        if job.num_writes:
             with contextlib.suppress(OSError, DlemuError):
                 open_storage(job.workload.storage_spec.buffered).remove(job.token_path)
         try:
@@ -151,7 +151,7 @@ class Checkpoints(JobKind):
             yield ()
             return
         storage = open_storage(workload.storage_spec.buffered)
-        # a unique name, because everything in the folder is removed afterwards
+        # A unique name, because everything in the folder is removed afterwards.
         folder = f"{settings.checkpoint_folder.rstrip('/')}/{os.path.basename(run_folder)}-{secrets.token_hex(4)}"
         if workload.storage.has_paths:
             folder = os.path.abspath(folder)  # the configured folder already includes storage_root
@@ -170,14 +170,14 @@ read_checkpoint_run = CHECKPOINTS.read
 
 
 def _unfinished(run: CheckpointJob | CheckpointRunFacts) -> Unfinished | None:
-    """Return a run's incomplete checkpoints, by the seed in their notes; None if none. Raises UserError, OSError."""
+    """Return a run's incomplete checkpoints, known by their notes' seed; None for none. Raises UserError, OSError."""
     storage = open_storage(run.workload.storage_spec.buffered)
     settings = run.workload.checkpoint
     folders = []
     for number in range(1, settings.num_checkpoints_write + 1):
         folder = folder_of(settings.checkpoint_folder, number)
         note = read_note(storage, folder)
-        # An empty folder is of a run that ended between making the folder and writing the note.
+        # A run that ends between making the folder and writing the note leaves it empty.
         is_empty = note is None and all(name.startswith(".") for name in files_in(storage, folder))
         if (is_empty and storage.is_folder(folder)) or (note and note.seed == run.seed and not note.complete):
             folders.append(folder)

@@ -149,9 +149,8 @@ _PARTS: dict[str, type[Any]] = {
     "asynchronous": Asynchronous,
 }
 """Fields of the summary whose metrics are named `FIELD_METRIC`."""
-_PHASES = {"write": (WRITING, "written"), "read": (READING, "read")}
-_ABSENT = {"write": ("from_storage",), "read": ("fsync", "starved")}
-"""Prefixes of the metrics that a phase lacks."""
+_PHASES = {"write": (WRITING, "written"), "read": (READING, "read")}  # field -> phase, and the verb of its metrics
+_ABSENT = {"write": ("from_storage",), "read": ("fsync", "starved")}  # field -> prefixes of metrics that it lacks
 
 
 def _metrics() -> Iterator[Metric]:
@@ -181,12 +180,12 @@ def metrics_of(summary: CheckpointSummary) -> dict[str, Value]:
     """Return the metrics of a run in display order, with half widths for those that each checkpoint has, too."""
     values = {}
     for metric in CATALOGUE:
-        field, _, name = metric.name.partition("_")
-        owner = getattr(summary, field) if field in _PARTS else summary
-        mean = None if owner is None else getattr(owner, name if field in _PARTS else metric.name)
+        part, _, name = metric.name.partition("_")
+        owner, key = (getattr(summary, part), name) if part in _PARTS else (summary, metric.name)
+        mean = None if owner is None else getattr(owner, key)
         if mean is not None:
-            phase = summary.write if field == "asynchronous" else owner
+            phase = summary.write if part == "asynchronous" else owner
             checkpoints = phase.checkpoints if isinstance(phase, PhaseSummary) else ()
-            per_checkpoint = [getattr(times, name) for times in checkpoints if hasattr(times, name)]
+            per_checkpoint = [getattr(times, key) for times in checkpoints if hasattr(times, key)]
             values[metric.name] = Value(mean, half_width_of(per_checkpoint))
     return values

@@ -32,8 +32,8 @@ def _screen(answer: ProbeAnswer, folder: str) -> Screen:
             speed = f"{rate(cell.mb_per_second)}, {requests} ({cell.in_flight} in flight)"
             lines.append(Said(access, speed, tone="strong"))
     if os.path.isdir(folder) and not all(cell.writes for cell in answer.cells):  # a prediction needs a saved read
-        predicts = f"dlemu predict workload=NAME --drive {shlex.quote(folder)}"
-        lines.append(Said("next", predicts, "how many accelerators it feeds"))
+        command = f"dlemu predict workload=NAME --drive {shlex.quote(folder)}"
+        lines.append(Said("next", command, "how many accelerators it feeds"))
     hosts = ", ".join(host.host for host in answer.environment.hosts)
     return Screen(title=f"Probe of {answer.target} by {hosts}", lines=lines, notes=answer.issues, folder=folder)
 

@@ -137,27 +137,27 @@ def open_target(path: str, *, writes: bool, flags: int = os.O_DIRECT) -> int:
         raise UserError(f"{path} can't be opened: {error.strerror}") from error
 
 
-def run_threads(cell: CellSpec, path: str, byte_range: range, seconds: float) -> Requests:
-    """Keep `cell.depth` requests in flight in a range of a file for `seconds`; raises UserError if one fails."""
-    size_bytes = cell.size_bytes
+def run_threads(cell_spec: CellSpec, path: str, byte_range: range, seconds: float) -> Requests:
+    """Keep `cell_spec.depth` requests in flight in a range of a file for `seconds`; raises UserError if one fails."""
+    size_bytes = cell_spec.size_bytes
     slots = len(byte_range) // size_bytes
     next_slot = itertools.count()  # of sequential requests, shared by the threads
     failed = threading.Event()
-    descriptor = open_target(path, writes=cell.writes)
+    descriptor = open_target(path, writes=cell_spec.writes)
     cpu_before = time.process_time()
     deadline_ns = time.monotonic_ns() + round(seconds * 1e9)
 
     def send() -> list[tuple[int, int]]:
         """Send one request after another; return the end time and the latency of each, ns."""
         random = np.random.default_rng()
-        call = os.pwritev if cell.writes else os.preadv
+        call = os.pwritev if cell_spec.writes else os.preadv
         completions: list[tuple[int, int]] = []
         try:
             buffer = mmap.mmap(-1, size_bytes)
-            if cell.writes:
+            if cell_spec.writes:
                 buffer[:] = random.bytes(size_bytes)
             while True:
-                slot = int(random.integers(slots)) if cell.random else next(next_slot) % slots
+                slot = int(random.integers(slots)) if cell_spec.random else next(next_slot) % slots
                 began_ns = time.monotonic_ns()
                 moved_bytes = call(descriptor, [buffer], byte_range.start + slot * size_bytes)
                 ended_ns = time.monotonic_ns()
@@ -171,8 +171,8 @@ def run_threads(cell: CellSpec, path: str, byte_range: range, seconds: float) ->
             raise UserError(f"{path}: {error.strerror}") from error
 
     try:
-        with ThreadPoolExecutor(cell.depth) as threads:
-            futures = [threads.submit(send) for _ in range(cell.depth)]
+        with ThreadPoolExecutor(cell_spec.depth) as threads:
+            futures = [threads.submit(send) for _ in range(cell_spec.depth)]
     finally:
         os.close(descriptor)
     cpu_seconds = time.process_time() - cpu_before

@@ -15,8 +15,7 @@ from dlemu.results.parts import Environment, EnvironmentFields
 PROBE = "probe.json"
 
 Access = Literal["randread", "read", "randwrite", "write"]
-Engine = Literal["fio", "threads"]
-"""The program that sent the requests: fio (libaio), or dlemu with threads."""
+Engine = Literal["fio", "threads"]  # sends the requests: fio (libaio), or dlemu with threads
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -56,8 +56,8 @@ def probe_target(
     accesses = accesses or ("randread",)
     sizes = sizes or (4 << 10, 16 << 10, 128 << 10, 1 << 20)
     cells = [
-        CellSpec(access=access, size_bytes=size_bytes, depth=depth, jobs=job)
-        for access, size_bytes, job, depth in product(accesses, sizes, jobs or (1,), depths or (1, 8, 32, 128))
+        CellSpec(access=access, size_bytes=size_bytes, depth=depth, jobs=num_jobs)
+        for access, size_bytes, num_jobs, depth in product(accesses, sizes, jobs or (1,), depths or (1, 8, 32, 128))
     ]
     if steady and not any(cell.writes for cell in cells):
         raise UserError("--steady is for writes: wanted --rw randwrite or write")
@@ -97,6 +97,7 @@ def probe_target(
 
 
 def _issues(answer: ProbeAnswer, storage: StorageFacts, *, lacks_fio: bool) -> Iterator[str]:
+    """Yield what restricts the meaning of the cells, as sentences."""
     if storage.file_system in IN_MEMORY:
         yield f"{storage.folder} is {storage.file_system}, which is memory: no storage was measured"
     if any(cell.writes and cell.steady is None for cell in answer.cells):
@@ -130,7 +131,7 @@ def _test_file_bytes(target: str, cells: Sequence[CellSpec], file_bytes: int | N
         raise UserError(f"a request of {unaligned[0]} bytes can't bypass the page cache: wanted a multiple of 512")
     if not os.path.exists(target):
         raise UserError(f"{target} does not exist: wanted a folder of the storage, or a file to read")
-    least_bytes = max(cell.size_bytes * cell.jobs for cell in cells)
+    least_bytes = max(cell.size_bytes * cell.jobs for cell in cells)  # room for a request of each sequential job
     if os.path.isfile(target):
         if any(cell.writes for cell in cells):
             raise UserError(
@@ -140,7 +141,7 @@ def _test_file_bytes(target: str, cells: Sequence[CellSpec], file_bytes: int | N
     elif os.path.isdir(target):
         size_bytes = max(FILE_BYTES, least_bytes) if file_bytes is None else file_bytes
         free_bytes = shutil.disk_usage(target).free
-        if free_bytes < 1.1 * size_bytes:  # a margin of 10 % for metadata and other writers
+        if free_bytes < 1.1 * size_bytes:  # leaves 10 % for metadata and other writers
             raise SpaceError(
                 f"{target} has {size(free_bytes)} free, the file to read needs {size(size_bytes)}: free some space, or "
                 "set a smaller --file-size"
