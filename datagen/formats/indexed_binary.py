@@ -1,4 +1,4 @@
-"""Consecutive records without framing, read by calls instead of memory maps (DLIO's `indexed_binary`).
+"""Records without framing, one after the other, read by calls instead of memory maps (DLIO's `indexed_binary`).
 
 FILE holds the records. FILE.off.idx and FILE.sz.idx hold the offset and the size of each as little-endian uint64, as in
 Megatron-like datasets. A file may have hundreds of millions of records, so no memory is used per record.
@@ -83,17 +83,12 @@ class IndexedFile(base.RecordFile):
                 if side.size_bytes < index_bytes:
                     problem = f"the index is truncated: {samples} records need {index_bytes} bytes"
                     raise base.damaged(side.path, problem, side.size_bytes)
-            # Whether records have one length is tested on the first, middle and last one
-            must_look_up = (
-                inputs.matched
-                or remainder
-                or any(
-                    (_entry(offsets, number * ENTRY_BYTES), _entry(sizes, number * ENTRY_BYTES))
-                    != (number * record_bytes, record_bytes)
-                    for number in {0, samples // 2, samples - 1}
-                )
+            lengths_differ = (
+                (_entry(offsets, number * ENTRY_BYTES), _entry(sizes, number * ENTRY_BYTES))
+                != (number * record_bytes, record_bytes)
+                for number in {0, samples // 2, samples - 1}  # the first, middle and last record stand for all
             )
-            if must_look_up:
+            if inputs.matched or remainder or any(lengths_differ):
                 self._index, self.scattered = (offsets, sizes), True
         elif remainder or not self._record_bytes:
             raise base.DamagedError(
