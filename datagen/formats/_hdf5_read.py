@@ -196,11 +196,9 @@ class SourceFile(SourceStream):
 
     def __init__(self, source: Source, *, matched: bool) -> None:
         super().__init__(source)
+        # The error of a failed read, for which HDF5 got zeros; to be checked after each call of HDF5. If it were
+        # raised through HDF5, the file would stay open there, and HDF5 would call this object at exit.
         self.failure: DlemuError | OSError | None = None
-        """The error of a failed read, in place of which HDF5 got zeros; callers check it after each call of HDF5.
-
-        If it were raised through HDF5, the file would stay open there, and HDF5 would call this object at exit.
-        """
         self.metadata: dict[Extent, bytes] = {}  # everything that HDF5 has read as metadata
         self._matched = matched
         self._blocks: dict[int, bytes] = {}  # of metadata, by offset; copied, because a batch's memory is reused

@@ -1,7 +1,7 @@
 """NumPy's .npy: one array (d1, d2, ..., samples) of records, as np.save writes it (DLIO's datasets).
 
-A sample is a slice of the array along its last axis; `npz` has such arrays, too. Format (NEP 1): a magic of 6 bytes,
-the version, the length of the header, the header as a Python literal, the items.
+A sample is a slice of the array at one index of the last axis; `npz` holds such arrays, too. Format (NEP 1): a magic of
+6 bytes, the version, the length of the header, the header as a Python literal, the items.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _PREFIX = struct.Struct("<6sBxH")  # magic, major version, and in files of versi
 PREFIX_BYTES = _PREFIX.size
 MAGIC = b"\x93NUMPY"
 ALIGNMENT = 64  # NumPy pads the header so that the items begin at a multiple of this
-GROWTH_DIGITS = 21  # characters that NumPy reserves for the first axis: the digits of a 64-bit number, and one
+GROWTH_DIGITS = 21  # characters that NumPy reserves for the first axis: one more than a 64-bit number has digits
 CACHED_HEADERS = 256  # size of the cache of parsed headers
 
 _HEADER = re.compile(rb"\{'descr': '([^']*)', 'fortran_order': (True|False), 'shape': \(([0-9, ]*)\), \} *\n")
@@ -85,7 +85,7 @@ def array_header(descr: str, shape: tuple[int, ...]) -> bytes:
 
 def array_bytes(descr: str, shapes: NDArray[np.int64], samples: int) -> NDArray[np.int64]:
     """Return the size of each .npy file, given the shapes of its records (files, axes)."""
-    # All headers have one size: random shapes have two axes, whose digits fit the padding; other shapes are all equal
+    # All headers have one size: either shapes are equal, or they are random with two axes, whose digits fit the padding
     largest = tuple(shapes.max(axis=0, initial=1).tolist())
     header_size = len(array_header(descr, (*largest, samples)))
     sizes: NDArray[np.int64] = header_size + shapes.prod(axis=1) * samples * np.dtype(descr).itemsize
