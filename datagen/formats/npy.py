@@ -79,12 +79,12 @@ def array_header(descr: str, shape: tuple[int, ...]) -> bytes:
     """Return the header (version 1.0) of a C-ordered array of NumPy's type `descr`, as np.save writes it."""
     text = f"{{'descr': '{descr}', 'fortran_order': False, 'shape': {shape!r}, }}"
     text += " " * (GROWTH_DIGITS - len(str(shape[0])))
-    total = -(-(PREFIX_BYTES + len(text) + 1) // ALIGNMENT) * ALIGNMENT
-    return _PREFIX.pack(MAGIC, 1, total - PREFIX_BYTES) + text.ljust(total - PREFIX_BYTES - 1).encode() + b"\n"
+    header_size = -(-(PREFIX_BYTES + len(text) + 1) // ALIGNMENT) * ALIGNMENT - PREFIX_BYTES
+    return _PREFIX.pack(MAGIC, 1, header_size) + text.ljust(header_size - 1).encode() + b"\n"
 
 
 def array_bytes(descr: str, shapes: NDArray[np.int64], samples: int) -> NDArray[np.int64]:
-    """Return the size of each .npy file, given the shapes of its records (files, axes)."""
+    """Return the size of each .npy file, given the shapes of their records (files, axes)."""
     # All headers have one size: either shapes are equal, or they are random with two axes, whose digits fit the padding
     largest = tuple(shapes.max(axis=0, initial=1).tolist())
     header_size = len(array_header(descr, (*largest, samples)))

@@ -127,11 +127,11 @@ class ParquetGroups:
     def __init__(self, source: base.Source, spec: DatasetSpec, matched: bool) -> None:
         """Read the footer; with `matched`, read footer and columns by the calls that pyarrow would make."""
         self.source, self._spec = source, spec
-        self._limits = (MAX_HOLE_BYTES, MAX_READ_BYTES) if matched else ()
+        self._merge_limits = (MAX_HOLE_BYTES, MAX_READ_BYTES) if matched else ()  # of `merge_spans`; (): defaults
         self._planned_spans: dict[int, list[tuple[int, int]]] = {}  # by rows of a group, relative to its offset
         self._plan: layout.FilePlan | None = None
         self._ends: Sequence[int]  # for each row group, the number of the file's first row after it
-        if matched:
+        if matched:  # as pyarrow: read the end of the file, and once more if the footer is longer
             self._cache_end(min(FOOTER_BYTES, source.size_bytes))
         end_bytes = self._read_end_bytes()
         if matched and end_bytes > FOOTER_BYTES:
@@ -173,7 +173,7 @@ class ParquetGroups:
         if self._plan:
             planned, group_offset, _ = self._plan.place(group)
             if planned.rows not in self._planned_spans:
-                self._planned_spans[planned.rows] = merge_spans(planned.spans, *self._limits)
+                self._planned_spans[planned.rows] = merge_spans(planned.spans, *self._merge_limits)
             return [(group_offset + offset, size) for offset, size in self._planned_spans[planned.rows]]
         chunks = []
         for _, chunk in self._requested_chunks(group):
@@ -184,7 +184,7 @@ class ParquetGroups:
             if start < len(layout.MAGIC) or size < 0 or start + size > self.source.size_bytes:
                 raise base.DamagedError(f"row group {group} has a column outside the file", start)
             chunks.append((start, size))
-        return merge_spans(sorted(chunks), *self._limits)
+        return merge_spans(sorted(chunks), *self._merge_limits)
 
     def payload(self, group: int) -> list[tuple[int, int]]:
         plan = self._plan or self._matching_plan

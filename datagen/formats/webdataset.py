@@ -163,7 +163,7 @@ class TarRecords(base.RecordFile):
         position = begin = end = 0
         while position < len(record):
             member = parse(record[position : position + BLOCK], offset + position)
-            if member is None or position + member.stored_bytes > len(record):
+            if member is None or position + member.stored_bytes > len(record):  # not as when offsets were determined
                 raise base.DamagedError("a sample ends where none did before", offset + position)
             if member.is_file:
                 begin, end = begin or position + BLOCK, position + BLOCK + member.size_bytes

@@ -62,10 +62,10 @@ class DirectQueue:
             EOFError: there is no writer left.
         """
         while (data := self._take_item()) is None:
-            until_seconds = math.inf if self.until_ns is None else max(0.0, (self.until_ns - time.monotonic_ns()) / 1e9)
-            seconds = min(until_seconds, math.inf if timeout is None else timeout)
-            if seconds < math.inf and not self._readable.poll(seconds * 1000):
-                raise NotInTime if until_seconds <= seconds else queue.Empty
+            due_seconds = math.inf if self.until_ns is None else max(0.0, (self.until_ns - time.monotonic_ns()) / 1e9)
+            wait_seconds = min(due_seconds, math.inf if timeout is None else timeout)
+            if wait_seconds < math.inf and not self._readable.poll(wait_seconds * 1000):
+                raise NotInTime if due_seconds <= wait_seconds else queue.Empty
             chunk = os.read(self._reader.fileno(), _READ_BYTES)
             if not chunk:
                 raise EOFError

@@ -28,18 +28,17 @@ from dlemu.plan.streams import StreamPlan
 
 FRAMING_BYTES = 16  # bytes around each record: length (8), CRC of the length (4), CRC of the record (4)
 _FEATURES = {"image": tf.io.FixedLenFeature([], tf.string), "size": tf.io.FixedLenFeature([], tf.int64)}
+# Marks a function without `if` and `for`: TensorFlow would search it for these, which would delay the first epoch
 _plain = tf.autograph.experimental.do_not_convert
-"""Marks a function without `if` and `for`: searching it for these, to rewrite them, would delay the first epoch."""
 _NUMBER, _NUMBERS = tf.TensorSpec([], tf.int64), tf.TensorSpec([None], tf.int64)
 _RECORD = (_NUMBER, tf.TensorSpec([], tf.string))  # an element of a dataset: the sample's number and its record
 # glibc's malloc.h
 _TRIM_THRESHOLD, _TOP_PAD, _MMAP_MAX, _ARENA_MAX = -1, -2, -4, -8
 _MAX_INT = (1 << 31) - 1  # mallopt(3) takes an int
 _GROW_BYTES = 64 << 20  # step by which the heap grows: with small steps, each large batch takes system calls
-_MAX_ARENAS = 4
-"""Maximum malloc arenas. With one, threads wait for each other; each further one takes 25 MB in a fast pipeline."""
+_MAX_ARENAS = 4  # of malloc: with one, threads wait for each other; each further one takes 25 MB in a fast pipeline
+# Numbers in an element before the sample numbers: four times in s, bytes read, CPU time of preprocessing in ns
 _LEADING_NUMBERS = 6
-"""Numbers in an element before the sample numbers: four times in s, bytes read, CPU time of preprocessing in ns."""
 
 
 class Loader(LoaderBase):

@@ -36,8 +36,7 @@ from dlemu.ranks import die_with_parent
 from dlemu.ranks.failure import killed_by
 from dlemu.ranks.process_control import ignore
 
-Token = tuple[str, int, int, int]
-"""The request for a batch: phase, epoch, step, and the slot to read into."""
+Token = tuple[str, int, int, int]  # the request for a batch: phase, epoch, step, and the slot to read into
 _READY_CHECK = ""  # phase of a token that requests no batch, only an answer once the worker is ready
 _REMEDY = "lower reader.read_threads, reader.prefetch_size or ranks"
 
@@ -57,8 +56,8 @@ class _Tokens(Sampler[Token]):
         return self.steps
 
 
+# A worker's answer: a batch's packed trace, with tensors if `reader.tensors`; an error; None to a ready check
 Answer = bytes | tuple[bytes, list[torch.Tensor]] | DlemuError | None
-"""A worker's answer: a batch's packed trace, with tensors if `reader.tensors`; an error; None to a ready check."""
 
 
 class _Batches(Dataset[Answer]):
@@ -68,20 +67,21 @@ class _Batches(Dataset[Answer]):
         self._spec, self._slots = spec, slots
         self._maker: BatchMaker | None = None  # made in the worker
         self._worker = 0
-        image = torch.zeros(spec.reader.tensor_bytes, dtype=torch.uint8)  # all bytes; other tensors are numbers
+        image = torch.zeros(spec.reader.tensor_bytes, dtype=torch.uint8)  # a sample's other tensors are single numbers
         self._sample: tuple[Any, ...] = (image, *[0] * (spec.reader.tensors - 1))
 
     def __getitem__(self, token: Token) -> Answer:
         """Make a batch and return the answer; errors are returned, as PyTorch would wrap raised ones in tracebacks."""
+        phase, epoch, step, slot = token
         try:
-            if self._maker is None:  # the worker's first item
+            if self._maker is None:  # the worker's first token
                 info = get_worker_info()
                 self._worker = 0 if info is None else info.id
                 self._slots.take_pages()
                 self._maker = BatchMaker(self._spec, self._worker)
-            if token[0] == _READY_CHECK:
+            if phase == _READY_CHECK:
                 return None
-            trace = self._maker.make(*token, self._slots.slot(token[-1]))
+            trace = self._maker.make(phase, epoch, step, slot, self._slots.slot(slot))
             return self._collate(trace) if self._spec.reader.tensors else trace.packed()
         except DlemuError as error:
             return error

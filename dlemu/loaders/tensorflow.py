@@ -20,8 +20,7 @@ from dlemu.loaders.traits_base import LoaderTraits
 _BUFFER_BYTES = 256 << 10  # read size of tf.data.TFRecordDataset without `reader.transfer_size`
 _TURN_BYTES = 2 << 20
 """Bytes of records to take from a file per turn; two turns of each file are in memory. Each turn wakes another thread
-of tf.data. Measured with records of 100 kB: turns of 256 KiB are a fifth slower than turns of 1 MiB, these are a tenth
-slower than turns of 2 MiB, and turns of 4 MiB are no faster."""
+of tf.data: with records of 100 kB, turns of 1 MiB are a tenth slower than turns of 2 MiB; 4 MiB are no faster."""
 _RANK_BYTES = 64 << 20
 """Private memory of a rank besides its buffers, measured with TensorFlow 2.21 forked after import, three epochs."""
 
