@@ -102,7 +102,7 @@ class Hdf5File(OpenFile):
                 self._file.sieve(*extents[-1], dataset.end)
         pieces = self._file.extents(extents)
         data = pieces[0]
-        if len(pieces) > 1:
+        if len(pieces) > 1:  # the sample has several chunks, or parts in several datasets
             size = sum(map(len, pieces))
             if len(self._joined) < size:
                 self._joined = self._source.scratch(size)
@@ -111,7 +111,7 @@ class Hdf5File(OpenFile):
         offset = index * self._record_bytes
         if self._is_contiguous:
             return Sample(data, data, offset)
-        return Sample(data, memoryview(b""), offset, decode=lambda: self._decode(index))
+        return Sample(data, memoryview(b""), offset, decode=lambda: self._decode(index))  # chunks must be decoded first
 
     def forget(self) -> None:
         """Release the samples read so far."""

@@ -36,7 +36,7 @@ class DirectQueue:
 
     def __init__(self, context: BaseContext) -> None:
         self._reader, self._writer = context.Pipe(duplex=False)
-        self._writing = context.Lock()
+        self._write_lock = context.Lock()
         # Deadline of `get` (CLOCK_MONOTONIC) besides its timeout; 0: only items that are ready; None: no deadline
         self.until_ns: int | None = None
         self._buffer = bytearray()  # bytes read from the pipe but not returned yet: part of an item, or several items
@@ -49,7 +49,7 @@ class DirectQueue:
         data = pickle.dumps(item, pickle.HIGHEST_PROTOCOL)
         unwritten = memoryview(_LENGTH.pack(len(data)) + data)
         descriptor = self._writer.fileno()
-        with self._writing:
+        with self._write_lock:
             while unwritten:
                 unwritten = unwritten[os.write(descriptor, unwritten) :]
 

@@ -40,9 +40,9 @@ class Recorder:
     def __init__(self, process: int, control: socket.socket, log: int) -> None:
         self._process, self._control, self._log = process, control, io.FileIO(log)
         self._alive = True
+        # Whether the process was killed, suspended or too slow before its last reading; known after `stop`
         self.lost = False
-        """Whether the process was killed, suspended or too slow before its last reading; known after `stop`."""
-        os.register_at_fork(after_in_child=self._forget)
+        os.register_at_fork(after_in_child=self._forget)  # only the rank itself may use the handle, not its children
 
     def mark(self) -> None:
         """Make the recorder read the exact probes, and wait for it: called when an epoch's training begins or ends."""
@@ -93,11 +93,12 @@ def start_recorder(scope: Scope, folder: str) -> Recorder:
 
 
 def _record(scope: Scope, parent: int, control: int, log: int) -> int:
+    """Run the recorder in this forked process until it is stopped; return the exit status."""
     signal.set_wakeup_fd(-1)
     for number in (signal.SIGINT, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
     # Of the rank's descriptors, only the control socket and the log stay open; readers of other pipes and sockets would
-    # wait for this process. They are first moved to 10 and above, so that no `dup2` overwrites one still needed.
+    # wait for this process. They are first copied to 10 and above, so that no `dup2` overwrites one still needed.
     descriptors = (control, log, os.open(os.devnull, os.O_RDWR))
     control, log, null = (fcntl.fcntl(descriptor, fcntl.F_DUPFD, 10) for descriptor in descriptors)
     for source, target in ((null, _NULL), (null, 1), (null, 2), (control, _CONTROL), (log, _LOG)):
@@ -169,10 +170,7 @@ class RecorderLoop:
                 self._due_ns[name] = time.monotonic_ns() + max(self._interval_ns, min_interval_ns)
 
     def _read_one(self, name: str) -> int:
-        """Read a probe, and return the CPU time that this took in ns. A probe that fails is not read again.
-
-        An error in writing the log is not caught: it ends the recorder.
-        """
+        """Read a probe; return the CPU time that this took in ns. If it fails, the probe is not read again."""
         cpu_before_ns = time.thread_time_ns()
         now_ns = time.monotonic_ns()
         try:
@@ -182,7 +180,7 @@ class RecorderLoop:
             note = f"telemetry: the probe {name} was stopped: {type(error).__name__}: {error}"
             self._log.write(LogLine(note=note))
         else:
-            self._log.add(name, now_ns, readings)
+            self._log.add(name, now_ns, readings)  # outside of `try`: if the log can't be written, the recorder ends
         return time.thread_time_ns() - cpu_before_ns
 
 
