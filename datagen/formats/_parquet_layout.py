@@ -59,7 +59,7 @@ def text(value: str) -> Value:
 
 
 def list_of(items: Sequence[Value]) -> Value:
-    """Encode a list of one or more values of one type."""
+    """Encode a list of one or more values, all of one type."""
     item_type, count = items[0][0], len(items)
     head = bytes([count << 4 | item_type]) if count < 15 else bytes([0xF0 | item_type]) + varint(count)
     return _LIST, head + b"".join(data for _, data in items)
@@ -110,8 +110,8 @@ class Column:
 class Chunk(NamedTuple):
     """Position and sizes of a column chunk: one column of a row group."""
 
-    offset: int
-    dictionary_bytes: int
+    offset: int  # from the start of its row group
+    dictionary_bytes: int  # size of the dictionary page at its start
     size_bytes: int
     plain_bytes: int  # size without compression
 
@@ -128,7 +128,7 @@ class Page(NamedTuple):
 
 def page_header(num_values: int, plain_bytes: int, stored_bytes: int) -> bytes:
     """Encode a PageHeader; the sizes are bytes of levels and values, uncompressed (plain) and as stored."""
-    data = struct({1: i32(num_values), 2: i32(_PLAIN), 3: i32(_RLE), 4: i32(_RLE)})
+    data = struct({1: i32(num_values), 2: i32(_PLAIN), 3: i32(_RLE), 4: i32(_RLE)})  # DataPageHeader
     return struct({1: i32(0), 2: i32(plain_bytes), 3: i32(stored_bytes), 5: data})[1]
 
 
@@ -138,11 +138,12 @@ def dictionary_page(column: Column, stored: bytes) -> bytes:
     Each column chunk has one, as in pyarrow's files, because DLIO's reader requires it; no page uses it.
     """
     values = column.dictionary
-    header = struct({1: i32(len(values) // (column.width // column.length)), 2: i32(_PLAIN)})
+    header = struct({1: i32(len(values) // (column.width // column.length)), 2: i32(_PLAIN)})  # DictionaryPageHeader
     return struct({1: i32(_DICTIONARY_PAGE), 2: i32(len(values)), 3: i32(len(stored)), 7: header})[1] + stored
 
 
 def _schema_elements(column: Column) -> list[Value]:
+    """Encode the SchemaElements of a column: one, or three if it holds lists."""
     name = text(column.name)
     if column.length == 1:
         width = {2: i32(column.width)} if column.type == FIXED else {}
@@ -262,7 +263,7 @@ class FilePlan:
             rows, plain_bytes = group.rows, sum(chunk.plain_bytes for chunk in chunks)
             columns = zip(self.columns, chunks, strict=True)
             column_metas = [_chunk_meta(column, chunk, start, rows, codec) for column, chunk in columns]
-            metas.append(struct({1: list_of(column_metas), 2: i64(plain_bytes), 3: i64(rows)}))
+            metas.append(struct({1: list_of(column_metas), 2: i64(plain_bytes), 3: i64(rows)}))  # RowGroup
         _, metadata = struct({1: i32(1), 2: list_of(schema), 3: i64(self.rows), 4: list_of(metas), 6: text("dlemu")})
         return metadata + len(metadata).to_bytes(LENGTH_BYTES, "little") + MAGIC
 

@@ -103,7 +103,7 @@ def _write_compressed(job: base.FileJob, plan: layout.FilePlan, writer: Writer, 
                 writer.write(header + packed)
                 plain_bytes += len(header) + len(plain)
             chunks.append(layout.Chunk(begin, len(dictionary), writer.position - begin, plain_bytes))
-        groups.append((0, chunks))  # the chunks' offsets are those in the file
+        groups.append((0, chunks))  # these chunks have their offsets in the file, so the group's is 0
     writer.write(plan.encode_tail(groups, compression))
 
 
@@ -138,11 +138,12 @@ class ParquetGroups:
             self._cache_end(end_bytes)
         if spec.parquet.columns and spec.compression == "none":
             plan = layout.file_plan(spec, 0)
-            if plan.groups_end + end_bytes == source.size_bytes:
+            if plan.groups_end + end_bytes == source.size_bytes:  # dlemu wrote the file: its layout is known
                 self._plan = plan
                 self._ends = range(plan.group_rows, plan.rows + plan.group_rows, plan.group_rows)
                 return
         self._names = _requested_names(spec)
+        # Of a file, `read_metadata` needs only both ends: the magic number, and the footer with its length
         footer = layout.MAGIC + bytes(self.source.read(source.size_bytes - end_bytes, end_bytes))
         self._metadata = pq.read_metadata(pa.BufferReader(footer))
         self._rows = [self._metadata.row_group(index).num_rows for index in range(self._metadata.num_row_groups)]

@@ -100,16 +100,16 @@ def _groups(proc: str, controller: str) -> Iterator[str]:
 
     Example for the group /batch/job7: /sys/fs/cgroup/batch/job7, /sys/fs/cgroup/batch, /sys/fs/cgroup.
     """
-    own: dict[str, str] = {}  # v1 controller, or '' for v2 -> the process's group
+    group_of: dict[str, str] = {}  # v1 controller, or '' for v2 -> the process's group
     for line in _lines(f"{proc}/self/cgroup"):
         _, controllers, path = line.split(":", 2)  # 4:cpu,cpuacct:/batch/job7, or for v2 0::/batch/job7
-        own.update(dict.fromkeys(controllers.split(","), path))
+        group_of.update(dict.fromkeys(controllers.split(","), path))
     for line in _lines(f"{proc}/self/mountinfo"):
         mount_fields, _, file_system_fields = line.partition(" - ")
         root, mount = mount_fields.split()[3:5]
         file_system, _, options = file_system_fields.split()[:3]
         is_v2 = file_system == "cgroup2"
-        group = own.get("" if is_v2 else controller)
+        group = group_of.get("" if is_v2 else controller)
         if group is None or not (is_v2 or (file_system == "cgroup" and controller in options.split(","))):
             continue
         # The mount shows the groups from `root` on. In a container, that may be the container's own group
