@@ -10,7 +10,7 @@ from itertools import repeat
 from typing import Protocol
 
 _PR_SET_TIMERSLACK = 29  # linux/prctl.h
-_MAX_CALL_NS = 20_000_000  # duration of a hash call: between calls, the thread's clock is read and signals are handled
+_MAX_CALL_NS = 20_000_000  # duration of a hash call; the thread's clock is read, and signals are handled, between calls
 _ASSUMED_ROUND_NS = 400.0  # duration of a round of the hash, until it has been measured
 _SALT = b"dlemu burns a CPU"
 

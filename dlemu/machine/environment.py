@@ -41,7 +41,7 @@ class HostFacts:
 
 @dataclass(frozen=True, kw_only=True)
 class StorageFacts:
-    """The file system or object store that holds a folder; its bytes are None if unknown."""
+    """The file system that a folder is on."""
 
     folder: str
     file_system: str = ""
