@@ -48,13 +48,13 @@ __all__ += ["CachedSource", "MemorySource", "Scratch", "Source", "SourceStream",
 FORMATS = "datagen.formats"  # the package of formats; each module in it is a format
 CHUNK_BYTES = 1 << 20  # payload generated and written at a time: it stays in a core's L2 cache
 MAX_KEPT_FILES = 16  # open files, or indexes of files, that an engine keeps; each thread of a loader has its own engine
+# Size of the reads that scan record headers: in object stores, they take about as long as reads of single headers
 HEADERS_AT_ONCE_BYTES = 32 << 10
-"""Size of the reads that scan record headers: in object stores, they take about as long as reads of single headers."""
 
 Sizes = NDArray[np.int64]
 Offsets = NDArray[np.int64]  # offset of each record, and the end of the last one
+# (start, bytes) of each sample, as a sequence or as an array of shape (samples, 2)
 Extents = Sequence[tuple[int, int]] | NDArray[np.int64]
-"""(start, bytes) of each sample, as a sequence or as an array of shape (samples, 2)."""
 Version = tuple[str, int, int]  # one state of a file: its path, bytes, and modification time in ns
 _offsets_of_files: dict[Version, Offsets] = {}  # cache: of all files whose record headers were read
 

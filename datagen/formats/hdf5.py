@@ -130,7 +130,8 @@ def _contiguous_layout(spec: DatasetSpec, shape: tuple[int, ...]) -> tuple[int, 
 
     parts: list[bytes | int] = []
     with _file_laid_out_by_hdf5(allocate) as temporary:
-        for (offset, size_bytes), number in sorted((extent, number) for number, extent in enumerate(extents[:-1])):
+        in_file_order = sorted((extent, number) for number, extent in enumerate(extents[:-1]))  # without labels
+        for (offset, size_bytes), number in in_file_order:
             parts += temporary.read(offset - temporary.tell()), number
             temporary.seek(offset + size_bytes)
         parts.append(temporary.read())

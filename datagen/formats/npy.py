@@ -66,7 +66,7 @@ class Header(NamedTuple):
     payload_bytes: int
     item_bytes: int
     fortran_order: bool
-    last_axis: int
+    last_axis: int  # its length, which is the number of samples in DLIO's datasets
     shape_and_type: str  # for messages
 
 
