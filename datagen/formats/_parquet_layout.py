@@ -110,7 +110,7 @@ class Column:
 class Chunk(NamedTuple):
     """Position and sizes of a column chunk: one column of a row group."""
 
-    offset: int  # from the start of its row group
+    offset: int  # from the start of its row group; in a compressed file, from the start of the file
     dictionary_bytes: int  # size of the dictionary page at its start
     size_bytes: int
     plain_bytes: int  # size without compression
@@ -156,7 +156,7 @@ def _schema_elements(column: Column) -> list[Value]:
 
 
 def _chunk_meta(column: Column, chunk: Chunk, start: int, rows: int, codec: int) -> Value:
-    """Encode a ColumnChunk of a row group at `start`; its last fields are the offsets of pages and dictionary."""
+    """Encode a ColumnChunk of a row group at `start`; its metadata ends in the offsets of pages and dictionary."""
     dictionary, pages = i64(start + chunk.offset), i64(start + chunk.offset + chunk.dictionary_bytes)
     metadata = _meta_before_offsets(column, chunk.size_bytes, chunk.plain_bytes, rows, codec)
     metadata += encode_fields({9: pages, 11: dictionary}, previous_id=7) + b"\0"

@@ -69,7 +69,7 @@ class Format(base.RecordFormat):
 
 
 class IndexedFile(base.RecordFile):
-    """An open data file. Records of one length are located by arithmetic unless `matched`, all others by the index."""
+    """An open file. Records of one length are found by arithmetic unless `matched` and indexed, others by the index."""
 
     def __init__(self, inputs: base.RecordInputs) -> None:
         source, samples = inputs.source, inputs.samples

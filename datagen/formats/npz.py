@@ -43,7 +43,7 @@ INFLATE_BYTES = 1 << 20  # bytes decompressed at a time
 MAX_INFLATION = 1032  # maximum compression ratio of deflate (zlib's technical notes)
 MAX_LABEL_BYTES = 4096  # members of at most this size count as labels, which are not read, as DLIO does not read `y`
 NUMPY_READ_BYTES = 1 << 18  # np.load reads a member in pieces of this size (`BUFFER_SIZE` in numpy/lib/_format_impl.py)
-ZIPFILE_MIN_READ_BYTES = 4096  # minimum size of a read call of Python's zipfile (`ZipExtFile.MIN_READ_SIZE`)
+ZIPFILE_MIN_READ_BYTES = 4096  # minimum that Python's zipfile reads of a member (`ZipExtFile.MIN_READ_SIZE`)
 _DAMAGED = cast("type[Exception]", isal_zlib.error)  # the library's type stub calls the class an instance
 
 
