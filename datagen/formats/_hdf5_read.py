@@ -1,7 +1,7 @@
-"""Reading HDF5 files: the HDF5 library finds the records, whose bytes are then read without it; it decodes chunks.
+"""Reads HDF5 files: the HDF5 library locates the records and decodes chunks; dlemu itself reads the records' bytes.
 
-Files of equal size mostly have the same metadata. The metadata of one file is therefore cached with the positions of
-records, and HDF5 parses another file of that size only if its metadata differs.
+Files of equal size mostly have the same metadata. The metadata of one file and the record positions found in it are
+therefore cached, and the library parses another file of that size only if its metadata differs.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from datagen.formats._source import SourceStream, merge_spans
 from datagen.formats.format_base import DamagedError, OpenFile, Sample, Source
 from datagen.registry import library
 
-OLD_NAME = "records"  # name of the dataset of records in files of DLIO up to 2.0.0, which are read but never written
-BLOCK_BYTES = 16 << 10  # the metadata of a file, which consists of many small pieces, is read in blocks of this size
+OLD_NAME = "records"  # name of the dataset of records in files of DLIO up to 2.0.0, which dlemu reads but never writes
+BLOCK_BYTES = 16 << 10  # unit for reading metadata, which consists of many small pieces
 SIGNATURE_BYTES = 8  # HDF5 reads these first
-SIEVE_BYTES = 64 << 10  # minimum that HDF5 reads of a contiguous dataset, and buffers (`H5Pset_sieve_buf_size`)
+SIEVE_BYTES = 64 << 10  # HDF5's buffer for small reads of a contiguous dataset (`H5Pset_sieve_buf_size`)
 HDF5_ERRORS = (OSError, KeyError, ValueError, RuntimeError, TypeError, IndexError)  # raised by h5py for damaged files
 Extent = tuple[int, int]  # (offset, bytes)
 
@@ -41,7 +41,7 @@ class Metadata(NamedTuple):
 
 
 KnownMetadata = dict[int, Metadata]  # by file size
-_MAX_KNOWN = 1024  # file sizes; HDF5 parses files of other sizes, which is slower
+_MAX_KNOWN = 1024  # maximum number of cached file sizes; files of further sizes are parsed by HDF5, which is slower
 
 
 class Hdf5File(OpenFile):
@@ -52,7 +52,7 @@ class Hdf5File(OpenFile):
     def __init__(self, source: Source, samples: int, known_metadata: KnownMetadata, *, matched: bool = False) -> None:
         """With `matched`, read as HDF5 would: first the metadata, then each record or chunk."""
         self._source = source
-        self._joined = self._decoded = memoryview(b"")  # memory for a sample joined from pieces, and for a decoded one
+        self._joined = self._decoded = memoryview(b"")  # memory for a sample of several pieces, and for a decoded one
         self._file = SourceFile(source, matched=matched)
         metadata = known_metadata.get(source.size_bytes) if samples == 1 else None
         if metadata and all(source.read(*extent) == data for extent, data in metadata.reads.items()):
@@ -66,7 +66,7 @@ class Hdf5File(OpenFile):
 
     def _parse_metadata(self, samples: int) -> Sequence[_Dataset]:
         """Return the datasets of records that HDF5 finds. Raises DamagedError if they do not match settings or file."""
-        # A storage that fails is noticed here: a failure within h5f.open would leak resources
+        # This read fails if the storage does: a failure later, within h5f.open, would leak resources
         self._file.read_metadata(0, min(SIGNATURE_BYTES, self._source.size_bytes))
         h5py = hdf5()
         with self._hdf5_errors("no readable HDF5 metadata"):
@@ -102,7 +102,7 @@ class Hdf5File(OpenFile):
                 self._file.sieve(*extents[-1], dataset.end)
         pieces = self._file.extents(extents)
         data = pieces[0]
-        if len(pieces) > 1:
+        if len(pieces) > 1:  # the sample has several chunks, or parts in several datasets
             size = sum(map(len, pieces))
             if len(self._joined) < size:
                 self._joined = self._source.scratch(size)
@@ -111,7 +111,7 @@ class Hdf5File(OpenFile):
         offset = index * self._record_bytes
         if self._is_contiguous:
             return Sample(data, data, offset)
-        return Sample(data, memoryview(b""), offset, decode=lambda: self._decode(index))
+        return Sample(data, memoryview(b""), offset, decode=lambda: self._decode(index))  # chunks must be decoded first
 
     def forget(self) -> None:
         """Release the samples read so far."""
@@ -144,7 +144,7 @@ class Hdf5File(OpenFile):
 
 
 class _Dataset:
-    """A dataset of records: contiguous from `offset` to `end`, or in chunks of the shape `chunk`."""
+    """A dataset of records: contiguous from `offset` to `end` (exclusive), or in chunks of the shape `chunk`."""
 
     chunk: tuple[int, ...] = ()
     offset = end = 0
@@ -168,10 +168,10 @@ class _Dataset:
 
     def chunks(self, index: int) -> list[Extent]:
         """Return the extents of the chunks that hold parts of a sample."""
-        first = index - index % self.chunk[0]
+        first_sample = index - index % self.chunk[0]
         grid = [range(0, axis, step) for axis, step in zip(self._shape[1:], self.chunk[1:], strict=True)]
         extents = []
-        for start in itertools.product([first], *grid):
+        for start in itertools.product([first_sample], *grid):
             chunk = self._dataset.get_chunk_info_by_coord(start)
             if chunk.byte_offset is None:
                 raise ValueError(f"the chunk at {start} was never written")
@@ -190,45 +190,43 @@ class _Dataset:
 class SourceFile(SourceStream):
     """A file object for HDF5 that reads from a `Source`.
 
-    With `matched`, read calls are those of HDF5: HDF5 itself requests the metadata, this class requests the records as
-    HDF5 would. Otherwise, there are as few calls as possible.
+    With `matched`, its read calls are those that HDF5 would make for metadata and records. Otherwise, it makes as few
+    calls as possible.
     """
 
     def __init__(self, source: Source, *, matched: bool) -> None:
         super().__init__(source)
+        # The error of a failed read, for which HDF5 got zeros; to be checked after each call of HDF5. If it were
+        # raised through HDF5, the file would stay open there, and HDF5 would call this object at exit.
         self.failure: DlemuError | OSError | None = None
-        """The error of a failed read, for which HDF5 got zeros; to be checked after each call of HDF5.
-
-        An exception raised through HDF5 would leave the file open there, and HDF5 would call this object at exit.
-        """
-        self.metadata: dict[Extent, bytes] = {}  # all reads of metadata by HDF5
+        self.metadata: dict[Extent, bytes] = {}  # everything that HDF5 has read as metadata
         self._matched = matched
         self._blocks: dict[int, bytes] = {}  # of metadata, by offset; copied, because a batch's memory is reused
         self.pieces: dict[int, memoryview] = {}  # records and chunks, by offset
-        self._sieves: dict[int, tuple[int, memoryview]] = {}  # sieve buffers (offset, data), by their dataset's end
+        self._sieves: dict[int, tuple[int, memoryview]] = {}  # sieve buffers (offset, data), by end of dataset
 
     def extents(self, extents: list[Extent]) -> list[memoryview]:
-        """Return the bytes of each extent; unless `matched`, read adjacent ones by one call. Raises DatasetError."""
+        """Return the bytes of each extent. Raises DatasetError. Without `matched`, one call reads adjacent extents."""
         missing = [extent for extent in extents if extent[0] not in self.pieces]
         if not self._matched:
             missing.sort()
         spans = iter(missing if self._matched else merge_spans(missing))
-        start, data = -1, memoryview(b"")
-        for offset, size in missing:  # each extent lies within a span, and spans are in the order of extents
-            while not start <= offset <= offset + size <= start + len(data):
-                start, span_bytes = next(spans)
-                data = self.source.read(start, span_bytes)
-            self.pieces[offset] = data[offset - start : offset - start + size]
+        span_start, span = -1, memoryview(b"")
+        for offset, size in missing:  # in the order of spans; read the next span once an extent is not in this one
+            while not span_start <= offset <= offset + size <= span_start + len(span):
+                span_start, span_bytes = next(spans)
+                span = self.source.read(span_start, span_bytes)
+            self.pieces[offset] = span[offset - span_start : offset - span_start + size]
         return [self.pieces[offset] for offset, _ in extents]
 
     def sieve(self, offset: int, size_bytes: int, end: int) -> None:
-        """If `matched`, read a small record, like HDF5, through the sieve buffer of its dataset that ends at `end`."""
+        """With `matched`, read a small record as HDF5 does: through a buffer of its dataset, which ends at `end`."""
         if not self._matched or size_bytes > SIEVE_BYTES or offset in self.pieces:
             return
         start, buffered = self._sieves.get(end, (0, memoryview(b"")))
         if not start <= offset <= offset + size_bytes <= start + len(buffered):
             start, buffered = offset, self.source.read(offset, min(SIEVE_BYTES, end - offset))
-            if len(buffered) > size_bytes:  # later samples use it, too: copied, because the memory is reused
+            if len(buffered) > size_bytes:  # it also serves later samples: copied, because a batch's memory is reused
                 buffered = memoryview(bytes(buffered))
             self._sieves[end] = start, buffered
         self.pieces[offset] = buffered[offset - start : offset - start + size_bytes]
@@ -236,7 +234,7 @@ class SourceFile(SourceStream):
     def readinto(self, out: bytearray | memoryview) -> int:  # type: ignore[override]  # as the base class
         size = max(0, min(len(out), self.source.size_bytes - self._position))
         try:
-            data: memoryview | bytes | None = self.pieces.get(self._position)  # a chunk for decoding
+            data: memoryview | bytes | None = self.pieces.get(self._position)  # a chunk that HDF5 decodes
             if data is None or len(data) < size:
                 data = self.read_metadata(self._position, size)
             out[:size] = data[:size]
@@ -248,7 +246,7 @@ class SourceFile(SourceStream):
         return size
 
     def read_metadata(self, offset: int, size_bytes: int) -> bytes:
-        """Return bytes of the metadata, each read once from the source. Raises DlemuError, OSError."""
+        """Return bytes of the metadata, from memory if they were read before. Raises DlemuError, OSError."""
         extent = offset, size_bytes
         if extent in self.metadata:
             return self.metadata[extent]

@@ -1,9 +1,10 @@
-"""The layout of Parquet files that dlemu writes: plain values in pages of about 1 MiB, and encoded metadata.
+"""The layout of the Parquet files that dlemu writes: plain values in pages of about 1 MiB, and encoded metadata.
 
 All columns are required. Numbers of 4 or 8 bytes have Parquet's own types; several per row are a list, as DLIO writes
 them. Any other value is a byte array of fixed length. A `FilePlan` has the offsets and sizes of an uncompressed file.
-Format: github.com/apache/parquet-format, README.md, Encodings.md, LogicalTypes.md, src/main/thrift/parquet.thrift;
-metadata are in Thrift's compact protocol (github.com/apache/thrift, doc/specs/thrift-compact-protocol.md).
+Format: github.com/apache/parquet-format, README.md, Encodings.md, LogicalTypes.md, src/main/thrift/parquet.thrift.
+Metadata are encoded in Thrift's compact protocol (github.com/apache/thrift, doc/specs/thrift-compact-protocol.md); the
+structs below are written as {field id in parquet.thrift: value}.
 """
 
 from __future__ import annotations
@@ -17,15 +18,15 @@ from typing import NamedTuple
 from datagen.spec import Compression, DatasetSpec, ParquetColumn
 
 Value = tuple[int, bytes]  # a value in Thrift's compact protocol: (type, encoded bytes)
-STRUCT = 12  # Thrift's type of a struct; in the functions below, 5 is i32, 6 i64, 8 binary, 9 list
+_I32, _I64, _BINARY, _LIST, _STRUCT = 5, 6, 8, 9, 12  # types of the compact protocol
 _INT32, _INT64, _FLOAT, _DOUBLE, FIXED = 1, 2, 4, 5, 7  # parquet.thrift: Type
 _TYPE_NAMES = {_INT32: "INT32", _INT64: "INT64", _FLOAT: "FLOAT", _DOUBLE: "DOUBLE", FIXED: "FIXED_LEN_BYTE_ARRAY"}
 TYPES = {"int32": _INT32, "int64": _INT64, "float32": _FLOAT, "float64": _DOUBLE}
 _PLAIN, _RLE = 0, 3  # parquet.thrift: Encoding
 _REQUIRED, _REPEATED = 0, 2  # parquet.thrift: FieldRepetitionType
-_LIST = 3  # parquet.thrift: ConvertedType
+_CONVERTED_LIST = 3  # parquet.thrift: ConvertedType
 _DICTIONARY_PAGE = 2  # parquet.thrift: PageType
-_MAX_DICTIONARY_BYTES = 64  # the dictionary, which no page uses, is in every column chunk: none for longer values
+_MAX_DICTIONARY_BYTES = 64  # maximum size of a value in the dictionary, which every column chunk has and no page uses
 _CODECS: dict[Compression, int] = {"none": 0, "snappy": 1, "gzip": 2, "zstd": 6}
 COMPRESSIONS = tuple(_CODECS)
 MAGIC = b"PAR1"
@@ -45,37 +46,37 @@ def varint(value: int) -> bytes:
 
 def i32(value: int) -> Value:
     """Encode an integer of at least 0 as a zigzag varint."""
-    return 5, varint(value << 1)
+    return _I32, varint(value << 1)
 
 
 def i64(value: int) -> Value:
-    return 6, varint(value << 1)
+    return _I64, varint(value << 1)
 
 
 def text(value: str) -> Value:
     data = value.encode()
-    return 8, varint(len(data)) + data
+    return _BINARY, varint(len(data)) + data
 
 
 def list_of(items: Sequence[Value]) -> Value:
-    """Encode a list of one or more values of one type."""
+    """Encode a list of one or more values, all of one type."""
     item_type, count = items[0][0], len(items)
     head = bytes([count << 4 | item_type]) if count < 15 else bytes([0xF0 | item_type]) + varint(count)
-    return 9, head + b"".join(data for _, data in items)
+    return _LIST, head + b"".join(data for _, data in items)
 
 
 def struct(fields: Mapping[int, Value]) -> Value:
-    """Encode a struct of fields, by ascending id."""
-    return STRUCT, encode_fields(fields) + b"\0"
+    """Encode a struct of fields, given by ascending id."""
+    return _STRUCT, encode_fields(fields) + b"\0"
 
 
-def encode_fields(fields: Mapping[int, Value], last: int = 0) -> bytes:
-    """Encode fields of a struct, by ascending id; `last` is the id of the field before them."""
+def encode_fields(fields: Mapping[int, Value], previous_id: int = 0) -> bytes:
+    """Encode fields of a struct, given by ascending id; `previous_id` is the id of the field before them."""
     out = bytearray()
     for field_id, (field_type, data) in fields.items():
-        out.append((field_id - last) << 4 | field_type)
+        out.append((field_id - previous_id) << 4 | field_type)
         out += data
-        last = field_id
+        previous_id = field_id
     return bytes(out)
 
 
@@ -86,8 +87,8 @@ class Column:
     name: str
     type: int  # physical type, as numbered in parquet.thrift
     width: int  # bytes of a row's value
-    read: bool
-    length: int = 1  # numbers in each row's value; if above 1, the value is a list
+    read: bool  # whether training reads the column
+    length: int = 1  # numbers in a row's value, which is a list if they are several
 
     @property
     def path(self) -> tuple[str, ...]:
@@ -96,7 +97,7 @@ class Column:
 
     @property
     def dictionary(self) -> bytes:
-        """The encoded dictionary of the column, which no page uses: a single value, or none if values are long."""
+        """The encoded dictionary of the column: a single value, or none if values are long. No page uses it."""
         value = bytes(self.width // self.length)
         return value if len(value) <= _MAX_DICTIONARY_BYTES else b""
 
@@ -109,8 +110,8 @@ class Column:
 class Chunk(NamedTuple):
     """Position and sizes of a column chunk: one column of a row group."""
 
-    offset: int
-    dictionary_bytes: int
+    offset: int  # from the start of its row group; in a compressed file, from the start of the file
+    dictionary_bytes: int  # size of the dictionary page at its start
     size_bytes: int
     plain_bytes: int  # size without compression
 
@@ -118,16 +119,16 @@ class Chunk(NamedTuple):
 class Page(NamedTuple):
     """One page of a column chunk."""
 
+    # Bytes before the values in an uncompressed file: the dictionary (only for the first page), header and levels
     before: bytes
-    """Bytes before the values in an uncompressed file: the dictionary (first page only), header and levels."""
     value_bytes: int
     levels: bytes
     num_values: int  # several per row in a column of lists
 
 
 def page_header(num_values: int, plain_bytes: int, stored_bytes: int) -> bytes:
-    """Encode a PageHeader; sizes are those of the levels and values, without and with compression."""
-    data = struct({1: i32(num_values), 2: i32(_PLAIN), 3: i32(_RLE), 4: i32(_RLE)})
+    """Encode a PageHeader; the sizes are bytes of levels and values, uncompressed (plain) and as stored."""
+    data = struct({1: i32(num_values), 2: i32(_PLAIN), 3: i32(_RLE), 4: i32(_RLE)})  # DataPageHeader
     return struct({1: i32(0), 2: i32(plain_bytes), 3: i32(stored_bytes), 5: data})[1]
 
 
@@ -137,17 +138,18 @@ def dictionary_page(column: Column, stored: bytes) -> bytes:
     Each column chunk has one, as in pyarrow's files, because DLIO's reader requires it; no page uses it.
     """
     values = column.dictionary
-    header = struct({1: i32(len(values) // (column.width // column.length)), 2: i32(_PLAIN)})
+    header = struct({1: i32(len(values) // (column.width // column.length)), 2: i32(_PLAIN)})  # DictionaryPageHeader
     return struct({1: i32(_DICTIONARY_PAGE), 2: i32(len(values)), 3: i32(len(stored)), 7: header})[1] + stored
 
 
 def _schema_elements(column: Column) -> list[Value]:
+    """Encode the SchemaElements of a column: one, or three if it holds lists."""
     name = text(column.name)
     if column.length == 1:
         width = {2: i32(column.width)} if column.type == FIXED else {}
         return [struct({1: i32(column.type), **width, 3: i32(_REQUIRED), 4: name})]
     return [
-        struct({3: i32(_REQUIRED), 4: name, 5: i32(1), 6: i32(_LIST)}),  # field 5: number of children
+        struct({3: i32(_REQUIRED), 4: name, 5: i32(1), 6: i32(_CONVERTED_LIST)}),  # field 5: number of children
         struct({3: i32(_REPEATED), 4: text("list"), 5: i32(1)}),
         struct({1: i32(column.type), 3: i32(_REQUIRED), 4: text("element")}),
     ]
@@ -157,45 +159,46 @@ def _chunk_meta(column: Column, chunk: Chunk, start: int, rows: int, codec: int)
     """Encode a ColumnChunk of a row group at `start`; its metadata ends in the offsets of pages and dictionary."""
     dictionary, pages = i64(start + chunk.offset), i64(start + chunk.offset + chunk.dictionary_bytes)
     metadata = _meta_before_offsets(column, chunk.size_bytes, chunk.plain_bytes, rows, codec)
-    return struct({2: dictionary, 3: (STRUCT, metadata + encode_fields({9: pages, 11: dictionary}, 7) + b"\0")})
+    metadata += encode_fields({9: pages, 11: dictionary}, previous_id=7) + b"\0"
+    return struct({2: dictionary, 3: (_STRUCT, metadata)})
 
 
 @functools.lru_cache(maxsize=4096)
 def _meta_before_offsets(column: Column, size_bytes: int, plain_bytes: int, rows: int, codec: int) -> bytes:
-    """Encode the metadata of a column chunk up to its offsets: this part is the same in all full row groups."""
+    """Encode the ColumnMetaData of a column chunk up to its offsets: this part is the same in all full row groups."""
     encodings, path = list_of([i32(_PLAIN), i32(_RLE)]), list_of([text(name) for name in column.path])
     fields = {1: i32(column.type), 2: encodings, 3: path, 4: i32(codec)}
     return encode_fields(fields | {5: i64(rows * column.length), 6: i64(plain_bytes), 7: i64(size_bytes)})
 
 
 class Group:
-    """A row group of `rows` rows in an uncompressed file, wherever it is in the file."""
+    """The layout of a row group of `rows` rows in an uncompressed file, independent of its position in the file."""
 
     def __init__(self, rows: int, columns: tuple[Column, ...]) -> None:
         self.rows = rows
         self.size_bytes = self.payload_bytes = 0
         self.pages: list[list[Page]] = []  # of each column
         self.chunks: list[Chunk] = []  # of each column, with offsets relative to the row group
-        self.spans: list[tuple[int, int]] = []  # (offset, bytes) of each chunk to read
-        self.payload: list[tuple[int, int]] = []  # (bytes, offset in the group's payload) of the values in each
+        self.spans: list[tuple[int, int]] = []  # (offset, bytes) of each chunk that training reads
+        self.payload: list[tuple[int, int]] = []  # (bytes, offset in the group's payload) of the values in these chunks
         for column in columns:
             pages, value_bytes = list[Page](), rows * column.width
             before = dictionary_page(column, column.dictionary)
-            dictionary_bytes, page_rows = len(before), max(1, PAGE_BYTES // column.width)
-            for first in range(0, rows, page_rows):
-                count = min(page_rows, rows - first)
-                levels = _levels(count, column.length) if column.length > 1 else b""
-                num_values, size = count * column.length, len(levels) + count * column.width
-                before += page_header(num_values, size, size) + levels
-                pages.append(Page(before, count * column.width, levels, num_values))
+            dictionary_bytes, max_page_rows = len(before), max(1, PAGE_BYTES // column.width)
+            for first_row in range(0, rows, max_page_rows):
+                page_rows = min(max_page_rows, rows - first_row)
+                levels = _levels(page_rows, column.length) if column.length > 1 else b""
+                num_values, page_bytes = page_rows * column.length, len(levels) + page_rows * column.width
+                before += page_header(num_values, page_bytes, page_bytes) + levels
+                pages.append(Page(before, page_rows * column.width, levels, num_values))
                 before = b""
-            size = sum(len(page.before) for page in pages) + value_bytes
+            chunk_bytes = sum(len(page.before) for page in pages) + value_bytes
             self.pages.append(pages)
-            self.chunks.append(Chunk(self.size_bytes, dictionary_bytes, size, size))
+            self.chunks.append(Chunk(self.size_bytes, dictionary_bytes, chunk_bytes, chunk_bytes))
             if column.read:
-                self.spans.append((self.size_bytes, size))
+                self.spans.append((self.size_bytes, chunk_bytes))
                 self.payload.append((value_bytes, self.payload_bytes))
-            self.size_bytes += size
+            self.size_bytes += chunk_bytes
             self.payload_bytes += value_bytes
 
     def batches(self) -> Iterator[list[Page]]:
@@ -251,7 +254,7 @@ class FilePlan:
     def encode_tail(self, groups: Sequence[tuple[int, Sequence[Chunk]]], compression: Compression) -> bytes:
         """Return the bytes after the last row group: metadata (FileMetaData), its length, the magic number.
 
-        `groups` has (offset, chunks) of each row group; the offsets of chunks are relative to the row group's.
+        `groups` are (offset, chunks) of each row group; the offsets of chunks count from that of their row group.
         """
         schema = [struct({4: text("schema"), 5: i32(len(self.columns))})]
         schema += itertools.chain.from_iterable(map(_schema_elements, self.columns))
@@ -260,7 +263,7 @@ class FilePlan:
             rows, plain_bytes = group.rows, sum(chunk.plain_bytes for chunk in chunks)
             columns = zip(self.columns, chunks, strict=True)
             column_metas = [_chunk_meta(column, chunk, start, rows, codec) for column, chunk in columns]
-            metas.append(struct({1: list_of(column_metas), 2: i64(plain_bytes), 3: i64(rows)}))
+            metas.append(struct({1: list_of(column_metas), 2: i64(plain_bytes), 3: i64(rows)}))  # RowGroup
         _, metadata = struct({1: i32(1), 2: list_of(schema), 3: i64(self.rows), 4: list_of(metas), 6: text("dlemu")})
         return metadata + len(metadata).to_bytes(LENGTH_BYTES, "little") + MAGIC
 
@@ -284,7 +287,7 @@ def _cached_plan(rows: int, group_rows: int, columns: tuple[ParquetColumn, ...])
 def _levels(rows: int, length: int) -> bytes:
     """Encode the levels of a page of lists: repetition (0 at the start of each row's list), definition (1: not null).
 
-    Levels are runs (Encodings.md, RLE): a count, shifted left by one bit, and the level of so many values.
+    They are stored as runs (Encodings.md, RLE): the number of values, shifted left by one bit, and their level.
     """
     repetition = (varint(1 << 1) + b"\0" + varint((length - 1) << 1) + b"\1") * rows
     definition = varint(rows * length << 1) + b"\1"

@@ -1,7 +1,7 @@
-"""What image formats share: one image per file, whose file size is exactly the requested one for any shape.
+"""The base of the image formats: a file is one image, and has exactly the requested size whatever the image's shape.
 
 The bytes of a file are a pure function of (content, running index, shape, size), so that they can be generated again
-for comparison. No library encodes the images, because its next version might write other bytes.
+for comparison. dlemu itself encodes the images, because the next version of a library might write other bytes.
 """
 
 from __future__ import annotations
@@ -22,10 +22,9 @@ from datagen.registry import library
 from datagen.spec import BLOCK_BYTES, DatasetSpec
 from datagen.storage.storage_base import Writer
 
-MIN_PADDING_BYTES = STAMP_BYTES  # a file's first content bytes are stored unchanged: their stamp identifies the file
+MIN_PADDING_BYTES = STAMP_BYTES  # the first bytes of content are stored unchanged: a stamp that identifies the file
 CHANNELS = (1, 3)  # numbers of channels: grey, or red, green and blue
-MAX_PIXELS = 1_000_000_000
-"""Maximum pixels of an image: 3 GB decoded. A header that states more is damaged, or an attack on the memory."""
+MAX_PIXELS = 1_000_000_000  # 3 GB decoded; a header that states more is damaged, or an attack on the memory
 
 PILLOW_BYTES = 64 << 10  # bytes that Pillow passes to a decoder at a time (`MAXBLOCK` in PIL/ImageFile.py)
 SAFE_BYTES = 1 << 20  # maximum size of Pillow's reads of other data (`SAFEBLOCK` in PIL/ImageFile.py)
@@ -39,7 +38,7 @@ def read_in_blocks(file: BufferedFile, size_bytes: int, block_bytes: int) -> Non
 
 
 def feed_decoder(file: BufferedFile, end: int) -> None:
-    """Read as Pillow does for a decoder, which finds the end of the image at offset `end`."""
+    """Read as Pillow does to feed a decoder that stops at offset `end` of the file, the end of the image."""
     while file.position < end and file.read(PILLOW_BYTES):
         continue
 
@@ -58,8 +57,8 @@ class Shape(NamedTuple):
 
 class PictureFormat(base.FormatBase):
     one_sample = only_bytes = compares_files = True
+    # Pillow reads 64 KiB at a time, which Linux turns into device requests of 128 KiB (its default read-ahead)
     transfer_bytes = 128 << 10
-    """Pillow reads 64 KiB at a time, which Linux turns into device requests of 128 KiB (its default read-ahead)."""
     longest_side: ClassVar[int] = 1 << 30  # maximum pixels per side; by default more than `record_dims` can have
 
     @abc.abstractmethod
@@ -106,7 +105,7 @@ class PictureFormat(base.FormatBase):
     def file_bytes(self, spec: DatasetSpec, shapes: base.Sizes) -> base.Sizes:
         if not spec.sizes_vary:
             return np.full(len(shapes), int(spec.record_length_bytes), np.int64)
-        # Random shapes are drawn for one byte per pixel, which may be too few for a file of the format
+        # Random shapes are drawn for one byte per pixel, which may be too few for a file of this format
         min_bytes = (self.min_bytes(Shape(*shape)) for shape in shapes.tolist())
         sizes: base.Sizes = np.maximum(shapes.prod(axis=1), np.fromiter(min_bytes, np.int64, len(shapes)))
         return sizes
@@ -121,7 +120,7 @@ class PictureFormat(base.FormatBase):
         file.seek(0)
         try:
             self.read_by_pillow(file)
-        except (struct.error, KeyError, base.DamagedError):  # not this format, or damaged, which `check` reports
+        except (struct.error, KeyError, base.DamagedError):  # not this format, or damaged: `check` will report it
             file.read_rest()
 
     def parse(self, data: memoryview, samples: int, scratch: base.Scratch) -> base.OneSample:
@@ -145,7 +144,7 @@ class PictureFormat(base.FormatBase):
 
     def load(self, path: str, index: int, samples: int) -> base.Sample:
         sample = super().load(path, index, samples)
-        return sample._replace(decode=partial(pillow_pixels, sample.data))  # most scripts decode by Pillow
+        return sample._replace(decode=partial(pillow_pixels, sample.data))  # as most scripts do
 
 
 def pillow_pixels(data: memoryview) -> memoryview:
@@ -173,7 +172,7 @@ def check_pixels(height: int, width: int) -> None:
 def padding_and_codes(
     content: Content, file: int, padding_bytes: int, count: int
 ) -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
-    """Return the first `padding_bytes` of a file's content, and `count` bytes from the start of the next block on."""
+    """Return the first `padding_bytes` of a file's content, and `count` bytes of it from the next block on."""
     padding, codes = np.empty(padding_bytes, np.uint8), np.empty(count, np.uint8)
     content.fill(padding, file, 0)
     content.fill(codes, file, -(-padding_bytes // BLOCK_BYTES) * BLOCK_BYTES)  # filling whole blocks is fastest

@@ -1,4 +1,4 @@
-"""Reading an open file: in as few calls as possible (`Source`), or by a Python library's calls (`BufferedFile`)."""
+"""Reads an open file: in as few calls as possible (`Source`), or by the calls of a Python library (`BufferedFile`)."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ class Source:
     """An open file, and memory for the bytes read from it. Bytes of the file after `size_bytes` are not used."""
 
     read_ns = 0  # time spent in reads
-    reread_bytes = 0  # bytes read again, which `counts` does not count
-    _counted = (0, 0, 0)  # sums of all that `counts` has returned: bytes, calls, nanoseconds
+    reread_bytes = 0  # bytes read more than once, which `counts` leaves out
+    _counted = (0, 0, 0)  # bytes, calls and nanoseconds that `counts` has returned so far
 
     def __init__(
         self, path: str, reader: Reader, alignment: int = 1, transfer_bytes: int = 0, memory: Memory | None = None
@@ -67,7 +67,7 @@ class Source:
 
 
 class CachedSource(Source):
-    """A `Source` with parts of the file in memory, given as (offset, data); others are read from the file."""
+    """A `Source` with parts of the file in memory, given as (offset, data); other bytes are read from the file."""
 
     def __init__(self, source: Source, parts: Sequence[tuple[int, memoryview]]) -> None:
         self.path, self.size_bytes, self.reader = source.path, source.size_bytes, source.reader
@@ -153,7 +153,7 @@ def python_buffer_bytes(block_bytes: int) -> int:
 def python_calls(sizes: Iterable[int], block_bytes: int) -> Iterator[int]:
     """Yield the sizes of the read calls that a buffered file makes for sequential reads of `sizes` bytes."""
     buffer_bytes = python_buffer_bytes(block_bytes)
-    buffered = 0  # bytes in the buffer after those already requested
+    buffered = 0  # bytes in the buffer that were not requested yet
     for size in sizes:
         missing = size - buffered
         if missing <= 0:
@@ -181,12 +181,12 @@ class BufferedFile:
         self.block_bytes = source.reader.block_bytes
         self.position = 0
         self._source = source
-        self._buffer_bytes = python_buffer_bytes(source.reader.block_bytes)
-        self._start = self._end = 0  # range of the file that Python's buffer would hold
+        self._buffer_bytes = python_buffer_bytes(self.block_bytes)
+        self._start = self._end = 0  # the range of the file (end exclusive) that Python's buffer would hold
         self._reads: list[tuple[int, int]] = []  # ranges (start, stop) read so far
 
     def seek(self, offset: int) -> None:
-        """Set the position; the buffer stays filled if it contains that position."""
+        """Set the position; this empties the buffer unless it contains that position."""
         if not self._start <= offset <= self._end:
             self._start = self._end = offset
         self.position = offset
@@ -198,7 +198,7 @@ class BufferedFile:
     def read(self, size_bytes: int) -> memoryview:
         """Read as `io.BufferedReader.read` does; return fewer bytes only at the end of the file."""
         begin, stop = self.position, self.position + size_bytes
-        buffer_bytes, bytes_read = self._buffer_bytes, 1
+        buffer_bytes, bytes_read = self._buffer_bytes, 1  # 0 bytes read: the end of the file
         if stop > self._end:
             while bytes_read and stop - self._end >= buffer_bytes:  # whole multiples bypass the buffer
                 bytes_read = self.call(self._end, (stop - self._end) // buffer_bytes * buffer_bytes)
@@ -211,7 +211,7 @@ class BufferedFile:
         return self.image[begin : self.position]
 
     def read_all(self) -> memoryview:
-        """Read to the end of the file as `read()` does: by one call, and a second one that returns nothing."""
+        """Read to the end of the file as `read()` does: by one call, then a second that returns nothing."""
         begin = self.position
         self.call(self._end, self.size_bytes - self._end)
         self.call(self.size_bytes, 1)
@@ -240,7 +240,7 @@ class BufferedFile:
         return unread
 
     def finish(self) -> int:
-        """Clear the parts of `image` that were not read: its memory is reused. Return the bytes read more than once."""
+        """Fill the parts of `image` not read with zeros: its memory is reused. Return the bytes read more than once."""
         reread_bytes = sum(stop - start for start, stop in self._reads) - self.size_bytes
         for start, stop in self.unread():
             self.image[start:stop] = bytes(stop - start)
@@ -256,8 +256,8 @@ class BufferedFile:
 def read_by_stdio(file: BufferedFile, offset: int) -> None:
     """Read from `offset` to the end by the calls of np.fromfile, which uses C's fseek and fread.
 
-    fseek reads from the last multiple of the buffer size up to `offset`; fread fills the buffer from that multiple on,
-    then reads all but the last bytes by one call. Source: glibc's libio/fileops.c (`_IO_file_xsgetn`), and strace.
+    fseek reads from the last multiple of the buffer size up to `offset`. fread fills the buffer from that multiple on,
+    reads all further whole buffers by one call, then the rest. Source: glibc, `_IO_file_xsgetn`, and strace.
     """
     buffer_bytes = min(file.block_bytes, _STDIO_BYTES)
     position = offset - offset % buffer_bytes

@@ -16,7 +16,7 @@ from datagen.storage.storage_base import Writer
 
 PARSER_BYTES = 256 << 10  # `DEFAULT_CHUNKSIZE` in pandas' parsers.pyx
 COMMA, LINE_FEED = b",\n"
-NUMBER_BYTES = 4  # maximum bytes of a number and its comma; in TEXTS, shorter ones are padded with spaces
+NUMBER_BYTES = 4  # maximum bytes of a number and its comma; TEXTS pads shorter ones with spaces
 TEXTS = np.frombuffer(b"".join(f"{number},".ljust(NUMBER_BYTES).encode() for number in range(256)), np.uint32)
 
 

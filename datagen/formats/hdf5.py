@@ -1,10 +1,10 @@
 """HDF5 as DLIO lays it out: datasets `records_0` ... (samples, d1, d2, ...) and `labels` (samples) of zeros.
 
 The HDF5 library writes and reads the metadata (in its latest file format, as DLIO requests). Contiguous records bypass
-the library: they are written to, and read from, the offset that it reports, which is the same as in a file written by
-DLIO. Chunks are compressed here, in parallel threads; the library only places them. `_hdf5_read` reads the files.
+the library: dlemu writes and reads them at the offset that the library reports, which is the same as in a file written
+by DLIO. dlemu also compresses the chunks, in parallel threads; the library only places them. `_hdf5_read` reads files.
 
-The payload of a file is sample after sample, and of each sample its part of each dataset, in order.
+The payload of a file consists of sample after sample, and each sample of its parts in the datasets, in their order.
 """
 
 from __future__ import annotations
@@ -67,22 +67,21 @@ class Format(base.FormatBase):
         payload: base.Sizes = base.sample_bytes(spec, shapes) * spec.num_samples_per_file
         if not len(payload):
             return payload
-        # The metadata has the same size for all shapes
         size_bytes, _ = _contiguous_layout(spec, tuple(shapes[0].tolist()))
-        return payload + (size_bytes - int(payload[0]))
+        return payload + (size_bytes - int(payload[0]))  # the metadata has one size for all shapes
 
     def write(self, job: base.FileJob, writer: Writer, buffer: AlignedBuffer) -> None:
         if _is_chunked(job.spec):
             _write_chunked(job, writer)
             return
         datasets = job.spec.hdf5.num_dset_per_record
-        stride = job.payload_bytes if datasets == 1 else job.record_bytes
+        stride = job.payload_bytes if datasets == 1 else job.record_bytes  # a single dataset is written at once
         _, parts = _contiguous_layout(job.spec, job.shape)
         for part in parts:
-            if isinstance(part, bytes):
+            if isinstance(part, bytes):  # metadata
                 writer.write(part)
                 continue
-            for start in range(part * stride // datasets, job.payload_bytes, stride):  # one for each sample
+            for start in range(part * stride // datasets, job.payload_bytes, stride):
                 for piece in job.payload(buffer, start, start + stride // datasets):
                     writer.write(piece)
 
@@ -109,13 +108,13 @@ def _dataset_shape(spec: DatasetSpec, shape: tuple[int, ...]) -> tuple[int, ...]
 
 
 def _contiguous_layout(spec: DatasetSpec, shape: tuple[int, ...]) -> tuple[int, list[bytes | int]]:
-    """Return the size of a file without chunks, and its parts in order: metadata as bytes, datasets by number.
+    """Return the size of a file without chunks, and its parts in file order: metadata as bytes, datasets as numbers.
 
-    The parts of a file of two datasets may be [metadata, 0, 1, metadata]. Labels, all zero, are part of the metadata.
+    The parts of a file of two datasets may be [metadata, 0, 1, metadata]. Metadata include the labels, all zero.
     """
     h5py = hdf5()
     creation = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
-    creation.set_alloc_time(h5py.h5d.ALLOC_TIME_EARLY)  # allocate datasets to which nothing is written
+    creation.set_alloc_time(h5py.h5d.ALLOC_TIME_EARLY)  # datasets get offsets although nothing is written to them
     creation.set_fill_time(h5py.h5d.FILL_TIME_NEVER)
     creation.set_obj_track_times(False)
     extents: list[tuple[int, int]] = []  # (offset, bytes) of each dataset, labels last
@@ -131,7 +130,8 @@ def _contiguous_layout(spec: DatasetSpec, shape: tuple[int, ...]) -> tuple[int, 
 
     parts: list[bytes | int] = []
     with _file_laid_out_by_hdf5(allocate) as temporary:
-        for (offset, size_bytes), number in sorted((extent, number) for number, extent in enumerate(extents[:-1])):
+        in_file_order = sorted((extent, number) for number, extent in enumerate(extents[:-1]))  # without labels
+        for (offset, size_bytes), number in in_file_order:
             parts += temporary.read(offset - temporary.tell()), number
             temporary.seek(offset + size_bytes)
         parts.append(temporary.read())
@@ -143,8 +143,8 @@ def _file_laid_out_by_hdf5(fill: Callable[[Any], None]) -> Iterator[BinaryIO]:
     """Yield a temporary HDF5 file with the datasets that `fill` adds to an h5py.File. Raises SpaceError.
 
     It is created as by h5py.File(..., libver="latest"), but without times: old releases of h5py store the creation time
-    in the root group, so that `verify` could not reproduce the file. It must be a real file: with other drivers, HDF5
-    does not gather the metadata into blocks, and offsets differ.
+    in the root group, and `verify` could not reproduce the file. It must be a real file: with other drivers, HDF5 does
+    not gather the metadata into blocks, and offsets differ.
     """
     h5py = hdf5()
     creation, access = h5py.h5p.create(h5py.h5p.FILE_CREATE), h5py.h5p.create(h5py.h5p.FILE_ACCESS)
@@ -167,7 +167,7 @@ def _file_laid_out_by_hdf5(fill: Callable[[Any], None]) -> Iterator[BinaryIO]:
 
 
 def _write_chunked(job: base.FileJob, writer: Writer) -> None:
-    """Write a file of chunks. HDF5 places them in a temporary file, which is copied once its size is known."""
+    """Write a file of chunks. HDF5 places them in a temporary file, which is then copied to `writer`."""
     spec = job.spec
     shape = _dataset_shape(spec, job.shape)
     options: dict[str, Any] = {"dtype": spec.record_element_type}
@@ -202,7 +202,7 @@ def _chunks(
     part_bytes = job.record_bytes // job.spec.hdf5.num_dset_per_record
     grid = [range(0, axis, step) for axis, step in zip(shape[1:], chunk[1:], strict=True)]
     for first in range(0, shape[0], chunk[0]):
-        slab = np.empty((min(chunk[0], shape[0] - first), part_bytes), np.uint8)  # samples of a row of chunks
+        slab = np.empty((min(chunk[0], shape[0] - first), part_bytes), np.uint8)  # the samples that share chunks
         for number, row in enumerate(slab, first):
             job.content.fill(row, job.running_index, number * job.record_bytes + part * part_bytes)
         samples = slab.view(job.spec.record_element_type).reshape(len(slab), *shape[1:])

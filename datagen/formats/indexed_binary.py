@@ -1,4 +1,4 @@
-"""Consecutive records without framing, read by calls instead of memory maps (DLIO's `indexed_binary`).
+"""Records without framing, one after the other, read by calls instead of memory maps (DLIO's `indexed_binary`).
 
 FILE holds the records. FILE.off.idx and FILE.sz.idx hold the offset and the size of each as little-endian uint64, as in
 Megatron-like datasets. A file may have hundreds of millions of records, so no memory is used per record.
@@ -20,7 +20,7 @@ SUFFIXES = (".off.idx", ".sz.idx")
 
 
 class Side(base.SideFile):
-    """One of the two index files: `kind` is OFFSETS or SIZES."""
+    """One of the two index files; `kind` says which: OFFSETS or SIZES."""
 
     def __init__(self, kind: int) -> None:
         self._kind = kind
@@ -49,7 +49,7 @@ class Format(base.RecordFormat):
         return IndexedFile(inputs)
 
     def load(self, path: str, index: int, samples: int) -> base.Sample:
-        """Read the whole index, then the record."""
+        """Read both index files whole, then the record."""
         entries = []
         for suffix in SUFFIXES:
             with open(path + suffix, "rb") as side:
@@ -64,31 +64,31 @@ class Format(base.RecordFormat):
         return base.Sample(data, data, offset)
 
     def load_record(self, path: str, offset: int, size: int) -> memoryview:
-        """Return the record, read as by scripts; it is shorter if the file ends within it."""
+        """Read a record as training scripts do; fewer than `size` bytes are returned if the file ends within it."""
         return np.fromfile(path, np.uint8, size, offset=offset).data
 
 
 class IndexedFile(base.RecordFile):
-    """An open data file. Offsets are computed if records have one length, else looked up in the index."""
+    """An open file. Records of one length are found by arithmetic unless `matched` and indexed, others by the index."""
 
     def __init__(self, inputs: base.RecordInputs) -> None:
         source, samples = inputs.source, inputs.samples
         record_bytes, remainder = divmod(source.size_bytes, samples)
         super().__init__(inputs, record_bytes)
         offsets, sizes = inputs.open_side(OFFSETS), inputs.open_side(SIZES)
-        self._index: tuple[base.Source, base.Source] | None = None
+        self._index: tuple[base.Source, base.Source] | None = None  # offsets and sizes; None: located by arithmetic
         if offsets is not None and sizes is not None:
             index_bytes = samples * ENTRY_BYTES
             for side in (offsets, sizes):
                 if side.size_bytes < index_bytes:
                     problem = f"the index is truncated: {samples} records need {index_bytes} bytes"
                     raise base.damaged(side.path, problem, side.size_bytes)
-            is_uniform = not (inputs.matched or remainder) and all(  # tested are the first, middle and last record
+            lengths_differ = (
                 (_entry(offsets, number * ENTRY_BYTES), _entry(sizes, number * ENTRY_BYTES))
-                == (number * record_bytes, record_bytes)
-                for number in {0, samples // 2, samples - 1}
+                != (number * record_bytes, record_bytes)
+                for number in {0, samples // 2, samples - 1}  # the first, middle and last record stand for all
             )
-            if not is_uniform:
+            if inputs.matched or remainder or any(lengths_differ):
                 self._index, self.scattered = (offsets, sizes), True
         elif remainder or not self._record_bytes:
             raise base.DamagedError(
@@ -99,8 +99,8 @@ class IndexedFile(base.RecordFile):
 
     def span(self, index: int, count: int) -> tuple[int, int]:
         if self._index is None or not 0 <= index <= index + count <= self._samples:
-            return super().span(index, count)  # computed, or the error for a missing record
-        position = index * ENTRY_BYTES  # the file is `scattered`, so `count` is 1
+            return super().span(index, count)  # by arithmetic, or the error for a missing record
+        position = index * ENTRY_BYTES  # `count` is 1: `scattered` files are read record by record
         offsets, sizes = self._index
         start, size = _entry(offsets, position), _entry(sizes, position)
         if start + size > self.source.size_bytes:
@@ -124,7 +124,7 @@ class IndexedFile(base.RecordFile):
 
 
 def _entry(side: base.Source, position: int) -> int:
-    """Return the index entry at `position`, from memory if the index is mapped."""
+    """Return the entry at byte `position` of an index file, from memory if the file is mapped."""
     mapped = side.reader.mapped
     data = side.read(position, ENTRY_BYTES) if mapped is None else mapped[position : position + ENTRY_BYTES]
     return int.from_bytes(data, "little")

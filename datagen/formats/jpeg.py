@@ -8,9 +8,9 @@ The images are baseline JPEG (ITU-T T.81) with Huffman tables chosen so that eac
     1111110v               a coefficient of 1 bit
     11111110               the end of the block; as a DC code: no difference
 
-No code is 11111111, so no byte needs escaping, and every byte below 11111110 is a coefficient: content is image data.
-Decoding takes as much work as for any image of this size; the pixels are noise, as in DLIO's images. Comment segments
-hold the content that does not fit into the blocks, so that the file has exactly the requested size.
+No code is 11111111, so no byte needs escaping. Every byte below 11111110 is a coefficient, so content can be used as
+image data. Decoding takes as much work as for any image of this size; the pixels are noise, as in DLIO's images.
+Comment segments hold the content that does not fit into the blocks, so that the file has exactly the requested size.
 """
 
 from __future__ import annotations
@@ -40,8 +40,8 @@ SEGMENT_BYTES = 65533  # maximum bytes of a comment: a segment's length has 16 b
 END_OF_BLOCK = 0xFE  # the code of 8 bits, the last one in SIZES
 NO_DIFFERENCE = 0xFE  # the same code in the table for DC differences
 MAX_COEFFICIENTS = 63  # AC coefficients of a block of 8 x 8
+# Bits of a coefficient for the Huffman codes of 1 to 8 bits; 0: end of block, or no difference
 SIZES = bytes([7, 6, 5, 4, 3, 2, 1, 0])
-"""Bits of a coefficient for the Huffman codes of 1 to 8 bits; 0: end of block, or no difference."""
 
 
 class Format(PictureFormat):
@@ -60,16 +60,15 @@ class Format(PictureFormat):
         padding, codes = picture.padding_and_codes(
             content, file, comment_bytes - COMMENT_HEAD_BYTES * num_comments, blocks * coefficients
         )
-        parts = [SOI + JFIF]
-        for piece in np.array_split(padding, num_comments):
-            parts.append(COM + struct.pack(">H", len(piece) + 2) + piece.tobytes())
+        pieces = np.array_split(padding, num_comments)
+        comments = [COM + struct.pack(">H", len(piece) + 2) + piece.tobytes() for piece in pieces]
         # Each row is a block: no DC difference, the coefficients and, if these are fewer than 63, an end of block
         scan = np.empty((blocks, block_bytes), np.uint8)
         scan[:, 0] = NO_DIFFERENCE
         scan[:, coefficients + 1 :] = END_OF_BLOCK
         np.bitwise_and(codes, 0x7F, out=codes, where=codes >= END_OF_BLOCK)  # FE and FF become 7E and 7F
         scan[:, 1 : coefficients + 1] = codes.reshape(blocks, coefficients)
-        return b"".join([*parts, _headers(shape), scan.data, EOI])
+        return b"".join([SOI + JFIF, *comments, _headers(shape), scan.data, EOI])
 
     def check(self, data: memoryview) -> None:
         if data[:2] != SOI:
@@ -111,7 +110,7 @@ def _blocks(shape: Shape) -> int:
 
 
 def _fixed_bytes(shape: Shape) -> int:
-    """Return the size of a file without its blocks, with the minimum padding in a comment."""
+    """Return the size of a file without its blocks, but with the minimum padding in a comment."""
     return len(SOI + JFIF + EOI) + COMMENT_HEAD_BYTES + picture.MIN_PADDING_BYTES + len(_headers(shape))
 
 

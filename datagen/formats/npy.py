@@ -1,7 +1,7 @@
 """NumPy's .npy: one array (d1, d2, ..., samples) of records, as np.save writes it (DLIO's datasets).
 
-A sample is a slice of the array along its last axis; `npz` has such arrays, too. Format (NEP 1): a magic of 6 bytes,
-the version, the length of the header, the header as a Python literal, the items.
+A sample is a slice of the array at one index of the last axis; `npz` holds such arrays, too. Format (NEP 1): a magic of
+6 bytes, the version, the length of the header, the header as a Python literal, the items.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _PREFIX = struct.Struct("<6sBxH")  # magic, major version, and in files of versi
 PREFIX_BYTES = _PREFIX.size
 MAGIC = b"\x93NUMPY"
 ALIGNMENT = 64  # NumPy pads the header so that the items begin at a multiple of this
-GROWTH_DIGITS = 21  # characters that NumPy reserves for the first axis: the digits of a 64-bit number, and one
+GROWTH_DIGITS = 21  # characters that NumPy reserves for the first axis: one more than a 64-bit number has digits
 CACHED_HEADERS = 256  # size of the cache of parsed headers
 
 _HEADER = re.compile(rb"\{'descr': '([^']*)', 'fortran_order': (True|False), 'shape': \(([0-9, ]*)\), \} *\n")
@@ -66,7 +66,7 @@ class Header(NamedTuple):
     payload_bytes: int
     item_bytes: int
     fortran_order: bool
-    last_axis: int
+    last_axis: int  # its length, which is the number of samples in DLIO's datasets
     shape_and_type: str  # for messages
 
 
@@ -79,13 +79,13 @@ def array_header(descr: str, shape: tuple[int, ...]) -> bytes:
     """Return the header (version 1.0) of a C-ordered array of NumPy's type `descr`, as np.save writes it."""
     text = f"{{'descr': '{descr}', 'fortran_order': False, 'shape': {shape!r}, }}"
     text += " " * (GROWTH_DIGITS - len(str(shape[0])))
-    total = -(-(PREFIX_BYTES + len(text) + 1) // ALIGNMENT) * ALIGNMENT
-    return _PREFIX.pack(MAGIC, 1, total - PREFIX_BYTES) + text.ljust(total - PREFIX_BYTES - 1).encode() + b"\n"
+    header_size = -(-(PREFIX_BYTES + len(text) + 1) // ALIGNMENT) * ALIGNMENT - PREFIX_BYTES
+    return _PREFIX.pack(MAGIC, 1, header_size) + text.ljust(header_size - 1).encode() + b"\n"
 
 
 def array_bytes(descr: str, shapes: NDArray[np.int64], samples: int) -> NDArray[np.int64]:
-    """Return the size of each .npy file, given the shapes of its records (files, axes)."""
-    # All headers have one size: random shapes have two axes, whose digits fit the padding; other shapes are all equal
+    """Return the size of each .npy file, given the shapes of their records (files, axes)."""
+    # All headers have one size: either shapes are equal, or they are random with two axes, whose digits fit the padding
     largest = tuple(shapes.max(axis=0, initial=1).tolist())
     header_size = len(array_header(descr, (*largest, samples)))
     sizes: NDArray[np.int64] = header_size + shapes.prod(axis=1) * samples * np.dtype(descr).itemsize

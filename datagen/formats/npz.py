@@ -1,8 +1,8 @@
 """NumPy's .npz: a zip archive of two arrays, `x` (d1, d2, ..., samples) of records and `y` (samples) of zeros.
 
 Files have the exact layout of `np.savez(path, x=..., y=[0] * samples)` (DLIO's datasets): two members, each with zip64
-sizes in its local header, then the central directory, as Python's zipfile writes them with force_zip64. Files are
-written as a stream and parsed in memory. Format: PKWARE's APPNOTE.TXT, sections 4.3 (records) and 4.5.3 (the zip64
+(64-bit) sizes in its local header, then the central directory, as Python's zipfile writes them with force_zip64. Files
+are written as a stream and parsed in memory. Format: PKWARE's APPNOTE.TXT, sections 4.3 (records) and 4.5.3 (the zip64
 field); NEP 1 for the arrays.
 """
 
@@ -41,7 +41,7 @@ FILE_MODE = 0o600  # mode of an extracted member
 
 INFLATE_BYTES = 1 << 20  # bytes decompressed at a time
 MAX_INFLATION = 1032  # maximum compression ratio of deflate (zlib's technical notes)
-MAX_LABEL_BYTES = 4096  # a member of at most this size is a label and is not read, as DLIO does not read `y`
+MAX_LABEL_BYTES = 4096  # members of at most this size count as labels, which are not read, as DLIO does not read `y`
 NUMPY_READ_BYTES = 1 << 18  # np.load reads a member in pieces of this size (`BUFFER_SIZE` in numpy/lib/_format_impl.py)
 ZIPFILE_MIN_READ_BYTES = 4096  # minimum that Python's zipfile reads of a member (`ZipExtFile.MIN_READ_SIZE`)
 _DAMAGED = cast("type[Exception]", isal_zlib.error)  # the library's type stub calls the class an instance
@@ -59,7 +59,7 @@ class Format(base.FormatBase):
         y_bytes = len(npy.array_header("<i8", (samples,))) + 8 * samples
         y_start = LOCAL_BYTES + x_bytes
         directory_start = y_start + LOCAL_BYTES + y_bytes
-        # 64-bit sizes of a large x, and the 64-bit offset of a distant y; the comparisons yield 0 or 1 for each file
+        # Zip64 fields for the sizes of a large x and the offset of a distant y; comparisons yield 0 or 1 for each file
         zip64_bytes = 20 * (x_bytes > ZIP64_LIMIT) + 12 * (y_start > ZIP64_LIMIT)
         end64_bytes = (_END64.size + _END64_LOCATOR.size) * (directory_start > ZIP64_LIMIT)
         entries_bytes = 2 * (_ENTRY.size + NAME_BYTES)
@@ -125,7 +125,7 @@ class Entry(NamedTuple):
 
 
 class Directory(NamedTuple):
-    """Where the central directory is in the file, and how many members it lists."""
+    """The position and size of the central directory, and the number of members that it lists."""
 
     offset: int
     size_bytes: int
@@ -208,7 +208,7 @@ def _entries(data: memoryview, directory: Directory) -> Iterator[Entry]:
 
 
 def _zip64_values(values: list[int], extra: memoryview) -> list[int]:
-    """Replace each value of 0xFFFFFFFF by the next 64-bit value of the zip64 field (id 1)."""
+    """Return the values, each 0xFFFFFFFF replaced by the next 64-bit value of the zip64 field (id 1) in `extra`."""
     position = 0
     while position + 4 <= len(extra):
         field_id, size = struct.unpack_from("<HH", extra, position)
@@ -222,8 +222,8 @@ def _zip64_values(values: list[int], extra: memoryview) -> list[int]:
 def _members_to_read(entries: Iterable[Entry], samples: int) -> list[Entry]:
     """Return the members to read; the first one holds the samples: `x` in DLIO's datasets.
 
-    An archive of one sample may be the user's own, such as volume.npy (9 MB), mask.npy (1 MB) and id.npy (136 B): all
-    arrays but labels are read (volume and mask), and the largest holds the sample.
+    An archive of one sample may be the user's own, such as volume.npy (9 MB), mask.npy (1 MB) and id.npy (136 B). Then
+    all arrays except labels are read (volume and mask), and the largest counts as the sample.
     """
     arrays = {entry.name: entry for entry in entries if entry.name.endswith(".npy")}
     sample_array = arrays.get("x.npy")
@@ -256,9 +256,10 @@ def _stored_data(data: memoryview, entry: Entry) -> tuple[memoryview, int]:
 
 
 def _inflate(packed: memoryview, out: memoryview, offset: int, crc: int) -> memoryview:
-    """Decompress a member at `offset` into `out`, which has its uncompressed size, in pieces that stay in the cache.
+    """Decompress the data of a member, `packed`, into `out`, which has its uncompressed size; return `out`.
 
-    Damaged data mostly decompresses without an error, so the CRC32 is compared with `crc`. Raises DamagedError.
+    It is decompressed in pieces that stay in the CPU's cache. Damaged data mostly decompresses without an error, so the
+    CRC32 is compared with `crc`. Raises DamagedError with `offset`, that of `packed` in the file.
     """
     inflater = isal_zlib.decompressobj(-15)  # raw deflate, as zip has it
     plain_bytes = checksum = 0
@@ -282,19 +283,19 @@ def _inflate(packed: memoryview, out: memoryview, offset: int, crc: int) -> memo
 def _read_by_zipfile(file: BufferedFile, entry: Entry) -> None:
     """Read a member by the calls of np.load (`read_array`) and zipfile (`ZipExtFile.read`).
 
-    np.load requests uncompressed pieces: the array's header, then items, 256 KiB at a time. For each request, zipfile
-    reads as many compressed bytes as the request lacks uncompressed ones, at least 4096, and buffers what it
-    decompresses beyond the request. A piece's compression ratio is unknown before it is decompressed: the member's mean
-    ratio is used.
+    np.load requests uncompressed bytes: the array's header, then items, 256 KiB at a time. If zipfile's buffer lacks N
+    bytes of a request, it reads N compressed bytes, at least 4096, and buffers what they decompress to beyond the
+    request. Nothing is decompressed here: every piece is assumed to have the member's mean compression ratio.
     """
     file.seek(entry.header_offset)
-    file.read(sum(_LOCAL.unpack(file.read(_LOCAL.size))[-2:]))
+    *_, name_bytes, extra_bytes = _LOCAL.unpack(file.read(_LOCAL.size))
+    file.read(name_bytes + extra_bytes)
     stored, _ = _stored_data(file.image, entry)
     header_bytes = 2 * npy.ALIGNMENT - npy.PREFIX_BYTES  # the usual size
     if entry.method == STORED:
         header_bytes = npy.header_bytes(stored[: npy.PREFIX_BYTES])
-    items = range(npy.PREFIX_BYTES + header_bytes, entry.plain_bytes, NUMPY_READ_BYTES)
-    requests = [npy.PREFIX_BYTES, header_bytes, *(min(NUMPY_READ_BYTES, entry.plain_bytes - start) for start in items)]
+    starts = range(npy.PREFIX_BYTES + header_bytes, entry.plain_bytes, NUMPY_READ_BYTES)
+    requests = [npy.PREFIX_BYTES, header_bytes, *(min(NUMPY_READ_BYTES, entry.plain_bytes - start) for start in starts)]
     unread_bytes, ratio = len(stored), entry.plain_bytes / max(1, len(stored))
     packed_buffered = plain_buffered = 0.0  # bytes read but not decompressed; bytes decompressed but not requested
     for request_bytes in requests:

@@ -1,8 +1,8 @@
 """Parquet: columns of fixed width in row groups; training reads whole row groups of the requested columns.
 
 Files are written without a Parquet library, so that the bytes of an uncompressed file do not depend on its version:
-`_parquet_layout` computes pages, column chunks and the footer. Row groups are located by that layout or, in files of
-other tools, by the footer. pyarrow decodes values: whole row groups for training, single rows for verification.
+`_parquet_layout` computes pages, column chunks and the footer. To read a row group, dlemu locates it by that layout or,
+in files of other tools, by the footer. pyarrow decodes values: whole row groups for training, single rows to verify.
 """
 
 from __future__ import annotations
@@ -27,12 +27,11 @@ from datagen.storage.storage_base import Writer
 
 HAS_COLUMNS = True  # `dataset.parquet.columns` applies
 FOOTER_BYTES = 64 << 10  # pyarrow reads these first, at the end of a file (`kDefaultFooterReadSize`, properties.h)
+# pyarrow merges reads at most 8 KiB apart, into reads of at most 32 MiB (`CoalesceReadRanges` in arrow/io/caching.cc)
 MAX_HOLE_BYTES, MAX_READ_BYTES = 8192, 32 << 20
-"""pyarrow merges reads that are at most 8 KiB apart, up to reads of 32 MiB (`CoalesceReadRanges` in
-arrow/io/caching.cc)."""
 READ_SLACK_BYTES = 8192  # maximum bytes that alignment adds to the read of a span
+# Maximum bytes of a decoded number, by physical type; the width of a fixed-length byte array is in the schema
 _WIDTHS = {"BOOLEAN": 1, "INT32": 4, "INT64": 8, "INT96": 8, "FLOAT": 4, "DOUBLE": 8}
-"""Maximum bytes of a decoded number of each physical type; the schema has those of fixed-length byte arrays."""
 _OFFSET_BYTES = 8  # offset of a value of variable length in Arrow: 4 bytes, or 8 in its large types
 TAIL_BYTES = layout.LENGTH_BYTES + len(layout.MAGIC)  # the footer's length and the magic number
 
@@ -104,14 +103,14 @@ def _write_compressed(job: base.FileJob, plan: layout.FilePlan, writer: Writer, 
                 writer.write(header + packed)
                 plain_bytes += len(header) + len(plain)
             chunks.append(layout.Chunk(begin, len(dictionary), writer.position - begin, plain_bytes))
-        groups.append((0, chunks))
+        groups.append((0, chunks))  # these chunks have their offsets in the file, so the group's is 0
     writer.write(plan.encode_tail(groups, compression))
 
 
 def _pages(
     job: base.FileJob, placed: layout.PlacedGroup, buffer: AlignedBuffer
 ) -> Iterator[list[tuple[layout.Page, memoryview]]]:
-    """Yield the pages of a row group in batches, each page with its values, which are valid until the next batch."""
+    """Yield batches of (page, values) for the pages of a row group; values are valid until the next batch."""
     payload_offset = placed.payload_offset
     for pages in placed.group.batches():
         start = payload_offset % BLOCK_BYTES  # content is generated from the start of a block
@@ -123,27 +122,28 @@ def _pages(
 
 
 class ParquetGroups:
-    """An open file. Groups of an uncompressed file that fits `columns` are located by `_plan`, others by the footer."""
+    """An open file. Row groups are located by `_plan` (uncompressed, and as in the settings) or else by the footer."""
 
     def __init__(self, source: base.Source, spec: DatasetSpec, matched: bool) -> None:
-        """With `matched`, read the footer and the columns by the calls of pyarrow."""
+        """Read the footer; with `matched`, read footer and columns by the calls that pyarrow would make."""
         self.source, self._spec = source, spec
-        self._limits = (MAX_HOLE_BYTES, MAX_READ_BYTES) if matched else ()
+        self._merge_limits = (MAX_HOLE_BYTES, MAX_READ_BYTES) if matched else ()  # of `merge_spans`; (): defaults
         self._planned_spans: dict[int, list[tuple[int, int]]] = {}  # by rows of a group, relative to its offset
         self._plan: layout.FilePlan | None = None
-        self._ends: Sequence[int]  # number of the row after each row group
-        if matched:
+        self._ends: Sequence[int]  # for each row group, the number of the file's first row after it
+        if matched:  # as pyarrow: read the end of the file, and once more if the footer is longer
             self._cache_end(min(FOOTER_BYTES, source.size_bytes))
         end_bytes = self._read_end_bytes()
         if matched and end_bytes > FOOTER_BYTES:
             self._cache_end(end_bytes)
         if spec.parquet.columns and spec.compression == "none":
             plan = layout.file_plan(spec, 0)
-            if plan.groups_end + end_bytes == source.size_bytes:
+            if plan.groups_end + end_bytes == source.size_bytes:  # dlemu wrote the file: its layout is known
                 self._plan = plan
                 self._ends = range(plan.group_rows, plan.rows + plan.group_rows, plan.group_rows)
                 return
         self._names = _requested_names(spec)
+        # Of a file, `read_metadata` needs only both ends: the magic number, and the footer with its length
         footer = layout.MAGIC + bytes(self.source.read(source.size_bytes - end_bytes, end_bytes))
         self._metadata = pq.read_metadata(pa.BufferReader(footer))
         self._rows = [self._metadata.row_group(index).num_rows for index in range(self._metadata.num_row_groups)]
@@ -174,7 +174,7 @@ class ParquetGroups:
         if self._plan:
             planned, group_offset, _ = self._plan.place(group)
             if planned.rows not in self._planned_spans:
-                self._planned_spans[planned.rows] = merge_spans(planned.spans, *self._limits)
+                self._planned_spans[planned.rows] = merge_spans(planned.spans, *self._merge_limits)
             return [(group_offset + offset, size) for offset, size in self._planned_spans[planned.rows]]
         chunks = []
         for _, chunk in self._requested_chunks(group):
@@ -185,7 +185,7 @@ class ParquetGroups:
             if start < len(layout.MAGIC) or size < 0 or start + size > self.source.size_bytes:
                 raise base.DamagedError(f"row group {group} has a column outside the file", start)
             chunks.append((start, size))
-        return merge_spans(sorted(chunks), *self._limits)
+        return merge_spans(sorted(chunks), *self._merge_limits)
 
     def payload(self, group: int) -> list[tuple[int, int]]:
         plan = self._plan or self._matching_plan
@@ -196,7 +196,7 @@ class ParquetGroups:
 
     @functools.cached_property
     def _matching_plan(self) -> layout.FilePlan | None:
-        """The uncompressed layout of the file's values; None if its schema or row groups differ from the settings."""
+        """The uncompressed layout with the file's values; None if its schema or row groups differ from the settings."""
         schema = self._metadata.schema
         stored = [schema.column(index) for index in range(len(schema))]
         columns = [(column.path, column.physical_type, column.length) for column in stored]
@@ -211,7 +211,7 @@ class ParquetGroups:
         return GroupBytes.maximum(map(GroupBytes, stored, unpacked))
 
     def _decoded_bytes(self, group: int) -> int:
-        """Return the bytes of the requested values when decoded, assuming no dictionary for variable-length values."""
+        """Return the bytes of the requested values in memory, assuming no dictionary for values of variable length."""
         schema, total = self._metadata.schema, 0
         for index, chunk in self._requested_chunks(group):
             width = _WIDTHS.get(chunk.physical_type, schema.column(index).length)
@@ -232,7 +232,7 @@ def _requested_names(spec: DatasetSpec) -> list[str] | None:
 
 
 def _buffers(chunk: Any) -> Iterator[memoryview]:
-    """Yield the buffers of a column's values, or of the numbers in its lists."""
+    """Yield the buffers of a column's values; those of lists are the buffers of the numbers in them."""
     while isinstance(chunk.type, (pa.ListType, pa.LargeListType, pa.FixedSizeListType)):
         chunk = chunk.flatten()
     try:

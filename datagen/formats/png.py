@@ -1,7 +1,7 @@
 """PNG: one image per file, grey or colour, 8 bits per channel.
 
-Pixels come from the content, with as many levels as fit the requested file size: the deflate data is one block with
-Huffman codes of one length b, one of them for the end of the block, the others for 2^b - 1 levels. A private chunk of
+Pixels come from the content, with as many levels as fit the requested file size. The deflate data is one block whose
+Huffman codes all have b bits: one code is the end of the block, the others are 2^b - 1 levels. A private chunk of
 content pads the file to its size. No compressor is used, so that the bytes are the same everywhere; decoders do their
 usual work. Formats: PNG (W3C, third edition), RFC 1950 (zlib), RFC 1951 (deflate).
 """
@@ -23,16 +23,15 @@ from datagen.formats.format_base import DamagedError
 
 HAS_OWN_LENGTH = True
 SIGNATURE = b"\x89PNG\r\n\x1a\n"
-PADDING = b"dlEm"
-"""Type of the chunk of padding: lower case marks it as ancillary (1st letter), private (2nd), safe to copy (4th)."""
+PADDING = b"dlEm"  # type of the padding chunk; lower case: ancillary (1st letter), private (2nd), safe to copy (4th)
 CHUNK_BYTES = 12  # a chunk's length, type and CRC
 HEADER_BYTES = 13  # data of the IHDR chunk
 ADLER32_BYTES = 4  # checksum at the end of zlib data
 ZLIB_HEADER = b"\x78\x01"
 LITERALS = 256  # deflate's codes of single bytes (RFC 1951, 3.2.5)
 END_OF_BLOCK = 256  # RFC 1951, 3.2.5
+# The order in which deflate stores the lengths of the codes for code lengths (RFC 1951, 3.2.7)
 LENGTH_ORDER = (16, 17, 18, 0, 8, 7, 9, 6, 10, 5, 11, 4, 12, 3, 13, 2, 14, 1, 15)
-"""The order in which deflate stores the lengths of the codes for code lengths (RFC 1951, 3.2.7)."""
 MAX_BITS = 8  # 255 levels and the end of the block use all 256 codes
 
 
@@ -79,16 +78,16 @@ def _bytes_needed(shape: Shape, bits: int) -> int:
 
 
 def _levels(bits: int) -> NDArray[np.uint8]:
-    """Return the pixel values for codes of `bits` bits, evenly spread from 0, the filter type of each row."""
+    """Return the pixel values for codes of `bits` bits, evenly spread from 0, which is also each row's filter type."""
     count = (1 << bits) - 1
     return (np.arange(count) * 255 // max(1, count - 1)).astype(np.uint8)
 
 
 @functools.cache
 def _block_header(bits: int) -> bytes:
-    """Return the header of a final block with dynamic codes: of `bits` bits for the levels and the end of the block.
+    """Return the header of a final block with dynamic codes, all of `bits` bits: the levels, and the end of the block.
 
-    Unused symbols (code length 0) are added, so that the header ends on a byte boundary.
+    Unused symbols (code length 0) are added so that the header ends on a byte boundary.
     """
     symbols = {*_levels(bits).tolist(), END_OF_BLOCK}
     lengths = LENGTH_ORDER[: LENGTH_ORDER.index(bits) + 1]
@@ -104,14 +103,14 @@ def _block_header(bits: int) -> bytes:
 
 
 def _zlib_data(codes: NDArray[np.uint8], bits: int) -> bytes:
-    """Return the zlib data of an image; the low `bits` of each of `codes` (height, bytes per row) encode a pixel."""
-    end = (1 << bits) - 1
+    """Return the zlib data of an image; a pixel's code is the low `bits` of one of `codes` (height, bytes per row)."""
+    end = (1 << bits) - 1  # the code for the end of the block
     height, row_bytes = codes.shape
     count = height * (row_bytes + 1)
     stream = np.zeros(-(-(count + 1) // 8) * 8, np.uint8)
     rows = stream[:count].reshape(height, row_bytes + 1)  # each row begins with its filter type, 0: none
     np.bitwise_and(codes, end, out=rows[:, 1:])
-    np.bitwise_xor(stream, 1, out=stream, where=stream == end)  # `end` is no level
+    np.bitwise_xor(stream, 1, out=stream, where=stream == end)  # no pixel may have the code `end`
     pixel_of_code = np.zeros(1 << bits, np.uint8)
     for number, level in enumerate(_levels(bits)):  # Huffman codes are stored first bit lowest
         pixel_of_code[int(format(number, f"0{bits}b")[::-1], 2)] = level

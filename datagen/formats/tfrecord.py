@@ -1,9 +1,9 @@
-"""TFRecord: framed records, each a tf.train.Example with `image` and `size`, and an index for DALI.
+"""TFRecord: framed records, each a tf.train.Example with the features `image` and `size`, and an index for DALI.
 
 A record is: length (8 bytes), masked CRC32C of those 8, the data, masked CRC32C of the data, all little-endian
 (tensorflow/core/lib/io/record_writer.h). The index is DATA_FOLDER/index/{train,valid}/FILE.idx, with a line
 `offset length` for each record, framing included. All records of a generated file have one length, so their offsets are
-computed. In other files, offsets come from the index or, without one, from the header of each record.
+computed. The offsets in other files come from the index or, without one, from the header of each record.
 
 Protobuf messages are coded by hand. Wire format: protobuf.dev/programming-guides/encoding. Messages:
 tensorflow/core/example/{example,feature}.proto, where Example.features = 1; Features.feature = 1, a map whose entries
@@ -50,7 +50,7 @@ class Index(base.SideFile):
 
     def file_bytes(self, spec: DatasetSpec, shapes: base.Sizes) -> base.Sizes:
         def index_bytes(size: int) -> int:
-            """Return the size of an index of records of `size` bytes, which are at multiples of `size`."""
+            """Return the size of an index of records of `size` bytes, whose offsets are multiples of `size`."""
             samples = spec.num_samples_per_file
             total = samples * (1 + len(str(size)) + 2)  # offsets of one digit, `size`, a space and a line feed
             power = 10
@@ -122,7 +122,7 @@ class Format(base.RecordFormat):
     def load(self, path: str, index: int, samples: int) -> base.Sample:
         """Read a record as scripts without TensorFlow do: find it by its framing, then parse the Example.
 
-        Other headers are read only if no valid header is at the offset computed for records of equal length.
+        The headers of all records are read only if there is none at the offset computed for records of equal length.
         """
         with open(path, "rb") as file:
             record_bytes, remainder = divmod(file.seek(0, os.SEEK_END), samples)
@@ -161,7 +161,7 @@ class Packer:
 
 
 class _Frame:
-    """The bytes before and after an image of `image_bytes` in a record, and the size of the record."""
+    """A record around an image of `image_bytes`: the bytes before and after the image, and the record's size."""
 
     def __init__(self, image_bytes: int) -> None:
         before, self.after = around_image(image_bytes)
@@ -204,7 +204,7 @@ def _write_small_records(job: base.FileJob, frame: _Frame, writer: Writer, buffe
 
 
 class TfrecordFile(base.RecordFile):
-    """An open file. Records of one length are parsed only to verify them, or if the bytes before their image change."""
+    """An open file. Records of one length are parsed only to verify them, or if new bytes come before the image."""
 
     def __init__(self, inputs: base.RecordInputs) -> None:
         size_bytes, samples = inputs.source.size_bytes, inputs.samples
@@ -249,7 +249,7 @@ def around_image(image_bytes: int) -> tuple[bytes, bytes]:
     size_value = _field(_KEY_OF_FIELD_1, varint(image_bytes))
     size_entry = _field(_KEY_OF_FIELD_1, SIZE) + _field(_KEY_OF_FIELD_2, _field(_KEY_OF_FIELD_3, size_value))
     after = _field(_KEY_OF_FIELD_1, size_entry)
-    # From the innermost message outwards; each length includes the image, which the caller inserts
+    # From the innermost message outwards; each length includes the image, which the caller puts between the results
     before = _KEY_OF_FIELD_1 + varint(image_bytes)  # BytesList.value
     for key in (_KEY_OF_FIELD_1, _KEY_OF_FIELD_2):  # Feature.bytes_list, the entry's value
         before = key + varint(len(before) + image_bytes) + before

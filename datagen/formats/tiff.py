@@ -71,7 +71,7 @@ class Format(PictureFormat):
 
 
 def _read_directory(file: BufferedFile, offset: int, order: str) -> None:
-    """Read as Pillow does: seek to the end of the file, then read a directory and the values outside of it."""
+    """Read as Pillow does: seek to the end of the file, then read the directory and the values stored outside of it."""
     file.seek_from_end()
     file.seek(offset)
     (count,) = struct.unpack(f"{order}H", file.read(2))

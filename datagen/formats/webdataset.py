@@ -1,8 +1,8 @@
 """WebDataset: tar files of samples. The key of a member is its name up to the first dot of the base name.
 
-Consecutive members with the same key are one sample: `a/1.jpg`, `a/1.cls` and `a/2.jpg` are two. Generated samples have
-one member each. All members of a sample are read, and the headers between them. Format: POSIX.1-1988 ustar, as Python's
-tarfile writes it; names are those of WebDataset (https://github.com/webdataset/webdataset).
+Consecutive members with the same key are one sample: `a/1.jpg` and `a/1.cls` are one, and `a/2.jpg` is another.
+Generated samples have one member each. To read a sample, all its members and the headers between them are read. Format:
+POSIX.1-1988 ustar, as Python's tarfile writes it; names as in https://github.com/webdataset/webdataset.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ _FILE_TYPES = (ord("0"), 0)  # of regular files
 def _tarfile_calls(block_bytes: int) -> Iterator[int]:
     """Yield the sizes of webdataset's read calls: one block, then tarfile's stream mode (`r|*`) on a Python file.
 
-    tarfile requests 10240 bytes at a time. The sizes of calls repeat as soon as the requests fill whole buffers of the
-    file, so only one such cycle is computed.
+    tarfile requests 10240 bytes at a time. The sizes of calls repeat once the requests add up to whole buffers of the
+    Python file, so only one such cycle is computed.
     """
     requests = math.lcm(python_buffer_bytes(block_bytes), tarfile.RECORDSIZE) // tarfile.RECORDSIZE
     sizes = itertools.chain([tarfile.BLOCKSIZE], itertools.repeat(tarfile.RECORDSIZE, requests))
@@ -95,7 +95,7 @@ class Format(base.RecordFormat):
 
 
 class Packer:
-    """Writes samples of any size as members named after their source files; duplicate names get a number."""
+    """Writes samples of any size as members named after their source files; it appends a number to duplicate names."""
 
     ending = "tar"
 
@@ -118,7 +118,7 @@ class Packer:
 
 
 def _write_member(writer: Writer, name: str, size_bytes: int, pieces: Iterable[memoryview]) -> None:
-    """Write a member without user, group and time. Raises ValueError if its name is too long."""
+    """Write a member that has no user, group and time. Raises ValueError if its name is too long."""
     member = tarfile.TarInfo(name)
     member.size, member.mode = size_bytes, 0o644
     writer.write(member.tobuf(tarfile.USTAR_FORMAT, "utf-8", "strict"))
@@ -134,7 +134,7 @@ def key_of(name: str) -> str:
 
 
 class TarRecords(base.RecordFile):
-    """An open file. Headers of samples of equal size are checked together, others one by one."""
+    """An open file. If records have one length, the headers of a batch are checked together, else one by one."""
 
     def __init__(self, inputs: base.RecordInputs) -> None:
         source, samples, record_bytes = inputs.source, inputs.samples, 0
@@ -163,7 +163,7 @@ class TarRecords(base.RecordFile):
         position = begin = end = 0
         while position < len(record):
             member = parse(record[position : position + BLOCK], offset + position)
-            if member is None or position + member.stored_bytes > len(record):
+            if member is None or position + member.stored_bytes > len(record):  # not as when offsets were determined
                 raise base.DamagedError("a sample ends where none did before", offset + position)
             if member.is_file:
                 begin, end = begin or position + BLOCK, position + BLOCK + member.size_bytes
@@ -184,7 +184,7 @@ class Member(NamedTuple):
 def _are_equal(headers: NDArray[np.uint8]) -> bool:
     """Return whether headers (one per row) have valid checksums, and differ only in name, mode, owner and time.
 
-    Only the usual notation of checksums is valid, six octal digits, a NUL and a space; `parse` reads others.
+    Checksums count as valid only in the usual notation: six octal digits, a NUL and a space. `parse` accepts others.
     """
     first, digits = headers[0], headers[:, _CHECKSUM.start : _CHECKSUM.start + 6] ^ np.uint8(ord("0"))
     if (headers[:, _TYPE - 2 :] != first[_TYPE - 2 :]).any() or (headers[:, _SIZE] != first[_SIZE]).any():

@@ -1,4 +1,4 @@
-"""The interface of an accelerator: draw the durations of its steps, start a step, wait for its end."""
+"""The interface of an accelerator: it draws the durations of its steps, starts a step, and waits for its end."""
 
 from __future__ import annotations
 
@@ -35,20 +35,20 @@ class Accelerator(Protocol):
         """Raise UserError if this host can't run the accelerator; called once per host before the run."""
 
     def draw_compute_ns(self, phase: Phase, epoch: int, steps: int) -> NDArray[np.int64]:
-        """Return the nominal computation time of each step, shape (steps,); `epoch` counts from 1, 0 is the ceiling."""
+        """Return each step's nominal time (ns), shape (steps,); `epoch` counts from 1, and is 0 for the ceiling."""
 
     def start(self, data: Any, begin_ns: int, compute_ns: int) -> int:
-        """Start a step at `begin_ns` on a batch `data`, of the loader's type; return the expected end in ns."""
+        """Start a step at `begin_ns` on the batch `data`, of the loader's own type; return its expected end in ns."""
 
     def finish(self, end_ns: int) -> int:
-        """Wait for the end of the step, and return that end in ns on the accelerator's own timeline.
+        """Wait for the end of the step, and return when it ended on the accelerator's own timeline, in ns.
 
-        `end_ns` is the value from `start`. A step must not take longer because the host wakes late.
+        `end_ns` is the value that `start` returned. A step must not take longer because the host wakes late.
         """
 
 
 def draw_ns(duration: Duration, spec: AcceleratorSpec, epoch: int, steps: int) -> NDArray[np.int64]:
-    """Return the computation time of each step, shape (steps,); the same for the same seed, rank and epoch."""
+    """Return the computation time (ns) of each step, shape (steps,); equal for equal seed, rank and epoch."""
     key = np.array([spec.seed & 0xFFFFFFFFFFFFFFFF, (spec.rank << 32) | (epoch & 0xFFFFFFFF)], np.uint64)
     random = np.random.Generator(np.random.Philox(key=key))
     return np.rint(draw_seconds(duration, random, steps) * 1e9).astype(np.int64)

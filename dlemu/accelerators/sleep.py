@@ -22,7 +22,7 @@ class Accelerator:
         """Do nothing: every host can sleep."""
 
     def draw_compute_ns(self, phase: Phase, epoch: int, steps: int) -> NDArray[np.int64]:
-        """Return the nominal time of each step; evaluation draws random numbers of its own."""
+        """Return the nominal time of each step; evaluation (epochs below 0) draws random numbers of its own."""
         if phase == "valid":
             return draw_ns(self._spec.eval_time, self._spec, -epoch, steps)
         return draw_ns(self._spec.computation_time, self._spec, epoch, steps)

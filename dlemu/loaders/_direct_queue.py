@@ -1,8 +1,8 @@
 """A queue between processes into which `put` writes directly, without a feeder thread.
 
 `multiprocessing.Queue` hands each item to a feeder thread. If workers keep all cores busy, that thread waits for a core
-up to several milliseconds while its batch is ready, which would count as overhead of the emulator. Items here have a
-few hundred bytes, far less than the capacity of a pipe, so putting does not block.
+up to several milliseconds while its batch is ready, and the wait would count as overhead of the emulator. Items here
+have a few hundred bytes, far less than the capacity of a pipe, so `put` normally does not block.
 """
 
 from __future__ import annotations
@@ -23,25 +23,25 @@ _LENGTH = struct.Struct("<I")
 _READ_BYTES = 1 << 16  # the default capacity of a pipe on Linux, so that one read takes everything in it
 
 
-class NotInTime(BaseException):  # PyTorch takes an `Exception` as a sign that a worker died
-    """No item arrived by `DirectQueue.until_ns`. Raised through PyTorch's iterator, it ends the wait for a batch."""
+class NotInTime(BaseException):  # PyTorch would take an `Exception` as a sign that a worker died
+    """No item arrived by `DirectQueue.until_ns`; raised through PyTorch's iterator, this ends the wait for a batch."""
 
 
 class DirectQueue:
-    """A pipe with one reader at a time and any number of writers: what PyTorch uses of `multiprocessing.Queue`.
+    """A pipe with one reader at a time and any number of writers; has what PyTorch uses of `multiprocessing.Queue`.
 
-    Items are plain values: a pickler that also carries descriptors and shared tensors takes ten times as long. One read
+    Items must be plain values: a pickler for file descriptors and shared tensors takes ten times as long. One read
     takes all items that are ready, whereas `multiprocessing.Connection` needs two reads per item.
     """
 
     def __init__(self, context: BaseContext) -> None:
         self._reader, self._writer = context.Pipe(duplex=False)
-        self._writing = context.Lock()
-        # Deadline of `get` in addition to its timeout (CLOCK_MONOTONIC); 0: items must be ready; None: no deadline
+        self._write_lock = context.Lock()
+        # Deadline of `get` (CLOCK_MONOTONIC) besides its timeout; 0: only items that are ready; None: no deadline
         self.until_ns: int | None = None
         self._buffer = bytearray()  # bytes read from the pipe but not returned yet: part of an item, or several items
 
-    def __getstate__(self) -> dict[str, Any]:
+    def __getstate__(self) -> dict[str, Any]:  # without the state of this process's reader
         return {name: value for name, value in self.__dict__.items() if name != "_readable"} | {"_buffer": bytearray()}
 
     def put(self, item: Any) -> None:
@@ -49,7 +49,7 @@ class DirectQueue:
         data = pickle.dumps(item, pickle.HIGHEST_PROTOCOL)
         unwritten = memoryview(_LENGTH.pack(len(data)) + data)
         descriptor = self._writer.fileno()
-        with self._writing:
+        with self._write_lock:
             while unwritten:
                 unwritten = unwritten[os.write(descriptor, unwritten) :]
 
@@ -62,10 +62,10 @@ class DirectQueue:
             EOFError: there is no writer left.
         """
         while (data := self._take_item()) is None:
-            until_seconds = math.inf if self.until_ns is None else max(0.0, (self.until_ns - time.monotonic_ns()) / 1e9)
-            seconds = min(until_seconds, math.inf if timeout is None else timeout)
-            if seconds < math.inf and not self._readable.poll(seconds * 1000):
-                raise NotInTime if until_seconds <= seconds else queue.Empty
+            due_seconds = math.inf if self.until_ns is None else max(0.0, (self.until_ns - time.monotonic_ns()) / 1e9)
+            wait_seconds = min(due_seconds, math.inf if timeout is None else timeout)
+            if wait_seconds < math.inf and not self._readable.poll(wait_seconds * 1000):
+                raise NotInTime if due_seconds <= wait_seconds else queue.Empty
             chunk = os.read(self._reader.fileno(), _READ_BYTES)
             if not chunk:
                 raise EOFError

@@ -27,7 +27,7 @@ class SharedSlots:
             os.ftruncate(self._fd, max(mmap.PAGESIZE, slots * self._slot_bytes))
             self._map()
         except OSError as error:
-            limit = "-f" if error.errno == errno.EFBIG else "-n"  # the limit on file sizes applies to a memfd, too
+            limit = "-f" if error.errno == errno.EFBIG else "-n"  # the limit on file sizes also applies to a memfd
             raise SpaceError(
                 f"no memory for {slots} batch buffers of {self._slot_bytes} bytes: {error.strerror}; "
                 "wanted that memory and one file descriptor; lower reader.read_threads, reader.prefetch_size or "
@@ -50,7 +50,7 @@ class SharedSlots:
         """Close the file and release the memory; views that a trainer still has keep the mapping alive."""
         os.close(self._fd)
         self._view.release()
-        with contextlib.suppress(BufferError):  # a tensor over a slot still exists, and the mapping ends with it
+        with contextlib.suppress(BufferError):  # a tensor over a slot still exists: the mapping ends with the tensor
             self._memory.close()
 
     def __getstate__(self) -> dict[str, Any]:

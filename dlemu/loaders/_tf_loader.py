@@ -28,18 +28,17 @@ from dlemu.plan.streams import StreamPlan
 
 FRAMING_BYTES = 16  # bytes around each record: length (8), CRC of the length (4), CRC of the record (4)
 _FEATURES = {"image": tf.io.FixedLenFeature([], tf.string), "size": tf.io.FixedLenFeature([], tf.int64)}
+# Marks a function without `if` and `for`: TensorFlow would search it for these, which would delay the first epoch
 _plain = tf.autograph.experimental.do_not_convert
-"""Marks a function without `if` and `for`, which TensorFlow would rewrite: looking for them delays the first epoch."""
 _NUMBER, _NUMBERS = tf.TensorSpec([], tf.int64), tf.TensorSpec([None], tf.int64)
 _RECORD = (_NUMBER, tf.TensorSpec([], tf.string))  # an element of a dataset: the sample's number and its record
 # glibc's malloc.h
 _TRIM_THRESHOLD, _TOP_PAD, _MMAP_MAX, _ARENA_MAX = -1, -2, -4, -8
 _MAX_INT = (1 << 31) - 1  # mallopt(3) takes an int
 _GROW_BYTES = 64 << 20  # step by which the heap grows: with small steps, each large batch takes system calls
-_MAX_ARENAS = 4
-"""Number of malloc arenas. With one, threads wait for each other; each further arena takes 25 MB in a fast pipeline."""
+_MAX_ARENAS = 4  # of malloc: with one, threads wait for each other; each further one takes 25 MB in a fast pipeline
+# Numbers in an element before the sample numbers: four times in s, bytes read, CPU time of preprocessing in ns
 _LEADING_NUMBERS = 6
-"""Numbers in an element before the sample numbers: four times in s, the bytes read, CPU time of preprocessing in ns."""
 
 
 class Loader(LoaderBase):
@@ -56,14 +55,14 @@ class Loader(LoaderBase):
         """Configure TensorFlow for a rank: few threads of its own, because ranks share the cores, and no GPU.
 
         The graph optimizer is off: at the start of each epoch, it would examine the pipeline's functions for tens of
-        ms without reads, and find nothing to improve.
+        ms, in which nothing is read, and find nothing to improve.
         """
         _keep_freed_memory()  # before TensorFlow starts threads
         try:
             tf.config.threading.set_inter_op_parallelism_threads(1)
             tf.config.threading.set_intra_op_parallelism_threads(1)
             tf.config.set_visible_devices([], "GPU")
-        except RuntimeError as error:  # TensorFlow's threads were lost when this rank was forked
+        except RuntimeError as error:  # TensorFlow was initialized before the fork, which its threads did not survive
             raise UserError(
                 "the Python program has used TensorFlow before it called dlemu: call dlemu first, or run `dlemu train`"
             ) from error
@@ -100,8 +99,8 @@ def _run(dataset: Any, threads: int, nice: int) -> Iterator[list[Any]]:
 
     Autotuning is off: its thread can delay the end of a pipeline for seconds, and the workload sets the number of
     threads and buffers. Graph rewriting is off: it takes tens of ms per epoch and finds nothing to improve here.
-    The raw operations are those within `iter(dataset)`, which also examines the structure of each element: that takes
-    0.2 to 0.4 ms, while batches of small records are ready in less than 1 ms.
+    The raw operations are those that `iter(dataset)` uses, which also examines the structure of each element: this
+    would take 0.2 to 0.4 ms, while batches of small records are ready in less than 1 ms.
     """
     options = tf.data.Options()
     options.autotune.enabled = False
@@ -131,7 +130,7 @@ class PhasePipeline:
     """The pipeline that makes the batches of one phase.
 
     TensorFlow reports neither the time nor the number of its reads, so `read_calls` of a trace is 0. `app_bytes` counts
-    the records parsed, and the records that are read and skipped as other ranks' share, with framing. Times of a batch:
+    all records read, with framing: those parsed, and those skipped because other ranks use them. Times of a batch:
 
         started | wait for records | assembled | wait for a thread | parsing | parse, crop, preprocess | finished
                 |     read_ns      |                                         |       decode_ns         |
@@ -145,12 +144,12 @@ class PhasePipeline:
         self._traced: Any = None
 
     def trace(self) -> None:
-        """Build the pipeline's graph once for all epochs, like training scripts: it takes as long as many batches."""
+        """Build the pipeline's graph once for all epochs, as training scripts do: it takes as long as many batches."""
         if self._in_memory:
             return
-        shares = self._streams(1, 1)
+        streams = self._streams(1, 1)  # `first` and `stride` are the same in all epochs
         self._traced = tf.function(
-            partial(self._read, shares.first, shares.stride),
+            partial(self._read, streams.first, streams.stride),
             input_signature=[tf.TensorSpec([None], tf.string), _NUMBERS, _NUMBERS, _NUMBER, _NUMBER],
             autograph=False,
         )
@@ -179,7 +178,7 @@ class PhasePipeline:
             records = records.shuffle(spec.shuffle_window, seed=seed + spec.rank)
         batches = records.batch(self._phase.batch_size, drop_remainder=True)
         now = _clock(steps)
-        # zip takes an element of each in order: the time, the batch, for which it waits, and the time after that
+        # zip requests an element of each in order: the time before the batch, the batch, and the time when it is ready
         timed = tf.data.Dataset.zip((now, batches, now))
         parsed = timed.map(
             _plain(lambda started, batch, assembled: self._parse(started, batch, assembled, reads_per_record)),
@@ -188,11 +187,11 @@ class PhasePipeline:
         return parsed.prefetch(spec.reader.prefetch_size) if spec.reader.prefetch_size else parsed
 
     def _interleaved(self, sources: Any, records: Callable[..., Any]) -> Any:
-        """Read `Interleave.files` sources at a time, a block of records of each in turn.
+        """Return the records of `sources`, reading `Interleave.files` of them at a time, a block of each in turn.
 
-        With one source at a time (flat_map), the thread that assembles batches also reads: handing over a record from
-        a second thread takes as long as reading one of a few kB. Several sources are read by the operation within
-        `Dataset.interleave`, which itself always opens twice as many files ahead as it reads at a time.
+        One source at a time is read by the thread that assembles batches (flat_map): handing over a record from a
+        second thread takes as long as reading one of a few kB. Several are read by the operation beneath
+        `Dataset.interleave`; that method itself would always open twice as many files ahead as it reads at a time.
         """
         turns = self._interleave
         if turns.files == 1:
@@ -217,7 +216,7 @@ class PhasePipeline:
         return tf.data.experimental.from_variant(interleaved, _RECORD)
 
     def _records_in_memory(self, steps: int) -> Any:
-        """Return the records for null storage, which has no files: one Example in memory, repeated."""
+        """Return the records for null storage, which has no files: the same Example in memory again and again."""
         size = self._phase.fetch.nominal_sample_bytes
         example = bytes(size).join(around_image(size))
         files, total = self._interleave.files, steps * self._phase.batch_size
@@ -242,7 +241,7 @@ class PhasePipeline:
         """Return the `_LEADING_NUMBERS` and sample numbers of a batch in one tensor, and its images."""
         parsing = tf.timestamp()
         samples, records = batch
-        # All records read for one parsed are taken to have its size
+        # Records that are read and skipped count with the size of the one parsed
         app_bytes = tf.reduce_sum(tf.cast(tf.strings.length(records), tf.int64) + FRAMING_BYTES) * reads_per_record
         with tf.control_dependencies([parsing]):
             images = tf.io.parse_example(records, _FEATURES)["image"]
@@ -256,8 +255,8 @@ class PhasePipeline:
             preprocess_cpu_ns = tf.ensure_shape(preprocess_cpu_ns, [])
         with tf.control_dependencies([images, preprocess_cpu_ns]):
             finished = tf.timestamp()
-        # One tensor for all, because the trainer's thread spends Python time on each tensor of an element. A float64
-        # holds whole numbers up to 2^53 exactly, far more than there are samples
+        # One tensor for all numbers, because each tensor of an element costs Python time in the trainer's thread. A
+        # float64 holds integers up to 2^53 exactly, far more than there are samples
         counts = tf.cast(tf.stack([app_bytes, preprocess_cpu_ns]), tf.float64)
         times = tf.stack([started, assembled, parsing, finished])
         return tf.concat([times, counts, tf.cast(samples, tf.float64)], 0), images
@@ -271,7 +270,7 @@ class PhasePipeline:
         """Yield `steps` batches of the running pipeline, with their traces.
 
         Raises:
-            DatasetError: a file is gone, damaged, no tfrecord of Examples, or has fewer records than the settings say.
+            DatasetError: a file is missing, damaged, no tfrecord of Examples, or holds too few records.
         """
         wall_clock_ns = time.time_ns() - time.monotonic_ns()
         before = process_storage_bytes()
@@ -287,7 +286,7 @@ class PhasePipeline:
             before = after
 
     def _damaged(self, epoch: int, steps: int, step: int, reason: str) -> DatasetError:
-        """Return the error for the faulty file, which TensorFlow does not name, among those not delivered yet."""
+        """Return the error for the faulty file: TensorFlow names none, so files not delivered yet are examined."""
         layout, streams = self._phase.fetch.layout, self._streams(epoch, steps)
         complete_files = np.searchsorted(np.cumsum(streams.counts), step * self._phase.batch_size)
         for file in streams.files[max(0, int(complete_files) - self._interleave.files) :].tolist():
@@ -305,8 +304,8 @@ def _clock(steps: Any) -> Any:
     """Return a dataset whose elements are the times at which they are requested.
 
     With `use_inter_op_parallelism=False` of the raw operation, the thread that requests an element reads the clock.
-    With `Dataset.map`, a thread of the pool would: the requesting thread, which assembles batches, would wait for it
-    until whole batches are parsed.
+    With `Dataset.map`, a thread of the pool would read it, and the requesting thread, which assembles batches, would
+    wait for that thread while it parses whole batches.
     """
 
     def read_clock(step: Any) -> Any:
@@ -325,7 +324,7 @@ def _clock(steps: Any) -> Any:
 
 
 def _batch(element: list[Any], wall_clock_ns: int, storage_bytes: int) -> Batch:
-    """Return a batch and its trace; `wall_clock_ns` is the wall clock's lead over CLOCK_MONOTONIC."""
+    """Return a batch and its trace; `wall_clock_ns` is the wall clock's time minus CLOCK_MONOTONIC."""
     numbers_tensor, images = element
     numbers = numbers_tensor.numpy()
     *times, app_bytes, preprocess_cpu_ns = numbers[:_LEADING_NUMBERS].tolist()

@@ -1,11 +1,11 @@
 """The `pytorch` loader.
 
-Only a batch's trace passes through the DataLoader's queue, as bytes. The samples are in slots (buffers), memory shared
-with the workers, so a batch takes no allocation, file descriptor or copy between worker and trainer. Tensors are made
-over a slot when they are requested.
+Workers write samples into slots (batch buffers in memory shared with the trainer) and send only the batch's trace, as
+bytes, through the DataLoader's queue. A batch thus takes no allocation, file descriptor or copy between worker and
+trainer. Tensors over a slot are made when they are requested.
 
 With `reader.tensors`, batches pass as in a training job: workers collate tensors into shared memory, a thread of each
-worker sends them, and the trainer maps them. This work needs cores, and is part of a recorded job's steps.
+worker sends them, and the trainer maps them. This costs CPU time, which the steps of a recorded job include.
 """
 
 from __future__ import annotations
@@ -36,9 +36,8 @@ from dlemu.ranks import die_with_parent
 from dlemu.ranks.failure import killed_by
 from dlemu.ranks.process_control import ignore
 
-Token = tuple[str, int, int, int]
-"""What a worker makes a batch from: phase, epoch, step, and the slot to read into."""
-_READY_CHECK = ""  # phase of a token that requests no batch, only an answer when the worker is ready
+Token = tuple[str, int, int, int]  # the request for a batch: phase, epoch, step, and the slot to read into
+_READY_CHECK = ""  # phase of a token that requests no batch, only an answer once the worker is ready
 _REMEDY = "lower reader.read_threads, reader.prefetch_size or ranks"
 
 
@@ -47,7 +46,7 @@ class _Tokens(Sampler[Token]):
 
     def __init__(self, workers: int, slots: int) -> None:
         self.phase, self.epoch, self.steps = _READY_CHECK, 0, workers
-        # Continues across epochs, so that an epoch's first batches do not overwrite the last ones of another
+        # Continues across epochs, so that an epoch's first batches do not overwrite the last ones of the epoch before
         self._slots = itertools.cycle(range(slots))
 
     def __iter__(self) -> Iterator[Token]:
@@ -57,31 +56,32 @@ class _Tokens(Sampler[Token]):
         return self.steps
 
 
+# A worker's answer: a batch's packed trace, with tensors if `reader.tensors`; an error; None to a ready check
 Answer = bytes | tuple[bytes, list[torch.Tensor]] | DlemuError | None
-"""What a worker sends: a batch's packed trace, with tensors if `reader.tensors`; an error; None for a ready check."""
 
 
 class _Batches(Dataset[Answer]):
-    """The DataLoader's dataset: maps a token to its answer, in the worker that gets the token."""
+    """The DataLoader's dataset, used in the workers: maps each token to its answer."""
 
     def __init__(self, spec: LoaderSpec, slots: SharedSlots) -> None:
         self._spec, self._slots = spec, slots
         self._maker: BatchMaker | None = None  # made in the worker
         self._worker = 0
-        image = torch.zeros(spec.reader.tensor_bytes, dtype=torch.uint8)  # all bytes; other tensors are numbers
+        image = torch.zeros(spec.reader.tensor_bytes, dtype=torch.uint8)  # a sample's other tensors are single numbers
         self._sample: tuple[Any, ...] = (image, *[0] * (spec.reader.tensors - 1))
 
     def __getitem__(self, token: Token) -> Answer:
-        """Return the batch's packed trace or an error, which PyTorch, if it were raised, would wrap in a traceback."""
+        """Make a batch and return the answer; errors are returned, as PyTorch would wrap raised ones in tracebacks."""
+        phase, epoch, step, slot = token
         try:
-            if self._maker is None:  # the worker's first item
+            if self._maker is None:  # the worker's first token
                 info = get_worker_info()
                 self._worker = 0 if info is None else info.id
                 self._slots.take_pages()
                 self._maker = BatchMaker(self._spec, self._worker)
-            if token[0] == _READY_CHECK:
+            if phase == _READY_CHECK:
                 return None
-            trace = self._maker.make(*token, self._slots.slot(token[-1]))
+            trace = self._maker.make(phase, epoch, step, slot, self._slots.slot(slot))
             return self._collate(trace) if self._spec.reader.tensors else trace.packed()
         except DlemuError as error:
             return error
@@ -94,7 +94,7 @@ class _Batches(Dataset[Answer]):
             return DlemuError(f"worker {self._worker} of rank {self._spec.rank} failed:\n{traceback.format_exc()}")
 
     def _collate(self, trace: BatchTrace) -> Answer:
-        """Collate tensors of the batch's size; return the trace, with this work as decoding, and the tensors."""
+        """Collate tensors of the batch's size; return them and the trace, which counts this work as decoding."""
         began_cpu_ns = time.thread_time_ns()
         tensors = default_collate([self._sample] * trace.samples)
         finished_ns, collate_cpu_ns = time.monotonic_ns(), time.thread_time_ns() - began_cpu_ns
@@ -118,8 +118,8 @@ def _init_worker(nice: int, rank_process: int, worker: int) -> None:
     """Lower this worker's priority, ignore Ctrl-C (the rank handles it), and let it die with the rank.
 
     A worker that a fork server started dies with the server, which ends with the rank. Worker 0 has a higher priority
-    than the others, because it makes each epoch's first batch: the rank waits for that batch while all workers wake,
-    often more than there are cores. In a real job each rank has a core, so waiting for one must not count as storage.
+    than the others, because it makes each epoch's first batch: the rank waits for that batch while all workers wake up,
+    often more than there are cores. In a real job each rank has a core, so this wait must not look like slow storage.
     """
     has_server = multiprocessing.get_start_method(allow_none=True) == "forkserver"
     die_with_parent(os.getppid() if has_server else rank_process)
@@ -129,7 +129,7 @@ def _init_worker(nice: int, rank_process: int, worker: int) -> None:
 
 
 class _Epoch(TimedBatches):
-    """An epoch's batches from the direct queue, with which PyTorch's iterator can be called again after a timeout."""
+    """An epoch's batches. When the `DirectQueue` has raised a timeout, PyTorch's iterator can be called again."""
 
     def __init__(self, loader: DataLoader[Answer], make_batch: Callable[[Answer], Batch]) -> None:
         self._loader, self._make_batch = loader, make_batch
@@ -149,7 +149,8 @@ class _Epoch(TimedBatches):
     def _begin(self) -> Answer:
         iterator = iter(self._loader)
         self._next = iterator.__next__
-        # PyTorch's `__next__` adds a profiler, a tenth of a small batch's CPU time; that of a recorder must stay
+        # PyTorch's `__next__` runs `_next_data` under a profiler, which takes a tenth of a small batch's CPU time: call
+        # `_next_data` itself, unless `__next__` is another module's, such as the hook of `dlemu record`
         if self._next.__module__ == DataLoader.__module__:
             self._next = getattr(iterator, "_next_data", self._next)
         return self._next()
@@ -194,7 +195,7 @@ class Loader(LoaderBase):
                 if isinstance(answer, DlemuError):
                     raise answer
         except BaseException as error:
-            # Discard PyTorch's half-started workers without the traceback that it would print, of missing attributes
+            # Discard PyTorch's half-started workers without the traceback that it would print about missing attributes
             hook, sys.unraisablehook = sys.unraisablehook, lambda _: None
             try:
                 traceback.clear_frames(error.__traceback__)
@@ -213,7 +214,7 @@ class Loader(LoaderBase):
         make_batch = partial(self._make_batch, phase)
         if self._is_direct and not self._reader.pin_memory:
             return _Epoch(self._loader, make_batch)
-        return map(make_batch, self._loader)  # pinning copies batches, which the trainer leaves to a thread
+        return map(make_batch, self._loader)  # pinning copies, so the trainer takes these batches in a thread
 
     def _make_batch(self, phase: str, answer: Answer) -> Batch:
         if isinstance(answer, DlemuError):
@@ -224,7 +225,7 @@ class Loader(LoaderBase):
         return Batch(tensors or self._tensors(phase, trace), trace)
 
     def _tensors(self, phase: str, trace: BatchTrace) -> Any:
-        """Return the samples as tensors over the slot; only pinned ones are copies."""
+        """Return the samples as tensors over the slot, or as pinned copies with `reader.pin_memory`."""
         view, resize = self._slots.slot(trace.slot), self._spec.phases[phase].fetch.resize_bytes
         if resize:
             pixels = torch.frombuffer(view, dtype=torch.uint8, count=trace.samples * resize)
@@ -248,6 +249,6 @@ class Loader(LoaderBase):
         """Stop the workers and free the slots."""
         iterator = self._loader._iterator
         if iterator is not None and self._reader.read_threads > 0:
-            signal.signal(signal.SIGCHLD, ignore)  # from here on workers are expected to end
+            signal.signal(signal.SIGCHLD, ignore)  # from here on, the end of a worker is no failure
             iterator._shutdown_workers()  # type: ignore[attr-defined]  # PyTorch has no public way to end them
         self._slots.close()

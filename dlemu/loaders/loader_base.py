@@ -1,4 +1,4 @@
-"""The interface of a loader: its spec, the batches it delivers, and `BatchMaker`, with which most loaders make them."""
+"""The interface of a loader: its spec, the batches it delivers, and `BatchMaker`, which makes them in most loaders."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from dlemu.machine.clock import BurnerThreads
 from dlemu.machine.thread_accounting import ThreadAccounting
 from dlemu.plan.samples import PlanAhead, RankPlan
 
-DRAWN_AT_ONCE = 1024  # times drawn at a time, as those of one small batch would not be evenly spread
+DRAWN_AT_ONCE = 1024  # preprocessing times drawn at a time; fewer would not be evenly spread over the distribution
 _NUMBERS = struct.Struct("<14q")  # the numbers of a `BatchTrace`: `slot`, and all fields after `places`
 S = TypeVar("S")
 
@@ -31,9 +31,9 @@ S = TypeVar("S")
 class Interleave:
     """How a rank reads several files as streams in turn: 2 files with block length 3 as records AAABBBAAABBB..."""
 
-    files: int  # files read at a time
-    block_length: int = 1  # records to take from a file before the next file's turn
-    files_ahead: int = 0  # further files that are opened and read before their turn
+    files: int  # number of files read at a time
+    block_length: int = 1  # number of records to take from a file before the next file's turn
+    files_ahead: int = 0  # number of further files that are opened and read before their turn
 
 
 @dataclass(frozen=True)
@@ -63,7 +63,7 @@ class LoaderSpec:
 
     @property
     def computation_threads(self) -> int:
-        """Threads that parse batches in loaders whose readers do not; at most one per core."""
+        """Threads that parse batches, in loaders that do not parse in their readers; at most one per core."""
         return min(self.reader.computation_threads, len(os.sched_getaffinity(0)))
 
     @property
@@ -77,10 +77,10 @@ class LoaderSpec:
 
     @property
     def slots(self) -> int:
-        """Number of batch buffers of a rank whose batches come in order; batch k is in buffer k modulo `slots`.
+        """Number of batch buffers (slots) of a rank whose batches come in order; batch k is in buffer k modulo `slots`.
 
-        Each batch that is ready or in the making has a buffer; the trainer has two, one of them for the batch that it
-        takes ahead of the one in training.
+        Each batch that is ready or in the making has a buffer. The trainer has two: for the batch in training, and for
+        the next one, which it takes ahead.
         """
         return max(1, self.reader.read_threads) * self.prefetch_per_worker + 2
 
@@ -90,26 +90,26 @@ class LoaderSpec:
 
 
 class BatchTrace(NamedTuple):
-    """How a batch was made. Times are nanoseconds of CLOCK_MONOTONIC; `places` are (offset, length) in the slot."""
+    """How a worker made a batch. The times `started_ns` and `finished_ns` are of CLOCK_MONOTONIC."""
 
-    slot: int
-    places: Sequence[tuple[int, int]] | Places
+    slot: int  # index of the batch buffer that holds the samples
+    places: Sequence[tuple[int, int]] | Places  # (offset, length) of each sample in the slot
     started_ns: int
     finished_ns: int
-    read_ns: int
+    read_ns: int  # time spent in reads
     decode_ns: int  # time of decoding and of emulated preprocessing
     worker: int
     samples: int
     app_bytes: int
     read_calls: int
     sample_hash: int  # sum of a 64-bit hash of each sample's number, modulo 2^64
-    cpu_ns: int = 0  # CPU time of the worker; 0 if unknown, like `cpu_wait_ns`
-    cpu_wait_ns: int = 0  # time the worker was runnable but waited for a core
-    storage_bytes: int = 0  # bytes that the kernel read from storage for the worker; the page cache served the rest
+    cpu_ns: int = 0  # CPU time of the worker; 0 if unknown
+    cpu_wait_ns: int = 0  # time in which the worker was runnable but waited for a core; 0 if unknown
+    storage_bytes: int = 0  # bytes that the kernel read from storage for the worker, not served by the page cache
     preprocess_cpu_ns: int = 0  # the part of `cpu_ns` spent on emulated preprocessing
 
     def packed(self) -> bytes:
-        """Return the trace as bytes for another process: pickling each number takes ten times as long."""
+        """Return the trace as bytes for another process; pickling it would take ten times as long."""
         slot, places, *numbers = self
         return _NUMBERS.pack(slot, *numbers) + np.asarray(places, np.int64).tobytes()
 
@@ -119,11 +119,11 @@ class BatchTrace(NamedTuple):
         return cls(slot, np.frombuffer(data, np.int64, offset=_NUMBERS.size).reshape(-1, 2), *numbers)
 
 
-Cut = Callable[[memoryview, int, int], S]  # returns the sample at (slot, offset, length), as a view
+Cut = Callable[[memoryview, int, int], S]  # returns a view of the sample, given the slot's memory, offset and length
 
 
 class Samples(Sequence[S]):
-    """The samples of a batch; each is cut out of the slot when it is requested, as many trainers need none."""
+    """The samples of a batch; a view of a sample is made only on request, because many trainers look at none."""
 
     def __init__(self, slot: memoryview, places: Sequence[tuple[int, int]] | Places, cut: Cut[S]) -> None:
         self._slot, self._places, self._cut = slot, places, cut
@@ -137,9 +137,9 @@ class Samples(Sequence[S]):
 
 
 class Batch(NamedTuple):
-    """A batch for the trainer. `data`, of a type of the loader's, is valid until the batch after the next is taken."""
+    """A batch for the trainer."""
 
-    data: Any
+    data: Any  # of the loader's own type; valid until the trainer takes the batch after the next
     trace: BatchTrace
 
 
@@ -148,15 +148,15 @@ class TimedBatches(Iterator[Batch]):
 
     @abstractmethod
     def take(self, timeout_seconds: float | None = None) -> Batch | None:
-        """Return the next batch; None if it is not ready in time, in which case it can be requested again.
+        """Return the next batch; None if it is not ready within the timeout: then call again, unless it is the first.
 
-        The first batch can be requested only once: its request begins the epoch.
+        The first batch can be requested only once, because the request begins the epoch.
         Raises StopIteration after the last batch, and DlemuError if a batch can't be made.
         """
 
     def __next__(self) -> Batch:
         batch = self.take()
-        assert batch is not None  # there is no time limit
+        assert batch is not None  # without a timeout, `take` waits
         return batch
 
 
@@ -179,7 +179,7 @@ class Loader(Protocol):
         """
 
     def explain(self, error: Exception) -> DlemuError | None:
-        """Return an error for users if `error` is the framework's exception for a dead worker, else None."""
+        """Return an error for users if `error` is the framework's exception for a worker that died, else None."""
         return None
 
     def close(self) -> None:
@@ -188,7 +188,7 @@ class Loader(Protocol):
 
 
 class Preprocessing:
-    """Emulates the preprocessing of one worker's samples: each takes a time drawn from `reader.preprocess_time`."""
+    """Emulates the preprocessing of a worker's samples; each takes a time drawn from `reader.preprocess_time`."""
 
     def __init__(self, reader: Reader, random: np.random.Generator, threads: int = 1) -> None:
         """`threads` is the number of threads that share the samples of a batch."""
@@ -198,7 +198,7 @@ class Preprocessing:
         self._drawn_seconds: NDArray[np.float64] = np.empty(0)
 
     def spend(self, samples: int) -> tuple[int, int]:
-        """Preprocess this number of samples; return (wall time, CPU time) in ns."""
+        """Spend the time of preprocessing this number of samples; return (wall time, CPU time) in ns."""
         if is_zero(self._duration) or not samples:
             return 0, 0
         if len(self._drawn_seconds) < samples:

@@ -20,8 +20,7 @@ from dlemu.loaders.traits_base import LoaderTraits
 _BUFFER_BYTES = 256 << 10  # read size of tf.data.TFRecordDataset without `reader.transfer_size`
 _TURN_BYTES = 2 << 20
 """Bytes of records to take from a file per turn; two turns of each file are in memory. Each turn wakes another thread
-of tf.data: with records of 100 kB, turns of 256 KiB are a fifth slower than turns of 1 MiB, which are a tenth slower
-than turns of 2 MiB; turns of 4 MiB are no faster."""
+of tf.data: with records of 100 kB, turns of 1 MiB are a tenth slower than turns of 2 MiB; 4 MiB are no faster."""
 _RANK_BYTES = 64 << 20
 """Private memory of a rank besides its buffers, measured with TensorFlow 2.21 forked after import, three epochs."""
 
@@ -40,11 +39,11 @@ class Traits(LoaderTraits):
         return dataset_format in self.formats
 
     def interleave(self, reader: Reader, dataset: DatasetSpec) -> Interleave | None:
-        """Return the turns of `read_threads` files.
+        """Return how `read_threads` files take turns; None for formats that TensorFlow does not read itself.
 
         By default, tf.data opens twice as many files ahead as it reads at a time. dlemu does so only if files end
-        within one turn, so that no thread is idle at the end of a file. With longer files, less read-ahead is more
-        exact: bytes read before the counted steps begin make the storage of a short epoch look too fast.
+        within one turn, so that no thread is idle at the end of a file. With longer files, it opens none ahead: bytes
+        read before the counted steps begin would make the storage look too fast in a short epoch.
         """
         if not self.reads_files(dataset.format):
             return None
@@ -73,7 +72,7 @@ class Traits(LoaderTraits):
 def samples_ahead(spec: LoaderSpec) -> int:
     """Return how many samples have been read but are not in a batch: those in the shuffle window, and those read ahead.
 
-    Of each open file, these are the records that wait for its turn, one in transit, and those in the reader's buffer.
+    Read ahead are, of each open file: the records that wait for its turn, one in transit, and those in its read buffer.
     """
     fetch, turns = spec.phases["train"].fetch, spec.interleave or Interleave(files=1)
     samples_per_file = fetch.layout.num_samples_per_file

@@ -1,4 +1,4 @@
-"""Reader threads in the trainer's process, without a framework. Reads release the GIL."""
+"""Reader threads in the trainer's process, without a framework; reads release the GIL."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Traits(LoaderTraits):
 class _Epoch(TimedBatches):
     """An epoch's batches, at most `window` of which are ready or in the making."""
 
-    futures: Iterator[Future[BatchTrace]]  # taking a future submits its batch to the threads
+    futures: Iterator[Future[BatchTrace]]  # lazy: requesting the next future submits its batch to the threads
     window: int
     slots: SharedSlots
     submitted: deque[Future[BatchTrace]] = field(default_factory=deque)
@@ -63,12 +63,12 @@ class Loader(LoaderBase):
             future.result()
 
     def _open(self, worker: int, barrier: threading.Barrier) -> None:
-        """Prepare this thread. As the pool's initializer, it would hide its exception."""
+        """Prepare this thread. It is a task because an initializer of the pool would hide its exception."""
         try:
             os.nice(self._spec.reader.nice)  # on Linux, each thread has its own niceness
             self._local.maker = BatchMaker(self._spec, worker)
         finally:
-            barrier.wait()  # otherwise, a thread that is ready early would also run another thread's `_open`
+            barrier.wait()  # otherwise, a thread that is ready early would also run the `_open` of another
 
     def batches(self, phase: str, epoch: int, steps: int) -> Iterator[Batch]:
         futures = (self._pool.submit(self._make, phase, epoch, step) for step in range(1, steps + 1))

@@ -1,4 +1,4 @@
-"""Traits: the properties of a loader that are known before a run, without importing its framework."""
+"""Traits: the properties of a loader that are known before a run without importing its framework."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class LoaderTraits:
     module: str = ""  # the framework's module; empty without a framework
     extra: str = ""  # the extra of dlemu (`pip install dlemu[...]`) that installs the framework
     formats: tuple[str, ...] = ()  # formats that the loader supports; empty: all
-    direct_formats: tuple[str, ...] = ()  # formats that it can itself read with O_DIRECT
+    direct_formats: tuple[str, ...] = ()  # formats that the framework itself can read with O_DIRECT
     pins: bool = True  # whether `reader.pin_memory` is supported
     collates: bool = False  # whether `reader.tensors` is supported
     in_turn: bool = False  # worker k modulo `read_threads` makes batch k; otherwise, the next free worker makes it
@@ -46,12 +46,12 @@ class LoaderTraits:
     def interleave(self, reader: Reader, dataset: DatasetSpec) -> Interleave | None:
         """Return how files take turns if they are read as streams; None if samples are read by position.
 
-        Streams follow a `StreamPlan`: each rank has files of its own, whatever the order of the samples.
+        Streams follow a `StreamPlan`: each rank has files of its own, whatever settings shuffle the samples.
         """
         return None
 
     def settings_used(self, dataset_format: str) -> Collection[str]:
-        """Return which of the settings `reader.computation_threads`, `transfer_size`, `shuffle_size` have an effect."""
+        """Return the settings that have an effect, of `reader.computation_threads`, `transfer_size`, `shuffle_size`."""
         return () if self.reads_files(dataset_format) else ("reader.transfer_size",)
 
     def batches_ahead(self, spec: LoaderSpec) -> int:

@@ -2,8 +2,8 @@
 
 cgroup v2: `cpu.max`, `memory.max` (Documentation/admin-guide/cgroup-v2.rst). v1: `cpu.cfs_quota_us` over
 `cpu.cfs_period_us` (Documentation/scheduler/sched-bwc.rst), `memory.limit_in_bytes`
-(Documentation/admin-guide/cgroup-v1/memory.rst). The limits of a group also bind all groups below it. CPU affinity and
-/proc/meminfo show none of these limits.
+(Documentation/admin-guide/cgroup-v1/memory.rst). The limits of a group also apply to all groups below it. Neither CPU
+affinity nor /proc/meminfo shows these limits.
 """
 
 from __future__ import annotations
@@ -15,20 +15,17 @@ from dataclasses import dataclass
 
 import psutil
 
-_NO_LIMIT = 2**62  # from here on "no limit": v1 shows 2^63 rounded down to a multiple of the page size
-LEAST_SHARED_BYTES = 1 << 20  # MPI libraries need more, and SIGBUS kills them when it runs out
+_NO_LIMIT = 2**62  # limits from here on mean "no limit": v1 shows 2^63, rounded down to a multiple of the page size
+LEAST_SHARED_BYTES = 1 << 20  # MPI libraries need more, and are killed by SIGBUS when /dev/shm is full
 
 
 @dataclass(frozen=True)
 class HostMemory:
     """The memory that this process can use, together with the others of its control group."""
 
-    total_bytes: int
-    """The host's memory, or the control group's limit if that is less."""
-    available_bytes: int
-    """Memory that can still be allocated without swapping, on the host and within the limit."""
-    limit_bytes: int | None
-    """The control group's limit; None if there is none below the host's memory."""
+    total_bytes: int  # the host's memory, or the control group's limit if that is less
+    available_bytes: int  # memory that can still be allocated without swapping, on the host and within the limit
+    limit_bytes: int | None  # the control group's limit; None if there is none below the host's memory
 
 
 def cpu_limit(proc: str = "/proc") -> float | None:
@@ -42,6 +39,7 @@ def limiting_groups(proc: str = "/proc") -> tuple[str, ...]:
 
 
 def _cores(folder: str) -> float | None:
+    """Return the CPU limit of the control group in a folder, as a number of cores; None if it sets none."""
     words = " ".join(_lines(f"{folder}/cpu.max")).split()
     words = words or [*_lines(f"{folder}/cpu.cfs_quota_us"), *_lines(f"{folder}/cpu.cfs_period_us")]
     return int(words[0]) / int(words[1]) if len(words) == 2 and words[0] not in ("max", "-1") else None
@@ -53,7 +51,7 @@ def memory_limit_bytes(proc: str = "/proc") -> int | None:
 
 
 def host_memory(proc: str = "/proc") -> HostMemory:
-    """Return the memory that this process can use within its groups' limits; inactive page cache is available, too."""
+    """Return the memory that this process can use within its groups' limits; inactive page cache is available."""
     memory = psutil.virtual_memory()
     limits = list(_memory(proc))
     limit = min((limit for limit, _ in limits), default=memory.total)
@@ -64,7 +62,7 @@ def host_memory(proc: str = "/proc") -> HostMemory:
 
 
 def out_of_memory_hint(proc: str = "/proc") -> str:
-    """Return the advice for a process that SIGKILL ended, from its groups' counts of out-of-memory kills."""
+    """Return advice about a process killed by SIGKILL, from the out-of-memory kills that its groups have counted."""
     names = ("memory.events", "memory.oom_control")  # of v2 and v1
     lines = [line for folder in _groups(proc, "memory") for name in names for line in _lines(f"{folder}/{name}")]
     kills = max((int(line.split()[1]) for line in lines if line.startswith("oom_kill ")), default=0)
@@ -79,7 +77,7 @@ def out_of_memory_hint(proc: str = "/proc") -> str:
 
 
 def _memory(proc: str) -> Iterator[tuple[int, int]]:
-    """Yield the memory limit of each group that has one, and the bytes of it that can still be allocated."""
+    """Yield (limit, bytes of it that can still be allocated) for each group that limits this process's memory."""
     for folder in _groups(proc, "memory"):
         for limit_name, used_name, cache_key in (
             ("memory.max", "memory.current", "inactive_file"),
@@ -102,27 +100,28 @@ def _groups(proc: str, controller: str) -> Iterator[str]:
 
     Example for the group /batch/job7: /sys/fs/cgroup/batch/job7, /sys/fs/cgroup/batch, /sys/fs/cgroup.
     """
-    own: dict[str, str] = {}  # v1 controller, or '' for v2 -> the process's group
+    group_of: dict[str, str] = {}  # v1 controller, or '' for v2 -> the process's group
     for line in _lines(f"{proc}/self/cgroup"):
         _, controllers, path = line.split(":", 2)  # 4:cpu,cpuacct:/batch/job7, or for v2 0::/batch/job7
-        own.update(dict.fromkeys(controllers.split(","), path))
+        group_of.update(dict.fromkeys(controllers.split(","), path))
     for line in _lines(f"{proc}/self/mountinfo"):
         mount_fields, _, file_system_fields = line.partition(" - ")
         root, mount = mount_fields.split()[3:5]
         file_system, _, options = file_system_fields.split()[:3]
         is_v2 = file_system == "cgroup2"
-        group = own.get("" if is_v2 else controller)
+        group = group_of.get("" if is_v2 else controller)
         if group is None or not (is_v2 or (file_system == "cgroup" and controller in options.split(","))):
             continue
-        # In a container, the root of the mount may be the container's own group.
-        inside = os.path.relpath(group, root) if os.path.commonpath([group, root]) == root else "."
-        while inside not in ("", "."):
-            yield os.path.join(mount, inside)
-            inside = os.path.dirname(inside)
+        # The mount shows the groups from `root` on. In a container, that may be the container's own group
+        below_mount = os.path.relpath(group, root) if os.path.commonpath([group, root]) == root else "."
+        while below_mount not in ("", "."):
+            yield os.path.join(mount, below_mount)
+            below_mount = os.path.dirname(below_mount)
         yield mount
 
 
 def _lines(path: str) -> list[str]:
+    """Return the lines of a file; empty if it can't be read."""
     with contextlib.suppress(OSError), open(path, errors="surrogateescape") as lines:
         return lines.read().splitlines()
     return []

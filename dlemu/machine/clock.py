@@ -1,4 +1,4 @@
-"""The clock of the emulated accelerator's loop (a real and a fake one), and the deliberate use of CPU time."""
+"""Clocks for the training loop, a real and a fake one, and burners, which use up CPU time on purpose."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from itertools import repeat
 from typing import Protocol
 
 _PR_SET_TIMERSLACK = 29  # linux/prctl.h
-_LONGEST_NS = 20_000_000  # maximum of one hash call: between calls the thread's clock is read and signals are handled
-_FIRST_NS = 400.0  # assumed duration of one round of the hash, until it has been measured
+_MAX_CALL_NS = 20_000_000  # duration of a hash call; the thread's clock is read, and signals are handled, between calls
+_ASSUMED_ROUND_NS = 400.0  # duration of a round of the hash, until it has been measured
 _SALT = b"dlemu burns a CPU"
 
 
@@ -35,7 +35,7 @@ class MonotonicClock:
         return time.monotonic_ns()
 
     def sleep_until(self, deadline_ns: int) -> None:
-        """Sleep in the kernel. The thread wakes a little late; that delay does not count as the accelerator's time."""
+        """Sleep in the kernel. The thread wakes a little late, which callers do not count as the accelerator's time."""
         remaining_ns = deadline_ns - time.monotonic_ns()
         if remaining_ns > 0:
             time.sleep(remaining_ns / 1e9)
@@ -58,20 +58,20 @@ class FakeClock:
 class Burner:
     """Uses CPU time of the calling thread in place of a real job's computing; each thread needs its own object.
 
-    Time is measured by the thread's CPU clock, so a thread that gets no core takes longer. The work is an iterated hash
-    (PBKDF2): its number of rounds sets its duration; it releases the interpreter lock and hardly accesses memory.
+    The thread's CPU clock measures this time, so a thread that has to wait for a core takes longer. The work is an
+    iterated hash (PBKDF2), whose rounds set the duration; it releases the interpreter lock and hardly accesses memory.
     """
 
     def __init__(self) -> None:
-        self._round_ns = _FIRST_NS
-        self._ahead_ns = 0  # CPU time by which earlier calls overshot, and by which the next one is shorter
+        self._round_ns = _ASSUMED_ROUND_NS
+        self._ahead_ns = 0  # CPU time by which earlier calls overshot; the next call uses that much less
 
     def burn(self, seconds: float) -> int:
         """Compute for `seconds` of CPU time; return the CPU time that was actually used, in ns."""
         began_ns = now_ns = time.thread_time_ns()
         until_ns = began_ns + round(seconds * 1e9) - self._ahead_ns
         while now_ns < until_ns:
-            rounds = max(1, int(min(until_ns - now_ns, _LONGEST_NS) / self._round_ns))
+            rounds = max(1, int(min(until_ns - now_ns, _MAX_CALL_NS) / self._round_ns))
             hashlib.pbkdf2_hmac("sha256", _SALT, _SALT, rounds)
             before_ns, now_ns = now_ns, time.thread_time_ns()
             if now_ns > before_ns:

@@ -27,7 +27,7 @@ class HostFacts:
     processor: str = ""
     cpu_count: int = 1
     cpu_usable: int = 1
-    """Cores that the run may use (affinity)."""
+    """Number of cores that the run may use (CPU affinity)."""
     cpu_limit: float | None = None
     """How many cores' worth of CPU time the cgroup of the container or job allows; None without a limit."""
     memory_bytes: int = 0
@@ -36,7 +36,7 @@ class HostFacts:
     kernel: str = ""
     dlemu: str = ""
     packages: dict[str, str] = field(default_factory=dict)
-    """Package -> version, of Python and the installed packages that can influence a result."""
+    """Versions of Python and of the installed packages that can influence a result, by name."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -102,7 +102,7 @@ def installed_version(package: str) -> str:
 def proc_facts(name: str) -> dict[str, str]:
     """Return the `KEY: VALUE` lines of /proc/NAME; empty if it does not exist.
 
-    /proc/cpuinfo repeats its keys for each processor: those of the last one are returned, without its number.
+    /proc/cpuinfo repeats its keys for each processor: the values of the last one are returned, without its number.
     """
     path = os.path.join("/proc", name)
     if not os.path.exists(path):

@@ -1,8 +1,8 @@
 """The kernel's accounting of a thread: its CPU time, its time waiting for a core, and bytes fetched from storage.
 
 The calling thread reads its own clock (CLOCK_THREAD_CPUTIME_ID), `schedstat` (nanoseconds of waiting on a runqueue:
-Documentation/scheduler/sched-stats.rst) and `ru_inblock` of getrusage(2): 512-byte units fetched from storage for it,
-like `read_bytes` of proc(5), in a fifth of the time. Reading all three takes a few microseconds and no privilege.
+Documentation/scheduler/sched-stats.rst) and `ru_inblock` of getrusage(2), the 512-byte units fetched from storage for
+it. These are `read_bytes` of proc(5), in a fifth of the time. All three take a few microseconds and no privilege.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _BLOCK_BYTES = 512  # unit of `ru_inblock`, whatever the device's block size (in
 
 
 class Account(NamedTuple):
-    """A thread's use of resources so far; 0 for what the kernel does not account for."""
+    """A thread's use of resources so far; a field is 0 if the kernel does not account for it."""
 
     cpu_ns: int = 0
     cpu_wait_ns: int = 0
@@ -28,7 +28,7 @@ class Account(NamedTuple):
 
 
 class ThreadAccounting(threading.local):
-    """The kernel's account of whichever thread calls; several threads may share one object."""
+    """Reads the kernel's account of the calling thread; several threads may share one object."""
 
     def __init__(self) -> None:
         """Called in each thread at its first use of the object (`threading.local`)."""
@@ -44,13 +44,13 @@ class ThreadAccounting(threading.local):
             words = os.pread(self._schedule.descriptor, _READ_BYTES, 0).split()
         except OSError:
             return 0, 0
-        # The thread's clock replaces schedstat's first number, the CPU time: that is only updated at a timer tick (4
-        # ms) or when the thread sleeps, so that most of the time of shorter batches would be missing.
+        # The thread's clock replaces the first number of schedstat, the CPU time, which the kernel updates only at a
+        # timer tick (4 ms) or when the thread sleeps: most of the time of shorter batches would be missing.
         return time.thread_time_ns(), int(words[1])
 
 
 class _Schedule:
-    """A thread's own schedstat file, open until the thread has ended."""
+    """A thread's own schedstat file, kept open until the thread has ended."""
 
     def __init__(self) -> None:
         self.descriptor = -1  # for kernels without schedstat
@@ -68,7 +68,7 @@ def process_storage_bytes() -> int:
 
 
 def thread_cpu_ns(is_chosen: Callable[[str], bool]) -> int:
-    """Return the CPU time, in ns, of those threads of this process whose names `is_chosen` accepts."""
+    """Return the CPU time (ns) of this process's threads whose names satisfy `is_chosen`."""
     total = 0
     for thread in os.listdir("/proc/self/task"):
         with contextlib.suppress(OSError):  # the thread has ended

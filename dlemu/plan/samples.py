@@ -12,8 +12,9 @@ from datagen.errors import DatasetError
 from datagen.layout import Runs
 
 _ROUNDS = 6  # 4 are enough with strong round functions (Luby and Rackoff, 1988); these are weak, but fast
-_ODD = np.uint64(0x9E3779B97F4A7C15)  # 2^64 / the golden ratio: spreads neighbours
-_MIX = np.uint64(0xBF58476D1CE4E5B9)  # a multiplier of splitmix64 (Steele, Lea, Flood 2014)
+# Constants of splitmix64: Steele, Lea, Flood, "Fast splittable pseudorandom number generators" (OOPSLA 2014)
+_GAMMA = np.uint64(0x9E3779B97F4A7C15)  # 2^64 / the golden ratio: spreads neighbours
+_MULTIPLIER_1, _MULTIPLIER_2 = np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -24,8 +25,8 @@ class Plan:
     end. Samples that do not fill a batch on every rank are dropped.
 
     With `worker_streams` > 1, a rank's part is cut into that many ranges, and its steps take a batch of each in turn.
-    If a loader assigns batches in turn to as many workers, each worker reads one range from its start: with 6 batches
-    and 2 streams, steps 1 to 6 take batches 0, 3, 1, 4, 2, 5.
+    A loader that assigns batches in turn to as many workers then lets each worker read one range from its start: with 6
+    batches and 2 streams, steps 1 to 6 take batches 0, 3, 1, 4, 2, 5.
     """
 
     num_files: int
@@ -69,24 +70,24 @@ class Plan:
     def runs(self, rank: int, epoch: int, steps: NDArray[np.int64]) -> list[Runs] | None:
         """Return the samples of a rank's batches at `steps` as runs; None if batches do not consist of few long runs.
 
-        The time to plan a batch is then independent of its size: a batch of small rows has many thousands of samples.
+        A run is a range of samples. Planning runs takes the same time for any batch: those of small rows are huge.
         """
         per_file, batch_size = self.num_samples_per_file, self.batch_size
         if self.sample_shuffle or per_file < 2 or per_file * 8 < batch_size:  # a batch spans more than about 8 files
             return None
         begins = (self.batch_numbers(rank, steps) * batch_size).tolist()
-        # Files have numbers in the epoch's order, which `file_at` maps to file numbers of the layout
+        # A file has an ordinal in the order of the epoch, which `file_at` maps to its number in the layout
         spanned = [range(begin // per_file, (begin + batch_size - 1) // per_file + 1) for begin in begins]
-        numbers = np.array([number for file_range in spanned for number in file_range], np.int64)
-        files = permute(numbers, self.num_files, self.epoch_seed(epoch)) if self.file_shuffle else numbers
-        file_at = dict(zip(numbers.tolist(), files.tolist(), strict=True))
+        ordinals = np.array([ordinal for span in spanned for ordinal in span], np.int64)
+        files = permute(ordinals, self.num_files, self.epoch_seed(epoch)) if self.file_shuffle else ordinals
+        file_at = dict(zip(ordinals.tolist(), files.tolist(), strict=True))
         batches = []
-        for begin, file_range in zip(begins, spanned, strict=True):
+        for begin, span in zip(begins, spanned, strict=True):
             runs = []
-            for number in file_range:
-                first = max(begin, number * per_file)
-                end = min(begin + batch_size, (number + 1) * per_file)
-                runs.append((first + (file_at[number] - number) * per_file, end - first))
+            for ordinal in span:
+                first = max(begin, ordinal * per_file)
+                end = min(begin + batch_size, (ordinal + 1) * per_file)
+                runs.append((first + (file_at[ordinal] - ordinal) * per_file, end - first))
             batches.append(Runs(runs))
         return batches
 
@@ -99,7 +100,7 @@ class Plan:
         if self.worker_streams > 1:
             length = self.steps_per_epoch // self.worker_streams
             turn, stream = np.divmod(numbers, self.worker_streams)
-            # Steps after the last complete turn take the batches after all ranges, in order
+            # A turn takes a batch of each range; the batches left over after all ranges come last, in order
             numbers = np.where(turn < length, stream * length + turn, numbers)
         return np.asarray(rank * self.steps_per_epoch + numbers)
 
@@ -116,7 +117,7 @@ class Plan:
             return positions
         numbers, indexes = np.divmod(positions, self.num_samples_per_file)
         first, end = (int(numbers.min()), int(numbers.max()) + 1) if numbers.size else (0, 0)
-        if end - first < numbers.size:  # many samples in few files: each file is computed only once
+        if end - first < numbers.size:  # many samples in few files: shuffle each file number only once
             files = permute(np.arange(first, end), self.num_files, seed)[numbers - first]
         else:
             files = permute(numbers, self.num_files, seed)
@@ -125,12 +126,12 @@ class Plan:
 
 @dataclass(frozen=True)
 class RankPlan:
-    """One rank's part of a plan, for its loader; picklable, and the same in every process."""
+    """One rank's part of a plan, for its loader; picklable, and with the same results in every process."""
 
     plan: Plan
     rank: int
     endless: bool = False
-    """Whether steps after the last one begin again, to measure the emulator's ceiling; otherwise they repeat it."""
+    """Steps after the last one start over at step 1 (needed to measure the ceiling); if false, they repeat the last."""
 
     def sample_ids(self, epoch: int, step: int) -> NDArray[np.int64]:
         """Return the samples of a batch, shape (batch_size,); `epoch` and `step` count from 1."""
@@ -141,7 +142,7 @@ class RankPlan:
         return self.plan.batches(self.rank, epoch, self._planned(steps))
 
     def runs(self, epoch: int, steps: NDArray[np.int64]) -> list[Runs] | None:
-        """Return the same as runs of consecutive samples; None if batches do not consist of few long runs."""
+        """Return the samples of `batches` as `Plan.runs` does; None if batches do not consist of few long runs."""
         return self.plan.runs(self.rank, epoch, self._planned(steps))
 
     def _planned(self, steps: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -151,20 +152,20 @@ class RankPlan:
 
 
 class PlanAhead:
-    """Computes many batches of a plan at a time: shuffling one sample takes as long as shuffling hundreds."""
+    """Plans many batches at a time and returns them one by one: shuffling hundreds of samples takes as long as one."""
 
     _SAMPLES_AHEAD = 4096
-    _RUN_STEPS_AHEAD = 64  # minimum if batches are runs, which are planned in a time independent of their samples
+    _RUN_STEPS_AHEAD = 64  # minimum for batches of runs: planning one takes the same time for any number of samples
 
     def __init__(self, plan: RankPlan, batch_size: int) -> None:
         self._plan, self._steps = plan, max(1, self._SAMPLES_AHEAD // batch_size)
         self._epoch, self._first = -1, 0
         self._batches: Sequence[NDArray[np.int64] | Runs] = ()
         self._hashes: list[int] = []
-        """Hashes of `_batches`; empty if batches are so large that hashing them one by one takes no longer."""
+        """Hashes of `_batches`; empty for batches so large that hashing several at a time would save nothing."""
 
     def batch(self, epoch: int, step: int) -> tuple[NDArray[np.int64] | Runs, int]:
-        """Return the samples of a step's batch, in order, and their `hash_samples`; `epoch` and `step` are from 1."""
+        """Return the samples of a batch, in order, and their `hash_samples`; `epoch` and `step` count from 1."""
         if epoch != self._epoch or not 0 <= step - self._first < len(self._batches):
             self._epoch, self._first = epoch, step
             runs = self._plan.runs(epoch, np.arange(step, step + max(self._steps, self._RUN_STEPS_AHEAD)))
@@ -179,10 +180,7 @@ class PlanAhead:
 
 
 def hash_samples(samples: NDArray[np.int64] | Runs) -> int:
-    """Return the sum of splitmix64 of each number, modulo 2^64, as a signed int64; the order does not matter.
-
-    Constants: Steele, Lea, Flood, "Fast splittable pseudorandom number generators" (OOPSLA 2014).
-    """
+    """Return the sum of the numbers' splitmix64 hashes, modulo 2^64, as a signed int64; their order does not matter."""
     if isinstance(samples, Runs):
         return _hash_each([samples])[0]
     return _hash_rows(samples.astype(np.uint64).reshape(1, -1))[0]
@@ -196,23 +194,23 @@ def _hash_each(batches: Sequence[Runs]) -> list[int]:
 
 def _hash_rows(z: NDArray[np.uint64]) -> list[int]:
     """Return `hash_samples` of each row. Overwrites `z`, because new memory for many samples would double the time."""
-    z += np.uint64(0x9E3779B97F4A7C15)
+    z += _GAMMA
     shifted = z >> np.uint64(30)
     z ^= shifted
-    z *= np.uint64(0xBF58476D1CE4E5B9)
+    z *= _MULTIPLIER_1
     z ^= np.right_shift(z, np.uint64(27), out=shifted)
-    z *= np.uint64(0x94D049BB133111EB)
+    z *= _MULTIPLIER_2
     z ^= np.right_shift(z, np.uint64(31), out=shifted)
     hashes: list[int] = z.sum(axis=1, dtype=np.uint64).astype(np.int64).tolist()
     return hashes
 
 
 def permute(positions: NDArray[np.int64], n: int, seed: int) -> NDArray[np.int64]:
-    """Return the numbers at `positions` of a shuffled range(n); for every seed, the shuffle is a bijection of range(n).
+    """Return the numbers at `positions` of range(n) in an order shuffled by `seed`; each number occurs exactly once.
 
-    A Feistel network over the smallest even number of bits that holds n - 1; results of n or more are encrypted again
-    until below n, less than 4 times on average (cycle walking: Black and Rogaway, "Ciphers with arbitrary finite
-    domains", 2002).
+    The shuffle is a Feistel network over the smallest even number of bits that holds n - 1. A result of n or more is
+    encrypted again until it is below n: less than 4 times on average (cycle walking: Black and Rogaway, "Ciphers with
+    arbitrary finite domains", 2002).
     """
     if n < 2:
         return positions.copy()
@@ -227,11 +225,11 @@ def permute(positions: NDArray[np.int64], n: int, seed: int) -> NDArray[np.int64
 
 
 def _encrypt(values: NDArray[np.uint64], half: np.uint64, keys: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    """Return a bijection of the numbers of 2 x `half` bits, one Feistel round per key."""
+    """Encrypt numbers of 2 x `half` bits, each to another number of as many bits, by one Feistel round per key."""
     mask = (np.uint64(1) << half) - np.uint64(1)
     left, right = values >> half, values & mask
     for key in keys:
-        mixed = (right * _ODD) ^ key
-        mixed = (mixed ^ (mixed >> np.uint64(32))) * _MIX
+        mixed = (right * _GAMMA) ^ key
+        mixed = (mixed ^ (mixed >> np.uint64(32))) * _MULTIPLIER_1
         left, right = right, left ^ ((mixed >> np.uint64(29)) & mask)
     return (left << half) | right

@@ -1,7 +1,7 @@
 """Telemetry: CPU, memory, devices, network and power of each host, sampled during a run with the clock of the step log.
 
-Each module without an underscore but `probe_base`, their interface, is a probe. One recorder process per node reads
-all probes; ranks notify it when an epoch begins or ends. This package may import dlemu.ranks and datagen.
+Modules without a leading underscore are probes, except `probe_base`, their interface. One recorder process per node
+reads all probes; ranks notify it when an epoch begins or ends. This package may import dlemu.ranks and datagen.
 """
 
 from dlemu.telemetry._readings import HostTelemetry as HostTelemetry

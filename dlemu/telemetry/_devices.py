@@ -1,4 +1,4 @@
-"""Finds the block devices behind a folder, and those that these are built on: partition, md, dm, NVMe paths, btrfs.
+"""Finds the block devices behind a folder, and the devices below them: of partitions, md, dm, NVMe paths, and btrfs.
 
 Sources: sysfs-block (`slaves`, `partition`) and proc(5) (`mountinfo`), https://docs.kernel.org.
 """
@@ -52,15 +52,15 @@ def mounts(proc: str = "/proc") -> list[Mount]:
 
 def mount_of(path: str, table: list[Mount]) -> Mount | None:
     """Return the mount that holds a path: the one with the longest mount point above it; of equals, the latest."""
-    above = [mount for mount in table if PurePath(path).is_relative_to(mount.point)]
-    return max(reversed(above), key=lambda mount: len(mount.point), default=None)
+    mounts_above = [mount for mount in table if PurePath(path).is_relative_to(mount.point)]
+    return max(reversed(mounts_above), key=lambda mount: len(mount.point), default=None)
 
 
 def device_stack(folder: str, table: list[Mount], sys: str = "/sys") -> tuple[list[DeviceFacts], str]:
     """Return the devices under a folder, or the reason why there are none.
 
     Example: for a file system on md0, which is built on sda1 and sdb1, the devices are md0, sda1, sda, sdb1 and sdb.
-    Only the file system's own device, md0, is `counted`; for an NVMe head without counts, its paths are instead.
+    Only the file system's own device, md0, is `counted`; for an NVMe multipath device without counts, its paths are.
     """
     path = os.path.realpath(folder)
     mount = mount_of(path, table)
@@ -84,7 +84,7 @@ def _unescaped(text: str) -> str:
 
 
 def _top_devices(mount: Mount, sys: str) -> list[str]:
-    """Return the names of a file system's own devices: several of a btrfs, whose number is no device's."""
+    """Return the names of a file system's own devices. A btrfs may have several, and its number belongs to none."""
     if mount.file_system == "btrfs":
         member = os.path.basename(os.path.realpath(mount.source))
         members = [_list_names(f"{sys}/fs/btrfs/{name}/devices") for name in _list_names(f"{sys}/fs/btrfs")]
@@ -94,7 +94,7 @@ def _top_devices(mount: Mount, sys: str) -> list[str]:
 
 
 def _stack(name: str, sys: str) -> Iterator[DeviceFacts]:
-    """Yield a device and the devices below it, by their names in /sys/class/block; none are below a loop device."""
+    """Yield a device and the devices below it, given its name in /sys/class/block; loop devices have none below."""
     folder = disk = f"{sys}/class/block/{name}"
     kind = next((kind for kind in ("partition", "md", "dm", "loop") if os.path.exists(f"{folder}/{kind}")), "disk")
     if kind == "partition":
@@ -121,10 +121,10 @@ def _stack(name: str, sys: str) -> Iterator[DeviceFacts]:
 
 
 def _nvme_paths(name: str, sys: str) -> list[str]:
-    """Return the paths, such as nvme0c1n1, of an NVMe namespace with multipath."""
-    head = re.fullmatch(r"nvme(\d+)n(\d+)", name)
-    paths = rf"nvme{head[1]}c\d+n{head[2]}" if head else ""
-    return [device for device in _list_names(f"{sys}/class/block") if re.fullmatch(paths, device)]
+    """Return the paths of an NVMe multipath device: of nvme0n1, for example, nvme0c1n1; empty for other devices."""
+    device = re.fullmatch(r"nvme(\d+)n(\d+)", name)
+    pattern = rf"nvme{device[1]}c\d+n{device[2]}" if device else ""
+    return [path for path in _list_names(f"{sys}/class/block") if re.fullmatch(pattern, path)]
 
 
 def _read_number(path: str, unit: int) -> int | None:

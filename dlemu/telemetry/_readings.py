@@ -1,8 +1,8 @@
-"""The telemetry of a run: in memory (`HostTelemetry`), and as Arrow tables in the run's folder.
+"""The telemetry of a run: in memory (`HostTelemetry`), as an Arrow table in the run's folder, and in recorders' logs.
 
-A host's telemetry consists of its head (`RecorderHead`, small and typed) and its readings (`to_table`); `from_tables`
-combines both again. During the run they are in the recorder's log of JSON lines, which are only appended, so that they
-survive if the recorder is killed. Example of lines after the head:
+A host's telemetry consists of its head (`RecorderHead`, small and typed) and its readings (a table, by `to_table`);
+`from_tables` combines them again. During the run, the recorder appends both to a log of JSON lines, which survives if
+the recorder is killed. The log begins with the head. Example of the lines after it:
 
     {"series": [["block", "sda", "in_flight"], ["memory", "", "used_mb"]]}     series 0 and 1
     {"t": 8123456789, "i": [0], "v": [3]}                                      3 requests in flight on sda
@@ -26,7 +26,7 @@ from dlemu.telemetry.probe_base import DeviceFacts, Reading
 if TYPE_CHECKING:  # not imported in ranks, which do not need Arrow
     import pyarrow as pa
 
-_ROW_COUNTS_KEY = b"readings_per_host"  # in the table's metadata: rows of each host, as host names may repeat
+_ROW_COUNTS_KEY = b"readings_per_host"  # in the table's metadata: rows of each host, because host names may repeat
 
 
 class Series(NamedTuple):
@@ -55,7 +55,7 @@ class RecorderHead:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class HostTelemetry(RecorderHead):
-    """All telemetry of one host; reading i is `value[i]` of `series[which[i]]` at `time_ns[i]`."""
+    """All telemetry of one host. Reading i is the value `value[i]` of `series[which[i]]` at time `time_ns[i]`."""
 
     series: tuple[Series, ...]
     """The series in the order of their first readings."""
@@ -87,7 +87,7 @@ Telemetry = tuple[HostTelemetry, ...]
 
 
 def to_table(telemetry: Telemetry) -> pa.Table:
-    """Return a table with a row per reading, host by host, and columns time_ns, host, probe, source, metric, value."""
+    """Return a table of one row per reading, host by host: columns time_ns, host, probe, source, metric, value."""
     import pyarrow as pa
 
     text_type = pa.dictionary(pa.int32(), pa.string())
@@ -107,7 +107,7 @@ def to_table(telemetry: Telemetry) -> pa.Table:
 
 
 def from_tables(heads: Sequence[RecorderHead], readings: pa.Table) -> Telemetry:
-    """Return the telemetry of these heads and readings; `heads` must be in the order given to `to_table`."""
+    """Return the telemetry with these heads and readings; `heads` must be in the order of the hosts in `to_table`."""
     hosts = []
     start = 0
     counts = msgspec.json.decode((readings.schema.metadata or {})[_ROW_COUNTS_KEY], type=list[int])
@@ -127,9 +127,9 @@ _PREFIX = "telemetry_"
 
 
 class LogLine(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A line of the log after the head: new series, the readings of one probe at one moment, or a note."""
+    """A line of the log after the head: new series, the readings of one probe at one moment, a note, or CPU time."""
 
-    series: tuple[Series, ...] = ()  # new series; series are numbered consecutively through all lines
+    series: tuple[Series, ...] = ()  # new series; all series are numbered from 0, in the order of the log
     t: Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)] = 0  # time of the readings, CLOCK_MONOTONIC in ns
     i: tuple[Annotated[int, msgspec.Meta(ge=0)], ...] = ()  # series number of each reading
     v: tuple[float, ...] = ()  # value of each reading
@@ -179,7 +179,7 @@ def read_logs(folder: str) -> Telemetry:
 
 
 def parse_log(data: bytes) -> HostTelemetry | None:
-    """Return the telemetry in a log up to the first incomplete or damaged line; None without a valid head."""
+    """Return the telemetry in a log up to the first incomplete or damaged line; None if the head is not valid."""
     head_text, *texts = data[: data.rfind(b"\n") + 1].splitlines() or [b""]
     try:
         head = msgspec.json.decode(head_text, type=RecorderHead)
@@ -193,7 +193,7 @@ def parse_log(data: bytes) -> HostTelemetry | None:
             is_damaged = len(line.i) != len(line.v) or max(line.i, default=-1) >= len(series)
         except msgspec.DecodeError:
             is_damaged = True
-        if is_damaged:  # later lines may refer to series that this line defines
+        if is_damaged:  # later lines may refer to series that this one would have defined
             damage.append(f"the telemetry of {head.host} is damaged in line {number}: the rest is left out")
             break
         lines.append(line)

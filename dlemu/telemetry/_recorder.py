@@ -1,7 +1,6 @@
-"""The recorder: one low-priority process per node that reads all probes at intervals and appends readings to a log.
+"""The recorder: one low-priority process per node, which reads all probes at intervals and appends readings to a log.
 
-It is a process rather than a thread, so that it never holds a rank's interpreter lock. It ends with the rank that
-forked it.
+It is a process rather than a thread so that it never holds a rank's interpreter lock. It dies with its parent rank.
 """
 
 from __future__ import annotations
@@ -26,31 +25,31 @@ from dlemu.ranks.process_control import die_with_parent, fork_process, name_proc
 from dlemu.telemetry._readings import HostTelemetry, LogLine, LogWriter, RecorderHead, log_path, parse_log
 from dlemu.telemetry.probe_base import COST_SHARE, NS_PER_SECOND, AbsentError, ProbeBase, Scope, read_text
 
-NICE = 5  # between ranks (0) and loader workers (10): the recorder does not delay ranks, nor do workers starve it
+NICE = 5  # between ranks (0) and loader workers (10): the recorder does not delay ranks, and workers do not starve it
 _REPLY_TIMEOUT_SECONDS = 10.0  # how long a rank waits for a reply; after that, the run continues without telemetry
 _SHUTDOWN_SECONDS = 5  # how long a recorder may take to end
 _NULL, _CONTROL, _LOG = 0, 3, 4  # file descriptors in the recorder
 MARK, STOP = b"m", b"s"  # commands
-_EARLY_SHARE = 0.2  # share of the interval: a probe that is due within it is read early, with those due now
-_LAST_EARLY_SHARE = 0.5  # the same for the last reading; a rate over a shorter time would be too noisy
+_EARLY_SHARE = 0.2  # probes that are due within this share of the interval are read early, with those due now
+_LAST_EARLY_SHARE = 0.5  # the same for the last reading; a rate over less than half an interval would be too noisy
 
 
 class Recorder:
-    """A rank's handle on the recorder process, to be stopped exactly once; `mark` does nothing once it is lost."""
+    """A rank's handle on the recorder process. Call `stop` once; `mark` does nothing if the process is lost."""
 
     def __init__(self, process: int, control: socket.socket, log: int) -> None:
         self._process, self._control, self._log = process, control, io.FileIO(log)
         self._alive = True
+        # Whether the process was killed, suspended or too slow before its last reading; known after `stop`
         self.lost = False
-        """Whether the process was killed, suspended or too slow before its last reading; known after `stop`."""
-        os.register_at_fork(after_in_child=self._forget)
+        os.register_at_fork(after_in_child=self._forget)  # only the rank itself may use the handle, not its children
 
     def mark(self) -> None:
-        """Make the recorder read the exact probes now, as an epoch's training begins or ends; wait until it has."""
+        """Make the recorder read the exact probes, and wait for it: called when an epoch's training begins or ends."""
         self._command(MARK)
 
     def stop(self) -> HostTelemetry | None:
-        """End the recorder after a last reading; return its telemetry, or None if it never wrote any."""
+        """End the recorder after a last reading; return its telemetry, or None if it wrote none."""
         self._command(STOP)
         self.lost = not self._alive
         self._alive = False
@@ -94,11 +93,12 @@ def start_recorder(scope: Scope, folder: str) -> Recorder:
 
 
 def _record(scope: Scope, parent: int, control: int, log: int) -> int:
+    """Run the recorder in this forked process until it is stopped; return the exit status."""
     signal.set_wakeup_fd(-1)
     for number in (signal.SIGINT, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
-    # Of the rank's descriptors only the control socket and the log stay open, else others would wait for this process.
-    # They are first duplicated from 10 on, so that no `dup2` overwrites one that is still needed.
+    # Of the rank's descriptors, only the control socket and the log stay open; readers of other pipes and sockets would
+    # wait for this process. They are first copied to 10 and above, so that no `dup2` overwrites one still needed.
     descriptors = (control, log, os.open(os.devnull, os.O_RDWR))
     control, log, null = (fcntl.fcntl(descriptor, fcntl.F_DUPFD, 10) for descriptor in descriptors)
     for source, target in ((null, _NULL), (null, 1), (null, 2), (control, _CONTROL), (log, _LOG)):
@@ -151,7 +151,7 @@ class RecorderLoop:
                 return
 
     def handle(self, command: bytes) -> None:
-        """Execute a command: MARK (an epoch's training begins or ends) or STOP."""
+        """Execute a command: MARK (an epoch's training begins or ends) or STOP (read once more)."""
         for name, probe in list(self._probes.items()):
             if probe.exact:
                 probe.mark(time.monotonic_ns())
@@ -161,7 +161,7 @@ class RecorderLoop:
         self._log.write(LogLine(cpu_seconds=time.process_time()))
 
     def read(self, early_share: float = _EARLY_SHARE) -> None:
-        """Read the probes that are due now or within this share of the interval."""
+        """Read the probes that are due now or within the share `early_share` of the interval."""
         soon_ns = time.monotonic_ns() + round(early_share * self._interval_ns)
         for name, probe in list(self._probes.items()):
             if self._due_ns[name] <= soon_ns:
@@ -170,10 +170,7 @@ class RecorderLoop:
                 self._due_ns[name] = time.monotonic_ns() + max(self._interval_ns, min_interval_ns)
 
     def _read_one(self, name: str) -> int:
-        """Read a probe and return its CPU time in ns; a probe that fails is not read again.
-
-        An error in writing the log is not caught and ends the recorder.
-        """
+        """Read a probe; return the CPU time that this took in ns. If it fails, the probe is not read again."""
         cpu_before_ns = time.thread_time_ns()
         now_ns = time.monotonic_ns()
         try:
@@ -183,12 +180,12 @@ class RecorderLoop:
             note = f"telemetry: the probe {name} was stopped: {type(error).__name__}: {error}"
             self._log.write(LogLine(note=note))
         else:
-            self._log.add(name, now_ns, readings)
+            self._log.add(name, now_ns, readings)  # outside of `try`: if the log can't be written, the recorder ends
         return time.thread_time_ns() - cpu_before_ns
 
 
 def _find_probes(scope: Scope) -> tuple[dict[str, ProbeBase], list[str]]:
-    """Return the probes whose counters this host has, by name, and the notes of all probes."""
+    """Return the probes whose counters this host has, by name, and the notes of all probes, also of missing ones."""
     probes: dict[str, ProbeBase] = {}
     notes: list[str] = []
     for name in names("dlemu.telemetry"):

@@ -21,7 +21,7 @@ _COLUMNS = (
 
 
 class Probe(ProbeBase):
-    """Reads every device under the dataset's folders: the file systems' devices and those that they are built on."""
+    """Reads every device under the dataset's folders: those of the file systems, and the devices below these."""
 
     exact = True
 
@@ -49,7 +49,7 @@ class Probe(ProbeBase):
     def read(self, now_ns: int) -> Iterator[Reading]:
         for name, stat in self._stats.items():
             counters = dict(zip(_COLUMNS, map(int, stat.text().split()), strict=False))  # newer kernels have more
-            yield Reading(name, "in_flight", counters.pop("in_flight"))  # a gauge, not a counter
+            yield Reading(name, "in_flight", counters.pop("in_flight"))  # a gauge, so it has no rate
             if rates := self._rates.per_second(name, now_ns, counters):
                 yield from readings(name, _metrics(rates))
 
@@ -62,7 +62,7 @@ def _metrics(rates: dict[str, float]) -> dict[str, float]:
         "read_mb_per_second": read_bytes / 1e6,
         "writes_per_second": writes,
         "write_mb_per_second": rates["write_sectors"] * _SECTOR_BYTES / 1e6,
-        "mean_queue_depth": rates["weighted_ms"] / 1000,  # 1000 ms/s: one request is always in flight
+        "mean_queue_depth": rates["weighted_ms"] / 1000,  # with one request always in flight, it grows by 1000 ms/s
         "busy_percent": min(100.0, rates["busy_ms"] / 10),  # 10 ms/s are 1 %
     }
     if reads:

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from dlemu.telemetry.probe_base import Counters, ProbeBase, Rates, Reading, Scope
 
 _STATES = {"user": (0, 1), "system": (2, 5, 6), "idle": (3,), "iowait": (4,), "steal": (7,)}
-"""State -> columns of /proc/stat: `user` includes nice, `system` includes interrupts."""
+"""State -> its columns of /proc/stat: `user` includes nice, `system` includes interrupts."""
 _COLUMNS = 8  # user to steal; the columns after them, guest time, are already part of user time
 _PERIODS = re.compile(r"^(nr_periods|nr_throttled) (\d+)$", re.MULTILINE)
 
@@ -34,7 +34,7 @@ class Probe(ProbeBase):
         # the columns hardly ever decrease, so the rate of a column is the difference of the rates of two such sums.
         sums = {str(column): sum(ticks[: column + 1]) for column in range(_COLUMNS)}
         sum_rates = [0.0, *self._rates.per_second("", now_ns, sums).values()]
-        if sum_rates[-1]:
+        if sum_rates[-1]:  # the rate of all columns; 0 at the first reading
             for state, columns in _STATES.items():
                 rate = sum(max(0.0, sum_rates[column + 1] - sum_rates[column]) for column in columns)
                 yield Reading("", f"{state}_percent", 100 * rate / sum_rates[-1])
@@ -42,7 +42,7 @@ class Probe(ProbeBase):
         for folder, counters in self._groups.items():
             counts = {name: int(count) for name, count in _PERIODS.findall(counters.text())}
             rates = self._rates.per_second(folder, now_ns, counts)
-            if len(rates) == 2:
+            if len(rates) == 2:  # not at the first reading
                 percents.append(100 * rates["nr_throttled"] / (rates["nr_periods"] or 1))
         if percents:
             yield Reading("", "throttled_percent", max(percents))

@@ -1,7 +1,7 @@
 """Traffic of NFS mounts, which have no block device on this host, from the counters of the NFS client.
 
 The counters are in the lines `bytes:` and `READ:` of /proc/self/mountstats, as nfsiostat(8) of nfs-utils reads them.
-Lustre is not read, because its client also counts reads that its own cache served.
+Lustre's counters are not read, because they include reads that the client's own cache served.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class Probe(ProbeBase):
 
 
 def _nfs_counters(text: str) -> dict[str, dict[str, float]]:
-    """Return the counters by mount point and metric; of several mounts at the same point, those of the last.
+    """Return the counters as {mount point: {metric: value}}; of several mounts at one point, those of the last.
 
     The section of a mount begins with `device server:/export mounted on /mnt/nfs with fstype nfs4 statvers=1.1`.
     """

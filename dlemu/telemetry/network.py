@@ -18,9 +18,9 @@ class Probe(ProbeBase):
     def __init__(self, scope: Scope) -> None:
         self._interfaces, self._rates = Counters(f"{scope.proc}/self/net/dev"), Rates()
         speeds = {path.split(os.sep)[-2]: read_text(path) for path in glob.glob(f"{scope.sys}/class/net/*/speed")}
-        # The speed of a link holds in each direction; virtual links have none.
-        known = {name: int(megabits) for name, megabits in speeds.items() if megabits.isdecimal() and int(megabits)}
-        self._links = {name: {"link_mb_per_second": speed / _MEGABITS_PER_MB} for name, speed in known.items()}
+        # The speed of a link holds in each direction. Virtual links have none: the file is unreadable, or says -1 or 0.
+        megabits = {name: int(speed) for name, speed in speeds.items() if speed.isdecimal() and int(speed)}
+        self._links = {name: {"link_mb_per_second": speed / _MEGABITS_PER_MB} for name, speed in megabits.items()}
 
     def read(self, now_ns: int) -> Iterator[Reading]:
         for line in self._interfaces.text().splitlines()[2:]:

@@ -1,7 +1,7 @@
 """Power in watts of all meters: processor packages (RAPL), and other sensors such as those of drives (hwmon).
 
-RAPL counts microjoules (https://docs.kernel.org/power/powercap/powercap.html) and only root may read it; an interval in
-which it wraps has no reading. hwmon's `power*` is in microwatts (https://docs.kernel.org/hwmon/sysfs-interface.html).
+RAPL counts microjoules (https://docs.kernel.org/power/powercap/powercap.html), for root only; no reading is made in the
+interval of a wrap. hwmon's `power*` is in microwatts (https://docs.kernel.org/hwmon/sysfs-interface.html).
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class Probe(ProbeBase):
 
 
 def _rapl(sys: str) -> Iterator[tuple[str, Counters]]:
-    """Yield the name, such as package-0 or package-0/dram, and the energy counter of each RAPL domain."""
+    """Yield (name, energy counter) of each RAPL domain; names are such as package-0 and package-0/dram."""
     for folder in sorted(glob.glob(f"{sys}/class/powercap/*-rapl:*")):
         name, parent = read_text(f"{folder}/name"), folder.rpartition(":")[0]
         if os.path.exists(f"{parent}/name"):
@@ -42,7 +42,7 @@ def _rapl(sys: str) -> Iterator[tuple[str, Counters]]:
 
 
 def _hwmon(sys: str) -> Iterator[tuple[str, Counters]]:
-    """Yield the name, such as `hwmon2 nvme power1`, and the file of each power sensor."""
+    """Yield (name, file) of each power sensor; names are such as `hwmon2 nvme power1`."""
     for path in sorted(glob.glob(f"{sys}/class/hwmon/hwmon*/power*_[ia]*")):
         folder, sensor = os.path.split(path)
         number, _, kind = sensor.partition("_")

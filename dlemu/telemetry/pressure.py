@@ -27,4 +27,4 @@ class Probe(ProbeBase):
             for kind, total in _TOTAL.findall(counters.text())
         }
         for metric, us_per_second in self._rates.per_second("", now_ns, totals_us).items():
-            yield Reading("", metric, min(100.0, us_per_second / 1e4))  # >100: totals and clock are read one by one
+            yield Reading("", metric, min(100.0, us_per_second / 1e4))  # above 100: totals are read after the clock

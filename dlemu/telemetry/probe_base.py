@@ -12,11 +12,11 @@ from datagen.errors import DlemuError
 
 NS_PER_SECOND = 1_000_000_000
 COST_SHARE = 0.005  # maximum mean CPU use of one probe, as a share of a core; costlier probes are read less often
-_READ_BYTES = 1 << 18  # more than /proc/stat of 1000 cores: one pread returns the whole file, as of one moment
+_READ_BYTES = 1 << 18  # more than /proc/stat of 1000 cores has: one pread returns the whole file, as of one moment
 
 
 class AbsentError(DlemuError):
-    """This host has no such counters; the message names what is missing, or is empty if that is normal."""
+    """This host lacks the counters of a probe; the message says what is missing, or is empty if that is normal."""
 
 
 class Reading(NamedTuple):
@@ -47,7 +47,7 @@ class Scope:
 
 @dataclass(frozen=True, kw_only=True)
 class DeviceFacts:
-    """A device or network mount that holds the dataset; properties that the probe can't determine are None."""
+    """A device or network mount that holds the dataset. A property is None if the probe can't determine it."""
 
     probe: str
     """The probe that reads its counters: block or filesystem."""
@@ -57,7 +57,7 @@ class DeviceFacts:
     below: tuple[str, ...] = ()
     """Names of the devices that it is built on."""
     counted: bool
-    """Whether its bytes count as the dataset's. If several containers see a device, only the first one counts it."""
+    """Whether its traffic counts as the dataset's. If several containers see a device, only the first counts it."""
     size_bytes: int | None = None
     model: str | None = None
     scheduler: str | None = None
@@ -73,9 +73,9 @@ class ProbeBase:
     """
 
     exact: ClassVar[bool] = False
-    """Whether its figures are reported per epoch: it is also read when an epoch begins or ends, and at each interval.
+    """Whether its figures are reported per epoch: it is then read at each interval, and when an epoch begins or ends.
 
-    A costly exact probe must itself skip readings to stay below COST_SHARE, except where epochs begin and end.
+    A costly exact probe must itself skip readings to stay below COST_SHARE, except when an epoch begins or ends.
     """
 
     devices: tuple[DeviceFacts, ...] = ()
@@ -87,7 +87,7 @@ class ProbeBase:
         """Find the counters and open their files; raises AbsentError."""
 
     def mark(self, now_ns: int) -> None:
-        """Called before the reading at which an epoch's training begins or ends; only for exact probes."""
+        """Called before the reading at the begin or end of an epoch's training; only for exact probes."""
 
     def read(self, now_ns: int) -> Iterator[Reading]:
         """Yield all readings. Rates are means since the last call; the first call yields none."""
@@ -128,15 +128,15 @@ class Rates:
 
         Empty for the first reading, or if a counter decreased because it wrapped or its device was re-added.
         """
-        last_ns, last = self._last.get(source, (now_ns, {}))
+        last_ns, last_counters = self._last.get(source, (now_ns, {}))
         self._last[source] = now_ns, dict(counters)
-        if now_ns <= last_ns or last.keys() != counters.keys():
+        if now_ns <= last_ns or last_counters.keys() != counters.keys():
             return {}
         seconds = (now_ns - last_ns) / NS_PER_SECOND
-        rates = {name: (counter - last[name]) / seconds for name, counter in counters.items()}
+        rates = {name: (counter - last_counters[name]) / seconds for name, counter in counters.items()}
         return rates if min(rates.values(), default=0) >= 0 else {}
 
 
 def readings(source: str, values: Mapping[str, float]) -> Iterator[Reading]:
-    """Yield the values of a source by metric."""
+    """Yield a reading for each metric of a source."""
     return (Reading(source, metric, value) for metric, value in values.items())

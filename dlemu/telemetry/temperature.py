@@ -18,7 +18,7 @@ _DRIVERS = ("nvme", "drivetemp")
 
 
 class Probe(ProbeBase):
-    """Reads every drive with a sensor; the source of its readings is the block device or, for NVMe, the controller."""
+    """Reads every drive with a sensor. The source of a reading is the block device or, for NVMe, the controller."""
 
     def __init__(self, scope: Scope) -> None:
         self._sensors: dict[str, Counters] = {}
