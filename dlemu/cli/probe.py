@@ -18,11 +18,14 @@ def _bytes(text: str) -> int:
     return bytes_of(text)
 
 
-def _list(kind: click.ParamType[Any]) -> Callable[..., tuple[Any, ...]]:
-    """Return a click callback that converts an option's value `A,B,...` to a tuple."""
-    return lambda context, option, text: tuple(
-        kind.convert(part.strip(), option, context) for part in (text.split(",") if text else ())
-    )
+def _list(item_type: click.ParamType[Any]) -> Callable[..., tuple[Any, ...]]:
+    """Return a click callback that converts an option's value `A,B,...` to a tuple; () if the option is not given."""
+
+    def convert(context: click.Context, option: click.Parameter, text: str | None) -> tuple[Any, ...]:
+        items = text.split(",") if text else []
+        return tuple(item_type.convert(item.strip(), option, context) for item in items)
+
+    return convert
 
 
 @click.command(name="probe")
@@ -75,6 +78,5 @@ def command(target: str, output: str, as_json: bool, **requests: Any) -> None:
     from dlemu.ranks import interrupt_on
 
     interrupt_on(signal.SIGTERM)
-    terminal = Terminal(as_json=as_json)
-    answer, folder = probe_target(target, **requests, folder=output, on_event=terminal)
+    answer, folder = probe_target(target, **requests, folder=output, on_event=Terminal(as_json=as_json))
     show_answer(answer, folder, "probe", as_json=as_json, page=True)

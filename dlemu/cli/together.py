@@ -29,8 +29,8 @@ def command(jobs: tuple[str, ...], config_dir: str | None, output: str, as_json:
     Exit status: 0 all jobs completed, 2 a usage error, 3 a job failed, 128 + signal.
     """
     from datagen.errors import UserError
-    from dlemu.cli.interruption import Watched
     from dlemu.cli.options import show_answer
+    from dlemu.cli.study_terminal import Watched
     from dlemu.studies.together import run_together
 
     try:

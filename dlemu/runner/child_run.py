@@ -91,7 +91,7 @@ def run_commands(commands: Sequence[Command], look: OnLook = lambda: None) -> No
         role=_RUN,
         timeout_seconds=math.inf,
         grace_seconds=_SAVING_SECONDS,
-        done=commands[0].done,
+        success_statuses=commands[0].done,
         on_look=look,
     )
     failure = first_failure(ends)
