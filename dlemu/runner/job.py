@@ -43,9 +43,9 @@ class JobRequest:
     words: Sequence[str] = ()
     """The user's overrides: a launcher's processes need some of them before rank 0's host has loaded the settings."""
     allow_making: Callable[[Workload, int, int], None] | None = None
-    """Permits the making of missing data: takes the workload, the bytes and the ranks; raises UserError to refuse."""
+    """Takes workload, bytes and ranks before missing data is made; raises UserError to refuse. None: make nothing."""
     size_is_given: bool = False
-    """Whether the user set the number of files to make, which is then kept."""
+    """Whether the user set the number of files to make; otherwise the ranks determine it."""
     wants_verdict: bool = True
     """Whether to refuse a run that could not get a verdict."""
     keeps_run: bool = False
@@ -66,7 +66,7 @@ class JobResult:
 def run_alone(
     request: JobRequest, on_event: OnEvent, kind: JobKind | None = None, on_look: OnLook = lambda: None
 ) -> JobResult | None:
-    """Run a job and return its result on rank 0's host; None on other hosts, and if the job has no result.
+    """Run a job and return its result on rank 0's host; None on other hosts, and if the job only generates data.
 
     Without `kind`, the workload determines it. Raises UserError before the ranks start, and RunFailedError afterwards.
     With a launcher, a failing rank ends this process by SystemExit, after a `Warned` event.
@@ -87,15 +87,16 @@ def _run(ranks: Ranks, request: JobRequest, on_event: OnEvent, chosen: JobKind |
     """Run a job in a leader; see `run_alone`."""
     workload = ranks.configure(lambda: checked(request.load(), chosen))
     kind: JobKind = chosen or kind_to_run(workload).load_job().job
-    if (allow_making := request.allow_making) is not None:
+    allow_making = request.allow_making
+    if allow_making is not None:
 
-        def permitted_making() -> Workload:
+        def with_permitted_making() -> Workload:
             plan_making = partial(kind.with_making, workload, ranks.count, size_is_given=request.size_is_given)
-            changed, size_bytes = kind.in_time(workload, plan_making)
-            allow_making(changed, size_bytes, ranks.count)
-            return changed
+            making_workload, most_bytes = kind.in_time(workload, plan_making)
+            allow_making(making_workload, most_bytes, ranks.count)
+            return making_workload
 
-        workload = ranks.compute_once(permitted_making)
+        workload = ranks.compute_once(with_permitted_making)
     if not kind.before(workload, ranks, on_event, wants_verdict=request.wants_verdict):
         return None
     job, folder = ranks.compute_once(lambda: prepare(kind, workload, ranks.count, wants_verdict=request.wants_verdict))
