@@ -20,10 +20,9 @@ from dlemu.studies.answers import SweepPoint, Trial
 
 
 class Watched(Terminal):
-    """A terminal for a search or a sweep that is being watched: also prints a line on stderr for each of its runs.
+    """A terminal that also shows a search or a sweep, with a line on stderr for each of its runs.
 
-    Use it as a context: if SIGINT or SIGTERM interrupts the study, or the disk is full, the message on leaving says
-    how to continue from the finished runs.
+    As a context, it says on leaving how to continue, if SIGINT, SIGTERM or a full disk interrupted the study.
     """
 
     folder = ""

@@ -31,8 +31,7 @@ class Block:
     start_us: int
     """Microseconds since 1970, UTC."""
     end_us: int
-    times: BlockTimes
-    """In seconds."""
+    times: BlockTimes  # in seconds
     rated: Rated
 
     @property

@@ -97,8 +97,8 @@ def _command_output(command: list[str]) -> str:
 
 def check_cores(facts: Facts) -> Check:
     """The host has enough cores for the ranks, by affinity and by the CPU limit of the control group."""
-    workload, cores = facts.workload, os.cpu_count() or 1
-    usable = len(os.sched_getaffinity(0))
+    workload = facts.workload
+    cores, usable = os.cpu_count() or 1, len(os.sched_getaffinity(0))
     observed = f"{usable} usable"
     if usable < cores:
         observed += f" of {cores} (this process may not use the others: affinity)"

@@ -67,7 +67,6 @@ def judge_direct_reads(folder: str, file: str | None, direct: bool) -> Check:
 
 
 def _temporary_file_problem(folder: str) -> str:
-    """Return `_read_problem` of a temporary file in the folder, or why that could not be made."""
     try:
         with tempfile.NamedTemporaryFile(dir=folder, prefix=".dlemu-doctor-") as file:
             file.write(bytes(_BLOCK_BYTES))

@@ -232,11 +232,9 @@ class Ending:
     def _name(self, process: int) -> str:
         return f"{self.role.name} {self.running[process]}"
 
-    def _failure(
-        self, process: int, kind: str, message: str, now_ns: int, status: int = DlemuError.exit_status
-    ) -> Failure:
+    def _failure(self, pid: int, kind: str, message: str, now_ns: int, status: int = DlemuError.exit_status) -> Failure:
         """Return the failure of a process that can't report it itself; "Stuck" is an echo of another rank's failure."""
-        rank = self.running[process]
+        rank = self.running[pid]
         return Failure(rank=rank, kind=kind, message=message, status=status, at_ns=now_ns, echo=kind == "Stuck")
 
 

@@ -44,8 +44,7 @@ def follow_run(folder: str) -> Iterator[RunState]:
         )
     follower: Follower | None = None
     last_activity: object = None
-    quiet_seconds = time.time() - _newest_mtime(live)
-    changed_at_seconds = time.monotonic() - quiet_seconds
+    changed_at_seconds = time.monotonic() - (time.time() - _newest_mtime(live))  # as long ago as the newest file
     while True:
         progress = None
         with contextlib.suppress(FileNotFoundError, NotADirectoryError):  # the run has just ended

@@ -181,7 +181,6 @@ def requests_so_far(live_folder: str) -> tuple[int, ...]:
 
 
 def request_folder(live_folder: str) -> str:
-    """Return the folder in which a run's processes count their requests to an object store."""
     return os.path.join(live_folder, "requests")
 
 

@@ -144,9 +144,8 @@ class RunList(ABC, Generic[What, Run, A]):
         """Execute the planned runs that have no record yet, and return the answer."""
         missing = [planned for planned in self.planned if not any(self.is_of(run, planned) for run in self.runs)]
         finished = len(self.planned) - len(missing)
-        self.on_event(
-            RunsPlanned(folder=self.folder, runs=len(self.planned), finished_runs=finished, wants_page=wants_page)
-        )
+        event = RunsPlanned(folder=self.folder, runs=len(self.planned), finished_runs=finished, wants_page=wants_page)
+        self.on_event(event)
         for planned in missing:
             self.run_one(planned)
         return self.save(complete=True)
@@ -161,7 +160,6 @@ class RunList(ABC, Generic[What, Run, A]):
             self.on_event(RunEnded(run=run, answer=self.save(complete=False)))
 
     def _position(self, run: Run) -> int:
-        """Return the index of a run in the plan; -1 for a run that is not planned."""
         return next((position for position, planned in enumerate(self.planned) if self.is_of(run, planned)), -1)
 
     @contextlib.contextmanager
