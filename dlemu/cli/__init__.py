@@ -193,10 +193,7 @@ def _advice_on_command(word: str) -> str:
 
 
 def _advice_on_option(error: click.NoSuchOption) -> str:
-    """Return advice on an unknown option that is a setting of dlemu or of another tool.
-
-    Empty for other options, and for commands that take no settings.
-    """
+    """Return advice on an unknown option that is a setting, of dlemu or another tool; empty if the command takes none."""
     if not error.ctx or not any(parameter.name == "overrides" for parameter in error.ctx.command.params):
         return ""
     key = error.option_name.lstrip("-").replace("-", "_")

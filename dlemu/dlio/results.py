@@ -144,10 +144,7 @@ class DlioRun(ABC):
 
 
 def write_results(folders: DlioFolders, run: DlioRun) -> str:
-    """Write summary.json, both files of each rank, dlio.log and the configuration; return the text of dlio.log.
-
-    Raises SpaceError.
-    """
+    """Write summary.json, two files per rank, the configuration and dlio.log; return that log. Raises SpaceError."""
     folder = folders.folder
     for rank in range(run.run.ranks):
         write_text(folder, f"{rank}_output.json", json.dumps(run.output(rank)))

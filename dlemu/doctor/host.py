@@ -97,8 +97,7 @@ def _command_output(command: list[str]) -> str:
 
 def check_cores(facts: Facts) -> Check:
     """The host has enough cores for the ranks, by affinity and by the CPU limit of the control group."""
-    workload = facts.workload
-    cores, usable = os.cpu_count() or 1, len(os.sched_getaffinity(0))
+    workload, cores, usable = facts.workload, os.cpu_count() or 1, len(os.sched_getaffinity(0))
     observed = f"{usable} usable"
     if usable < cores:
         observed += f" of {cores} (this process may not use the others: affinity)"
@@ -115,9 +114,8 @@ def check_free_cores(facts: Facts) -> Check:
     """Other programs leave the cores to the run, as measured for half a second."""
     busy_percent, cores = psutil.cpu_percent(_SAMPLE_SECONDS), os.cpu_count() or 1
     observed = f"{cores * busy_percent / 100:.1f} of {cores} cores in use by other programs"
-    wanted = f"{cores * _MAX_BUSY_PERCENT / 100:.1f} at most"
     advice = "stop other programs (top): they take cores from the workers that read"
-    return outcome(busy_percent > _MAX_BUSY_PERCENT, observed, wanted, advice)
+    return outcome(busy_percent > _MAX_BUSY_PERCENT, observed, f"{cores * _MAX_BUSY_PERCENT / 100:.1f} at most", advice)
 
 
 def check_shared_memory(facts: Facts, folder: str = "/dev/shm") -> Check:

@@ -31,9 +31,7 @@ def check_file_system(facts: Facts) -> Check:
 
 def check_read_ahead(facts: Facts) -> Check | None:
     """The device's read-ahead is large enough: it is the size of requests for reads through the page cache."""
-    if facts.folder is None:
-        return None
-    devices, _ = device_stack(facts.folder, mounts())
+    devices = [] if facts.folder is None else device_stack(facts.folder, mounts())[0]
     device = next((device for device in devices if device.counted), None)
     if device is None:  # a file system in memory or on a network
         return None

@@ -87,8 +87,7 @@ def _run(ranks: Ranks, request: JobRequest, on_event: OnEvent, chosen: JobKind |
     """Run a job in a leader; see `run_alone`."""
     workload = ranks.configure(lambda: checked(request.load(), chosen))
     kind: JobKind = chosen or kind_to_run(workload).load_job().job
-    allow_making = request.allow_making
-    if allow_making is not None:
+    if (allow_making := request.allow_making) is not None:
 
         def with_permitted_making() -> Workload:
             plan_making = partial(kind.with_making, workload, ranks.count, size_is_given=request.size_is_given)
