@@ -416,7 +416,7 @@ class Workload:
     """Sections that kinds of jobs declare for themselves, as plain values; in YAML they are next to the others."""
 
     def section(self, section_type: type[S]) -> S:
-        """Return a kind's settings as `section_type`, whose module names their section in `SECTION`; raises UserError."""
+        """Return a kind's settings as `section_type`, whose module names the section in `SECTION`. Raises UserError."""
         name, _ = sys.modules[section_type.__module__].SECTION
         return build(section_type, self.kinds.get(name, {}), name)
 
