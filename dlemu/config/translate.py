@@ -226,8 +226,8 @@ def _prefixes(path: KeyPath) -> list[str]:
 def translated(tree: Mapping[str, Any], *, received: bool = False) -> dict[str, Any]:
     """Return the settings that the schema takes, with `notes` on ignored keys and `unsupported` filled in.
 
-    A null requests the default of a number, a time or a list; for words it stands for "none" or "null", as in YAML.
-    If the tree is `received` from an unknown source, no module that it names is imported.
+    A null requests the default of a number, a time or a list; of words, it stands for "none" or "null", as in YAML.
+    If the tree was `received` from an unknown source, no module that it names is imported.
     """
     no_effect = NO_EFFECT | _without_effect(tree, received=received)
     settings: dict[str, Any] = {}
@@ -235,26 +235,26 @@ def translated(tree: Mapping[str, Any], *, received: bool = False) -> dict[str, 
     unsupported: list[str] = []
     for path, value in layer((), tree):
         key = ".".join(path)
-        # The key in a table may be that of a section around the setting; a credential has its own note.
-        dlio_key = next((prefix for prefix in _prefixes(path) if prefix in no_effect or prefix in UNSUPPORTED), "")
+        # Tables have the key itself or that of a section around it, but no credentials, which have a note of their own.
+        table_key = next((prefix for prefix in _prefixes(path) if prefix in no_effect or prefix in UNSUPPORTED), "")
         if _SECRET.fullmatch(key):
-            dlio_key = key
-        if not dlio_key:
+            table_key = key
+        if not table_key:
             # A null without a default is left to the builder, which refuses it for an unknown key.
             default = _default(path) if value is None else None
             if default is None or (isinstance(default, str) and default):
                 put(settings, path, value)
             continue
         neutral_values = (None, _DLIO_DEFAULTS[key]) if key in _DLIO_DEFAULTS else _NEUTRAL_VALUES
-        if value in neutral_values:
+        if value in neutral_values:  # it requests nothing
             continue
-        shown_key = dlio_key if "." in dlio_key else key  # of a top-level section, each key is shown
-        if dlio_key in UNSUPPORTED and dlio_key not in no_effect:
-            unsupported.append(f"{shown_key}: not supported yet: {UNSUPPORTED[dlio_key]}")
+        shown_key = table_key if "." in table_key else key  # for a whole top-level section, show each of its keys
+        if table_key in UNSUPPORTED and table_key not in no_effect:
+            unsupported.append(f"{shown_key}: not supported yet: {UNSUPPORTED[table_key]}")
         else:
-            notes.append(f"{shown_key} has no effect: {no_effect.get(dlio_key, _SECRET_NOTE)}")
+            notes.append(f"{shown_key} has no effect: {no_effect.get(table_key, _SECRET_NOTE)}")
     for name, texts in (("notes", notes), ("unsupported", unsupported)):
-        saved = tree.get(name) or []  # the builder reports one that is not a list
+        saved = tree.get(name) or []  # from config.yaml; the builder reports a value that is not a list
         settings[name] = list(dict.fromkeys([*saved, *texts])) if isinstance(saved, list) else saved
     return settings
 

@@ -68,7 +68,7 @@ def run_ranks(
         success_statuses=success_statuses,
     )
     earlier_children = _children()
-    with contextlib.ExitStack() as stack:
+    with contextlib.ExitStack() as stack:  # `callback(change, change(new))` changes now, and back when the stack exits
         reports, sender = map(stack.enter_context, socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET))
         reports.setblocking(False)
         wakeups, waker = map(stack.enter_context, socket.socketpair())
