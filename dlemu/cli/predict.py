@@ -55,7 +55,6 @@ def command(
     from dlemu.studies.predict import known_workload, predict
 
     interrupt_on(signal.SIGTERM)
-
     request = PredictionRequest(
         **storage,
         config_dir=config_dir,

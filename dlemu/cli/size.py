@@ -65,7 +65,6 @@ def command(
             bracket = find_bracket(overrides, config_dir=config_dir, on_event=watched)
         show_answer(bracket, watched.folder, "sweep", as_json=as_json, page=watched.wants_page)
         raise SystemExit(0 if bracket.edge[0] else 1)
-
     maker = partial(make_here, as_json=as_json, yes=yes or not make)
     with Watched() as watched:
         answer = size(

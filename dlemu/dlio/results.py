@@ -59,8 +59,7 @@ class DlioRun(ABC):
     def checkpoint_entry(self, started_ns: int, ended_ns: int, seconds: float, gib: float) -> dict[str, Any]:
         """Return the entry of a checkpoint in R_per_epoch_stats.json."""
         rate = gib / seconds if seconds else 0.0
-        start, end = self.stamp(started_ns), self.stamp(ended_ns)
-        return {"start": start, "end": end, "duration": seconds, "throughput": rate}
+        return {"start": self.stamp(started_ns), "end": self.stamp(ended_ns), "duration": seconds, "throughput": rate}
 
     @property
     @abstractmethod

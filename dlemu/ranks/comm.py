@@ -52,8 +52,7 @@ class Frame(enum.IntEnum):
 class Connection:
     """A stream of frames to and from another process, the peer; calls raise PeerLostError when it is lost or late.
 
-    The kernel enforces the timeout (SO_RCVTIMEO), so a wait is one system call. A signal handler can interrupt it by
-    raising an exception.
+    The kernel enforces the timeout (SO_RCVTIMEO): a wait is one system call, which a handler may end by an exception.
     """
 
     def __init__(self, stream: socket.socket, peer: str, timeout_seconds: float, extra_seconds: float = 0.0) -> None:

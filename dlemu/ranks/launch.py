@@ -101,13 +101,9 @@ def run_crew(
         process_control.name_process(f"dlemu-{role.name}")
         return work(comm, orders[comm.rank])
 
+    # The grace is short, because workers have nothing to save.
     ends = run_ranks(
-        len(orders),
-        run,
-        role=role,
-        timeout_seconds=timeout_seconds,
-        grace_seconds=2.0,  # workers have nothing to save
-        most_seconds=most_seconds,
+        len(orders), run, role=role, timeout_seconds=timeout_seconds, grace_seconds=2.0, most_seconds=most_seconds
     )
     failure = first_failure(ends)
     if failure is None:
