@@ -67,8 +67,7 @@ def load(overrides: Sequence[str], config_dir: str | None = None, *, base: Workl
     choice = selected or default
     file_layer = layer((), compose_workload(choice, config_dir))
     override_layer = [entry for setting in settings for entry in layer(setting.path, setting.value)]
-    selects_base = not selected or (base is not None and dict(file_layer).get(NAME, _stem(choice)) == base.model.name)
-    if base is not None and selects_base:
+    if base is not None and (not selected or dict(file_layer).get(NAME, _stem(choice)) == base.model.name):
         # `base` has the values of its accelerator and scale already: to select them again would undo its changes.
         applied = (ACCELERATOR, base.accelerator), (SCALE, base.scale)
         override_layer = [entry for entry in override_layer if entry not in applied]

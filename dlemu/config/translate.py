@@ -20,8 +20,8 @@ from datagen.withheld import SECRET_NAMES
 from dlemu.config.duration import Duration
 from dlemu.config.schema import Workload, settings_class
 
-KeyPath = tuple[str, ...]
-Layer = list[tuple[KeyPath, Any]]
+KeyPath = tuple[str, ...]  # the parts of a dotted key
+Layer = list[tuple[KeyPath, Any]]  # settings from one source, each with its path
 LOADERS = "dlemu.loaders"
 MODULES: dict[KeyPath, str] = {  # setting that names a module -> package of the built-in modules
     ("dataset", "format"): "datagen.formats",
