@@ -30,7 +30,7 @@ def rows_parts(
     limited_by: Callable[[Any], str | None] = lambda summary: None,
     screen: Callable[[Any, str], Any] | None = None,
 ) -> JobParts:
-    """Return the `JobParts` of a kind of job, with figures (and by default pages and conditions) from the summary alone.
+    """Return the `JobParts` of a kind of job, whose figures (and by default pages, conditions) are from the summary.
 
     `judged` and `note` go into its `Catalogue`, `screen` and `conditions` into its `JobParts`. `limited_by` returns the
     limit that a summary names, None without one.
