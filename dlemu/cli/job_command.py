@@ -19,8 +19,7 @@ _EXIT = (
 
 def job_command(kind: Kind) -> click.Command:
     """Return the click command that runs a kind of job; `kind.usage` is its help."""
-    # `dlemu train` runs any kind of job: the one that the workload is for.
-    runs_any_kind = kind.command == "train"
+    runs_any_kind = kind.command == "train"  # `dlemu train` runs any kind of job: the one that the workload is for
 
     def run(
         overrides: tuple[str, ...],

@@ -77,7 +77,7 @@ class MpiProcess(LauncherProcess):
         with contextlib.suppress(self._mpi.Exception):
             if self.node != 0:
                 self._comm.Isend(np.zeros(1, np.uint8), dest=0, tag=_CLEAN)
-                time.sleep(SAVING_SECONDS)
+                time.sleep(SAVING_SECONDS)  # meanwhile node 0 aborts this process, unless it is lost
             acks = [self._comm.Irecv(np.zeros(1, np.uint8), source=node, tag=_CLEAN) for node in range(1, self.nodes)]
             deadline_seconds = time.monotonic() + _CLEAN_SECONDS
             while self.node == 0 and not self._mpi.Request.Testall(acks) and time.monotonic() < deadline_seconds:
@@ -86,12 +86,13 @@ class MpiProcess(LauncherProcess):
         self._world.Abort(status)
 
     def report_failure(self, failure: Failure) -> None:
-        text = np.frombuffer(encode(failure), np.uint8)
+        message = np.frombuffer(encode(failure), np.uint8)
         for node in range(self.nodes):
             if node != self.node:
-                self._unfinished.append((self._comm.Isend(text, dest=node, tag=_FAILURE), text))
+                self._unfinished.append((self._comm.Isend(message, dest=node, tag=_FAILURE), message))
 
     def _wait_for_all(self, timeout_seconds: float) -> None:
+        """Wait for all processes without spinning, in place of MPI_Barrier. Raises PeerLostError."""
         request = self._world.Ibarrier()
         deadline_seconds = time.monotonic() + timeout_seconds
         while not request.Test():
@@ -103,9 +104,9 @@ class MpiProcess(LauncherProcess):
         status = self._mpi.Status()
         if not self._comm.Iprobe(tag=_FAILURE, status=status):
             return b""
-        text = np.empty(status.Get_count(self._mpi.BYTE), np.uint8)
-        self._comm.Recv(text, source=status.Get_source(), tag=_FAILURE)
-        return text.tobytes()
+        message = np.empty(status.Get_count(self._mpi.BYTE), np.uint8)
+        self._comm.Recv(message, source=status.Get_source(), tag=_FAILURE)
+        return message.tobytes()
 
     def _begin_maximum(self, numbers: Numbers, highest: Numbers) -> IsDone:
         return self._comm.Iallreduce(numbers, highest, op=self._mpi.MAX).Test  # type: ignore[no-any-return]
