@@ -1,7 +1,4 @@
-"""The events by which a running job informs terminals, callers and exporters.
-
-Rank 0 reports them, and about once a second a `Progress`; any rank may report `Warned`.
-"""
+"""The events by which rank 0 of a running job informs terminals, callers and exporters; any rank may send `Warned`."""
 
 from __future__ import annotations
 
