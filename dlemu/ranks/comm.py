@@ -34,9 +34,9 @@ class PeerLostError(DlemuError):
 class Frame(enum.IntEnum):
     """The kinds of frames, named as in messages. A frame has one number: a value, or the length of the bytes after it.
 
-    CLOCKS requests the offsets between the hosts' clocks. The kinds from TIMEOUT (in ms) on are sent between a leader and
-    the other processes of its host: START describes such a process; the answer LED means that the leader runs its rank,
-    ALONE that the process itself does.
+    CLOCKS requests the offsets between the hosts' clocks. The kinds from TIMEOUT (in ms) on are sent between a leader
+    and the other processes of its host: START describes such a process; the answer LED means that the leader runs its
+    rank, ALONE that the process itself does.
     """
 
     BARRIER = 1

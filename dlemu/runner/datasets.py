@@ -141,12 +141,12 @@ def _progress(comm: Comm, state: str, on_event: OnEvent) -> Callable[[Share], No
     """Return a function that reports rank 0's share of files in `state`; the shares of others are known at the end."""
     if comm.rank != 0:
         return None
-    earlier: Share | None = None  # done before this run, so not counted in the rate
+    first_share: Share | None = None  # its files existed before, so they do not count in the rate
 
     def report(share: Share) -> None:
-        nonlocal earlier
-        earlier = earlier or share
-        seconds, new_bytes = share.seconds - earlier.seconds, share.bytes - earlier.bytes
+        nonlocal first_share
+        first_share = first_share or share
+        seconds, new_bytes = share.seconds - first_share.seconds, share.bytes - first_share.bytes
         prefix = f"rank 0 of {comm.size}: " if comm.size > 1 else ""
         progress = Progress(
             at=f"{prefix}{count(share.files, 'file')} {state}",
@@ -154,7 +154,7 @@ def _progress(comm: Comm, state: str, on_event: OnEvent) -> Callable[[Share], No
             # `total_bytes` is an estimate: if it was too low, stay below 100 % until the last file.
             total=max(share.total_bytes, share.bytes + (share.files < share.total_files)),
             mb_per_second=new_bytes / 1e6 / seconds if new_bytes and seconds else None,
-            seconds_left=seconds_left(seconds, new_bytes, share.total_bytes - earlier.bytes),
+            seconds_left=seconds_left(seconds, new_bytes, share.total_bytes - first_share.bytes),
         )
         on_event(progress)
 
