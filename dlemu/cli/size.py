@@ -66,7 +66,7 @@ def command(
         show_answer(bracket, watched.folder, "sweep", as_json=as_json, page=watched.wants_page)
         largest_passing, _ = bracket.edge
         raise SystemExit(1 if largest_passing is None else 0)
-    maker = partial(make_here, as_json=as_json, yes=yes or not make)
+    maker = partial(make_here, as_json=as_json, yes=yes or not make)  # workflow.generate_data makes without a prompt
     with Watched() as watched:
         answer = size(
             overrides,

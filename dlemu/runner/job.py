@@ -43,7 +43,7 @@ class JobRequest:
     words: Sequence[str] = ()
     """The user's overrides: a launcher's processes need some of them before rank 0's host has loaded the settings."""
     allow_making: Callable[[Workload, int, int], None] | None = None
-    """Takes workload, bytes and ranks before missing data is made; raises UserError to refuse. None: make nothing."""
+    """Set by `--make`: takes workload, bytes and ranks before missing data is made; raises UserError to refuse."""
     size_is_given: bool = False
     """Whether the user set the number of files to make; otherwise the ranks determine it."""
     wants_verdict: bool = True
@@ -117,7 +117,7 @@ def _run(ranks: Ranks, request: JobRequest, on_event: OnEvent, chosen: JobKind |
 
 
 def prepare(kind: JobKind, workload: Workload, ranks: int, *, wants_verdict: bool = False) -> tuple[Any, OwnFolder]:
-    """Plan a job and create its folder and live folder; return both job and folder. Raises UserError."""
+    """Plan a job, and create its folder and the subfolder for the active run; return job and folder. Raises UserError."""
     folder = workload.output.folder or new_folder(workload.results_name, kind.prefix)
     started_at = datetime.now().astimezone().isoformat(timespec="seconds")
     job = kind.in_time(workload, lambda: kind.plan(workload, ranks, wants_verdict=wants_verdict))
@@ -154,7 +154,7 @@ def save(kind: JobKind, job: Job, log: MeasuredLog[Any], on_event: OnEvent, fail
 
 
 def save_failed(kind: JobKind, job: Job, folder: OwnFolder, on_event: OnEvent, failure: str) -> Kept | None:
-    """Save the measurements in a failed run's live folder; without any, remove the run's folder and return None."""
+    """Save what a failed run's live folder has measured; if that is nothing, remove the run's folder and return None."""
     clean_up_note = kind.clean_up(job)
     log = kind.salvage(job.live_folder)
     if log is None:
