@@ -117,7 +117,7 @@ def _run(ranks: Ranks, request: JobRequest, on_event: OnEvent, chosen: JobKind |
 
 
 def prepare(kind: JobKind, workload: Workload, ranks: int, *, wants_verdict: bool = False) -> tuple[Any, OwnFolder]:
-    """Plan a job, and create its folder and the subfolder for the active run; return job and folder. Raises UserError."""
+    """Plan a job, and create its folder and its live subfolder; return job and folder. Raises UserError."""
     folder = workload.output.folder or new_folder(workload.results_name, kind.prefix)
     started_at = datetime.now().astimezone().isoformat(timespec="seconds")
     job = kind.in_time(workload, lambda: kind.plan(workload, ranks, wants_verdict=wants_verdict))
@@ -154,7 +154,7 @@ def save(kind: JobKind, job: Job, log: MeasuredLog[Any], on_event: OnEvent, fail
 
 
 def save_failed(kind: JobKind, job: Job, folder: OwnFolder, on_event: OnEvent, failure: str) -> Kept | None:
-    """Save what a failed run's live folder has measured; if that is nothing, remove the run's folder and return None."""
+    """Save what a failed run has measured, from its live folder; if nothing, remove the run's folder and return None."""
     clean_up_note = kind.clean_up(job)
     log = kind.salvage(job.live_folder)
     if log is None:
