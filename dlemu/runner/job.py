@@ -154,7 +154,7 @@ def save(kind: JobKind, job: Job, log: MeasuredLog[Any], on_event: OnEvent, fail
 
 
 def save_failed(kind: JobKind, job: Job, folder: OwnFolder, on_event: OnEvent, failure: str) -> Kept | None:
-    """Save what a failed run has measured, from its live folder; if nothing, remove the run's folder and return None."""
+    """Save what a failed run measured, from its live folder; if nothing, remove the run's folder and return None."""
     clean_up_note = kind.clean_up(job)
     log = kind.salvage(job.live_folder)
     if log is None:
