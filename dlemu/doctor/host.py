@@ -27,7 +27,7 @@ _VENDORS = {"Open MPI": "Open MPI", "OpenRTE": "Open MPI", "MPICH": "MPICH", "HY
 _VERSION = "import mpi4py; mpi4py.rc.initialize = False; from mpi4py import MPI; print(MPI.Get_library_version())"
 _RANKS_PER_CORE = 12  # the most tried with full-size workloads; the ceiling in a result shows what more would cost
 _SAMPLE_SECONDS = 0.5  # long enough to average bursts of CPU use
-_MAX_BUSY_PERCENT = 25.0  # from here on, predictions count the cores as taken (BUSY_SHARE)
+_MAX_BUSY_PERCENT = 25.0  # above it, predictions count the cores as taken, too (BUSY_SHARE)
 
 
 def check_configuration(facts: Facts) -> Check:

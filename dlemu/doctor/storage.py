@@ -33,7 +33,7 @@ def check_read_ahead(facts: Facts) -> Check | None:
     """The device's read-ahead is large enough: it is the size of requests for reads through the page cache."""
     devices = [] if facts.folder is None else device_stack(facts.folder, mounts())[0]
     device = next((device for device in devices if device.counted), None)
-    if device is None:  # a file system in memory or on a network
+    if device is None:  # an object store, or a file system in memory or on a network
         return None
     sample_bytes = facts.demand.sample_bytes
     read_ahead_kib = (device.read_ahead_bytes or 0) >> 10
@@ -56,7 +56,7 @@ def check_direct_reads(facts: Facts) -> Check | None:
 
 
 def judge_direct_reads(folder: str, file: str | None, direct: bool) -> Check:
-    """Return the outcome of reading `file`, or else a temporary file; it fails if the run's reads are `direct`."""
+    """Return the outcome of reading `file`, else a temporary file in `folder`; problems fail if reads are `direct`."""
     problem = _read_problem(file) if file else _temporary_file_problem(folder)
     level: Level = "fail" if direct else "warn"
     advice = "reader.odirect=false, or a folder on another file system"

@@ -57,7 +57,7 @@ class Connection:
     """
 
     def __init__(self, stream: socket.socket, peer: str, timeout_seconds: float, extra_seconds: float = 0.0) -> None:
-        """The peer is lost if a frame takes longer than both times; `extra_seconds` orders the ranks' reports."""
+        """The peer is lost if a frame is late by the sum of both times; `extra_seconds` orders the ranks' reports."""
         self._stream, self._peer = stream, peer
         self._timeout_seconds, self._extra_seconds = timeout_seconds, extra_seconds
         self._kernel_seconds = math.nan

@@ -195,7 +195,7 @@ class JobKind:
         raise UserError(f"a {self.name} job reads no data that could be made first: leave out --make")
 
     def before(self, workload: Workload, ranks: Ranks, on_event: OnEvent, *, wants_verdict: bool) -> bool:
-        """Do what must precede the ranks, such as making data; return False if the job has nothing else to run."""
+        """Do what must precede the run, such as making data; return False if the job has nothing else to run."""
         return True
 
     def looks_at(self, workload: Workload) -> str:
@@ -219,7 +219,7 @@ class JobKind:
         return None
 
     def begin(self, job: Any) -> None:
-        """Write to the storage what the ranks on other hosts need. Raises UserError, OSError."""
+        """Write to the storage what the other hosts need. Raises UserError, OSError."""
 
     def check_host(self, job: Any, local_ranks: int) -> None:
         """Raise UserError or SpaceError if this host can't run its ranks; called once per host."""
