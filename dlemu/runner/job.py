@@ -43,9 +43,9 @@ class JobRequest:
     words: Sequence[str] = ()
     """The user's overrides: a launcher's processes need some of them before rank 0's host has loaded the settings."""
     allow_making: Callable[[Workload, int, int], None] | None = None
-    """Set by `--make`: takes workload, bytes and ranks before missing data is made; raises UserError to refuse."""
+    """Set if missing data is to be made: takes workload, bytes and ranks before that; raises UserError to refuse."""
     size_is_given: bool = False
-    """Whether the user set the number of files to make; otherwise the ranks determine it."""
+    """Whether the user set the number of files to make, which is then kept."""
     wants_verdict: bool = True
     """Whether to refuse a run that could not get a verdict."""
     keeps_run: bool = False
