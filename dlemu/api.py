@@ -23,7 +23,7 @@ from datagen.registry import installed_part
 from datagen.regular import open_standard_streams
 from datagen.withheld import check_letters
 from dlemu.config import load
-from dlemu.config.overrides import given_keys, override
+from dlemu.config.overrides import given_keys, literal
 from dlemu.config.schema import Workload
 from dlemu.ranks import Interrupted, detect_launcher
 from dlemu.results.kinds import kind_of_command, kind_to_run, read_result
@@ -75,9 +75,8 @@ def train(
         raise UserError(f"the workload is for {kind.noun}: use `dlemu {kind.command}`, or set workflow.train=true")
     if workload.workflow.generate_data and not workload.workflow.train:
         raise UserError("the workload only makes its dataset: call dlemu.datagen, or set workflow.train=true")
-    size_is_given = isinstance(source, Workload) or "dataset.num_files_train" in given_keys(
-        overrides_of(source, settings)
-    )
+    is_workload = isinstance(source, Workload)
+    size_is_given = is_workload or "dataset.num_files_train" in given_keys(overrides_of(source, settings))
     return cast("Run", _run("train", workload, on_progress, make=make, size_is_given=size_is_given))
 
 
@@ -179,7 +178,7 @@ def predict(
         read_foreign=installed_part("dlemu.foreign", "run"),
         on_event=on_progress or ignore,
     )
-    with _main_thread("predict"):
+    with _forking_call("predict"):
         return predict.predict(_source(source, settings), request)[0]
 
 
@@ -206,7 +205,7 @@ def probe(
 
     path = os.fspath(target)
     check_letters([path, folder])
-    with _main_thread("probe"):
+    with _forking_call("probe"):
         return run.probe_target(
             path,
             accesses=accesses,
@@ -286,7 +285,7 @@ def _workload(source: Source, settings: Mapping[str, object], config_dir: str | 
 
 
 def overrides_of(source: Source, settings: Mapping[str, object], *, several: bool = False) -> list[str]:
-    """Return overrides as on the command line, KEY=VALUE; if `several`, a list becomes a sweep's values A,B."""
+    """Return overrides as on the command line, KEY=VALUE; if `several`, a list gives a key several values: KEY=A,B."""
     if isinstance(source, Workload):
         raise UserError(
             f"a Workload was given where settings are wanted ({', '.join(settings) or 'none were given'}): put all of "
@@ -296,16 +295,17 @@ def overrides_of(source: Source, settings: Mapping[str, object], *, several: boo
         raise UserError(f"{source!r} is a string: wanted a list of overrides, as in [{source!r}], or keywords")
     words = [] if isinstance(source, Mapping) else list(source)
     values = {**source, **settings} if isinstance(source, Mapping) else settings
-    return [*words, *(_override_text(key, value, several=several) for key, value in values.items())]
+    for key, value in values.items():
+        choices: Sequence[object] = value if several and isinstance(value, (list, tuple, range)) else [value]
+        words.append(f"{key}=" + ",".join(map(_value_text, choices)))
+    return words
 
 
-def _override_text(key: str, value: object, *, several: bool) -> str:
-    if several and isinstance(value, (list, tuple, range)):
-        return f"{key}=" + ",".join(_override_text("", item, several=False).removeprefix("=") for item in value)
+def _value_text(value: object) -> str:
     if value is None:
-        return f"{key}=null"
+        return "null"
     to_python: Callable[[], Any] | None = getattr(value, "item", None)  # of a NumPy scalar
-    return override(key.split("."), to_python() if callable(to_python) else value)
+    return literal(to_python() if callable(to_python) else value)
 
 
 def _run(
@@ -316,14 +316,14 @@ def _run(
     make: bool = False,
     size_is_given: bool = False,
 ) -> Any:
-    """Run a job on ranks of this host, and return its run in the type of its kind."""
+    """Run a job on ranks of this host, and return its measured run, of the type that its kind declares."""
     from dlemu.dlio.export import export_beside
     from dlemu.report.progress import log_writer
     from dlemu.runner.job import JobRequest, run_alone
 
-    allow = (lambda *_: None) if make else None
-    request = JobRequest(load=lambda: workload, allow_making=allow, size_is_given=size_is_given, keeps_run=True)
-    with _main_thread(command, starts_ranks=True), _EventRelay(on_progress or ignore) as relay:
+    allow_any = (lambda *_: None) if make else None
+    request = JobRequest(load=lambda: workload, allow_making=allow_any, size_is_given=size_is_given, keeps_run=True)
+    with _forking_call(command, starts_ranks=True), _EventRelay(on_progress or ignore) as relay:
         on_event = to_all(relay, export_beside, log_writer(f"dlemu.{command}(...)"))
         result = run_alone(request, on_event, kind_of_command(command).load_job().job, relay.drain)
     assert result is not None  # this process leads the ranks, and the job does more than generate data
@@ -336,7 +336,7 @@ def _make(workload: Workload, on_progress: Callable[[Event], None] | None, *, fs
     from dlemu.runner import datasets
     from dlemu.runner.job import JobRequest
 
-    with _main_thread("datagen", starts_ranks=True), _EventRelay(on_progress or ignore) as relay:
+    with _forking_call("datagen", starts_ranks=True), _EventRelay(on_progress or ignore) as relay:
         request = JobRequest(load=lambda: workload)
         made = datasets.make(request, relay, caution=too_small, fsync=fsync, on_look=relay.drain)
     assert made is not None  # this process leads the ranks
@@ -344,7 +344,7 @@ def _make(workload: Workload, on_progress: Callable[[Event], None] | None, *, fs
 
 
 class _EventRelay:
-    """Calls the caller's function with each event, in the calling process: rank 0, a fork of it, sends them there."""
+    """Calls `on_event` with each event in the calling process, to which rank 0, a fork of it, sends its events."""
 
     def __init__(self, on_event: OnEvent) -> None:
         self._on_event, self._pid = on_event, os.getpid()
@@ -376,10 +376,10 @@ class _EventRelay:
 
 
 @contextlib.contextmanager
-def _main_thread(name: str, *, starts_ranks: bool = False) -> Iterator[None]:
-    """Context of a call that forks: an interruption becomes a KeyboardInterrupt that says what was saved.
+def _forking_call(name: str, *, starts_ranks: bool = False) -> Iterator[None]:
+    """Context of a call of `dlemu.NAME`, which forks: Ctrl-C becomes a KeyboardInterrupt that says what was saved.
 
-    Raises UserError in other threads than the main one; if the call `starts_ranks`, also in a launcher's process.
+    Raises UserError in a thread other than the main one; if the call `starts_ranks`, also in a launcher's process.
     """
     from dlemu.runner.ranks import RunFailedError
 
@@ -400,7 +400,7 @@ def _main_thread(name: str, *, starts_ranks: bool = False) -> Iterator[None]:
         if error.exit_status != 128 + signal.SIGINT:
             raise
         raise KeyboardInterrupt(str(error)) from None
-    except Interrupted as stop:
-        if stop.signal_number != signal.SIGINT:
+    except Interrupted as error:
+        if error.signal_number != signal.SIGINT:
             raise
-        raise KeyboardInterrupt(str(stop)) from None
+        raise KeyboardInterrupt(str(error)) from None

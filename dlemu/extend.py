@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from datagen.storage import storage_base as storage_base
     from dlemu.checkpoints import checkpoint_plan as checkpoint_plan
     from dlemu.cli import options as options
-    from dlemu.cli.interruption import Watched as Watched
+    from dlemu.cli.study_terminal import Watched as Watched
     from dlemu.dlio.config import dlio_workload as dlio_workload
     from dlemu.jobs.training.prediction.from_times import ForeignRun as ForeignRun
     from dlemu.loaders import loader_base as loader_base
@@ -73,7 +73,7 @@ _EXPORTS = """
     dlemu.runner.child_run dlemu.runner.rows_job dlemu.runner.run_folder dlemu.runner.run_list
     datagen.atomic:write_text datagen.buffers:AlignedBuffer datagen.content:BulkContent datagen.inspection:inspect
     datagen.errors:DatasetError datagen.errors:DlemuError datagen.errors:SpaceError datagen.errors:UserError
-    datagen.formats._picture:pillow_image datagen.regular:open_regular dlemu.cli.interruption:Watched
+    datagen.formats._picture:pillow_image datagen.regular:open_regular dlemu.cli.study_terminal:Watched
     dlemu.dlio.config:dlio_workload dlemu.jobs.training.prediction.from_times:ForeignRun
     dlemu.loaders.traits_base:LoaderTraits dlemu.metrics.catalogue:Metric dlemu.plan.samples:hash_samples
     dlemu.ranks:Comm dlemu.runner.events:Doing dlemu.runner.job_kind:Notify dlemu.runner.run_folder:Job

@@ -14,7 +14,7 @@ from typing import Any, get_type_hints
 import pytest
 
 from datagen.registry import names
-from dlemu.config.schema import Checkpoint, tree
+from dlemu.config.schema import Checkpoint, settings_class
 from dlemu.jobs.training.steplog import STEP_COLUMNS
 from dlemu.jobs.training.summary import Metrics
 from dlemu.metrics.verdict import VerdictCode
@@ -66,7 +66,7 @@ def test_every_setting_stands_in_the_reference_or_on_the_page_of_its_part() -> N
         page += part.read_text().partition("from the part's settings.py")[2]
     lines = [line.partition(": ") for line in page.splitlines() if line.startswith("- `")]
     named = {name for line in page.splitlines() for name in re.findall(r"`([\w.]+)`", line)}
-    assert named >= set(keys_below("", tree()))
+    assert named >= set(keys_below("", settings_class()))
     assert not [name for name, _, meaning in lines if not meaning], "no setting without a meaning"
 
 

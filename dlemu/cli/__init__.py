@@ -168,19 +168,19 @@ def guarded(command: click.Command, name: str) -> None:
         sys.exit(status or DlemuError.exit_status)  # not Python's 1, which means that a run did not pass
 
 
-def _meaning_of(key: str) -> tuple[str, str]:
-    """Return dlemu's setting for a key of another tool, or "" and a phrase on what to use instead; "" if unknown."""
+def _setting_or_phrase(key: str) -> tuple[str, str]:
+    """Return the setting that a key of any tool means, or "", and a phrase on what to use instead of it, or ""."""
     from dlemu.config.schema import SYNONYMS
     from dlemu.config.translate import is_known
 
-    meaning = SYNONYMS.get(key, key if is_known(key) else "")
-    return ("", meaning) if " " in meaning else (meaning, "")
+    setting_or_phrase = SYNONYMS.get(key, key if is_known(key) else "")
+    return ("", setting_or_phrase) if " " in setting_or_phrase else (setting_or_phrase, "")
 
 
 def _advice_on_command(word: str) -> str:
     """Return advice on an unknown first word: a setting without its command, a missing folder, or a typo."""
     key, equals, value = word.lstrip("+").partition("=")
-    setting_key, phrase = _meaning_of(key)
+    setting_key, phrase = _setting_or_phrase(key)
     if phrase:
         return f"did you mean {phrase}?"
     if equals or setting_key:
@@ -193,14 +193,11 @@ def _advice_on_command(word: str) -> str:
 
 
 def _advice_on_option(error: click.NoSuchOption) -> str:
-    """Return advice on an unknown option that is a setting of dlemu or of another tool.
-
-    Empty for other options, and for commands that take no settings.
-    """
+    """Return advice on an unknown option that is a setting; empty for others, and if the command takes no settings."""
     if not error.ctx or not any(parameter.name == "overrides" for parameter in error.ctx.command.params):
         return ""
     key = error.option_name.lstrip("-").replace("-", "_")
-    setting_key, phrase = _meaning_of(key)
+    setting_key, phrase = _setting_or_phrase(key)
     if phrase:
         return f"there is no option {error.option_name}: did you mean {phrase}?"
     setting = setting_key or (key if "." in key else "")

@@ -6,12 +6,12 @@ import os
 
 import click
 
-from dlemu.cli.options import details_option, making
+from dlemu.cli.options import details_option, make_options
 
 
 @click.command(name="compare")
 @click.argument("folders", nargs=-1, required=True, metavar="A [B] | [KEY=VALUE]... drives=A,B")
-@making("files of the datasets")
+@make_options("files of the datasets")
 @click.option("--output", metavar="DIR", help="Keep compare.json and the page here. [results/WORKLOAD/compare-TIME]")
 @click.option("--report/--no-report", default=True, show_default=True, help="Make report.html too.")
 @click.option("--json", "as_json", is_flag=True, help="Print compare.json, no page; saved only with --output.")
@@ -35,7 +35,7 @@ def command(folders: tuple[str, ...], make: bool, yes: bool, output: str | None,
     import signal
 
     from datagen.registry import installed_part
-    from dlemu.cli.options import report_result, show
+    from dlemu.cli.options import make_page, show
     from dlemu.ranks import interrupt_on
     from dlemu.results.answer_files import save_answer, to_json
     from dlemu.runner.run_folder import check_new, new_folder
@@ -60,14 +60,14 @@ def command(folders: tuple[str, ...], make: bool, yes: bool, output: str | None,
     folder = output or new_folder(name, "compare-")
     show("compare", comparison, folder)
     save_answer(folder, COMPARE, comparison)
-    report_result(report, folder)
+    make_page(folder, wanted=report)
 
 
 def _run_on_both(words: tuple[str, ...], *, make: bool, yes: bool, as_json: bool) -> str:
     """Run a sweep over two drives, past this host's page cache, and return its folder. Raises UserError."""
     from datagen.errors import UserError
     from dlemu.cli.frontends import make_here
-    from dlemu.cli.interruption import Watched
+    from dlemu.cli.study_terminal import Watched
     from dlemu.config import load
     from dlemu.config.overrides import DATA_FOLDER, given_keys, points
     from dlemu.studies.sweep.run import sweep

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import click
 
-from dlemu.cli.options import configured, print_config
+from dlemu.cli.options import print_config, settings_options
 
 
 @click.command(name="datagen")
-@configured
+@settings_options
 @click.option("--fsync", is_flag=True, help="Sync each file to the device before renaming it into place.")
 def command(overrides: tuple[str, ...], config_dir: str | None, cfg: bool, fsync: bool) -> None:
     """Make a workload's dataset, or verify one.

@@ -27,27 +27,27 @@ def command(overrides: tuple[str, ...], config_dir: str | None, config_path: str
     Exit status, as DLIO's: 0 the run completed, whether it passed or not; 2 a usage error; 3 a worker or a rank
     failed; 128 + signal for a run that a signal ended.
     """
-    folder = config_path or config_dir
-    if cfg is None:
-        from dlemu.runner.launched import run_as_placeholder
+    config_folder = config_path or config_dir
+    if cfg is not None:
+        import yaml
 
-        if run_as_placeholder(overrides):
-            return
-        from dlemu.cli.frontends import Terminal, show_job
-        from dlemu.dlio.export import DlioInPlace
-        from dlemu.metrics.verdict import COMPLETED
-        from dlemu.runner.job import JobRequest
+        from dlemu.dlio.command import load_command
+        from dlemu.dlio.config import dlio_workload
 
-        dlio = DlioInPlace(overrides, folder, lambda lines: print(lines, end="", flush=True))
-        # Scripts around DLIO expect its behaviour: the exit status says whether a run completed, its [METRIC] lines
-        # whether it passed
-        request = JobRequest(load=dlio.load, words=overrides, wants_verdict=False)
-        status = show_job(request, Terminal(), export=dlio)
-        raise SystemExit(0 if status in COMPLETED else status)
-    import yaml
+        workload, _ = load_command(overrides, config_folder)
+        click.echo(yaml.safe_dump({"workload": dlio_workload(workload)}, sort_keys=False), nl=False)
+        return
+    from dlemu.runner.launched import run_as_placeholder
 
-    from dlemu.dlio.command import load_command
-    from dlemu.dlio.config import dlio_workload
+    if run_as_placeholder(overrides):
+        return
+    from dlemu.cli.frontends import Terminal, show_job
+    from dlemu.dlio.export import DlioInPlace
+    from dlemu.metrics.verdict import COMPLETED
+    from dlemu.runner.job import JobRequest
 
-    workload, _ = load_command(overrides, folder)
-    click.echo(yaml.safe_dump({"workload": dlio_workload(workload)}, sort_keys=False), nl=False)
+    dlio = DlioInPlace(overrides, config_folder, lambda lines: print(lines, end="", flush=True))
+    request = JobRequest(load=dlio.load, words=overrides, wants_verdict=False)
+    status = show_job(request, Terminal(), export=dlio)
+    # As with DLIO, the exit status says only whether the run completed: its [METRIC] lines say whether it passed.
+    raise SystemExit(0 if status in COMPLETED else status)

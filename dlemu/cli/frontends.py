@@ -15,7 +15,7 @@ from datagen.errors import UserError
 from datagen.storage.storage_base import open_storage
 from datagen.withheld import without_secrets
 from dlemu.cli import complain, complain_of
-from dlemu.cli.options import report_result, say_what, show_answer
+from dlemu.cli.options import make_page, print_activity, show_answer
 from dlemu.config import check_data, load
 from dlemu.config.loading import NOT_INSTALLED
 from dlemu.config.schema import Workload
@@ -34,13 +34,13 @@ from dlemu.runner.ranks import RunFailedError
 def job_request(
     overrides: Sequence[str], config_dir: str | None, *, make: bool = False, yes: bool = False
 ) -> JobRequest:
-    """Return the job of a command line; `make` first makes its dataset, prompting for a large one unless `yes`."""
+    """Return the job that a command line requests; with `make` its dataset is made first, after `confirm_making`."""
     from dlemu.config.overrides import given_keys
 
     return JobRequest(
         load=partial(load, overrides, config_dir=config_dir),
         words=overrides,
-        allow_making=partial(allow, yes=yes) if make else None,
+        allow_making=partial(confirm_making, yes=yes) if make else None,
         size_is_given=make and "dataset.num_files_train" in given_keys(overrides),
     )
 
@@ -48,9 +48,9 @@ def job_request(
 def show_job(
     request: JobRequest, terminal: Terminal, kind: Kind | None = None, *, export: events.OnEvent = export_beside
 ) -> int:
-    """Run a job, show its result and page, and return the exit status; raises UserError.
+    """Run a job, show its result and page, and return the exit status. Raises UserError.
 
-    Without `kind`, the workload determines it.
+    `export` writes files for other programs on the job's events. Without `kind`, the workload determines it.
     """
     on_event = events.to_all(terminal, export, log_writer(shlex.join(without_secrets(sys.argv))))
     try:
@@ -58,7 +58,7 @@ def show_job(
     except RunFailedError as error:
         complain_of(error)
         if error.kept is not None:
-            report_result(terminal.makes_page, error.kept.folder)
+            make_page(error.kept.folder, wanted=terminal.makes_page)
         return error.exit_status
     if result is None:
         return 0
@@ -67,12 +67,12 @@ def show_job(
 
 
 class Terminal:
-    """Shows the events of a job: progress on stderr, datasets made on stdout, or on stderr if `as_json`."""
+    """Prints the events of a job: progress on stderr, a dataset that was made on stdout, or on stderr if `as_json`."""
 
     def __init__(self, *, as_json: bool = False) -> None:
         self.as_json = as_json
         self.makes_page = False
-        """`output.report` of the job, once it has begun."""
+        """Whether the job wants a page (`output.report`); False until it has begun."""
         self._line = ProgressLine(Console(stderr=True))
 
     def __call__(self, event: object) -> None:
@@ -102,7 +102,7 @@ class Terminal:
                 if not event.findings:
                     print(f"{count(event.files, 'file')} in {event.folder}: every byte is as generated")
             case events.Doing():
-                say_what(event.what)
+                print_activity(event.what)
             case events.PartMeasured():
                 print(f"probe: {event.text}", file=sys.stderr, flush=True)
             case events.NotSaved():
@@ -111,8 +111,8 @@ class Terminal:
                 complain(event.message)
 
 
-def allow(workload: Workload, making_bytes: int, ranks: int | None, *, yes: bool) -> None:
-    """Prompt before many bytes of a dataset are made; `ranks` is given if the size depends on it.
+def confirm_making(workload: Workload, making_bytes: int, ranks: int | None, *, yes: bool) -> None:
+    """Prompt before many bytes of a dataset are made; `ranks` is None if their number does not affect the size.
 
     Raises UserError if the user declines or there is no terminal, SpaceError if the dataset does not fit.
     """
@@ -137,12 +137,12 @@ def allow(workload: Workload, making_bytes: int, ranks: int | None, *, yes: bool
 
 
 def make_here(workload: Workload, *, as_json: bool, yes: bool) -> None:
-    """Make a dataset's missing files with a rank for each core, prompting as `allow`; `as_json` keeps stdout free."""
+    """Make a dataset's missing files with a rank for each core, after `confirm_making`; `as_json` prints to stderr."""
     from dlemu.jobs.training.preflight import to_make
     from dlemu.runner.datasets import make_on_this_host
 
     check_data(workload)
     ranks = len(os.sched_getaffinity(0))
     _, missing_bytes = to_make(workload, ranks, given=True)
-    allow(workload, missing_bytes, None, yes=yes)
+    confirm_making(workload, missing_bytes, None, yes=yes)
     make_on_this_host(workload, ranks, Terminal(as_json=as_json))

@@ -7,7 +7,7 @@ import os
 
 import click
 
-from dlemu.cli.options import answer_options, configured, making, print_config
+from dlemu.cli.options import answer_options, make_options, print_config, settings_options
 from dlemu.results.kinds import Kind
 
 _EXIT = (
@@ -19,7 +19,7 @@ _EXIT = (
 
 def job_command(kind: Kind) -> click.Command:
     """Return the click command that runs a kind of job; `kind.usage` is its help."""
-    job = None if kind.command == "train" else kind  # `dlemu train` runs whatever kind the workload is for
+    runs_any_kind = kind.command == "train"  # `dlemu train` runs any kind of job: the one that the workload is for
 
     def run(
         overrides: tuple[str, ...],
@@ -48,13 +48,14 @@ def job_command(kind: Kind) -> click.Command:
         from dlemu.cli.frontends import Terminal, job_request, show_job
 
         request = job_request(overrides, config_dir, make=make, yes=yes)
-        raise SystemExit(show_job(request, Terminal(as_json=as_json), job))
+        raise SystemExit(show_job(request, Terminal(as_json=as_json), None if runs_any_kind else kind))
 
-    exporting = click.option(
-        "--export-dlio", metavar="FILE", help="Write the settings as a DLIO workload file, and stop."
-    )
-    command = answer_options("summary.json")(exporting(run) if kind.is_exported else run)
-    if job is None:  # the other kinds do not read data that `--make` could make
-        command = making("data that the job reads")(command)
+    command = run
+    if kind.is_exported:
+        help_text = "Write the settings as a DLIO workload file, and stop."
+        command = click.option("--export-dlio", metavar="FILE", help=help_text)(command)
+    command = answer_options("summary.json")(command)
+    if runs_any_kind:  # commands of other kinds have no data that `--make` could make
+        command = make_options("data that the job reads")(command)
     usage = f"{inspect.cleandoc(kind.usage or kind.help)}\n\n{_EXIT}"
-    return click.command(name=kind.command, help=usage)(configured(command))
+    return click.command(name=kind.command, help=usage)(settings_options(command))

@@ -1,4 +1,4 @@
-"""Shared by several commands: the options for settings, --make, --json and --details, and the page at the end."""
+"""What several commands share: the options for settings, --make, --json and --details, and how a result is shown."""
 
 from __future__ import annotations
 
@@ -31,15 +31,15 @@ class Number(click.FloatRange):
 config_dir_option = click.option("--config-dir", "-cd", help="A folder with workload/NAME.yaml of your own, or DLIO's.")
 
 
-def making(data: str) -> Callable[[_Command], _Command]:
+def make_options(data: str) -> Callable[[_Command], _Command]:
     """Return a decorator that adds `--make` and `--yes`, for a command that can first make missing `data`."""
     make = click.option("--make", is_flag=True, help=f"First make missing {data}; prompt above 10 GB.")
     yes = click.option("--yes", is_flag=True, help="With --make: do not prompt.")
     return lambda command: make(yes(command))
 
 
-def configured(command: _Command) -> _Command:
-    """Add the arguments KEY=VALUE, `--config-dir` and `--cfg`."""
+def settings_options(command: _Command) -> _Command:
+    """Add the arguments KEY=VALUE, which change settings, and the options `--config-dir` and `--cfg`."""
     cfg = click.option("--cfg", is_flag=True, help="Print the composed configuration and stop.")
     overrides = click.argument("overrides", nargs=-1, metavar="[KEY=VALUE]...")
     return cfg(config_dir_option(overrides(command)))
@@ -51,7 +51,7 @@ def json_option(file: str) -> Callable[[_Command], _Command]:
 
 
 def answer_options(file: str) -> Callable[[_Command], _Command]:
-    """Return a decorator that adds `--json` and `--details`, the forms of output of `show_answer`."""
+    """Return a decorator that adds `--json` and `--details`, which select how `show_answer` prints."""
     return lambda command: json_option(file)(details_option(command))
 
 
@@ -77,14 +77,14 @@ def show(kind: str, answer: Any, folder: str, *, unsaved: bool = False) -> None:
 
 
 def show_answer(answer: Any, folder: str, kind: str, *, as_json: bool, page: bool, unsaved: bool = False) -> None:
-    """Print an answer as JSON alone if `as_json`, else as text; then make its page if `page`."""
+    """Print an answer: if `as_json` only as JSON, else as text, and then make its page if `page`."""
     if as_json:
         from dlemu.results.answer_files import to_json
 
         click.echo(to_json(answer), nl=False)
         return
     show(kind, answer, folder, unsaved=unsaved)
-    report_result(page, folder)
+    make_page(folder, wanted=page)
 
 
 def print_config(overrides: Sequence[str], config_dir: str | None) -> None:
@@ -93,16 +93,16 @@ def print_config(overrides: Sequence[str], config_dir: str | None) -> None:
     click.echo(to_yaml(load(overrides, config_dir=config_dir)), nl=False)
 
 
-def say_what(activity: str) -> None:
+def print_activity(activity: str) -> None:
     click.secho(f"{activity} ...", dim=True, err=True)
 
 
-def report_result(page: bool, folder: str) -> None:
-    """Make the page of a result's folder if `page` (`output.report`); print its path, or the reason why it failed.
+def make_page(folder: str, *, wanted: bool) -> None:
+    """Make report.html in a result's folder if `wanted`, and print its path, or why it could not be made.
 
     A separate process makes the page, so that it can neither fail the command nor delay it for long.
     """
-    if not page:
+    if not wanted:
         return
     from dlemu.ranks.failure import Role
     from dlemu.report.page import missing_packages
@@ -112,7 +112,7 @@ def report_result(page: bool, folder: str) -> None:
     if missing_packages():
         click.echo(f"report: no page was made: pip install 'dlemu[report]', then: {command}")
         return
-    say_what("making the page")
+    print_activity("making the page")
     try:
         ended = output_of(dlemu_command("report", folder), PAGE_SECONDS, Role("its process", "free some memory"))
     except OverdueError:

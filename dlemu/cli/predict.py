@@ -7,11 +7,11 @@ from typing import Any
 
 import click
 
-from dlemu.cli.options import Number, answer_options, configured, making
+from dlemu.cli.options import Number, answer_options, make_options, settings_options
 
 
 @click.command(name="predict")
-@configured
+@settings_options
 @click.option("--from", "from_folder", metavar="DIR", help="Use the storage of a run (DLIO's too), or of a prediction.")
 @click.option("--mb-per-second", type=Number(0, 1e9, min_open=True), help="Assume a storage of this speed.")
 @click.option("--drive", metavar="FILE", help="Assume a drive: its data sheet, fio's JSON, elbencho's, a probe.")
@@ -19,7 +19,7 @@ from dlemu.cli.options import Number, answer_options, configured, making
 @click.option("--host-cores", type=click.IntRange(min=1), help="Cores of each host. [default: as many as here]")
 @click.option("--others-mb-per-second", type=Number(0, 1e9), default=0.0, help="Other jobs take this much of it.")
 @click.option("--most", type=click.IntRange(min=1), help="Predict at most this many. [default: 10000]")
-@making("files of the dataset")
+@make_options("files of the dataset")
 @click.option("--restart-minutes", type=Number(0, 1e4, min_open=True), default=5.0, help="To read a checkpoint in.")
 @answer_options("predict.json")
 def command(
@@ -55,7 +55,6 @@ def command(
     from dlemu.studies.predict import known_workload, predict
 
     interrupt_on(signal.SIGTERM)
-
     request = PredictionRequest(
         **storage,
         config_dir=config_dir,

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import click
 
 from dlemu.cli.options import Number, answer_options
-
-_COUNT = click.IntRange(1, 4096)
 
 
 def _bytes(text: str) -> int:
@@ -18,11 +16,16 @@ def _bytes(text: str) -> int:
     return bytes_of(text)
 
 
-def _list(kind: click.ParamType[Any]) -> Callable[..., tuple[Any, ...]]:
-    """Return a click callback that converts an option's value `A,B,...` to a tuple."""
-    return lambda context, option, text: tuple(
-        kind.convert(part.strip(), option, context) for part in (text.split(",") if text else ())
-    )
+def _to_tuple(
+    item_type: click.ParamType[Any], context: click.Context, option: click.Parameter, text: str | None
+) -> tuple[Any, ...]:
+    """Convert an option's value `A,B,...` to a tuple; () if the option is not given."""
+    items = text.split(",") if text else []
+    return tuple(item_type.convert(item.strip(), option, context) for item in items)
+
+
+_SIZES = partial(_to_tuple, click.types.FuncParamType(_bytes))
+_COUNTS = partial(_to_tuple, click.IntRange(1, 4096))
 
 
 @click.command(name="probe")
@@ -31,18 +34,12 @@ def _list(kind: click.ParamType[Any]) -> Callable[..., tuple[Any, ...]]:
     "--rw",
     "accesses",
     metavar="LIST",
-    callback=_list(click.Choice(["randread", "read", "randwrite", "write"])),
+    callback=partial(_to_tuple, click.Choice(["randread", "read", "randwrite", "write"])),
     help="randread (default), read, write, randwrite",
 )
-@click.option(
-    "--sizes", metavar="LIST", callback=_list(click.types.FuncParamType(_bytes)), help="Request sizes: 4k,16k,128k,1m."
-)
-@click.option(
-    "--depths", metavar="LIST", callback=_list(_COUNT), help="Requests that each job keeps in flight: 1,8,32,128."
-)
-@click.option(
-    "--jobs", metavar="LIST", callback=_list(_COUNT), help="Parallel jobs: 1 (fio's threads, else processes)."
-)
+@click.option("--sizes", metavar="LIST", callback=_SIZES, help="Request sizes: 4k,16k,128k,1m.")
+@click.option("--depths", metavar="LIST", callback=_COUNTS, help="Requests that each job keeps in flight: 1,8,32,128.")
+@click.option("--jobs", metavar="LIST", callback=_COUNTS, help="Parallel jobs: 1 (fio's threads, else processes).")
 @click.option("--seconds", type=Number(0.1, 1e6), default=2.0, show_default=True, help="Time per size and depth.")
 @click.option("--file-size", "file_bytes", metavar="SIZE", type=_bytes, help="Size of the test file: 4g.")
 @click.option("--engine", type=click.Choice(["auto", "fio", "threads"]), default="auto", show_default=True)
@@ -75,6 +72,5 @@ def command(target: str, output: str, as_json: bool, **requests: Any) -> None:
     from dlemu.ranks import interrupt_on
 
     interrupt_on(signal.SIGTERM)
-    terminal = Terminal(as_json=as_json)
-    answer, folder = probe_target(target, **requests, folder=output, on_event=terminal)
+    answer, folder = probe_target(target, **requests, folder=output, on_event=Terminal(as_json=as_json))
     show_answer(answer, folder, "probe", as_json=as_json, page=True)

@@ -51,7 +51,7 @@ def command(
     if as_json and len(folders) > 1:
         raise click.UsageError("--json is for a single DIR")
     for folder in folders:
-        _handle_unfinished(folder, remove=remove_unfinished, prompts=not as_json)
+        _handle_unfinished_checkpoint(folder, remove=remove_unfinished, may_prompt=not as_json)
     if as_json:
         answer = read_result(folders[0])
         summary = getattr(answer, "summary", answer)
@@ -70,8 +70,8 @@ def command(
                 click.echo(f"figure: {path}")
 
 
-def _handle_unfinished(folder: str, *, remove: bool, prompts: bool) -> None:
-    """Print on stderr which unfinished checkpoint a killed run left; remove it if `remove`, or if the user agrees."""
+def _handle_unfinished_checkpoint(folder: str, *, remove: bool, may_prompt: bool) -> None:
+    """Name on stderr the unfinished checkpoint of a killed run; remove it if `remove`, or if the user agrees."""
     from datagen.errors import UserError
     from dlemu.results import FACTS, LIVE
     from dlemu.results.kinds import kind_of
@@ -85,11 +85,11 @@ def _handle_unfinished(folder: str, *, remove: bool, prompts: bool) -> None:
         if unfinished is None:
             return
         click.echo(f"the killed run left {unfinished.what}", err=True)
-        prompts = prompts and sys.stdin.isatty() and sys.stderr.isatty()
-        if remove or (prompts and click.confirm("No rank of it runs on any host: remove this?", err=True)):
+        can_prompt = may_prompt and sys.stdin.isatty() and sys.stderr.isatty()
+        if remove or (can_prompt and click.confirm("No rank of it runs on any host: remove this?", err=True)):
             unfinished.remove()
             click.echo("removed", err=True)
         else:
             click.echo(f"to remove it: dlemu report --remove-unfinished {shlex.quote(folder)}", err=True)
     except (OSError, UserError) as error:
-        click.echo(f"what the killed run left in its storage can't be looked at, or not be removed: {error}", err=True)
+        click.echo(f"what the killed run left in its storage can't be examined or removed: {error}", err=True)

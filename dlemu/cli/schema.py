@@ -24,8 +24,8 @@ def command(name: str | None) -> None:
 
     known = kinds_by_command()
     if name is None:
-        for command, kind in sorted(known.items()):
-            click.echo(f"{command:23}{kind.answer}")
+        for command_name, kind in sorted(known.items()):
+            click.echo(f"{command_name:23}{kind.answer}")
         return
     if name not in known:
         raise UserError(f"{name!r} saves no result with a schema: {nearest(name, known)}known: {', '.join(known)}")

@@ -7,11 +7,11 @@ from typing import Any
 
 import click
 
-from dlemu.cli.options import Number, answer_options, configured, making
+from dlemu.cli.options import Number, answer_options, make_options, settings_options
 
 
 @click.command(name="size")
-@configured
+@settings_options
 @click.option("--at-least", type=click.IntRange(min=1), help="Exit with 1 when fewer than this many pass (for CI).")
 @click.option("--most", type=click.IntRange(min=1), default=4096, show_default=True, help="Try at most this many.")
 @click.option(
@@ -21,7 +21,7 @@ from dlemu.cli.options import Number, answer_options, configured, making
     show_default=True,
     help="Maximum compute time of a trial; most trials end earlier, once their verdict is decided.",
 )
-@making("files of the dataset")
+@make_options("files of the dataset")
 @answer_options("size.json")
 def command(
     overrides: tuple[str, ...], config_dir: str | None, cfg: bool, make: bool, yes: bool, as_json: bool, **limits: Any
@@ -43,8 +43,8 @@ def command(
     failed, 4 no verdict (too close to call, the host was the limit, too few samples for that many), 128 + signal.
     """
     from dlemu.cli.frontends import make_here
-    from dlemu.cli.interruption import Watched
     from dlemu.cli.options import show_answer
+    from dlemu.cli.study_terminal import Watched
     from dlemu.config import load, to_yaml
     from dlemu.config.overrides import take_word
     from dlemu.metrics.verdict import EXIT_STATUSES
@@ -64,9 +64,9 @@ def command(
         with Watched() as watched:
             bracket = find_bracket(overrides, config_dir=config_dir, on_event=watched)
         show_answer(bracket, watched.folder, "sweep", as_json=as_json, page=watched.wants_page)
-        raise SystemExit(0 if bracket.edge[0] else 1)
-
-    maker = partial(make_here, as_json=as_json, yes=yes or not make)
+        largest_passing, _ = bracket.edge
+        raise SystemExit(1 if largest_passing is None else 0)
+    maker = partial(make_here, as_json=as_json, yes=yes or not make)  # workflow.generate_data makes without a prompt
     with Watched() as watched:
         answer = size(
             overrides,

@@ -28,8 +28,8 @@ def command(overrides: tuple[str, ...], config_dir: str | None, as_json: bool) -
 
     Exit status: 0 every point completed, 2 a usage error (of a point, too), 3 a point failed, 128 + signal.
     """
-    from dlemu.cli.interruption import Watched
     from dlemu.cli.options import show_answer
+    from dlemu.cli.study_terminal import Watched
     from dlemu.studies.sweep.run import sweep
 
     with Watched() as watched:

@@ -29,18 +29,17 @@ def command(jobs: tuple[str, ...], config_dir: str | None, output: str, as_json:
     Exit status: 0 all jobs completed, 2 a usage error, 3 a job failed, 128 + signal.
     """
     from datagen.errors import UserError
-    from dlemu.cli.interruption import Watched
     from dlemu.cli.options import show_answer
+    from dlemu.cli.study_terminal import Watched
     from dlemu.studies.together import run_together
 
     try:
         commands = [shlex.split(text) for text in jobs]
     except ValueError as error:
         raise UserError(f"{' '.join(jobs)}: not the settings of jobs: {str(error).lower()}") from None
-    commands = [
-        [f"workload={word}" if word.endswith((".yaml", ".yml")) and "=" not in word else word for word in words]
-        for words in commands
-    ]
+    suffixes = (".yaml", ".yml")
+    for words in commands:  # FILE is short for workload=FILE
+        words[:] = [f"workload={word}" if word.endswith(suffixes) and "=" not in word else word for word in words]
     with Watched(folder_option="--output ") as watched:
         answer, folder = run_together(commands, folder=output, config_dir=config_dir, on_event=watched)
     show_answer(answer, folder, "together", as_json=as_json, page=report)

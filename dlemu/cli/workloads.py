@@ -49,14 +49,15 @@ def command(words: tuple[str, ...], config_dir: str | None, as_json: bool) -> No
         if as_json:
             click.echo(json.dumps([asdict(needed)], indent=2))
             return
-        parts = [needed, *([workload.recorded] if workload.recorded.version else [])]
-        key_rows = [(key.replace("_", " "), plain(value, key)) for part in parts for key, value, _ in explained(part)]
+        records = [needed, *([workload.recorded] if workload.recorded.version else [])]
+        fields = [(key, value) for record in records for key, value, _ in explained(record)]
+        key_rows = [(key.replace("_", " "), plain(value, key)) for key, value in fields]
         notes = [f"- {note}" for note in workload.notes]
         print_table(Table(columns=columns("one accelerator", "", right=(1,)), rows=key_rows, notes=notes), Console())
         return
     demands: list[Demand] = []
-    sizes: dict[str, CheckpointSizes] = {}
-    commands: dict[str, str] = {}  # workloads for other kinds of jobs
+    checkpoints: dict[str, CheckpointSizes] = {}
+    other_commands: dict[str, str] = {}  # workload -> command, for other kinds of jobs
     for name in workload_names(config_dir):
         workload = load([f"workload={name}"], config_dir=config_dir)
         if workload.workflow.train:
@@ -64,23 +65,24 @@ def command(words: tuple[str, ...], config_dir: str | None, as_json: bool) -> No
                 overrides = [f"workload={name}", *([f"accelerator={accelerator}"] if accelerator else [])]
                 demands.append(demand(name, load(overrides, config_dir=config_dir)))
         elif workload.workflow.checkpoint:
-            sizes[name] = checkpoint_sizes(workload)
+            checkpoints[name] = checkpoint_sizes(workload)
         else:
-            commands[name] = kind_to_run(workload).command
+            other_commands[name] = kind_to_run(workload).command
     if as_json:
         rows_json = [asdict(needed) for needed in demands]
-        rows_json += [{"workload": name, **asdict(checkpoint)} for name, checkpoint in sizes.items()]
-        rows_json += [{"workload": name, "command": command} for name, command in commands.items()]
+        rows_json += [{"workload": name, **asdict(checkpoint)} for name, checkpoint in checkpoints.items()]
+        rows_json += [{"workload": name, "command": command_name} for name, command_name in other_commands.items()]
         click.echo(json.dumps(rows_json, indent=2))
         return
+    size_rows = [_size_row(name, checkpoint) for name, checkpoint in checkpoints.items()]
     for title, heads, rows in (
         ("what one busy accelerator demands, and the datasets", _DEMAND_HEADS, [*map(_demand_row, demands)]),
-        ("size of one checkpoint, and of its largest rank", _SIZE_HEADS, [_size_row(*item) for item in sizes.items()]),
+        ("size of one checkpoint, and of its largest rank", _SIZE_HEADS, size_rows),
     ):
         head = columns(*heads, right=range(2, len(heads)), whole=range(len(heads)))
         print_table(Table(title=title, columns=head, rows=rows, dense=True), Console())
-    for name, command in commands.items():
-        click.echo(f"dlemu {command} workload={name}")
+    for name, command_name in other_commands.items():
+        click.echo(f"dlemu {command_name} workload={name}")
 
 
 def _demand_row(needed: Demand) -> tuple[str, ...]:
@@ -113,4 +115,6 @@ def _size_row(name: str, checkpoint: CheckpointSizes) -> tuple[str, ...]:
 def _short(value: float | None) -> str:
     if value is None:
         return "no limit"
-    return f"{value:.2g}" if value < 1 else f"{value:,.1f}" if value < 1000 else f"{value:,.0f}"
+    if value < 1:
+        return f"{value:.2g}"
+    return f"{value:,.1f}" if value < 1000 else f"{value:,.0f}"

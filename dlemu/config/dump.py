@@ -1,6 +1,6 @@
 """Writes a Workload as YAML, as overrides, and as the command that generates its dataset.
 
-Also reads the docstring below each field of a dataclass, from the module's source: the meaning of a setting or a key.
+Also finds the meanings of settings and of JSON keys: the docstrings of dataclasses' fields, in the modules' source.
 """
 
 from __future__ import annotations
@@ -26,21 +26,23 @@ from dlemu.config.workload_files import workload_names
 
 
 def to_yaml(workload: Workload) -> str:
+    """Return all settings as YAML, without credentials."""
     from omegaconf import OmegaConf
 
     return OmegaConf.to_yaml(_escaped(as_in_yaml(published(workload))))
 
 
 def published(value: Any, name: str = "") -> Any:
-    """Return a workload, or a part of it, with credentials in storage options and URLs withheld.
+    """Return a workload, or one of its values, with credentials in storage options and URLs withheld.
 
-    `name` is the part's key; in the entries of a scale it may be dotted.
+    `name` is the key of that value; in the entries of `scales` it may be dotted.
     """
     section, _, option = name.rpartition(".")
     if section.endswith("storage_options"):
         return public_option(option, value)
     if is_dataclass(value) and not isinstance(value, type):
-        return replace(value, **{part.name: published(getattr(value, part.name), part.name) for part in fields(value)})
+        public = {field.name: published(getattr(value, field.name), field.name) for field in fields(value)}
+        return replace(value, **public)
     if isinstance(value, Mapping):
         if name.endswith("storage_options"):
             return public_options(value)
@@ -64,7 +66,7 @@ def digest(workloads: Sequence[Workload]) -> str:
 
 
 def datagen_command(workload: Workload) -> str:
-    """Return the shell command that makes a workload's dataset: a shipped workload, and the settings that differ."""
+    """Return the shell command that makes a workload's dataset: of a shipped workload and the settings that differ."""
     name = workload.model.name if workload.model.name in workload_names() else DEFAULT_WORKLOAD
     words = [override(["workload"], name)]
     base = load(words)
@@ -89,7 +91,7 @@ def _escaped(value: Any) -> Any:
 
 
 def _differences(section: KeyPath, settings: Mapping[str, Any], base: Mapping[str, Any]) -> Iterator[str]:
-    """Yield an override for each setting that differs from `base`, as users write them."""
+    """Yield an override, as users write it, for each setting that differs from `base`."""
     for key, value in settings.items():
         path, base_value = (*section, key), base.get(key)
         if isinstance(value, dict) and path not in DURATIONS:
@@ -100,7 +102,7 @@ def _differences(section: KeyPath, settings: Mapping[str, Any], base: Mapping[st
 
 
 def meanings(section: type[Any]) -> dict[str, str]:
-    """Return field name -> docstring, with those of base classes; empty if the source is not available."""
+    """Return field name -> docstring of a dataclass and its bases; empty if the source is not available."""
     texts: dict[str, str] = {}
     for base in reversed(section.__mro__):
         texts |= _field_docstrings(base.__module__).get(base.__name__, {})

@@ -1,4 +1,4 @@
-"""Loads a frozen, checked Workload from layers of single settings: a file, its tables, overrides. Later layers win."""
+"""Loads a frozen, checked Workload from layers of settings: a file, its tables, overrides. A later layer wins."""
 
 from __future__ import annotations
 
@@ -14,8 +14,7 @@ from datagen.spec import build
 from datagen.storage.storage_base import DIRECT_TYPES
 from datagen.withheld import scrubbed
 from dlemu.config.overrides import parse
-from dlemu.config.schema import Storage, Workload, plain, replaced, to_workload
-from dlemu.config.schema import tree as settings_tree
+from dlemu.config.schema import Storage, Workload, full_size_values, plain, settings_class, to_workload
 from dlemu.config.translate import MODULES, KeyPath, Layer, layer, merged, put, translated
 from dlemu.config.validate import check, check_folder, check_model_name
 from dlemu.config.workload_files import SUFFIX, compose_workload, read_plain, resolve, workload_names
@@ -24,7 +23,7 @@ DEFAULT_WORKLOAD = "default"
 LOADER, FORMAT, NAME = ("reader", "data_loader"), ("dataset", "format"), ("model", "name")
 SCALE, ACCELERATOR = ("scale",), ("accelerator",)
 ACCELERATOR_KEYS = ("reader", "batch_size"), ("train", "computation_time")  # the settings of an accelerator
-NOT_INSTALLED = "TensorFlow is not installed"  # start of the note that another loader replaces TensorFlow's
+NOT_INSTALLED = "TensorFlow is not installed"  # start of the note that another loader is used
 OWN_DATA_KEYS = (  # settings of `dataset` that the user's own files determine (dataset.source=folder)
     *("num_files_train", "num_files_eval", "num_subfolders_train", "num_subfolders_eval", "num_samples_per_file"),
     *("record_length_bytes", "record_length_bytes_stdev", "record_length_bytes_quantiles", "record_dims"),
@@ -43,9 +42,9 @@ def load_received(path: str) -> Workload:
     """
     tree = _resolved(path, layer((), read_plain(path)), [])
     sections = translated(tree, received=True)
-    known = settings_tree().__dataclass_fields__
+    known = settings_class().__dataclass_fields__
     foreign = {name: value for name, value in sections.items() if isinstance(value, Mapping) and name not in known}
-    settings = build(settings_tree(), {name: value for name, value in sections.items() if name not in foreign})
+    settings = build(settings_class(), {name: value for name, value in sections.items() if name not in foreign})
     workload = _with_folders_resolved(to_workload(settings, foreign))
     check(workload)
     return workload
@@ -64,13 +63,14 @@ def load(overrides: Sequence[str], config_dir: str | None = None, *, base: Workl
         name = str(setting.value).replace("-", "_")
         if setting.path == ("model",) and name in names and not selected:
             raise UserError(f"{setting.text} only names the results: wanted workload={name}")
-    choice = selected or (base.model.name if base and base.model.name in names else DEFAULT_WORKLOAD)
+    default = base.model.name if base is not None and base.model.name in names else DEFAULT_WORKLOAD
+    choice = selected or default
     file_layer = layer((), compose_workload(choice, config_dir))
     override_layer = [entry for setting in settings for entry in layer(setting.path, setting.value)]
     if base is not None and (not selected or dict(file_layer).get(NAME, _stem(choice)) == base.model.name):
-        # `base` has the values of its accelerator and scale: selecting them again would undo its changes to these.
-        selected_in_base = (ACCELERATOR, base.accelerator), (SCALE, base.scale)
-        override_layer = [entry for entry in override_layer if entry not in selected_in_base]
+        # `base` has the values of its accelerator and scale already: to select them again would undo its changes.
+        applied = (ACCELERATOR, base.accelerator), (SCALE, base.scale)
+        override_layer = [entry for entry in override_layer if entry not in applied]
         file_layer += _layer_of_base(base, with_dataset=SCALE not in dict(override_layer))
     file_values, override_values = dict(file_layer), dict(override_layer)
     tree = _resolved(choice, file_layer, override_layer)
@@ -103,10 +103,10 @@ def _layer_of_base(base: Workload, *, with_dataset: bool) -> Layer:
 
 
 def _resolved(choice: str, file_layer: Layer, override_layer: Layer) -> dict[str, Any]:
-    """Return all layers merged, weakest first, with references resolved.
+    """Return all layers merged, with references resolved. The order of layers, weakest first:
 
-    accelerator=h100 as an override: the file, h100's values, the scale's, overrides.
-    `accelerator: h100` in the file: h100's values, the file, the scale's, overrides.
+    With accelerator=h100 as an override: the file, h100's values, the scale's, overrides.
+    With `accelerator: h100` in the file: h100's values, the file, the scale's, overrides.
     """
     tree = merged([file_layer, override_layer])
     entry = _table_entry(choice, tree, "accelerator", "accelerators")
@@ -126,7 +126,8 @@ def _stem(choice: str) -> str:
 
 def _check_recorded_scale(choice: str, tree: dict[str, Any]) -> None:
     """Raise UserError for a file with `scale` but none of its values: a full-size run must not be called small."""
-    entries, values = layer((), _table_entry(choice, tree, "scale", "scales")), dict(layer((), tree))
+    entries = layer((), _table_entry(choice, tree, "scale", "scales"))
+    values = dict(layer((), tree))
     if entries and not any(values.get(path) == value for path, value in entries):
         name = tree["scale"]
         raise UserError(
@@ -154,7 +155,7 @@ def _table_entry(choice: str, tree: dict[str, Any], key: str, section: str) -> d
 
 
 def _replace_tensorflow(tree: dict[str, Any]) -> list[str]:
-    """Set another loader if TensorFlow's can't read the dataset on this host; return the note about it, if any."""
+    """Set another loader in `tree` if TensorFlow's can't read the dataset on this host; return notes on that."""
     if find_spec("tensorflow") is None:
         reason = NOT_INSTALLED
     elif dict(layer((), tree)).get(FORMAT) != "tfrecord":
@@ -168,20 +169,20 @@ def _replace_tensorflow(tree: dict[str, Any]) -> list[str]:
 
 def _built(choice: str, tree: dict[str, Any], file_layer: Layer, override_layer: Layer) -> Any:
     """Return the settings as a dataclass; if an override selects the scale, `scales['']` has the full-size values."""
-    built = build(settings_tree(), translated(tree))
+    built = build(settings_class(), translated(tree))
     # A file that names a scale may already have that scale's values, so its full-size values are not known.
     if not built.scale or SCALE not in dict(override_layer) or dict(file_layer).get(SCALE):
         return built
     unscaled = _resolved(choice, file_layer, [entry for entry in override_layer if entry[0] != SCALE])
     put(unscaled, LOADER, built.reader.data_loader)
-    full = build(settings_tree(), translated(unscaled))
+    full = build(settings_class(), translated(unscaled))
     # No scale changes the size of samples in the user's own files.
-    full_size = {} if full.dataset.source == "folder" else replaced(full, built)
+    full_size = {} if full.dataset.source == "folder" else full_size_values(full, built)
     return replace(built, scales={**built.scales, "": full_size})
 
 
 def _with_folders_resolved(workload: Workload) -> Workload:
-    """Join the folders of data and checkpoints with the storage's root; the root becomes `./`, so they join once."""
+    """Join the folders of data and checkpoints with the storage's root, and set that to `./` so that they join once."""
     storage, checkpoint = workload.storage, workload.checkpoint
     return replace(
         workload,

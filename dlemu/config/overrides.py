@@ -141,16 +141,16 @@ def points(words: Sequence[str]) -> list[Point]:
     """
     from hydra.errors import HydraException
 
-    fixed, axes = [], []
+    fixed_words, axes = [], []
     for word in words:
         try:
             parsed = parse_word(word)
         except HydraException:  # loading the point will report it
             parsed = None
         if parsed is None or not parsed.is_sweep_override():
-            fixed.append(_without_drives(word))
+            fixed_words.append(_with_data_folder(word))
             continue
-        key = _without_drives(parsed.get_key_element())
+        key = _with_data_folder(parsed.get_key_element())
         if without_secrets([word]) != [word]:
             raise UserError(f"{key} has several values, which may be credentials: wanted one value, since none is kept")
         # Hydra escapes the colon in s3://.
@@ -159,16 +159,17 @@ def points(words: Sequence[str]) -> list[Point]:
     has_buckets = any(value.startswith("s3://") for axis in axes for _, value in axis)
     for pairs in product(*axes):
         is_bucket = any(value.startswith("s3://") for _, value in pairs)
-        # Settings of the object store do not apply to the drives in the sweep that are folders.
-        shared = [word for word in fixed if is_bucket or not has_buckets or not word.lstrip("+").startswith("storage.")]
-        words = [*shared, *(f"{key}={value}" for key, value in pairs)]
+        shared_words = fixed_words
+        if has_buckets and not is_bucket:  # this drive is a folder, to which settings of the object store do not apply
+            shared_words = [word for word in fixed_words if not word.lstrip("+").startswith("storage.")]
+        run_words = [*shared_words, *(f"{key}={value}" for key, value in pairs)]
         if is_bucket:
-            words.append("storage.storage_type=s3")
-        runs.append(Point(dict(pairs), tuple(words)))
+            run_words.append("storage.storage_type=s3")
+        runs.append(Point(dict(pairs), tuple(run_words)))
     return runs
 
 
-def _without_drives(word: str) -> str:
+def _with_data_folder(word: str) -> str:
     key, equals, value = word.partition("=")
     return f"{DATA_FOLDER}{equals}{value}" if key.lstrip("+") == DRIVES else word
 
@@ -190,11 +191,12 @@ _PLAIN = re.compile(r"(?!(?:null|true|false|nan|inf)\Z)(?:[a-z/]|\.(?!\d))[\w/.-
 
 
 def override(path: Iterable[str], value: object) -> str:
-    """Return an override that `parse` reads back as this value, with strings quoted where the grammar requires it."""
-    return f"{'.'.join(path)}={_literal(value)}"
+    """Return an override that `parse` reads back as this value."""
+    return f"{'.'.join(path)}={literal(value)}"
 
 
-def _literal(value: object) -> str:
+def literal(value: object) -> str:
+    """Return a value in Hydra's grammar, with strings quoted where it requires that."""
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, (int, float)):
@@ -202,9 +204,9 @@ def _literal(value: object) -> str:
     if is_dataclass(value) and not isinstance(value, type):
         value = {field.name: getattr(value, field.name) for field in fields(value)}
     if isinstance(value, Mapping):
-        return "{" + ",".join(f"{key}:{_literal(item)}" for key, item in value.items()) + "}"
+        return "{" + ",".join(f"{key}:{literal(item)}" for key, item in value.items()) + "}"
     if isinstance(value, (list, tuple)):
-        return "[" + ",".join(_literal(item) for item in value) + "]"
+        return "[" + ",".join(literal(item) for item in value) + "]"
     return str(value) if _PLAIN.fullmatch(str(value)) else _quoted(str(value))
 
 

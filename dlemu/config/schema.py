@@ -1,7 +1,7 @@
 """Declares every setting of a run once: a field has its name (DLIO's), type, range, unit and meaning.
 
 A `Workload` is frozen and holds only plain values, so that it can be sent to other processes and saved as config.yaml.
-`tree` returns a dataclass with the structure of the YAML, in which kinds of jobs have sections of their own.
+`settings_class` returns a dataclass with the structure of the YAML, in which kinds of jobs have sections of their own.
 """
 
 from __future__ import annotations
@@ -416,10 +416,7 @@ class Workload:
     """Sections that kinds of jobs declare for themselves, as plain values; in YAML they are next to the others."""
 
     def section(self, section_type: type[S]) -> S:
-        """Return the settings of a kind of job as their dataclass, whose module names the section in `SECTION`.
-
-        Raises UserError for invalid values.
-        """
+        """Return a kind's settings as `section_type`, whose module names the section in `SECTION`. Raises UserError."""
         name, _ = sys.modules[section_type.__module__].SECTION
         return build(section_type, self.kinds.get(name, {}), name)
 
@@ -483,8 +480,8 @@ def sections() -> dict[str, type[Any]]:
 
 
 @cache
-def tree() -> Any:
-    """Return a dataclass of all settings with the structure of the YAML."""
+def settings_class() -> Any:
+    """Return the dataclass of all settings: a Workload with a field for each section of a kind, as in the YAML."""
     kinds_sections = [(name, section, field(default_factory=section)) for name, section in sections().items()]
     return make_dataclass(
         "Workload",
@@ -497,15 +494,15 @@ def tree() -> Any:
 
 
 def to_workload(settings: Any, foreign: Mapping[str, Any]) -> Workload:
-    """Return a `tree` as a Workload, whose `kinds` are the sections with changed values, and the `foreign` sections."""
+    """Return settings as a Workload, whose `kinds` are the kinds' sections that differ from defaults, and `foreign`."""
     shared = dict(vars(settings))
     kinds_sections = {name: shared.pop(name) for name in sections()}
     changed = {name: plain(section) for name, section in kinds_sections.items() if section != sections()[name]()}
     return Workload(**shared, kinds={**changed, **foreign})
 
 
-def replaced(full: Any, scaled: Any) -> dict[str, Any]:
-    """Return section -> key -> value in `full` for the settings that a scale changed in `scaled`; both are a `tree`."""
+def full_size_values(full: Any, scaled: Any) -> dict[str, Any]:
+    """Return section -> key -> value in `full` of each setting that a scale changed in `scaled`."""
     scaled_sections = plain(scaled)
     return {
         name: {key: value for key, value in section.items() if value != scaled_sections[name][key]}
@@ -515,19 +512,19 @@ def replaced(full: Any, scaled: Any) -> dict[str, Any]:
 
 
 def full_size(workload: Workload) -> Workload | None:
-    """Return the workload with its shared sections at full size, without its scale; None if these are not known."""
+    """Return the workload with the shared settings that its scale changed at full size; None if these are not known."""
     if not workload.scale:
         return workload
-    replaced_settings = workload.scales.get("")
-    if replaced_settings is None:
+    full_values = workload.scales.get("")
+    if full_values is None:
         return None
-    scaled = {name: getattr(workload, name) for name in replaced_settings if name in Workload.__dataclass_fields__}
-    full = {name: build(type(part), plain(part) | replaced_settings[name], name) for name, part in scaled.items()}
+    scaled = {name: getattr(workload, name) for name in full_values if name in Workload.__dataclass_fields__}
+    full = {name: build(type(part), plain(part) | full_values[name], name) for name, part in scaled.items()}
     return replace(workload, **full)
 
 
 def plain(value: Any) -> Any:
-    """Return dataclasses as nested mappings, and all sequences as lists."""
+    """Return a value as nested mappings and lists: dataclasses as mappings, durations as their `to_value`."""
     if hasattr(value, "to_value"):
         return value.to_value()
     if is_dataclass(value):

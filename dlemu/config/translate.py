@@ -1,4 +1,4 @@
-"""Translates DLIO's settings: tables of the keys that dlemu renames, ignores or does not support, and their use.
+"""Translates DLIO's settings into dlemu's: tables of the keys that dlemu renames, ignores or does not support.
 
 The tables have the keys that DLIO 1.0 to 3.0 read from a workload file (its `LoadConfig`), and a few older ones.
 """
@@ -18,10 +18,10 @@ from datagen.registry import built_in, companion
 from datagen.storage.storage_base import BUFFERED_TYPES, FOLDER_TYPES
 from datagen.withheld import SECRET_NAMES
 from dlemu.config.duration import Duration
-from dlemu.config.schema import Workload, tree
+from dlemu.config.schema import Workload, settings_class
 
-KeyPath = tuple[str, ...]
-Layer = list[tuple[KeyPath, Any]]
+KeyPath = tuple[str, ...]  # the parts of a dotted key
+Layer = list[tuple[KeyPath, Any]]  # settings from one source, each with its path
 LOADERS = "dlemu.loaders"
 MODULES: dict[KeyPath, str] = {  # setting that names a module -> package of the built-in modules
     ("dataset", "format"): "datagen.formats",
@@ -226,8 +226,8 @@ def _prefixes(path: KeyPath) -> list[str]:
 def translated(tree: Mapping[str, Any], *, received: bool = False) -> dict[str, Any]:
     """Return the settings that the schema takes, with `notes` on ignored keys and `unsupported` filled in.
 
-    A null requests the default of a number, a time or a list; for words it stands for "none" or "null", as in YAML.
-    If the tree is `received` from an unknown source, no module that it names is imported.
+    A null requests the default of a number, a time or a list; of words, it stands for "none" or "null", as in YAML.
+    If the tree was `received` from an unknown source, no module that it names is imported.
     """
     no_effect = NO_EFFECT | _without_effect(tree, received=received)
     settings: dict[str, Any] = {}
@@ -235,26 +235,26 @@ def translated(tree: Mapping[str, Any], *, received: bool = False) -> dict[str, 
     unsupported: list[str] = []
     for path, value in layer((), tree):
         key = ".".join(path)
-        # The key in a table may be that of a section around the setting; a credential has its own note.
-        dlio_key = next((prefix for prefix in _prefixes(path) if prefix in no_effect or prefix in UNSUPPORTED), "")
+        # Tables have the key itself or that of a section around it, but no credentials, which have a note of their own.
+        table_key = next((prefix for prefix in _prefixes(path) if prefix in no_effect or prefix in UNSUPPORTED), "")
         if _SECRET.fullmatch(key):
-            dlio_key = key
-        if not dlio_key:
+            table_key = key
+        if not table_key:
             # A null without a default is left to the builder, which refuses it for an unknown key.
             default = _default(path) if value is None else None
             if default is None or (isinstance(default, str) and default):
                 put(settings, path, value)
             continue
         neutral_values = (None, _DLIO_DEFAULTS[key]) if key in _DLIO_DEFAULTS else _NEUTRAL_VALUES
-        if value in neutral_values:
+        if value in neutral_values:  # it requests nothing
             continue
-        shown_key = dlio_key if "." in dlio_key else key  # of a top-level section, each key is shown
-        if dlio_key in UNSUPPORTED and dlio_key not in no_effect:
-            unsupported.append(f"{shown_key}: not supported yet: {UNSUPPORTED[dlio_key]}")
+        shown_key = table_key if "." in table_key else key  # for a whole top-level section, show each of its keys
+        if table_key in UNSUPPORTED and table_key not in no_effect:
+            unsupported.append(f"{shown_key}: not supported yet: {UNSUPPORTED[table_key]}")
         else:
-            notes.append(f"{shown_key} has no effect: {no_effect.get(dlio_key, _SECRET_NOTE)}")
+            notes.append(f"{shown_key} has no effect: {no_effect.get(table_key, _SECRET_NOTE)}")
     for name, texts in (("notes", notes), ("unsupported", unsupported)):
-        saved = tree.get(name) or []  # the builder reports one that is not a list
+        saved = tree.get(name) or []  # from config.yaml; the builder reports a value that is not a list
         settings[name] = list(dict.fromkeys([*saved, *texts])) if isinstance(saved, list) else saved
     return settings
 
@@ -267,25 +267,27 @@ def _without_effect(tree: Mapping[str, Any], *, received: bool) -> dict[str, str
         setting = keys.get(key) if isinstance(keys, Mapping) else None
         return str(_default((section, key)) if setting is None else setting)
 
-    storage_type, engine = value("storage", "storage_type"), value("reader", "engine")
-    data_format = value("dataset", "format")
-    effective: set[str] = set()
+    storage_type = value("storage", "storage_type")
+    engine, data_format = value("reader", "engine"), value("dataset", "format")
+    used_keys: set[str] = set()
     with contextlib.suppress(UserError):  # an unknown loader is reported elsewhere
+        find_traits = built_in if received else companion  # `built_in` imports no module from elsewhere
         # Of type dlemu.loaders.traits_base.LoaderTraits, which this package must not import.
-        traits = (built_in if received else companion)(LOADERS, value("reader", "data_loader"), "Traits", None)
+        traits = find_traits(LOADERS, value("reader", "data_loader"), "Traits", None)
         loader = None if traits is None else traits()
-        effective |= {"reader.transfer_size"} if loader is None else {*loader.settings_used(data_format)}
+        used_keys |= {"reader.transfer_size"} if loader is None else {*loader.settings_used(data_format)}
         # The size of reads can be set unless a library makes them; none makes reads that bypass the page cache.
         direct = value("reader", "odirect") == "True" or storage_type not in BUFFERED_TYPES
         by_library = engine == "library" or (engine == "matched" and not direct)
         if by_library and not (loader and loader.reads_files(data_format)):
-            effective -= {"reader.transfer_size"}
-    unused = {key: reason for key, reason in LOADER_SPECIFIC.items() if key not in effective}
+            used_keys.discard("reader.transfer_size")
+    unused = {key: reason for key, reason in LOADER_SPECIFIC.items() if key not in used_keys}
     return unused | (NO_EFFECT_ON_FOLDERS if storage_type in FOLDER_TYPES else NO_EFFECT_ON_OBJECTS)
 
 
 def _default(path: KeyPath) -> Any:
-    section: Any = tree()()
+    """Return the default of the setting or section at a path; None if there is none."""
+    section: Any = settings_class()()
     for name in path:
         if not is_dataclass(section) or name not in [field.name for field in fields(section)]:
             return None

@@ -54,10 +54,7 @@ def shipped_workloads() -> dict[str, str]:
 
 
 def _workload_file(choice: str, config_dir: str | None) -> str:
-    """Return the file for `workload=CHOICE`: CHOICE is a path if it has a slash or an ending, else a name.
-
-    Raises UserError.
-    """
+    """Return the file for `workload=CHOICE`: a path if it has a slash or an ending, else a name; raises UserError."""
     paths = _files(config_dir)
     names = ", ".join(sorted(paths))
     if os.sep in choice or choice.endswith((SUFFIX, ".yml")):

@@ -40,17 +40,17 @@ def load_command(words: Sequence[str], config_dir: str | None) -> tuple[Workload
         config_folder=None if subfolder is None else os.path.join(hydra_folder, str(subfolder)),
         overrides=(f"workload={choice}", *overrides) if choice else tuple(overrides),
     )
-    own_folders = owned.numbered(os.path.join(folder, OWN_FOLDER))
-    unused = next(own for own in own_folders if not os.path.exists(os.path.join(own, "summary.json")))
-    return replace(workload, output=replace(workload.output, folder=unused)), folders
+    candidates = owned.numbered(os.path.join(folder, OWN_FOLDER))
+    own_folder = next(path for path in candidates if not os.path.exists(os.path.join(path, "summary.json")))
+    return replace(workload, output=replace(workload.output, folder=own_folder)), folders
 
 
 def _workload_overrides(choice: str, config_dir: str | None) -> list[str]:
     """Return dlemu's overrides for DLIO's `workload=CHOICE`.
 
-    A workload that dlemu lacks, or has under another name: a file in the folder `workload` of this package.
-    unet3d_h100, as DLIO has a file for each accelerator: `workload=unet3d accelerator=h100`, if dlemu has these.
-    A path, a user's own file in CONFIG_DIR/workload, any other name (`load` may refuse it): `workload=CHOICE`.
+    If this package, and not CONFIG_DIR, has workload/CHOICE.yaml (dlemu lacks it, or names it otherwise): that file.
+    For unet3d_h100 (DLIO has a file for each accelerator): `workload=unet3d accelerator=h100`, if dlemu has these.
+    For a path, a user's own file in CONFIG_DIR/workload and any other name: `workload=CHOICE`, which `load` checks.
     """
     choice = choice or DEFAULT_WORKLOAD
     if os.sep in choice:
@@ -61,14 +61,14 @@ def _workload_overrides(choice: str, config_dir: str | None) -> list[str]:
     if os.path.exists(shipped_path) and not is_users:
         return [override(("workload",), shipped_path)]
     base, _, accelerator = choice.rpartition("_")
-    is_own = choice in workload_names(config_dir) or base not in workload_names()
-    if is_own or accelerator not in load([f"workload={base}"]).accelerators:
+    is_plain_name = choice in workload_names(config_dir) or base not in workload_names()
+    if is_plain_name or accelerator not in load([f"workload={base}"]).accelerators:
         return [f"workload={choice}"]
     return [f"workload={base}", f"accelerator={accelerator}"]
 
 
 def _with_time(folder: str) -> str:
-    """Fill in hydra's `${now:FORMAT}`."""
+    """Return a folder with hydra's `${now:FORMAT}` filled in. Raises UserError for other references."""
     moment = datetime.now()
     folder = _NOW.sub(lambda match: moment.strftime(match[1]), folder)
     if "${" in folder:

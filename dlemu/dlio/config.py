@@ -108,8 +108,8 @@ def _model(model: Model) -> dict[str, Any]:
 
 
 def _to_plain(value: Any) -> Any:
-    """Return a section as a mapping, or the value of a setting in the form of DLIO's YAML."""
-    if isinstance(value, Duration):  # DLIO sleeps 0 s for a type that it lacks, as `empirical`
+    """Return a section as a mapping, or a setting's value as in DLIO's YAML."""
+    if isinstance(value, Duration):  # of type `empirical` the mean: DLIO would sleep 0 s for a type that it lacks
         return value.mean if value.type == "empirical" else value.to_value()
     if is_dataclass(value):
         return {field.name: _to_plain(getattr(value, field.name)) for field in fields(value)}

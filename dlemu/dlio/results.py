@@ -1,4 +1,4 @@
-"""DLIO 2.x's result files: what training and checkpoint runs share, and the writing of the files.
+"""DLIO 2.x's result files: the contents that training and checkpoint runs have in common, and the writing of the files.
 
 Keys and units are DLIO's (dlio_benchmark's statscounter, 2026-06): its GB and MB are GiB and MiB, and its standard
 deviations are those of a population. docs/results.md lists them. Times are truncated to microseconds, the resolution
@@ -59,8 +59,7 @@ class DlioRun(ABC):
     def checkpoint_entry(self, started_ns: int, ended_ns: int, seconds: float, gib: float) -> dict[str, Any]:
         """Return the entry of a checkpoint in R_per_epoch_stats.json."""
         rate = gib / seconds if seconds else 0.0
-        start, end = self.stamp(started_ns), self.stamp(ended_ns)
-        return {"start": start, "end": end, "duration": seconds, "throughput": rate}
+        return {"start": self.stamp(started_ns), "end": self.stamp(ended_ns), "duration": seconds, "throughput": rate}
 
     @property
     @abstractmethod
@@ -131,21 +130,20 @@ class DlioRun(ABC):
         """Return dlio.log, in which scripts search for figures by DLIO's labels."""
         sizes = f"ranks: {self.run.ranks}, hosts: {len(self.run.journal.hosts)}"
         title = f"{self.stamp(self.run.journal.started_ns)} a run of dlemu in DLIO's files, {sizes}"
-        output = [title, *self.progress_lines()]
-        metric, labelled = self.metric(), [f"Number of Simulated Accelerators: {self.run.ranks} "]
+        progress = [title, *self.progress_lines()]
+        metric = self.metric()
+        labelled = [f"Number of Simulated Accelerators: {self.run.ranks} "]
         for label, key, unit in _LABELS:
             if f"{key}_mean_{unit}" in metric:
                 labelled.append(f"{label}: {metric[f'{key}_mean_{unit}']:.4f} ({metric[f'{key}_stdev_{unit}']:.4f})")
         labelled += [f"{key}: {value}" for key, value in metric.items() if key.endswith("_au_meet_expectation")]
-        lines = [*(f"[OUTPUT] {line}" for line in output), *(f"[METRIC] {line}" for line in (_RULE, *labelled, _RULE))]
-        return "".join(f"{line}\n" for line in lines)
+        lines = [f"[OUTPUT] {line}\n" for line in progress]
+        lines += [f"[METRIC] {line}\n" for line in (_RULE, *labelled, _RULE)]
+        return "".join(lines)
 
 
 def write_results(folders: DlioFolders, run: DlioRun) -> str:
-    """Write summary.json, both files of each rank, dlio.log and the configuration; return the text of dlio.log.
-
-    Raises SpaceError.
-    """
+    """Write summary.json, two files per rank, the configuration and dlio.log; return that log. Raises SpaceError."""
     folder = folders.folder
     for rank in range(run.run.ranks):
         write_text(folder, f"{rank}_output.json", json.dumps(run.output(rank)))
@@ -158,12 +156,13 @@ def write_results(folders: DlioFolders, run: DlioRun) -> str:
 
 
 def checkpoint_figures(name: str, checkpoints: Sequence[Mapping[str, Any]]) -> dict[str, float]:
-    """Return mean and deviation over checkpoints of their GiB/s and seconds; `name` is `save` or `load`."""
+    """Return the mean and deviation of the checkpoints' GiB/s and seconds; `name` is `save` or `load`."""
     if not checkpoints:
         return {}
-    rates, seconds = ([entry[key] for entry in checkpoints] for key in ("throughput", "duration"))
-    rate = mean_and_deviation(f"{name}_checkpoint_io", "GB_per_second", rates)
-    return rate | mean_and_deviation(f"{name}_checkpoint_duration", "seconds", seconds)
+    rates = [entry["throughput"] for entry in checkpoints]
+    seconds = [entry["duration"] for entry in checkpoints]
+    figures = mean_and_deviation(f"{name}_checkpoint_io", "GB_per_second", rates)
+    return figures | mean_and_deviation(f"{name}_checkpoint_duration", "seconds", seconds)
 
 
 def mean_and_deviation(name: str, unit: str, values: Sequence[float]) -> dict[str, float]:

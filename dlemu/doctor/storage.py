@@ -15,7 +15,7 @@ from dlemu.metrics.cache import IN_MEMORY, WANTED_RATIO
 from dlemu.report.units import size
 from dlemu.telemetry._devices import device_stack, mounts
 
-_MIN_READ_AHEAD_KIB = 512  # Linux's default of 128 splits a sample of 1 MiB into eight requests, few at a time
+_MIN_READ_AHEAD_KIB = 512  # with Linux's default, 128, a sample of 1 MiB becomes eight requests, few at a time
 _LARGE_SAMPLE_BYTES = 1 << 20  # smaller samples need few requests with any read-ahead
 _BLOCK_BYTES = 4096  # a multiple of every drive's logical block, 512 or 4096
 
@@ -32,8 +32,8 @@ def check_file_system(facts: Facts) -> Check:
 def check_read_ahead(facts: Facts) -> Check | None:
     """The device's read-ahead is large enough: it is the size of requests for reads through the page cache."""
     devices = [] if facts.folder is None else device_stack(facts.folder, mounts())[0]
-    device = next((device for device in devices if device.counted), None)  # memory and network file systems have none
-    if device is None:
+    device = next((device for device in devices if device.counted), None)
+    if device is None:  # an object store, or a file system in memory or on a network
         return None
     sample_bytes = facts.demand.sample_bytes
     read_ahead_kib = (device.read_ahead_bytes or 0) >> 10
@@ -56,7 +56,7 @@ def check_direct_reads(facts: Facts) -> Check | None:
 
 
 def judge_direct_reads(folder: str, file: str | None, direct: bool) -> Check:
-    """Return the outcome of reading `file`, or a temporary file in `folder`; a failure if reads must be `direct`."""
+    """Return the outcome of reading `file`, else a temporary file in `folder`; problems fail if reads are `direct`."""
     problem = _read_problem(file) if file else _temporary_file_problem(folder)
     level: Level = "fail" if direct else "warn"
     advice = "reader.odirect=false, or a folder on another file system"

@@ -22,7 +22,7 @@ PART_BYTES = 1 << 20  # each part of a payload has the whole timeout: a long pay
 _HEADER = struct.Struct("<qq")
 _TIMEVAL = struct.Struct("@ll")
 _LONGEST_SECONDS = 1e8  # about three years: means "no deadline" and fits the kernel's jiffies
-_SLACK_SECONDS = 0.1  # tolerated error of a socket timeout: setting it anew would cost a system call per wait
+_SLACK_SECONDS = 0.1  # tolerated error of a socket timeout: to set it exactly would cost a system call per wait
 _LEVEL_SECONDS = 0.5  # each level of the tree waits this much longer than the next one nearer to the missing rank
 _OTHER_NODES_LEVELS = 4  # extra levels for the time in which a host's leader waits for the other hosts
 
@@ -34,8 +34,9 @@ class PeerLostError(DlemuError):
 class Frame(enum.IntEnum):
     """The kinds of frames, named as in messages. A frame has one number: a value, or the length of the bytes after it.
 
-    CLOCKS requests the offsets between the hosts' clocks. The kinds from TIMEOUT (in ms) on are sent between the leader
-    and the launcher's other processes on its host; LED and ALONE are answers to START.
+    CLOCKS requests the offsets between the hosts' clocks. The kinds from TIMEOUT (in ms) on are sent between a leader
+    and the other processes of its host: START describes such a process; the answer LED means that the leader runs its
+    rank, ALONE that the process itself does.
     """
 
     BARRIER = 1
@@ -50,14 +51,13 @@ class Frame(enum.IntEnum):
 
 
 class Connection:
-    """A stream of frames to another process; calls raise PeerLostError when that process is lost or late.
+    """A stream of frames to and from another process, the peer; calls raise PeerLostError when it is lost or late.
 
-    The kernel enforces the timeout (SO_RCVTIMEO), so a wait is one system call. A signal handler can interrupt it by
-    raising an exception.
+    The kernel enforces the timeout (SO_RCVTIMEO): a wait is one system call, which a handler may end by an exception.
     """
 
     def __init__(self, stream: socket.socket, peer: str, timeout_seconds: float, extra_seconds: float = 0.0) -> None:
-        """The neighbour is lost if a frame is late by the sum of both times; `extra_seconds` orders ranks' reports."""
+        """The peer is lost if a frame is late by the sum of both times; `extra_seconds` orders the ranks' reports."""
         self._stream, self._peer = stream, peer
         self._timeout_seconds, self._extra_seconds = timeout_seconds, extra_seconds
         self._kernel_seconds = math.nan
@@ -77,7 +77,7 @@ class Connection:
             raise PeerLostError(f"{self._peer} ended without a message") from error
 
     def receive(self, frame: Frame, waited_seconds: float = 0.0) -> int:
-        """Wait for a frame of this kind and return its number; `waited_seconds` of the timeout have passed already."""
+        """Wait for a frame of this kind and return its number; the caller has waited for `waited_seconds` already."""
         self._set_receive_timeout(self._timeout_seconds + self._extra_seconds - waited_seconds)
         kind, number = self.receive_head(frame)
         if kind != frame:
@@ -102,7 +102,7 @@ class Connection:
             except BlockingIOError as error:
                 message = f"{self._peer} did not arrive at {_name(frame)} within {self._timeout_seconds:g} s"
                 raise PeerLostError(message) from error
-            except OSError:  # the neighbour reset the connection
+            except OSError:  # the peer reset the connection
                 count = 0
             if count == 0:
                 raise PeerLostError(f"{self._peer} ended without a message")
@@ -116,7 +116,7 @@ class Connection:
         return self._stream.fileno()
 
     def close(self) -> None:
-        """Close the connection; the neighbour notices it at once."""
+        """Close the connection; the peer notices it at once."""
         self._stream.close()
 
     def _set_receive_timeout(self, seconds: float) -> None:
@@ -206,7 +206,7 @@ class Comm:
             connection.close()
 
     def _pass_down(self, frame: Frame, payload: bytes | bytearray) -> bytes | bytearray:
-        """Pass the payload of the host's first rank, or its leader's answer to it, down the tree; return it."""
+        """Pass the payload of the host's first rank, or the leader's answer to it, down the tree; return it."""
         if self.parent is not None:
             if self.local_rank == 0:
                 self.parent.send(frame, payload)

@@ -1,4 +1,4 @@
-"""How ranks and workers end: descriptions of failures, the choice of the cause to show, and the end of the others."""
+"""How ranks and workers end: describes failures, chooses the one to show as the cause, and ends the other processes."""
 
 from __future__ import annotations
 
@@ -41,9 +41,9 @@ class Failure:
     kind: str
     """The exception's class name (`Interrupted`, ...); without one, `Exit`, `Signal`, `Stopped`, `Late` or `Stuck`."""
     message: str
-    status: int  # exit status of a run that failed for this reason
+    status: int  # exit status of the run if this is the cause
     at_ns: int  # CLOCK_MONOTONIC when the failure was noticed
-    echo: bool = False  # whether this failure only reports that another rank was lost
+    echo: bool = False  # whether it only follows from the failure of another rank
     traceback: str = ""
 
 
@@ -114,13 +114,13 @@ def overdue(name: str, pid: int, seconds: float, *, stopped: bool = False) -> st
 
 @dataclass(kw_only=True)
 class Ending:
-    """Decides when ranks get SIGTERM and SIGKILL, and records how each ended. Callers pass in times and events.
+    """Decides when ranks get SIGTERM and SIGKILL, and records how each ended. The caller passes in events and the time.
 
-    With a grace of 5 s, after the first failure:
+    With a grace of 5 s, counted from the first failure:
     0 s: ranks may notice the failure by themselves; after an interruption, they get SIGTERM at once
     1 s: SIGTERM to the ranks that still run
     5 s: SIGKILL to the ranks that still run
-    10 s: the ranks that still run are blocked in the kernel and are given up
+    10 s: ranks that still run are blocked in the kernel; they are given up
     A rank that is stopped (SIGSTOP) for `timeout_seconds`, or that still runs after `most_seconds`, has failed.
     """
 
@@ -130,7 +130,7 @@ class Ending:
     most_seconds: float = math.inf
     begin_ns: int = field(default_factory=time.monotonic_ns)
     role: Role = RANK
-    done: Sequence[int] = ()  # exit statuses that mean success, of processes that execute another program
+    success_statuses: Sequence[int] = ()  # of processes that execute another program; empty: 0, of forked ranks
     running: dict[int, int] = field(default_factory=dict)  # process id -> rank
     ends: dict[int, RankEnd] = field(default_factory=dict)  # by rank
     failures: dict[int, Failure] = field(default_factory=dict)  # by rank; after the first, all ranks are being ended
@@ -143,46 +143,46 @@ class Ending:
         """Time to call `step` next, in ns; infinite while nothing is due."""
         return min(self.begin_ns + self.most_seconds * 1e9, *self._due.values(), *self._stopped.values(), math.inf)
 
-    def reported(self, failure: Failure, now_ns: int) -> None:
+    def record_failure(self, failure: Failure, now_ns: int) -> None:
         """Record a rank's failure, and begin to end all ranks; a rank's later failures follow from its first."""
         if not self.failures:
             self._due[signal.SIGTERM] = now_ns + _NOTICE_SHARE * self.grace_seconds * 1e9
             self._due[signal.SIGKILL] = now_ns + self.grace_seconds * 1e9
         self.failures.setdefault(failure.rank, failure)
 
-    def interrupted(self, signal_number: int, now_ns: int) -> None:
+    def record_interruption(self, signal_number: int, now_ns: int) -> None:
         """Record a signal that requests the end of the run; a second one makes SIGKILL due at once."""
         if _NO_RANK not in self.failures:
-            self.reported(_interrupted(_NO_RANK, signal_number, now_ns, echo=bool(self.failures)), now_ns)
+            self.record_failure(_interrupted(_NO_RANK, signal_number, now_ns, echo=bool(self.failures)), now_ns)
             self._due[signal.SIGTERM] = now_ns
         elif signal.SIGKILL in self._due:
             self._due[signal.SIGKILL] = now_ns
 
-    def stopped(self, process: int, now_ns: int) -> None:
+    def record_stop(self, process: int, now_ns: int) -> None:
         self._stopped.setdefault(process, now_ns + self.timeout_seconds * 1e9)
 
-    def continued(self, process: int) -> None:
+    def record_continuation(self, process: int) -> None:
         self._stopped.pop(process, None)
 
-    def ended(self, process: int, code: int, now_ns: int) -> None:
+    def record_end(self, process: int, code: int, now_ns: int) -> None:
         """Record that a process ended; `code` is its exit status, or minus the signal that ended it."""
         self._stopped.pop(process, None)
         failure = self._explain(process, code, now_ns)
         rank = self.running.pop(process)
         if failure is not None:
-            self.reported(failure, now_ns)
+            self.record_failure(failure, now_ns)
         self.ends[rank] = RankEnd(rank=rank, status=0 if failure is None else failure.status, failure=failure)
 
     def step(self, now_ns: int, send: Callable[[int, int], bool]) -> None:
-        """Do what is due; `send(process, signal)` sends and returns whether the process still existed."""
+        """Do what is due by now; `send(process, signal)` sends a signal, and returns whether the process existed."""
         for process in [process for process, due_ns in self._stopped.items() if now_ns >= due_ns]:
             del self._stopped[process]
             message = overdue(self._name(process), process, self.timeout_seconds, stopped=True)
-            self.reported(self._failure(process, "Stopped", message, now_ns), now_ns)
+            self.record_failure(self._failure(process, "Stopped", message, now_ns), now_ns)
         if now_ns >= self.begin_ns + self.most_seconds * 1e9:
             for process in self.running:
                 message = overdue(self._name(process), process, self.most_seconds)
-                self.reported(self._failure(process, LATE, message, now_ns), now_ns)
+                self.record_failure(self._failure(process, LATE, message, now_ns), now_ns)
             self.most_seconds = math.inf
         for number in [number for number, due_ns in self._due.items() if now_ns >= due_ns]:
             del self._due[number]
@@ -207,13 +207,14 @@ class Ending:
         """Return why a process failed, None if it succeeded; an echo if the process only obeyed our SIGTERM."""
         rank, name = self.running[process], self._name(process)
         report = self.failures.get(rank)
-        is_requested = (report.echo or report.kind == INTERRUPTED) if report else code in (0, -signal.SIGTERM)
+        # Whether the process may have ended because of our SIGTERM rather than a failure of its own.
+        may_obey = code in (0, -signal.SIGTERM) if report is None else report.echo or report.kind == INTERRUPTED
         was_killed = (process, signal.SIGKILL) in self._signalled
         if (interruption := self.failures.get(_NO_RANK)) is not None:
-            caught_signal = self.done and code >= 0  # another program has its own exit status after a signal
-            if is_requested or caught_signal or was_killed:
+            caught_signal = self.success_statuses and code >= 0  # after a signal, another program has its own status
+            if may_obey or caught_signal or was_killed:
                 return replace(interruption, rank=rank)
-        obeyed = is_requested and (process, signal.SIGTERM) in self._signalled
+        obeyed = may_obey and (process, signal.SIGTERM) in self._signalled
         if report is not None:
             return replace(report, echo=report.echo or obeyed)
         if was_killed:
@@ -224,18 +225,16 @@ class Ending:
                 return _interrupted(rank, signal.SIGTERM, now_ns, echo=True)
             message = killed_by(name, process, -code, self.role.remedy)
             return self._failure(process, "Signal", message, now_ns, 128 - code)
-        if code in (self.done or (0,)):
+        if code in (self.success_statuses or (0,)):
             return None
         return self._failure(process, "Exit", f"{name} ended with exit status {code}", now_ns, code)
 
     def _name(self, process: int) -> str:
         return f"{self.role.name} {self.running[process]}"
 
-    def _failure(
-        self, process: int, kind: str, message: str, now_ns: int, status: int = DlemuError.exit_status
-    ) -> Failure:
+    def _failure(self, pid: int, kind: str, message: str, now_ns: int, status: int = DlemuError.exit_status) -> Failure:
         """Return the failure of a process that can't report it itself; "Stuck" is an echo of another rank's failure."""
-        rank = self.running[process]
+        rank = self.running[pid]
         return Failure(rank=rank, kind=kind, message=message, status=status, at_ns=now_ns, echo=kind == "Stuck")
 
 

@@ -40,7 +40,7 @@ _CREDENTIALS = struct.Struct("3i")  # struct ucred of unix(7): process, user and
 
 @dataclass(frozen=True)
 class _Process:
-    """One of the launcher's processes here: what its rank takes over, and what must be equal in the leader."""
+    """A process that the launcher started on this host: what its rank takes over, and what must equal the leader's."""
 
     rank: int
     process: int
@@ -64,7 +64,7 @@ class _Process:
         return cls(rank, os.getpid(), sorted(os.sched_getaffinity(0)), dict(os.environ), inherited)
 
     def take_over(self) -> None:
-        """Give the calling process, a rank, the CPUs and the environment of this one."""
+        """Give the calling process, which is the rank, the CPUs and the environment that are described here."""
         with contextlib.suppress(OSError):  # the leader may not use those CPUs: the rank then stays on the leader's
             os.sched_setaffinity(0, self.cpus)
         os.environ.clear()
@@ -72,7 +72,7 @@ class _Process:
 
 
 class Host:
-    """This process as the leader of its host: it forks the host's ranks, and communicates with other leaders."""
+    """This process as the leader of its host: forks the host's ranks, and communicates with the leaders of others."""
 
     def __init__(
         self, launcher: LauncherProcess, own: _Process, placeholders: Sequence[tuple[_Process, Connection]] = ()
@@ -117,7 +117,7 @@ class Host:
             self.launcher.report_failure(failure)
 
     def close(self) -> None:
-        """Wait until the ranks of all hosts have ended, and then let all of the launcher's processes end."""
+        """Wait until the ranks of all hosts have ended, then let all processes of the launcher end."""
         self.launcher.timeout_seconds += _CLOSING_SECONDS
         self.launcher.all_reduce_max(0)
         self._release(0)
@@ -134,6 +134,7 @@ class Host:
         self._release(status)
 
     def _release(self, status: int) -> None:
+        """Let the placeholders end, each with the exit status of its rank, by default `status`."""
         for process, stream in self._placeholders:
             _send(stream, Frame.END, self.statuses.get(process.rank, status))
             with contextlib.suppress(OSError):  # the process has ended
@@ -141,7 +142,7 @@ class Host:
 
 
 def _wait_as_placeholder(launcher: LauncherProcess, leader: int, stream: Connection) -> int:
-    """Sleep until this process's rank, which the leader (a process id) runs, has ended; return its exit status."""
+    """Sleep until the leader (a process id) has run this process's rank to its end; return the rank's exit status."""
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, ignore)
     launcher.connect(())
@@ -179,7 +180,7 @@ def join(timeout_seconds: float) -> Host | int:
 
 
 def _join_host(launcher: LauncherProcess) -> Host | int:
-    """Meet the processes of this host at an abstract Unix socket, which vanishes with the process that listens."""
+    """Join the processes of this host through an abstract Unix socket, which vanishes with the process that listens."""
     own, members = _Process.current(launcher.rank), launcher.members
     address = f"\0dlemu-{launcher.socket_name}"
     if launcher.rank != members[0]:

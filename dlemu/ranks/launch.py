@@ -45,7 +45,7 @@ def run_ranks(
     timeout_seconds: float,
     grace_seconds: float = 5.0,  # time after a failure for the other ranks to notice it and clean up, before SIGKILL
     most_seconds: float = math.inf,
-    done: Sequence[int] = (),
+    success_statuses: Sequence[int] = (),
     on_look: Callable[[], object] = lambda: None,
 ) -> list[RankEnd]:
     """Run `main(comm)` in `ranks` forked processes and return how each of them ended, in rank order.
@@ -53,18 +53,22 @@ def run_ranks(
     The `result` of an end is the pickled return value of `main`. An exception or a signal is a failure, and ends the
     other ranks as `Ending` describes (SIGTERM raises `Interrupted` in them once). Ctrl-C, SIGTERM and SIGHUP to this
     process stop the ranks and are failures of kind `Interrupted` with status 130, 143 or 129. `first_failure(ends)`
-    picks the cause. If `main` executes another program, `done` are the exit statuses that mean success. `on_look` is
-    called every LOOK_SECONDS; its exceptions end the ranks and are raised here.
+    picks the cause. If `main` executes another program, `success_statuses` are the exit statuses that mean success.
+    `on_look` is called every LOOK_SECONDS; its exceptions end the ranks and are raised here.
 
     Call this from the main thread, after the imports that ranks share. No child that appears meanwhile outlives the
     call. Raises SpaceError if the system can't start that many processes.
     """
     ranks = HostRanks(members=range(ranks), size=ranks) if isinstance(ranks, int) else ranks
     ending = Ending(
-        grace_seconds=grace_seconds, timeout_seconds=timeout_seconds, most_seconds=most_seconds, role=role, done=done
+        grace_seconds=grace_seconds,
+        timeout_seconds=timeout_seconds,
+        most_seconds=most_seconds,
+        role=role,
+        success_statuses=success_statuses,
     )
     earlier_children = _children()
-    with contextlib.ExitStack() as stack:
+    with contextlib.ExitStack() as stack:  # `callback(change, change(new))` changes now, and back when the stack exits
         reports, sender = map(stack.enter_context, socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET))
         reports.setblocking(False)
         wakeups, waker = map(stack.enter_context, socket.socketpair())
@@ -97,13 +101,9 @@ def run_crew(
         process_control.name_process(f"dlemu-{role.name}")
         return work(comm, orders[comm.rank])
 
+    # The grace is short, because workers have nothing to save.
     ends = run_ranks(
-        len(orders),
-        run,
-        role=role,
-        timeout_seconds=timeout_seconds,
-        grace_seconds=2.0,  # workers have nothing to save
-        most_seconds=most_seconds,
+        len(orders), run, role=role, timeout_seconds=timeout_seconds, grace_seconds=2.0, most_seconds=most_seconds
     )
     failure = first_failure(ends)
     if failure is None:
@@ -201,7 +201,7 @@ class _Supervisor:
                 self.link = None
             self.launcher.look()
         except PeerLostError as error:
-            self.ending.reported(describe(self.ranks.members[0], error), time.monotonic_ns())
+            self.ending.record_failure(describe(self.ranks.members[0], error), time.monotonic_ns())
             self.link = None
 
     def _handle_events(self) -> None:
@@ -209,7 +209,7 @@ class _Supervisor:
         with contextlib.suppress(BlockingIOError):
             for number in self.wakeups.recv(4096, socket.MSG_DONTWAIT):
                 if number != signal.SIGCHLD:
-                    self.ending.interrupted(number, time.monotonic_ns())
+                    self.ending.record_interruption(number, time.monotonic_ns())
             self._reap()
         self._take_reports()
         self.ending.step(time.monotonic_ns(), _send)
@@ -224,7 +224,7 @@ class _Supervisor:
                 file.seek(0)
                 report = pickle.load(file)
             if isinstance(report, Failure):
-                self.ending.reported(report, time.monotonic_ns())
+                self.ending.record_failure(report, time.monotonic_ns())
             else:
                 rank, self.results[rank] = report
 
@@ -236,15 +236,15 @@ class _Supervisor:
             if waited != process:
                 continue
             if os.WIFSTOPPED(wait_status):
-                self.ending.stopped(process, time.monotonic_ns())
+                self.ending.record_stop(process, time.monotonic_ns())
             elif os.WIFCONTINUED(wait_status):
-                self.ending.continued(process)
+                self.ending.record_continuation(process)
             else:
                 codes[process] = os.waitstatus_to_exitcode(wait_status)
         if codes:
             self._take_reports()  # a rank sends its report before it ends
         for process, code in codes.items():
-            self.ending.ended(process, code, time.monotonic_ns())
+            self.ending.record_end(process, code, time.monotonic_ns())
 
     def _run(self, comms: Sequence[Comm], local_rank: int, rank: int) -> int:
         """Run a rank in its forked process; return its exit status."""

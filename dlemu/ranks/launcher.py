@@ -27,11 +27,11 @@ Launcher = Literal["none", "mpi", "store"]
 _SIZE_VARIABLES = ("PMI_SIZE", "OMPI_COMM_WORLD_SIZE", "MV2_COMM_WORLD_SIZE", "PALS_SIZE", "SLURM_STEP_NUM_TASKS")
 _STORE_VARIABLES = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 _TORCHRUN = "TORCHELASTIC_RUN_ID"
-_FIRST_SLEEP_SECONDS, _LONGEST_SLEEP_SECONDS, _SLEEP_GROWTH = 50e-6, 1e-3, 1.2  # prompt first, then up to 1 ms late
+_FIRST_SLEEP_SECONDS, _LONGEST_SLEEP_SECONDS, _SLEEP_GROWTH = 50e-6, 1e-3, 1.2  # between polls; growth saves CPU
 _PIECE_BYTES = 64 << 20  # far below 2^31, the largest count that every MPI library supports
-_PINGS = 40  # the fastest of them met no queue: half of its round trip bounds the offset's error
+_PINGS = 40  # the fastest counts, as it waited in no queue: half of its round trip bounds the error of the offset
 _LOOK_SECONDS = 0.5  # interval of checks whether another host has failed
-_LAST_LOOKS, _LAST_LOOK_SECONDS = 4, 0.3  # checks after contact is lost: a failing host reports before it ends
+_LAST_LOOKS, _LAST_LOOK_SECONDS = 4, 0.3  # checks once contact is lost, for the report of a host that failed
 Bytes = NDArray[np.uint8]
 Numbers = NDArray[np.int64]
 IsDone = Callable[[], bool]  # tests whether a request is done
@@ -53,12 +53,12 @@ class LauncherProcess(ABC):
         self.rank, self.size, self.members, self.socket_name = rank, size, members, socket_name
         self.timeout_seconds = timeout_seconds
         self.node, self.nodes = 0, 1
-        self.pause: Callable[[float], None] = time.sleep  # sleeps during waits for other hosts; may raise
+        self.pause: Callable[[float], None] = time.sleep  # called while waiting for other hosts; may raise
         self.remote_failure: Failure | None = None  # reported by another host
         self.peers_name = "another host"  # of the other hosts, in messages
         self._look_due_seconds = 0.0
         self._offset_ns = 0  # to add to this host's clock to get node 0's
-        self._unfinished: list[object] = []  # requests given up, with their buffers: the library may still write there
+        self._unfinished: list[object] = []  # requests and their buffers, into which the library may still write
 
     @abstractmethod
     def connect(self, led_ranks: Sequence[int]) -> None:
@@ -107,8 +107,8 @@ class LauncherProcess(ABC):
     def clock_offsets(self) -> tuple[int, ...]:
         """Return for each host the nanoseconds to add to its CLOCK_MONOTONIC to get node 0's.
 
-        Node 0 pings the others, which answer with their times. The fastest of several pings counts; its answers are
-        assumed to date from half way through the round trip.
+        Node 0 pings the others, which answer with the time by their clocks. The fastest of several pings counts: its
+        answers are assumed to be from the middle of its round trip.
         """
         self.all_reduce_max(0)
         stamp = np.zeros(1, np.int64)
@@ -235,7 +235,7 @@ def launcher_size(environment: Mapping[str, str] = os.environ) -> int:
 
 
 def on_one_host(environment: Mapping[str, str] = os.environ) -> bool:
-    """Return whether all processes are on this host, by the launcher's variables; False if these don't tell."""
+    """Return whether the launcher's variables say that all processes are on this host; False if they say nothing."""
     size = str(launcher_size(environment))
     local_sizes = [environment.get(name) for name in ("MPI_LOCALNRANKS", "OMPI_COMM_WORLD_LOCAL_SIZE")]
     return size in local_sizes or environment.get("SLURM_STEP_NUM_NODES") == "1"

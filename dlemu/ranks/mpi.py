@@ -28,19 +28,19 @@ from dlemu.ranks.process_control import die_with_parent, flush_output, fork_proc
 _FAILURE, _CLEAN = 1, 2  # message tags: the failure of a host; a host has cleaned up after a failure
 _CLEAN_SECONDS = 10.0  # time for the other hosts to remove unfinished files, before MPI kills them
 SAVING_SECONDS = 120.0  # time for node 0 to save the measurements and end all processes, before another host does
-_TURN_SECONDS, _TURNS = 0.6, 6  # spreads the reports of a common failure: after the first, the launcher ends the rest
+_TURN_SECONDS, _TURNS = 0.6, 6  # processes report a common failure in turns: the launcher ends all after the first
 _MPI_MEMORY = ("mpich_shm", "sm_segment", "vader_segment")  # prefixes of the libraries' files in /dev/shm
 _STALE_SECONDS = 60.0  # an unmapped file of this age is stale: processes map their files as soon as they create them
 _HOST_PID_NAMESPACE = 0xEFFFFFFC  # inode of the namespace outside of containers: PROC_PID_INIT_INO of Linux
 
 
 class MpiProcess(LauncherProcess):
-    """A process of MPI_COMM_WORLD. All calls between hosts are nonblocking, because MPI's own waits spin."""
+    """A process of MPI_COMM_WORLD. Calls between hosts are nonblocking and polled, because MPI's own waits spin."""
 
     ends_all = True
 
     def __init__(self, timeout_seconds: float, split: Callable[[int], int] | None = None) -> None:
-        """Start MPI and find the other ranks; `split`, if given, maps a world rank to its node in place of MPI.
+        """Start MPI and find the other ranks; `split`, if given, maps a world rank to its host in place of MPI.
 
         Raises UserError if no MPI library is usable, PeerLostError if a rank does not arrive. If another rank never
         starts MPI, SIGTERM ends this process (`start_within`).
@@ -77,21 +77,22 @@ class MpiProcess(LauncherProcess):
         with contextlib.suppress(self._mpi.Exception):
             if self.node != 0:
                 self._comm.Isend(np.zeros(1, np.uint8), dest=0, tag=_CLEAN)
-                time.sleep(SAVING_SECONDS)
-            clean = [self._comm.Irecv(np.zeros(1, np.uint8), source=node, tag=_CLEAN) for node in range(1, self.nodes)]
+                time.sleep(SAVING_SECONDS)  # meanwhile node 0 aborts this process, unless it is lost
+            acks = [self._comm.Irecv(np.zeros(1, np.uint8), source=node, tag=_CLEAN) for node in range(1, self.nodes)]
             deadline_seconds = time.monotonic() + _CLEAN_SECONDS
-            while self.node == 0 and not self._mpi.Request.Testall(clean) and time.monotonic() < deadline_seconds:
+            while self.node == 0 and not self._mpi.Request.Testall(acks) and time.monotonic() < deadline_seconds:
                 time.sleep(0.01)
         remove_shared_memory()
         self._world.Abort(status)
 
     def report_failure(self, failure: Failure) -> None:
-        text = np.frombuffer(encode(failure), np.uint8)
+        message = np.frombuffer(encode(failure), np.uint8)
         for node in range(self.nodes):
             if node != self.node:
-                self._unfinished.append((self._comm.Isend(text, dest=node, tag=_FAILURE), text))
+                self._unfinished.append((self._comm.Isend(message, dest=node, tag=_FAILURE), message))
 
     def _wait_for_all(self, timeout_seconds: float) -> None:
+        """Wait for all processes without spinning, in place of MPI_Barrier. Raises PeerLostError."""
         request = self._world.Ibarrier()
         deadline_seconds = time.monotonic() + timeout_seconds
         while not request.Test():
@@ -103,9 +104,9 @@ class MpiProcess(LauncherProcess):
         status = self._mpi.Status()
         if not self._comm.Iprobe(tag=_FAILURE, status=status):
             return b""
-        text = np.empty(status.Get_count(self._mpi.BYTE), np.uint8)
-        self._comm.Recv(text, source=status.Get_source(), tag=_FAILURE)
-        return text.tobytes()
+        message = np.empty(status.Get_count(self._mpi.BYTE), np.uint8)
+        self._comm.Recv(message, source=status.Get_source(), tag=_FAILURE)
+        return message.tobytes()
 
     def _begin_maximum(self, numbers: Numbers, highest: Numbers) -> IsDone:
         return self._comm.Iallreduce(numbers, highest, op=self._mpi.MAX).Test  # type: ignore[no-any-return]
@@ -138,7 +139,7 @@ def is_foreign(vendor: str, environment: Mapping[str, str]) -> bool:
     """Return whether mpi4py's library (mpi4py.MPI.get_vendor()) certainly is not the launcher's.
 
     Open MPI finds its peers through PMIx only, MPICH's wheel through PMI only. A site's own build may support both, so
-    ambiguous cases count as the launcher's.
+    unclear cases count as the launcher's.
     """
     under_pmi = "PMI_SIZE" in environment
     if vendor == "Open MPI":

@@ -1,4 +1,4 @@
-"""Control of processes: signals, the death of the parent, orphaned descendants, forks, and calls that hang.
+"""Control of processes: signals, the parent's end, orphaned descendants, forks, and calls that hang.
 
 Linux only: prctl(2) is called through ctypes, because the standard library has no interface to it.
 """
@@ -25,7 +25,7 @@ from datagen.errors import DlemuError
 _PR_SET_PDEATHSIG, _PR_SET_NAME = 1, 15  # from linux/prctl.h, like the next two
 _PR_SET_CHILD_SUBREAPER, _PR_GET_CHILD_SUBREAPER = 36, 37
 _RESEND_SECONDS = 0.02  # long enough for a destructor or a fork's hooks to end
-_OUTPUT_SECONDS = 0.3  # a launcher takes milliseconds to read output, and some more to pass it on to the printing host
+_OUTPUT_SECONDS = 0.3  # a launcher takes milliseconds to read output and to send it to the host that prints it
 
 T = TypeVar("T")
 
@@ -51,10 +51,10 @@ def die_with_parent(parent: int, signal_number: int = signal.SIGKILL) -> None:
 
 def adopt_orphans(adopt: bool) -> bool:
     """Set whether orphaned descendants become children of this process (a subreaper); return the previous setting."""
-    before = ctypes.c_int(0)
-    _prctl(_PR_GET_CHILD_SUBREAPER, ctypes.addressof(before))
+    previous = ctypes.c_int(0)
+    _prctl(_PR_GET_CHILD_SUBREAPER, ctypes.addressof(previous))
     _prctl(_PR_SET_CHILD_SUBREAPER, int(adopt))
-    return bool(before.value)
+    return bool(previous.value)
 
 
 def is_stopped(process: int) -> bool:
@@ -187,7 +187,7 @@ class PatienceError(DlemuError):
 
 
 def within(seconds: float, call: Callable[[], T], task: str) -> T:
-    """Call in a thread and return its result or raise its exception; PatienceError, which names `task`, if it is late.
+    """Return the result of a call made in a thread, or raise its exception; PatienceError names `task` if it is late.
 
     A call that blocks in the kernel, such as a `stat` of a hung file system, stays in its thread. Use this from the
     main thread: it only waits, so Ctrl-C is handled. A SIGTERM in the second half of the wait most likely comes from a

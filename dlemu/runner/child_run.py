@@ -1,7 +1,7 @@
 """Runs other programs as child processes: starts them, watches them, ends them and reports their failures.
 
-`run_commands` runs dlemu's own commands concurrently, each with its result in a folder; `run_attached` a user's command
-on this terminal; `output_of` a short command, to get its output.
+`run_commands` runs dlemu's own commands concurrently, each with its result in a folder; `run_attached` runs a
+user's command on this terminal; `output_of` returns the output of a short command.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ class Command:
     folder: str
     result: str
     done: Sequence[int] = (0,)
-    """Exit statuses that mean success; the same for all commands that run concurrently."""
+    """Exit statuses that mean success; equal in all commands that run concurrently."""
 
     @property
     def log(self) -> str:
@@ -91,7 +91,7 @@ def run_commands(commands: Sequence[Command], look: OnLook = lambda: None) -> No
         role=_RUN,
         timeout_seconds=math.inf,
         grace_seconds=_SAVING_SECONDS,
-        done=commands[0].done,
+        success_statuses=commands[0].done,
         on_look=look,
     )
     failure = first_failure(ends)
@@ -158,7 +158,7 @@ class Ended:
     status: int
     """Exit status; -N if signal N ended it."""
     how: str
-    """The same in words."""
+    """How it ended, as a phrase for messages."""
     out: str
     err: str
 

@@ -34,7 +34,7 @@ def make(
 ) -> DatasetMade | None:
     """Make the missing files of a dataset; return a summary on rank 0's host. Raises UserError, RunFailedError.
 
-    `caution` returns a warning to show before that for a workload and a number of ranks, or an empty text.
+    `caution` takes the workload and the number of ranks, and returns a warning to show before that, or an empty text.
     """
 
     def body(ranks: Ranks) -> DatasetMade | None:
@@ -71,13 +71,13 @@ def _checked(request: JobRequest) -> Workload:
 def make_dataset(workload: Workload, comm: Comm, on_event: OnEvent, *, fsync: bool = False) -> DatasetMade | None:
     """Make this rank's share of the missing files; return a summary of all ranks on rank 0. Raises UserError."""
     spec, storage = workload.dataset, workload.storage_spec
-    first_manifest = None  # rank 0's
+    rank_0s_manifest = None
     if comm.rank == 0:
         prepare_folder(spec, storage)
-        first_manifest = manifest.read(spec.data_folder, open_storage(storage.buffered))
-    first_manifest = comm.broadcast(first_manifest)
+        rank_0s_manifest = manifest.read(spec.data_folder, open_storage(storage.buffered))
+    rank_0s_manifest = comm.broadcast(rank_0s_manifest)
     if comm.node > 0 and comm.local_rank == 0:
-        _check_shared(workload, first_manifest)
+        _check_shared(workload, rank_0s_manifest)
     comm.all_reduce_max(0)  # a barrier: no rank writes before all hosts have passed the check
     progress = _progress(comm, "in place", on_event)
     generated = generate(
@@ -98,14 +98,14 @@ def make_dataset(workload: Workload, comm: Comm, on_event: OnEvent, *, fsync: bo
     return total
 
 
-def _check_shared(workload: Workload, first_manifest: manifest.Manifest | None) -> None:
+def _check_shared(workload: Workload, rank_0s_manifest: manifest.Manifest | None) -> None:
     """Raise UserError on a host whose data folder has neither rank 0's manifest nor a complete copy of the dataset."""
     spec, storage = workload.dataset, open_storage(workload.storage_spec.buffered)
 
     def is_shared() -> bool:
         own = manifest.read(spec.data_folder, storage)
         is_copy = own is not None and own.complete and not manifest.differing_keys(own.spec, spec)
-        return is_copy or own == first_manifest
+        return is_copy or own == rank_0s_manifest
 
     if not becomes_visible(is_shared):
         raise UserError(
@@ -137,24 +137,24 @@ def verify_dataset(workload: Workload, comm: Comm, on_event: OnEvent) -> None:
         )
 
 
-def _progress(comm: Comm, verb: str, on_event: OnEvent) -> Callable[[Share], None] | None:
-    """Return a function that reports rank 0's share of the files: the others' shares are known only at the end."""
+def _progress(comm: Comm, state: str, on_event: OnEvent) -> Callable[[Share], None] | None:
+    """Return a function that reports rank 0's share of files in `state`; the shares of others are known at the end."""
     if comm.rank != 0:
         return None
-    first: Share | None = None
+    first_share: Share | None = None  # its files existed before, so they do not count in the rate
 
     def report(share: Share) -> None:
-        nonlocal first
-        first = first or share  # files that existed before do not count for the rate
-        seconds, new_bytes = share.seconds - first.seconds, share.bytes - first.bytes
+        nonlocal first_share
+        first_share = first_share or share
+        seconds, new_bytes = share.seconds - first_share.seconds, share.bytes - first_share.bytes
         prefix = f"rank 0 of {comm.size}: " if comm.size > 1 else ""
         progress = Progress(
-            at=f"{prefix}{count(share.files, 'file')} {verb}",
+            at=f"{prefix}{count(share.files, 'file')} {state}",
             done=share.bytes,
             # `total_bytes` is an estimate: if it was too low, stay below 100 % until the last file.
             total=max(share.total_bytes, share.bytes + (share.files < share.total_files)),
             mb_per_second=new_bytes / 1e6 / seconds if new_bytes and seconds else None,
-            seconds_left=seconds_left(seconds, new_bytes, share.total_bytes - first.bytes),
+            seconds_left=seconds_left(seconds, new_bytes, share.total_bytes - first_share.bytes),
         )
         on_event(progress)
 

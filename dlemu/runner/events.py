@@ -1,7 +1,4 @@
-"""The events that a running job reports to terminals, callers and exporters: from rank 0, `Warned` from any rank.
-
-Once a second a `Progress` reports how far the job is.
-"""
+"""The events by which rank 0 of a running job informs terminals, callers and exporters; any rank may send `Warned`."""
 
 from __future__ import annotations
 
@@ -92,7 +89,7 @@ class Saved:
 
 @dataclass(frozen=True)
 class NotSaved:
-    """A complete result could not be written: the job fails next, with advice what to do."""
+    """A complete result could not be written; the job then fails, with advice on what to do."""
 
     kind: str
     answer: object
@@ -120,7 +117,7 @@ def to_all(*subscribers: OnEvent) -> OnEvent:
 
 @dataclass
 class Reporter:
-    """Reports the progress of a run. Rank 0 calls it at every step or file; only calls from `due_seconds` on report."""
+    """Reports the progress of a run. Rank 0 calls it at every step or file; calls before `due_seconds` do nothing."""
 
     follower: Follower
     on_event: OnEvent
@@ -132,7 +129,8 @@ class Reporter:
 
     def look(self) -> None:
         """Report the progress now."""
-        began_seconds, progress = time.monotonic(), None
+        began_seconds = time.monotonic()
+        progress = None
         with contextlib.suppress(OSError):  # unreadable progress must not end the run
             progress = self.follower()
         if progress is not None:

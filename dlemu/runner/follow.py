@@ -1,4 +1,4 @@
-"""Follows a job that another process runs, through the files that its ranks write, until it has ended."""
+"""Follows a job that another process runs: reads its progress from the files that its ranks write, until it ends."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ class RunState:
 
     state: Literal["runs", "ended", "dead"]
     progress: Progress | None = None
-    """Progress of an active run; None before a rank has begun."""
+    """Progress of an active run; None before its first rank has begun."""
     sentence: str = ""
-    """How the run ended."""
+    """How the run ended; empty while it is active."""
     status: int = DlemuError.exit_status
     """Exit status of the run when it has ended."""
 
@@ -44,18 +44,19 @@ def follow_run(folder: str) -> Iterator[RunState]:
         )
     follower: Follower | None = None
     last_activity: object = None
-    changed_at_seconds = time.monotonic() - (time.time() - _newest(live))
+    changed_at_seconds = time.monotonic() - (time.time() - _newest_mtime(live))  # as long ago as the newest file
     while True:
         progress = None
         with contextlib.suppress(FileNotFoundError, NotADirectoryError):  # the run has just ended
             follower = follower or _follower(folder, live)
             progress = follower() if follower else None
         is_running = is_in_progress(folder)
-        # Rows count, too, as writing by mmap may leave st_mtime.
-        activity = progress and (progress.at, progress.done), _newest(live)
+        # Progress counts as activity, too, because ranks that write by mmap may leave st_mtime as it was.
+        activity = (progress and (progress.at, progress.done), _newest_mtime(live))
         if last_activity not in (None, activity):
             changed_at_seconds = time.monotonic()
-        last_activity, quiet_seconds = activity, time.monotonic() - changed_at_seconds
+        last_activity = activity
+        quiet_seconds = time.monotonic() - changed_at_seconds
         if os.path.lexists(summary):
             yield _ended(folder)
         elif is_running or (os.path.isdir(live) and quiet_seconds < QUIET_SECONDS):
@@ -81,7 +82,7 @@ def _ended(folder: str) -> RunState:
 
 
 def _follower(folder: str, live: str) -> Follower | None:
-    """Return a function that reads the run's progress; None before the run has written its facts."""
+    """Return a function that reads the run's progress; None while it has not written its facts (facts.json) yet."""
     facts_path = os.path.join(live, FACTS)
     kind = kind_of(folder) if os.path.exists(facts_path) else None
     if kind is None:
@@ -91,7 +92,7 @@ def _follower(folder: str, live: str) -> Follower | None:
     return follower
 
 
-def _newest(folder: str) -> float:
+def _newest_mtime(folder: str) -> float:
     """Return the latest modification time in a folder (seconds since 1970); 0 without files."""
     try:
         return max((entry.stat().st_mtime for entry in os.scandir(folder)), default=0.0)

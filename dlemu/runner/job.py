@@ -43,7 +43,7 @@ class JobRequest:
     words: Sequence[str] = ()
     """The user's overrides: a launcher's processes need some of them before rank 0's host has loaded the settings."""
     allow_making: Callable[[Workload, int, int], None] | None = None
-    """Permits the making of missing data: takes the workload, the bytes and the ranks; raises UserError to refuse."""
+    """Set if missing data is to be made: takes workload, bytes and ranks before that; raises UserError to refuse."""
     size_is_given: bool = False
     """Whether the user set the number of files to make, which is then kept."""
     wants_verdict: bool = True
@@ -66,7 +66,7 @@ class JobResult:
 def run_alone(
     request: JobRequest, on_event: OnEvent, kind: JobKind | None = None, on_look: OnLook = lambda: None
 ) -> JobResult | None:
-    """Run a job and return its result on rank 0's host; None on other hosts, and if the job has no result.
+    """Run a job and return its result on rank 0's host; None on other hosts, and if the job only generates data.
 
     Without `kind`, the workload determines it. Raises UserError before the ranks start, and RunFailedError afterwards.
     With a launcher, a failing rank ends this process by SystemExit, after a `Warned` event.
@@ -89,13 +89,13 @@ def _run(ranks: Ranks, request: JobRequest, on_event: OnEvent, chosen: JobKind |
     kind: JobKind = chosen or kind_to_run(workload).load_job().job
     if (allow_making := request.allow_making) is not None:
 
-        def permitted_making() -> Workload:
+        def with_permitted_making() -> Workload:
             plan_making = partial(kind.with_making, workload, ranks.count, size_is_given=request.size_is_given)
-            changed, size_bytes = kind.in_time(workload, plan_making)
-            allow_making(changed, size_bytes, ranks.count)
-            return changed
+            making_workload, most_bytes = kind.in_time(workload, plan_making)
+            allow_making(making_workload, most_bytes, ranks.count)
+            return making_workload
 
-        workload = ranks.compute_once(permitted_making)
+        workload = ranks.compute_once(with_permitted_making)
     if not kind.before(workload, ranks, on_event, wants_verdict=request.wants_verdict):
         return None
     job, folder = ranks.compute_once(lambda: prepare(kind, workload, ranks.count, wants_verdict=request.wants_verdict))
@@ -117,7 +117,7 @@ def _run(ranks: Ranks, request: JobRequest, on_event: OnEvent, chosen: JobKind |
 
 
 def prepare(kind: JobKind, workload: Workload, ranks: int, *, wants_verdict: bool = False) -> tuple[Any, OwnFolder]:
-    """Plan a job and create its folder and live folder; return both job and folder. Raises UserError."""
+    """Plan a job, and create its folder and its live subfolder; return job and folder. Raises UserError."""
     folder = workload.output.folder or new_folder(workload.results_name, kind.prefix)
     started_at = datetime.now().astimezone().isoformat(timespec="seconds")
     job = kind.in_time(workload, lambda: kind.plan(workload, ranks, wants_verdict=wants_verdict))
@@ -154,7 +154,7 @@ def save(kind: JobKind, job: Job, log: MeasuredLog[Any], on_event: OnEvent, fail
 
 
 def save_failed(kind: JobKind, job: Job, folder: OwnFolder, on_event: OnEvent, failure: str) -> Kept | None:
-    """Save the measurements in a failed run's live folder; without any, remove the run's folder and return None."""
+    """Save what a failed run measured, from its live folder; if nothing, remove the run's folder and return None."""
     clean_up_note = kind.clean_up(job)
     log = kind.salvage(job.live_folder)
     if log is None:

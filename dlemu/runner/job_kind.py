@@ -1,7 +1,7 @@
 """The interface of a kind of job: how its runs are planned, measured by ranks, followed, saved and read.
 
-Ranks log rows of integers and append each row to a file at once. So a run is saved even if a rank is killed; if it
-could not be saved, it is read from the files in live/.
+Ranks log rows of integers, and append each row to a file in the run's subfolder live/ at once. So a run is saved even
+if a rank is killed; a run that could not be saved is read from these files.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from dlemu.runner.ranks import Ranks
 
 Notify = Callable[[Event], None]
-Look = Callable[[Workload], object]  # checks that a workload's data exists; raises UserError
+Look = Callable[[Workload], object]  # checks that the workload's data exists; raises UserError if not
 T = TypeVar("T")
 
 
@@ -64,10 +64,10 @@ class RowsRun(MeasuredRun):
 
 
 class JobKind:
-    """A kind of job. The first methods read and write its runs; from `complete` on, they run a job, in order of calls.
+    """A kind of job. Methods before `complete` read and write its runs; the others run a job, in the order of calls.
 
-    Most kinds define `columns`, `measure` and `summarise`. A kind with its own types of facts, runs or logs overrides
-    `run_of` and `run_rank` instead of the latter two.
+    Most kinds define `columns`, `measure` and `summarise`. A kind with types of its own for facts, runs or logs
+    overrides `run_of` and `run_rank` in place of `measure` and `summarise`.
     """
 
     name: ClassVar[str]
@@ -123,11 +123,11 @@ class JobKind:
         if log is None:
             return None
         run = self.run_from_log("", facts, log, KILLED)
-        parts = kind_named(self.name).load_job()
+        job_parts = kind_named(self.name).load_job()
         figures: tuple[Figure, ...] = ()
         with contextlib.suppress(UserError):  # the rows so far may be too few for metrics
-            values = parts.figures(run).metrics
-            metrics = [metric for metric in parts.catalogue.in_sweeps if metric.name in values]
+            values = job_parts.figures(run).metrics
+            metrics = [metric for metric in job_parts.catalogue.in_sweeps if metric.name in values]
             figures = tuple(Figure(metric.title, values[metric.name].mean, metric.unit) for metric in metrics)
         return Progress(at=count(len(log), self.row_noun), figures=figures)
 
@@ -195,11 +195,11 @@ class JobKind:
         raise UserError(f"a {self.name} job reads no data that could be made first: leave out --make")
 
     def before(self, workload: Workload, ranks: Ranks, on_event: OnEvent, *, wants_verdict: bool) -> bool:
-        """Do what must precede the job, such as making its data; return False if nothing remains to be run."""
+        """Do what must precede the run, such as making data; return False if the job has nothing else to run."""
         return True
 
     def looks_at(self, workload: Workload) -> str:
-        """Return how timeout messages name the storage that is accessed before the ranks start."""
+        """Return the name in timeout messages of the storage that is accessed before the ranks start."""
         return f"the storage of {workload.dataset.data_folder}"
 
     def in_time(self, workload: Workload, look: Callable[[], T]) -> T:
@@ -215,7 +215,7 @@ class JobKind:
         return (row_log_name(rank),)
 
     def made_folder(self, job: Any) -> str | None:
-        """Return the folder, if any, that the run creates if missing, and that is removed if nothing was measured."""
+        """Return a folder that the run creates if it is missing, and removes again if nothing was measured; or None."""
         return None
 
     def begin(self, job: Any) -> None:
@@ -264,9 +264,9 @@ class JobKind:
         return None
 
     def look_at_points(self) -> Look:
-        """Return a function that checks one run's data; a sweep calls it for all its runs before the first begins."""
+        """Return a function that checks a run's data; a sweep calls it for each of its runs before the first begins."""
         return lambda workload: None
 
     def own_place(self, workload: Workload, run_folder: str) -> AbstractContextManager[Sequence[str]]:
-        """Return a context that yields overrides by which a run of a sweep gets its own files, and removes these."""
+        """Context of one run of a sweep: yields overrides that give it files of its own, and removes these files."""
         return nullcontext(())

@@ -23,10 +23,10 @@ def run_as_placeholder(overrides: Sequence[str]) -> bool:
         return False
     from dlemu.ranks.host import join
 
-    joined = join(start_seconds(overrides))
-    if isinstance(joined, int) and joined:
-        raise SystemExit(joined)
-    return isinstance(joined, int)
+    host_or_status = join(start_seconds(overrides))
+    if isinstance(host_or_status, int) and host_or_status != 0:
+        raise SystemExit(host_or_status)
+    return isinstance(host_or_status, int)
 
 
 def start_seconds(overrides: Sequence[str]) -> float:

@@ -56,7 +56,7 @@ def failed_run(failure: Failure, kept: Kept | None = None) -> RunFailedError:
 
 
 class RefusedError(UserError):
-    """A UserError on rank 0's host before any rank began; all leaders raise it, so that they exit together."""
+    """A UserError on rank 0's host before the ranks start; all leaders raise it, so that they exit together."""
 
 
 @dataclass
@@ -80,7 +80,7 @@ class Ranks:
             self.count = self.host.ranks.size
 
     def configure(self, load: Callable[[], Workload]) -> Workload:
-        """Load the workload on rank 0's host and return it in all leaders, which then need no Hydra or user's files."""
+        """Load the workload on rank 0's host and return it in all leaders; others need neither Hydra nor its files."""
         workload = self.compute_once(lambda: self._checked(load()))
         if self.host is None:
             self.count = workload.ranks
@@ -134,11 +134,11 @@ class Ranks:
         the first failure of a rank.
         """
         timeout_seconds = timeout_seconds or self.timeout_seconds
-        group: int | HostRanks = self.count
+        forked: int | HostRanks = self.count
         if self.host is not None:
             self.host.set_timeout(timeout_seconds)
-            group = self.host.ranks
-        ends = run_ranks(group, main, timeout_seconds=timeout_seconds, on_look=self.on_look)
+            forked = self.host.ranks
+        ends = run_ranks(forked, main, timeout_seconds=timeout_seconds, on_look=self.on_look)
         failure = first_failure(ends)
         if failure is not None:
             if self.host is not None:
@@ -150,7 +150,7 @@ class Ranks:
     def guard(
         self, folder: str, save_failed: SaveFailed, clean_up: Callable[[], None] = lambda: None
     ) -> Iterator[None]:
-        """Save what the run with this folder measured if it fails; on hosts other than rank 0's, clean up."""
+        """Context of the run in `folder`: after a failure, rank 0's host saves its measurements, others clean up."""
         with mark_in_progress(folder) if self.leads else contextlib.nullcontext():
             try:
                 yield
@@ -221,13 +221,13 @@ def lead(host: Host, on_event: OnEvent, body: Callable[[], T]) -> T:
 
 
 def _failure_of(host: Host, error: BaseException) -> Failure:
-    """Return the failure of a host with this error: that of its rank for a RunFailedError."""
+    """Return the failure that an error means for a host; a RunFailedError has that of the rank."""
     failure = getattr(error, "failure", None)
     return failure if isinstance(failure, Failure) else describe(host.ranks.members[0], error)
 
 
 def _report(host: Host, error: BaseException, failure: Failure) -> str:
-    """Return the text to report: only what was saved, if another host reports the cause in the same output."""
+    """Return the message on a failure; if another host prints the cause in the same output, only what was saved."""
     another_host_failed = host.launcher.remote_failure is not None or (failure.echo and host.node > 0)
     if host.launcher.ends_all and another_host_failed:
         kept = getattr(error, "kept", None)

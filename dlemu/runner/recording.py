@@ -1,4 +1,4 @@
-"""A rank's record of its run besides its rows: rank 0 keeps the journal, the first rank of a host its telemetry."""
+"""What a rank records besides its rows: rank 0 keeps the run's journal, the first rank of each host its telemetry."""
 
 from __future__ import annotations
 
@@ -86,14 +86,14 @@ class RankRecord(Generic[N]):
     def collect(self, rows: NDArray[np.void], **rank_fields: object) -> MeasuredLog[N] | None:
         """Return the log of all ranks on rank 0, None on others. Collective, after `stop`.
 
-        `rank_fields` are this rank's values of the journal's fields with a value per rank.
+        `rank_fields` are this rank's values of those fields of the journal that have a value for each rank.
         """
-        is_lost = self._recorder is not None and self._recorder.lost
-        gathered = self._comm.gather((rows, self._telemetry, is_lost, rank_fields))
+        has_lost_recorder = self._recorder is not None and self._recorder.lost
+        gathered = self._comm.gather((rows, self._telemetry, has_lost_recorder, rank_fields))
         if gathered is None:
             return None
-        rows_by_rank, telemetry, are_lost, fields_by_rank = zip(*gathered, strict=True)
-        lost_nodes = [node for node, lost in zip(self.journal.rank_nodes, are_lost, strict=True) if lost]
+        rows_by_rank, telemetry, lost_flags, fields_by_rank = zip(*gathered, strict=True)
+        lost_nodes = [node for node, lost in zip(self.journal.rank_nodes, lost_flags, strict=True) if lost]
         fields = {name: tuple(values[name] for values in fields_by_rank) for name in rank_fields}
         journal = self.journal.noting(lost_recorders=tuple(lost_nodes), **fields)
         hosts = sorted(filter(None, telemetry), key=lambda host: host.node)

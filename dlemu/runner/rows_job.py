@@ -30,7 +30,7 @@ def rows_parts(
     limited_by: Callable[[Any], str | None] = lambda summary: None,
     screen: Callable[[Any, str], Any] | None = None,
 ) -> JobParts:
-    """Return the parts of a kind of job. Its figures come from the summary, as do its pages and conditions by default.
+    """Return the `JobParts` of a kind of job, whose figures (and by default pages, conditions) are from the summary.
 
     `judged` and `note` go into its `Catalogue`, `screen` and `conditions` into its `JobParts`. `limited_by` returns the
     limit that a summary names, None without one.

@@ -1,7 +1,7 @@
-"""Names a run's folder, checks that it is free, creates it, and removes it if nothing was measured.
+"""The folder of a run: its name, the check that it is free, its creation, and its removal if nothing was measured.
 
-While a run is active, its live folder also has the counts of its requests to an object store. Another process stops the
-run by a file there: once rank 0 notices the file, all ranks end after the current step.
+Its subfolder `live` has the files of an active run: logs of the ranks, counts of requests to an object store, and the
+file by which another process stops the run. Once rank 0 notices that file, all ranks end after the current step.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from dlemu.results.live import JOURNAL, LOCK, RunJournal, is_in_progress, read_j
 from dlemu.telemetry._readings import log_path
 
 STOP = "stop"  # the file that stops a run
-_CHECK_SECONDS = 0.2  # interval of checks for it: a system call or file server request after each step would be costly
+_CHECK_SECONDS = 0.2  # interval of checks for that file: one after each step would burden a file server
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -111,7 +111,7 @@ def make_folder(folder: str, ranks: int, names: Sequence[str] = (), *, also: str
     """Create a run's folder and its live folder; raises SpaceError if that is impossible or another run has the folder.
 
     `names` are the files that the ranks will write into the live folder. This process claims them (lists them as
-    dlemu's own) for all hosts, because lines that several hosts append to one list may get lost. `also` is a folder
+    dlemu's own) for all hosts: if several hosts appended to one list, lines might get lost. `also` is a folder
     that the run creates if it is missing, and that is removed together with the run's folder.
     """
     check_folder(folder)

@@ -25,16 +25,16 @@ DIGEST = "settings_digest"  # the question's field with a digest of all settings
 
 @dataclass(frozen=True, kw_only=True)
 class StudyAnswer(Answer):
-    """The content of a list's answer file, apart from the runs."""
+    """What the answer file of every list of runs contains besides the runs."""
 
-    complete: bool = field()
+    complete: bool = field()  # without the default of `Answer`
     question: Any
     """A dataclass with the user's request; only a list with an equal question may be continued."""
 
 
-What = TypeVar("What")
-Run = TypeVar("Run")
-A = TypeVar("A", bound=StudyAnswer)
+What = TypeVar("What")  # a study's own description of a planned run
+Run = TypeVar("Run")  # the record of a run that has ended
+A = TypeVar("A", bound=StudyAnswer)  # the content of the answer file
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -141,12 +141,11 @@ class RunList(ABC, Generic[What, Run, A]):
             )
 
     def run_missing(self, *, wants_page: bool = True) -> A:
-        """Execute the runs that have no record yet, and return the answer."""
+        """Execute the planned runs that have no record yet, and return the answer."""
         missing = [planned for planned in self.planned if not any(self.is_of(run, planned) for run in self.runs)]
         finished = len(self.planned) - len(missing)
-        self.on_event(
-            RunsPlanned(folder=self.folder, runs=len(self.planned), finished_runs=finished, wants_page=wants_page)
-        )
+        event = RunsPlanned(folder=self.folder, runs=len(self.planned), finished_runs=finished, wants_page=wants_page)
+        self.on_event(event)
         for planned in missing:
             self.run_one(planned)
         return self.save(complete=True)
@@ -165,7 +164,7 @@ class RunList(ABC, Generic[What, Run, A]):
 
     @contextlib.contextmanager
     def _locked(self, refusal: type[DlemuError] = DlemuError) -> Iterator[None]:
-        """Lock the folder if it exists; raises `refusal` if another process has it: their runs would compete."""
+        """Context with the folder locked, if it exists; raises `refusal` if another process's runs would compete."""
         with contextlib.ExitStack() as stack:
             with contextlib.suppress(FileNotFoundError):
                 descriptor = os.open(self.folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)

@@ -12,7 +12,7 @@ from msgspec import Meta
 
 from datagen.settings import Unit, declared
 from dlemu.config.dump import meanings
-from dlemu.config.schema import plain, sections, tree
+from dlemu.config.schema import plain, sections, settings_class
 from documentation.result_types import is_told, type_words
 
 _HEAD = """# Settings
@@ -33,7 +33,7 @@ Made by `scripts/docs` from the part's settings.py. What they are for: [{guide}]
 
 def page() -> str:
     """Return the page."""
-    return "\n".join([_HEAD, *_lists("", tree(), "", {})])
+    return "\n".join([_HEAD, *_lists("", settings_class(), "", {})])
 
 
 def part_page(section: str, guide: str) -> str:

@@ -14,7 +14,7 @@ from click.testing import CliRunner
 
 from datagen.errors import SpaceError, UserError
 from dlemu.cli import MAIN_COMMANDS, cli, commands, guarded
-from dlemu.cli.frontends import allow, make_here
+from dlemu.cli.frontends import confirm_making, make_here
 from dlemu.cli.options import Number
 from dlemu.config import load
 from dlemu.config.schema import Workload
@@ -211,7 +211,7 @@ def test_nobody_is_told_to_agree_to_what_does_not_fit(
     with pytest.raises(SpaceError, match=r"num_files_train=\d+, the most that fit") as full:
         CliRunner().invoke(cli, ["train", *words, "ranks=18", "--make"], catch_exceptions=False)
     (fits,) = re.findall(r"num_files_train=\d+", str(full.value))
-    allow(load([*words, f"dataset.{fits}"]), 1, 18, yes=False)
+    confirm_making(load([*words, f"dataset.{fits}"]), 1, 18, yes=False)
 
 
 def test_the_first_words_take_it_whole_and_the_second_try_it_and_words_that_can_not_stay_are_replaced() -> None:
@@ -229,10 +229,10 @@ def test_the_first_words_take_it_whole_and_the_second_try_it_and_words_that_can_
 def test_nothing_large_is_made_unless_somebody_agrees(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(FREE, lambda *_: 10**13)
     workload = load(["workload=unet3d"])
-    allow(workload, 10**10, 18, yes=False)
-    allow(workload, 10**12, 18, yes=True)
+    confirm_making(workload, 10**10, 18, yes=False)
+    confirm_making(workload, 10**12, 18, yes=True)
     with pytest.raises(UserError, match=r"1,000\.0 GB will be made in data/unet3d for 18 .*add --yes.*scale=laptop"):
-        allow(workload, 10**12, 18, yes=False)
+        confirm_making(workload, 10**12, 18, yes=False)
 
 
 @pytest.mark.parametrize("command", ["size", "predict", *of_parts("MADE_FIRST")])

@@ -8,7 +8,7 @@ import pytest
 from click.testing import CliRunner
 
 from datagen.errors import UserError
-from dlemu.cli.options import report_result
+from dlemu.cli.options import make_page
 from dlemu.cli.report import command as report
 from tests.report.folders import write_run
 
@@ -49,7 +49,7 @@ def test_several_folders_get_a_page_each(tmp_path: Path) -> None:
 
 
 def test_a_page_that_fails_is_a_note_and_no_failure(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    report_result(True, str(tmp_path))
+    make_page(str(tmp_path), wanted=True)
     said, meanwhile = capsys.readouterr()
     assert meanwhile == "making the page ...\n"
     assert "no page was made (dlemu: " in said

@@ -14,7 +14,7 @@ from datagen.errors import UserError
 from datagen.spec import DatasetSpec, Hdf5, ParquetColumn, ParquetSpec
 from dlemu.config import datagen_command, load, to_yaml
 from dlemu.config.overrides import override, parse
-from dlemu.config.schema import Accelerator, Model, Reader, Train, Workload, sections, tree
+from dlemu.config.schema import Accelerator, Model, Reader, Train, Workload, sections, settings_class
 from dlemu.config.validate import check
 from tests.config.test_duration import durations
 
@@ -88,7 +88,7 @@ def test_yaml_reads_back_as_the_same_workload(workload: Workload, tmp_path: Path
 
 def test_yaml_is_complete() -> None:
     text = to_yaml(Workload())
-    assert all(f"\n{key}:" in f"\n{text}" for key in {part.name for part in fields(tree())} - {*sections()})
+    assert all(f"\n{key}:" in f"\n{text}" for key in {part.name for part in fields(settings_class())} - {*sections()})
     assert "multiprocessing_context: fork" in text
 
 

@@ -15,7 +15,7 @@ import pytest
 from datagen.errors import UserError
 from datagen.registry import installed
 from dlemu.config import load, load_received, to_yaml
-from dlemu.config.schema import Workload, sections, tree
+from dlemu.config.schema import Workload, sections, settings_class
 from dlemu.config.validate import check
 from tests.test_extending import SETTINGS
 
@@ -23,7 +23,7 @@ Uninstall = Callable[[], None]
 
 
 def forget() -> None:
-    for found in (installed, sections, tree):
+    for found in (installed, sections, settings_class):
         found.cache_clear()
     for name in [name for name in sys.modules if name.startswith("dlemu_stat")]:
         del sys.modules[name]
@@ -106,6 +106,6 @@ def test_sections_of_unknown_kinds_cross_processes_and_facts() -> None:
 
 
 def test_the_field_that_holds_them_is_no_setting() -> None:
-    assert "kinds" not in [part.name for part in fields(tree())]
+    assert "kinds" not in [part.name for part in fields(settings_class())]
     with pytest.raises(UserError, match="unknown key kinds"):
         load(["kinds={stat: {files: 1}}"])

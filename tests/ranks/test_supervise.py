@@ -37,11 +37,11 @@ class Run:
 
     def fail(self, rank: int, *, echo: bool = False, kind: str = "DatasetError", status: int = 2) -> None:
         failure = Failure(rank=rank, kind=kind, message="why", status=status, at_ns=self.now_ns, echo=echo)
-        self.ending.reported(failure, self.now_ns)
+        self.ending.record_failure(failure, self.now_ns)
         self.end(rank, status)
 
     def end(self, rank: int, code: int) -> None:
-        self.ending.ended(100 + rank, code, self.now_ns)
+        self.ending.record_end(100 + rank, code, self.now_ns)
 
     def wait(self, seconds: float) -> None:
         """Let time pass; every step is taken when it is due."""
@@ -92,14 +92,14 @@ def test_who_outlives_the_grace_is_killed_and_who_outlives_that_is_given_up() ->
 
 def test_a_rank_that_stands_still_has_failed_unless_it_goes_on_in_time() -> None:
     run = Run(2, timeout_seconds=60)
-    run.ending.stopped(101, run.now_ns)
+    run.ending.record_stop(101, run.now_ns)
     run.wait(59)
-    run.ending.continued(101)
+    run.ending.record_continuation(101)
     run.wait(1000)
     assert run.sent == [], "Ctrl-Z and fg"
-    run.ending.stopped(101, run.now_ns)
+    run.ending.record_stop(101, run.now_ns)
     run.wait(30)
-    run.ending.stopped(101, run.now_ns)
+    run.ending.record_stop(101, run.now_ns)
     run.wait(42)
     for rank in range(2):
         run.end(rank, -signal.SIGKILL)
@@ -162,7 +162,7 @@ def test_an_interruption_is_the_cause_of_what_follows_from_it_and_of_nothing_els
     own: tuple[str, bool] | None, code: int, expected: tuple[str, bool, int]
 ) -> None:
     run = Run(1)
-    run.ending.interrupted(signal.SIGINT, run.now_ns)
+    run.ending.record_interruption(signal.SIGINT, run.now_ns)
     if own is None:
         run.end(0, code)
     else:
@@ -174,7 +174,7 @@ def test_an_interruption_after_a_failure_asks_at_once_and_is_no_cause() -> None:
     run = Run(2)
     run.fail(0)
     run.wait(0.5)
-    run.ending.interrupted(signal.SIGINT, run.now_ns)
+    run.ending.record_interruption(signal.SIGINT, run.now_ns)
     run.wait(0.5)
     assert run.sent == [(0.5, 1, signal.SIGTERM)]
     run.end(1, -signal.SIGTERM)
@@ -182,9 +182,9 @@ def test_an_interruption_after_a_failure_asks_at_once_and_is_no_cause() -> None:
     late = Run(2)
     late.fail(0)
     late.wait(3)
-    late.ending.interrupted(signal.SIGINT, late.now_ns)
+    late.ending.record_interruption(signal.SIGINT, late.now_ns)
     late.wait(1)
-    late.ending.interrupted(signal.SIGINT, late.now_ns)
+    late.ending.record_interruption(signal.SIGINT, late.now_ns)
     late.wait(0)
     assert [(moment, number) for moment, _, number in late.sent] == [
         (2.0, signal.SIGTERM),

@@ -11,7 +11,7 @@ import psutil
 import pytest
 
 import dlemu
-from dlemu.cli import interruption
+from dlemu.cli import study_terminal
 from dlemu.doctor import host
 from dlemu.doctor.check_base import Facts
 from dlemu.jobs.training.prediction.calibration import given_speed
@@ -200,13 +200,13 @@ def test_a_search_says_before_it_starts_who_else_uses_the_cores(
 ) -> None:
     sizes = {"num_files_train": 60, "record_length_bytes": 4000, "record_length_bytes_stdev": 0}
     make_dataset(tmp_path / "data", **sizes)
-    monkeypatch.setattr(interruption, "interrupt_on", lambda *signals: None)
+    monkeypatch.setattr(study_terminal, "interrupt_on", lambda *signals: None)
     monkeypatch.setattr(psutil, "cpu_percent", lambda seconds: percent)
     monkeypatch.setattr(find_size, "run_trial", lambda plan, *trial: FakeRunner(1000 * DEMAND)(*trial))
     words = ["workload=unet3d", f"dataset.data_folder={tmp_path / 'data'}", f"output.folder={tmp_path / 'size'}"]
     words += [f"dataset.{name}={value}" for name, value in sizes.items()]
     words += ["train.computation_time=0.5", "reader.batch_size=1", "metric.cached=true"]
-    answer = dlemu.size(words, most=1, on_progress=interruption.Watched())
+    answer = dlemu.size(words, most=1, on_progress=study_terminal.Watched())
     assert dlemu.load_result(tmp_path / "size") == answer
     said = [line for line in capsys.readouterr().err.splitlines() if "in use by other programs: stop" in line]
     told = [issue for issue in answer.issues if "in use by other programs: stop" in issue]

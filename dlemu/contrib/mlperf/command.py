@@ -35,7 +35,7 @@ def command() -> None:
 
 
 @command.command(name="datasize", short_help="The smallest dataset that the rules allow, and how to make it.")
-@command_options.configured
+@command_options.settings_options
 @_hosts
 @_memory
 @click.option("--edition", type=_EDITIONS, help="Default: the newest that has this workload and accelerator.")
@@ -93,7 +93,7 @@ def datasize_command(
 
 
 @command.command(name="run", short_help="Rehearse a submission: all its runs, laid out as its tree.")
-@command_options.configured
+@command_options.settings_options
 @click.option("--org", "organisation", default="rehearsal", show_default=True, help="Name of the submitter's folder.")
 @click.option("--system", default="system", show_default=True, help="Name of the system's folder.")
 @_hosts

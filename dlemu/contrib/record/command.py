@@ -61,7 +61,7 @@ def command(
     from dlemu.extend import DlemuError
     from dlemu.results.answer_files import to_json
 
-    say = command_options.say_what
+    say = command_options.print_activity
     recorded = record(
         job, rows=rows, steps=steps, minutes=minutes, skip=skip, out=out, replay=replay, folder=output, on_step=say
     )
@@ -71,6 +71,6 @@ def command(
         click.echo(to_json(recorded.answer), nl=False)
     else:
         print_record(recorded, Console())
-        command_options.report_result(report, recorded.folder)
+        command_options.make_page(recorded.folder, wanted=report)
     status = {True: 0, False: 1, None: 4}[recorded.answer.replayable]
     raise SystemExit(DlemuError.exit_status if recorded.job_status else status)

@@ -1,4 +1,4 @@
-"""Progress of commands with several runs, and their interruption, which keeps finished runs for a continuation."""
+"""The terminal of a study, a command that does several runs: shows each run, and how to continue when interrupted."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from dlemu.studies.answers import SweepPoint, Trial
 
 
 class Watched(Terminal):
-    """Shows also the events of a search or a sweep on stderr, with a line for each trial or point.
+    """A terminal that also shows a search or a sweep, with a line on stderr for each of its runs.
 
-    Once the runs are planned, SIGINT and SIGTERM keep the finished ones.
+    As a context, it says on leaving how to continue, if SIGINT, SIGTERM or a full disk interrupted the study.
     """
 
     folder = ""
-    """Folder of the answer; empty until the runs are planned, before which nothing is kept."""
+    """The study's folder, which keeps finished runs; empty until the runs are planned."""
     wants_page = True
 
     def __init__(self, folder_option: str = "output.folder=") -> None:
@@ -37,14 +37,15 @@ class Watched(Terminal):
     def __call__(self, event: object) -> None:
         super().__call__(event)
         match event:
-            case RunsPlanned(folder=folder, runs=runs, finished_runs=finished):
-                self.folder, self.wants_page = folder, event.wants_page
+            case RunsPlanned():
+                self.folder, self.wants_page = event.folder, event.wants_page
                 interrupt_on(signal.SIGINT, signal.SIGTERM)
-                self._print(f"results: {folder}")
-                if runs is None and finished:
-                    self._print(f"continuing after {count(finished, 'finished run')}")
-                elif runs is not None and runs > 1:
-                    self._print(f"{count(runs, 'run')}, {finished} of them done")
+                self._print(f"results: {event.folder}")
+                if event.runs is None:  # a search, in which each result determines the next run
+                    if event.finished_runs:
+                        self._print(f"continuing after {count(event.finished_runs, 'finished run')}")
+                elif event.runs > 1:
+                    self._print(f"{count(event.runs, 'run')}, {event.finished_runs} of them done")
             case Planned():
                 self._print(f"{event.label} ...")
             case RunEnded(run=Trial() as trial):
@@ -59,7 +60,7 @@ class Watched(Terminal):
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, *_: object) -> None:
-        """On an interruption or a full disk, say that finished runs are kept, and how to continue."""
+        """If an interruption or a full disk ended the study, say that finished runs are kept and how to continue."""
         if not self.folder or not isinstance(error, Interrupted | SpaceError):
             return
         advice = f"repeat the command with {self._folder_option}{shlex.quote(self.folder)}"
