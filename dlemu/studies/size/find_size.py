@@ -205,9 +205,8 @@ class Search(RunList[int, Trial, SizeAnswer]):
     def search(self, inputs: SearchInputs, first: int, run: Callable[[int, int, str], Trial]) -> SizeAnswer:
         """Run trials until the largest passing count of accelerators is decided; the first trial has `first`.
 
-        `run` runs a trial, given its count of accelerators, its number and its folder. A UserError from it means that
-        this host can't run the count: it limits the search to smaller ones, but is raised for 1 and for a count that has
-        run here before.
+        `run` runs a trial, given its count of accelerators, its number and its folder. Its UserError means that this
+        host can't run the count: the search goes on with smaller ones, unless the count is 1 or has run here before.
         """
         self._inputs, self._run, self._refusal = inputs, run, ""
         most = inputs.max_accelerators

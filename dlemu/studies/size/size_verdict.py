@@ -127,8 +127,8 @@ def _limits(trials: Sequence[Trial]) -> list[Limit]:
 def outcome_of(answer: SizeAnswer, at_least: int) -> Outcome:
     """Return whether `at_least` accelerators pass.
 
-    "fail": `at_least` or fewer were shown to fail. "no verdict": the host, or the largest count to try, ended the search
-    instead of the storage. "undecided": the trials are too close to the threshold.
+    "fail": `at_least` or fewer were shown to fail. "no verdict": the host or the largest count to try, and not the
+    storage, ended the search. "undecided": the trials are too close to the threshold.
     """
     if answer.max_accelerators >= at_least:
         return "pass"
