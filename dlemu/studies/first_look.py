@@ -166,20 +166,15 @@ def _accelerators_line(prediction: Prediction) -> Said:
     return Said(question.workload, text, tone="good" if low else "open" if high else "bad")
 
 
-def _drive_lines(
-    most: tuple[float, float] | None, predictions: Sequence[Prediction], other_limit: str
-) -> Iterator[Said]:
-    """Yield lines on the drive's maximum `most` (requests/s, MB/s), the limit of each workload, and the accuracy.
-
-    `other_limit` is that of a workload that neither the drive, the CPU nor the loader limits.
-    """
+def _drive_lines(most: tuple[float, float] | None, predictions: Sequence[Prediction], fallback: str) -> Iterator[Said]:
+    """Yield the drive's maximum `most` (requests/s, MB/s), each workload's limit (default: `fallback`), and accuracy."""
     if most is not None:
         iops, probe_mb_per_second = most
         rates = [most_mb_per_second(prediction.curve) for prediction in predictions]
         highest = max(probe_mb_per_second, *rates)
         limits = []
         for prediction, mb_per_second in zip(predictions, rates, strict=True):
-            share, limit = mb_per_second / highest, other_limit
+            share, limit = mb_per_second / highest, fallback
             if share >= DRIVE_LIMIT_SHARE:
                 limit = "the drive"
             elif prediction.limited_by.what in ("loader", "host CPU"):
