@@ -167,7 +167,7 @@ def _accelerators_line(prediction: Prediction) -> Said:
 
 
 def _drive_lines(most: tuple[float, float] | None, predictions: Sequence[Prediction], fallback: str) -> Iterator[Said]:
-    """Yield the drive's maximum `most` (requests/s, MB/s), each workload's limit (default: `fallback`), and accuracy."""
+    """Yield the drive's maximum `most` (requests/s, MB/s), each workload's limit (by default `fallback`), accuracy."""
     if most is not None:
         iops, probe_mb_per_second = most
         rates = [most_mb_per_second(prediction.curve) for prediction in predictions]

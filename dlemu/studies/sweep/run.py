@@ -137,7 +137,7 @@ class BracketSearch(Sweep):
         return self.save(complete=True)
 
     def _passed_by_value(self, key: str) -> dict[float, bool]:
-        """Return value -> whether it passed; raises UserError for a run without a verdict, if no smaller value passed."""
+        """Return value -> whether it passed; raises UserError for a run without verdict, if no smaller value passed."""
         runs = {float(point.settings[key]): point.figures for point in self.runs if point.figures}
         smallest_passing = min((value for value, run in runs.items() if run.passed), default=math.inf)
         for value, run in runs.items():
