@@ -31,7 +31,7 @@ class ProgressLine:
         self._is_drawn, self._next_print, self._has_ended = False, now() + plain_seconds, False
 
     def show(self, line: str, *, last: bool = False) -> None:
-        """Replace the line on a terminal; elsewhere print it if `plain_seconds` have passed. Shows the `last` line once."""
+        """Replace the line on a terminal; elsewhere print it every `plain_seconds`, and the `last` line once."""
         if (last and self._has_ended) or not (self._redraws or last or self._now() >= self._next_print):
             return
         self._has_ended = last

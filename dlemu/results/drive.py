@@ -81,7 +81,7 @@ class DataSheet:
 
 
 def read_drive(drive: str | Rates) -> Rates:
-    """Return the rates in a data sheet (a YAML file) or in a probe's folder; raises UserError. Rates stay as they are."""
+    """Return the rates in a data sheet (a YAML file) or a probe's folder; returns rates unchanged. Raises UserError."""
     if isinstance(drive, Rates):
         return drive
     if not os.path.exists(drive):
@@ -114,8 +114,8 @@ def per_second(rates: Sequence[Rate], request_bytes: int, depth: int) -> float:
     latency_seconds = _latency_seconds(rates, request_bytes)
     if latency_seconds is None:
         return 1 / seconds
-    # With `depth` requests in flight, at most depth / latency end in a second: an asymptotic bound of Denning and Buzen,
-    # The Operational Analysis of Queueing Network Models (1978).
+    # With `depth` requests in flight, at most depth / latency end in a second: an asymptotic bound of Denning and
+    # Buzen, The Operational Analysis of Queueing Network Models (1978).
     return min(1 / seconds, depth / latency_seconds)
 
 

@@ -38,7 +38,7 @@ class HostActivity:
         return [100.0 - (unused + waiting) for unused, waiting in zip(idle, iowait, strict=True)]
 
     def link_percent(self, flow: str) -> float | None:
-        """Return the utilisation of the busiest link, %, by the metric `flow` (MB/s); None if no link's speed is known."""
+        """Return the use of the busiest link, %, by the metric `flow` (MB/s); None if no link's speed is known."""
         percents = []
         for host, windows in self._hosts:
             for link in host.sources("network"):

@@ -24,7 +24,10 @@ def count(number_of: int, name: str) -> str:
 
 
 def scaled(divisor: float | None, scale: str | None = "") -> str:
-    """Return a phrase to follow a number of accelerators: ` with samples 1/256 of real size`, or the scale, or ""."""
+    """Return a phrase to follow a number of accelerators: ` with samples 1/256 of real size`.
+
+    For samples of full or unknown size, it is ` at scale=NAME` if a scale is given, else empty.
+    """
     if divisor is None or abs(divisor - 1) < 0.005:
         return f" at scale={scale}" if scale else ""
     return f" with samples {f'1/{divisor:.3g} of' if divisor > 1 else f'{1 / divisor:.3g} x'} real size"
