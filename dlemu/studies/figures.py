@@ -80,8 +80,7 @@ def _drawn_metric(catalogue: Catalogue, runs: Sequence[Point], *, is_side_by_sid
 
 def _rows(metric: Metric, runs: Sequence[Point], axis: Axis, *, is_judged: bool) -> Iterator[Row]:
     """Yield a row for each run that has the metric, by line and position; without judged runs, verdicts are "pass"."""
-    points = zip(axis.lines, axis.positions, runs, strict=True)
-    for line, position, run in sorted(points, key=lambda point: point[:2]):
+    for line, position, run in sorted(zip(axis.lines, axis.positions, runs, strict=True), key=lambda point: point[:2]):
         value = run.figures.metrics.get(metric.name)
         if value is not None:
             half_width = value.half_width or 0.0

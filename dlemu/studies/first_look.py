@@ -52,7 +52,7 @@ def first_look(folder: str, on_event: OnEvent = ignore) -> Screen:
     Raises UserError if the folder is not on a drive, SpaceError if too little of it is free.
     """
     began = time.monotonic()
-    spare_bytes, free_cores = _spare_bytes(folder), check_free_cores(Facts(load([])))
+    spare_bytes, cores = _spare_bytes(folder), check_free_cores(Facts(load([])))
     try:
         with scratch_folder(os.path.abspath(folder), "try") as scratch:
             affordable_bytes = round(WRITE_SECONDS * _write_bytes_per_second(scratch))
@@ -65,16 +65,15 @@ def first_look(folder: str, on_event: OnEvent = ignore) -> Screen:
     seconds, storage = time.monotonic() - began, describe_folder(folder)
     feeds_any = any(predictions[-1].max_accelerators_interval or ())  # the last one, with images, demands less
     next_words, explained = _NEXT if feeds_any else _NEXT_IF_SLOW
-    other_limit = "the cores, of which others take some" if free_cores.advice else "reading files"
     data_folder = shlex.quote(override(("dataset", "data_folder"), f"{storage.folder}/dlemu-set"))
     lines = [
         *map(_accelerators_line, predictions),
-        *_drive_lines(most, predictions, other_limit),
+        *_drive_lines(most, predictions, "the cores, of which others take some" if cores.advice else "reading files"),
         Said("took", f"{seconds:.0f} s; the {size(total_bytes)} that it wrote are removed"),
         Said("next", f"dlemu size {next_words} {data_folder} --make", explained),
     ]
     title = f"{storage.folder} ({storage.file_system} on {storage.device}): what does it feed in MLPerf's jobs?"
-    notes = [f"{free_cores.observed}: {free_cores.advice}"] if free_cores.advice else []
+    notes = [f"{cores.observed}: {cores.advice}"] if cores.advice else []
     killed = glob(".try.dlemu-*.part", root_dir=folder)
     notes += [f"{name} in it is of a `dlemu try` that was killed, unless one still runs: remove it" for name in killed]
     return Screen(title=title, lines=lines, notes=notes, folder="")

@@ -80,8 +80,7 @@ def _compared_side(side: Side, paired: Collection[Settings], conditions: Conditi
 
 
 def _from_memory(a: Side, b: Side, settings: Settings = ()) -> FromMemory:
-    phases_a = a.conditions_of_run(settings).from_memory
-    phases_b = b.conditions_of_run(settings).from_memory
+    phases_a, phases_b = (side.conditions_of_run(settings).from_memory for side in (a, b))
     return {phase: (phase in phases_a, phase in phases_b) for phase in sorted({*phases_a, *phases_b})}
 
 

@@ -30,15 +30,12 @@ def screen(answer: Comparison, folder: str) -> Screen:
     headline, *phrases = answer.verdict.replace("+-", "±").split("; ")
     lines = [Said("" if index else "answer", phrase, tone="strong") for index, phrase in enumerate(phrases)]
     runs = (pair.a, pair.b) if pair else tuple(map(_run_at_limit, answer.sides))
-    for name, side, run in zip("AB", answer.sides, runs, strict=True):
-        lines.append(_side_line(name, side, run))
+    lines += [_side_line(name, side, run) for name, side, run in zip("AB", answer.sides, runs, strict=True)]
     if pair is not None and not answer.reasons:
         lines += [Said("year", line) for line in _year_lines(pair)]
         same_epochs = pair.a.epochs == pair.b.epochs  # otherwise times are of unequal work
         times = [metric for metric in catalogue.times if same_epochs and pair.compares_storage(metric.phase)]
-        shown = [
-            metric for metric in catalogue if metric in times or metric.is_tile or metric.name == catalogue.decisive
-        ]
+        shown = [row for row in catalogue if row in times or row.is_tile or row.name == catalogue.decisive]
         table = Table(columns=_HEAD, rows=difference_rows(pair.metrics, shown))
         if catalogue.feeds_accelerators:
             config = f"{answer.sides[0].name}/config.yaml"

@@ -146,9 +146,8 @@ def _probe_and_search(
     """Probe the storage, then run trials of at most `most` accelerators with the overrides `words`; may resume them."""
     workload, total_bytes, capacity = job.workload, job.dataset.total_bytes, _capacity(job)
     search.resume()
-    on_event(
-        RunsPlanned(folder=search.folder, runs=None, finished_runs=len(search.runs), wants_page=workload.output.report)
-    )
+    wants_page, finished = workload.output.report, len(search.runs)
+    on_event(RunsPlanned(folder=search.folder, runs=None, finished_runs=finished, wants_page=wants_page))
     cores = check_free_cores(Facts(workload))  # before the probe, which uses cores itself
     page_cache = treatment_of(workload, total_bytes)
     levels = tuple(measure_levels(job, evicts=page_cache in ("evicted", "large"), levels=PROBING_READERS))

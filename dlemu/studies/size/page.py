@@ -56,7 +56,7 @@ def figures_of_count(answer: SizeAnswer, result: CountResult) -> JobFigures:
 def screen(answer: SizeAnswer, folder: str) -> Screen:
     """Return the first screen: how many accelerators pass, the AU of counts around that, the limit, and advice."""
     question = answer.question
-    lines = _answer_lines(answer)
+    lines = list(_answer_lines(answer))
     lines += [Said("note", issue, tone="caution") for issue in answer.issues]
     passing = sum(result.accelerators <= answer.max_accelerators for result in answer.counts)
     for result in answer.counts[max(0, passing - 1) :][:_SHOWN_COUNTS]:  # the largest that passes and those above it
@@ -75,8 +75,10 @@ def screen(answer: SizeAnswer, folder: str) -> Screen:
     return Screen(title=title, lines=lines, folder=folder)
 
 
-def _answer_lines(answer: SizeAnswer) -> list[Said]:
-    """Return the line with the outcome, below the answer at full size if a scale made the samples smaller."""
+def _answer_lines(answer: SizeAnswer) -> Iterator[Said]:
+    """Yield the answer at full size, if a scale made the samples smaller, and the outcome."""
+    if answer.full_size is not None:  # first, so that nobody mistakes accelerators of small samples for real ones
+        yield Said("answer", at_full_size(answer, answer.full_size), "computed, not measured", tone="strong")
     outcome = answer.outcome or "no verdict"
     label = outcome.upper() if answer.complete else "INCOMPLETE"
     text = counts_in_words(answer) if answer.verdict else "the search was interrupted"
@@ -84,28 +86,23 @@ def _answer_lines(answer: SizeAnswer) -> list[Said]:
         text = f"{answer.max_accelerators} of {answer.at_least} wanted{scaled(answer.question.sample_divisor)}. {text}"
     elif label == "PASS":  # the user did not ask whether a number passes
         label = "measured" if answer.full_size else "answer"
-    lines = [Said(label, text, tone=_TONES.get(outcome, "open"))]
-    if answer.full_size is not None:  # first, so that nobody mistakes accelerators of small samples for real ones
-        lines.insert(0, Said("answer", at_full_size(answer, answer.full_size), "computed, not measured", tone="strong"))
-    return lines
+    yield Said(label, text, tone=_TONES.get(outcome, "open"))
 
 
-def _limit_lines(answer: SizeAnswer) -> list[Said]:
-    """Return lines on what limits the next count, what it needs from the storage, and what to do first."""
+def _limit_lines(answer: SizeAnswer) -> Iterator[Said]:
+    """Yield what limits the next count, what it needs from the storage, and what to do first."""
     limit, full, threshold = answer.limited_by, answer.full_size, answer.question.threshold_percent
-    supplied = answer.storage_mb_per_second
     reason = "" if limit.what in ("count", "host") else "".join(limit.evidence[:1])  # else part of `limit_in_words`
+    yield Said("limit", limit_in_words(answer), reason)
+    supplied = answer.storage_mb_per_second
     needs = f"for AU {threshold:g} % {answer.max_accelerators + 1} need {rate(answer.wanted_mb_per_second)}"
-    lines = [
-        Said("limit", limit_in_words(answer), reason),
-        Said("needs", f"{needs}; the storage gave up to {rate(supplied)}", "in trials and read probe"),
-    ]
+    yield Said("needs", f"{needs}; the storage gave up to {rate(supplied)}", "in trials and read probe")
     advice = limit.advice[:1]
     if full is not None and not full.accelerators and limit.what == "storage" and supplied:
         speedup = full.mb_per_accelerator * threshold / 100 / supplied
         advice = (f"a storage {speedup:,.2g} times as fast, for one accelerator at real size",)
-    lines += [Said("to do", text, tone="strong") for text in advice]
-    return lines
+    for text in advice:
+        yield Said("to do", text, tone="strong")
 
 
 def _sections(answer: SizeAnswer, folder: str) -> Iterator[Table]:

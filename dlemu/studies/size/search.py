@@ -33,9 +33,8 @@ def _count(trials: Sequence[Trial], threshold_percent: float) -> CountResult:
     estimates = [trial.sustained for trial in trials]
     means = np.array([estimate.au_percent for estimate in estimates])
     within = math.sqrt(sum(estimate.half_width_percent**2 for estimate in estimates)) / len(estimates)
-    if len(means) < 3:
-        between = float(np.ptp(means)) / 2
-    else:
+    between = float(np.ptp(means)) / 2
+    if len(means) >= 3:
         between = half_width(float(np.std(means, ddof=1)), len(means), CONFIDENCE)
     au_percent, width = float(means.mean()), max(within, between)
     settled = abs(au_percent - threshold_percent) > width

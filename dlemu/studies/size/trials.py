@@ -57,9 +57,8 @@ class SteadySeries:
 def steady_series(rows: Rows, *, ahead: int, window_seconds: float) -> SteadySeries:
     """Return the series from the training rows of one or more ranks; it is empty until a first window is complete.
 
-    `ahead`: how many batches a rank may read before it needs them. The series leaves out the first step of each block,
-    a part of an epoch, and its last `ahead` steps, whose batches were queued before. Windows begin at the end of the
-    first step, by the clock of each rank.
+    `ahead`: how many batches a rank may read before it needs them. The first step of each block, a part of an epoch, is
+    left out, and its last `ahead` steps, whose batches were queued before. Windows begin after each rank's first step.
     """
     series_by_block: dict[tuple[int, int], list[Values]] = {}
     for block_rows in in_order(rows).by_block:

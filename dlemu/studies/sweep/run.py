@@ -152,8 +152,7 @@ class BracketSearch(Sweep):
 def next_value(passed_by_value: Mapping[float, bool], first: float) -> float | None:
     """Return the value to try next, to three digits; None if the bracket is narrow enough, or no edge is near `first`.
 
-    From `first`, values are doubled until one fails, or halved until one passes; then the geometric mean of the largest
-    passing and the smallest failing value is tried.
+    Values are doubled until one fails, or halved until one passes; then the bracket is split at its geometric mean.
     """
     if not passed_by_value:
         return first
