@@ -168,12 +168,9 @@ def _probe_and_search(
     first = expected_count(job, levels, inputs)
     if inputs.other_programs:
         on_event(Warned(inputs.other_programs))
-    on_event(
-        Doing(
-            f"searching with a dataset of {units.size(total_bytes)} (page cache: {page_cache}), enough for "
-            f"{count(capacity, 'accelerator')}{scaled(sample_divisor(workload), workload.scale)}"
-        )
-    )
+    accelerators = count(capacity, "accelerator") + scaled(sample_divisor(workload), workload.scale)
+    dataset = f"a dataset of {units.size(total_bytes)} (page cache: {page_cache}), enough for {accelerators}"
+    on_event(Doing(f"searching with {dataset}"))
     probed, needed = units.number(inputs.probe_mb_per_second), units.number(inputs.mb_per_accelerator)
     on_event(PartMeasured(levels, f"{probed} MB/s; one accelerator needs {needed} MB/s; expected to pass: {first}"))
     if page_cache == "evicted":

@@ -53,14 +53,15 @@ def sweep(overrides: Sequence[str], *, config_dir: str | None = None, on_event: 
 
 def _children(all_points: Sequence[Point], config_dir: str | None) -> list[Child]:
     """Return the checked run of each point; raises UserError for wrong settings, and for several kinds of jobs."""
-    checks: dict[str, Look] = {}
+    data_checks: dict[str, Look] = {}
     children = []
     for point in all_points:
         try:
             workload = load(point.words, config_dir=config_dir)
             kind = kind_needed(workload)
             job = kind.load_job().job
-            checks.setdefault(kind.name, job.look_at_points())(checked(workload, job))
+            check_data = data_checks.setdefault(kind.name, job.look_at_points())  # one for all points of a kind
+            check_data(checked(workload, job))
         except UserError as error:
             raise UserError(f"{named(point.settings)}: {error}") from error
         children.append(Child(kind, workload, (*config_options(config_dir), *point.words)))
