@@ -160,8 +160,9 @@ def _rate(line: Line, where: str) -> Rate:
 
 def bytes_of(text: str) -> int:
     """Return the bytes of a size in fio's notation, in which 4k and 1m are binary; raises UserError."""
-    unit = text[-1:].lower() if text[-1:].lower() in _BYTES_PER_UNIT else ""
-    number = text.lower().removesuffix(unit)
+    size = text.lower()
+    unit = size[-1:] if size[-1:] in _BYTES_PER_UNIT else ""
+    number = size.removesuffix(unit)
     if not number.isdecimal() or int(number) < 1:
         raise UserError(f"{text!r} is not a size: wanted a whole number, with k, m or g if you like, such as 128k")
     return int(number) * _BYTES_PER_UNIT[unit]
