@@ -43,8 +43,6 @@ TRADEMARK = (
 
 
 class _FindingFormatter(Formatter):
-    """Formats texts with the format specs of `Wording`: count, several and clock."""
-
     def format_field(self, value: Any, format_spec: str) -> str:
         directive, _, words = format_spec.partition(" ")
         if directive == "count":

@@ -86,7 +86,7 @@ class Panel(NamedTuple):
 def panels_of(rows: Sequence[Row], table: DeclaredTable) -> list[Panel]:
     """Return a panel for each quantity of a table, in each group of rows with one value of `by`, that has values.
 
-    Across `ranks`, values are {("drive a", 1): 90.0, ...}; across drives, {("", "drive a"): 90.0, ("", "b"): 80.0}.
+    Across `ranks`, values are {("drive a", 1): 90.0, ...}; across drives, they are {("", "drive a"): 90.0, ...}.
     """
     rows, panels = [row for row in rows if row["step"].startswith(table.of)], []
     if table.shape == "time saved":
