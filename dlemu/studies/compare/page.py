@@ -76,7 +76,7 @@ def _year_lines(pair: RunPair) -> Iterator[str]:
     hours = f"{PLANNED_EPOCHS} epochs take A {hours_a:.3g} h and B {hours_b:.3g} h"
     yield f"{hours}: {models_a:.0f} and {models_b:.0f} models per year"
     seconds = pair.metrics.get("total_seconds")
-    if seconds is not None and seconds.distinct is False:  # None: with fewer than three epochs there is no interval
+    if seconds is not None and seconds.distinct is False:  # it is None without an interval, which takes three epochs
         return
     yield f"what B trains in a year takes A {abs(days_saved):.1f} days {'less' if days_saved >= 0 else 'more'}"
 
