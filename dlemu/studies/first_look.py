@@ -41,7 +41,7 @@ IN_FLIGHT = 32  # queue depth of the probe
 PROBE_SECONDS = 2.0
 DRIVE_LIMIT_SHARE = 0.8  # of the drive's maximum: files that are read at a lower rate are not limited by the drive
 MOST_ACCELERATORS = 256  # to predict; with retinanet, they need 42 GB/s
-# Settings of the `dlemu size` command that the last line suggests, and what it does.
+# For the last line, which suggests a `dlemu size` command: its settings, and what it does.
 _NEXT = ("workload=retinanet accelerator=b200 dataset.num_files_train=4300", "measures it: 1.4 GB, minutes")
 _NEXT_IF_SLOW = ("workload=unet3d scale=laptop", "shows how it is measured, with samples 1/256 of real size: 1.4 GB")
 

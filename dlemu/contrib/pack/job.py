@@ -127,7 +127,7 @@ class PackKind(rows_job.JobKind):
             paths = [side.path(job.layout, number) for number in numbers]
             names_by_folder[os.path.dirname(paths[0])] = [os.path.basename(path) for path in paths]
         is_new = not os.path.lexists(os.path.join(target, PACKED_NAME))
-        for folder in names_by_folder:  # refuse a user's folder before anything is written
+        for folder in names_by_folder:  # refuse links and other files before any name is claimed
             if os.path.realpath(folder) != os.path.join(os.path.realpath(target), os.path.relpath(folder, target)):
                 raise UserError(f"{folder} is a link, or is below one: set pack.target to a new or an empty folder")
             foreign = [name for name in os.listdir(folder) if name[0] != "."] if os.path.isdir(folder) else []
