@@ -237,7 +237,7 @@ class RunPair:
 
     @property
     def plan(self) -> YearPlan | None:
-        """The plan of a year; None if the runs are not comparable, or one has no time, no whole epochs or no verdict."""
+        """The plan of a year; None if the runs are not comparable, or one has no time, whole epochs or verdict."""
         hours = []
         for side in (self.a, self.b):
             seconds = side.mean("total_seconds")
