@@ -92,8 +92,8 @@ def panels_of(rows: Sequence[Row], table: DeclaredTable) -> list[Panel]:
     if table.shape == "time saved":
         rows = list(_time_saved(rows))
     ((x_title, x_key),) = table.across.items()
-    for group in sorted({row.get(table.by, "") for row in rows}):  # "" for all rows of a table without `by`
-        group_rows = [row for row in rows if row.get(table.by, "") == group]
+    for group in sorted({row[table.by] for row in rows}) if table.by else [""]:  # "": all rows
+        group_rows = [row for row in rows if not table.by or row[table.by] == group]
         for quantity, key in table.values.items():
             known = [row for row in group_rows if row.get(key) is not None]
             values = {("" if x_key == "drive" else row["drive"], row[x_key]): row[key] for row in known}
