@@ -55,7 +55,7 @@ class Feed:
         return 0, 0
 
     def suspects(self, step: int) -> list[int]:
-        """Return the samples of which one is faulty if DALI fails to make a batch."""
+        """Return the samples of which one may be faulty if DALI fails to make a batch."""
         return []
 
     def memory_file(self, data: bytes) -> str:

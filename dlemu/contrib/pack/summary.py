@@ -50,7 +50,7 @@ IDLE_PERCENT = 50.0  # if processes have no image for this share of their time, 
 STARVED_SHARE = 0.15  # if processes wait for a core for this share of their time, no core is free
 BUSY_PERCENT = 90.0  # utilisation of a host without a free core, and of a device that more requests don't help
 FEW_REQUESTS = 4.0  # with a smaller queue depth, a device may be idle at times, however slow it seems
-OTHER_PROGRAMS_PERCENT = 50.0  # of the cores: other programs that use as much, and more than the packing, are the limit
+OTHER_PROGRAMS_PERCENT = 50.0  # of the cores: other programs that use this, and no less than the packing, are the limit
 THROTTLED_PERCENT = 10.0  # a CPU limit is the limit if it throttled processes in this share of its periods
 _MIN_FROM_STORAGE_PERCENT = 95.0  # if less of the bytes came from storage, the result has a warning
 

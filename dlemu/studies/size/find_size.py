@@ -54,7 +54,7 @@ def size(
     config_dir: str | None = None,
     at_least: int | None = None,
     most: int = 4096,  # the largest count to try, for storage that feeds any number
-    trial_seconds: float = 120.0,  # maximum; most trials are stopped sooner, as their verdict is certain
+    trial_seconds: float = 120.0,  # at full speed; most trials are stopped sooner, as their verdict is certain
     make: Callable[[Workload], None] | None = None,
     on_event: OnEvent = ignore,
 ) -> SizeAnswer:

@@ -92,7 +92,7 @@ def _answer_lines(answer: SizeAnswer) -> Iterator[Said]:
 def _limit_lines(answer: SizeAnswer) -> Iterator[Said]:
     """Yield what limits the next count, what it needs from the storage, and what to do first."""
     limit, full, threshold = answer.limited_by, answer.full_size, answer.question.threshold_percent
-    reason = "" if limit.what in ("count", "host") else "".join(limit.evidence[:1])  # else part of `limit_in_words`
+    reason = "" if limit.what in ("count", "host") else "".join(limit.evidence[:1])  # theirs is in `limit_in_words`
     yield Said("limit", limit_in_words(answer), reason)
     supplied = answer.storage_mb_per_second
     needs = f"for AU {threshold:g} % {answer.max_accelerators + 1} need {rate(answer.wanted_mb_per_second)}"

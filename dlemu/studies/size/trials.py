@@ -34,7 +34,7 @@ from dlemu.runner.child_run import run_train
 from dlemu.runner.run_folder import request_stop
 from dlemu.studies.answers import Question, Trial
 
-WINDOW_SECONDS = 1.0  # minimum length of a window of time: longer than the bursts of drives, caches and throttles
+WINDOW_SECONDS = 1.0  # minimum length of a window: long compared with the time slices of drives, caches and throttles
 WINDOW_STEPS = 2  # minimum of steps in a window: with one, chance would decide which window a batch falls into
 _WATCHED_RANKS = 64  # maximum of step logs to read during a trial: ranks are alike, and reading must not disturb them
 
