@@ -37,7 +37,7 @@ class Figure:
 
 
 class Level(NamedTuple):
-    """A horizontal line across a chart, with a name."""
+    """A horizontal line across a chart, with a name; or the name of a line at the height `value`."""
 
     value: float
     name: str
@@ -82,14 +82,15 @@ def lines(
     points: bool = False,
     height: int = 220,
 ) -> alt.LayerChart:
-    """Return a chart of lines from rows in the order of `x`: each has the name of its `line`, its `value` and its x.
+    """Return a chart of lines. Each row has the name of its `line`, its `value` and its x; rows are in the order of x.
 
-    Several lines have their names at the right, in their colours. With `points`, each row is a point: hollow if its
-    `verdict` is not `pass`, with an interval if it has `low` and `high`. `domain`: the limits of the y axis (default:
-    from 0). `names`: the lines of all panels that are drawn below each other, so that colours agree between them.
+    `names` are the lines of all panels that are drawn below each other, so that colours agree between them (default:
+    those in `rows`); several lines have their names at the right. `domain` limits the y axis (default: from 0 to the
+    highest value). `levels` are drawn as horizontal lines. With `points`, each row is a point: hollow if its `verdict`
+    is not `pass`, with an interval if it has `low` and `high`.
     """
     names = names or list(dict.fromkeys(row["line"] for row in rows))
-    tops = [float(row["high"] if "high" in row else row["value"]) for row in rows] + [level.value for level in levels]
+    tops = [float(row.get("high", row["value"])) for row in rows] + [level.value for level in levels]
     low, high = domain or (0.0, 1.04 * max(tops, default=0.0) or 1.0)
     y_scale = alt.Scale(domain=[low, high], nice=False, clamp=True)
     y = alt.Y("value:Q", title=y_title, scale=y_scale)
@@ -105,7 +106,7 @@ def lines(
         layers += _point_layers(base, alt.Y("low:Q", title=y_title, scale=y_scale))
     else:
         layers.append(base.mark_line(clip=True, interpolate="step-before", strokeWidth=1.4))
-    labels = [*levels]
+    labels = [*levels]  # names at the right, of levels and of lines, each at the height of its value
     for index, name in enumerate(names):
         values = [row["value"] for row in rows if row["line"] == name]
         if values and len(names) > 1:

@@ -40,7 +40,7 @@ class Page:
     config: str = ""  # the configuration as YAML, folded
     measured_at: str = ""  # ISO 8601
     source: str  # name of the result's folder
-    draw: Callable[[], Iterable[tuple[str, Figure]]] = tuple  # returns the figures by name
+    draw: Callable[[], Iterable[tuple[str, Figure]]] = tuple  # returns (name, figure) pairs; default: none
 
 
 def open_page(folder: str) -> Page:

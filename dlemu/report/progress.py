@@ -1,4 +1,4 @@
-"""Shows the progress of a run: a line that is redrawn on a terminal and printed at intervals elsewhere. And log.txt."""
+"""Shows the progress of a run in a line, redrawn on a terminal and printed at intervals elsewhere; writes log.txt."""
 
 from __future__ import annotations
 
@@ -21,20 +21,20 @@ PLAIN_SECONDS = 10.0  # minimum between printed lines where there is no terminal
 
 
 class ProgressLine:
-    """A line that the caller draws, since a thread would disturb the ranks; the cursor stays on the line below it."""
+    """A line that the caller redraws, as a thread would disturb the ranks; the cursor stays on the line below it."""
 
     def __init__(
         self, console: Console, now: Callable[[], float] = time.monotonic, plain_seconds: float = PLAIN_SECONDS
     ) -> None:
         self._console, self._now, self._plain_seconds = console, now, plain_seconds
         self._redraws = console.is_terminal and not console.is_dumb_terminal
-        self._is_drawn, self._due, self._is_over = False, now() + plain_seconds, False
+        self._is_drawn, self._next_print, self._has_ended = False, now() + plain_seconds, False
 
     def show(self, line: str, *, last: bool = False) -> None:
-        """Replace the line on a terminal; elsewhere print it if enough time has passed, and the `last` line once."""
-        if (last and self._is_over) or not (self._redraws or last or self._now() >= self._due):
+        """Replace the line on a terminal; elsewhere print it every `plain_seconds`, and the `last` line once."""
+        if (last and self._has_ended) or not (self._redraws or last or self._now() >= self._next_print):
             return
-        self._is_over = last
+        self._has_ended = last
         text = line.translate(VISIBLE)
         if self._redraws:  # a line that wraps would not be cleared as a whole
             text = text[: self._console.width - 1]
@@ -42,10 +42,10 @@ class ProgressLine:
         self._console.file.write(f"{clear}{text}\n")
         self._console.file.flush()
         self._is_drawn = self._redraws and not last
-        self._due = self._now() + self._plain_seconds
+        self._next_print = self._now() + self._plain_seconds
 
     def leave(self) -> None:
-        """Keep the line on the screen, as another message follows it."""
+        """Keep the line on the screen: the next call of `show` begins a new one, below other messages."""
         self._is_drawn = False
 
 

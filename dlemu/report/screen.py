@@ -35,7 +35,7 @@ class Screen:
     folder: str  # of the result, to which the last line refers; empty if nothing is saved
     table: Table | None = None  # above the lines if a table is the answer; with --details it is one of the sections
 
-    def said(self, *, details: bool = False) -> list[Said]:
+    def shown_lines(self, *, details: bool = False) -> list[Said]:
         """Return the lines below the title, with at most MOST_NOTES notes; all notes with `details`."""
         notes = [Said("note", text, tone="caution") for text in self.notes]
         if details:
@@ -53,7 +53,7 @@ def print_screen(screen: Screen, console: Console, *, details: bool = False) -> 
     console.print(rich_text(Line(screen.title, "strong"), console), soft_wrap=not console.is_terminal)
     if screen.table is not None and not details:
         print_table(screen.table, console)
-    lines = screen.said(details=details)
+    lines = screen.shown_lines(details=details)
     width = max(len(line.label) for line in lines) + 2
     for line in lines:
         explained = f"   ({line.explained})" if line.explained and console.width >= _NARROW else ""

@@ -33,8 +33,7 @@ def number(value: float | None) -> str:
     """Return a number with about four significant digits; `-` for None."""
     if value is None:
         return "-"
-    magnitude = abs(value)
-    digits = 3 if magnitude < 10 else 2 if magnitude < 100 else 1 if magnitude < 1000 else 0
+    digits = 3 - sum(abs(value) >= limit for limit in (10, 100, 1000))
     return f"{value:,.{digits}f}"
 
 
@@ -73,7 +72,9 @@ def duration(seconds: float) -> str:
 
 
 def verdict_word(passed: bool | None, *, unknown: str = "no verdict") -> str:
-    return unknown if passed is None else "pass" if passed else "fail"
+    if passed is None:
+        return unknown
+    return "pass" if passed else "fail"
 
 
 def plain(value: Any, key: str = "") -> str:
@@ -97,7 +98,7 @@ def plain(value: Any, key: str = "") -> str:
 
 
 def explained(value: Any, prefix: str = "", inherited: str = "") -> Iterator[tuple[str, Any, str]]:
-    """Yield dotted key, value and meaning of each leaf of a typed result; `inherited` is that of the key above."""
+    """Yield dotted key, value and meaning of each leaf of a typed result; a key without a meaning has `inherited`."""
     texts = meanings(type(value))
     for key, item in _items(value):
         meaning = first_sentence(texts.get(key, "")) or inherited
@@ -116,8 +117,9 @@ def _items(value: Any) -> Iterator[tuple[str, Any]]:
 def short_names(values: Iterable[str]) -> dict[str, str]:
     """Return a short name for each value: a and b for /mnt/a/unet3d and /mnt/b/unet3d; other texts stay the same."""
     paths = {value: os.path.normpath(value).split(os.sep) if os.sep in value else [value] for value in values}
-    common_head, common_tail = (
-        len(list(takewhile(lambda parts: len(set(parts)) == 1, zip(*each, strict=False))))
-        for each in (paths.values(), [path[::-1] for path in paths.values()])
-    )
-    return {value: os.sep.join(path[common_head : len(path) - common_tail]) or value for value, path in paths.items()}
+    common_lengths = []  # of the parts that all paths begin with, and end with
+    for aligned in (paths.values(), [path[::-1] for path in paths.values()]):
+        common = takewhile(lambda parts: len(set(parts)) == 1, zip(*aligned, strict=False))
+        common_lengths.append(len(list(common)))
+    head, tail = common_lengths
+    return {value: os.sep.join(path[head : len(path) - tail]) or value for value, path in paths.items()}

@@ -16,12 +16,12 @@ from dlemu.results.kinds import kind_of
 
 READ_AHEAD_BYTES = 128 << 10  # default size of the kernel's read-ahead requests (/sys/block/NAME/queue/read_ahead_kb)
 READ_AHEAD_REQUESTS = 2
-"""In flight: the kernel requests the next window while this one is read (page_cache_async_ra in mm/readahead.c)."""
-SPEED_PERCENT = 2.0  # minimum half width of a storage's speed: drives of known speed varied this much between runs
+"""Read-ahead requests in flight: the kernel requests one while the last is read (page_cache_async_ra, readahead.c)."""
+SPEED_PERCENT = 2.0  # minimum half width of a storage's rate: drives of a known rate varied this much between runs
 OUTSIDE = "outside_what_was_measured"
-"""Code of findings of predictions that extrapolate beyond the measurements; `pattern` says in which respect."""
+"""Code of a finding: a prediction extrapolates beyond the measurements; the finding's `pattern` says in what."""
 _EXAMPLE = "for example reads: [{size: 128k, depth: 32, mb_per_second: 7000}]; fio's --output-format=json, too"
-_BINARY = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30}
+_BYTES_PER_UNIT = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,12 +45,12 @@ class Rates:
 
 
 def others_phrase(mb_per_second: float) -> str:
-    """Return a phrase on the rate that other jobs take, to follow the source of a storage's speed; empty for none."""
+    """Return a phrase with the rate that other jobs take from a storage, to follow its name; empty for a rate of 0."""
     return f", of which others take {mb_per_second:,g} MB/s" if mb_per_second else ""
 
 
 def no_speed_left(others_mb_per_second: float, mb_per_second: float) -> UserError:
-    """Return the error for a prediction in which other jobs take all of the storage's speed."""
+    """Return the error for a prediction in which other jobs take all that the storage can deliver."""
     return UserError(
         f"others take {others_mb_per_second:,g} MB/s, and the storage gives {mb_per_second:,.0f} at most: wanted "
         "--others-mb-per-second below that"
@@ -81,7 +81,7 @@ class DataSheet:
 
 
 def read_drive(drive: str | Rates) -> Rates:
-    """Return the rates of a drive from a data sheet (a YAML file) or a probe's folder; raises UserError."""
+    """Return the rates in a data sheet (a YAML file) or a probe's folder; returns rates unchanged. Raises UserError."""
     if isinstance(drive, Rates):
         return drive
     if not os.path.exists(drive):
@@ -97,11 +97,11 @@ def read_drive(drive: str | Rates) -> Rates:
 
 
 def per_second(rates: Sequence[Rate], request_bytes: int, depth: int) -> float:
-    """Return the requests/s for any size and depth.
+    """Return the requests/s for any request size and queue depth, interpolated from the known rates.
 
-    The time per request is linear between two sizes (a cost per request and a cost per byte). Larger requests take as
-    long per byte as the largest size. Requests below the smallest size take as long per byte as that, down to 128 KiB,
-    for which data sheets state a drive's best rate; still smaller requests take as long as one of 128 KiB.
+    Between two known sizes, the time per request is linear in the size. Above the largest, a request takes as long per
+    byte as the largest does. Below the smallest, it takes as long per byte as the smallest does, down to 128 KiB, for
+    which data sheets state a drive's best rate; still smaller requests take as long as one of 128 KiB.
     """
     sizes = sorted({rate.size_bytes for rate in rates})
     seconds_by_size = []
@@ -114,15 +114,15 @@ def per_second(rates: Sequence[Rate], request_bytes: int, depth: int) -> float:
     latency_seconds = _latency_seconds(rates, request_bytes)
     if latency_seconds is None:
         return 1 / seconds
-    # The smaller of depth / latency and the drive's highest rate: the asymptotic bounds of Denning and Buzen, The
-    # Operational Analysis of Queueing Network Models (1978).
+    # With `depth` requests in flight, at most depth / latency end in a second: an asymptotic bound of Denning and
+    # Buzen, The Operational Analysis of Queueing Network Models (1978).
     return min(1 / seconds, depth / latency_seconds)
 
 
 def _latency_seconds(rates: Sequence[Rate], request_bytes: int) -> float | None:
     """Return the latency of a request at a queue depth of 1, s; None if no rate has that depth.
 
-    It is linear between known sizes; beyond the largest, further bytes move at the drive's best rate.
+    It is linear between known sizes; above the largest, each further byte is read at the drive's best rate.
     """
     by_size = sorted((rate.size_bytes, 1 / rate.per_second) for rate in rates if rate.depth == 1)
     if not by_size:
@@ -145,7 +145,7 @@ def _read_data_sheet(path: str) -> Rates:
 
 
 def _rate(line: Line, where: str) -> Rate:
-    """Return the rate that a line of a data sheet states; raises UserError, which begins with `where`."""
+    """Return the rate that a line of a data sheet states; raises UserError, whose message begins with `where`."""
     figures = {name: getattr(line, name) for name in ("mb_per_second", "iops", "latency_us")}
     stated = {name: value for name, value in figures.items() if value}
     if len(stated) != 1:
@@ -160,8 +160,9 @@ def _rate(line: Line, where: str) -> Rate:
 
 def bytes_of(text: str) -> int:
     """Return the bytes of a size in fio's notation, in which 4k and 1m are binary; raises UserError."""
-    unit = text[-1:].lower() if text[-1:].lower() in _BINARY else ""
-    number = text.lower().removesuffix(unit)
+    size = text.lower()
+    unit = size[-1:] if size[-1:] in _BYTES_PER_UNIT else ""
+    number = size.removesuffix(unit)
     if not number.isdecimal() or int(number) < 1:
         raise UserError(f"{text!r} is not a size: wanted a whole number, with k, m or g if you like, such as 128k")
-    return int(number) * _BINARY[unit]
+    return int(number) * _BYTES_PER_UNIT[unit]

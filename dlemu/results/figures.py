@@ -117,7 +117,7 @@ class Difference:
 
 
 def difference(a: Value, b: Value) -> Difference:
-    """Return the difference of A from B in %; to first order, its half width is that of A / B, added in quadrature."""
+    """Return the difference of A from B, %; to first order, the relative half widths of both add in quadrature."""
     percent = 100 * (a.mean / b.mean - 1) if b.mean else None
     width = None
     if a.mean and b.mean and a.half_width is not None and b.half_width is not None:

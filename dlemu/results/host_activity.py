@@ -11,7 +11,7 @@ from dlemu.telemetry import DeviceFacts, HostTelemetry
 
 
 def devices_of(telemetry: Sequence[HostTelemetry]) -> Iterator[tuple[HostTelemetry, DeviceFacts]]:
-    """Yield each device with its host; containers of one machine list the same device, and one of them is `counted`."""
+    """Yield each device with its host. Containers of one machine list the same device: only the first is `counted`."""
     counted = set()
     for host in telemetry:
         for device in host.devices:
@@ -38,7 +38,7 @@ class HostActivity:
         return [100.0 - (unused + waiting) for unused, waiting in zip(idle, iowait, strict=True)]
 
     def link_percent(self, flow: str) -> float | None:
-        """Return the utilisation of the busiest network link by the metric `flow`, %; None if no speed is known."""
+        """Return the use of the busiest link, %, by the metric `flow` (MB/s); None if no link's speed is known."""
         percents = []
         for host, windows in self._hosts:
             for link in host.sources("network"):
@@ -50,6 +50,7 @@ class HostActivity:
 
     @property
     def devices(self) -> Iterator[tuple[HostTelemetry, Windows, DeviceFacts]]:
+        """The counted devices, each with its host and the host's windows of time."""
         windows_of = {host.node: windows for host, windows in self._hosts}
         for host, device in devices_of([host for host, _ in self._hosts]):
             if device.counted:

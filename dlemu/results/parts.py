@@ -75,6 +75,7 @@ class RunFields(WorkloadFields, OutcomeField, VerdictField):
 
     @property
     def head(self) -> dict[str, Any]:
+        """These fields by name, to build the figures of a run from its summary."""
         return {member.name: getattr(self, member.name) for member in fields(RunFields)}
 
 

@@ -24,9 +24,9 @@ def count(number_of: int, name: str) -> str:
 
 
 def scaled(divisor: float | None, scale: str | None = "") -> str:
-    """Return a phrase to follow a number of accelerators: ` with samples 1/256 of real size`; empty at full size.
+    """Return a phrase to follow a number of accelerators: ` with samples 1/256 of real size`.
 
-    If the samples have full size, or their size is unknown (in older results), the phrase names the `scale`, if any.
+    For samples of full or unknown size, it is ` at scale=NAME` if a scale is given, else empty.
     """
     if divisor is None or abs(divisor - 1) < 0.005:
         return f" at scale={scale}" if scale else ""
@@ -42,14 +42,14 @@ TRADEMARK = (
 """The notice that must accompany the name MLPerf wherever it is published."""
 
 
-class _Filling(Formatter):
+class _FindingFormatter(Formatter):
     def format_field(self, value: Any, format_spec: str) -> str:
-        kind, _, words = format_spec.partition(" ")
-        if kind == "count":
+        directive, _, words = format_spec.partition(" ")
+        if directive == "count":
             return count(value, words)
-        if kind == "several":
+        if directive == "several":
             return words if value != 1 else ""
-        if kind == "clock":
+        if directive == "clock":
             minutes, seconds = divmod(int(value), 60)
             hours, minutes = divmod(minutes, 60)
             return f"{hours}:{minutes:02}:{seconds:02}" if hours else f"{minutes:02}:{seconds:02}"
@@ -58,7 +58,7 @@ class _Filling(Formatter):
 
 def filled(text: str, numbers: Mapping[str, Any]) -> str:
     """Return a text with its placeholders replaced by the numbers."""
-    return _Filling().vformat(text, (), numbers)
+    return _FindingFormatter().vformat(text, (), numbers)
 
 
 def words_of(finding: Finding, words: Wording[T]) -> T:

@@ -1,1 +1,1 @@
-"""Questions about jobs: each study is a resumable list of child runs, and the answer that they give."""
+"""Studies answer questions about jobs, most by a list of child runs, which can be resumed after an interruption."""

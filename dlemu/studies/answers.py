@@ -26,7 +26,7 @@ HOST_CAUSES = ("host", "loader", *HOST_LIMITS)  # limits other than the storage 
 
 
 def edge(attempts: Iterable[tuple[T, bool]]) -> tuple[T | None, T | None]:
-    """Return the last value that passes and the first that fails: (2, 4) for [(1, True), (2, True), (4, False)]."""
+    """Return the last value that passes and the first that fails, or None: (2, 4) for [(2, True), (4, False)]."""
     last_passing = None
     for value, passes in attempts:
         if not passes:
@@ -237,11 +237,11 @@ class RunPair:
 
     @property
     def plan(self) -> YearPlan | None:
-        """None if the runs are not comparable, or if one is incomplete, lacks whole epochs or a verdict."""
+        """The plan of a year; None if the runs are not comparable, or one has no time, whole epochs or verdict."""
         hours = []
         for side in (self.a, self.b):
             seconds = side.mean("total_seconds")
-            is_judged = side.outcome != "no verdict"  # which means that memory or the host was the limit
+            is_judged = side.outcome != "no verdict"  # as of a run that memory served, or that the host limited
             if self.not_comparable or side.cut_steps or not (is_judged and seconds and side.epochs):
                 return None
             hours.append(PLANNED_EPOCHS * seconds / side.epochs / 3600)
@@ -249,7 +249,7 @@ class RunPair:
         return YearPlan((a, b), (YEAR_HOURS / a, YEAR_HOURS / b), YEAR_HOURS / 24 * (1 - a / b))
 
     def compares_storage(self, phase: str) -> bool:
-        """Return whether times of a phase are comparable: not if memory served one side, and storage the other."""
+        """Return whether the times of a phase are comparable: False if memory served one side, storage the other."""
         from_memory_a, from_memory_b = self.from_memory.get(phase, (False, False))
         return from_memory_a == from_memory_b
 
@@ -288,9 +288,9 @@ class Comparison(VerdictField, Answer):
 
     @property
     def main_pair(self) -> RunPair | None:
-        """The pair with the most ranks, which says most about the storages; on a tie the last one.
+        """The pair with the most ranks, which says most about the storages; the last one of several. None without runs.
 
-        Pairs that share a headline metric, one that a report shows first, precede all others.
+        Pairs in which both runs have a headline metric, which a report shows first, take precedence.
         """
         names = {metric.name for metric in catalogue_of(self.kind).headlines}
         last_first = reversed(self.runs)  # `max` returns the first of equal pairs

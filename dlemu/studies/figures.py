@@ -18,7 +18,7 @@ from dlemu.results.wording import scaled
 
 
 class Point(NamedTuple):
-    """One run, or all trials with one number of accelerators."""
+    """A point of the figure: one run, or all trials with one number of accelerators."""
 
     name: str  # workload and accelerator, or the side of a comparison
     settings: Mapping[str, str]
@@ -26,17 +26,17 @@ class Point(NamedTuple):
 
 
 class Axis(NamedTuple):
-    """The x axis, with the line and the position of each point."""
+    """The x axis, and where each point is: in which line, and at which position."""
 
     title: str
-    lines: list[str]  # names
-    positions: list[float | str]  # numbers, or names in the order of the points
+    lines: list[str]  # name of each point's line
+    positions: list[float | str]  # of each point: numbers, or names in the order of the points
 
 
 def charts(points: Iterable[Point]) -> Iterator[tuple[str, Figure]]:
     """Yield the figure of a study with its name; nothing for a study without points.
 
-    Its y axis is the metric that decides (AU, with the pass line) or else the main rate, its x axis the number of
+    The y axis is the metric that decides (AU, with the threshold) or else the main rate; the x axis is the number of
     accelerators or the setting that varies. Runs with equal settings are drawn side by side, by the time of a phase.
     """
     runs = list(points)
@@ -61,26 +61,26 @@ def charts(points: Iterable[Point]) -> Iterator[tuple[str, Figure]]:
         title = f"{metric.title} against {axis.title}{samples.pop() if len(samples) == 1 else ''}"
         x = _x_axis(axis)
     rows = list(_rows(metric, runs, axis, is_judged=bool(catalogue.judged)))
-    ends = [row[end] for row in rows for end in ("low", "high")] + [level.value for level in levels]
-    domain = (max(0.0, 10 * math.floor(min(ends) / 10 - 0.2)), 100.0) if metric.unit == "%" else ()
+    lowest = min([row["low"] for row in rows] + [level.value for level in levels])
+    domain = (max(0.0, 10 * math.floor(lowest / 10 - 0.2)), 100.0) if metric.unit == "%" else ()
     yield "by_count", Figure(title, caption, lines(rows, x, metric.label, domain=domain, levels=levels, points=True))
 
 
 def _drawn_metric(catalogue: Catalogue, runs: Sequence[Point], *, is_side_by_side: bool) -> Metric | None:
-    """Return the first suitable metric of all runs, else of any: other tools' runs, and failed ones, lack some."""
+    """Return the first suitable metric that all runs have, or else any run: failed runs and other tools' lack some."""
     names = [metric.name for metric in catalogue.times] if is_side_by_side else []
     names += [catalogue.decisive, catalogue.judged, catalogue.fallback]
     names += [metric.name for metric in catalogue if metric.is_drawn and metric.better == "higher"]
-    for covers in (all, any):
+    for quantifier in (all, any):
         for name in names:
-            if covers(name in run.figures.metrics for run in runs):
+            if quantifier(name in run.figures.metrics for run in runs):
                 return catalogue[name]
     return None
 
 
 def _rows(metric: Metric, runs: Sequence[Point], axis: Axis, *, is_judged: bool) -> Iterator[Row]:
-    """Yield a row for each point that has the metric, by line and position; its verdict is "pass" if none is judged."""
-    for line, position, run in sorted(zip(axis.lines, axis.positions, runs, strict=True), key=lambda each: each[:2]):
+    """Yield a row for each run that has the metric, by line and position; without judged runs, verdicts are "pass"."""
+    for line, position, run in sorted(zip(axis.lines, axis.positions, runs, strict=True), key=lambda point: point[:2]):
         value = run.figures.metrics.get(metric.name)
         if value is not None:
             half_width = value.half_width or 0.0
@@ -99,19 +99,19 @@ def _axis(runs: Sequence[Point], ranks: str) -> Axis:
     """
     keys = dict.fromkeys(key for run in runs for key in run.settings)
     values = {key: [run.settings.get(key, "") for run in runs] for key in keys}
-    short = {key: short_names(sorted(set(texts))) for key, texts in values.items() if len(set(texts)) > 1}
+    short_values = {key: short_names(sorted(set(texts))) for key, texts in values.items() if len(set(texts)) > 1}
     title, positions = ranks, list[float | str](run.figures.ranks for run in runs)
-    if short and len(set(positions)) == 1:
-        title = next(iter(short))
+    if short_values and len(set(positions)) == 1:
+        title = next(iter(short_values))
         try:
             positions = [float(text) for text in values[title]]
         except ValueError:
-            positions = [short[title][text] for text in values[title]]
-    line_keys = [key for key in short if key not in (title, "ranks")]
+            positions = [short_values[title][text] for text in values[title]]
+    line_keys = [key for key in short_values if key not in (title, "ranks")]
     has_one_name = len({run.name for run in runs}) == 1
     line_names = []
     for run in runs:
-        named = [f"{key.rpartition('.')[2]}={short[key][run.settings.get(key, '')]}" for key in line_keys]
+        named = [f"{key.rpartition('.')[2]}={short_values[key][run.settings.get(key, '')]}" for key in line_keys]
         line_names.append(", ".join(named if named and has_one_name else [run.name, *named]))
     return Axis(title, line_names, positions)
 

@@ -1,4 +1,4 @@
-"""`dlemu try`: what a folder's storage feeds, predicted from less than a minute of reads and a small probe."""
+"""`dlemu try`: predicts what the storage of a folder feeds, from a small probe and less than a minute of reads."""
 
 from __future__ import annotations
 
@@ -27,27 +27,27 @@ from dlemu.report.units import size
 from dlemu.runner.datasets import make_on_this_host
 from dlemu.runner.events import Doing, OnEvent, ignore
 
-# Large samples, and one image per file; MLPerf Storage v3.0 has no computation time of an H100 for retinanet.
+# (workload, accelerator): large samples, and one small image per file, for which MLPerf Storage v3.0 has no H100 time.
 CONSUMERS = (("unet3d", "h100"), ("retinanet", "b200"))
-MOST_BYTES = 960_000_000  # maximum of all writes: below 1 GB, so that the user need not be asked
-LEAST_BYTES = 96_000_000  # minimum of all writes: with less, chance would decide the rates
-KEPT_FREE = 0.1  # share of the file system that stays free
-FIRST_BYTES = 32_000_000  # written first, to measure the rate, so that slow storage gets less data
-WRITE_SECONDS = 8.0  # for all writes, at that rate
-FILES = 48  # minimum of a dataset, two for each of 24 readers; larger files would not be read any faster
-READ_SECONDS = 16.0  # for each dataset: five levels and two repetitions; the whole command then takes a minute
-SIZES = (4 << 10, 1 << 20)  # bytes of a request: small for the drive's maximum of requests/s, large for that of bytes/s
-IN_FLIGHT = 32
+MOST_BYTES = 960_000_000  # maximum of all writes: below 1 GB, which needs no confirmation by the user
+LEAST_BYTES = 96_000_000  # minimum of all writes: with less, the rates would vary by chance
+FREE_SHARE = 0.1  # of the file system, which stays free
+FIRST_BYTES = 32_000_000  # written first, to measure the rate of writes: slow storage then gets less data
+WRITE_SECONDS = 8.0  # for all writes, at that rate, unless LEAST_BYTES take longer
+FILES = 48  # minimum of a dataset: two for each of 24 readers; larger files would not be read any faster
+READ_SECONDS = 16.0  # maximum for each dataset: five levels and two repetitions; the whole command takes a minute
+SIZES = (4 << 10, 1 << 20)  # bytes per request: small for the maximum of requests/s, large for that of bytes/s
+IN_FLIGHT = 32  # queue depth of the probe
 PROBE_SECONDS = 2.0
-DRIVES_SHARE = 0.8  # of the drive's maximum: if files are read at a lower rate, the drive is not what limits them
-MOST = 256  # accelerators, which need 42 GB/s with retinanet
-# Settings for `dlemu size`, and what the command does with them.
+DRIVE_LIMIT_SHARE = 0.8  # of the drive's maximum: files that are read at a lower rate are not limited by the drive
+MOST_ACCELERATORS = 256  # to predict; with retinanet, they need 42 GB/s
+# For the last line, which suggests a `dlemu size` command: its settings, and what it does.
 _NEXT = ("workload=retinanet accelerator=b200 dataset.num_files_train=4300", "measures it: 1.4 GB, minutes")
 _NEXT_IF_SLOW = ("workload=unet3d scale=laptop", "shows how it is measured, with samples 1/256 of real size: 1.4 GB")
 
 
 def first_look(folder: str, on_event: OnEvent = ignore) -> Screen:
-    """Write files below a folder, read them past the page cache, remove them, and return what the storage feeds.
+    """Return the screen with what the storage feeds: writes files below `folder`, reads them uncached, removes them.
 
     Raises UserError if the folder is not on a drive, SpaceError if too little of it is free.
     """
@@ -58,12 +58,12 @@ def first_look(folder: str, on_event: OnEvent = ignore) -> Screen:
             affordable_bytes = round(WRITE_SECONDS * _write_bytes_per_second(scratch))
             total_bytes = max(LEAST_BYTES, min(MOST_BYTES, spare_bytes, affordable_bytes))
             on_event(Doing(f"writing {size(total_bytes)} below {scratch} and reading it; it is removed at the end"))
-            most = _most_of_drive(scratch, total_bytes // 3)
+            most = _drive_maximum(scratch, total_bytes // 3)
             predictions = [_predict(scratch, name, accelerator, total_bytes // 3) for name, accelerator in CONSUMERS]
     except OSError as error:
         raise UserError(f"{folder} can't be used: {error.strerror}; name another folder of the drive") from error
     seconds, storage = time.monotonic() - began, describe_folder(folder)
-    feeds_any = any(predictions[-1].max_accelerators_interval or ())  # with images, the less demanding workload
+    feeds_any = any(predictions[-1].max_accelerators_interval or ())  # the last one, with images, demands less
     next_words, explained = _NEXT if feeds_any else _NEXT_IF_SLOW
     data_folder = shlex.quote(override(("dataset", "data_folder"), f"{storage.folder}/dlemu-set"))
     lines = [
@@ -80,18 +80,18 @@ def first_look(folder: str, on_event: OnEvent = ignore) -> Screen:
 
 
 def _spare_bytes(folder: str) -> int:
-    """Return how much may be written; raises UserError if no drive holds the folder, SpaceError if it is too full."""
+    """Return how many bytes may be written; raises UserError for a folder on no drive, SpaceError for a full one."""
     if not os.path.isdir(folder):
         raise UserError(f"{folder} is not a folder: wanted one on the drive that you want to try, such as /mnt/nvme")
     if memory := open_storage(FOLDERS).memory_kind(folder):
         raise UserError(f"{folder} is on {memory}, which is memory: no drive can be tried there; name a folder of one")
     storage = describe_folder(folder)
     total, free = storage.total_bytes or 0, storage.free_bytes or 0
-    spare = free - round(KEPT_FREE * total)
+    spare = free - round(FREE_SHARE * total)
     if spare < LEAST_BYTES:
         raise SpaceError(
             f"{folder} has {size(free)} free of {size(total)}: wanted {size(LEAST_BYTES)} beside the "
-            f"{100 * KEPT_FREE:.0f} % that stay free; free some space, or name another folder"
+            f"{100 * FREE_SHARE:.0f} % that stay free; free some space, or name another folder"
         )
     return spare
 
@@ -105,7 +105,7 @@ def _write_bytes_per_second(folder: str) -> float:
     return FIRST_BYTES / (time.monotonic() - began)
 
 
-def _most_of_drive(folder: str, file_bytes: int) -> tuple[float, float] | None:
+def _drive_maximum(folder: str, file_bytes: int) -> tuple[float, float] | None:
     """Return the maximum requests/s and MB/s of reads with O_DIRECT, IN_FLIGHT at once; None without O_DIRECT."""
     results = os.path.join(folder, "probe")
     try:
@@ -121,8 +121,8 @@ def _most_of_drive(folder: str, file_bytes: int) -> tuple[float, float] | None:
 
 
 def _predict(folder: str, name: str, accelerator: str, data_bytes: int) -> Prediction:
-    """Make a small dataset, read it like the workload with more and more readers, and predict the accelerators fed."""
-    words = ("reader.data_loader=threads", "train.epochs=1", "dataset.num_files_train=1")  # enough for `assumes_files`
+    """Return the prediction for a workload, from reads of a small dataset made here, with more and more readers."""
+    words = ("reader.data_loader=threads", "train.epochs=1", "dataset.num_files_train=1")
     full = load([f"workload={name}", f"accelerator={accelerator}", *words])
     full_bytes = full.dataset.record_length_bytes
     sample_bytes = min(round(full_bytes), data_bytes // FILES)
@@ -143,43 +143,43 @@ def _predict(folder: str, name: str, accelerator: str, data_bytes: int) -> Predi
         decode_seconds_per_sample=full_bytes / sample_bytes * calibration.decode_seconds_per_sample,
         busy_cores=0.0,  # the storage is the question, not the other programs on this host
     )
-    return predict(full, storage, most=MOST, assumes_files=True)
+    return predict(full, storage, most=MOST_ACCELERATORS, assumes_files=True)  # as if there were enough files
 
 
 def _accelerators_line(prediction: Prediction) -> Said:
-    """Return the line of a workload: the accelerators fed, the rate of reads, and what one and one more would need."""
+    """Return the line of a workload: the accelerators fed, the rate of reads, and what one and the next count need."""
     low, high = prediction.max_accelerators_interval or (0, 0)
-    fed, next_count = f"{low} x" if low == high else f"{low} to {high} x", high + 1
+    fed, next_count = (f"{low} x" if low == high else f"{low} to {high} x"), high + 1
     if prediction.ended_by is not None:
         fed, next_count = f"at least {low} x", low + 1
     shown, mb_per_second = prediction.shown, most_mb_per_second(prediction.curve)
     mb_per_accelerator = shown.needed_mb_per_second / shown.accelerators
     files_per_second = mb_per_second / shown.app_mb_per_second * shown.samples_per_second
-    more = f"{mb_per_accelerator / mb_per_second:.2g} times as much"
+    next_needs = f"{mb_per_accelerator / mb_per_second:.2g} times as much"
     if next_count > 1:
-        more = f"{next_count} need {rate(next_count * mb_per_accelerator)}"
+        next_needs = f"{next_count} need {rate(next_count * mb_per_accelerator)}"
     reads = f"reads {rate(mb_per_second)}, {files_per_second:,.0f} files/s"
-    needs = f"1 needs {rate(mb_per_accelerator)}, {more}"
+    needs = f"1 needs {rate(mb_per_accelerator)}, {next_needs}"
     question = prediction.question
     text = f"{fed} {question.accelerator}: {reads}; {needs} (AU {question.threshold_percent:g} %)"
     return Said(question.workload, text, tone="good" if low else "open" if high else "bad")
 
 
-def _drive_lines(most: tuple[float, float] | None, predictions: Sequence[Prediction], other: str) -> Iterator[Said]:
-    """Yield the drive's maximum, what limits each workload (the drive, or else `other`), and the accuracy."""
+def _drive_lines(most: tuple[float, float] | None, predictions: Sequence[Prediction], fallback: str) -> Iterator[Said]:
+    """Yield the drive's maximum `most` (requests/s, MB/s), each workload's limit (by default `fallback`), accuracy."""
     if most is not None:
         iops, probe_mb_per_second = most
         rates = [most_mb_per_second(prediction.curve) for prediction in predictions]
-        top = max(probe_mb_per_second, *rates)
+        highest = max(probe_mb_per_second, *rates)
         limits = []
         for prediction, mb_per_second in zip(predictions, rates, strict=True):
-            share, limit = mb_per_second / top, other
-            if share >= DRIVES_SHARE:
+            share, limit = mb_per_second / highest, fallback
+            if share >= DRIVE_LIMIT_SHARE:
                 limit = "the drive"
             elif prediction.limited_by.what in ("loader", "host CPU"):
                 limit = prediction.limited_by.what
             limits.append(f"{prediction.question.workload}: {limit}, at {100 * share:.0f} % of the drive's maximum")
-        yield Said("at most", f"{rate(top)} (1 MiB), {iops:,.0f} requests/s (4 KiB), {IN_FLIGHT} in flight")
+        yield Said("at most", f"{rate(highest)} (1 MiB), {iops:,.0f} requests/s (4 KiB), {IN_FLIGHT} in flight")
         yield Said("limit", "; ".join(limits))
     width = max(prediction.half_width_percent for prediction in predictions)
     accuracy = f"rates ± {width:.0f} %, read past the page cache"

@@ -37,11 +37,10 @@ def known_workload(request: PredictionRequest) -> Workload | None:
     if folder is None:
         return None
     path = os.path.join(folder, CONFIG)
-    run = request.read_foreign(folder) if request.read_foreign else None
-    if run is None and os.path.lexists(path):
+    foreign_run = request.read_foreign(folder) if request.read_foreign else None
+    if foreign_run is None and os.path.lexists(path):
         return load_received(path)
-    if run is None:  # killed before it wrote config.yaml
-        run = read_figures(folder)[0].facts
+    run = foreign_run or read_figures(folder)[0].facts  # a killed run may have no config.yaml
     workload: Workload = run.workload
     return workload
 

@@ -1,4 +1,4 @@
-"""Shared by all studies: the check of the launcher, the runs that a study starts, and the events that it reports."""
+"""What all studies share: the check of the launcher, the runs that they start, and the events that they report."""
 
 from __future__ import annotations
 

@@ -31,7 +31,7 @@ from dlemu.studies.compare.page import difference_rows
 from dlemu.studies.prerequisites import Child, check_launcher, config_options
 
 TOGETHER = "together.json"
-WANTED_OVERLAP_PERCENT = 80.0  # of a job's time: with less, it had the storage to itself for too long
+LEAST_OVERLAP_PERCENT = 80.0  # of a job's time: with less, it had the storage to itself for too long
 Span = tuple[float, float]  # begin and end of a run, seconds since 1970
 
 
@@ -44,11 +44,11 @@ class MeasuredJob(StudyRun):
     """Share of its time in which at least one other job ran; 100 for a run alone."""
 
 
-ConcurrentRuns = dict[int, MeasuredJob]  # index of a job in the question -> its run; one job alone, or all together
+ConcurrentRuns = dict[int, MeasuredJob]  # index of a job in the question -> its run, for the jobs of one turn
 
 
 class Loss(NamedTuple):
-    """How much slower a job is together with the others, by one metric."""
+    """How much slower a job runs beside the others than alone, by one metric."""
 
     metric: Metric
     change: Difference  # of the run together with the others (A) from the run alone (B)
@@ -62,7 +62,7 @@ class Loss(NamedTuple):
 
     @property
     def is_certain(self) -> bool:
-        """Whether the loss is larger than its uncertainty; False without repetitions, as that is then unknown."""
+        """Whether the loss is larger than its uncertainty; False if that is unknown, as there are no repetitions."""
         return self.percent >= SAME_PERCENT and self.change.distinct is True
 
     def __str__(self) -> str:
@@ -85,13 +85,13 @@ class JobTogether(NamedTuple):
 
     @property
     def changes(self) -> dict[str, Difference]:
-        """Metric -> difference of the run together (A) from the run alone (B), for the metrics of both runs."""
+        """Metric -> difference of the run with others (A) from the run alone (B), for the metrics that both have."""
         together, alone = self.together.figures.metrics, self.alone.figures.metrics
         return {name: difference(together[name], alone[name]) for name in together if name in alone}
 
     @property
     def loss(self) -> Loss | None:
-        """The largest loss among the headline metrics, a certain one if any; None if the runs share no metric."""
+        """The largest loss in a headline metric, certain losses first; None if the runs have no metric in common."""
         changes, catalogue = self.changes, catalogue_of(self.together.figures.kind)
         metrics = [metric for metric in catalogue.headlines if metric.name in changes]
         metrics = metrics or [metric for metric in catalogue.compared if metric.name in changes]
@@ -110,7 +110,7 @@ class Together(VerdictField, StudyAnswer):
 
     @property
     def jobs(self) -> list[JobTogether]:
-        """Both runs of each job; empty before the last turn, in which all jobs run together."""
+        """Both runs of each job; empty until the last turn, in which all jobs run together, has ended."""
         if len(self.turns) <= len(self.question.overrides):
             return []
         *alone, together = self.turns
@@ -121,7 +121,7 @@ class Together(VerdictField, StudyAnswer):
 
 
 def verdict_of(answer: Together) -> str:
-    """Return which job has the largest certain loss, as a phrase; empty if no job has two comparable runs."""
+    """Return a phrase with the job that has the largest certain loss; empty if no job has two comparable runs."""
     losses = {job.number: job.loss for job in answer.jobs if job.loss is not None}
     certain = {number: loss.percent for number, loss in losses.items() if loss.is_certain}
     if certain:
@@ -140,8 +140,8 @@ def run_together(
 ) -> tuple[Together, str]:
     """Run each job alone, then all at the same time; return the answer and its folder, a new one if `folder` is empty.
 
-    `commands`: for each job its overrides, with a command (train, ...) before them unless it is the one that the
-    workload needs. Continues an interrupted study in `folder`. Raises UserError before the first job if the settings of
+    `commands`: the overrides of each job; a command (train, ...) may precede them, by default the one that the workload
+    needs. Continues an interrupted study in `folder`. Raises UserError before the first job if the settings of
     any job are wrong, and UserError or DlemuError if a job fails.
     """
     check_launcher("together", "")
@@ -157,7 +157,7 @@ def run_together(
         ranks = count(job.workload.ranks, "rank") + scaled(sample_divisor(job.workload))
         labels[index] = f"{job.kind.command} {job.workload.model.name}, {ranks}"
     planned = []
-    for turn in (*({index: job} for index, job in jobs.items()), jobs):
+    for turn in [*({index: job} for index, job in jobs.items()), jobs]:  # each job alone, then all jobs
         label = " and ".join(labels[index] for index in turn) + (" alone" if len(turn) == 1 else "")
         planned.append(Planned(what=turn, name="", label=label, settings={}))  # unnamed: each job has its own folder
     runs = Turns(folder or new_folder("together"), question, planned, on_event)
@@ -177,7 +177,7 @@ class Turns(RunList[dict[int, Child], ConcurrentRuns, Together]):
             f"job {job.number} ({job.command}) ran with others for {job.together.overlap_percent:.0f} % of its time: "
             "make the shorter ones longer (train.epochs, checkpoint.num_checkpoints_write) to see what they cost it"
             for job in answer.jobs
-            if job.together.overlap_percent < WANTED_OVERLAP_PERCENT
+            if job.together.overlap_percent < LEAST_OVERLAP_PERCENT
         )
         return replace(answer, issues=issues, verdict=verdict_of(answer)) if complete else answer
 
@@ -221,20 +221,21 @@ def _checked_job(words: Sequence[str], config_dir: str | None) -> Child:
     kind = kind or kind_to_run(workload)
     job = kind.load_job().job
     workload = checked(workload, job)
-    if not workload.workflow.generate_data:  # else the job makes its data
+    if not workload.workflow.generate_data:  # else the job makes its dataset first, and can't be planned before
         job.in_time(workload, lambda: job.plan(workload, workload.ranks, wants_verdict=False))
     return Child(kind, workload, (*config_options(config_dir), *overrides))
 
 
 def overlap_percent(own: Span, others: Sequence[Span]) -> float:
-    """Return the share of a time span, %, during which at least one of the others lasts; 0 for an empty span."""
-    covered_seconds, covered_until = 0.0, own[0]
+    """Return the share of a span of time, %, in which at least one of the others overlaps it; 0 for an empty span."""
+    own_begin, own_end = own
+    covered_seconds, covered_until = 0.0, own_begin
     for begin, end in sorted(others):
-        begin, end = max(begin, covered_until), min(end, own[1])
+        begin, end = max(begin, covered_until), min(end, own_end)
         if end > begin:
             covered_seconds += end - begin
             covered_until = end
-    return 100 * covered_seconds / (own[1] - own[0]) if own[1] > own[0] else 0.0
+    return 100 * covered_seconds / (own_end - own_begin) if own_end > own_begin else 0.0
 
 
 def screen(answer: Together, folder: str) -> Screen:

@@ -107,7 +107,7 @@ def test_a_tenth_of_the_space_stays_free(
 
     monkeypatch.setattr(look, "describe_folder", lambda _: facts)
     monkeypatch.setattr(look, "_write_bytes_per_second", lambda _: 1e9)
-    monkeypatch.setattr(look, "_most_of_drive", stop)
+    monkeypatch.setattr(look, "_drive_maximum", stop)
     with pytest.raises(SpaceError, match="stopped here" if written else "has 10.1 GB free of 100.0 GB: wanted 96.0 MB"):
         look.first_look(str(tmp_path))
     assert [3 * one for one in made] == ([written] if written else [])

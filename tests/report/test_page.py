@@ -90,7 +90,7 @@ def test_memory_is_warned_of_beside_any_verdict_but_a_pass(outcome: str, state: 
 def test_a_verdict_on_memory_says_so_once_with_the_command_that_reads_the_storage() -> None:
     found = _not_read("reader.odirect=true or reader.evict_page_cache=epochs")
     verdict = "NO VERDICT: only 0 % of the bytes came from storage"
-    said = screen(from_memory(found, outcome="no verdict", verdict=verdict).summary, "results/x").said()
+    said = screen(from_memory(found, outcome="no verdict", verdict=verdict).summary, "results/x").shown_lines()
     assert sum("storage" in line.value.lower() or "memory" in line.value.lower() for line in said) == 1
     command = "dlemu train workload=results/x/config.yaml reader.evict_page_cache=epochs output.folder=results/x-again"
     assert [line.value for line in said if line.label == "again"] == [command]
@@ -148,7 +148,7 @@ def test_it_begins_with_what_the_terminal_says_first(page: Path) -> None:
     assert {line.label for line in first.lines} >= {"delivers", "limit", "proof"}
     for line in first.lines:
         assert {line.label, line.value} <= {word.strip() for word in text}, line
-    assert len(first.said()) <= 9, "a title and at most nine lines"
+    assert len(first.shown_lines()) <= 9, "a title and at most nine lines"
     summary = read_run(folder).summary
     stalled = replace(summary, metrics=replace(summary.metrics, au_sustained_percent=Mean(mean=0.0)))
     assert all("times as much" not in line.value for line in screen(stalled, folder).lines)

@@ -1,4 +1,4 @@
-"""The `dali` loader. It builds a pipeline for each epoch, because a DALI reader takes the order of files only once."""
+"""The `dali` loader. It builds a pipeline for each epoch, because a DALI reader gets the order of files only once."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from dlemu.extend import layout as dataset_layout
 class Loader(loader_base.Loader):
     """The `dali` loader. A batch is a uint8 array for each sample, or one array (batch, resize), in DALI's memory.
 
-    DALI reports neither the duration nor the number of its reads. So the trace of a batch has in `started_ns` when it
-    was requested (the first one: when the epoch began), in `finished_ns` when it was delivered and preprocessed, in
-    `decode_ns` the CPU time of DALI's threads in between, if they decode, and in `read_ns` the remaining time.
+    DALI reports neither the duration nor the number of its reads. So in the trace of a batch, `started_ns` is when it
+    was requested (the first one: when the epoch began), `finished_ns` when it was delivered and preprocessed,
+    `decode_ns` the CPU time of DALI's threads in between, if they decode, and `read_ns` the remaining time.
     """
 
     def __init__(self, spec: loader_base.LoaderSpec) -> None:
@@ -54,9 +54,9 @@ class Loader(loader_base.Loader):
     def _batch(self, feed: Feed, step: int, started_ns: int) -> loader_base.Batch:
         phase = feed.phase
         storage_bytes, decode_cpu_ns = thread_accounting.process_storage_bytes(), self._decode_cpu_ns(phase)
-        shipped, read = self._guarded(feed, step, self._pipeline.run)
+        delivered, read = self._guarded(feed, step, self._pipeline.run)
         run_ns = time.monotonic_ns() - started_ns
-        sample_hash, app_bytes = feed.account(step, read)
+        sample_hash, app_bytes = feed.check(step, read)
         decode_ns = min(run_ns, self._decode_cpu_ns(phase) - decode_cpu_ns)
         preprocess_ns, preprocess_cpu_ns = self._preprocessing.spend(phase.batch_size if phase.preprocesses else 0)
         trace = loader_base.BatchTrace(
@@ -74,7 +74,7 @@ class Loader(loader_base.Loader):
             storage_bytes=thread_accounting.process_storage_bytes() - storage_bytes,
             preprocess_cpu_ns=preprocess_cpu_ns,
         )
-        data = np.asarray(shipped.as_tensor()) if phase.fetch.resize_bytes else list(map(np.asarray, shipped))
+        data = np.asarray(delivered.as_tensor()) if phase.fetch.resize_bytes else list(map(np.asarray, delivered))
         return loader_base.Batch(data, trace)
 
     def _decode_cpu_ns(self, phase: loader_base.Phase) -> int:
@@ -86,7 +86,7 @@ class Loader(loader_base.Loader):
         return cpu_ns // self._threads
 
     def _guarded(self, feed: Feed, step: int, call: Callable[[], Any]) -> Any:
-        """Return the result of a call into DALI for a batch; raises DatasetError with the name of a faulty file."""
+        """Return the result of `call`, which lets DALI make a batch; raises DatasetError, which names a faulty file."""
         try:
             if step > 1:
                 return call()
@@ -98,22 +98,22 @@ class Loader(loader_base.Loader):
 
     def close(self) -> None:
         """End the pipeline and its threads."""
-        self._pipeline = None  # before the feed, whose files in memory the pipeline may still read
+        self._pipeline = None  # first, as it may still read the feed's files in memory
         self._feed = None
 
 
 def _error_for(spec: fetch.FetchSpec, suspects: list[int], message: str) -> DlemuError:
-    """Return the error for DALI's message. To name the file, the samples that may be faulty are read without DALI."""
+    """Return the error for a message of DALI; it names the faulty file, found by reading the suspects without DALI."""
     line = message.partition("encountered:")[2].strip().partition("\n")[0] or message
     reason = line.rpartition(" failed: ")[2].strip()
     paths = {sample: spec.layout.path(spec.layout.locate(sample)[0]) for sample in suspects}
-    named = [sample for sample, path in paths.items() if path in message]
+    in_message = [sample for sample, path in paths.items() if path in message]
     fetcher, buffer = fetch.Fetcher(spec), AlignedBuffer().view(spec.slot_bytes(1))
-    for sample in named or suspects:
+    for sample in in_message or suspects:
         try:
             fetcher.fetch([sample], buffer)
         except DatasetError as error:
             return error
-    if named:
-        return DatasetError(f"{paths[named[0]]}: DALI can't read it ({reason}): restore it, or move it away")
+    if in_message:
+        return DatasetError(f"{paths[in_message[0]]}: DALI can't read it ({reason}): restore it, or move it away")
     return DlemuError(f"DALI could not make a batch of files in {spec.layout.folder}: {reason}")

@@ -1,4 +1,4 @@
-"""DALI's pipeline for one epoch: a reader, then the operators that turn each file into the bytes for the trainer."""
+"""DALI's pipeline for one epoch: a reader of files, then operators that turn each file into the sample to deliver."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ _PNG = bytes.fromhex(  # a grey image of 8 x 8 pixels
 
 
 class Feed:
-    """The input of a pipeline in one epoch. This base class is for null storage: it reads memory instead of files."""
+    """The input of a pipeline in one epoch. This base class is for null storage: its samples are zeros in memory."""
 
     def __init__(self, spec: loader_base.LoaderSpec, phase: loader_base.Phase) -> None:
         self.spec, self.phase = spec, phase
-        self.ahead = sum(depths(spec)) + 2  # maximum of batches that DALI requests beyond the one that it delivers
+        self.ahead = sum(depths(spec)) + 2  # maximum of batches that DALI reads ahead of the one that it delivers
         self.samples_per_array = 1
         # With mmap, DALI would read only the pages of a crop instead of the whole sample.
         self.settings = {"prefetch_queue_depth": depths(spec)[0], "dont_use_mmap": True}
@@ -47,15 +47,15 @@ class Feed:
         """Return the index of each sample of a batch in the array of its file, which may hold several samples."""
         return [0] * self.phase.batch_size
 
-    def account(self, step: int, read: Any) -> tuple[int, int]:
-        """Return the hash of a batch's samples, and the number of bytes read for it.
+    def check(self, step: int, read: Any) -> tuple[int, int]:
+        """Check the files that DALI read for a batch; return the hash of its samples, and the number of bytes read.
 
         Raises DatasetError if a file is damaged or differs from the settings, DlemuError if a sample was not planned.
         """
         return 0, 0
 
     def suspects(self, step: int) -> list[int]:
-        """Return the samples that may be faulty if DALI fails to make a batch."""
+        """Return the samples of which one may be faulty if DALI fails to make a batch."""
         return []
 
     def memory_file(self, data: bytes) -> str:
@@ -69,7 +69,7 @@ class Feed:
 
 
 class Files(Feed):
-    """The files of an epoch's samples, in planned order; a file of several samples is read once for each sample."""
+    """The files of an epoch's samples, in planned order; a file with several samples is read again for each of them."""
 
     def __init__(self, spec: loader_base.LoaderSpec, phase: loader_base.Phase, epoch: int, steps: int) -> None:
         super().__init__(spec, phase)
@@ -82,10 +82,10 @@ class Files(Feed):
         dataset, array = self.phase.fetch.dataset, io.BytesIO()
         shape = (*[1] * len(dataset.record_dims or (1, 1)), self.samples_per_array)
         np.save(array, np.zeros(shape, dataset.record_element_type))
-        # DALI reads on after the last batch: make it read a file in memory then, instead of the dataset again.
-        tail = self.memory_file(array.getvalue() if self._format == "npy" else _PNG)
+        # DALI reads ahead even after the last batch: then it gets a file in memory, not the dataset again.
+        padding = self.memory_file(array.getvalue() if self._format == "npy" else _PNG)
         paths = [self._layout.path(file) for file in (self._ids.ravel() // self.samples_per_array).tolist()]
-        paths += [tail] * self.ahead * self.phase.batch_size
+        paths += [padding] * self.ahead * self.phase.batch_size
         if self._format != "npy":
             return fn.readers.file(files=paths, **self.settings)[0]
         return fn.readers.numpy(files=paths, use_o_direct=self.phase.fetch.storage.direct, **self.settings)
@@ -97,7 +97,7 @@ class Files(Feed):
         batch: NDArray[np.int64] = self._ids[min(step, len(self._ids)) - 1]
         return batch
 
-    def account(self, step: int, read: Any) -> tuple[int, int]:
+    def check(self, step: int, read: Any) -> tuple[int, int]:
         ids, app_bytes = self._batch(step), 0
         for sample, file in zip(read, (ids // self.samples_per_array).tolist(), strict=True):
             planned = self._layout.path(file)
@@ -128,7 +128,7 @@ class Files(Feed):
 
 
 def build(feed: Feed, num_threads: int) -> Any:
-    """Return a running pipeline with two outputs: the samples as the trainer gets them, and as they were read."""
+    """Return a running pipeline. A batch has two outputs: the samples to deliver, and the files as they were read."""
     phase = feed.phase
     pipeline = _dali.Pipeline(
         batch_size=phase.batch_size, num_threads=num_threads, device_id=None, prefetch_queue_depth=depths(feed.spec)[1]
@@ -141,16 +141,16 @@ def build(feed: Feed, num_threads: int) -> Any:
         if phase.fetch.decode == "full" and phase.fetch.format in ("jpeg", "png") and not phase.fetch.reads_nothing:
             colours = _types.RGB if phase.fetch.dataset.record_dims[2:] == (3,) else _types.GRAY
             sample = fn.decoders.image(sample, device="cpu", output_type=colours)
-        shipped = fn.reinterpret(sample, shape=[-1], dtype=_types.UINT8)
+        output = fn.reinterpret(sample, shape=[-1], dtype=_types.UINT8)
         if phase.fetch.resize_bytes:
             size = phase.fetch.resize_bytes  # shorter samples are padded with zeros
-            shipped = fn.slice(shipped, start=[0], shape=[size], axes=[0], out_of_bounds_policy="pad", fill_values=0)
-        pipeline.set_outputs(shipped, read)
+            output = fn.slice(output, start=[0], shape=[size], axes=[0], out_of_bounds_policy="pad", fill_values=0)
+        pipeline.set_outputs(output, read)
     pipeline.build()
     return pipeline
 
 
 def _batchwise(numbers: Callable[[int], list[int]], dtype: type, dali_type: Any) -> Any:
-    """Return a node that outputs a number for each sample; `numbers` gets the step (from 1) of each batch."""
+    """Return a node that outputs a number for each sample; `numbers(step)` returns those of a batch, from step 1 on."""
     steps = count(1)
     return fn.external_source(lambda: [np.array([number], dtype) for number in numbers(next(steps))], dtype=dali_type)

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from dlemu.contrib.dali.loader import Loader as Loader
 
 _RANK_BYTES = 32 << 20  # private memory of a rank besides its buffers, if it is forked after the import of DALI 2.4
-_BATCHES_HELD = 6  # batches outside DALI's queues, as measured with npy; the trainer has two of them
+_BATCHES_HELD = 6  # batches in memory besides those in DALI's queues, as measured with npy; the trainer holds two
 
 
 class Traits(LoaderTraits):

@@ -1,7 +1,7 @@
 """Plans a packing and runs it on each rank: each of n ranks makes every n-th missing file, and logs a row for it.
 
-A packed file gets its name when all of it is on the device, so after an interruption the same command packs only the
-files whose names are missing. packed.json has the settings; it is written before the first file, and marked as complete
+A packed file gets its name when all of it is on the device. So after an interruption, the same command only packs the
+files that do not exist yet. packed.json holds the settings; it is written before the first file, and marked as complete
 after the last.
 """
 
@@ -29,8 +29,8 @@ from dlemu.results.live import Progress
 from dlemu.results.wording import count
 
 PACKED_NAME = "packed.json"  # training refuses the dataset until this file is marked as complete
-FILES_PER_RANK = 4  # default: with several packed files each, all ranks finish at about the same time
-MAX_IMAGES_PER_FILE = 1024  # small, as each rank repeats the file that an interruption left unfinished
+FILES_PER_RANK = 4  # default: with several files each, all ranks finish at about the same time
+MAX_IMAGES_PER_FILE = 1024  # few, as after an interruption each rank packs its unfinished file again
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,7 +49,7 @@ class PackedSet:
 
 @dataclass(frozen=True, kw_only=True)
 class PackJob(Job):
-    """A packing that is planned."""
+    """A planned packing."""
 
     settings: PackSettings
     image_paths: tuple[str, ...]  # relative to `packed.source`
@@ -64,7 +64,7 @@ class PackJob(Job):
 
 
 class PackKind(rows_job.JobKind):
-    """Many images become a few large files."""
+    """The kind of job that packs many images into a few large files."""
 
     name = "pack"
     prefix = "pack-"
@@ -127,7 +127,7 @@ class PackKind(rows_job.JobKind):
             paths = [side.path(job.layout, number) for number in numbers]
             names_by_folder[os.path.dirname(paths[0])] = [os.path.basename(path) for path in paths]
         is_new = not os.path.lexists(os.path.join(target, PACKED_NAME))
-        for folder in names_by_folder:
+        for folder in names_by_folder:  # refuse links and other files before any name is claimed
             if os.path.realpath(folder) != os.path.join(os.path.realpath(target), os.path.relpath(folder, target)):
                 raise UserError(f"{folder} is a link, or is below one: set pack.target to a new or an empty folder")
             foreign = [name for name in os.listdir(folder) if name[0] != "."] if os.path.isdir(folder) else []
@@ -159,10 +159,11 @@ class PackKind(rows_job.JobKind):
         packer = FilePacker(job.settings, job.packed.source, job.layout)
         set_columns = {"set_images": len(job.image_paths), "images_per_file": job.packed.images_per_file}
         comm.all_reduce_max(0)  # a barrier: all ranks begin at the same time
-        for done, file in enumerate(files, start=1):
+        for number, file in enumerate(files, start=1):
             log.add(rank=comm.rank, **set_columns, **packer.pack(file, job.images_of(file)))
             if notify is not None:
-                notify(Progress(at=f"{done} of {count(len(files), 'file')} of rank 0", done=done, total=len(files)))
+                at = f"{number} of {count(len(files), 'file')} of rank 0"
+                notify(Progress(at=at, done=number, total=len(files)))
         comm.all_reduce_max(0)
         if comm.rank == 0:
             with _target_errors(job.layout.folder):
@@ -207,7 +208,7 @@ def _target_errors(path: str) -> Iterator[None]:
 
 
 def _images(workload: Workload, settings: PackSettings) -> tuple[str, list[str]]:
-    """Return a folder, and the relative paths of the images in it; raises UserError, DatasetError."""
+    """Return the folder of the images to pack, and their paths in it; raises UserError, DatasetError."""
     if settings.source:
         folder = settings.source.rstrip("/")
         paths = images_below(folder, settings.target, only_images=not settings.recipe.keeps)
@@ -250,7 +251,7 @@ def _raise_unlisted(error: OSError) -> None:
 def choose_images_per_file(images: int, ranks: int) -> int:
     """Return the number of images per packed file with which each rank makes about FILES_PER_RANK files.
 
-    Training needs files of equal length, so a divisor of `images` within a factor of 2 is preferred.
+    Training needs files with equal numbers of images, so a divisor of `images` within a factor of 2 is preferred.
     Example: 1000 images on 2 ranks -> 125, in 8 files; 1002 images -> 167, in 6 files.
     """
     ideal = max(1, min(images // (FILES_PER_RANK * ranks), MAX_IMAGES_PER_FILE))
@@ -260,7 +261,7 @@ def choose_images_per_file(images: int, ranks: int) -> int:
 
 
 def _resumed(settings: PackSettings, packed: PackedSet, existing: PackedSet | None) -> PackedSet:
-    """Return the set to make, given the one that the target holds; raises UserError if that is complete or differs."""
+    """Return the set to make, which continues `existing`, if any; raises UserError if that is complete or differs."""
     target = settings.target
     if existing is None:
         return packed

@@ -1,9 +1,9 @@
 """Packs one file: reads, prepares and writes its images one after another.
 
-    file  | create | 1st image: read | compute | write | 2nd image: read | ... | finish, fsync, rename
-    part  | write  | read            | compute | write | read            | ... | write
+    file      | create | 1st image: read | compute | write | 2nd image: read | ... | finish, fsync, rename
+    activity  | write  | read            | compute | write | read            | ... | write
 
-The kernel's accounting divides the time of each part into blocked, on a core, and waiting for a core.
+The kernel's accounting divides the time of each activity into blocked, on a core, and waiting for a core.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ _GOES_ON = "and run the same command again: it continues after the finished file
 
 
 class FilePacker:
-    """Packs the files of one layout from images below one folder."""
+    """Packs images below one folder into the files of a layout, which gives each its path."""
 
     def __init__(self, settings: PackSettings, folder: str, layout: dataset_layout.Layout) -> None:
         self._settings, self._recipe, self._folder, self._layout = settings, settings.recipe, folder, layout
         self._storage = storage_base.open_storage(storage_base.StorageSpec())
         self._buffer, self._account = AlignedBuffer(), thread_accounting.ThreadAccounting()
         self._row = Counter[str]()  # of the current file
-        self._lap_ns = 0  # start of the current part
-        self._lap_cpu_ns = self._lap_cpu_wait_ns = 0  # totals of this thread at that time
+        self._lap_ns = 0  # start of the current lap, which is spent on one activity
+        self._lap_cpu_ns = self._lap_cpu_wait_ns = 0  # this thread's totals at that time
 
     def pack(self, number: int, names: Sequence[str]) -> Counter[str]:
         """Pack the named images into packed file `number`, and return its row; raises UserError."""
@@ -70,6 +70,7 @@ class FilePacker:
         return row
 
     def _prepared(self, name: str) -> format_base.PackedSample:
+        """Read and prepare an image; raises UserError."""
         path = f"{self._folder}/{name}"
         try:
             data = self._read(path)
@@ -94,17 +95,17 @@ class FilePacker:
             raise DamagedError(f"it ends after {read_bytes} of {size_bytes} bytes")
         return data
 
-    def _end_lap(self, part: str) -> None:
-        """Add the time since the previous lap to a part (`read`, `compute` or `write`), and begin the next lap."""
+    def _end_lap(self, activity: str) -> None:
+        """Add the time of the lap to an activity (`read`, `compute` or `write`), and begin the next lap."""
         lap_ns, (cpu_ns, cpu_wait_ns) = time.monotonic_ns(), self._account.scheduled()
-        self._row[f"{part}_whole_ns"] += lap_ns - self._lap_ns
-        self._row[f"{part}_cpu_ns"] += cpu_ns - self._lap_cpu_ns
-        self._row[f"{part}_cpu_wait_ns"] += cpu_wait_ns - self._lap_cpu_wait_ns
+        self._row[f"{activity}_whole_ns"] += lap_ns - self._lap_ns
+        self._row[f"{activity}_cpu_ns"] += cpu_ns - self._lap_cpu_ns
+        self._row[f"{activity}_cpu_wait_ns"] += cpu_wait_ns - self._lap_cpu_wait_ns
         self._lap_ns, self._lap_cpu_ns, self._lap_cpu_wait_ns = lap_ns, cpu_ns, cpu_wait_ns
 
     @contextlib.contextmanager
     def _writing(self, path: str) -> Iterator[None]:
-        """Add the time in the context to `write`; raise UserError in place of an OSError."""
+        """Count the time in the context as `write`; raise UserError in place of an OSError."""
         try:
             yield
             self._end_lap("write")

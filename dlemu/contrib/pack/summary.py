@@ -15,8 +15,8 @@ from dlemu.contrib.pack.settings import PackSettings
 from dlemu.extend import Metric, rows_job
 from dlemu.extend import cache as page_cache
 
-PARTS = ("read", "compute", "write")
-_TIMES = {"whole": "by the clock", "cpu": "on a core", "cpu_wait": "ready to run, without a core"}
+ACTIVITIES = ("read", "compute", "write")  # of a process while it packs an image
+_CLOCKS = {"whole": "by the clock", "cpu": "on a core", "cpu_wait": "ready to run, without a core"}
 COLUMNS = {
     "rank": "rank that packed it",
     "file": "number of the packed file",
@@ -30,9 +30,9 @@ COLUMNS = {
     "sample_bytes": "bytes of its samples, without what the format adds",
     "storage_bytes": "bytes fetched from storage for it, by the kernel's accounting",
     "cpu_ns": "CPU time of the rank",
-} | {f"{part}_{key}_ns": f"time to {part}, {words}" for part in PARTS for key, words in _TIMES.items()}
+} | {f"{name}_{clock}_ns": f"time to {name}, {words}" for name in ACTIVITIES for clock, words in _CLOCKS.items()}
 """Columns of pack.parquet, which has a row per packed file. Points in time are nanoseconds of CLOCK_MONOTONIC."""
-# Limits of a packing. `processes`: too few for the cores and the storage; `images`: too few for the processes.
+# What limits a packing. `processes`: too few for the cores and the storage; `images`: too few for the processes.
 What = Literal["storage", "host CPU", "processes", "images"]
 # Shares of the processes' time, %: reading, computing, waiting for a core, writing, idle.
 Shares = tuple[float, float, float, float, float]
@@ -46,13 +46,13 @@ ADVICE = {
     "faster_storage_to_read": "use faster storage for the images",
     "faster_storage_to_write": "use faster storage for the packed files, or smaller images",
 }
-IDLE_PERCENT = 50.0  # from this share of time without an image, there were too few images
-STARVED_SHARE = 0.15  # from this share of time waiting for a core, no core is free
-BUSY_PERCENT = 90.0  # from this utilisation of the host, no core is free; of a device, more requests do not help
-FEW_REQUESTS = 4.0  # below this queue depth, a device may be idle at times, however slow it seems
-OTHER_PROGRAMS_PERCENT = 50.0  # from this use of the cores, and from the packing's own, other programs are the limit
-THROTTLED_PERCENT = 10.0  # from this share of periods in which it throttled processes, the CPU limit is the limit
-_MIN_FROM_STORAGE_PERCENT = 95.0  # below this share of bytes from storage, the result has a warning
+IDLE_PERCENT = 50.0  # if processes have no image for this share of their time, there are too few images
+STARVED_SHARE = 0.15  # if processes wait for a core for this share of their time, no core is free
+BUSY_PERCENT = 90.0  # utilisation of a host without a free core, and of a device that more requests don't help
+FEW_REQUESTS = 4.0  # with a smaller queue depth, a device may be idle at times, however slow it seems
+OTHER_PROGRAMS_PERCENT = 50.0  # of the cores: other programs that use this, and no less than the packing, are the limit
+THROTTLED_PERCENT = 10.0  # a CPU limit is the limit if it throttled processes in this share of its periods
+_MIN_FROM_STORAGE_PERCENT = 95.0  # if less of the bytes came from storage, the result has a warning
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -114,34 +114,34 @@ def summarise(run: rows_job.RowsRun) -> PackSummary:
     rows, facts = run.rows, run.facts
     begin_ns = int(rows["began_ns"].min()) if len(rows) else 0
     end_ns = int(rows["ended_ns"].max()) if len(rows) else 0
-    window = begin_ns, end_ns
+    window_ns = begin_ns, end_ns
     seconds = max(1e-9, (end_ns - begin_ns) / 1e9)
-    total = {name: rows[name].sum().item() for name in rows.dtype.names or ()}
-    images, set_images = total["images"], int(rows["set_images"].max(initial=0))
+    totals = {name: rows[name].sum().item() for name in rows.dtype.names or ()}
+    images, set_images = totals["images"], int(rows["set_images"].max(initial=0))
     images_per_file = int(rows["images_per_file"].max(initial=0))
     cores = sum(host.cpu_usable for host in facts.journal.hosts) or 1
-    cpu_percent = 100 * total["cpu_ns"] / 1e9 / seconds / cores
-    idle = mean_of(run, "cpu", "", "idle_percent", window) + mean_of(run, "cpu", "", "iowait_percent", window)
+    cpu_percent = 100 * totals["cpu_ns"] / 1e9 / seconds / cores
+    idle = mean_of(run, "cpu", "", "idle_percent", window_ns) + mean_of(run, "cpu", "", "iowait_percent", window_ns)
     storage = facts.journal.storage
-    from_storage = _from_storage_percent(total, "" if storage is None else storage.file_system)
-    shares = _shares(total, facts.ranks * (end_ns - begin_ns))
+    from_storage = _from_storage_percent(totals, "" if storage is None else storage.file_system)
+    shares = _shares(totals, facts.ranks * (end_ns - begin_ns))
     limit = judge_packing(
         shares,
-        device_activity(run, window),
+        device_activity(run, window_ns),
         processes=facts.ranks,
         cores=cores,
         host_busy_percent=None if math.isnan(idle) else max(0.0, 100 - idle),
         own_busy_percent=cpu_percent,
-        throttled_percent=mean_of(run, "cpu", "", "throttled_percent", window),
+        throttled_percent=mean_of(run, "cpu", "", "throttled_percent", window_ns),
     )
-    read = total["read_bytes"] / 1e6 / seconds
-    verdict = f"{read:,.1f} MB/s read, {images / seconds:,.1f} images/s; limited by {limit.what}"
+    read_mb_per_second = totals["read_bytes"] / 1e6 / seconds
+    verdict = f"{read_mb_per_second:,.1f} MB/s read, {images / seconds:,.1f} images/s; limited by {limit.what}"
     if facts.failure is not None:
         verdict = f"INCOMPLETE: {facts.failure}"
     is_complete, train = facts.failure is None and bool(images), ""
     if is_complete:
         settings = facts.workload.section(PackSettings)
-        train = train_command(settings, set_images, images_per_file, total["sample_bytes"] // images)
+        train = train_command(settings, set_images, images_per_file, totals["sample_bytes"] // images)
     reading, computing, wanting_core, writing, _ = shares
     return PackSummary(
         **rows_job.common_fields(run.facts),
@@ -149,8 +149,8 @@ def summarise(run: rows_job.RowsRun) -> PackSummary:
         images=images,
         files=-(-set_images // max(1, images_per_file)),
         seconds=seconds,
-        read_mb_per_second=read,
-        write_mb_per_second=total["written_bytes"] / 1e6 / seconds,
+        read_mb_per_second=read_mb_per_second,
+        write_mb_per_second=totals["written_bytes"] / 1e6 / seconds,
         from_storage_percent=from_storage,
         cpu_percent=cpu_percent,
         reading_percent=reading,
@@ -163,16 +163,16 @@ def summarise(run: rows_job.RowsRun) -> PackSummary:
     )
 
 
-def _from_storage_percent(total: dict[str, int], file_system: str) -> float | None:
+def _from_storage_percent(totals: dict[str, int], file_system: str) -> float | None:
     """Return the share of the bytes read that came from storage, %; None if the kernel does not count that."""
-    if not total["read_bytes"] or not (total["storage_bytes"] or file_system in page_cache.COUNTED):
+    if not totals["read_bytes"] or not (totals["storage_bytes"] or file_system in page_cache.COUNTED):
         return None
     # The kernel reads whole pages, so its bytes may exceed those of the images.
-    return min(100.0, 100 * total["storage_bytes"] / total["read_bytes"])
+    return min(100.0, 100 * totals["storage_bytes"] / totals["read_bytes"])
 
 
 def mean_of(run: rows_job.RowsRun, probe: str, source: str, metric: str, window_ns: tuple[int, int]) -> float:
-    """Return the mean of a telemetry series of the first host in a window of time; NaN without readings."""
+    """Return the mean, in a window of time, of a telemetry series of the first host; NaN without readings."""
     if not run.telemetry:
         return math.nan
     ends, values = run.telemetry[0].readings(probe, source, metric)
@@ -181,24 +181,25 @@ def mean_of(run: rows_job.RowsRun, probe: str, source: str, metric: str, window_
     return float((values * weights).sum() / weights.sum()) if weights.sum() else math.nan
 
 
-def _shares(total: dict[str, int], available_ns: int) -> Shares:
-    """Return how the processes spent their time, `available_ns` in all.
+def _shares(totals: dict[str, int], available_ns: int) -> Shares:
+    """Return the shares of the processes' time, which is `available_ns` in all.
 
     Example: 10 s of reads, of which 2 on a core and 1 waiting for a core, are 7 s reading, 2 computing, 1 waiting.
     """
-    cpu = sum(total[f"{part}_cpu_ns"] for part in PARTS)
-    read = max(0, total["read_whole_ns"] - total["read_cpu_ns"] - total["read_cpu_wait_ns"])
-    write = max(0, total["write_whole_ns"] - total["write_cpu_ns"] - total["write_cpu_wait_ns"])
-    # A process that computes without being on a core waits for one, even if the kernel does not account for that.
-    compute_wait = max(0, total["compute_whole_ns"] - total["compute_cpu_ns"])
-    spent = read, cpu, compute_wait + total["read_cpu_wait_ns"] + total["write_cpu_wait_ns"], write
-    reading, computing, wanting_core, writing = (100 * each / max(available_ns, sum(spent), 1) for each in spent)
+    cpu = sum(totals[f"{activity}_cpu_ns"] for activity in ACTIVITIES)
+    read = max(0, totals["read_whole_ns"] - totals["read_cpu_ns"] - totals["read_cpu_wait_ns"])
+    write = max(0, totals["write_whole_ns"] - totals["write_cpu_ns"] - totals["write_cpu_wait_ns"])
+    # A process that computes but is not on a core waits for one, even if the kernel does not account for the wait.
+    compute_wait = max(0, totals["compute_whole_ns"] - totals["compute_cpu_ns"])
+    spent_ns = read, cpu, compute_wait + totals["read_cpu_wait_ns"] + totals["write_cpu_wait_ns"], write
+    total_ns = max(available_ns, sum(spent_ns), 1)
+    reading, computing, wanting_core, writing = (100 * time_ns / total_ns for time_ns in spent_ns)
     idle = max(0.0, 100.0 - reading - computing - wanting_core - writing)
     return reading, computing, wanting_core, writing, idle
 
 
 def device_activity(run: rows_job.RowsRun, window_ns: tuple[int, int]) -> PackDevice:
-    """Return the sums of rates and queue depths, and the highest busy share, of the devices of source and target."""
+    """Return sums of the rates and queue depths, and the highest utilisation, of the devices of source and target."""
     devices = run.telemetry[0].devices if run.telemetry else ()
     names = [device.name for device in devices if device.counted and device.probe == "block"]
     means = dict[str, list[float]]()
@@ -254,7 +255,7 @@ def _limit(what: What, confidence: rows_job.Confidence, advice: str) -> rows_job
 
 
 def training_shape(images: int, images_per_file: int) -> tuple[int, int]:
-    """Return (files, samples per file) for training, which omits a last file with fewer samples than the others."""
+    """Return (files, samples per file) for training, which can't use a last file with fewer samples than the others."""
     return max(1, images // max(1, images_per_file)), min(images, images_per_file)
 
 

@@ -1,4 +1,4 @@
-"""Vendors' documents, each a YAML file in `documents`: the commands to run, and tables and figures of their results."""
+"""Vendors' documents, each a YAML file in `documents`: the commands to run, and the tables to make of their results."""
 
 from __future__ import annotations
 
@@ -37,11 +37,11 @@ class DocumentQuestion:
 
 @dataclass(frozen=True, kw_only=True)
 class Step:
-    """A dlemu command. A probe or datagen runs once for each drive; a sweep trains on, or packs, the data of all."""
+    """A dlemu command: a probe or datagen runs once for each drive, a sweep runs once, with the data on all drives."""
 
     name: str
     command: Command
-    says: str  # description for the progress line
+    says: str  # description for the progress line, with {drive} as placeholder
     words: tuple[str, ...]  # options and overrides
     laptop: tuple[str, ...] = ()  # further words at scale=laptop
     full: tuple[str, ...] = ()  # further words at scale=full
@@ -70,21 +70,21 @@ class Document:
     tables: tuple[DeclaredTable, ...]
 
     def plan(self, question: DocumentQuestion) -> Iterator[Step]:
-        """Yield the commands to run, with all words; those that run for each drive are named NAME-1, NAME-2, ..."""
+        """Yield the commands to run, with all words. One that runs for each drive is named NAME-1, NAME-2, ..."""
         datagen_words: tuple[str, ...] = ()
-        folders = list[str]()  # of the dataset on each drive
+        datasets = list[str]()  # the folder of the dataset on each drive
         for step in self.steps:
             step_words = (*step.words, *(step.laptop if question.scale == "laptop" else step.full))
             if step.command == "sweep":
-                words = (*datagen_words, *step_words, *question.overrides, f"drives={','.join(folders)}")
+                words = (*datagen_words, *step_words, *question.overrides, f"drives={','.join(datasets)}")
                 yield Step(name=step.name, command="sweep", says=step.says, words=words)
                 continue
             for number, drive in enumerate(question.drives, start=1):
                 words = (drive, *step_words)
                 if step.command == "datagen":
                     datagen_words = step_words
-                    folders.append(os.path.join(drive, step_words[0].partition("=")[2]))  # the name in workload=NAME
-                    words = (*step_words, override(("dataset", "data_folder"), folders[-1]))
+                    datasets.append(os.path.join(drive, step_words[0].partition("=")[2]))  # NAME of workload=NAME
+                    words = (*step_words, override(("dataset", "data_folder"), datasets[-1]))
                 says = step.says.format(drive=drive)
                 yield Step(name=f"{step.name}-{number}", command=step.command, says=says, words=words)
 

@@ -1,4 +1,4 @@
-"""Turns the results of a document's steps into rows of named values, and these into the panels of its tables."""
+"""Turns the results of a document's steps into rows of named values, and the rows into the panels of its tables."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from dlemu.results.wording import count
 
 Row = dict[str, Any]
 MIB_PER_MB = 1e6 / 2**20
-TIME_POINTS = 300  # of a line over time
+TIME_POINTS = 300  # on a line over time
 
 
 def rows_of(answer: Reproduced, folder: str) -> list[Row]:
@@ -27,7 +27,8 @@ def rows_of(answer: Reproduced, folder: str) -> list[Row]:
     A row has `step`, the step's name, and `drive`, a short name; the row of a point also has `run`, the run's folder.
     Raises UserError if the results of a step are missing.
     """
-    question, rows, short = answer.question, list[Row](), short_names(answer.question.drives)
+    drives = answer.question.drives
+    drive_names, rows = short_names(drives), list[Row]()
     for step in answer.steps:
         if step.command == "datagen":
             continue
@@ -38,18 +39,18 @@ def rows_of(answer: Reproduced, folder: str) -> list[Row]:
         result = kind.read(path)
         if step.command == "probe":
             drive_index = int(step.name.rpartition("-")[2]) - 1  # of NAME-1, NAME-2, ... (`Document.plan`)
-            drive = short[question.drives[drive_index]]
+            common = {"step": step.name, "drive": drive_names[drives[drive_index]]}
             for cell in sorted(result.cells, key=lambda cell: cell.mb_per_second):
-                rows.append({"step": step.name, "drive": drive} | _cell_values(answer, drive_index, cell))
+                rows.append(common | _cell_values(answer, drive_index, cell))
             continue
         for point in result.points:
-            if point.figures is None:
+            if point.figures is None:  # it failed
                 continue
-            drive = os.path.dirname(point.settings.get("dataset.data_folder", question.drives[0] + "/"))
+            drive = os.path.dirname(point.settings.get("dataset.data_folder", drives[0] + "/"))
             rows.append(
                 {
                     "step": step.name,
-                    "drive": short.get(drive, drive),
+                    "drive": drive_names.get(drive, drive),
                     "run": os.path.join(path, point.folder),
                     "ranks": point.figures.ranks,
                     **{metric: value.mean for metric, value in point.figures.metrics.items()},
@@ -83,18 +84,18 @@ class Panel(NamedTuple):
 
 
 def panels_of(rows: Sequence[Row], table: DeclaredTable) -> list[Panel]:
-    """Return a panel for each quantity of a table, in each group of rows, that has values.
+    """Return a panel for each quantity of a table, in each group of rows with one value of `by`, that has values.
 
-    Example: the values of MB/s by `ranks` are {("drive a", 1): 90.0, ("drive b", 1): 80.0, ...}, those of MB/s by drive
-    are {("", "drive a"): 90.0, ("", "drive b"): 80.0}.
+    Across `ranks`, values are {("drive a", 1): 90.0, ...}; across drives, they are {("", "drive a"): 90.0, ...}.
     """
     rows, panels = [row for row in rows if row["step"].startswith(table.of)], []
     if table.shape == "time saved":
         rows = list(_time_saved(rows))
     ((x_title, x_key),) = table.across.items()
-    for group in sorted({row[table.by] for row in rows}) if table.by else [""]:
+    for group in sorted({row[table.by] for row in rows}) if table.by else [""]:  # "": all rows
+        group_rows = [row for row in rows if not table.by or row[table.by] == group]
         for quantity, key in table.values.items():
-            known = [row for row in rows if row.get(key) is not None and (not table.by or row[table.by] == group)]
+            known = [row for row in group_rows if row.get(key) is not None]
             values = {("" if x_key == "drive" else row["drive"], row[x_key]): row[key] for row in known}
             title = f"{quantity}, {group.strip()}" if group else quantity
             if values:
@@ -103,7 +104,7 @@ def panels_of(rows: Sequence[Row], table: DeclaredTable) -> list[Panel]:
 
 
 def _time_saved(rows: Sequence[Row]) -> Iterator[Row]:
-    """Yield rows of the time that the first of two drives saves in a year, for pairs of runs that are comparable."""
+    """Yield rows with the models that each of two drives trains in a year, and the time that the first one saves."""
     from dlemu.api import compare
 
     drives = list(dict.fromkeys(row["drive"] for row in rows))
@@ -119,7 +120,7 @@ def _time_saved(rows: Sequence[Row]) -> Iterator[Row]:
 
 
 def over_time(rows: Sequence[Row], table: DeclaredTable) -> Iterator[Panel]:
-    """Yield panels of throughput, queue depth, and share of the time at each depth, with a series for each run."""
+    """Yield panels of throughput, queue depth, and the share of the time at each depth, with a line for each run."""
     rows = [row for row in rows if row["step"].startswith(table.of)]
     has_drives = len({row["drive"] for row in rows}) > 1
     runs: dict[str, Any] = {}
@@ -144,7 +145,7 @@ def over_time(rows: Sequence[Row], table: DeclaredTable) -> Iterator[Panel]:
 
 
 def _by_second(devices: Sequence[Any]) -> dict[float, float]:
-    """Return end of an interval, s -> sum over devices of the mean reading; a run has TIME_POINTS intervals."""
+    """Return end of an interval, s -> sum over devices of their mean reading in it; a run has TIME_POINTS intervals."""
     bounds = np.linspace(0, max((series.seconds.max(initial=0) for series in devices), default=0), TIME_POINTS + 1)
     values: dict[float, float] = defaultdict(float)
     for series in devices:

@@ -65,14 +65,14 @@ class Steps(run_list.RunList[Step, StepDone, Reproduced]):
 
     def answer(self, *, complete: bool) -> Reproduced:
         file_systems = [os.statvfs(drive) for drive in self.question.drives]
-        sizes = tuple(each.f_blocks * each.f_frsize / 1e12 or None for each in file_systems)
+        sizes = tuple(disk.f_blocks * disk.f_frsize / 1e12 or None for disk in file_systems)
         return Reproduced(complete=complete, question=self.question, capacity_tb=sizes, steps=tuple(self.runs))
 
     def is_of(self, run: StepDone, planned: run_list.Planned[Step]) -> bool:
         return run.name == planned.name
 
     def make_folder(self, planned: run_list.Planned[Step]) -> str:
-        """Return the folder for a step: a new one, but for an interrupted sweep its own, in which it continues."""
+        """Return the folder for a step: a new one, except that an interrupted sweep continues in its own."""
         if planned.what.command != "sweep":
             return super().make_folder(planned)
         folder = os.path.join(self.folder, planned.name)
@@ -94,7 +94,7 @@ class Steps(run_list.RunList[Step, StepDone, Reproduced]):
 
 
 def _check(question: DocumentQuestion, steps: Sequence[Step]) -> None:
-    """Raise UserError for drives that can't be used, and for settings that are wrong or the document's to choose."""
+    """Raise UserError for unusable drives, for wrong settings, and for settings that the document itself chooses."""
     if not question.drives:
         raise UserError("wanted drives=FOLDER[,FOLDER]: a folder on each of the storages to compare")
     for drive in question.drives:

@@ -1,4 +1,4 @@
-"""Compares two storages, A and B: their differences with uncertainty, what each feeds, and the verdict. Pure."""
+"""Compares two storages, A and B: their differences with uncertainty, how many accelerators each feeds, the verdict."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ FromMemory = Mapping[str, tuple[bool, bool]]  # phase -> whether memory served A
 
 
 def compare(a: Side, b: Side) -> Comparison:
-    """Compare A with B: each pair of runs with equal settings, and what each storage feeds.
+    """Return the comparison of A and B: each pair of runs with equal settings, and how many accelerators each feeds.
 
-    Raises UserError when no runs have equal settings.
+    Raises UserError if no runs have equal settings, except for two searches or two single runs.
     """
     paired: list[Settings] = []
     if not (a.is_search or b.is_search):
@@ -35,14 +35,14 @@ def compare(a: Side, b: Side) -> Comparison:
             f"{a.name} and {b.name} have no run with the same settings; compare two runs (a point of a sweep is one: "
             "SWEEP/point-01), two sweeps over the same values, or two searches"
         )
-    # Compare the conditions of the first run that both sides have conditions of.
-    common: Settings = next((settings for settings in a.conditions if settings in b.conditions), ())
-    about_a, about_b = a.about_run(common), b.about_run(common)
-    varied = {key.rpartition(".")[2] for settings in paired for key, _ in settings}
+    # The first run whose conditions are known on both sides stands for all.
+    example: Settings = next((settings for settings in a.conditions if settings in b.conditions), ())
+    conditions_a, conditions_b = a.conditions_of_run(example), b.conditions_of_run(example)
+    varied_keys = {key.rpartition(".")[2] for settings in paired for key, _ in settings}
     unequal_data = [
-        f"{key} is {value} for A and {about_b.work[key]} for B"
-        for key, value in about_a.work.items()
-        if key not in varied and about_b.work.get(key, value) != value
+        f"{key} is {value} for A and {conditions_b.work[key]} for B"
+        for key, value in conditions_a.work.items()
+        if key not in varied_keys and conditions_b.work.get(key, value) != value
     ]
     not_comparable = [] if paired else _memory_served_one(_from_memory(a, b))
     if not paired and a.cached != b.cached:
@@ -55,21 +55,21 @@ def compare(a: Side, b: Side) -> Comparison:
             for settings in paired
         ),
         not_comparable=tuple(not_comparable),
-        sides=(_compared_side(a, paired, about_a), _compared_side(b, paired, about_b)),
-        issues=tuple(issues_between(a, b, about_a, about_b)),
+        sides=(_compared_side(a, paired, conditions_a), _compared_side(b, paired, conditions_b)),
+        issues=tuple(issues_between(a, b, conditions_a, conditions_b)),
     )
     return replace(comparison, verdict="; ".join(_verdict_phrases(comparison, a, b)))
 
 
-def _compared_side(side: Side, paired: Collection[Settings], about: Conditions) -> ComparedSide:
+def _compared_side(side: Side, paired: Collection[Settings], conditions: Conditions) -> ComparedSide:
     unpaired = [(dict(settings), run) for settings, run in side.runs.items() if settings not in paired]
     texts: dict[str, str] = {}
-    if about.title:  # without one, the folders of all runs are gone
-        storage = about.environment.storage
+    if conditions.title:  # empty if the folders of all runs are gone
+        storage = conditions.environment.storage
         location = f"{storage.file_system} on {storage.device}" if storage else ""
-        texts = {"measured": about.started_at, "storage": location, "devices": ", ".join(about.devices)}
-        texts = {key: text for key, text in texts.items() if text} | settings_of(about)
-        texts |= {key.replace("_", " "): text for key, text in about.facts.items()}
+        texts = {"measured": conditions.started_at, "storage": location, "devices": ", ".join(conditions.devices)}
+        texts = {key: text for key, text in texts.items() if text} | settings_of(conditions)
+        texts |= {key.replace("_", " "): text for key, text in conditions.facts.items()}
     return ComparedSide(
         name=side.name,
         accelerators_fed=side.accelerators_fed,
@@ -80,8 +80,8 @@ def _compared_side(side: Side, paired: Collection[Settings], about: Conditions) 
 
 
 def _from_memory(a: Side, b: Side, settings: Settings = ()) -> FromMemory:
-    in_a, in_b = a.about_run(settings).from_memory, b.about_run(settings).from_memory
-    return {phase: (phase in in_a, phase in in_b) for phase in sorted({*in_a, *in_b})}
+    phases_a, phases_b = (side.conditions_of_run(settings).from_memory for side in (a, b))
+    return {phase: (phase in phases_a, phase in phases_b) for phase in sorted({*phases_a, *phases_b})}
 
 
 def _memory_served_one(from_memory: FromMemory) -> list[str]:
@@ -95,8 +95,8 @@ def compare_runs(
 ) -> RunPair:
     """Return the differences between two runs, metric by metric.
 
-    `unequal_data` are phrases on how the data that the runs read or wrote differs. Runs with unequal data, accelerators
-    or numbers of accelerators are not comparable: a difference in time is not due to the storage alone.
+    `unequal_data`: phrases that name differences in the data read or written. Runs with unequal data, accelerators or
+    numbers of accelerators are not comparable, as their difference in time is not due to the storage alone.
     """
     catalogue = catalogue_of(a.kind)
     names = [metric.name for metric in catalogue.compared if metric.name in a.metrics and metric.name in b.metrics]
@@ -112,7 +112,7 @@ def compare_runs(
 
 
 def _unequal_work(a: JobFigures, b: JobFigures) -> list[str]:
-    """Return phrases on how the work of two runs differs, by the fields that both know."""
+    """Return phrases that name differences in the work of two runs; fields that either run lacks are left out."""
     phrases = []
     for name in _WORK_FIELDS:
         values = getattr(a, name), getattr(b, name)
@@ -151,7 +151,7 @@ def _fed(side: Side) -> str:
 
 
 def _differences(comparison: Comparison, a: Side, b: Side) -> Iterator[str]:
-    """Yield phrases on the main pair: the difference in each phase's time, or else in each headline metric."""
+    """Yield phrases on the main pair: the difference in time for each phase, else in each headline metric."""
     catalogue, pair = catalogue_of(comparison.kind), comparison.main_pair
     if not_comparable := comparison.reasons:
         yield f"not comparable: {', '.join(not_comparable)}"

@@ -27,16 +27,16 @@ def screen(answer: Comparison, folder: str) -> Screen:
     """Return the first screen: the verdict, both sides, and the main pair's metrics."""
     pair, catalogue = answer.main_pair, catalogue_of(answer.kind)
     table: Table | None = None
-    first, *further = answer.verdict.replace("+-", "±").split("; ")
-    lines = [Said("" if index else "answer", text, tone="strong") for index, text in enumerate(further)]
+    headline, *phrases = answer.verdict.replace("+-", "±").split("; ")
+    lines = [Said("" if index else "answer", phrase, tone="strong") for index, phrase in enumerate(phrases)]
     runs = (pair.a, pair.b) if pair else tuple(map(_run_at_limit, answer.sides))
-    lines += [_side_line(*each) for each in zip("AB", answer.sides, runs, strict=True)]
+    lines += [_side_line(name, side, run) for name, side, run in zip("AB", answer.sides, runs, strict=True)]
     if pair is not None and not answer.reasons:
         lines += [Said("year", line) for line in _year_lines(pair)]
         same_epochs = pair.a.epochs == pair.b.epochs  # otherwise times are of unequal work
-        timed = [metric for metric in catalogue.times if same_epochs and pair.compares_storage(metric.phase)]
-        headlines = [each for each in catalogue if each in timed or each.is_tile or each.name == catalogue.decisive]
-        table = Table(columns=_HEAD, rows=difference_rows(pair.metrics, headlines))
+        times = [metric for metric in catalogue.times if same_epochs and pair.compares_storage(metric.phase)]
+        shown = [row for row in catalogue if row in times or row.is_tile or row.name == catalogue.decisive]
+        table = Table(columns=_HEAD, rows=difference_rows(pair.metrics, shown))
         if catalogue.feeds_accelerators:
             config = f"{answer.sides[0].name}/config.yaml"
             which = f"{shlex.quote(f'workload={config}')}, and of B" if os.path.exists(config) else "of each"
@@ -45,7 +45,7 @@ def screen(answer: Comparison, folder: str) -> Screen:
         words = f"dlemu compare workload={pair.a.workload} ranks={pair.a.ranks} drives=FOLDER-A,FOLDER-B --make"
         lines.append(Said("next", words, "runs the same on both, past the page cache"))
     subject = " and ".join(dict.fromkeys(run.title for run in runs if run)) or answer.kind
-    return Screen(title=f"{subject}: {first}", lines=lines, notes=answer.issues, folder=folder, table=table)
+    return Screen(title=f"{subject}: {headline}", lines=lines, notes=answer.issues, folder=folder, table=table)
 
 
 def _run_at_limit(side: ComparedSide) -> JobFigures | None:
@@ -69,14 +69,16 @@ def _side_line(name: str, side: ComparedSide, run: JobFigures | None) -> Said:
 
 
 def _year_lines(pair: RunPair) -> Iterator[str]:
-    """Yield the effect on a year of training; the days saved only if the difference in time may be significant."""
-    time = pair.metrics.get("total_seconds")
+    """Yield what the times mean for a year of training: models trained, and days saved unless that may be chance."""
     if pair.plan is None or scaled(pair.a.sample_divisor):  # no real model trains on smaller samples
         return
-    (a, b), (models_a, models_b), days = pair.plan
-    yield f"{PLANNED_EPOCHS} epochs take A {a:.3g} h and B {b:.3g} h: {models_a:.0f} and {models_b:.0f} models per year"
-    if time is None or time.distinct is not False:  # None: fewer than three epochs have no interval
-        yield f"what B trains in a year takes A {abs(days):.1f} days {'less' if days >= 0 else 'more'}"
+    (hours_a, hours_b), (models_a, models_b), days_saved = pair.plan
+    hours = f"{PLANNED_EPOCHS} epochs take A {hours_a:.3g} h and B {hours_b:.3g} h"
+    yield f"{hours}: {models_a:.0f} and {models_b:.0f} models per year"
+    seconds = pair.metrics.get("total_seconds")
+    if seconds is not None and seconds.distinct is False:  # it is None without an interval, which takes three epochs
+        return
+    yield f"what B trains in a year takes A {abs(days_saved):.1f} days {'less' if days_saved >= 0 else 'more'}"
 
 
 def sections(answer: Comparison, _: str) -> Iterator[Table]:
@@ -109,9 +111,15 @@ def difference_rows(differences: Mapping[str, Difference], metrics: Iterable[Met
         difference = differences.get(metric.name)
         if difference is None:
             continue
-        a, b, percent, width = difference.a, difference.b, difference.difference_percent, difference.half_width_percent
-        change = "-" if percent is None else "not significant" if difference.distinct is False else f"{percent:+.1f} %"
-        if metric.unit == "%" and change.endswith("%"):  # in percentage points, as a percentage of a % would mislead
+        a, b = difference.a, difference.b
+        percent, width = difference.difference_percent, difference.half_width_percent
+        if percent is None:
+            change = "-"
+        elif difference.distinct is False:
+            change = "not significant"
+        elif metric.unit != "%":
+            change = f"{percent:+.1f} %"
+        else:  # in percentage points, as a percentage of a percentage would mislead
             change, width = f"{a.mean - b.mean:+.1f} points", None
             if a.half_width is not None and b.half_width is not None:
                 width = math.hypot(a.half_width, b.half_width)

@@ -18,12 +18,12 @@ from dlemu.studies.size.page import KIND_OF_TRIALS, figures_of_count
 
 _INCOMPLETE = "the sweep is incomplete: finish it with its command"
 
-# (key, value) pairs, sorted by key, of the settings in which the runs of a side differ from each other.
+# What identifies a run of a side: (key, value) of each setting that differs between its runs, sorted by key.
 Settings = tuple[tuple[str, str], ...]
 Runs = Mapping[Settings, JobFigures]
-About = Mapping[Settings, Conditions]
-# Reads a folder of another benchmark's runs for `side_of_runs`; raises UserError if it can't read the folder.
-Foreign = Callable[[str], tuple[Runs, About]]
+RunConditions = Mapping[Settings, Conditions]
+# Returns the runs in a folder of another benchmark, for `side_of_runs`; raises UserError for any other folder.
+ReadForeign = Callable[[str], tuple[Runs, RunConditions]]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,13 +32,13 @@ class Side(ComparedSide):
 
     kind: str  # of the jobs
     runs: Runs  # at least one, except for a search before its first trial
-    conditions: About = field(default_factory=dict)  # of the runs whose folders still exist
-    is_search: bool = False  # `runs` are then the counts of a search, which two searches need not share
-    cached: bool = False  # a search that allowed reads from the page cache (`metric.cached`), and so measured memory
+    conditions: RunConditions = field(default_factory=dict)  # of the runs whose folders still exist
+    is_search: bool = False  # `runs` are then the counts of a search; two searches need not have tried the same counts
+    cached: bool = False  # whether a search allowed reads from the page cache (`metric.cached`), and so measured memory
     warnings: tuple[str, ...] = ()
 
-    def about_run(self, settings: Settings = ()) -> Conditions:
-        """Return the conditions of a run, or else of the first run; without a title if no run's folder still exists."""
+    def conditions_of_run(self, settings: Settings = ()) -> Conditions:
+        """Return the conditions of a run, else those of the first run; their title is empty if all folders are gone."""
         return self.conditions.get(settings) or next(iter(self.conditions.values()), Conditions(title=""))
 
     @property
@@ -47,22 +47,22 @@ class Side(ComparedSide):
 
     @property
     def scaled(self) -> str:
-        """How small the samples are, as a phrase: those of the largest run that passed, or else of any run."""
+        """How small the samples are, as a phrase: in the largest run that passed, or in any run if none passed."""
         runs = [run for run in self.runs.values() if run.ranks == (self.accelerators_fed or run.ranks)]
         return next(filter(None, (scaled(run.sample_divisor) for run in runs)), "")
 
 
-def read_sides(folders: Sequence[str], foreign: Foreign | None = None) -> tuple[Side, Side]:
-    """Return two storages from two folders, or both from the folder of a sweep over two drives.
+def read_sides(folders: Sequence[str], read_foreign: ReadForeign | None = None) -> tuple[Side, Side]:
+    """Return two storages: one from each of two folders, or both from the folder of a sweep over two drives.
 
-    Raises UserError if there are not exactly two, or if their jobs are of different kinds.
+    Raises UserError for fewer or more than two storages, or if their jobs are of different kinds.
     """
     advice = "wanted two folders of runs, sweeps or searches, or the folder of one sweep over two drives"
     if not all(folders):
         raise UserError(f"a folder's name is empty, as of a variable of the shell that is not set: {advice}")
     if len(folders) > 2:
         raise UserError(f"{len(folders)} names are given, from {folders[0]} to {folders[-1]}: {advice}")
-    sides = [side for folder in folders for side in read_side(folder, foreign)]
+    sides = [side for folder in folders for side in read_side(folder, read_foreign)]
     if len(sides) != 2:
         names = ", ".join(side.name for side in sides)
         note = f" ({_INCOMPLETE})" if any(_INCOMPLETE in side.warnings for side in sides) else ""
@@ -75,18 +75,18 @@ def read_sides(folders: Sequence[str], foreign: Foreign | None = None) -> tuple[
     return a, b
 
 
-def read_side(folder: str, foreign: Foreign | None = None) -> list[Side]:
+def read_side(folder: str, read_foreign: ReadForeign | None = None) -> list[Side]:
     """Return the storages in a folder: one, or one for each drive of a sweep over drives.
 
-    `foreign` reads folders that are not dlemu's. Raises UserError for a folder that can't be compared.
+    `read_foreign` reads folders that are not dlemu's. Raises UserError for a folder that can't be compared.
     """
     kind, advice = kind_of(folder), "wanted the folder of a run, sweep or size"
     if kind is None:
         if not os.path.isdir(folder):
             raise UserError(f"{folder} is not a folder: {advice}")
-        if foreign is None:
+        if read_foreign is None:
             raise UserError(f"{folder} holds no summary.json written by dlemu, {SWEEP} or {SIZE}: {advice}")
-        return [side_of_runs(folder, *foreign(folder))]
+        return [side_of_runs(folder, *read_foreign(folder))]
     if kind.is_job:
         parts, run = kind.load_job(), kind.read(folder)
         return [side_of_runs(folder, {(): parts.figures(run)}, {(): conditions_of(parts, run.summary, run.facts)})]
@@ -98,13 +98,13 @@ def read_side(folder: str, foreign: Foreign | None = None) -> list[Side]:
     raise UserError(f"{folder} holds {kind.noun}: {advice}")
 
 
-def side_of_runs(name: str, runs: Runs, conditions: About | None = None) -> Side:
+def side_of_runs(name: str, runs: Runs, conditions: RunConditions | None = None) -> Side:
     """Return a storage from the figures of its runs, and the conditions of those whose folders still exist.
 
-    The storage may feed more accelerators than the largest passing run, unless a run with one more, and otherwise the
-    same settings, failed because of the storage.
+    The storage may feed more accelerators than the largest passing run has, unless a run with one more accelerator and
+    otherwise the same settings failed because of the storage.
     """
-    about = conditions or {}
+    known_conditions = conditions or {}
     passing = {settings: run.ranks for settings, run in runs.items() if run.passed}
     most = max(passing.values(), default=0)
     # `ranks=""` makes settings equal that differ in the number of ranks alone.
@@ -118,10 +118,10 @@ def side_of_runs(name: str, runs: Runs, conditions: About | None = None) -> Side
         name=name,
         kind=next(iter(runs.values())).kind,
         runs=runs,
-        conditions=about,
+        conditions=known_conditions,
         accelerators_fed=most if passing else None,
         may_feed_more=any(settings not in failed_settings for settings in largest),
-        warnings=tuple(dict.fromkeys(warning for each in about.values() for warning in each.warnings)),
+        warnings=tuple(dict.fromkeys(warning for run in known_conditions.values() for warning in run.warnings)),
     )
 
 
@@ -134,7 +134,7 @@ def _sides_of_sweep(folder: str, sweep: SweepAnswer) -> list[Side]:
         raise UserError(f"no point of the sweep in {folder} has completed: finish it with its command, then compare")
     sides = []
     for drive, points in points_by_drive.items():
-        runs, about, failures = dict[Settings, JobFigures](), dict[Settings, Conditions](), list[str]()
+        runs, conditions, failures = dict[Settings, JobFigures](), dict[Settings, Conditions](), list[str]()
         for point in points:
             settings = tuple(sorted((key, value) for key, value in point.settings.items() if key != DATA_FOLDER))
             if point.figures is None:
@@ -142,12 +142,12 @@ def _sides_of_sweep(folder: str, sweep: SweepAnswer) -> list[Side]:
                 failures.append(f"the run with {named(dict(settings)) or 'its settings'} failed: {reason}")
                 continue
             runs[settings] = point.figures
-            for conditions in conditions_in([os.path.join(folder, point.folder)]):
-                about[settings] = conditions
+            for run_conditions in conditions_in([os.path.join(folder, point.folder)]):  # none if the folder is gone
+                conditions[settings] = run_conditions
         if not runs:
             which = "" if drive == folder else f" on {drive}"
             raise UserError(f"{folder}: no point{which} has completed: {failures[0]}; run the sweep again")
-        side, incomplete = side_of_runs(drive, runs, about), [] if sweep.complete else [_INCOMPLETE]
+        side, incomplete = side_of_runs(drive, runs, conditions), [] if sweep.complete else [_INCOMPLETE]
         sides.append(replace(side, warnings=(*incomplete, *failures, *side.warnings)))
     return sides
 
@@ -173,24 +173,24 @@ def _side_of_search(folder: str, search: SizeAnswer) -> Side:
     )
 
 
-def issues_between(a: Side, b: Side, about_a: Conditions, about_b: Conditions) -> Iterator[str]:
+def issues_between(a: Side, b: Side, conditions_a: Conditions, conditions_b: Conditions) -> Iterator[str]:
     """Yield a sentence for each difference other than the storage, and the warnings of each side."""
     if os.path.realpath(a.name) == os.path.realpath(b.name):
         yield "A and B are the same folder: they do not differ"
-    storages = [about.environment.storage for about in (about_a, about_b)]
+    storages = [conditions.environment.storage for conditions in (conditions_a, conditions_b)]
     devices = [storage.device for storage in storages if storage and storage.device]
     if len(devices) > len(set(devices)):
         yield f"A and B are on the same device, {devices[0]}"
-    titles = [side.about_run().title or side.workload for side in (a, b)]
+    titles = [side.conditions_of_run().title or side.workload for side in (a, b)]
     if titles[0] != titles[1]:
         yield f"A ran {titles[0]} and B {titles[1]}: the difference is not due to the storage alone"
-    if about_a.how and about_b.how:  # other benchmarks do not record `how`
-        settings_a, settings_b = settings_of(about_a), settings_of(about_b)
+    if conditions_a.how and conditions_b.how:  # other benchmarks do not record `how`
+        settings_a, settings_b = settings_of(conditions_a), settings_of(conditions_b)
         for key, text in settings_a.items():
             if key in settings_b and text != settings_b[key]:
                 yield f"{key}: {text} for A, {settings_b[key]} for B"
     if max(len(a.runs), len(b.runs)) > 1 and not (a.is_search or b.is_search):
-        for (name, other_name), side, other in (("AB", a, b), ("BA", b, a)):
+        for name, side, other_name, other in (("A", a, "B", b), ("B", b, "A", a)):
             unpaired = [named(dict(settings)) for settings in side.runs if settings not in other.runs]
             if unpaired:  # a side's number of accelerators fed may come from such a run
                 yield f"only {name} completed {', '.join(unpaired)}: of {other_name} no figures are known there"

@@ -44,8 +44,8 @@ from dlemu.studies.size.search import next_count
 from dlemu.studies.size.size_verdict import SearchInputs, build_answer, outcome_of, sentence
 from dlemu.studies.size.trials import batches_ahead_of, plan_trials, run_trial, step_seconds, window_seconds_of
 
-MADE_FOR = 8  # accelerators that a new dataset suffices for: the workload's own dataset may be too small for one
-PROBING_READERS = (1, 16)  # 16 reach most of a drive's speed: enough for a first guess, which the trials correct
+DEFAULT_CAPACITY = 8  # accelerators that a new dataset suffices for; the workload's own size may be too small for one
+PROBING_READERS = (1, 16)  # 16 reach most of a drive's rate: enough to choose the first count of the search
 
 
 def size(
@@ -53,18 +53,18 @@ def size(
     *,
     config_dir: str | None = None,
     at_least: int | None = None,
-    most: int = 4096,  # ends the search where no count reaches the storage's limit
-    trial_seconds: float = 120.0,  # most trials are decided sooner; the others are repeated
+    most: int = 4096,  # the largest count to try, for storage that feeds any number
+    trial_seconds: float = 120.0,  # at full speed; most trials are stopped sooner, as their verdict is certain
     make: Callable[[Workload], None] | None = None,
     on_event: OnEvent = ignore,
 ) -> SizeAnswer:
     """Find the most accelerators that a storage keeps busy; each trial is a `dlemu train` of its own.
 
     `overrides` are those of `dlemu train` without `ranks`, and `launcher`, the command that starts the ranks, with
-    `{ranks}` in it. `make` makes missing files of the dataset: unless the overrides give a number of files, a new
-    dataset suffices for MADE_FOR accelerators, or for one more than `at_least`. The answer's `outcome` is whether
-    `at_least` accelerators pass, by default one. Called again with the same arguments, the function continues an
-    interrupted search in its `output.folder`. Raises UserError before the first trial, DlemuError if a trial fails.
+    `{ranks}` in it. `make` makes the missing files of the dataset: unless the overrides set their number, as many as
+    DEFAULT_CAPACITY accelerators need, or one more than `at_least`. The answer's `outcome` is whether `at_least`
+    accelerators pass, by default one. Called again with the same arguments, it continues an interrupted search in its
+    `output.folder`. Raises UserError before the first trial, DlemuError if a trial fails.
     """
     launcher, words = take_launcher("size", overrides)
     if any(word.lstrip("+").startswith("ranks=") for word in words):
@@ -76,7 +76,7 @@ def size(
     folder = workload.output.folder or new_folder(workload.results_name, "size-")
     check_place(folder)
     if make is not None:
-        sufficient = _with_files(words, workload, min(most, max(MADE_FOR, (at_least or 0) + 1)))
+        sufficient = _with_files(words, workload, min(most, max(DEFAULT_CAPACITY, (at_least or 0) + 1)))
         if sufficient != words:  # loading inspects a folder of the user's own files, which may take long
             words, workload = sufficient, load(sufficient, config_dir=config_dir)
         # Refuse a dataset that is too small before hours are spent making it.
@@ -113,20 +113,20 @@ def size(
 
 
 def _check_storage_matters(workload: Workload) -> None:
-    """Raise UserError for settings with which every count passes."""
-    name, missing = "", "reads"
+    """Raise UserError for settings with which every count would pass, whatever the storage."""
+    setting, missing = "", "reads"
     if step_seconds(workload) <= 0:
-        name, missing = "train.computation_time is 0", "computation"
+        setting, missing = "train.computation_time is 0", "computation"
     elif workload.reader.data_loader == "none":
-        name = "reader.data_loader is none"
+        setting = "reader.data_loader is none"
     elif isinstance(find("datagen.formats", workload.dataset.format, "Format")(), UnreadFormat):
-        name = f"dataset.format is {workload.dataset.format}"
-    if name:
-        raise UserError(f"{name}: without {missing}, every count passes; choose another")
+        setting = f"dataset.format is {workload.dataset.format}"
+    if setting:
+        raise UserError(f"{setting}: without {missing}, every count passes; choose another")
 
 
 def _with_files(words: list[str], workload: Workload, accelerators: int) -> list[str]:
-    """Return overrides with enough files for so many accelerators; a number that is given, or a dataset, stays."""
+    """Return overrides with a sufficient number of files, unless `words` set one; an existing dataset keeps its own."""
     if workload.workflow.generate_data or "dataset.num_files_train" in given_keys(words):
         return words
     existing = manifest.read(workload.dataset.data_folder, open_storage(workload.storage_spec.buffered))
@@ -135,7 +135,7 @@ def _with_files(words: list[str], workload: Workload, accelerators: int) -> list
     else:
         samples = accelerators * _samples_per_accelerator(make_job(workload, 1, planned_dataset(workload.dataset)))
         num_files = max(workload.dataset.num_files_train, math.ceil(samples / workload.dataset.num_samples_per_file))
-    if num_files == workload.dataset.num_files_train:  # then the question is the same as without `make`
+    if num_files == workload.dataset.num_files_train:  # adding it would change the question of an interrupted search
         return words
     return [*words, f"dataset.num_files_train={num_files}"]
 
@@ -143,38 +143,34 @@ def _with_files(words: list[str], workload: Workload, accelerators: int) -> list
 def _probe_and_search(
     search: Search, job: TrainingJob, words: Sequence[str], on_event: OnEvent, *, most: int, trial_seconds: float
 ) -> SizeAnswer:
-    """Resume a search: probe the storage, then run trials of at most `most` accelerators with the overrides `words`."""
+    """Probe the storage, then run trials of at most `most` accelerators with the overrides `words`; may resume them."""
     workload, total_bytes, capacity = job.workload, job.dataset.total_bytes, _capacity(job)
     search.resume()
-    on_event(
-        RunsPlanned(folder=search.folder, runs=None, finished_runs=len(search.runs), wants_page=workload.output.report)
-    )
+    wants_page, finished = workload.output.report, len(search.runs)
+    on_event(RunsPlanned(folder=search.folder, runs=None, finished_runs=finished, wants_page=wants_page))
     cores = check_free_cores(Facts(workload))  # before the probe, which uses cores itself
     page_cache = treatment_of(workload, total_bytes)
     levels = tuple(measure_levels(job, evicts=page_cache in ("evicted", "large"), levels=PROBING_READERS))
-    reason = f"--most {most} was the limit"
+    max_reason = f"--most {most} was the limit"
     if most > capacity:
         files = math.ceil((capacity + 1) * _samples_per_accelerator(job) / workload.dataset.num_samples_per_file)
         setting = "" if workload.dataset.source == "folder" else f" (dataset.num_files_train={files})"
-        reason = f"the dataset has too few files for more than {capacity}: one more takes {files}{setting}"
+        max_reason = f"the dataset has too few files for more than {capacity}: one more takes {files}{setting}"
     inputs = SearchInputs(
         probe_mb_per_second=max(level.mb_per_second for level in levels),
         mb_per_accelerator=_mb_per_accelerator(workload),
         full_mb_per_accelerator=_full_mb_per_accelerator(workload),
         max_accelerators=min(most, capacity),
-        max_reason=reason,
+        max_reason=max_reason,
         naive_seconds_per_trial=sum(epoch.steps for epoch in job.schedule) * step_seconds(workload),
         other_programs=f"{cores.observed}: {cores.advice}" if cores.advice else "",
     )
     first = expected_count(job, levels, inputs)
     if inputs.other_programs:
         on_event(Warned(inputs.other_programs))
-    on_event(
-        Doing(
-            f"searching with a dataset of {units.size(total_bytes)} (page cache: {page_cache}), enough for "
-            f"{count(capacity, 'accelerator')}{scaled(sample_divisor(workload), workload.scale)}"
-        )
-    )
+    accelerators = count(capacity, "accelerator") + scaled(sample_divisor(workload), workload.scale)
+    dataset = f"a dataset of {units.size(total_bytes)} (page cache: {page_cache}), enough for {accelerators}"
+    on_event(Doing(f"searching with {dataset}"))
     probed, needed = units.number(inputs.probe_mb_per_second), units.number(inputs.mb_per_accelerator)
     on_event(PartMeasured(levels, f"{probed} MB/s; one accelerator needs {needed} MB/s; expected to pass: {first}"))
     if page_cache == "evicted":
@@ -205,8 +201,8 @@ class Search(RunList[int, Trial, SizeAnswer]):
     def search(self, inputs: SearchInputs, first: int, run: Callable[[int, int, str], Trial]) -> SizeAnswer:
         """Run trials until the largest passing count of accelerators is decided; the first trial has `first`.
 
-        `run` gets a trial's count of accelerators, number and folder. Its UserError for a count that has not run here
-        before limits the search to smaller counts; its other errors, and any error for one accelerator, are raised.
+        `run` runs a trial, given its count of accelerators, its number and its folder. Its UserError means that this
+        host can't run the count: the search goes on with smaller ones, unless the count is 1 or has run here before.
         """
         self._inputs, self._run, self._refusal = inputs, run, ""
         most = inputs.max_accelerators
@@ -229,7 +225,7 @@ class Search(RunList[int, Trial, SizeAnswer]):
 
 
 def expected_count(job: TrainingJob, levels: Sequence[Level], inputs: SearchInputs) -> int:
-    """Return the largest count that the performance model expects to pass: 0 if none, 1 if it can't predict."""
+    """Return the largest count of accelerators predicted to pass: 0 if none, 1 if the prediction fails."""
     workload = job.workload
     training_only = replace(workload, workflow=replace(workload.workflow, checkpoint=False))
     storage = calibrate_from_levels(job, levels, HostCosts(), cores=usable_cores())
@@ -251,7 +247,7 @@ def _full_mb_per_accelerator(workload: Workload) -> float:
 
 
 def _capacity(job: TrainingJob) -> int:
-    """Return for how many accelerators the dataset suffices; raises UserError if it is too small for one."""
+    """Return the number of accelerators that the dataset suffices for; raises UserError if it is too small for one."""
     samples, needed = job.dataset.train.num_samples, _samples_per_accelerator(job)
     if samples < needed:
         batch_size, files = job.workload.reader.batch_size, math.ceil(needed / job.dataset.train.num_samples_per_file)
@@ -264,10 +260,10 @@ def _capacity(job: TrainingJob) -> int:
 
 
 def _samples_per_accelerator(job: TrainingJob) -> int:
-    """Return the samples per epoch that each accelerator of a trial needs at least.
+    """Return the minimum of samples per epoch that each accelerator of a trial needs.
 
     The first step of an epoch does not count, nor do the last ones, whose batches are read ahead. The other steps of
-    all epochs together must last for the fewest windows on which a verdict can rest.
+    all epochs must last for FEWEST windows of time, the minimum for a verdict.
     """
     workload = job.workload
     window_steps = math.ceil(window_seconds_of(workload) / step_seconds(workload))

@@ -19,27 +19,27 @@ from dlemu.studies.answers import CountResult, SizeAnswer
 from dlemu.studies.conditions import background
 from dlemu.studies.size.size_verdict import at_full_size, cause_of, counts_in_words, limit_in_words
 
-KIND_OF_TRIALS = "training"
+KIND_OF_TRIALS = "training"  # name of the kind of job that each trial runs
 _TONES: dict[str, Tone] = {"pass": "good", "fail": "bad"}
-_SHOWN_COUNTS = 3
+_SHOWN_COUNTS = 3  # on the first screen
 
 
 def figures_of_count(answer: SizeAnswer, result: CountResult) -> JobFigures:
-    """Return the mean figures of all trials with a count of accelerators."""
+    """Return the figures of all trials with one count of accelerators: means, except for the AU, which `result` has."""
     trials = [trial for trial in answer.trials if trial.accelerators == result.accelerators]
     failing = answer.failing
-    is_next = failing is not None and answer.max_accelerators < result.accelerators <= failing.accelerators
-    limit = answer.limited_by if is_next else cause_of(trials)
+    is_above_edge = failing is not None and answer.max_accelerators < result.accelerators <= failing.accelerators
+    limit = answer.limited_by if is_above_edge else cause_of(trials)
     outcome: Outcome = "pass" if result.passed else "fail"
     if not result.passed and limit.what in HOST_LIMITS:
         outcome = "no verdict"  # as for a run that its host limits
     elif result.passed is None:
         outcome = "undecided"
-    values: dict[str, list[float]] = {}
+    means_by_metric: dict[str, list[float]] = {}
     for trial in trials:
         for name, value in trial.figures.metrics.items():
-            values.setdefault(name, []).append(value.mean)
-    means = {name: Value(sum(each) / len(each)) for name, each in values.items()}
+            means_by_metric.setdefault(name, []).append(value.mean)
+    metrics = {name: Value(sum(means) / len(means)) for name, means in means_by_metric.items()}
     return JobFigures(
         kind=KIND_OF_TRIALS,
         workload=answer.question.workload,
@@ -49,39 +49,21 @@ def figures_of_count(answer: SizeAnswer, result: CountResult) -> JobFigures:
         outcome=outcome,
         limited_by={RUN: limit.what if limit.confidence else None},
         threshold_percent=answer.question.threshold_percent,
-        metrics=means | {"au_sustained_percent": Value(result.au_sustained_percent, result.half_width_percent)},
+        metrics=metrics | {"au_sustained_percent": Value(result.au_sustained_percent, result.half_width_percent)},
     )
 
 
 def screen(answer: SizeAnswer, folder: str) -> Screen:
-    """Return the first screen: how many pass, the AU of counts around that, what limits the next one, and advice."""
-    question, limit, outcome = answer.question, answer.limited_by, answer.outcome or "no verdict"
-    threshold, full = question.threshold_percent, answer.full_size
-    text = counts_in_words(answer) if answer.verdict else "the search was interrupted"
-    if answer.at_least:
-        text = f"{answer.max_accelerators} of {answer.at_least} wanted{scaled(question.sample_divisor)}. {text}"
-    label = outcome.upper() if answer.complete else "INCOMPLETE"
-    if label == "PASS" and not answer.at_least:  # the user did not ask whether a number passes
-        label = "measured" if full else "answer"
-    lines = [Said(label, text, tone=_TONES.get(outcome, "open"))]
-    if full is not None:  # first, so that nobody mistakes accelerators of small samples for real ones
-        lines.insert(0, Said("answer", at_full_size(answer, full), "computed, not measured", tone="strong"))
-    lines += [Said("note", text, tone="caution") for text in answer.issues]
+    """Return the first screen: how many accelerators pass, the AU of counts around that, the limit, and advice."""
+    question = answer.question
+    lines = list(_answer_lines(answer))
+    lines += [Said("note", issue, tone="caution") for issue in answer.issues]
     passing = sum(result.accelerators <= answer.max_accelerators for result in answer.counts)
     for result in answer.counts[max(0, passing - 1) :][:_SHOWN_COUNTS]:  # the largest that passes and those above it
-        au = with_uncertainty(result.au_sustained_percent, result.half_width_percent, threshold)
+        au = with_uncertainty(result.au_sustained_percent, result.half_width_percent, question.threshold_percent)
         verdict = verdict_word(result.passed, unknown="too close to call")
         lines.append(Said(f"{result.accelerators:>3}", f"AU {au}: {verdict}"))
-    reason = "" if limit.what in ("count", "host") else "".join(limit.evidence[:1])
-    lines.append(Said("limit", limit_in_words(answer), reason))
-    needs = f"for AU {threshold:g} % {answer.max_accelerators + 1} need {rate(answer.wanted_mb_per_second)}"
-    supplied = f"the storage gave up to {rate(answer.storage_mb_per_second)}"
-    lines.append(Said("needs", f"{needs}; {supplied}", "in trials and read probe"))
-    advice = limit.advice[:1]
-    if full is not None and not full.accelerators and limit.what == "storage" and answer.storage_mb_per_second:
-        speedup = full.mb_per_accelerator * threshold / 100 / answer.storage_mb_per_second
-        advice = (f"a storage {speedup:,.2g} times as fast, for one accelerator at real size",)
-    lines += [Said("to do", text, tone="strong") for text in advice]
+    lines += _limit_lines(answer)
     shares = [share for trial in answer.trials if (share := trial.figures.from_storage_percent) is not None]
     if shares:
         lines.append(Said("proof", f"{min(shares):.0f} % of the bytes came from storage", "in each trial, at least"))
@@ -91,6 +73,36 @@ def screen(answer: SizeAnswer, folder: str) -> Screen:
     took = duration(sum(trial.seconds for trial in answer.trials))
     title = f"{subject}: how many accelerators does this storage feed? ({took})"
     return Screen(title=title, lines=lines, folder=folder)
+
+
+def _answer_lines(answer: SizeAnswer) -> Iterator[Said]:
+    """Yield the answer at full size, if a scale made the samples smaller, and the outcome."""
+    if answer.full_size is not None:  # first, so that nobody mistakes accelerators of small samples for real ones
+        yield Said("answer", at_full_size(answer, answer.full_size), "computed, not measured", tone="strong")
+    outcome = answer.outcome or "no verdict"
+    label = outcome.upper() if answer.complete else "INCOMPLETE"
+    text = counts_in_words(answer) if answer.verdict else "the search was interrupted"
+    if answer.at_least:
+        text = f"{answer.max_accelerators} of {answer.at_least} wanted{scaled(answer.question.sample_divisor)}. {text}"
+    elif label == "PASS":  # the user did not ask whether a number passes
+        label = "measured" if answer.full_size else "answer"
+    yield Said(label, text, tone=_TONES.get(outcome, "open"))
+
+
+def _limit_lines(answer: SizeAnswer) -> Iterator[Said]:
+    """Yield what limits the next count, what it needs from the storage, and what to do first."""
+    limit, full, threshold = answer.limited_by, answer.full_size, answer.question.threshold_percent
+    reason = "" if limit.what in ("count", "host") else "".join(limit.evidence[:1])  # theirs is in `limit_in_words`
+    yield Said("limit", limit_in_words(answer), reason)
+    supplied = answer.storage_mb_per_second
+    needs = f"for AU {threshold:g} % {answer.max_accelerators + 1} need {rate(answer.wanted_mb_per_second)}"
+    yield Said("needs", f"{needs}; the storage gave up to {rate(supplied)}", "in trials and read probe")
+    advice = limit.advice[:1]
+    if full is not None and not full.accelerators and limit.what == "storage" and supplied:
+        speedup = full.mb_per_accelerator * threshold / 100 / supplied
+        advice = (f"a storage {speedup:,.2g} times as fast, for one accelerator at real size",)
+    for text in advice:
+        yield Said("to do", text, tone="strong")
 
 
 def _sections(answer: SizeAnswer, folder: str) -> Iterator[Table]:

@@ -1,4 +1,4 @@
-"""Chooses the next count to try: guesses, brackets the edge, narrows it down, repeats both counts at it. Pure."""
+"""Chooses the next count to try: brackets the edge between passing and failing counts, narrows it, repeats both."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from dlemu.studies.answers import CountResult, Question, Trial, edge
 
 REPEATS = 2  # minimum of trials with each count at the edge: the largest that passes and the smallest that fails
 MOST_REPEATS = 5  # trials after which an undecided count stays undecided: MLPerf Storage's number of runs
-GUESSES = 4  # counts, after which the search halves the bracket instead of guessing from the AU of a failed count
+GUESSES = 4  # counts to try before the search halves the bracket instead of estimating from the AU of a failed count
 
 
 def pool(trials: Iterable[Trial], threshold_percent: float) -> list[CountResult]:
-    """Combine trials of equal counts; return the counts, smallest first."""
+    """Return the combined result of the trials with each count, the smallest count first."""
     by_count: dict[int, list[Trial]] = {}
     for trial in trials:
         by_count.setdefault(trial.accelerators, []).append(trial)
@@ -25,17 +25,16 @@ def pool(trials: Iterable[Trial], threshold_percent: float) -> list[CountResult]
 
 
 def _count(trials: Sequence[Trial], threshold_percent: float) -> CountResult:
-    """Return the mean AU over trials of equal weight, with the larger of two half widths, within and between trials.
+    """Return the result of all trials with one count: the mean AU, and the larger of two half widths for it.
 
-    Within: of k independent trials, the root of the sum of squares, / k. Between: half the difference of two trials, or
-    the t-interval of three or more.
+    `within` propagates the half widths of k independent trials: the root of the sum of their squares, / k. `between` is
+    half the difference of two trials, or the t-interval of three or more.
     """
     estimates = [trial.sustained for trial in trials]
     means = np.array([estimate.au_percent for estimate in estimates])
     within = math.sqrt(sum(estimate.half_width_percent**2 for estimate in estimates)) / len(estimates)
-    if len(means) < 3:
-        between = float(np.ptp(means)) / 2
-    else:
+    between = float(np.ptp(means)) / 2
+    if len(means) >= 3:
         between = half_width(float(np.std(means, ddof=1)), len(means), CONFIDENCE)
     au_percent, width = float(means.mean()), max(within, between)
     settled = abs(au_percent - threshold_percent) > width
@@ -51,18 +50,18 @@ def _count(trials: Sequence[Trial], threshold_percent: float) -> CountResult:
 
 
 def is_held_back(count: CountResult, threshold_percent: float) -> bool:
-    """Return whether a count fails on this host even without storage, by a ceiling that the trials don't exceed."""
-    ceiling, least = count.ceiling_au_percent, count.au_sustained_percent - count.half_width_percent
+    """Return whether a count fails on this host even in the ceiling run, without storage, which trials don't exceed."""
+    ceiling, lowest = count.ceiling_au_percent, count.au_sustained_percent - count.half_width_percent
     fails = count.au_sustained_percent < threshold_percent
-    return fails and ceiling is not None and least <= ceiling < threshold_percent
+    return fails and ceiling is not None and lowest <= ceiling < threshold_percent
 
 
 def next_count(trials: Sequence[Trial], question: Question, first: int, most: int) -> int | None:
     """Return the count of accelerators to try next; None if the edge is found and decided.
 
     `first` is the count to begin with, `most` the largest that can be tried. AU falls as the count rises. If n
-    accelerators fail with AU a, the storage feeds a x n that never wait, so the next guess is a x n / threshold: where
-    10 reach 45 %, it feeds 4.5 at 100 %, or 5 at 90 %.
+    accelerators fail with AU a, the storage feeds a x n that never wait, and a x n / threshold that pass: if 10 reach
+    45 %, it feeds 4.5 at an AU of 100 %, or 5 at 90 %, so 5 is next.
     """
     threshold = question.threshold_percent
     counts = pool(trials, threshold)
@@ -70,14 +69,14 @@ def next_count(trials: Sequence[Trial], question: Question, first: int, most: in
         return max(1, min(first, most))
     low, failed = edge((count, count.au_sustained_percent >= threshold) for count in counts)
     passed = low.accelerators if low else 0
-    if failed is None and passed < most:
-        larger = sum(count.accelerators >= first for count in counts)
-        return min(most, passed + int(2 ** max(0, larger - 1)))
+    if failed is None and passed < most:  # go up in steps of 1, 2, 4, ... from the first count
+        tried = sum(count.accelerators >= first for count in counts)
+        return min(most, passed + int(2 ** max(0, tried - 1)))
     if failed is not None and failed.accelerators - passed > 1:
-        high = failed.accelerators
         if len(counts) > GUESSES:
-            return (passed + high) // 2
-        return max(passed + 1, min(high - 1, int(failed.au_sustained_percent * high / threshold)))
+            return (passed + failed.accelerators) // 2
+        estimated = int(failed.au_sustained_percent * failed.accelerators / threshold)
+        return max(passed + 1, min(failed.accelerators - 1, estimated))
     undecided = [count for count in (low, failed) if count is not None and _needs_trials(count, threshold)]
     if undecided:
         return min(undecided, key=lambda count: count.trials).accelerators

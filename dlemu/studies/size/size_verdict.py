@@ -1,4 +1,4 @@
-"""Computes the answer of a search, the content of size.json, from its trials; and words it. Pure functions."""
+"""Computes the answer of a search (the content of size.json) from its trials, and puts it into words."""
 
 from __future__ import annotations
 
@@ -21,19 +21,19 @@ _WEIGHTS: dict[Confidence | None, int] = {"high": 3, "medium": 2, "low": 1, None
 class SearchInputs:
     """The inputs of a search that are known before its first trial. Rates are in 1e6 bytes/s, 0 if unknown."""
 
-    probe_mb_per_second: float  # the highest rate of a short read probe without other reads
+    probe_mb_per_second: float  # the highest rate of the short read probe before the trials
     mb_per_accelerator: float  # rate that one accelerator needs, from the workload's nominal sizes
-    full_mb_per_accelerator: float = 0.0  # the same without the workload's scale; 0 if the scale does not change it
+    full_mb_per_accelerator: float = 0.0  # the same for samples of full size; 0 if no scale makes them smaller
     max_accelerators: int  # the largest count that may be tried
     max_reason: str  # why no larger count may be tried, as a phrase
     naive_seconds_per_trial: float  # nominal time of one run as configured, with all steps of all epochs
-    other_programs: str = ""  # warning of `dlemu doctor` that other programs used the cores before; empty for none
+    other_programs: str = ""  # warning that other programs use the cores, as of `dlemu doctor`; empty for none
 
 
 def build_answer(question: Question, inputs: SearchInputs, trials: Sequence[Trial], *, refusal: str = "") -> SizeAnswer:
-    """Return the answer from the trials so far, marked incomplete.
+    """Return the answer that the trials so far give, marked as incomplete.
 
-    `refusal` is the error of a count that this host could not run, if it can run smaller ones; else empty.
+    `refusal`: the error message for a count that this host could not run; empty if it ran all.
     """
     threshold = question.threshold_percent
     results = pool(trials, threshold)
@@ -44,12 +44,12 @@ def build_answer(question: Question, inputs: SearchInputs, trials: Sequence[Tria
     if inputs.other_programs and limited_by.confidence == "high":
         limited_by = replace(limited_by, confidence="medium")  # the programs may have slowed down the trials, too
     # The page-cache warnings of trials differ only in their numbers: one is enough.
-    warnings = sorted(trial.page_cache_warning for trial in trials if trial.page_cache_warning)[:1]
+    cache_warnings = sorted(trial.page_cache_warning for trial in trials if trial.page_cache_warning)[:1]
     mb_per_accelerator = trials[-1].mb_per_accelerator if trials else inputs.mb_per_accelerator
     # At an AU of 50 %, a run takes twice its nominal time; counts that were not tried are assumed to run at full speed.
-    au_percents = {each.accelerators: each.au_sustained_percent for each in results if each.au_sustained_percent > 0}
+    au_percents = {result.accelerators: result.au_sustained_percent for result in results}
     naive_counts = range(1, (failing.accelerators if failing else max_passing) + 1)
-    naive_runs = sum(100 / min(100.0, au_percents.get(accelerators, 100.0)) for accelerators in naive_counts)
+    naive_runs = sum(100 / min(100.0, au_percents.get(accelerators) or 100.0) for accelerators in naive_counts)
     answer = SizeAnswer(
         complete=False,
         max_accelerators=max_passing,
@@ -58,11 +58,11 @@ def build_answer(question: Question, inputs: SearchInputs, trials: Sequence[Tria
         wanted_mb_per_second=(max_passing + 1) * threshold / 100 * mb_per_accelerator,
         probe_mb_per_second=inputs.probe_mb_per_second,
         counts=tuple(results),
-        issues=(*filter(None, [inputs.other_programs]), *warnings),
+        issues=(*filter(None, [inputs.other_programs]), *cache_warnings),
         trials=tuple(trials),
         naive_seconds=naive_runs * inputs.naive_seconds_per_trial,
     )
-    # At an AU of 90 %, an accelerator reads at 90 % of the rate at which it never waits.
+    # An accelerator with an AU of 90 % needs 90 % of the rate at which it never waits.
     feedable_mb_per_second = 100 * answer.storage_mb_per_second / threshold
     if full_mb := inputs.full_mb_per_accelerator:
         full = FullSize(mb_per_accelerator=full_mb, accelerators=int(feedable_mb_per_second / full_mb))
@@ -98,11 +98,11 @@ def _limited_by(
 
 
 def cause_of(trials: Sequence[Trial], passing_trials: Sequence[Trial] = ()) -> LimitedBy[str]:
-    """Return the limit with the largest sum of confidence weights over the trials; limits of the host count as one.
+    """Return what limited most trials, weighted by the confidence of each limit; all limits of the host count as one.
 
-    High, medium and low confidence weigh 3, 2 and 1. Trials limited by (storage, high), (storage, medium) and
-    (host CPU, medium) give storage 5 of at most 9: medium confidence. If the confidence is low and any trial, even one
-    that passes, was limited by the host, the limit is the host.
+    High, medium and low confidence weigh 3, 2 and 1. For example, three trials limited by storage (high), storage
+    (medium) and host CPU (medium) give storage 5 of at most 9: medium confidence. With low confidence, the limit is the
+    host if any trial, even one that passes, was limited by the host.
     """
     limits = _limits(trials)
     if not limits:
@@ -127,8 +127,8 @@ def _limits(trials: Sequence[Trial]) -> list[Limit]:
 def outcome_of(answer: SizeAnswer, at_least: int) -> Outcome:
     """Return whether `at_least` accelerators pass.
 
-    It is "fail" if a count of at most `at_least` was shown to fail, and "no verdict" on the storage if the host, or the
-    largest count allowed, ended the search.
+    "fail": `at_least` or fewer were shown to fail. "no verdict": the host or the largest count to try, and not the
+    storage, ended the search. "undecided": the trials are too close to the threshold.
     """
     if answer.max_accelerators >= at_least:
         return "pass"
@@ -143,7 +143,7 @@ def sentence(answer: SizeAnswer) -> str:
 
 
 def counts_in_words(answer: SizeAnswer) -> str:
-    """Return how many pass, and the verdict of the next count: `4 x h100 pass, 5 fail`."""
+    """Return how many accelerators pass, and the verdict on the next count: `4 x h100 pass, 5 fail`."""
     passing = next((result for result in answer.counts if result.accelerators == answer.max_accelerators), None)
     samples, is_by_host = scaled(answer.question.sample_divisor), answer.is_limited_by_host
     if passing is None:

@@ -1,8 +1,8 @@
 """Plans and runs trials, each a `dlemu train`; watches their step logs, and stops each once its verdict is certain.
 
-Two things make the AU of a short run too high: batches that were read ahead while its first step waited, and batches
-still in the queue at the end of an epoch, when nothing more is read. So both ends are cut off, and the time that the
-accelerators computed (`busy`) is compared with the computation for which data was read meanwhile (`fed`).
+The AU of a short run is too high for two reasons: batches are read ahead while the first step waits, and at the end of
+an epoch the accelerators still compute on queued batches, while nothing more is read. So both ends are cut off, and the
+time that accelerators computed (`busy`) is compared with the computation for which data arrived meanwhile (`fed`).
 """
 
 from __future__ import annotations
@@ -35,31 +35,30 @@ from dlemu.runner.run_folder import request_stop
 from dlemu.studies.answers import Question, Trial
 
 WINDOW_SECONDS = 1.0  # minimum length of a window: long compared with the time slices of drives, caches and throttles
-WINDOW_STEPS = 2  # minimum steps of a window: with one, chance would decide into which window a batch falls
-_WATCHED_RANKS = 64  # maximum of step logs to watch: ranks are alike, and watching must not disturb the run
+WINDOW_STEPS = 2  # minimum of steps in a window: with one, chance would decide which window a batch falls into
+_WATCHED_RANKS = 64  # maximum of step logs to read during a trial: ranks are alike, and reading must not disturb them
 
 Values = NDArray[np.float64]
 
 
 @dataclass(frozen=True, kw_only=True)
 class SteadySeries:
-    """The steady part of a trial: a value for each window of time, in percent of the window, as the mean over ranks."""
+    """The steady part of a trial: for each window of time a mean over ranks, in percent of the window's length."""
 
     busy: Values  # time that the accelerators computed: AU
-    fed: Values  # time of computation for which the window's reads suffice; a batch that is half read counts half
+    fed: Values  # computation time of the batches read in the window; half a batch counts half
 
     @property
     def sustained(self) -> Values:
-        """The series with the smaller mean: the AU that the storage can sustain."""
+        """The AU that the storage can sustain: `busy` or `fed`, whichever has the smaller mean."""
         return self.fed if len(self.fed) and self.fed.mean() < self.busy.mean() else self.busy
 
 
 def steady_series(rows: Rows, *, ahead: int, window_seconds: float) -> SteadySeries:
-    """Return the series from training rows of one or more ranks; empty before the first whole window.
+    """Return the series from the training rows of one or more ranks; it is empty until a first window is complete.
 
-    `ahead`: how many batches a rank may read before it needs them. The series leaves out the first step of each block
-    and its last `ahead` steps, which only show what was queued at the end of the last window. Windows are by the clock
-    of each rank, from the end of its first step.
+    `ahead`: how many batches a rank may read before it needs them. The first step of each block, a part of an epoch, is
+    left out, and its last `ahead` steps, whose batches were queued before. Windows begin after each rank's first step.
     """
     series_by_block: dict[tuple[int, int], list[Values]] = {}
     for block_rows in in_order(rows).by_block:
@@ -75,8 +74,8 @@ def steady_series(rows: Rows, *, ahead: int, window_seconds: float) -> SteadySer
 
 
 def _rank_series(rows: Rows, ahead: int, window_ns: int) -> Values:
-    """Return `busy` and `fed` of a rank in each window of a block, shape (2, windows), %."""
-    last = len(rows) - 1 - ahead
+    """Return `busy` and `fed` of one rank in each window of a block: shape (2, windows), %."""
+    last = len(rows) - 1 - ahead  # index of the last step that counts
     if last <= 1:
         return np.empty((2, 0))
     names = ("free_ns", "wait_ns", "compute_ns", "started_ns", "finished_ns")
@@ -96,24 +95,24 @@ class TrialPlan:
     question: Question
     window_seconds: float
     batches_ahead: int
-    total_steps: int  # maximum of a trial
-    seed: int  # of the first trial; each further trial has another seed, and so another order of reads
+    total_steps: int  # maximum of steps of a trial
+    seed: int  # of the first trial; each further trial has another seed, and so reads in another order
 
     def sustained(self, rows: Rows) -> Values:
-        """Return the AU of each window of the steady part of a trial, in percent."""
+        """Return the sustained AU in each window of the steady part of a trial, %."""
         return steady_series(rows, ahead=self.batches_ahead, window_seconds=self.window_seconds).sustained
 
 
 def plan_trials(job: TrainingJob, question: Question, trial_seconds: float, words: Sequence[str]) -> TrialPlan:
-    """Return the plan of trials that take `trial_seconds` at full speed, if the workload has as many steps."""
+    """Return the plan of trials that take `trial_seconds` at full speed, or less if the workload has fewer steps."""
     train, ahead = job.workload.train, batches_ahead_of(job)
     steps = math.ceil(trial_seconds / step_seconds(job.workload)) + 1 + ahead
     if train.total_training_steps > 0:
         steps = min(steps, train.total_training_steps)
-    # A trial only trains, as AU does not measure anything else.
-    off = ("workflow.generate_data=false", "workflow.checkpoint=false", "workflow.evaluation=false")
+    # AU only depends on training, so a trial does nothing else.
+    disabled = ("workflow.generate_data=false", "workflow.checkpoint=false", "workflow.evaluation=false")
     return TrialPlan(
-        words=(*words, *off, "output.report=false"),
+        words=(*words, *disabled, "output.report=false"),
         question=question,
         window_seconds=window_seconds_of(job.workload),
         batches_ahead=ahead,

@@ -1,1 +1,1 @@
-"""The same run with several values, which are given or searched for: `run` runs them, `page` shows them."""
+"""Runs a job with several values of settings, given or searched for: `run` runs the points, `page` shows them."""

@@ -20,7 +20,7 @@ _TONES: dict[str, Tone] = {"pass": "good", "fail": "bad"}
 
 
 def screen(answer: SweepAnswer, folder: str) -> Screen:
-    """Return the first screen: how many runs passed, the edge of a search, the failures, and a table of all runs."""
+    """Return the first screen: how many runs passed, the two runs at the edge of a search, failures, and all runs."""
     completed = [point.figures for point in answer.points if point.figures]
     failures = [(named(point.settings), point.failure) for point in answer.points if point.failure]
     notes = [f"{settings} failed: {failure.splitlines()[0]}" for settings, failure in failures]
@@ -55,18 +55,18 @@ def _charts(answer: SweepAnswer, _: str) -> Iterator[tuple[str, Any]]:
 
 
 def points_table(points: Sequence[SweepPoint], title: str = "") -> Table:
-    """Return a table with a row for each run: the settings that vary, its metrics, and its verdict or limits."""
+    """Return a table with a row for each run: its values of the varied settings, its metrics, its verdict or limits."""
     completed = [point.figures for point in points if point.figures]
     catalogue = catalogue_of(completed[0].kind) if completed else Catalogue(metrics=())
     keys = list(points[0].settings)
-    short = {key: short_names(point.settings[key] for point in points) for key in keys}
+    short_values = {key: short_names(point.settings[key] for point in points) for key in keys}
     results = ["verdict"] if catalogue.judged else [catalogue.limited_by(phase) for phase in catalogue.phases]
     metrics = [metric for metric in catalogue.in_sweeps if any(metric.name in run.metrics for run in completed)]
-    heads = [key.split(".")[-1].replace("_", "\n", 1) for key in keys]
+    heads = [key.rpartition(".")[2].replace("_", "\n", 1) for key in keys]
     heads += [*(metric.head for metric in metrics), *results]
     rows: list[list[Cell]] = []
     for point in points:
-        cells: list[Cell] = [short[key][point.settings[key]] for key in keys]
+        cells: list[Cell] = [short_values[key][point.settings[key]] for key in keys]
         if point.figures is None:
             cells += [*["-"] * len(metrics), Line("failed", "bad"), *["-"] * (len(results) - 1)]
         else:
@@ -74,8 +74,8 @@ def points_table(points: Sequence[SweepPoint], title: str = "") -> Table:
             cells += _results(point.figures, catalogue)
         rows.append(cells)
     table_columns = columns(*heads, right=range(len(heads) - len(results)), whole=range(len(heads)))
-    samples = sorted(filter(None, {scaled(run.sample_divisor) for run in completed}))
-    notes = [f"{catalogue.rank}s{phrase}" for phrase in samples]
+    scales = sorted(filter(None, {scaled(run.sample_divisor) for run in completed}))
+    notes = [f"{catalogue.rank}s{phrase}" for phrase in scales]
     return Table(title=title, columns=table_columns, rows=rows, notes=notes, dense=True)
 
 

@@ -23,11 +23,11 @@ from dlemu.studies.answers import SWEEP, SweepAnswer, SweepPoint, SweepQuestion,
 from dlemu.studies.prerequisites import Child, OnEvent, config_options, take_launcher
 
 CLOSE = 1.1  # a search ends when the smallest failing value is at most this factor above the largest passing one
-_FARTHEST = 1024.0  # largest factor between the first value and any other that is tried
+_MOST_FACTOR = 1024.0  # maximum between the first value and any other that is tried
 
 
 def sweep(overrides: Sequence[str], *, config_dir: str | None = None, on_event: OnEvent = ignore) -> SweepAnswer:
-    """Run every combination of the values; the failure of a point is recorded, and does not end the sweep.
+    """Run every combination of the values, and return the answer; a failed point is recorded, and the sweep goes on.
 
     `overrides` are those of `dlemu train` (or of the command that the workload needs), some keys with several values,
     and `launcher`. Called again with the same arguments, it continues an interrupted sweep in its `output.folder`.
@@ -52,15 +52,16 @@ def sweep(overrides: Sequence[str], *, config_dir: str | None = None, on_event: 
 
 
 def _children(all_points: Sequence[Point], config_dir: str | None) -> list[Child]:
-    """Return the run of each point, checked; raises UserError for wrong settings, and for several kinds of jobs."""
-    checks: dict[str, Look] = {}
+    """Return the checked run of each point; raises UserError for wrong settings, and for several kinds of jobs."""
+    data_checks: dict[str, Look] = {}
     children = []
     for point in all_points:
         try:
             workload = load(point.words, config_dir=config_dir)
             kind = kind_needed(workload)
             job = kind.load_job().job
-            checks.setdefault(kind.name, job.look_at_points())(checked(workload, job))
+            check_data = data_checks.setdefault(kind.name, job.look_at_points())  # one for all points of a kind
+            check_data(checked(workload, job))
         except UserError as error:
             raise UserError(f"{named(point.settings)}: {error}") from error
         children.append(Child(kind, workload, (*config_options(config_dir), *point.words)))
@@ -117,7 +118,7 @@ def find_bracket(overrides: Sequence[str], *, config_dir: str | None, on_event: 
 
 
 class BracketSearch(Sweep):
-    """The runs of a search: points of a sweep in which the results so far decide the next value."""
+    """A search: a sweep over one setting in which the results so far decide the next value."""
 
     noun, goes_on = "search", False
 
@@ -137,7 +138,7 @@ class BracketSearch(Sweep):
         return self.save(complete=True)
 
     def _passed_by_value(self, key: str) -> dict[float, bool]:
-        """Return value -> whether it passed. UserError: a run has no verdict, and no smaller value passed."""
+        """Return value -> whether it passed; raises UserError for a run without verdict, if no smaller value passed."""
         runs = {float(point.settings[key]): point.figures for point in self.runs if point.figures}
         smallest_passing = min((value for value, run in runs.items() if run.passed), default=math.inf)
         for value, run in runs.items():
@@ -150,16 +151,16 @@ class BracketSearch(Sweep):
 
 
 def next_value(passed_by_value: Mapping[float, bool], first: float) -> float | None:
-    """Return the value to try next, to three digits; None if the bracket is narrow enough, or the edge too far away.
+    """Return the value to try next, to three digits; None if the bracket is narrow enough, or no edge is near `first`.
 
-    From `first`, values are doubled until one fails, or halved until one passes; then the bracket is halved, by ratio.
+    Values are doubled until one fails, or halved until one passes; then the bracket is split at its geometric mean.
     """
     if not passed_by_value:
         return first
     passing, failing = edge(sorted(passed_by_value.items()))
     if failing is None:
-        return 2 * passing if passing and passing < _FARTHEST * first else None
+        return 2 * passing if passing and passing < _MOST_FACTOR * first else None
     if passing is None:
-        return failing / 2 if failing > first / _FARTHEST else None
+        return failing / 2 if failing > first / _MOST_FACTOR else None
     middle = float(f"{math.sqrt(passing * failing):.3g}")
     return middle if failing / passing > CLOSE and passing < middle < failing else None
