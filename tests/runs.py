@@ -17,9 +17,10 @@ from dlemu.checkpoints.io_rows import SavedCheckpoint
 from dlemu.config.duration import Duration
 from dlemu.config.schema import Checkpoint, Evaluation, Model, Reader, Train, Workflow, Workload
 from dlemu.dlio.config import DlioFolders
+from dlemu.jobs.training import result as training
 from dlemu.jobs.training.measured import Journal
 from dlemu.jobs.training.plan import TrainingJob
-from dlemu.jobs.training.result import Run, RunLog, make_run
+from dlemu.jobs.training.result import Run, RunLog
 from dlemu.jobs.training.steplog import EVALUATION, STEP_DTYPE, TRAINING, StepRows
 from dlemu.machine.environment import HostFacts, StorageFacts
 from dlemu.plan.samples import RankPlan, hash_samples
@@ -106,6 +107,12 @@ def with_evaluation(files: int, dataset: DatasetSpec) -> dict[str, Any]:
         "evaluation": Evaluation(eval_time=Duration(mean=0.01)),
         "dataset": replace(dataset, num_files_eval=files),
     }
+
+
+def make_run(job: TrainingJob, log: RunLog, failure: str | None = None) -> Run:
+    """Return the run of a job and its log; `failure` tells why it is incomplete."""
+    run: Run = training.TRAINING.run_from_log(job.folder, training.TRAINING.facts(job), log, failure)
+    return run
 
 
 def make_log(job: TrainingJob, *, seed: int = 0, rank_nodes: tuple[int, ...] = (), skew_ns: int = 0) -> RunLog:

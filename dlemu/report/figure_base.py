@@ -90,7 +90,7 @@ def lines(
     is not `pass`, with an interval if it has `low` and `high`.
     """
     names = names or list(dict.fromkeys(row["line"] for row in rows))
-    tops = [float(row.get("high", row["value"])) for row in rows] + [level.value for level in levels]
+    tops = [float(row["high"] if "high" in row else row["value"]) for row in rows] + [level.value for level in levels]
     low, high = domain or (0.0, 1.04 * max(tops, default=0.0) or 1.0)
     y_scale = alt.Scale(domain=[low, high], nice=False, clamp=True)
     y = alt.Y("value:Q", title=y_title, scale=y_scale)

@@ -17,14 +17,13 @@ import pytest
 import dlemu
 from dlemu.checkpoints.stored import NOTE
 from dlemu.cli import main
-from dlemu.jobs.training.result import make_run
 from dlemu.report import page
 from tests.datasets import make_dataset
 from tests.parts import of_parts
 from tests.results.handmade import saved_checkpoints
 from tests.results.test_received_names import write_answers
 from tests.run.test_checkpoint_jobs import run as run_checkpoints
-from tests.runs import make_job, make_log, with_telemetry, write_run
+from tests.runs import make_job, make_log, make_run, with_telemetry, write_run
 
 MOST_SECONDS = 60
 """Far beyond what any of these takes, on a machine that does other things too."""

@@ -16,10 +16,19 @@ from dlemu.config import load
 from dlemu.config.schema import Metric
 from dlemu.dlio.export import export_run
 from dlemu.jobs.training.plan import TrainingJob
-from dlemu.jobs.training.result import make_run
 from dlemu.jobs.training.steplog import TRAINING
 from dlemu.metrics.au import au_dlio_percents
-from tests.runs import MS, SAMPLE_BYTES, dlio_place, make_job, make_log, whole_run, with_blocks, with_evaluation
+from tests.runs import (
+    MS,
+    SAMPLE_BYTES,
+    dlio_place,
+    make_job,
+    make_log,
+    make_run,
+    whole_run,
+    with_blocks,
+    with_evaluation,
+)
 
 PUBLISHED = Path(__file__).parents[3] / "shared" / "published-runs"
 EXACT = 1e-9

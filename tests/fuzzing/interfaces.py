@@ -26,14 +26,14 @@ from dlemu.jobs.checkpoint.parts import exported
 from dlemu.jobs.checkpoint.run import read_checkpoint_run
 from dlemu.jobs.checkpoint.summary import CheckpointSummary
 from dlemu.jobs.training.parts import figures
-from dlemu.jobs.training.result import make_run, read_run
+from dlemu.jobs.training.result import read_run
 from dlemu.results.answer_files import decode_versioned
 from tests.datasets import formats_with_files, make_files
 from tests.fuzzing.mutations import damaged_bytes, damaged_json, damaged_words
 from tests.fuzzing.schedules import schedule
 from tests.parts import of_parts
 from tests.results.handmade import CHECKPOINT_RUNS
-from tests.runs import make_job, make_log, with_telemetry, write_run
+from tests.runs import make_job, make_log, make_run, with_telemetry, write_run
 
 MOST_SECONDS = 5.0
 MOST_BYTES = 1 << 30

@@ -18,8 +18,8 @@ from dlemu.jobs.training.prediction.from_reads import Reads, calibrate_from_run
 from dlemu.jobs.training.prediction.from_times import ForeignRun, calibrate_from_times
 from dlemu.jobs.training.prediction.make_prediction import predict
 from dlemu.jobs.training.prediction.model_run import Model
-from dlemu.jobs.training.result import Run, make_run
-from tests.runs import make_job, make_log, present
+from dlemu.jobs.training.result import Run
+from tests.runs import make_job, make_log, make_run, present
 
 
 def simulated_run(workload: Workload, calibration: Calibration, ranks: int) -> Run:

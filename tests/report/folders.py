@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 import tests.runs
-from dlemu.jobs.training.result import Run, RunLog, make_run
+from dlemu.jobs.training.result import Run, RunLog
 from dlemu.metrics.catalogue import RUN
 from dlemu.metrics.limit import Limit
 from dlemu.results.answer_files import save_answer
@@ -18,7 +18,7 @@ from dlemu.studies.answers import SIZE, SWEEP, SweepAnswer, SweepPoint, SweepQue
 from dlemu.studies.size.size_verdict import build_answer, sentence
 from dlemu.telemetry import DeviceFacts, HostTelemetry
 from tests.results import handmade
-from tests.runs import make_job, make_log
+from tests.runs import make_job, make_log, make_run
 from tests.sizing.fakes import known, make_trial, question
 
 HOST = "node0"

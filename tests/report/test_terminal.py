@@ -16,7 +16,7 @@ from dlemu.jobs.checkpoint import summary
 from dlemu.jobs.checkpoint import wording as checkpoint_words
 from dlemu.jobs.training import wording as words
 from dlemu.jobs.training.plan import TrainingJob
-from dlemu.jobs.training.result import RunLog, make_run
+from dlemu.jobs.training.result import RunLog
 from dlemu.jobs.training.summary import Summary
 from dlemu.jobs.training.wording import screen
 from dlemu.metrics.changes import not_steady
@@ -26,7 +26,7 @@ from dlemu.report.progress import PLAIN_SECONDS, ProgressLine
 from dlemu.report.table import Table, columns, html_table, print_table
 from dlemu.report.units import with_uncertainty
 from dlemu.results.wording import sentences
-from tests.runs import make_job, make_log, present
+from tests.runs import make_job, make_log, make_run, present
 from tests.shown import details
 
 

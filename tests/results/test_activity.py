@@ -12,13 +12,13 @@ from numpy.typing import NDArray
 
 from dlemu.jobs.training.activity import activity_during, find_hot_drive
 from dlemu.jobs.training.plan import TrainingJob
-from dlemu.jobs.training.result import RunLog, make_run
+from dlemu.jobs.training.result import RunLog
 from dlemu.jobs.training.summary import Summary, TelemetrySummary
 from dlemu.metrics.findings import Code, Number
 from dlemu.metrics.limit import Context
 from dlemu.telemetry import DeviceFacts, HostTelemetry, Series
 from tests.results import handmade
-from tests.runs import MS, make_job, make_log, present, with_telemetry
+from tests.runs import MS, make_job, make_log, make_run, present, with_telemetry
 
 
 def host(log: RunLog, node: int, values: dict[tuple[str, str, str], float], **changes: Any) -> HostTelemetry:

@@ -18,7 +18,7 @@ from dlemu.jobs.checkpoint.measured import UnderWay
 from dlemu.jobs.checkpoint.summary import CheckpointSummary
 from dlemu.jobs.training import analyse as analyse_module
 from dlemu.jobs.training.plan import TrainingJob
-from dlemu.jobs.training.result import RunLog, make_run
+from dlemu.jobs.training.result import RunLog
 from dlemu.jobs.training.summary import AsynchronousCheckpoints, Summary
 from dlemu.metrics.changes import not_steady
 from dlemu.metrics.findings import Code, Finding, Number
@@ -26,7 +26,7 @@ from dlemu.metrics.limit import Limit
 from dlemu.metrics.verdict import VerdictCode
 from dlemu.results import KILLED
 from tests.results.handmade import checkpoint_run
-from tests.runs import MS, make_job, make_log, present, with_blocks
+from tests.runs import MS, make_job, make_log, make_run, present, with_blocks
 from tests.shown import details
 
 S = 1_000_000_000

@@ -23,7 +23,7 @@ from dlemu.jobs.checkpoint.analyse import CheckpointRun
 from dlemu.jobs.checkpoint.measured import ROWS as CHECKPOINT_ROWS
 from dlemu.jobs.checkpoint.run import read_checkpoint_run
 from dlemu.jobs.training.plan import TrainingJob
-from dlemu.jobs.training.result import Run, make_run, read_run
+from dlemu.jobs.training.result import Run, read_run
 from dlemu.jobs.training.steplog import STEP_COLUMNS
 from dlemu.jobs.training.summary import Summary
 from dlemu.plan.streams import StreamPlan
@@ -35,6 +35,7 @@ from tests.runs import (
     kind_held,
     make_job,
     make_log,
+    make_run,
     present,
     whole_run,
     with_blocks,

@@ -15,7 +15,7 @@ from datagen.errors import SpaceError, UserError
 from dlemu.jobs.checkpoint.analyse import CheckpointRun
 from dlemu.jobs.checkpoint.measured import UnderWay
 from dlemu.jobs.checkpoint.run import read_checkpoint_run
-from dlemu.jobs.training.result import TRAINING, RunLog, make_run, read_run
+from dlemu.jobs.training.result import TRAINING, RunLog, read_run
 from dlemu.metrics.findings import Code, Number
 from dlemu.results import KILLED, LIVE, live
 from dlemu.results.live import is_in_progress, mark_in_progress, write_live_facts
@@ -24,7 +24,7 @@ from dlemu.runner.run_folder import check_folder
 from dlemu.studies.compare.sides import read_side
 from tests.results.handmade import CHECKPOINT_RUNS
 from tests.results.test_folder import replaced
-from tests.runs import kind_held, make_job, make_log, write_run
+from tests.runs import kind_held, make_job, make_log, make_run, write_run
 
 
 def killed(folder: Path, steps: int = 7) -> RunLog:

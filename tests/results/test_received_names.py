@@ -29,7 +29,7 @@ from dlemu.config import load_received
 from dlemu.jobs.checkpoint.run import CHECKPOINTS
 from dlemu.jobs.probe.result import PROBE
 from dlemu.jobs.training.prediction.prediction import PREDICT
-from dlemu.jobs.training.result import make_run, read_run
+from dlemu.jobs.training.result import read_run
 from dlemu.results.answer_files import save_answer
 from dlemu.results.live import write_live_facts
 from dlemu.runner.job import prepare as prepare_job
@@ -40,7 +40,7 @@ from tests.parts import of_parts
 from tests.report.folders import write_size, write_sweep
 from tests.results.handmade import saved_checkpoints
 from tests.run.test_checkpoint_jobs import SmallJob, run
-from tests.runs import make_job, make_log, with_telemetry, write_run
+from tests.runs import make_job, make_log, make_run, with_telemetry, write_run
 
 PLANTED = "planted_by_others"
 NAMES = (f"{PLANTED}.Format", PLANTED)

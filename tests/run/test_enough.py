@@ -25,10 +25,10 @@ from dlemu.jobs.training.preflight import (
     steps_per_epoch,
     to_make,
 )
-from dlemu.jobs.training.result import TRAINING, make_run
+from dlemu.jobs.training.result import TRAINING
 from dlemu.runner.datasets import make
 from dlemu.runner.job import JobRequest, prepare
-from tests.runs import make_job, make_log, with_blocks
+from tests.runs import make_job, make_log, make_run, with_blocks
 
 NOTHING = "no computation to judge"
 

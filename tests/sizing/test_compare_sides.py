@@ -16,7 +16,7 @@ from dlemu.jobs.checkpoint.run import read_checkpoint_run
 from dlemu.jobs.checkpoint.summary import READING, WRITING
 from dlemu.jobs.training.parts import CATALOGUE, conditions, training_metrics
 from dlemu.jobs.training.parts import figures as figures_of
-from dlemu.jobs.training.result import Run, make_run
+from dlemu.jobs.training.result import Run
 from dlemu.jobs.training.summary import AsynchronousCheckpoints, Mean, PageCache
 from dlemu.machine.environment import StorageFacts
 from dlemu.metrics.catalogue import RUN
@@ -33,7 +33,7 @@ from dlemu.telemetry import DeviceFacts, Series
 from tests.goldens.render import RESULTS
 from tests.report.folders import write_run
 from tests.results import handmade
-from tests.runs import make_job, make_log, present, whole_run, with_blocks
+from tests.runs import make_job, make_log, make_run, present, whole_run, with_blocks
 
 OUTCOMES = {True: "pass", False: "fail", None: "no verdict"}
 

@@ -18,7 +18,7 @@ from dlemu.jobs.training.prediction.calibration import given_speed
 from dlemu.jobs.training.prediction.make_prediction import predict
 from dlemu.jobs.training.prediction.prediction import Prediction
 from dlemu.jobs.training.prediction.run_prediction import read_known
-from dlemu.jobs.training.result import Run, make_run
+from dlemu.jobs.training.result import Run
 from dlemu.metrics.findings import Code, LimitedBy
 from dlemu.metrics.limit import Limit
 from dlemu.metrics.verdict import HOST_LIMITS
@@ -35,7 +35,7 @@ from tests.datasets import make_dataset
 from tests.prediction.test_calibration import workload
 from tests.results.test_activity import cores
 from tests.results.test_activity import host as watched
-from tests.runs import MS, make_job, make_log, present, write_run
+from tests.runs import MS, make_job, make_log, make_run, present, write_run
 from tests.sizing.fakes import DEMAND, FakeRunner, known, make_trial, question
 
 # pooling trials

@@ -12,13 +12,13 @@ import pytest
 
 from dlemu.config.duration import Duration
 from dlemu.config.schema import Reader, Train
-from dlemu.jobs.training.result import Run, make_run
+from dlemu.jobs.training.result import Run
 from dlemu.metrics.au import au_percent
 from dlemu.metrics.changes import find_speed_changes
 from dlemu.metrics.findings import Code
 from dlemu.metrics.limit import Limit, Scaling
 from tests.parts import needs_all_parts
-from tests.runs import make_job, make_log
+from tests.runs import make_job, make_log, make_run
 from tests.validation import virtual_drives as drives
 
 TAILS: dict[str, Any] = {"workers": 8, "steps": 600, "step_seconds": 0.0034, "batch_bytes": 187_000.0}

@@ -237,5 +237,4 @@ def _check_facts(facts: Facts) -> None:
 
 
 TRAINING = Training()
-make_run: Callable[..., Run] = TRAINING.result
 read_run: Callable[[str], Run] = TRAINING.read

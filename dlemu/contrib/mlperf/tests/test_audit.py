@@ -15,8 +15,7 @@ from dlemu.contrib.mlperf.tests.changes import Change, Edit, put, scale
 from dlemu.contrib.mlperf.tests.foreign_runs import BATCH, C, au_and_rate, play, write, write_run
 from dlemu.contrib.mlperf.tests.golden import edit
 from dlemu.dlio.export import export_run
-from dlemu.jobs.training.result import make_run
-from tests.runs import dlio_place, make_job, make_log, with_blocks, with_evaluation
+from tests.runs import dlio_place, make_job, make_log, make_run, with_blocks, with_evaluation
 
 PUBLISHED = Path(__file__).parents[5] / "shared" / "published-runs"
 SHIPPED = shipped_pairs()

@@ -24,9 +24,8 @@ from dlemu.contrib.mlperf.tests.foreign_runs import C, play
 from dlemu.contrib.mlperf.tests.foreign_runs import write_run as write_foreign_run
 from dlemu.contrib.mlperf.tests.golden import edit
 from dlemu.dlio.export import export_run
-from dlemu.jobs.training.result import make_run
 from tests.results.test_live import killed
-from tests.runs import cut, dlio_place, make_job, make_log, present, with_blocks, with_telemetry, write_run
+from tests.runs import cut, dlio_place, make_job, make_log, make_run, present, with_blocks, with_telemetry, write_run
 
 
 def leave_run(folder: Path, *, failure: str | None = None, drop_in: bool = False, name: str = "dlemu") -> None:
