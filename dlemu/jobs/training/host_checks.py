@@ -10,7 +10,7 @@ from datagen.errors import DlemuError
 from dlemu.config import datagen_command
 from dlemu.doctor.check_base import Check, Checks, Facts
 from dlemu.jobs.training.plan import make_job, planned_dataset
-from dlemu.jobs.training.preflight import can_be_judged, check_host, dataset_for_verdict, memory_needed, steps_per_epoch
+from dlemu.jobs.training.preflight import check_host, dataset_for_verdict, gives_verdict, memory_needed, steps_per_epoch
 from dlemu.jobs.training.trainer import measure_ceiling
 from dlemu.metrics.demand import Demand
 from dlemu.ranks import first_failure, run_ranks
@@ -24,14 +24,14 @@ def check_dataset(facts: Facts) -> Check:
     data, folder = workload.dataset, workload.dataset.data_folder
     if dataset is None:
         files = data.num_files_train
-        if not can_be_judged(workload, steps_per_epoch(workload, workload.ranks, files)):
+        if not gives_verdict(workload, steps_per_epoch(workload, workload.ranks, files)):
             files = dataset_for_verdict(workload, workload.ranks).num_files_train
         command = datagen_command(replace(workload, dataset=replace(data, num_files_train=files)))
         observed = f"{folder} does not exist yet"
         return Check(level="warn", observed=observed, wanted=f"a dataset of {files:,} files", advice=command)
     observed = f"{dataset.train.num_files:,} training files, {size(dataset.total_bytes)} in {folder}"
     steps = steps_per_epoch(workload, workload.ranks, dataset.train.num_files)
-    if not can_be_judged(workload, steps):
+    if not gives_verdict(workload, steps):
         observed += f": {count(steps, 'step')} per epoch for {count(workload.ranks, 'rank')}, too few for a verdict"
         files = dataset_for_verdict(workload, workload.ranks).num_files_train
         return Check(level="warn", observed=observed, wanted=f"dataset.num_files_train={files}")

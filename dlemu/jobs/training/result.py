@@ -86,7 +86,7 @@ class Training(JobKind):
         return workload
 
     def with_making(self, workload: Workload, ranks: int, *, size_is_given: bool) -> tuple[Workload, int]:
-        return preflight.to_make(workload, ranks, given=size_is_given)
+        return preflight.workload_for_making(workload, ranks, size_is_given=size_is_given)
 
     def looks_at(self, workload: Workload) -> str:
         return f"the dataset in {workload.dataset.data_folder}"
@@ -114,11 +114,11 @@ class Training(JobKind):
         if may_make and manifest.read(data.data_folder, storage) is None:  # raises if the folder is a file
             problem = no_dataset(data.data_folder, storage)
             if problem:
-                raise preflight.no_verdict(problem, workload, ranks, 0)
+                raise preflight.no_verdict_error(problem, workload, ranks, 0)
         dataset = inspect(data, command_hint=lambda: datagen_command(workload), storage=workload.storage_spec)
         if wants_verdict:
-            files_there = dataset.spec.num_files_train
-            preflight.refuse_unjudged(workload, ranks, dataset.train.num_files, files_there=files_there)
+            existing_files = dataset.spec.num_files_train
+            preflight.check_verdict_possible(workload, ranks, dataset.train.num_files, existing_files=existing_files)
         return make_job(workload, ranks, dataset)
 
     def look_at_points(self) -> Look:
