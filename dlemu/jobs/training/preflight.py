@@ -168,7 +168,7 @@ def why_too_small(workload: Workload, ranks: int) -> str:
 
 
 def check_verdict_possible(workload: Workload, ranks: int, files: int, *, existing_files: int) -> None:
-    """Raise DatasetError or UserError if `files` files can't give a verdict; `existing_files` are already in the folder."""
+    """Raise DatasetError or UserError if `files` files can't give a verdict; the folder has `existing_files`."""
     steps = steps_per_epoch(workload, ranks, files)
     if gives_verdict(workload, steps):
         return
