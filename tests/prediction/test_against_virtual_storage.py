@@ -17,7 +17,7 @@ from dlemu.jobs.training import pattern
 from dlemu.jobs.training.pattern import READ_DTYPE, Level, fewest_at_full_speed, judge_level, repeat_seconds
 from dlemu.jobs.training.plan import TrainingJob
 from dlemu.jobs.training.prediction.batches import batch_bytes, planned_job
-from dlemu.jobs.training.prediction.calibration import CurvePoint, flat, given_speed, rates
+from dlemu.jobs.training.prediction.calibration import CurvePoint, flat, given_speed, throughputs
 from dlemu.jobs.training.prediction.event_model import EpochInput, HostCosts, simulate
 from dlemu.jobs.training.prediction.from_reads import calibrate_from_levels
 from dlemu.jobs.training.prediction.make_prediction import predict
@@ -187,7 +187,7 @@ def scene(ranks: int = 2, steps: int = 100, **changes: Any) -> EpochInput:
         "work_bytes": np.full(shape, MB),
         "decode_seconds": np.zeros(shape),
         "compute_seconds": np.full(shape, 0.02),
-        "rate": rates(flat(100.0), 64),
+        "rate": throughputs(flat(100.0), 64),
         "workers": 2,
         "window": 4,
         "in_turn": True,
@@ -204,8 +204,8 @@ def au(scene: EpochInput) -> float:
 
 
 TAKES_5_MS = HostCosts(hand_over_seconds=0.0, take_seconds=0.005, epoch_start_seconds=0.0, step_seconds=0.0)
-FAR = rates((CurvePoint(readers=1, mb_per_second=50.0), CurvePoint(readers=64, mb_per_second=3200.0)), 64)
-FAST = rates(flat(1e6), 64)
+FAR = throughputs((CurvePoint(readers=1, mb_per_second=50.0), CurvePoint(readers=64, mb_per_second=3200.0)), 64)
+FAST = throughputs(flat(1e6), 64)
 
 
 def each(seconds: float, ranks: int = 2) -> Any:

@@ -14,7 +14,7 @@ import numpy as np
 from datagen.registry import built_in
 from dlemu.config.translate import LOADERS
 from dlemu.jobs.training.measured import Facts, MeasuredTraining
-from dlemu.jobs.training.prediction.calibration import rates
+from dlemu.jobs.training.prediction.calibration import throughputs
 from dlemu.jobs.training.prediction.event_model import EpochInput, simulate
 from dlemu.jobs.training.prediction.from_reads import Batches, Reads
 from dlemu.jobs.training.scaling import preprocessing_sleeps
@@ -105,7 +105,7 @@ def _epoch_inputs(rows: StepTable, facts: Facts) -> list[EpochInput]:
                 work_bytes=work_bytes,
                 decode_seconds=decode,
                 compute_seconds=compute,
-                rate=rates(curve, len(ranks) * reader.read_threads),
+                rate=throughputs(curve, len(ranks) * reader.read_threads),
                 workers=reader.read_threads,
                 window=facts.batches_ahead,
                 in_turn=traits.in_turn,

@@ -182,13 +182,13 @@ class _Predictor:
             possible -= 1
         return Passing(min(predicted, possible), certain, possible)
 
-    def _most_passing(self, speed: float, *, near: int, margin_percent: float = 0.0) -> int:
-        """Return the largest count whose AU passes by a margin, on a storage `speed` times as fast; 0 for none."""
+    def _most_passing(self, speedup: float, *, near: int, margin_percent: float = 0.0) -> int:
+        """Return the largest count whose AU passes by a margin, on a storage `speedup` times as fast; 0 for none."""
         wanted_percent = self._threshold_percent + margin_percent
         low, high, trials = 0, self._limit + 1, 0  # `low` passes, `high` fails
         trial = min(max(1, near), self._limit)
         while high - low > 1:
-            au_percent = self._model.run(trial, speed=speed, max_rows=SEARCH_ROWS, shrinks=True).au(self._by)
+            au_percent = self._model.run(trial, speedup=speedup, max_rows=SEARCH_ROWS, shrinks=True).au(self._by)
             trials += 1
             if au_percent >= wanted_percent:
                 low = trial
@@ -279,8 +279,8 @@ class _Predictor:
         # A delay that is a fixed time, rather than a share of the step, is twice the share of a step half as long.
         step_share = (1 - sign * 0.5) * calibration.step_share
         model = replace(self._model, calibration=replace(calibration, step_share=step_share))
-        speed = 1 + sign * self._speed_error
-        return model.run(ranks, speed=speed, max_rows=INTERVAL_ROWS, shrinks=True, seed=1)
+        speedup = 1 + sign * self._speed_error
+        return model.run(ranks, speedup=speedup, max_rows=INTERVAL_ROWS, shrinks=True, seed=1)
 
     def null_max(self, ranks: int) -> int:
         """Return how many pass by the null model, with the files that `ranks` accelerators have."""
@@ -300,8 +300,8 @@ class _Predictor:
             return LimitedBy(what="host CPU", confidence="medium", evidence=(au,))
         model, ranks = self._model.with_files_for(count.accelerators), count.accelerators
 
-        def au_of(changed: Model, speed: float = 1.0, by: str = "rules") -> float:
-            return changed.run(ranks, speed=speed, max_rows=SEARCH_ROWS, shrinks=True).au(by)
+        def au_of(changed: Model, speedup: float = 1.0, by: str = "rules") -> float:
+            return changed.run(ranks, speedup=speedup, max_rows=SEARCH_ROWS, shrinks=True).au(by)
 
         now = au_of(model)
         by_storage = max(0.0, au_of(model, SPEED_FACTOR) - now)

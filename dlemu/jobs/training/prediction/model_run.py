@@ -18,7 +18,7 @@ from dlemu.config.duration import mean_seconds
 from dlemu.config.schema import Workload
 from dlemu.jobs.training.plan import Block, Epoch, TrainingJob
 from dlemu.jobs.training.prediction import batches
-from dlemu.jobs.training.prediction.calibration import Calibration, CurvePoint, rates
+from dlemu.jobs.training.prediction.calibration import Calibration, CurvePoint, throughputs
 from dlemu.jobs.training.prediction.event_model import EpochInput, EpochTimes, simulate
 from dlemu.jobs.training.prediction.prediction import EndedBy, SimulatedFigures
 from dlemu.jobs.training.steplog import STEP_DTYPE, TRAINING, StepRows
@@ -150,9 +150,9 @@ class Model:
         return replace(self, workload=replace(self.workload, reader=more))
 
     def run(
-        self, ranks: int, *, speed: float = 1.0, max_rows: int = MAX_ROWS, shrinks: bool = False, seed: int = 0
+        self, ranks: int, *, speedup: float = 1.0, max_rows: int = MAX_ROWS, shrinks: bool = False, seed: int = 0
     ) -> ModelRun:
-        """Simulate a run on a storage `speed` times as fast as calibrated; raises UserError if no step counts."""
+        """Simulate a run on a storage `speedup` times as fast as calibrated; raises UserError if no step counts."""
         job = batches.planned_job(self.workload, ranks)
         window = job.batches_ahead
         if not self.assumes_files:
@@ -160,16 +160,16 @@ class Model:
         divisor = max(1, ranks * (MIN_STEPS + window) // max_rows) if shrinks else 1
         if divisor > 1 or self.assumes_files:
             model = self._shrunk(divisor) if divisor > 1 else self.with_files_for(ranks)
-            return model.run(max(1, ranks // divisor), speed=speed, max_rows=max_rows, seed=seed)
+            return model.run(max(1, ranks // divisor), speedup=speedup, max_rows=max_rows, seed=seed)
         reader, calibration = self.workload.reader, self.calibration
         epochs = _first_epochs(job.schedule, ranks, max_rows, MIN_STEPS + window)
         # Other jobs first take the throughput that these readers can't use because of latency.
-        alone = speed * rates(calibration.curve, ranks * max(1, reader.read_threads))
-        rate = np.minimum(alone, 1e6 * calibration.available_mb_per_second(speed))
+        alone = speedup * throughputs(calibration.curve, ranks * max(1, reader.read_threads))
+        rate = np.minimum(alone, 1e6 * calibration.available_mb_per_second(speedup))
         lengthen, times = None, math.ceil((MIN_STEPS + window) / job.schedule[0].steps)
         if times > 1:
             model, max_rows = self._with_one_epoch(times), min(max_rows, 30_000)  # only its sustained AU is used
-            lengthen = partial(model.run, ranks, speed=speed, max_rows=max_rows, shrinks=True, seed=seed)
+            lengthen = partial(model.run, ranks, speedup=speedup, max_rows=max_rows, shrinks=True, seed=seed)
         counted = min(block.steps for epoch in job.schedule for block in epoch.blocks) - (self.min_steps - 1)
         seconds = mean_seconds(self.workload.train.computation_time)
         demand = ranks * reader.batch_size * self.mean_sample_bytes / seconds  # bytes/s, if no accelerator waits

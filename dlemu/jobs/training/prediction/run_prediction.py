@@ -18,12 +18,7 @@ from dlemu.config.schema import Workload
 from dlemu.jobs.training.evict import treatment_of
 from dlemu.jobs.training.pattern import MAX_SECONDS, loader_costs, measure_levels
 from dlemu.jobs.training.plan import make_job
-from dlemu.jobs.training.prediction.calibration import (
-    Calibration,
-    calibrate_from_drive,
-    given_speed,
-    most_mb_per_second,
-)
+from dlemu.jobs.training.prediction.calibration import Calibration, calibrate_from_drive, given_speed, max_mb_per_second
 from dlemu.jobs.training.prediction.from_reads import calibrate_from_levels, calibrate_from_run
 from dlemu.jobs.training.prediction.from_times import ForeignRun, calibrate_from_times
 from dlemu.jobs.training.prediction.make_prediction import MAX_ACCELERATORS, predict
@@ -94,8 +89,8 @@ def _calibrate(workload: Workload, request: PredictionRequest, known: Known | No
             request.make(workload)
         readers = (ranks or 0) * max(1, workload.reader.read_threads)
         calibration = calibrate_by_probe(workload, readers=readers, on_event=request.on_event)
-    if request.others_mb_per_second >= most_mb_per_second(calibration.curve):
-        raise no_speed_left(request.others_mb_per_second, most_mb_per_second(calibration.curve))
+    if request.others_mb_per_second >= max_mb_per_second(calibration.curve):
+        raise no_speed_left(request.others_mb_per_second, max_mb_per_second(calibration.curve))
     calibration = replace(calibration, others_mb_per_second=request.others_mb_per_second)
     if request.host_cores is None:
         return calibration
