@@ -121,7 +121,7 @@ JITTER = Drive(channels=4, serve=lambda _, random: float(random.uniform(0, 0.08)
 )
 def test_a_probe_predicts_a_run(drive: Drive, ranks: int, workload: Workload) -> None:
     answer = predicted(drive, workload, ranks, seed=1)
-    truth = trained(drive, workload, ranks, 2).outcome
+    truth = trained(drive, workload, ranks, 2).figures
     assert answer.shown.au_percent == pytest.approx(truth.au_percent, abs=1.5)
     assert answer.shown.samples_per_second == pytest.approx(truth.samples_per_second, rel=0.02)
 
@@ -131,7 +131,7 @@ def test_the_interval_holds_a_run_of_few_reads_that_differ() -> None:
     short = asked(ranks=1, batch=2, size=100_000, step_seconds=0.035, readers=2, steps=100)
     answer = predicted(JITTER, short, 1, seed=3)
     low, high = answer.shown.au_interval_percent
-    runs = np.array([trained(JITTER, short, 1, seed).outcome.au_percent for seed in range(30)])
+    runs = np.array([trained(JITTER, short, 1, seed).figures.au_percent for seed in range(30)])
     assert np.mean((low <= runs) & (runs <= high)) >= 0.85
     assert high - low < 8 * runs.std(), "not by saying nothing"
 
@@ -323,11 +323,11 @@ def test_a_part_of_the_accelerators_has_its_part_of_files_storage_and_hosts() ->
     assert (whole.ranks, part.ranks) == (40, 20)
     assert part.planned_steps == whole.planned_steps == 200
     assert part.simulated_steps == MIN_STEPS + 2
-    assert part.outcome.au_whole_percent == pytest.approx(whole.outcome.au_whole_percent, abs=3)
-    assert 2 * part.outcome.samples_per_second == pytest.approx(whole.outcome.samples_per_second, rel=0.03)
+    assert part.figures.au_whole_percent == pytest.approx(whole.figures.au_whole_percent, abs=3)
+    assert 2 * part.figures.samples_per_second == pytest.approx(whole.figures.samples_per_second, rel=0.03)
     decoding = replace(known, decode_seconds_per_sample=0.01, cores=24.0)
     both = [Model(asked, decoding).run(40, max_rows=640, shrinks=one) for one in (False, True)]
-    assert both[1].outcome.au_whole_percent == pytest.approx(both[0].outcome.au_whole_percent, abs=3)
+    assert both[1].figures.au_whole_percent == pytest.approx(both[0].figures.au_whole_percent, abs=3)
     assert Model(asked, known).run(40, max_rows=641, shrinks=True).ranks == 40
 
 
@@ -341,6 +341,6 @@ def test_a_trainer_that_waits_leaves_its_core_to_the_readers(decode_ms: float, a
     asked = workload(ranks=1, steps=400, read_threads=4)
     asked = replace(asked, train=replace(asked.train, step_cpu_time=Duration(mean=0.040)))
     decoding = replace(AT_ONCE, decode_seconds_per_sample=decode_ms / 1000, cores=1.0)
-    found = Model(asked, decoding).run(1).outcome.au_whole_percent
+    found = Model(asked, decoding).run(1).figures.au_whole_percent
     assert found == pytest.approx(min(100.0, 100 * 0.050 / (0.040 + 4 * decode_ms / 1000)), abs=3)
     assert found == pytest.approx(au, abs=3)

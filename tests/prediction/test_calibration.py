@@ -47,7 +47,7 @@ def test_a_run_that_waits_tells_the_bandwidth_and_predicts_itself() -> None:
     assert found.saturated
     assert max_mb_per_second(found.curve) == pytest.approx(100, rel=0.01)
     again = predict(asked, found, ranks=2)
-    measured = Model(asked, truth).run(2).outcome
+    measured = Model(asked, truth).run(2).figures
     assert again.shown.au_percent == pytest.approx(measured.au_percent, abs=0.5)
     assert again.shown.samples_per_second == pytest.approx(measured.samples_per_second, rel=0.01)
     assert again.limited_by.what == "storage"
