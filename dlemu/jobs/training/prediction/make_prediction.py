@@ -95,9 +95,7 @@ def predict(
             "ended_by": predictor.ended_by(passing),
         }
     threshold_percent, by = 100 * workload.metric.au, workload.metric.verdict
-    failing = [
-        tried for tried in counts if tried.accelerators >= accelerators and tried.verdict_au(by) < threshold_percent
-    ]
+    failing = [one for one in counts if one.accelerators >= accelerators and one.verdict_au(by) < threshold_percent]
     findings, notes = tuple(predictor.findings(accelerators)), list(recording_notes(workload.recorded, accelerators))
     if workload.workflow.evaluation:
         notes.append("evaluations are not included: no AU counts them, but they lengthen the run")
@@ -263,7 +261,7 @@ class _Predictor:
     def _rate_interval(
         self, ranks: int, run: ModelRun, figures: Sequence[SimulatedFigures], slower: ModelRun, faster: ModelRun
     ) -> Interval:
-        """Return the interval of samples/s around the mean of the runs' figures, the first of which are those of `run`."""
+        """Return the interval of samples/s around the mean of all runs' figures; `run` is the first."""
         rates = [of_run.samples_per_second for of_run in figures]
         rate = float(np.mean(rates))
         low, high = _interval_around(
@@ -284,7 +282,7 @@ class _Predictor:
         return min(low, rate * (1 - self._others_share)), high
 
     def _run_with_errors(self, ranks: int, sign: int) -> ModelRun:
-        """Simulate a storage faster by its error and a host with less delay (`sign` 1), or slower and with more (-1)."""
+        """Simulate storage faster by its error and a host with less delay (`sign` 1), or slower and with more (-1)."""
         calibration = self._calibration
         # Half as much or as much again: the delay may be a fixed time, so of a step half as long twice the share.
         step_share = (1 - sign * 0.5) * calibration.step_share
@@ -293,7 +291,7 @@ class _Predictor:
         return model.run(ranks, speedup=speedup, max_rows=INTERVAL_ROWS, shrinks=True, seed=1)
 
     def null_max(self, ranks: int) -> int:
-        """Return how many pass by the null model (`PredictedCount.null_au_percent`), with the files of `ranks` ranks."""
+        """Return how many pass by the null model (`PredictedCount.null_au_percent`), with the files of `ranks`."""
         return math.floor(self._max_samples_per_second(ranks) / (self._threshold_percent / 100 * self._demand))
 
     def _max_samples_per_second(self, ranks: int) -> float:
