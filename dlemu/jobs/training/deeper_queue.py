@@ -28,8 +28,7 @@ from dlemu.metrics.t_interval import FEWEST
 
 MAX_ROWS = 20_000
 """Maximum rows (steps of all ranks) to replay, from the start of the run; a replay takes some tenths of a second."""
-_MIN_GAIN_PERCENT = 2.0
-"""Points of AU that a deeper queue must gain for the queue to be the limit."""
+_MIN_GAIN_PERCENT = 2.0  # points of AU that a deeper queue must gain for the queue to be the limit
 
 
 def find_deeper_queue(run: MeasuredTraining, wanted_mb_per_second: float) -> Finding | None:

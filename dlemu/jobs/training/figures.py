@@ -16,11 +16,9 @@ from dlemu.metrics.rows import StepTable
 from dlemu.report import figure_base as base
 from dlemu.report.figure_base import Figure, Row
 
-_MAX_BARS = 32
-"""Neighbouring ranks or epochs share a bar where there would be more."""
+_MAX_BARS = 32  # neighbouring ranks or epochs share a bar where there would be more
 _MAX_NAMED_EPOCHS = 12  # more names would overlap at the figures' width
-_MIN_LOST_PERCENT = 1.0
-"""The storage kept up if accelerators lost less of their time."""
+_MIN_LOST_PERCENT = 1.0  # the storage kept up if accelerators lost less of their time
 _PARTS = {
     "computing": base.GREEN,
     "reading": base.RED,

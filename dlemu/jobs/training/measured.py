@@ -28,12 +28,9 @@ from dlemu.results.live import Figure, Progress, RunJournal, seconds_left
 from dlemu.results.measured import MeasuredRun, RunFacts
 from dlemu.telemetry import Telemetry
 
-READ_BINS = 160
-"""Number of intervals of `MeasuredTraining.read_mb_per_second`."""
-RECENT_SECONDS = 10.0
-"""Progress shows mean rates of the steps that ended in the last so many seconds."""
-_MAX_ROWS = 2000
-"""Progress is computed from at most so many of each rank's last rows."""
+READ_BINS = 160  # number of intervals of `MeasuredTraining.read_mb_per_second`
+RECENT_SECONDS = 10.0  # progress shows mean rates of the steps that ended in the last so many seconds
+_MAX_ROWS = 2000  # progress is computed from at most so many of each rank's last rows
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -42,8 +42,7 @@ MAX_SECONDS = 110.0  # two minutes with the starts of processes (docs/prediction
 """Maximum duration of all levels together."""
 REPEATS, TARGET_HALF_WIDTH_PERCENT = 2, 1.0
 """How often the most important level is repeated, and the half width of its interval that this is to reach."""
-MAX_REPEAT_SECONDS = 30.0
-"""Maximum duration of a repetition: a level that needs longer ones would take hours."""
+MAX_REPEAT_SECONDS = 30.0  # maximum duration of a repetition: a level that needs longer ones would take hours
 READ_BYTES = 32 << 20  # larger: a slow drive finishes too few reads in a level
 """A read is a batch, or as many of its samples as have about this many bytes, but at least one."""
 MAX_READERS = 256  # each is a process; more overload the cores of most hosts before the storage

@@ -25,8 +25,7 @@ from dlemu.plan.samples import Plan, RankPlan
 from dlemu.plan.streams import StreamPlan
 from dlemu.runner.run_folder import Job
 
-MIN_CEILING_STEPS, MAX_CEILING_STEPS = 4, 4000
-"""Limits to the steps of the ceiling measurement."""
+MIN_CEILING_STEPS, MAX_CEILING_STEPS = 4, 4000  # limits to the steps of the ceiling measurement
 
 
 @dataclass(frozen=True, kw_only=True)

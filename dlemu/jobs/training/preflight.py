@@ -28,8 +28,7 @@ from dlemu.report.units import size
 from dlemu.results.wording import count
 from dlemu.runner.job import CONFIRM_ABOVE_BYTES, TRIAL_SCALE
 
-_SAVING_BYTES = 256 << 20
-"""Free address space that writing the results needs; with less, libraries abort the process."""
+_SAVING_BYTES = 256 << 20  # free address space that writing the results needs; with less, libraries abort the process
 
 
 def check_before_making(workload: Workload, ranks: int, *, wants_verdict: bool = False) -> None:

@@ -86,10 +86,8 @@ _STEP_OFFSET = _STEP.size * list(STEP_COLUMNS).index("step")
 StepRows = NDArray[np.void]
 """Rows of STEP_DTYPE, shape (rows,)."""
 
-TRAINING, EVALUATION = 0, 1
-"""Values of the column `phase`."""
-_RELEASE_ROWS = 4096
-"""The memory of full pages is released whenever this many rows have been added."""
+TRAINING, EVALUATION = 0, 1  # values of the column `phase`
+_RELEASE_ROWS = 4096  # the memory of full pages is released whenever this many rows have been added
 
 
 class StepLog:
@@ -150,8 +148,7 @@ def read_log(path: str) -> StepRows:
 
 
 STEPS = "steps.parquet"
-_MAX_VALUE = 1 << 60
-"""In nanoseconds, 36 years after the host's start; sums of larger numbers would overflow."""
+_MAX_VALUE = 1 << 60  # in nanoseconds, 36 years after the host's start; sums of larger numbers would overflow
 _FROM_0 = ("free_ns", "wait_ns", "compute_ns", "samples", "app_bytes")
 """Columns whose values must be from 0 to _MAX_VALUE."""
 

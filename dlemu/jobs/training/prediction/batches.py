@@ -68,8 +68,7 @@ def planned_bytes(workload: Workload, plan: Plan, rows: Rows) -> float:
     return total
 
 
-MAX_DRAWS = 16
-"""Maximum number of samples per batch whose times are drawn; the sum of a larger batch is extrapolated."""
+MAX_DRAWS = 16  # maximum number of samples per batch whose times are drawn; the sum of a larger batch is extrapolated
 
 
 def preprocessing_seconds(workload: Workload, shape: tuple[int, ...], random: np.random.Generator) -> Floats:

@@ -150,8 +150,7 @@ def given_speed(mb_per_second: float, *, cores: float | None, bytes_factor: floa
     )
 
 
-_MAX_REQUEST_FACTOR = 8
-"""A workload's requests may be so many times as large as the largest request with a known rate."""
+_MAX_REQUEST_FACTOR = 8  # a workload's requests may be so many times as large as the largest request with a known rate
 
 
 def calibrate_from_drive(drive: str | Rates, workload: Workload, *, cores: float) -> Calibration:

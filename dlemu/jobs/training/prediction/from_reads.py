@@ -26,8 +26,7 @@ from dlemu.metrics.t_interval import FEWEST, estimate
 WAITING_SHARE = 0.02
 """The storage was at its limit if accelerators waited for data at least this share of the time, or if workers waited
 less than this share of theirs for room in the prefetch queue."""
-MIN_DECODE_SHARE = 0.05
-"""If workers decode for less than this share of their time, decoding is counted as reading."""
+MIN_DECODE_SHARE = 0.05  # if workers decode for less than this share of their time, decoding is counted as reading
 CONFIDENCE, MAX_HALF_WIDTH_PERCENT = 0.95, 50.0  # 100 % would reach down to a storage without throughput
 WORK_QUANTILES = 256  # keeps tails of 1 read in 256; each is a number in calibration.json
 """Number of quantiles that a distribution of reads' work is stored as."""

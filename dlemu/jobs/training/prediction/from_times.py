@@ -21,10 +21,8 @@ from dlemu.jobs.training.prediction.model_run import Model
 from dlemu.metrics.t_interval import estimate
 from dlemu.results.wording import count
 
-ROWS = 20_000
-"""Maximum rank-steps (ranks x steps) of a simulation: a longer epoch is extrapolated."""
-TOLERANCE = 0.002
-"""Relative differences of an epoch's duration up to this are neglected."""
+ROWS = 20_000  # maximum rank-steps (ranks x steps) of a simulation: a longer epoch is extrapolated
+TOLERANCE = 0.002  # relative differences of an epoch's duration up to this are neglected
 
 
 @dataclass(frozen=True, kw_only=True)

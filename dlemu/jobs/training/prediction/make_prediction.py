@@ -38,14 +38,11 @@ MAX_ACCELERATORS = 10_000
 """Default of the largest number of accelerators that a search tries: ends it on a storage that no number saturates."""
 MAX_RUNS = 8
 """Maximum simulated runs with one number of accelerators, each with other random read times, to get mean and spread."""
-AU_PERCENT, RATE_PERCENT = 1.0, 1.0
-"""Half widths of the model's own error: of AU in points, of samples/s in percent."""
+AU_PERCENT, RATE_PERCENT = 1.0, 1.0  # half widths of the model's own error: of AU in points, of samples/s in percent
 SEARCH_ROWS, INTERVAL_ROWS = 60_000, 120_000
 """Maximum rank-steps (ranks x steps) of a simulation in a search, and of one that finds an end of an interval."""
-UNLIMITED_PERCENT = 98.0
-"""AU from which on nothing is reported as the limit."""
-MIN_GAIN_PERCENT = 2.0
-"""Points of AU that removing a limit must gain for it to be reported."""
+UNLIMITED_PERCENT = 98.0  # AU from which on nothing is reported as the limit
+MIN_GAIN_PERCENT = 2.0  # points of AU that removing a limit must gain for it to be reported
 READER_FACTOR, SPEED_FACTOR = 4, 2.0
 """How many times the readers and the storage speed are simulated to find the limit; `scaling` tries 4 times as many."""
 BUSY_SHARE = 0.25

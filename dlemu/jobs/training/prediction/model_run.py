@@ -27,8 +27,7 @@ from dlemu.metrics.rates import Floats, first_batch_seconds, over_epochs, per_se
 from dlemu.metrics.rows import StepTable, in_order
 from dlemu.results.wording import count
 
-MAX_ROWS = 300_000
-"""Maximum rank-steps of a simulation; they take 2 to 3 seconds."""
+MAX_ROWS = 300_000  # maximum rank-steps of a simulation; they take 2 to 3 seconds
 MIN_STEPS = 30
 """Steps that an epoch needs beyond those read ahead, for its middle to count more than its beginning and end."""
 

@@ -30,8 +30,7 @@ from dlemu.runner.run_folder import check_new, new_folder
 
 NEEDS = "needs.json"
 NvidiaClass = Literal["good", "better", "best", "above"]
-GPUS_PER_NODE, GPUS_PER_UNIT = 8, 256
-"""GPUs of one of NVIDIA's DGX nodes, and of a scalable unit of its DGX SuperPOD."""
+GPUS_PER_NODE, GPUS_PER_UNIT = 8, 256  # GPUs of one of NVIDIA's DGX nodes, and of a scalable unit of its DGX SuperPOD
 _CLASSES: dict[NvidiaClass, tuple[float, float, float, float]] = {
     "good": (4, 2, 15, 7.5),
     "better": (8, 4, 40, 20),
@@ -39,16 +38,12 @@ _CLASSES: dict[NvidiaClass, tuple[float, float, float, float]] = {
 }
 """GB/s that a node reads and writes, and a scalable unit, with each of NVIDIA's classes of storage (DGX SuperPOD's
 reference architecture, H100, tables 5 and 6). The table's figures of four units are divided by 4."""
-MEMORY_GB = 2048 * 1.073741824
-"""Memory of a DGX H100."""
-LOST_PERCENT = 5.0
-"""Share of training time that synchronous checkpoints may take here: a choice, not a rule."""
-WATCHDOG_SECONDS = 600.0
-"""Default of NCCL's watchdog, which ends a job whose ranks wait longer than this for a rank."""
+MEMORY_GB = 2048 * 1.073741824  # memory of a DGX H100
+LOST_PERCENT = 5.0  # share of training time that synchronous checkpoints may take here: a choice, not a rule
+WATCHDOG_SECONDS = 600.0  # default of NCCL's watchdog, which ends a job whose ranks wait longer than this for a rank
 MLPERF_STEPS, MLPERF_MEMORY_TIMES = 500, 5
 """MLPerf Storage's smallest dataset: samples for 500 steps of all accelerators, and 5 times the hosts' memory."""
-PORT_GB_PER_SECOND = {100: 12.5, 400: 50.0}
-"""Gb/s of a network port -> its line rate."""
+PORT_GB_PER_SECOND = {100: 12.5, 400: 50.0}  # Gb/s of a network port -> its line rate
 
 
 @dataclass(frozen=True, kw_only=True)
