@@ -137,8 +137,7 @@ class StepRange:
     epoch: int
     block: int
     first_step: int
-    compute_ns: NDArray[np.int64]
-    """Nominal computation time of each step, shape (steps,)."""
+    compute_ns: NDArray[np.int64]  # nominal computation time of each step, shape (steps,)
     cpu_seconds: NDArray[np.float64] | None = None
     """CPU time that the trainer's own process uses in each step, shape (steps,); None for none."""
 

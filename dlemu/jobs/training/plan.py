@@ -213,20 +213,16 @@ def make_job(workload: Workload, ranks: int, dataset: Dataset, *, folder: str = 
 class Block:
     """Steps without interruption: from an epoch's start or a checkpoint to the next checkpoint or the epoch's end."""
 
-    number: int
-    """Within the epoch, from 1."""
+    number: int  # within the epoch, from 1
     steps: int
-    checkpoint: bool
-    """Whether a checkpoint follows the block."""
+    checkpoint: bool  # whether a checkpoint follows the block
 
 
 @dataclass(frozen=True)
 class Epoch:
-    number: int
-    """From 1."""
+    number: int  # from 1
     blocks: tuple[Block, ...]
-    evaluation: bool
-    """Whether an evaluation follows the epoch."""
+    evaluation: bool  # whether an evaluation follows the epoch
 
     @property
     def steps(self) -> int:

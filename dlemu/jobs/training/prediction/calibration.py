@@ -93,10 +93,8 @@ class FirstStep:
     """A run explained by a storage as fast as it was in each epoch's first step, and a host that delays later steps."""
 
     mb_per_second: float
-    readers: int
-    """Number of readers that shared `mb_per_second`; more readers may get more, in proportion at most."""
-    step_share: float
-    """See `Calibration.step_share`."""
+    readers: int  # number of readers that shared `mb_per_second`; more readers may get more, in proportion at most
+    step_share: float  # see `Calibration.step_share`
 
 
 @dataclass(frozen=True, kw_only=True)

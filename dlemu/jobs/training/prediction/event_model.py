@@ -29,41 +29,27 @@ from dlemu.metrics.rates import Floats
 class HostCosts:
     """The host's overhead, in seconds."""
 
-    hand_over_seconds: float = 0.0005
-    """From the completion of a batch in its worker until the trainer has it."""
-    take_seconds: float = 0.0
-    """From the trainer's request for a batch that is ready until the trainer has it: receiving tensors."""
-    between_seconds: float = 0.0
-    """From the completion of a batch until its worker starts the next one."""
-    epoch_start_seconds: float = 0.005
-    """From the start of an epoch to its first reads."""
-    step_seconds: float = 0.0005
-    """From the end of a step on all accelerators until the trainer requests the next batch."""
+    hand_over_seconds: float = 0.0005  # from the completion of a batch in its worker until the trainer has it
+    take_seconds: float = 0.0  # from the request for a batch that is ready until the trainer has it: receiving tensors
+    between_seconds: float = 0.0  # from the completion of a batch until its worker starts the next one
+    epoch_start_seconds: float = 0.005  # from the start of an epoch to its first reads
+    step_seconds: float = 0.0005  # from the end of a step on all accelerators until the trainer requests the next batch
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class EpochInput:
     """One epoch of all ranks; arrays have the shape (ranks, steps)."""
 
-    work_bytes: Floats
-    """Bytes of each batch x the work of its read (`Calibration.work`): the bytes of a mean read that takes as long."""
-    decode_seconds: Floats
-    """Time for which a worker with a core of its own decodes and preprocesses each batch."""
-    sleep_seconds: Floats | None = None
-    """Time for which the worker then sleeps, without a core; None: it does not sleep."""
+    work_bytes: Floats  # bytes of each batch x the work of its read (see `Calibration.work`)
+    decode_seconds: Floats  # time for which a worker with a core of its own decodes and preprocesses each batch
+    sleep_seconds: Floats | None = None  # time for which the worker then sleeps, without a core; None: not at all
     compute_seconds: Floats
-    rate: Floats
-    """Bytes/s that 0, 1, ... readers get together, up to all workers of all ranks."""
-    workers: int
-    """Workers per rank; 0: the trainer itself reads each batch when it needs it."""
-    window: int
-    """Maximum number of a rank's batches that are ready or being made, without those that the trainer has."""
-    in_turn: bool
-    """Whether worker k modulo `workers` makes batch k; otherwise any idle worker does."""
-    synchronous: bool
-    """Whether the trainer requests a batch only after the previous step."""
-    cores: float
-    """Cores of all hosts together, shared evenly by the batches that are decoded at the same time."""
+    rate: Floats  # bytes/s that 0, 1, ... readers get together, up to all workers of all ranks
+    workers: int  # workers per rank; 0: the trainer itself reads each batch when it needs it
+    window: int  # maximum number of a rank's batches that are ready or being made, without those that the trainer has
+    in_turn: bool  # whether worker k modulo `workers` makes batch k; otherwise any idle worker does
+    synchronous: bool  # whether the trainer requests a batch only after the previous step
+    cores: float  # cores of all hosts together, shared evenly by the batches that are decoded at the same time
     costs: HostCosts
 
 
@@ -71,16 +57,11 @@ class EpochInput:
 class EpochTimes:
     """Times of events, in seconds since the epoch's start; shape (ranks, steps), except `free`."""
 
-    free: Floats
-    """When each step began, and when the last was over: shape (steps + 1,)."""
-    ready: Floats
-    """When the trainer received the batch."""
-    started: Floats
-    """When a worker began to read the batch."""
-    read: Floats
-    """When all bytes of the batch had been read."""
-    finished: Floats
-    """When the worker had completed the batch."""
+    free: Floats  # when each step began, and when the last was over: shape (steps + 1,)
+    ready: Floats  # when the trainer received the batch
+    started: Floats  # when a worker began to read the batch
+    read: Floats  # when all bytes of the batch had been read
+    finished: Floats  # when the worker had completed the batch
 
 
 def simulate(epoch: EpochInput) -> EpochTimes:

@@ -53,10 +53,8 @@ class Passing(NamedTuple):
     """Largest numbers of accelerators that pass, 0 for none: by the predicted AU, and by the ends of its interval."""
 
     predicted: int
-    certain: int
-    """Passes even with the AU at the low end."""
-    possible: int
-    """Passes with the AU at the high end."""
+    certain: int  # passes even with the AU at the low end
+    possible: int  # passes with the AU at the high end
 
 
 def predict(
