@@ -37,11 +37,9 @@ _MAX_ROWS = 2000  # progress is computed from at most so many of each rank's las
 class Journal(RunJournal):
     """What rank 0 saves while the run goes on, so that it is kept if the run is killed."""
 
-    ceiling_au_percent: float | None = None
-    """AU of the same loop without storage, in percent; None if not measured."""
+    ceiling_au_percent: float | None = None  # AU of the same loop without storage, in percent; None if not measured
     checkpoints: tuple[SavedCheckpoint, ...] = ()
-    stopped_after_steps: int | None = None
-    """Training steps that each rank completed, if the run was stopped early; else None."""
+    stopped_after_steps: int | None = None  # training steps that each rank completed, if the run was stopped early
     scaling: Scaling | None = None
     """Read rates measured after the run with other numbers of readers or larger requests; None if not tried."""
 
@@ -54,16 +52,11 @@ class Facts(RunFacts):
     plan: Plan | None
     """Which rank reads which samples in training; None if the loader reads files as streams: then `stream_plan`."""
     stream_plan: StreamPlan | None
-    num_files_eval: int
-    """Number of files that evaluations read."""
-    total_bytes: int
-    """Bytes of the files that the run uses."""
-    notes: tuple[str, ...] = ()
-    """Caveats about the dataset and about the loader's measurements, as sentences."""
-    batches_ahead: int
-    """Maximum number of batches that a rank's loader holds, complete or being made."""
-    reader_version: int
-    """Version of dlemu's reader."""
+    num_files_eval: int  # number of files that evaluations read
+    total_bytes: int  # bytes of the files that the run uses
+    notes: tuple[str, ...] = ()  # caveats about the dataset and about the loader's measurements, as sentences
+    batches_ahead: int  # maximum number of batches that a rank's loader holds, complete or being made
+    reader_version: int  # version of dlemu's reader
     journal: Journal
 
     @property
@@ -87,8 +80,7 @@ class Series:
     probe: str
     source: str
     metric: str
-    seconds: Floats
-    """Times of the values since the start of training, on the host's own clock."""
+    seconds: Floats  # times of the values since the start of training, on the host's own clock
     values: Floats
 
 
@@ -197,16 +189,15 @@ class LiveTraining:
         by_rank = {rank: rows for rank, rows in last_rows.items() if len(rows)}
         if not by_rank:
             return None
+        logs = list(by_rank.values())
         done_steps, slowest = min((self._steps_done(rows[-1]), rank) for rank, rows in by_rank.items())
         all_steps, last_row = sum(self._epoch_steps), by_rank[slowest][-1]
         elapsed_seconds = (int(last_row["met_ns"]) - self._first_ns[slowest]) / 1e9
         epoch = min(int(last_row["epoch"]), len(self._epoch_steps))
         phase = "" if last_row["phase"] == TRAINING else "evaluation after "
         step = done_steps - sum(self._epoch_steps[: epoch - 1])
-        in_epoch = [
-            rows[(rows["epoch"] == rows["epoch"][-1]) & (rows["phase"] == TRAINING)] for rows in by_rank.values()
-        ]
-        recent = [rows[rows["met_ns"] > rows["met_ns"][-1] - RECENT_SECONDS * 1e9] for rows in by_rank.values()]
+        in_epoch = [rows[(rows["epoch"] == rows["epoch"][-1]) & (rows["phase"] == TRAINING)] for rows in logs]
+        recent = [rows[rows["met_ns"] > rows["met_ns"][-1] - RECENT_SECONDS * 1e9] for rows in logs]
         seconds = [max(1, int(rows["met_ns"][-1] - rows["free_ns"][0])) / 1e9 for rows in recent]
 
         def per_second(column: str) -> float:

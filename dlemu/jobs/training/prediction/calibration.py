@@ -107,25 +107,17 @@ class Calibration:
     half_width_percent: float = 0.0
     work: tuple[float, ...] = (1.0,)
     """Rising quantiles of reads' work: how much of the storage's throughput a read needs, relative to the mean read."""
-    samples_per_read: int = 1
-    """Samples per read in the measurement of `work`."""
-    sample_bytes: float = 0.0
-    """Mean bytes read for a sample; 0 if unknown."""
-    bytes_factor: float = 1.0
-    """Bytes that were read / bytes by the settings of the dataset."""
-    decode_seconds_per_sample: float = 0.0
-    """CPU time for a sample after it was read; 0 if `curve` counts that time as reading."""
-    cores: float | None = 1.0
-    """Cores of one host; None: unknown, and no reader waits for a core in the model."""
-    busy_cores: float = 0.0
-    """Cores that other programs kept busy during the measurement; 0 if unknown."""
+    samples_per_read: int = 1  # samples per read in the measurement of `work`
+    sample_bytes: float = 0.0  # mean bytes read for a sample; 0 if unknown
+    bytes_factor: float = 1.0  # bytes that were read / bytes by the settings of the dataset
+    decode_seconds_per_sample: float = 0.0  # CPU time after reading; 0 if `curve` counts that time as reading
+    cores: float | None = 1.0  # cores of one host; None: unknown, and no reader waits for a core in the model
+    busy_cores: float = 0.0  # cores that other programs kept busy during the measurement; 0 if unknown
     costs: HostCosts = field(default_factory=HostCosts)
     first_step: FirstStep | None = None
     """Another explanation of the same times, used to predict a requested number of accelerators, or None."""
-    step_share: float = 0.0
-    """Delay of the host after each step, besides that in `costs`, as a share of the computation time."""
-    others_mb_per_second: float = 0.0
-    """Throughput that other jobs take from the storage."""
+    step_share: float = 0.0  # delay of the host after each step, besides `costs`, as a share of the computation time
+    others_mb_per_second: float = 0.0  # throughput that other jobs take from the storage
 
     @property
     def cores_to_share(self) -> float:

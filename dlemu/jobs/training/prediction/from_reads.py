@@ -28,11 +28,9 @@ WAITING_SHARE = 0.02
 less than this share of theirs for room in the prefetch queue."""
 MIN_DECODE_SHARE = 0.05  # if workers decode for less than this share of their time, decoding is counted as reading
 CONFIDENCE, MAX_HALF_WIDTH_PERCENT = 0.95, 50.0  # 100 % would reach down to a storage without throughput
-WORK_QUANTILES = 256  # keeps tails of 1 read in 256; each is a number in calibration.json
-"""Number of quantiles that a distribution of reads' work is stored as."""
+WORK_QUANTILES = 256  # by which the work of reads is stored; keeps tails of 1 read in 256
 WINDOW_SECONDS, MAX_WINDOWS = 0.5, 240  # 240 of half a second: the two minutes of a probe
-RUN_LENGTHS = (32, 16, 8, 4, 2)
-"""Numbers of successive reads of a reader over which work is averaged, to find which differences average out."""
+RUN_LENGTHS = (32, 16, 8, 4, 2)  # successive reads over whose work means are taken, to find what averages out
 
 
 class Reads:

@@ -34,19 +34,14 @@ from dlemu.results.drive import OUTSIDE, SPEED_PERCENT, others_phrase
 from dlemu.results.wording import count as counted
 from dlemu.results.wording import sentences
 
-MAX_ACCELERATORS = 10_000
-"""Default of the largest number of accelerators that a search tries: ends it on a storage that no number saturates."""
-MAX_RUNS = 8
-"""Maximum simulated runs with one number of accelerators, each with other random read times, to get mean and spread."""
+MAX_ACCELERATORS = 10_000  # default limit of a search: ends it on a storage that no number of accelerators saturates
+MAX_RUNS = 8  # simulated with one number of accelerators and other random read times each, for their mean and spread
 AU_PERCENT, RATE_PERCENT = 1.0, 1.0  # half widths of the model's own error: of AU in points, of samples/s in percent
-SEARCH_ROWS, INTERVAL_ROWS = 60_000, 120_000
-"""Maximum rank-steps (ranks x steps) of a simulation in a search, and of one that finds an end of an interval."""
+SEARCH_ROWS, INTERVAL_ROWS = 60_000, 120_000  # maximum rank-steps (ranks x steps) in a search, and for an interval
 UNLIMITED_PERCENT = 98.0  # AU from which on nothing is reported as the limit
 MIN_GAIN_PERCENT = 2.0  # points of AU that removing a limit must gain for it to be reported
-READER_FACTOR, SPEED_FACTOR = 4, 2.0
-"""How many times the readers and the storage speed are simulated to find the limit; `scaling` tries 4 times as many."""
-BUSY_SHARE = 0.25
-"""Share of cores that other programs kept busy from which on that is a finding, and intervals reach further down."""
+READER_FACTOR, SPEED_FACTOR = 4, 2.0  # simulated to find the limit; trials after a run have 4, too (scaling.TIMES)
+BUSY_SHARE = 0.25  # of the cores; if other programs keep more busy, that is a finding, and intervals reach further down
 
 
 class Passing(NamedTuple):

@@ -39,13 +39,10 @@ class ModelRun:
     ranks: int
     rows: StepRows
     workload: Workload
-    simulated_steps: int
-    """Steps per rank."""
+    simulated_steps: int  # steps per rank
     planned_steps: int
-    read_ahead: bool
-    """Whether the batches of all counted steps may have been read ahead, during steps that are excluded."""
-    storage_percent: float
-    """The AU that the highest throughput of this many readers sustains: an upper bound of the sustained AU."""
+    read_ahead: bool  # whether the batches of all counted steps may have been read ahead, during excluded steps
+    storage_percent: float  # AU that the highest throughput of this many readers sustains: bounds the sustained AU
     lengthen: Callable[[], ModelRun] | None = None
     """Simulates longer epochs; set if this run's are so short that read-ahead hides what the storage sustains."""
 
