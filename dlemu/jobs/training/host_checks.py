@@ -20,6 +20,7 @@ from dlemu.results.wording import count, scaled
 
 
 def check_dataset(facts: Facts) -> Check:
+    """Check that the dataset exists, and that a run on it can give a verdict."""
     workload, dataset = facts.workload, facts.dataset
     data, folder = workload.dataset, workload.dataset.data_folder
     if dataset is None:
@@ -41,6 +42,7 @@ def check_dataset(facts: Facts) -> Check:
 
 
 def check_ranks(facts: Facts) -> Check | None:
+    """Check that the ranks fit this host; None without a dataset."""
     if facts.usable_dataset is None:
         return None
     job = make_job(facts.workload, facts.workload.ranks, facts.usable_dataset)
@@ -55,6 +57,7 @@ BUDGET_SECONDS = 40.0
 
 
 def check_ceiling(facts: Facts) -> Check:
+    """Check the ceiling: the AU that emulated accelerators reach on this host without storage."""
     workload = facts.workload
     if workload.metric.ceiling_seconds <= 0:
         return Check(level="skip", observed="not measured: metric.ceiling_seconds is 0")
@@ -79,7 +82,7 @@ def check_ceiling(facts: Facts) -> Check:
 
 
 def judge_ceiling(demand: Demand, ranks: int, percent: float | None) -> Check:
-    """Return the check of the ceiling, an AU in percent, against the threshold; None: not measured in time."""
+    """Return the check of the ceiling `percent` against the AU's threshold; None: it was not measured in time."""
     accelerators = f"{ranks} x {demand.accelerator or 'accelerator'}{scaled(demand.sample_divisor)}"
     fewer = "fewer ranks on this host, or " if ranks > 1 else ""
     if percent is None:

@@ -44,7 +44,7 @@ class BatchQueue:
         return TakenBatch(self._clock.now_ns(), batch)
 
     def read_ahead(self) -> None:
-        """Have the next batch fetched while the trainer does something else; may be called repeatedly."""
+        """Called, perhaps repeatedly, before the trainer does something else; here nothing is fetched ahead."""
 
     def __enter__(self) -> Self:
         return self
