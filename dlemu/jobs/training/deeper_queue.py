@@ -45,26 +45,28 @@ def find_deeper_queue(run: MeasuredTraining, wanted_mb_per_second: float) -> Fin
     rows = rows[rows["step"] <= max(FEWEST, MAX_ROWS // max(1, len(rows.by_rank)))]
     if len(rows) < 2 * FEWEST or facts.batches_ahead >= rows["step"].max():
         return None
-    batches_ready, measured = mean_ready_behind(rows), au_percent(rows)
+    batches_ready, measured_au = mean_ready_behind(rows), au_percent(rows)
     if batches_ready < 1 or not is_any(rows, "app_bytes"):
         return None
     stalled_ns = 1e9 * sum(stall.seconds for stall in find_stalls(rows)) * len(rows.by_rank)
     if stalled_ns >= sum_of(rows, "wait_ns") / 2:
         return None  # a stall delays all batches alike
     epochs = _epoch_inputs(rows, facts)
-    replayed = _replayed_au_percent(epochs)
-    if not abs(replayed - measured) <= 5:  # points of AU; `not` because either may be NaN
+    replayed_au = _replayed_au_percent(epochs)
+    if not abs(replayed_au - measured_au) <= 5:  # points of AU; `not` because either may be NaN
         return None
-    au_by_factor = {
-        factor: min(100.0, max(0.0, _replayed_au_percent(epochs, factor) + measured - replayed)) for factor in (2, 4, 8)
-    }
+    au_by_factor = {}
+    for factor in (2, 4, 8):
+        corrected_au = _replayed_au_percent(epochs, factor) + measured_au - replayed_au
+        au_by_factor[factor] = min(100.0, max(0.0, corrected_au))
     # The smallest factor that gains about as much as the best: a little more AU is not worth twice the memory.
-    sufficient = max(au_by_factor.values()) - _MIN_GAIN_PERCENT
-    factor, deeper = next((factor, au) for factor, au in au_by_factor.items() if au >= sufficient)
-    if deeper - measured < _MIN_GAIN_PERCENT:
+    sufficient_au = max(au_by_factor.values()) - _MIN_GAIN_PERCENT
+    factor, deeper_au = next((factor, au) for factor, au in au_by_factor.items() if au >= sufficient_au)
+    gain = deeper_au - measured_au
+    if gain < _MIN_GAIN_PERCENT:
         return None
     threshold, scaling = 100 * facts.workload.metric.au, facts.journal.scaling
-    helps = deeper - measured >= (100 - measured) / 2 or deeper >= threshold > measured
+    helps = gain >= (100 - measured_au) / 2 or deeper_au >= threshold > measured_au
     if scaling is not None:
         readers_alone = min(scaling.mb_per_second, scaling.again_mb_per_second)
         helps = helps or readers_alone >= wanted_mb_per_second * threshold / 100
@@ -75,8 +77,8 @@ def find_deeper_queue(run: MeasuredTraining, wanted_mb_per_second: float) -> Fin
         batches_ready=batches_ready,
         prefetch_size=factor * facts.batches_ahead,
         now_prefetch_size=facts.batches_ahead,
-        au_percent=deeper,
-        now_au_percent=measured,
+        au_percent=deeper_au,
+        now_au_percent=measured_au,
     )
 
 

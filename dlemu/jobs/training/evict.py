@@ -22,8 +22,8 @@ from dlemu.jobs.training.plan import TrainingJob
 from dlemu.metrics.cache import WANTED_RATIO
 
 Treatment = Literal["direct", "remote", "large", "evicted", "cached"]
-"""Why the page cache serves no reads: O_DIRECT, an object store, a dataset larger than memory, or eviction before each
-epoch; `cached`: it may serve them (`metric.cached`)."""
+"""Why the page cache serves no reads: O_DIRECT, an object store, a dataset far larger than memory, or eviction before
+each epoch; `cached`: it may serve them (`metric.cached`)."""
 _WHOLE_BYTES = 64 << 20  # files of at most this size are cached as a whole or not at all; larger files by parts
 _PART_BYTES = 4 << 20  # larger than any read-ahead window, so that reading a part caches no further part
 _CALL_BYTES = 1 << 20

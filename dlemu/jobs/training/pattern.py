@@ -91,11 +91,11 @@ def measure_levels(
     measured: list[Level] = []
 
     def measure(readers: int, seconds: float) -> Level:
-        all_reads = job.train_plan.num_samples // samples_per_read
+        max_reads = job.train_plan.num_samples // samples_per_read
         if evicts:
             evict(job, 0, 1, write_first=not measured)
-            all_reads = _max_reads(job, samples_per_read, readers)
-        measured.append(_level(job, spec, readers, all_reads, seconds))
+            max_reads = _max_reads(job, samples_per_read, readers)
+        measured.append(_level(job, spec, readers, max_reads, seconds))
         return measured[-1]
 
     while pending:
