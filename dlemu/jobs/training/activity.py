@@ -133,7 +133,7 @@ def find_hot_drive(run: MeasuredTraining, rows: Rows) -> Finding | None:
             _, limits = host.readings("temperature", drive, "limit_celsius")
             in_epochs = [degrees[(times >= begin) & (times <= end)] for begin, end in epochs]
             hottest = max((float(values.max()) for values in in_epochs if len(values)), default=-math.inf)
-            # The sensor of an NVMe drive has the name of its controller (nvme0), the device that of a namespace (nvme0n1).
+            # An NVMe drive's sensor is named after its controller (nvme0), the device after a namespace (nvme0n1).
             is_datasets = any(device.name == drive or device.name.startswith(f"{drive}n") for device in host.devices)
             if is_datasets and len(limits) and hottest >= limits[0]:
                 limit = float(limits[0])
