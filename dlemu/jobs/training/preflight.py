@@ -139,10 +139,7 @@ def _excluded(workload: Workload) -> int:
 
 
 def _why_blocks_too_short(workload: Workload, steps: int) -> str:
-    """Return why checkpoints cut epochs into too short blocks, as a message; '' if whole epochs are too short already.
-
-    Call it only if epochs of `steps` steps give no verdict.
-    """
+    """For `steps` steps that give no verdict, return why checkpoints cut epochs too short; '' if whole epochs are."""
     excluded, between = _excluded(workload), workload.checkpoint.steps_between_checkpoints
     if steps <= excluded:
         return ""
@@ -189,10 +186,10 @@ def check_verdict_possible(workload: Workload, ranks: int, files: int, *, existi
 
 
 def workload_for_making(workload: Workload, ranks: int, *, size_is_given: bool) -> tuple[Workload, int]:
-    """Return a workload that makes its dataset's missing files, with enough for a verdict, and the dataset's bytes.
+    """Return a workload that makes its dataset's missing files, with enough for a verdict, and all its nominal bytes.
 
     The bytes are 0 if the dataset is complete. The number of files is kept if the user gave it (`size_is_given`) or the
-    dataset is partly made; raises UserError if that partly made dataset is too small for a verdict.
+    dataset exists, even if only in part. Unless the user gave it, raises UserError if no verdict is possible.
     """
     from datagen.generate import refuse_foreign_files, refuse_own_files  # most runs make nothing
 
@@ -206,7 +203,9 @@ def workload_for_making(workload: Workload, ranks: int, *, size_is_given: bool) 
         data = existing.spec if existing else dataset_for_verdict(workload, ranks)
         changed = replace(changed, dataset=replace(workload.dataset, num_files_train=data.num_files_train))
         if problem := why_too_small(changed, ranks):
-            raise UserError(f"{workload.dataset.data_folder}: {problem}, in another dataset.data_folder")
+            too_few = f"{workload.dataset.data_folder}: {problem}, in another dataset.data_folder"
+            steps = steps_per_epoch(changed, ranks, data.num_files_train)
+            raise UserError(_why_blocks_too_short(changed, steps) or too_few)
     return changed, 0 if existing and existing.complete else nominal_bytes(changed.dataset)
 
 
