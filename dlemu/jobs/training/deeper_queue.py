@@ -26,7 +26,7 @@ from dlemu.metrics.loss import mean_ready_behind, worker_time
 from dlemu.metrics.rows import StepTable, is_any, sum_of
 from dlemu.metrics.t_interval import FEWEST
 
-MAX_ROWS = 20_000  # steps of all ranks to replay, from the start of the run; they take some tenths of a second
+MAX_ROWS = 20_000  # steps of all ranks to replay, from the start of the run; some tenths of a second per replay
 _MIN_GAIN_PERCENT = 2.0  # points of AU that a deeper queue must gain for the queue to be the limit
 
 

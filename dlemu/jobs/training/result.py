@@ -89,7 +89,7 @@ class Training(JobKind):
         return workload
 
     def with_making(self, workload: Workload, ranks: int, *, size_is_given: bool) -> tuple[Workload, int]:
-        """Return the workload with the dataset to make, and the bytes to make."""
+        """Return the workload with the dataset to make, and the nominal maximum of bytes to make."""
         return preflight.workload_for_making(workload, ranks, size_is_given=size_is_given)
 
     def looks_at(self, workload: Workload) -> str:

@@ -61,7 +61,7 @@ def flat(mb_per_second: float) -> Curve:
 def smoothed(curve: Curve, reads: Sequence[int]) -> Curve:
     """Return the curve without the random violations of two rules that few reads of varying latency cause.
 
-    With more readers, each gets no faster and all together get no slower; but a fall by 30 % or more is real, and kept
+    With more readers, each gets no faster and all together get no slower; but a fall by over 30 % is real, and is kept
     with all points after it. Violating points are pooled, weighted by the number of `reads` of each (Barlow et al.:
     Statistical Inference under Order Restrictions).
     """
@@ -106,7 +106,7 @@ class Calibration:
     saturated: bool = True
     half_width_percent: float = 0.0
     work: tuple[float, ...] = (1.0,)
-    """Rising quantiles of reads' work: how much of the storage's throughput a read needs, relative to the mean read."""
+    """Rising quantiles of reads' work: what a read needs of the storage per byte, relative to the mean of all reads."""
     samples_per_read: int = 1  # samples per read in the measurement of `work`
     sample_bytes: float = 0.0  # mean bytes read for a sample; 0 if unknown
     bytes_factor: float = 1.0  # bytes that were read / bytes by the settings of the dataset

@@ -67,7 +67,7 @@ class EpochTimes:
 def simulate(epoch: EpochInput) -> EpochTimes:
     """Simulate the epoch, event by event in order of time; return when each batch was read, delivered and used.
 
-    Batch k of rank r has the index r * steps + k in all lists. Closures are faster here than methods.
+    Batch k of rank r has the index r * steps + k in all lists by batch. Closures are faster here than methods.
     """
     ranks, steps = epoch.work_bytes.shape
     count = ranks * steps

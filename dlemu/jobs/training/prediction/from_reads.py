@@ -37,7 +37,7 @@ class Reads:
     """Reads of batches, from which the storage's curve and the reads' *work* are estimated.
 
     Arrays have one entry per read; `begin` and `end` are seconds on one clock. Bytes are spread evenly over a read.
-    A read's work is how much of the storage's throughput it needs, relative to the mean read.
+    A read's work is what it needs of the storage per byte, relative to the mean of all reads.
     """
 
     def __init__(self, begin: Floats, end: Floats, app_bytes: NDArray[np.int64], reader: NDArray[np.int64]) -> None:

@@ -274,7 +274,7 @@ class _Predictor:
     def _run_with_errors(self, ranks: int, sign: int) -> ModelRun:
         """Simulate storage faster by its error and a host with less delay (`sign` 1), or slower and with more (-1)."""
         calibration = self._calibration
-        # Half as much or as much again: the delay may be a fixed time, so of a step half as long twice the share.
+        # Half the delay, or 1.5 times as much: it may be a fixed time, so of a step half as long twice the share.
         step_share = (1 - sign * 0.5) * calibration.step_share
         model = replace(self._model, calibration=replace(calibration, step_share=step_share))
         speedup = 1 + sign * self._speed_error

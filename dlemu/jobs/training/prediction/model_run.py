@@ -129,7 +129,7 @@ class Model:
         return {"files": by_files, "cores": by_cores}
 
     def with_files_for(self, ranks: int) -> Model:
-        """Return the model for `ranks` accelerators; with `assumes_files`, with files for MIN_STEPS steps."""
+        """Return the model for `ranks` accelerators; with `assumes_files`, with enough files for MIN_STEPS steps."""
         if not self.assumes_files:
             return self
         data, batch_size = self.workload.dataset, self.workload.reader.batch_size
