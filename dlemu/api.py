@@ -332,13 +332,13 @@ def _run(
 
 def _make(workload: Workload, on_progress: Callable[[Event], None] | None, *, fsync: bool) -> DatasetMade:
     """Make the missing files of a dataset with ranks of this host."""
-    from dlemu.jobs.training.preflight import too_small
+    from dlemu.jobs.training.preflight import why_too_small
     from dlemu.runner import datasets
     from dlemu.runner.job import JobRequest
 
     with _forking_call("datagen", starts_ranks=True), _EventRelay(on_progress or ignore) as relay:
         request = JobRequest(load=lambda: workload)
-        made = datasets.make(request, relay, caution=too_small, fsync=fsync, on_look=relay.drain)
+        made = datasets.make(request, relay, caution=why_too_small, fsync=fsync, on_look=relay.drain)
     assert made is not None  # this process leads the ranks
     return made
 

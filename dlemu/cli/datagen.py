@@ -36,11 +36,11 @@ def command(overrides: tuple[str, ...], config_dir: str | None, cfg: bool, fsync
     if run_as_placeholder(overrides):
         return
     from dlemu.cli.frontends import Terminal, job_request
-    from dlemu.jobs.training.preflight import too_small
+    from dlemu.jobs.training.preflight import why_too_small
     from dlemu.runner.datasets import check_bytes, make
 
     request = job_request(overrides, config_dir)
     if verifying:
         check_bytes(request, Terminal())
     else:
-        make(request, Terminal(), caution=too_small, fsync=fsync)
+        make(request, Terminal(), caution=why_too_small, fsync=fsync)

@@ -138,11 +138,11 @@ def confirm_making(workload: Workload, making_bytes: int, ranks: int | None, *, 
 
 def make_here(workload: Workload, *, as_json: bool, yes: bool) -> None:
     """Make a dataset's missing files with a rank for each core, after `confirm_making`; `as_json` prints to stderr."""
-    from dlemu.jobs.training.preflight import to_make
+    from dlemu.jobs.training.preflight import workload_for_making
     from dlemu.runner.datasets import make_on_this_host
 
     check_data(workload)
     ranks = len(os.sched_getaffinity(0))
-    _, missing_bytes = to_make(workload, ranks, given=True)
+    _, missing_bytes = workload_for_making(workload, ranks, size_is_given=True)
     confirm_making(workload, missing_bytes, None, yes=yes)
     make_on_this_host(workload, ranks, Terminal(as_json=as_json))

@@ -17,7 +17,7 @@ from dlemu.config.overrides import override
 from dlemu.doctor.check_base import Facts
 from dlemu.doctor.host import check_free_cores
 from dlemu.jobs.probe.run import probe_target
-from dlemu.jobs.training.prediction.calibration import most_mb_per_second
+from dlemu.jobs.training.prediction.calibration import max_mb_per_second
 from dlemu.jobs.training.prediction.make_prediction import predict
 from dlemu.jobs.training.prediction.prediction import Prediction
 from dlemu.jobs.training.prediction.run_prediction import calibrate_by_probe
@@ -152,7 +152,7 @@ def _accelerators_line(prediction: Prediction) -> Said:
     fed, next_count = (f"{low} x" if low == high else f"{low} to {high} x"), high + 1
     if prediction.ended_by is not None:
         fed, next_count = f"at least {low} x", low + 1
-    shown, mb_per_second = prediction.shown, most_mb_per_second(prediction.curve)
+    shown, mb_per_second = prediction.shown, max_mb_per_second(prediction.curve)
     mb_per_accelerator = shown.needed_mb_per_second / shown.accelerators
     files_per_second = mb_per_second / shown.app_mb_per_second * shown.samples_per_second
     next_needs = f"{mb_per_accelerator / mb_per_second:.2g} times as much"
@@ -169,7 +169,7 @@ def _drive_lines(most: tuple[float, float] | None, predictions: Sequence[Predict
     """Yield the drive's maximum `most` (requests/s, MB/s), each workload's limit (by default `fallback`), accuracy."""
     if most is not None:
         iops, probe_mb_per_second = most
-        rates = [most_mb_per_second(prediction.curve) for prediction in predictions]
+        rates = [max_mb_per_second(prediction.curve) for prediction in predictions]
         highest = max(probe_mb_per_second, *rates)
         limits = []
         for prediction, mb_per_second in zip(predictions, rates, strict=True):

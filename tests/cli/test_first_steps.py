@@ -193,8 +193,8 @@ def test_what_is_made_first_is_not_said_where_json_is_wanted(tmp_path: Path, cap
         assert ("made 2 files" in said.err) is as_json
 
 
-def no_verdict(overrides: list[str], ranks: int, files_there: int) -> str:
-    return str(preflight.no_verdict("Too few.", load(overrides), ranks, files_there))
+def no_verdict(overrides: list[str], ranks: int, existing_files: int) -> str:
+    return str(preflight.no_verdict_error("Too few.", load(overrides), ranks, existing_files))
 
 
 def words_to_add(text: str) -> list[list[str]]:

@@ -17,7 +17,7 @@ from dlemu.jobs.training import pattern
 from dlemu.jobs.training.pattern import READ_DTYPE, Level, fewest_at_full_speed, judge_level, repeat_seconds
 from dlemu.jobs.training.plan import TrainingJob
 from dlemu.jobs.training.prediction.batches import batch_bytes, planned_job
-from dlemu.jobs.training.prediction.calibration import CurvePoint, flat, given_speed, rates
+from dlemu.jobs.training.prediction.calibration import CurvePoint, flat, given_speed, throughputs
 from dlemu.jobs.training.prediction.event_model import EpochInput, HostCosts, simulate
 from dlemu.jobs.training.prediction.from_reads import calibrate_from_levels
 from dlemu.jobs.training.prediction.make_prediction import predict
@@ -121,7 +121,7 @@ JITTER = Drive(channels=4, serve=lambda _, random: float(random.uniform(0, 0.08)
 )
 def test_a_probe_predicts_a_run(drive: Drive, ranks: int, workload: Workload) -> None:
     answer = predicted(drive, workload, ranks, seed=1)
-    truth = trained(drive, workload, ranks, 2).outcome
+    truth = trained(drive, workload, ranks, 2).figures
     assert answer.shown.au_percent == pytest.approx(truth.au_percent, abs=1.5)
     assert answer.shown.samples_per_second == pytest.approx(truth.samples_per_second, rel=0.02)
 
@@ -131,7 +131,7 @@ def test_the_interval_holds_a_run_of_few_reads_that_differ() -> None:
     short = asked(ranks=1, batch=2, size=100_000, step_seconds=0.035, readers=2, steps=100)
     answer = predicted(JITTER, short, 1, seed=3)
     low, high = answer.shown.au_interval_percent
-    runs = np.array([trained(JITTER, short, 1, seed).outcome.au_percent for seed in range(30)])
+    runs = np.array([trained(JITTER, short, 1, seed).figures.au_percent for seed in range(30)])
     assert np.mean((low <= runs) & (runs <= high)) >= 0.85
     assert high - low < 8 * runs.std(), "not by saying nothing"
 
@@ -187,7 +187,7 @@ def scene(ranks: int = 2, steps: int = 100, **changes: Any) -> EpochInput:
         "work_bytes": np.full(shape, MB),
         "decode_seconds": np.zeros(shape),
         "compute_seconds": np.full(shape, 0.02),
-        "rate": rates(flat(100.0), 64),
+        "rate": throughputs(flat(100.0), 64),
         "workers": 2,
         "window": 4,
         "in_turn": True,
@@ -204,8 +204,8 @@ def au(scene: EpochInput) -> float:
 
 
 TAKES_5_MS = HostCosts(hand_over_seconds=0.0, take_seconds=0.005, epoch_start_seconds=0.0, step_seconds=0.0)
-FAR = rates((CurvePoint(readers=1, mb_per_second=50.0), CurvePoint(readers=64, mb_per_second=3200.0)), 64)
-FAST = rates(flat(1e6), 64)
+FAR = throughputs((CurvePoint(readers=1, mb_per_second=50.0), CurvePoint(readers=64, mb_per_second=3200.0)), 64)
+FAST = throughputs(flat(1e6), 64)
 
 
 def each(seconds: float, ranks: int = 2) -> Any:
@@ -323,11 +323,11 @@ def test_a_part_of_the_accelerators_has_its_part_of_files_storage_and_hosts() ->
     assert (whole.ranks, part.ranks) == (40, 20)
     assert part.planned_steps == whole.planned_steps == 200
     assert part.simulated_steps == MIN_STEPS + 2
-    assert part.outcome.au_whole_percent == pytest.approx(whole.outcome.au_whole_percent, abs=3)
-    assert 2 * part.outcome.samples_per_second == pytest.approx(whole.outcome.samples_per_second, rel=0.03)
+    assert part.figures.au_whole_percent == pytest.approx(whole.figures.au_whole_percent, abs=3)
+    assert 2 * part.figures.samples_per_second == pytest.approx(whole.figures.samples_per_second, rel=0.03)
     decoding = replace(known, decode_seconds_per_sample=0.01, cores=24.0)
     both = [Model(asked, decoding).run(40, max_rows=640, shrinks=one) for one in (False, True)]
-    assert both[1].outcome.au_whole_percent == pytest.approx(both[0].outcome.au_whole_percent, abs=3)
+    assert both[1].figures.au_whole_percent == pytest.approx(both[0].figures.au_whole_percent, abs=3)
     assert Model(asked, known).run(40, max_rows=641, shrinks=True).ranks == 40
 
 
@@ -341,6 +341,6 @@ def test_a_trainer_that_waits_leaves_its_core_to_the_readers(decode_ms: float, a
     asked = workload(ranks=1, steps=400, read_threads=4)
     asked = replace(asked, train=replace(asked.train, step_cpu_time=Duration(mean=0.040)))
     decoding = replace(AT_ONCE, decode_seconds_per_sample=decode_ms / 1000, cores=1.0)
-    found = Model(asked, decoding).run(1).outcome.au_whole_percent
+    found = Model(asked, decoding).run(1).figures.au_whole_percent
     assert found == pytest.approx(min(100.0, 100 * 0.050 / (0.040 + 4 * decode_ms / 1000)), abs=3)
     assert found == pytest.approx(au, abs=3)

@@ -12,7 +12,7 @@ from datagen.errors import UserError
 from dlemu.config import load
 from dlemu.config.duration import Duration
 from dlemu.config.schema import Metric, Reader, Train, Workload
-from dlemu.jobs.training.prediction.calibration import Calibration, flat, given_speed, most_mb_per_second
+from dlemu.jobs.training.prediction.calibration import Calibration, flat, given_speed, max_mb_per_second
 from dlemu.jobs.training.prediction.event_model import HostCosts
 from dlemu.jobs.training.prediction.from_reads import Reads, calibrate_from_run
 from dlemu.jobs.training.prediction.from_times import ForeignRun, calibrate_from_times
@@ -45,9 +45,9 @@ def test_a_run_that_waits_tells_the_bandwidth_and_predicts_itself() -> None:
     run = simulated_run(asked, truth, 2)
     found = calibrate_from_run(run)
     assert found.saturated
-    assert most_mb_per_second(found.curve) == pytest.approx(100, rel=0.01)
+    assert max_mb_per_second(found.curve) == pytest.approx(100, rel=0.01)
     again = predict(asked, found, ranks=2)
-    measured = Model(asked, truth).run(2).outcome
+    measured = Model(asked, truth).run(2).figures
     assert again.shown.au_percent == pytest.approx(measured.au_percent, abs=0.5)
     assert again.shown.samples_per_second == pytest.approx(measured.samples_per_second, rel=0.01)
     assert again.limited_by.what == "storage"
@@ -80,7 +80,7 @@ def test_a_knee_is_found_where_the_number_of_readers_varies() -> None:
     first = curve[0]
     assert first.readers == 1
     assert first.mb_per_second == pytest.approx(10, rel=0.1)
-    assert most_mb_per_second(curve) == pytest.approx(40, rel=0.05)
+    assert max_mb_per_second(curve) == pytest.approx(40, rel=0.05)
 
 
 def test_a_run_tells_the_host_it_ran_on() -> None:

@@ -24,9 +24,9 @@ from dlemu.jobs.probe.result import PROBE, Access, Latency, ProbeAnswer, ProbeCe
 from dlemu.jobs.training.prediction.calibration import (
     calibrate_from_drive,
     curve_of,
-    most_mb_per_second,
-    rates,
+    max_mb_per_second,
     requests_of,
+    throughputs,
     with_rates,
 )
 from dlemu.jobs.training.prediction.needs import Needs, _nvidia_class, ports
@@ -51,7 +51,7 @@ reads:
 
 def given_to(readers: int, *known: Rate, size_bytes: int = 128 * KIB, in_flight: int = 1) -> float:
     """MB/s of so many readers."""
-    return float(rates(curve_of(known, size_bytes, in_flight), readers)[readers]) / 1e6
+    return float(throughputs(curve_of(known, size_bytes, in_flight), readers)[readers]) / 1e6
 
 
 def rate(size_bytes: int, depth: int, per_second: float) -> Rate:
@@ -85,7 +85,7 @@ def test_no_drive_gives_nothing_or_more_than_its_best(known: list[Rate], size_by
     best = max(one.per_second * max(one.size_bytes, size_bytes) for one in known) / 1e6
     found = curve_of(known, size_bytes, in_flight)
     assert min(point.mb_per_second for point in found) > 0
-    assert most_mb_per_second(found) <= best * (1 + 1e-9)
+    assert max_mb_per_second(found) <= best * (1 + 1e-9)
 
 
 def workload(**changes: Any) -> Workload:
@@ -114,7 +114,7 @@ def test_a_sheet_is_a_storage(tmp_path: Path) -> None:
     sheet.write_text(SHEET)
     found = calibrate_from_drive(str(sheet), workload(odirect=False), cores=4)
     assert found.source.startswith("the data sheet of EXAMPLE 7450: each reader has 2 of 131,072 bytes in flight")
-    assert most_mb_per_second(found.curve) == pytest.approx(6800)
+    assert max_mb_per_second(found.curve) == pytest.approx(6800)
     assert found.curve[0].mb_per_second == pytest.approx(2 * 0.131072 / (80e-6 + 126_976 / 6.8e9))
     assert found.bytes_factor == 1.0
     dlrm = calibrate_from_drive(str(sheet), load(["workload=dlrm"]), cores=4)
@@ -170,9 +170,9 @@ def test_a_probe_is_a_storage_by_its_random_reads(tmp_path: Path) -> None:
     ]
     found = calibrate_from_drive(probed(tmp_path, *cells), workload(odirect=False), cores=1)
     assert found.source.startswith("a probe of /mnt/nvme")
-    assert most_mb_per_second(found.curve) == pytest.approx(6e3 * 128 * KIB / 1e6)
+    assert max_mb_per_second(found.curve) == pytest.approx(6e3 * 128 * KIB / 1e6)
     only = probed(tmp_path, cells[0])
-    assert most_mb_per_second(calibrate_from_drive(only, workload(odirect=False), cores=1).curve) > 9e3
+    assert max_mb_per_second(calibrate_from_drive(only, workload(odirect=False), cores=1).curve) > 9e3
 
 
 def test_a_folder_without_what_is_needed_says_so(tmp_path: Path) -> None:

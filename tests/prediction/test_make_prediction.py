@@ -262,7 +262,7 @@ def test_a_run_that_hardly_waited_predicts_itself(ranks: int, read_threads: int,
     asked = workload(ranks=ranks, steps=steps, read_threads=read_threads)
     fast = given_speed(ranks * times * DEMAND, cores=4)
     found = calibrate_from_run(simulated_run(asked, fast, ranks))
-    measured = Model(asked, fast).run(ranks).outcome
+    measured = Model(asked, fast).run(ranks).figures
     assert measured.au_sustained_percent > 99
     assert found.costs.between_seconds < 0.001
     assert not found.saturated

@@ -127,7 +127,7 @@ def test_what_the_user_does_not_say_is_the_runs(tmp_path: Path) -> None:
     folder = write_measured(tmp_path / "measured", asked)
     words = ["--from", str(folder), "output.report=false", "--json"]
     again = json.loads(run(f"output.folder={tmp_path / 'p'}", "ranks=2", *words, status=0))
-    was = Model(asked, given_speed(2000.0, cores=4)).run(2).outcome
+    was = Model(asked, given_speed(2000.0, cores=4)).run(2).figures
     assert again["counts"][0]["au_sustained_percent"] == pytest.approx(was.au_sustained_percent, abs=1)
     assert (again["question"]["accelerator"], again["question"]["workload"]) == ("h100", "unet3d")
     more = json.loads(

@@ -17,13 +17,13 @@ from datagen.generate import prepare as prepare_dataset
 from dlemu.config import load
 from dlemu.config.schema import Metric
 from dlemu.jobs.training.preflight import (
-    can_be_judged,
     check_before_making,
+    check_verdict_possible,
     dataset_for_verdict,
+    gives_verdict,
     nominal_bytes,
-    refuse_unjudged,
     steps_per_epoch,
-    to_make,
+    workload_for_making,
 )
 from dlemu.jobs.training.result import TRAINING
 from dlemu.runner.datasets import make
@@ -47,7 +47,7 @@ def test_what_is_refused_gets_no_verdict_and_what_counts_steps_gets_one(
     metric = Metric(verdict=verdict, exclude_start_steps=start, exclude_end_steps=end)
     job = make_job(ranks=2, epochs=2, steps=steps, metric=metric, **(with_blocks(every) if every else {}))
     said = make_run(job, make_log(job)).summary.verdict
-    assert can_be_judged(job.workload, steps) != (NOTHING in said)
+    assert gives_verdict(job.workload, steps) != (NOTHING in said)
     if any(block.steps > start + end for epoch in job.schedule for block in epoch.blocks):
         assert NOTHING not in said
 
@@ -64,7 +64,7 @@ def test_what_unet3d_needs_on_h100s(words: list[str], ranks: int, files: int, gi
 def test_the_literal_first_command_is_refused_and_words_that_mean_it_are_not() -> None:
     def run(ranks: int, *words: str) -> None:
         workload = load(["workload=unet3d", *words])
-        refuse_unjudged(workload, ranks, workload.dataset.num_files_train, files_there=0)
+        check_verdict_possible(workload, ranks, workload.dataset.num_files_train, existing_files=0)
 
     with pytest.raises(DatasetError, match=r"(?s)1 step per epoch.*\n.*train\.total_training_steps=5"):
         run(18)
@@ -128,23 +128,23 @@ def test_own_tables_whose_shuffled_rows_lie_in_too_many_row_groups_are_refused(
 def test_nothing_is_offered_to_be_made_among_files_of_others(tmp_path: Path) -> None:
     (tmp_path / "mine.npz").write_bytes(b"mine")
     with pytest.raises(UserError, match="holds files that dlemu did not make, such as"):
-        to_make(load([*small(tmp_path), f"dataset.data_folder={tmp_path}"]), 2, given=True)
+        workload_for_making(load([*small(tmp_path), f"dataset.data_folder={tmp_path}"]), 2, size_is_given=True)
     with pytest.raises(UserError, match="are only read"):
-        to_make(load(["dataset.source=folder", f"dataset.data_folder={tmp_path}"]), 2, given=False)
+        workload_for_making(load(["dataset.source=folder", f"dataset.data_folder={tmp_path}"]), 2, size_is_given=False)
 
 
 def test_what_is_made_is_what_the_ranks_need_or_what_the_user_says_or_what_lies_there(tmp_path: Path) -> None:
     workload = load(small(tmp_path))
-    made, missing_bytes = to_make(workload, 2, given=False)
+    made, missing_bytes = workload_for_making(workload, 2, size_is_given=False)
     assert made.workflow.generate_data
     assert made.dataset.num_files_train == 160
     assert missing_bytes == nominal_bytes(dataset_for_verdict(workload, 2))
-    assert to_make(workload, 2, given=True)[0].dataset.num_files_train == 8
+    assert workload_for_making(workload, 2, size_is_given=True)[0].dataset.num_files_train == 8
     prepare_dataset(workload.dataset)
-    assert to_make(workload, 1, given=False)[0].dataset.num_files_train == 8, "2 steps: they are used"
-    with pytest.raises(
-        UserError,
-        match=r"8 files are too few .* with 2 ranks, .* wanted .*=160 or more .* in another dataset.data_folder",
-    ):
-        to_make(workload, 2, given=False)
+    assert workload_for_making(workload, 1, size_is_given=False)[0].dataset.num_files_train == 8, "kept: 2 steps"
+    few = r"8 files are too few .* with 2 ranks, .* wanted .*=160 or more .* in another dataset\.data_folder$"
+    with pytest.raises(UserError, match=few):
+        workload_for_making(workload, 2, size_is_given=False)
+    with pytest.raises(UserError, match=r"^checkpoint\.steps_between_checkpoints=1 leaves .*: set it to 2 or more$"):
+        workload_for_making(replace(workload, **with_blocks(1)), 1, size_is_given=False)
     assert steps_per_epoch(workload, 2, 160) == 20

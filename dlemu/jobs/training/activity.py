@@ -1,4 +1,4 @@
-"""The use of devices, cores, memory, network and power during training, from telemetry."""
+"""How busy devices, cores, memory and network were during training, and the power used, from telemetry."""
 
 from __future__ import annotations
 
@@ -20,48 +20,51 @@ from dlemu.telemetry import HostTelemetry
 
 
 def activity_during(run: MeasuredTraining, rows: Rows) -> Context:
-    """Return the hosts' activity in the epochs of these rows; of CPU use, without telemetry, the run's own."""
+    """Return the activity of hosts during the epochs of these rows, and of devices while accelerators waited.
+
+    Without telemetry, CPU use is computed from the CPU time of the run's own processes.
+    """
     rows, journal = in_order(rows), run.facts.journal
-    hosts = _epochs_of_hosts(run, rows)
-    waits: list[tuple[HostTelemetry, Windows]] = []  # times in which a host's accelerators waited, on its clock
+    epochs_by_host = _epochs_of_hosts(run, rows)
+    waits_by_host: list[tuple[HostTelemetry, Windows]] = []  # when the host's accelerators waited, on its clock
     for host in run.telemetry:
-        waits.append((host, np.stack(waits_of(rows.of("rank", ranks_on(run, host))), axis=1)))
-    all_waited = all(len(windows) for _, windows in waits)
-    activity, waiting = HostActivity(hosts), HostActivity(waits if all_waited else hosts)
-    core_use: list[tuple[float, float]] = []  # by host: use of its cores by all programs, and by this run
+        waits_by_host.append((host, np.stack(waits_of(rows.of("rank", ranks_on(run, host))), axis=1)))
+    all_waited = all(len(windows) for _, windows in waits_by_host)
+    in_epochs, in_waits = HostActivity(epochs_by_host), HostActivity(waits_by_host if all_waited else epochs_by_host)
+    core_use: list[tuple[float, float]] = []  # by host: percent of its cores used by all programs, and by this run
     limit_percents = []
-    for (host, epochs), busy_percent in zip(hosts, activity.busy_percents, strict=True):
+    for (host, epochs), busy_percent in zip(epochs_by_host, in_epochs.busy_percents, strict=True):
         cores, facts = _cores_used(host, epochs), journal.hosts[host.node]
         limit_percents.append(100 * cores / (facts.cpu_limit or math.inf))
         if not math.isnan(busy_percent):
-            # The CPU time of a process is rounded to ticks of 10 ms (proc(5)): their sum may exceed the busy time.
+            # CPU times of processes are rounded to ticks of 10 ms (proc(5)), so their sum may exceed the busy time.
             core_use.append((busy_percent, min(100 * cores / facts.cpu_count, busy_percent)))
-    busy_percent, own_percent = max(core_use, default=(math.nan, math.nan))
+    busy_percent, own_percent = max(core_use, default=(math.nan, math.nan))  # of the host with the busiest cores
     limit_used_percent = highest(limit_percents)
-    if journal.cpu_seconds and journal.ended_ns:  # of the run alone, with all its processes
+    if journal.cpu_seconds and journal.ended_ns:  # replaces what telemetry lacks
         core_percent = 100e9 * sum(journal.cpu_seconds) / max(1, journal.ended_ns - journal.started_ns)
         if math.isnan(busy_percent):
             usable = sum(min(host.cpu_usable, host.cpu_limit or math.inf) for host in journal.hosts)
             busy_percent = core_percent / usable
         if limit_used_percent is None:
             limit_used_percent = core_percent / sum(host.cpu_limit or math.inf for host in journal.hosts)
-    depths, device_busy = (waiting.block_device_means(name) for name in ("mean_queue_depth", "busy_percent"))
+    depths, device_busy = (in_waits.block_device_means(name) for name in ("mean_queue_depth", "busy_percent"))
     return Context(
         host_busy_percent=busy_percent,
         own_busy_percent=own_percent,
         cpu_limit_used_percent=limit_used_percent or 0.0,
-        cpu_throttled_percent=highest(activity.means("cpu", "throttled_percent")) or 0.0,
-        memory_some_percent=highest(activity.means("pressure", "memory_some_percent")) or 0.0,
-        network_percent=activity.link_percent("received_mb_per_second") or 0.0,
+        cpu_throttled_percent=highest(in_epochs.means("cpu", "throttled_percent")) or 0.0,
+        memory_some_percent=highest(in_epochs.means("pressure", "memory_some_percent")) or 0.0,
+        network_percent=in_epochs.link_percent("received_mb_per_second") or 0.0,
         device_depth=sum(depths) if depths and device_busy else math.nan,
         device_busy_percent=max(device_busy) if depths and device_busy else math.nan,
     )
 
 
 def _epochs_of_hosts(run: MeasuredTraining, rows: StepTable) -> list[tuple[HostTelemetry, Windows]]:
-    """Return each host with the times of its ranks' epochs, on its clock."""
+    """Return each host with the start and end of each epoch of its ranks, ns on its clock."""
     return [
-        (host, [_span_ns(part) for part in rows.of("rank", ranks_on(run, host)).by_epoch]) for host in run.telemetry
+        (host, [_span_ns(epoch) for epoch in rows.of("rank", ranks_on(run, host)).by_epoch]) for host in run.telemetry
     ]
 
 
@@ -70,14 +73,14 @@ def _span_ns(rows: StepTable) -> Window:
 
 
 def summarise_telemetry(run: MeasuredTraining) -> TelemetrySummary | None:
-    """Return the recorded devices, notes and power of all hosts; None without telemetry."""
+    """Return the devices and notes that telemetry recorded, and each host's mean power; None without telemetry."""
     if not run.telemetry:
         return None
     power: dict[str, dict[str, float | None]] = {}
     for host in run.telemetry:
         rows, meters = run.training.of("rank", ranks_on(run, host)), host.sources("power")
-        span = _span_ns(rows) if len(rows) else (0, 0)
-        watts = {meter: known(mean_between(*host.readings("power", meter, "watts"), *span)) for meter in meters}
+        span_ns = _span_ns(rows) if len(rows) else (0, 0)
+        watts = {meter: known(mean_between(*host.readings("power", meter, "watts"), *span_ns)) for meter in meters}
         if watts:
             power[host.host] = watts
     return TelemetrySummary(
@@ -98,7 +101,7 @@ def summarise_telemetry(run: MeasuredTraining) -> TelemetrySummary | None:
 
 
 def delivered_by_devices(run: MeasuredTraining, metric: str, *, probe: str = "") -> list[Delivered]:
-    """Return a metric of each counted device over time; with `probe`, only of devices that it reads."""
+    """Return a metric over time of each device that counts (`HostDevice.counted`), if given only of one probe's."""
     return [
         Delivered(ranks_on(run, host), *host.readings(device.probe, device.name, metric))
         for host, device in devices_of(run.telemetry)
@@ -107,31 +110,32 @@ def delivered_by_devices(run: MeasuredTraining, metric: str, *, probe: str = "")
 
 
 def ranks_on(run: MeasuredTraining, host: HostTelemetry) -> tuple[int, ...]:
-    """Return the ranks on a host; their timestamps are on its clock."""
+    """Return the ranks that ran on a host; their timestamps are on its clock."""
     return tuple(rank for rank, node in enumerate(run.facts.journal.rank_nodes) if node == host.node)
 
 
 def _cores_used(host: HostTelemetry, windows: Windows) -> float:
-    """Return how many cores the run's processes on a host used on average; NaN: not known."""
-    used = []
+    """Return how many cores the run's processes on a host used on average within windows of time; NaN if unknown."""
+    used_cores = []
     for rank in host.sources("process"):
         times, seconds = host.readings("process", rank, "cpu_seconds")
         cores = np.diff(seconds, prepend=seconds[:1]) * 1e9 / np.maximum(np.diff(times, prepend=times[:1]), 1)
-        used.append(mean_within(times, cores, windows))
-    return sum(used) if used else math.nan
+        used_cores.append(mean_within(times, cores, windows))
+    return sum(used_cores) if used_cores else math.nan
 
 
 def find_hot_drive(run: MeasuredTraining, rows: Rows) -> Finding | None:
     """Return a finding on the dataset's drive that most exceeded its warning temperature; None if none reached it."""
-    by_excess: dict[float, Finding] = {}
+    by_excess: dict[float, Finding] = {}  # degrees above the drive's limit -> finding
     for host, epochs in _epochs_of_hosts(run, in_order(rows)):
         for drive in host.sources("temperature"):
             times, degrees = host.readings("temperature", drive, "celsius")
             _, limits = host.readings("temperature", drive, "limit_celsius")
             in_epochs = [degrees[(times >= begin) & (times <= end)] for begin, end in epochs]
             hottest = max((float(values.max()) for values in in_epochs if len(values)), default=-math.inf)
-            is_below = any(device.name == drive or device.name.startswith(f"{drive}n") for device in host.devices)
-            if is_below and len(limits) and hottest >= limits[0]:
+            # An NVMe drive's sensor is named after its controller (nvme0), the device after a namespace (nvme0n1).
+            is_datasets = any(device.name == drive or device.name.startswith(f"{drive}n") for device in host.devices)
+            if is_datasets and len(limits) and hottest >= limits[0]:
                 limit = float(limits[0])
                 finding = not_steady("hot_drive", drive=drive, celsius=hottest, limit_celsius=limit)
                 by_excess.setdefault(hottest - limit, finding)

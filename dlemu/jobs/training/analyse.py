@@ -41,10 +41,10 @@ def analyse(run: MeasuredTraining) -> Summary:
     """Return the summary of a run, computed in this order: metrics, page cache, limit, findings, verdict."""
     facts, journal, rows = run.facts, run.facts.journal, run.training
     workload, settings = facts.workload, facts.workload.metric
-    kept = au.kept_rows(rows, settings.exclude_start_steps, settings.exclude_end_steps)
+    kept = au.kept_rows(rows, settings.exclude_start_steps, settings.exclude_end_steps)  # those that count
     read_by_devices = activity.delivered_by_devices(run, "read_mb_per_second")
-    delivered_rate, delivered_percent = cache.device_metrics(rows, read_by_devices)
-    metrics = _metrics(run, kept, delivered_rate)
+    device_mb_per_second, delivered_percent = cache.device_metrics(rows, read_by_devices)
+    metrics = _metrics(run, kept, device_mb_per_second)
     proof = cache.prove(
         rows,
         file_system=journal.storage.file_system if journal.storage else "",
@@ -58,8 +58,8 @@ def analyse(run: MeasuredTraining) -> Summary:
     other_program = _other_program(rows, metrics, proof)
     limit = _limit(run, rows if is_biased(evidence) else kept, proof, other_program)
     candidates = (proof.finding, other_program, *_uneven_performance(run, kept, limit), *_lost_measurements(run))
-    explaining = limit.findings if limit else ()
-    findings = tuple(finding for finding in candidates if finding is not None and finding not in explaining)
+    limit_findings = limit.findings if limit else ()  # the summary has these with the limit
+    findings = tuple(finding for finding in candidates if finding is not None and finding not in limit_findings)
     verdict = judge(evidence, limit.what if limit else "")
     notes = (*workload.notes, *facts.notes, *recording_notes(workload.recorded, facts.ranks))
     page_cache = PageCache(proof.from_storage_percent, served_percent, memory_warning(proof.finding))
@@ -93,7 +93,7 @@ def analyse(run: MeasuredTraining) -> Summary:
 
 
 def _metrics(run: MeasuredTraining, kept: StepTable, device_mb_per_second: rates.Mean) -> Metrics:
-    """Return the metrics; without training rows, only those of the settings and the journal."""
+    """Return the metrics; if no training step was measured, only those that settings and journal give."""
     facts, journal, rows = run.facts, run.facts.journal, run.training
     settings = facts.workload.metric
     total_seconds = (journal.ended_ns - journal.started_ns) / 1e9 if journal.ended_ns else None
@@ -110,7 +110,7 @@ def _metrics(run: MeasuredTraining, kept: StepTable, device_mb_per_second: rates
         return metrics
     megabytes = activity.delivered_by_devices(run, "read_mb_per_second", probe="block")
     requests = activity.delivered_by_devices(run, "reads_per_second", probe="block")
-    computed_ns = rows["free_ns"] + rows["wait_ns"] + rows["compute_ns"]  # the end of the computation
+    computed_ns = rows["free_ns"] + rows["wait_ns"] + rows["compute_ns"]  # when the computation ended
     dlio = au.au_dlio_percents(rows, settings.exclude_start_steps, settings.exclude_end_steps)
     return replace(
         metrics,
@@ -140,13 +140,13 @@ def _rate(rows: Rows, column: str, unit: float) -> rates.Mean:
 
 
 def _asynchronous_checkpoints(run: MeasuredTraining) -> AsynchronousCheckpoints | None:
-    """Return how long steps of rank 0 took while checkpoints were written and otherwise; None without such ones."""
+    """Return how long steps of rank 0 took while checkpoints were written, and otherwise; None if none were."""
     asynchronous = [saved for saved in run.facts.journal.checkpoints if saved.released_ns is not None]
     if not asynchronous:
         return None
     rows = run.training.of("rank", (0,))
     seconds = (rows["wait_ns"] + rows["compute_ns"] + rows["sync_ns"]) / 1e9
-    # The first step of a block is left out: its queue was filled while training stalled, or is empty.
+    # First steps of blocks are left out: the prefetch queue was filled while training stalled, or is empty.
     is_typical = rows["step"] > 1
     is_typical[1:] &= np.diff(rows["block"]) == 0
     is_writing, free_ns = np.zeros(len(rows), bool), rows["free_ns"]
@@ -160,59 +160,62 @@ def _asynchronous_checkpoints(run: MeasuredTraining) -> AsynchronousCheckpoints 
 
 
 def _evidence(run: MeasuredTraining, kept: StepTable, metrics: Metrics, served_percent: float | None) -> Evidence:
+    """Return what the verdict is computed from."""
     facts, settings, ahead = run.facts, run.facts.workload.metric, run.facts.batches_ahead
-    headline = metrics.au_percent.mean if metrics.au_percent else None
-    shortest = min(block.steps for epoch in facts.schedule for block in epoch.blocks)
-    uneven = loss_percent(kept, kept).uneven_computation if headline else 0.0
+    counted_au = metrics.au_percent.mean if metrics.au_percent else None
+    shortest_block = min(block.steps for epoch in facts.schedule for block in epoch.blocks)
+    uneven_percent = loss_percent(kept, kept).uneven_computation if counted_au else 0.0
     return Evidence(
         complete=facts.failure is None,
         threshold_percent=100 * settings.au,
         by=settings.verdict,
-        au=headline,
+        au=counted_au,
         au_sustained=metrics.sustained_percent,
         au_whole=metrics.au_whole_percent.mean if metrics.au_whole_percent else None,
-        au_without_waits=100 * headline / (headline + uneven) if headline else None,
+        au_without_waits=100 * counted_au / (counted_au + uneven_percent) if counted_au else None,
         uncertainty_percent=metrics.au_uncertainty.expanded_percent if metrics.au_uncertainty else None,
         epochs=len(facts.schedule),
         from_storage_percent=served_percent,
         cached=settings.cached,
         reads=bool(metrics.app_bytes),
-        # With tensors the ceiling includes collation, by which the real job is limited, too.
+        # With tensors the ceiling includes collation, which limits the real job, too.
         ceiling_au=metrics.ceiling_au_percent if not facts.workload.reader.tensors else None,
         supply_known=au.is_supply_known(run.training),
-        kept_steps=max(0, shortest - settings.exclude_start_steps - settings.exclude_end_steps),
-        prefetched_steps=ahead + 1 if ahead and not facts.workload.train.synchronous else ahead,  # +1: the trainer
+        kept_steps=max(0, shortest_block - settings.exclude_start_steps - settings.exclude_end_steps),
+        # One batch more is held by the trainer, which takes it off the loader while a step computes.
+        prefetched_steps=ahead + 1 if ahead and not facts.workload.train.synchronous else ahead,
     )
 
 
 def _lost_measurements(run: MeasuredTraining) -> Iterator[Finding]:
-    """Yield which measurements are lost: of a failed run the steps of ranks, by host, and telemetry."""
+    """Yield a finding for each host of a failed run that lost ranks' steps, and for each with lost telemetry."""
     journal, code = run.facts.journal, Code.MEASUREMENT_INCOMPLETE
     if run.facts.failure is not None and len(run.rows):
-        with_steps = set(run.ordered.values("rank"))
+        measured_ranks = set(run.ordered.values("rank"))
         for node, host in enumerate(journal.hosts):
-            lost = [rank for rank, own in enumerate(journal.rank_nodes) if own == node and rank not in with_steps]
+            of_host = [rank for rank, rank_node in enumerate(journal.rank_nodes) if rank_node == node]
+            lost = [rank for rank in of_host if rank not in measured_ranks]
             if lost:
                 yield Finding.of(code, "caution", pattern="steps", of_ranks=name_ranks(lost), host=host.host)
-    for node in journal.lost_recorders:  # killed or suspended: not all of the training was recorded
+    for node in journal.lost_recorders:  # killed or suspended, so telemetry does not cover the whole training
         yield Finding.of(code, "caution", pattern="telemetry", host=journal.hosts[node].host)
 
 
 def _other_program(rows: Rows, metrics: Metrics, proof: cache.CacheProof) -> Finding | None:
-    """Return a finding if the devices delivered much more than the kernel fetched for the run, read-ahead included."""
+    """Return a finding if the devices delivered much more than the kernel fetched for the run, with its read-ahead."""
     rate, seconds = metrics.device_mb_per_second, metrics.training_seconds
     if rate is None or not rate.mean or not seconds or proof.from_storage_percent.mean is None:
         return None
     delivered_mb = rate.mean * seconds
     others_mb = delivered_mb - float(sum_of(rows, "storage_bytes")) / 1e6
     percent = 100 * others_mb / delivered_mb
-    if percent < 20:  # less may be metadata, or reads before and after the run
+    if percent < 20:  # may be metadata, or reads before and after the run
         return None
     return Finding.of(Code.OTHER_PROGRAM_ON_DRIVE, "caution", mb_per_second=others_mb / seconds, percent=percent)
 
 
 def _limit(run: MeasuredTraining, judged: Rows, proof: cache.CacheProof, other_program: Finding | None) -> Limit | None:
-    """Return what limited the steps in `judged`; None without computation."""
+    """Return what limited the steps in `judged`; None if they have no computation."""
     if not is_any(judged, "compute_ns"):
         return None
     facts, reader, deeper_queue = run.facts, run.facts.workload.reader, None
@@ -237,13 +240,13 @@ def _limit(run: MeasuredTraining, judged: Rows, proof: cache.CacheProof, other_p
 
 
 def _uneven_performance(run: MeasuredTraining, kept: StepTable, limit: Limit | None) -> Iterator[Finding]:
-    """Yield findings on the storage, if it varies over time or among folders, and on slow ranks and hosts."""
+    """Yield findings on storage that varies over time or among folders, a hot drive, and slow ranks and hosts."""
     if not len(run.training):
         return
     facts, journal = run.facts, run.facts.journal
     limited_by = limit.what if limit else "nothing"
     if limited_by not in HOST_LIMITS:
-        # Where the host is the limit, rates depend on the cores that readers get, and say nothing about the storage.
+        # If the host is the limit, rates depend on the cores that readers get, and say nothing about the storage.
         yield from find_unsteadiness(run.training, preprocesses=preprocessing_sleeps(facts.workload, run.training))
         folders = facts.workload.dataset.num_subfolders_train
         names = [subfolder_name(folder, folders) for folder in range(folders)]

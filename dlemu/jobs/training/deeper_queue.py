@@ -1,7 +1,7 @@
-"""Whether a deeper prefetch queue would have kept accelerators busy: replays a run's batches with longer queues.
+"""Whether a deeper prefetch queue would have kept accelerators busy: replays a run's batches with deeper queues.
 
-The work of a batch is the bytes that an equal share of the storage gave while it was read. The event model of `dlemu
-predict` replays the batches without random draws; its result counts only if it reproduces the measured AU.
+The event model of `dlemu predict` replays the measured batches: each needs the bytes that an equal share of the
+storage's throughput delivered while it was read. The result counts only if the replay reproduces the measured AU.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import numpy as np
 from datagen.registry import built_in
 from dlemu.config.translate import LOADERS
 from dlemu.jobs.training.measured import Facts, MeasuredTraining
-from dlemu.jobs.training.prediction.calibration import rates
+from dlemu.jobs.training.prediction.calibration import throughputs
 from dlemu.jobs.training.prediction.event_model import EpochInput, simulate
 from dlemu.jobs.training.prediction.from_reads import Batches, Reads
 from dlemu.jobs.training.scaling import preprocessing_sleeps
@@ -26,85 +26,86 @@ from dlemu.metrics.loss import mean_ready_behind, worker_time
 from dlemu.metrics.rows import StepTable, is_any, sum_of
 from dlemu.metrics.t_interval import FEWEST
 
-MAX_ROWS = 20_000
-"""Maximum rows (steps of all ranks) to replay, from the run's first on: a few tenths of a second for each depth."""
-_MIN_GAIN_PERCENT = 2.0
-"""Points of AU that a deeper queue must gain for the queue to be the limit."""
+MAX_ROWS = 20_000  # steps of all ranks to replay, from the start of the run; some tenths of a second per replay
+_MIN_GAIN_PERCENT = 2.0  # points of AU that a deeper queue must gain for the queue to be the limit
 
 
 def find_deeper_queue(run: MeasuredTraining, wanted_mb_per_second: float) -> Finding | None:
-    """Return the finding that ready batches wait, in order, behind a slow one, and a deeper queue helps; else None.
+    """Return the finding that a deeper prefetch queue helps: ready batches wait behind a slow one. None if it doesn't.
 
-    It helps if it lifts the AU to its threshold, or removes half of the loss; `_MIN_GAIN_PERCENT` suffices if the same
-    readers alone got `wanted_mb_per_second` right after the run: what accelerators that never wait would read.
+    It helps if it lifts the AU to its threshold or removes half of the loss. A gain of `_MIN_GAIN_PERCENT` suffices if
+    the same readers, tried alone after the run, got `wanted_mb_per_second`: what accelerators that never wait read.
     """
     facts, reader, all_rows = run.facts, run.facts.workload.reader, run.training
     if not reader.read_threads or facts.batches_ahead != reader.read_threads * reader.prefetch_per_worker:
         return None  # `reader.prefetch_size` does not set the depth of the queue
-    # The first epochs with at most MAX_ROWS rows; of a longer first epoch, its first steps
-    fitting = np.searchsorted(np.cumsum([len(epoch) for epoch in all_rows.by_epoch]), MAX_ROWS, side="right")
-    rows = all_rows.of("epoch", all_rows.values("epoch")[: max(1, int(fitting))])
+    # The first epochs with at most MAX_ROWS rows; if the first epoch alone has more, its first steps
+    epochs_that_fit = np.searchsorted(np.cumsum([len(epoch) for epoch in all_rows.by_epoch]), MAX_ROWS, side="right")
+    rows = all_rows.of("epoch", all_rows.values("epoch")[: max(1, int(epochs_that_fit))])
     rows = rows[rows["step"] <= max(FEWEST, MAX_ROWS // max(1, len(rows.by_rank)))]
     if len(rows) < 2 * FEWEST or facts.batches_ahead >= rows["step"].max():
         return None
-    batches_ready, measured = mean_ready_behind(rows), au_percent(rows)
+    batches_ready, measured_au = mean_ready_behind(rows), au_percent(rows)
     if batches_ready < 1 or not is_any(rows, "app_bytes"):
         return None
     stalled_ns = 1e9 * sum(stall.seconds for stall in find_stalls(rows)) * len(rows.by_rank)
     if stalled_ns >= sum_of(rows, "wait_ns") / 2:
         return None  # a stall delays all batches alike
     epochs = _epoch_inputs(rows, facts)
-    replayed = _replayed_au_percent(epochs)
-    if not abs(replayed - measured) <= 5:  # points of AU; also if one is NaN
+    replayed_au = _replayed_au_percent(epochs)
+    if not abs(replayed_au - measured_au) <= 5:  # points of AU; `not` because either may be NaN
         return None
-    au_by_factor = {
-        factor: min(100.0, max(0.0, _replayed_au_percent(epochs, factor) + measured - replayed)) for factor in (2, 4, 8)
-    }
+    au_by_factor = {}
+    for factor in (2, 4, 8):
+        corrected_au = _replayed_au_percent(epochs, factor) + measured_au - replayed_au
+        au_by_factor[factor] = min(100.0, max(0.0, corrected_au))
     # The smallest factor that gains about as much as the best: a little more AU is not worth twice the memory.
-    sufficient = max(au_by_factor.values()) - _MIN_GAIN_PERCENT
-    factor, deeper = next((factor, au) for factor, au in au_by_factor.items() if au >= sufficient)
-    if deeper - measured < _MIN_GAIN_PERCENT:
+    sufficient_au = max(au_by_factor.values()) - _MIN_GAIN_PERCENT
+    factor, deeper_au = next((factor, au) for factor, au in au_by_factor.items() if au >= sufficient_au)
+    gain = deeper_au - measured_au
+    if gain < _MIN_GAIN_PERCENT:
         return None
     threshold, scaling = 100 * facts.workload.metric.au, facts.journal.scaling
-    is_limit = deeper - measured >= (100 - measured) / 2 or deeper >= threshold > measured
+    helps = gain >= (100 - measured_au) / 2 or deeper_au >= threshold > measured_au
     if scaling is not None:
         readers_alone = min(scaling.mb_per_second, scaling.again_mb_per_second)
-        is_limit = is_limit or readers_alone >= wanted_mb_per_second * threshold / 100
-    if not is_limit:
+        helps = helps or readers_alone >= wanted_mb_per_second * threshold / 100
+    if not helps:
         return None
     return Finding.of(
         Code.PREFETCH_TOO_SHALLOW,
         batches_ready=batches_ready,
         prefetch_size=factor * facts.batches_ahead,
         now_prefetch_size=facts.batches_ahead,
-        au_percent=deeper,
-        now_au_percent=measured,
+        au_percent=deeper_au,
+        now_au_percent=measured_au,
     )
 
 
 def _epoch_inputs(rows: StepTable, facts: Facts) -> list[EpochInput]:
     """Return the event model's input for the measured rows of each epoch."""
     batches, reader = Batches(rows, facts.batches_ahead), facts.workload.reader
-    storage = worker_time(rows, preprocessing_sleeps(facts.workload, rows)).storage / 1e9
-    reads = Reads(batches.begin, batches.begin + storage, rows["app_bytes"], rows["worker"])
+    read_seconds = worker_time(rows, preprocessing_sleeps(facts.workload, rows)).storage / 1e9
+    reads = Reads(batches.begin, batches.begin + read_seconds, rows["app_bytes"], rows["worker"])
     curve, costs = reads.curve(), batches.costs
-    # Only of a built-in loader: the run may have come from another host.
+    # Only a built-in loader is imported: the run may come from another host, with code that is not trusted here.
     traits: LoaderTraits = built_in(LOADERS, reader.data_loader, "Traits", LoaderTraits)()
-    decode = np.maximum(batches.end - batches.begin - storage, 0.0)
-    columns = np.stack([reads.work_bytes(curve), decode, rows["compute_ns"] / 1e9])
+    decode_seconds = np.maximum(batches.end - batches.begin - read_seconds, 0.0)
+    columns = np.stack([reads.work_bytes(curve), decode_seconds, rows["compute_ns"] / 1e9])
     epochs = []
     for epoch in rows.values("epoch"):
-        of_epoch = rows["epoch"] == epoch
-        ranks, rank_index = np.unique(rows["rank"][of_epoch], return_inverse=True)
-        steps, step_index = np.unique(rows["step"][of_epoch], return_inverse=True)
-        grid = np.zeros((len(columns), len(ranks), len(steps)))
-        grid[:, rank_index, step_index] = columns[:, of_epoch]
+        in_epoch = rows["epoch"] == epoch
+        ranks, rank_index = np.unique(rows["rank"][in_epoch], return_inverse=True)
+        steps, step_index = np.unique(rows["step"][in_epoch], return_inverse=True)
+        grids = np.zeros((len(columns), len(ranks), len(steps)))  # of each column, a grid of ranks x steps
+        grids[:, rank_index, step_index] = columns[:, in_epoch]
+        work_bytes, decode, compute = grids
         epochs.append(
             EpochInput(
-                work_bytes=grid[0],
-                decode_seconds=grid[1],
-                compute_seconds=grid[2],
-                rate=rates(curve, len(ranks) * reader.read_threads),
+                work_bytes=work_bytes,
+                decode_seconds=decode,
+                compute_seconds=compute,
+                rate=throughputs(curve, len(ranks) * reader.read_threads),
                 workers=reader.read_threads,
                 window=facts.batches_ahead,
                 in_turn=traits.in_turn,
@@ -117,7 +118,7 @@ def _epoch_inputs(rows: StepTable, facts: Facts) -> list[EpochInput]:
 
 
 def _replayed_au_percent(epochs: Sequence[EpochInput], factor: int = 1) -> float:
-    """Run the event model with a queue `factor` times as deep, and return the AU over whole epochs."""
+    """Return the AU over whole epochs with a queue `factor` times as deep, by the event model; NaN without steps."""
     compute_seconds = rank_seconds = 0.0
     for epoch in epochs:
         compute_seconds += float(epoch.compute_seconds.sum())

@@ -1,4 +1,8 @@
-"""Keeps the page cache from serving reads: chooses how, and evicts the dataset, or all but a share of it."""
+"""Keeps the page cache from serving reads: `treatment_of` chooses how, `evict` empties it of the dataset's pages.
+
+With `reader.page_cache_percent` a share of the dataset is read into the cache again: whole small files, and of large
+files whole parts, chosen so that the share is exact and spread evenly over the dataset.
+"""
 
 from __future__ import annotations
 
@@ -18,17 +22,17 @@ from dlemu.jobs.training.plan import TrainingJob
 from dlemu.metrics.cache import WANTED_RATIO
 
 Treatment = Literal["direct", "remote", "large", "evicted", "cached"]
-"""How reads bypass the page cache; large: more data than memory, evicted: before each epoch, cached: not at all."""
-_WHOLE_BYTES = 64 << 20
-"""Files of at most this size are cached as a whole, as if read before, or not at all; larger files by parts."""
-_PART_BYTES = 4 << 20  # larger than any read-ahead window, so that read-ahead brings no further part
+"""Why the page cache serves no reads: O_DIRECT, an object store, a dataset far larger than memory, or eviction before
+each epoch; `cached`: it may serve them (`metric.cached`)."""
+_WHOLE_BYTES = 64 << 20  # files of at most this size are cached as a whole or not at all; larger files by parts
+_PART_BYTES = 4 << 20  # larger than any read-ahead window, so that reading a part caches no further part
 _CALL_BYTES = 1 << 20
 _FILE_STEP, _PART_STEP = (math.sqrt(5) - 1) / 2, math.sqrt(2) - 1
-"""Steps of `_shares`: irrational, so their multiples modulo 1 are spread evenly between 0 and 1."""
+"""Steps for `_shares` of files and of parts: irrational, so their multiples modulo 1 are spread evenly over [0, 1)."""
 
 
 def treatment_of(workload: Workload, total_bytes: int) -> Treatment:
-    """Return how to keep the page cache from serving reads; raises UserError if that is impossible."""
+    """Return what keeps the page cache from serving reads; raises UserError if the dataset lies in memory."""
     if workload.metric.cached:
         return "cached"
     storage, spec = open_storage(workload.storage_spec.buffered), workload.storage_spec
@@ -51,41 +55,42 @@ def evict(job: TrainingJob, first: int, stride: int, *, write_first: bool) -> No
     """
     storage = open_storage(job.workload.storage_spec.buffered)
     layouts = [layout for layout in (job.dataset.train, job.dataset.valid) if layout is not None]
-    share = job.workload.reader.page_cache_percent / 100
+    cached_share = job.workload.reader.page_cache_percent / 100
     for layout in layouts:
-        shares = _shares(layout.num_files, share, _FILE_STEP) if share else np.zeros(layout.num_files)
+        by_file = _shares(layout.num_files, cached_share, _FILE_STEP) if cached_share else np.zeros(layout.num_files)
         for number in range(first, layout.num_files, stride):
             path = layout.path(number)
             try:
                 storage.evict(path, write_first=write_first)
-                if share:
-                    _read_into_cache(storage, path, number, share, float(shares[number]))
+                if cached_share:
+                    _read_into_cache(storage, path, number, cached_share, float(by_file[number]))
             except OSError as error:
                 raise unreadable(path, error) from error
 
 
 def _shares(pieces: int, share: float, step: float, begin: float = 0.0) -> NDArray[np.float64]:
-    """Return the share to cache of each piece (file or part): 1 or 0 except for one piece, so that the sum is exact.
+    """Return how much of each piece (file or part) to cache, `share` of all: all or nothing except for one piece.
 
-    4 pieces, `share` 0.4, `step` 0.618: multiples 0, 0.62, 0.24, 0.85 have ranks 0, 2, 1, 3; cached are 1, 0, 0.6, 0.
+    Piece k has the key `begin` + k x `step` modulo 1; the pieces with the lowest keys are cached. Of 4 pieces with step
+    0.618 the keys are 0, 0.62, 0.24, 0.85; `share` 0.4 is 1.6 pieces: 1, 0, 0.6, 0.
     """
-    rank = np.argsort(np.argsort((begin + step * np.arange(pieces)) % 1))
-    return np.clip(share * pieces - rank, 0.0, 1.0)
+    key_rank = np.argsort(np.argsort((begin + step * np.arange(pieces)) % 1))
+    return np.clip(share * pieces - key_rank, 0.0, 1.0)
 
 
 def _read_into_cache(storage: StorageBase, path: str, number: int, share: float, file_share: float) -> None:
-    """Read the first `file_share` of a file into the page cache, or `share` of the parts of a large file."""
-    size = part_bytes = storage.size_bytes(path)
+    """Read the first `file_share` of a small file into the page cache, or `share` of the parts of a large one."""
+    size_bytes = part_bytes = storage.size_bytes(path)
     shares = [file_share]
-    if size > _WHOLE_BYTES:
+    if size_bytes > _WHOLE_BYTES:
         part_bytes = _PART_BYTES
-        shares = _shares(-(-size // part_bytes), share, _PART_STEP, number * _FILE_STEP).tolist()
+        shares = _shares(math.ceil(size_bytes / part_bytes), share, _PART_STEP, number * _FILE_STEP).tolist()
     ranges = [(part * part_bytes, part_share * part_bytes) for part, part_share in enumerate(shares) if part_share]
     if not ranges:
         return
     with closing(storage.open_unread_ahead(path)) as reader:  # else the kernel would read the next part, too
         buffer = memoryview(bytearray(_CALL_BYTES))
         for begin, length in ranges:
-            end = min(size, begin + round(length))
+            end = min(size_bytes, begin + round(length))
             for offset in range(begin, end, _CALL_BYTES):
                 reader.read_into(buffer[: min(_CALL_BYTES, end - offset)], offset)

@@ -1,4 +1,4 @@
-"""The figures of a training run, in the order of its page. Each function's docstring has the question it answers."""
+"""The figures of a training run, in the order of its page. Each figure function's docstring ends with its question."""
 
 from __future__ import annotations
 
@@ -16,11 +16,9 @@ from dlemu.metrics.rows import StepTable
 from dlemu.report import figure_base as base
 from dlemu.report.figure_base import Figure, Row
 
-_MAX_BARS = 32
-"""Neighbouring ranks or epochs share a bar where there would be more."""
+_MAX_BARS = 32  # neighbouring ranks or epochs share a bar where there would be more
 _MAX_NAMED_EPOCHS = 12  # more names would overlap at the figures' width
-_MIN_LOST_PERCENT = 1.0
-"""The storage kept up if accelerators lost less of their time."""
+_MIN_LOST_PERCENT = 1.0  # the storage kept up if accelerators lost less of their time
 _PARTS = {
     "computing": base.GREEN,
     "reading": base.RED,
@@ -29,7 +27,7 @@ _PARTS = {
     "hand-over": base.TEAL,
     "sync": base.BLUE,
 }
-"""Part of the time of a step -> its colour; the waits are `dlemu.metrics.loss.PARTS`, in their order."""
+"""Part of a step's time -> its colour; the waits (reading to hand-over) are `dlemu.metrics.loss.PARTS`, in order."""
 
 
 def throughput(run: Run) -> Figure | None:
@@ -46,13 +44,13 @@ def throughput(run: Run) -> Figure | None:
         for name, rates in series.items()
         for second, mb_per_second in zip(base.rounded(bounds[1:]), base.rounded(rates, 4), strict=True)
     ]
-    rate, au, demand = run.summary.metrics.app_mb_per_second, run.summary.metrics.au_whole_percent, []
+    rate, au, levels = run.summary.metrics.app_mb_per_second, run.summary.metrics.au_whole_percent, []
     title = "Reading was slower than the accelerators take"
     if rate is not None and rate.mean and au is not None and au.mean:
-        demand = [base.Level(rate.mean * 100 / au.mean, "accelerators take")]
+        levels = [base.Level(rate.mean * 100 / au.mean, "accelerators take")]
         if au.mean >= 100 - _MIN_LOST_PERCENT:
             title = "Reading kept up with the accelerators"
-    chart = alt.layer(epoch_marks(run), base.lines(rows, x_axis(run), "MB/s", levels=demand))
+    chart = alt.layer(epoch_marks(run), base.lines(rows, x_axis(run), "MB/s", levels=levels))
     caption = "Bytes of each batch over the time its worker took to fetch it."
     if devices:
         caption += " Where the devices' line is lower, the page cache or read-ahead served the rest."
@@ -64,19 +62,20 @@ def throughput(run: Run) -> Figure | None:
 
 
 def step_split(run: Run) -> Figure | None:
-    """Return the shares of the accelerators' time, in all, by epoch and by rank: where was it lost?"""
+    """Return the shares of the accelerators' time, in total, by epoch and by rank: where was it lost?"""
     if not len(run.training):
         return None
     percents_by_bar = _percents_by_bar(run.training)
     percents = percents_by_bar["all"]
     names = [f"{part} {percent:.1f} %" for part, percent in zip(_PARTS, percents, strict=True)]
-    shown = [index for index, percent in enumerate(percents) if percent >= 0.05]
+    shown_parts = [index for index, percent in enumerate(percents) if percent >= 0.05]  # others would read 0.0 %
     rows: list[Row] = [
         {"at": bar, "part": names[index], "percent": bar_percents[index], "order": index}
         for bar, bar_percents in percents_by_bar.items()
-        for index in shown
+        for index in shown_parts
     ]
-    scale = base.colours([names[index] for index in shown], [list(_PARTS.values())[index] for index in shown])
+    colours = list(_PARTS.values())
+    scale = base.colours([names[index] for index in shown_parts], [colours[index] for index in shown_parts])
     chart = (
         alt.Chart(base.data(rows))
         .mark_bar(stroke=base.PAPER, strokeWidth=0.5)
@@ -99,19 +98,19 @@ def step_split(run: Run) -> Figure | None:
 
 
 def _percents_by_bar(steps: StepTable) -> dict[str, list[float]]:
-    """Return the percentage of each of `_PARTS` in the time of all steps, and of the steps of epochs and of ranks."""
+    """Return name of a bar -> percentages of `_PARTS`; a bar is all steps, or those of neighbouring epochs or ranks."""
     part_ns = np.stack([steps["compute_ns"], *wait_parts(steps).T, steps["sync_ns"]]).astype(float)
-    bars = {"all": part_ns.sum(axis=1)}
-    for label in ("epoch", "rank"):
-        values, index = np.unique(steps[label], return_inverse=True)
+    bar_ns = {"all": part_ns.sum(axis=1)}
+    for column in ("epoch", "rank"):
+        values, index = np.unique(steps[column], return_inverse=True)
         if len(values) == 1:
             continue
         groups = np.array_split(values, min(_MAX_BARS, len(values)))
-        bar_of_step = np.repeat(np.arange(len(groups)), list(map(len, groups)))[index]
-        for group, *group_ns in zip(groups, *(np.bincount(bar_of_step, ns) for ns in part_ns), strict=True):
-            name = f"{group[0]}" if len(group) == 1 else f"{group[0]}-{group[-1]}"
-            bars[f"{label} {name}"] = np.array(group_ns)
-    return {bar: base.rounded(100 * parts / (parts.sum() or 1.0), 4) for bar, parts in bars.items()}
+        group_of_step = np.repeat(np.arange(len(groups)), list(map(len, groups)))[index]
+        for group, *group_ns in zip(groups, *(np.bincount(group_of_step, ns) for ns in part_ns), strict=True):
+            first, last = group[0], group[-1]
+            bar_ns[f"{column} {first}" if first == last else f"{column} {first}-{last}"] = np.array(group_ns)
+    return {bar: base.rounded(100 * ns / (ns.sum() or 1.0), 4) for bar, ns in bar_ns.items()}
 
 
 def x_axis(run: Run, *, named: bool = True) -> alt.X:
@@ -122,11 +121,11 @@ def x_axis(run: Run, *, named: bool = True) -> alt.X:
 
 
 def epoch_marks(run: Run, *, named: bool = True) -> alt.LayerChart:
-    """Return a line where each epoch begins, with its number if there are few epochs."""
+    """Return a line at the start of each epoch, with its number if there are few epochs."""
     starts = []
-    for rows in run.training.by_epoch:
-        by_rank = [int(own["free_ns"][0]) - run.rank_start_ns[int(own["rank"][0])] for own in rows.by_rank]
-        starts.append({"at": round(min(by_rank) / 1e9, 3), "name": f"epoch {rows.values('epoch')[0]}"})
+    for epoch in run.training.by_epoch:
+        start_ns = min(int(rows["free_ns"][0]) - run.rank_start_ns[int(rows["rank"][0])] for rows in epoch.by_rank)
+        starts.append({"at": round(start_ns / 1e9, 3), "name": f"epoch {epoch.values('epoch')[0]}"})
     chart = alt.Chart(base.data(starts)).encode(x=alt.X("at:Q"))
     marks = chart.mark_rule(color=base.MUTED, strokeDash=[2, 3], strokeWidth=1)
     if not named or len(starts) > _MAX_NAMED_EPOCHS:
@@ -136,7 +135,7 @@ def epoch_marks(run: Run, *, named: bool = True) -> alt.LayerChart:
 
 
 def _summed(sources: Sequence[Series], bounds: Floats) -> Floats:
-    """Return the sum of several sources' rates in each time bin; a value is the mean since the reading before."""
+    """Return the sum of several sources' rates in each time bin; a reading is the mean rate since the one before it."""
     total = np.zeros(len(bounds) - 1)
     for source in sources:
         if len(source.seconds) > 1:
@@ -150,9 +149,9 @@ def _summed(sources: Sequence[Series], bounds: Floats) -> Floats:
 def binned(sources: Sequence[Series], run: Run) -> Iterator[tuple[float, float]]:
     """Yield the end of each time bin and the sum of several sources' values in it, up to the last reading."""
     bounds = np.linspace(*run.span_seconds, READ_BINS + 1)
-    last = max((float(source.seconds[-1]) for source in sources if len(source.seconds)), default=0.0)
+    last_reading = max((float(source.seconds[-1]) for source in sources if len(source.seconds)), default=0.0)
     for at, value in zip(base.rounded(bounds[1:]), base.rounded(_summed(sources, bounds), 4), strict=True):
-        if at <= last:
+        if at <= last_reading:
             yield at, value
 
 
@@ -173,6 +172,7 @@ def hosts(run: Run) -> Figure | None:
     busy_percents = {series.host: 0.0 for _, probe, metrics in _PANELS for series in run.series(probe, *metrics)}
     for series in run.series("cpu", *_BUSY):
         busy_percents[series.host] += float(series.values.mean()) if len(series.values) else 0.0
+    # The hosts with the busiest cores, as many as there are colours
     drawn = sorted(busy_percents, key=lambda host: (-busy_percents[host], host))[: len(base.COLOURS)]
     panels: list[alt.LayerChart] = []
     for axis, probe, metrics in reversed(_PANELS):  # the lowest panel, drawn first, has the time axis

@@ -10,7 +10,7 @@ from datagen.errors import DlemuError
 from dlemu.config import datagen_command
 from dlemu.doctor.check_base import Check, Checks, Facts
 from dlemu.jobs.training.plan import make_job, planned_dataset
-from dlemu.jobs.training.preflight import can_be_judged, check_host, dataset_for_verdict, memory_needed, steps_per_epoch
+from dlemu.jobs.training.preflight import check_host, dataset_for_verdict, gives_verdict, memory_needed, steps_per_epoch
 from dlemu.jobs.training.trainer import measure_ceiling
 from dlemu.metrics.demand import Demand
 from dlemu.ranks import first_failure, run_ranks
@@ -20,18 +20,19 @@ from dlemu.results.wording import count, scaled
 
 
 def check_dataset(facts: Facts) -> Check:
+    """Check that the dataset exists, and that a run on it can give a verdict."""
     workload, dataset = facts.workload, facts.dataset
     data, folder = workload.dataset, workload.dataset.data_folder
     if dataset is None:
         files = data.num_files_train
-        if not can_be_judged(workload, steps_per_epoch(workload, workload.ranks, files)):
+        if not gives_verdict(workload, steps_per_epoch(workload, workload.ranks, files)):
             files = dataset_for_verdict(workload, workload.ranks).num_files_train
         command = datagen_command(replace(workload, dataset=replace(data, num_files_train=files)))
         observed = f"{folder} does not exist yet"
         return Check(level="warn", observed=observed, wanted=f"a dataset of {files:,} files", advice=command)
     observed = f"{dataset.train.num_files:,} training files, {size(dataset.total_bytes)} in {folder}"
     steps = steps_per_epoch(workload, workload.ranks, dataset.train.num_files)
-    if not can_be_judged(workload, steps):
+    if not gives_verdict(workload, steps):
         observed += f": {count(steps, 'step')} per epoch for {count(workload.ranks, 'rank')}, too few for a verdict"
         files = dataset_for_verdict(workload, workload.ranks).num_files_train
         return Check(level="warn", observed=observed, wanted=f"dataset.num_files_train={files}")
@@ -41,6 +42,7 @@ def check_dataset(facts: Facts) -> Check:
 
 
 def check_ranks(facts: Facts) -> Check | None:
+    """Check that the ranks fit this host; None without a dataset."""
     if facts.usable_dataset is None:
         return None
     job = make_job(facts.workload, facts.workload.ranks, facts.usable_dataset)
@@ -55,6 +57,7 @@ BUDGET_SECONDS = 40.0
 
 
 def check_ceiling(facts: Facts) -> Check:
+    """Check the ceiling: the AU that emulated accelerators reach on this host without storage."""
     workload = facts.workload
     if workload.metric.ceiling_seconds <= 0:
         return Check(level="skip", observed="not measured: metric.ceiling_seconds is 0")
@@ -79,7 +82,7 @@ def check_ceiling(facts: Facts) -> Check:
 
 
 def judge_ceiling(demand: Demand, ranks: int, percent: float | None) -> Check:
-    """Return the check of the ceiling, an AU in percent, against the threshold; None: not measured in time."""
+    """Return the check of the ceiling `percent` against the AU's threshold; None: it was not measured in time."""
     accelerators = f"{ranks} x {demand.accelerator or 'accelerator'}{scaled(demand.sample_divisor)}"
     fewer = "fewer ranks on this host, or " if ranks > 1 else ""
     if percent is None:

@@ -44,7 +44,7 @@ class BatchQueue:
         return TakenBatch(self._clock.now_ns(), batch)
 
     def read_ahead(self) -> None:
-        """Note that the trainer will do something else before it takes the next batch; may be called repeatedly."""
+        """Called, perhaps repeatedly, before the trainer does something else; here nothing is fetched ahead."""
 
     def __enter__(self) -> Self:
         return self
@@ -54,9 +54,9 @@ class BatchQueue:
 
 
 class PrefetchQueue(BatchQueue):
-    """Prefetches one batch: once the trainer has batch k, batch k+1 is taken off the loader as soon as it is ready.
+    """Prefetches one batch: while the trainer uses batch k, batch k+1 is taken off the loader as soon as it is ready.
 
-    Handing a batch from thread to thread costs up to 50 us, so the thread is used only if the batch is not ready yet.
+    Handing a batch from thread to thread costs up to 50 us, so a thread waits only for a batch that is not ready yet.
     """
 
     def __init__(self, batches: Iterator[Batch], clock: Clock, timeout_seconds: float, rank: int) -> None:
@@ -67,7 +67,7 @@ class PrefetchQueue(BatchQueue):
         self._requests: queue.SimpleQueue[bool] = queue.SimpleQueue()  # a threading.Semaphore costs 10 us a batch
         self._ready: queue.SimpleQueue[TakenBatch | BaseException] = queue.SimpleQueue()
         self._requested = False
-        """Whether the thread is taking a batch or has one that was not received yet."""
+        """Whether the thread is waiting for a batch, or holds one that `take` has not received yet."""
         self._thread: threading.Thread | None = None
 
     def __enter__(self) -> Self:
@@ -78,7 +78,7 @@ class PrefetchQueue(BatchQueue):
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         self._requests.put(False)
         if self._thread is not None and kind is None:
-            self._thread.join()  # not after a failure: the thread may hang in the loader; a daemon ends with the rank
+            self._thread.join()  # but after a failure it may hang in the loader; as a daemon it ends with the rank
 
     def take(self) -> TakenBatch:
         taken: TakenBatch | BaseException | None
@@ -101,7 +101,7 @@ class PrefetchQueue(BatchQueue):
         return taken
 
     def read_ahead(self) -> None:
-        """Take the next batch if it is ready, else have the thread wait for it."""
+        """Take the next batch off the loader if it is ready, else have the thread wait for it."""
         if self._held is not None or self._requested:
             return
         if self._timed is not None:
@@ -137,18 +137,15 @@ class StepRange:
     epoch: int
     block: int
     first_step: int
-    compute_ns: NDArray[np.int64]
-    """Nominal computation time of each step, shape (steps,)."""
+    compute_ns: NDArray[np.int64]  # nominal computation time of each step, shape (steps,)
     cpu_seconds: NDArray[np.float64] | None = None
     """CPU time that the trainer's own process uses in each step, shape (steps,); None for none."""
 
 
-STOP_NS = 1 << 61
-"""A rank adds this to its end time in the all-reduce to end the run after this step; 73 years, beyond any real time."""
-
+STOP_NS = 1 << 61  # 73 years, beyond any real time
+"""Added by a rank to its end time in the all-reduce, so that the run ends on all ranks after this step."""
 Stop = Callable[[], bool]
 """Called in each step, on rank 0 only; returns whether the run is to end after this step."""
-
 Watcher = Callable[[], None]
 """Called in each step, while the accelerator computes."""
 
@@ -178,7 +175,7 @@ class StepLoop:
             got_ns = self.clock.now_ns()
             begin_ns = max(ready_ns, free_ns)
             end_ns = self.accelerator.start(batch.data, begin_ns, nominal_ns)
-            if nominal_ns or waits_for_others:  # else the trainer waits for the next batch at once
+            if nominal_ns or waits_for_others:  # else the trainer takes the next batch at once
                 batch_queue.read_ahead()
             if self.watch is not None:
                 self.watch()
@@ -220,4 +217,4 @@ class StepLoop:
         latest_ns = self.comm.all_reduce_max(end_ns + STOP_NS if stop else end_ns)
         if latest_ns < STOP_NS // 2:
             return latest_ns, False
-        return self.comm.all_reduce_max(end_ns), True  # without STOP_NS, which hid the latest end
+        return self.comm.all_reduce_max(end_ns), True  # again, without STOP_NS, which hides the latest end

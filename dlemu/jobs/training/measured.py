@@ -28,25 +28,20 @@ from dlemu.results.live import Figure, Progress, RunJournal, seconds_left
 from dlemu.results.measured import MeasuredRun, RunFacts
 from dlemu.telemetry import Telemetry
 
-READ_BINS = 160
-"""Number of intervals of `MeasuredTraining.read_mb_per_second`."""
-RECENT_SECONDS = 10.0
-"""Rates in progress are means over the steps of this time."""
-_MAX_ROWS = 2000
-"""Maximum number of a rank's last rows that progress is computed from."""
+READ_BINS = 160  # number of intervals of `MeasuredTraining.read_mb_per_second`
+RECENT_SECONDS = 10.0  # progress shows mean rates of the steps that ended in the last so many seconds
+_MAX_ROWS = 2000  # progress is computed from at most so many of each rank's last rows
 
 
 @dataclass(frozen=True, kw_only=True)
 class Journal(RunJournal):
-    """What rank 0 saves during the run, so that it outlives a killed run."""
+    """What rank 0 saves while the run goes on, so that it is kept if the run is killed."""
 
-    ceiling_au_percent: float | None = None
-    """AU of the same loop without storage, in percent; None if not measured."""
+    ceiling_au_percent: float | None = None  # AU of the same loop without storage, in percent; None if not measured
     checkpoints: tuple[SavedCheckpoint, ...] = ()
-    stopped_after_steps: int | None = None
-    """Training steps that each rank completed, if the run was stopped early; else None."""
+    stopped_after_steps: int | None = None  # training steps that each rank completed, if the run was stopped early
     scaling: Scaling | None = None
-    """Rates of other numbers of readers after the run; None if not tried."""
+    """Read rates measured after the run with other numbers of readers or larger requests; None if not tried."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,19 +50,13 @@ class Facts(RunFacts):
 
     kind: str = Summary.kind
     plan: Plan | None
-    """Which rank reads which samples in training; None if files are read as streams."""
+    """Which rank reads which samples in training; None if the loader reads files as streams: then `stream_plan`."""
     stream_plan: StreamPlan | None
-    """The same if files are read as streams, else None."""
-    num_files_eval: int
-    """Number of files that evaluations read."""
-    total_bytes: int
-    """Bytes of the files that the run uses."""
-    notes: tuple[str, ...] = ()
-    """Caveats about the dataset and about the loader's measurements, as sentences."""
-    batches_ahead: int
-    """Maximum number of batches that a rank's loader may have ready or in the making."""
-    reader_version: int
-    """Version of dlemu's reader."""
+    num_files_eval: int  # number of files that evaluations read
+    total_bytes: int  # bytes of the files that the run uses
+    notes: tuple[str, ...] = ()  # caveats about the dataset and about the loader's measurements, as sentences
+    batches_ahead: int  # maximum number of batches that a rank's loader holds, complete or being made
+    reader_version: int  # version of dlemu's reader
     journal: Journal
 
     @property
@@ -91,16 +80,17 @@ class Series:
     probe: str
     source: str
     metric: str
-    seconds: Floats
-    """Times of the values since the start of training, on the host's own clock."""
+    seconds: Floats  # times of the values since the start of training, on the host's own clock
     values: Floats
 
 
 @dataclass(frozen=True, eq=False)
 class MeasuredTraining(MeasuredRun):
+    """The measurements of a run; `result.Run` adds the summary computed from them."""
+
     facts: Facts
     rows: Rows
-    """The steps of all ranks, training and evaluation: a structured array, or a table if read from a folder."""
+    """The steps of all ranks, training and evaluation: a structured array after a run, a table if read from a file."""
     telemetry: Telemetry = ()
 
     def write_rows(self) -> None:
@@ -118,17 +108,17 @@ class MeasuredTraining(MeasuredRun):
 
     @cached_property
     def training(self) -> StepTable:
-        """The training rows; empty when no step was measured."""
+        """The training rows, ordered in the same way; empty if no training step was measured."""
         return self.ordered.of("phase", (TRAINING,))
 
     @cached_property
     def rank_start_ns(self) -> dict[int, int]:
-        """Rank -> start of training by its clock, ns: the first step's `free_ns`, the same moment on all ranks."""
-        return {own.values("rank")[0]: int(own["free_ns"].min()) for own in self.training.by_rank}
+        """Rank -> start of training on its clock, ns: the first step's `free_ns`, the same moment on all ranks."""
+        return {rows.values("rank")[0]: int(rows["free_ns"].min()) for rows in self.training.by_rank}
 
     @cached_property
     def host_start_ns(self) -> dict[str, int]:
-        """Host -> start of training by its clock, ns."""
+        """Host -> start of training on its clock, ns."""
         starts: dict[str, int] = {}
         journal = self.facts.journal
         for rank, start_ns in self.rank_start_ns.items():
@@ -138,10 +128,10 @@ class MeasuredTraining(MeasuredRun):
 
     @cached_property
     def span_seconds(self) -> tuple[float, float]:
-        """Start of the first step and end of the last, in seconds since the start of training."""
-        _, last = self.ordered.ends
-        ends = zip(last["rank"].tolist(), step_end_ns(last).tolist(), strict=True)
-        return 0.0, max((0.0, *((end - self.rank_start_ns.get(rank, 0)) / 1e9 for rank, end in ends)))
+        """Start of the first step (0) and end of the last, in seconds since the start of training."""
+        _, last_rows = self.ordered.ends
+        ends = zip(last_rows["rank"].tolist(), step_end_ns(last_rows).tolist(), strict=True)
+        return 0.0, max((0.0, *((end_ns - self.rank_start_ns.get(rank, 0)) / 1e9 for rank, end_ns in ends)))
 
     @cached_property
     def read_mb_per_second(self) -> Floats | None:
@@ -150,13 +140,13 @@ class MeasuredTraining(MeasuredRun):
         fetched = (rows["app_bytes"] > 0) & (rows["finished_ns"] > rows["started_ns"])
         if not fetched.any():
             return None
-        since = training_start_ns(rows)[fetched]
-        begins, ends = ((rows[name][fetched] - since) / 1e9 for name in ("started_ns", "finished_ns"))
-        spread = Intervals(begins, ends, np.linspace(*self.span_seconds, READ_BINS + 1))
-        return spread.rates(rows["app_bytes"][fetched] / 1e6)
+        start_ns = training_start_ns(rows)[fetched]
+        begins, ends = ((rows[name][fetched] - start_ns) / 1e9 for name in ("started_ns", "finished_ns"))
+        fetches = Intervals(begins, ends, np.linspace(*self.span_seconds, READ_BINS + 1))
+        return fetches.rates(rows["app_bytes"][fetched] / 1e6)
 
     def series(self, probe: str, *metrics: str) -> list[Series]:
-        """Return the telemetry of a probe's metrics (all metrics if none is named), by host, source and metric."""
+        """Return the telemetry of a probe's metrics (all if none is named), sorted by host, source, metric."""
         selected = []
         for host in self.telemetry:
             start_ns = self.host_start_ns.get(host.host)
@@ -170,7 +160,7 @@ class MeasuredTraining(MeasuredRun):
 
 
 def exported(run: MeasuredTraining) -> ExportedSteps:
-    """Return what files in other programs' formats (DLIO's) need of a run."""
+    """Return those measurements of a run that are exported to files in other programs' formats (DLIO's)."""
     facts = run.facts
     return ExportedSteps(
         workload=facts.workload,
@@ -184,39 +174,43 @@ def exported(run: MeasuredTraining) -> ExportedSteps:
 
 
 class LiveTraining:
+    """Reads the progress of a run from the step logs that its ranks are writing in `live_folder`."""
+
     def __init__(self, facts: Facts, live_folder: str) -> None:
         self._folder, self._ranks = live_folder, facts.ranks
         self._epoch_steps = [epoch.steps for epoch in facts.schedule]
         self._exclude = facts.workload.metric.exclude_start_steps
         self._first_ns: dict[int, int] = {}
-        """Rank -> start of its first step's wait."""
+        """Rank -> time (ns, its host's clock) at which it began to wait for its first batch."""
 
     def __call__(self) -> Progress | None:
-        """Return the run's progress; None before the first step."""
+        """Return the progress of the slowest rank, and rates of all ranks; None before the first step ends."""
         last_rows = {rank: self._last_rows(rank) for rank in range(self._ranks)}
-        logs = {rank: rows for rank, rows in last_rows.items() if len(rows)}
-        if not logs:
+        by_rank = {rank: rows for rank, rows in last_rows.items() if len(rows)}
+        if not by_rank:
             return None
-        done, slowest = min((self._steps_done(rows[-1]), rank) for rank, rows in logs.items())
-        total, last = sum(self._epoch_steps), logs[slowest][-1]
-        elapsed = (int(last["met_ns"]) - self._first_ns[slowest]) / 1e9
-        epoch = min(int(last["epoch"]), len(self._epoch_steps))
-        phase = "" if last["phase"] == TRAINING else "evaluation after "
-        steps = done - sum(self._epoch_steps[: epoch - 1])
-        epochs = [rows[(rows["epoch"] == rows["epoch"][-1]) & (rows["phase"] == TRAINING)] for rows in logs.values()]
-        recent = [rows[rows["met_ns"] > rows["met_ns"][-1] - RECENT_SECONDS * 1e9] for rows in logs.values()]
+        logs = list(by_rank.values())
+        done_steps, slowest = min((self._steps_done(rows[-1]), rank) for rank, rows in by_rank.items())
+        all_steps, last_row = sum(self._epoch_steps), by_rank[slowest][-1]
+        elapsed_seconds = (int(last_row["met_ns"]) - self._first_ns[slowest]) / 1e9
+        epoch = min(int(last_row["epoch"]), len(self._epoch_steps))
+        phase = "" if last_row["phase"] == TRAINING else "evaluation after "
+        step = done_steps - sum(self._epoch_steps[: epoch - 1])
+        in_epoch = [rows[(rows["epoch"] == rows["epoch"][-1]) & (rows["phase"] == TRAINING)] for rows in logs]
+        recent = [rows[rows["met_ns"] > rows["met_ns"][-1] - RECENT_SECONDS * 1e9] for rows in logs]
         seconds = [max(1, int(rows["met_ns"][-1] - rows["free_ns"][0])) / 1e9 for rows in recent]
 
         def per_second(column: str) -> float:
-            return sum(float(rows[column].sum()) / spent for rows, spent in zip(recent, seconds, strict=True))
+            """Return the sum of a column per second of the recent steps, of all ranks together."""
+            return sum(float(rows[column].sum()) / duration for rows, duration in zip(recent, seconds, strict=True))
 
         return Progress(
-            at=f"{phase}epoch {epoch}/{len(self._epoch_steps)}, step {steps}/{self._epoch_steps[epoch - 1]}",
-            done=done,
-            total=total,
-            au_percent=known(au_percent(kept_rows(np.concatenate(epochs), self._exclude, 0))),
+            at=f"{phase}epoch {epoch}/{len(self._epoch_steps)}, step {step}/{self._epoch_steps[epoch - 1]}",
+            done=done_steps,
+            total=all_steps,
+            au_percent=known(au_percent(kept_rows(np.concatenate(in_epoch), self._exclude, 0))),
             mb_per_second=per_second("app_bytes") / 1e6,
-            seconds_left=seconds_left(elapsed, done, total),
+            seconds_left=seconds_left(elapsed_seconds, done_steps, all_steps),
             figures=(
                 Figure("samples", per_second("samples"), "/s"),
                 Figure("wait", 100 * per_second("wait_ns") / 1e9 / len(recent), "%"),
@@ -224,18 +218,19 @@ class LiveTraining:
         )
 
     def _last_rows(self, rank: int) -> StepRows:
-        """Return a rank's last rows, from few pages of the mapped file, which is as large as the whole run."""
+        """Return the last rows (at most _MAX_ROWS) of a rank's log. The log is mapped, as it may be large."""
         path = os.path.join(self._folder, log_name(rank))
         if not os.path.exists(path) or os.path.getsize(path) < STEP_DTYPE.itemsize:
             return np.empty(0, STEP_DTYPE)
         rows = np.memmap(path, dtype=STEP_DTYPE, mode="r")
-        written = bisect_left(range(len(rows)), True, key=lambda row: bool(rows["step"][row] == 0))
-        if written:
+        # The file has room for every step of the run; `step` is 0 in the rows that are not written yet.
+        end = bisect_left(range(len(rows)), True, key=lambda row: bool(rows["step"][row] == 0))
+        if end:
             self._first_ns.setdefault(rank, int(rows["asked_ns"][0]))
-        return np.array(rows[max(0, written - _MAX_ROWS) : written])
+        return np.array(rows[max(0, end - _MAX_ROWS) : end])
 
-    def _steps_done(self, last: np.void) -> int:
+    def _steps_done(self, last_row: np.void) -> int:
         """Return how many training steps a rank has completed, by its last row."""
-        epoch = min(int(last["epoch"]), len(self._epoch_steps))
-        steps = int(last["step"]) if last["phase"] == TRAINING else self._epoch_steps[epoch - 1]
+        epoch = min(int(last_row["epoch"]), len(self._epoch_steps))
+        steps = int(last_row["step"]) if last_row["phase"] == TRAINING else self._epoch_steps[epoch - 1]
         return sum(self._epoch_steps[: epoch - 1]) + steps

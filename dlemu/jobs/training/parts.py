@@ -1,4 +1,4 @@
-"""The code of training as a kind of job, and what sweeps and comparisons need of a run: metrics and conditions."""
+"""`PARTS`: the code of training as a kind of job, with the metrics and conditions by which sweeps compare its runs."""
 
 from __future__ import annotations
 
@@ -63,11 +63,11 @@ CATALOGUE = Catalogue(
 def figures(run: Run) -> JobFigures:
     """Return the metrics of a run; its epochs are their repetitions."""
     summary, metrics = run.summary, run.summary.metrics
-    limit, steps, full = summary.limited_by, metrics.steps_per_epoch, run.facts.train_plan.steps_per_epoch
+    limit, epoch_steps, full_epoch = summary.limited_by, metrics.steps_per_epoch, run.facts.train_plan.steps_per_epoch
     return JobFigures(
         **summary.head,
-        epochs=len(steps),
-        cut_steps=steps if any(planned < full for planned in steps) else None,
+        epochs=len(epoch_steps),
+        cut_steps=epoch_steps if any(steps < full_epoch for steps in epoch_steps) else None,
         computation_seconds=mean_seconds(run.facts.workload.train.computation_time),
         limited_by={RUN: limit.what if limit else None},
         threshold_percent=metrics.au_threshold_percent,
@@ -78,7 +78,7 @@ def figures(run: Run) -> JobFigures:
 
 
 def training_metrics(metrics: dict[str, Any]) -> dict[str, Value]:
-    """Return the metrics that have a value; the total time has the relative half width of samples/s."""
+    """Return the metrics that have a value; the total time gets the relative half width of samples/s."""
     all_values = {name: value_of(metric) for name, metric in metrics.items()}
     values = {name: value for name, value in all_values.items() if value is not None}
     total, rate = values.get("total_seconds"), values.get("samples_per_second")
@@ -91,11 +91,11 @@ _READER_SETTINGS = (
     *("data_loader", "engine", "decode", "odirect", "evict_page_cache", "page_cache_percent", "batch_size", "verify"),
     *("read_threads", "file_shuffle", "sample_shuffle", "transfer_size", "tensors", "tensor_bytes"),
 )
-"""Settings of `reader` on which the meaning of the numbers depends."""
+"""Settings of `reader` that must agree for the numbers of two runs to be comparable."""
 
 
 def conditions(summary: Summary, facts: Facts) -> Conditions:
-    """Return the conditions of a run's measurement, with its warning about the page cache."""
+    """Return the conditions under which a run was measured, with its warning about the page cache."""
     cache, telemetry, reader = summary.page_cache, summary.telemetry, facts.workload.reader
     evaluation, plan, file_format = summary.evaluation, facts.train_plan, facts.workload.dataset.format
     how = {
@@ -103,7 +103,7 @@ def conditions(summary: Summary, facts: Facts) -> Conditions:
         "synchronous": facts.workload.train.synchronous or reader.read_threads == 0,
         "reader_version": facts.reader_version,
     }
-    # As text, rounded: a few bytes differ between versions of a compressor. Evaluations read further files.
+    # Rounded, as text, because versions of a compressor differ by a few bytes. Evaluations read further files.
     total_bytes = {"total_bytes": size(facts.total_bytes)} if evaluation is None else {}
     work: dict[str, Any] = {
         "format": file_format,
@@ -111,7 +111,8 @@ def conditions(summary: Summary, facts: Facts) -> Conditions:
         "num_samples_per_file": plan.num_samples_per_file,
         **total_bytes,
         "batch_size": reader.batch_size,  # a step's computation time does not depend on it
-        "evaluated_samples": 0 if evaluation is None else evaluation.samples,  # in `total_seconds`, as checkpoints are
+        # Evaluations and checkpoints are part of `total_seconds`.
+        "evaluated_samples": 0 if evaluation is None else evaluation.samples,
         "checkpoints": len(summary.checkpoints),
         "asynchronous_checkpoints": summary.asynchronous_checkpoints is not None,
     }
@@ -134,15 +135,16 @@ def conditions(summary: Summary, facts: Facts) -> Conditions:
 
 
 def _of_devices(run: Run) -> dict[str, float | None]:
-    """Return the peak rate of all counted devices together and the mean latency of their reads; None: unknown."""
-    totals: dict[float, float] = {}
+    """Return the peak rate of all counted devices together, and the mean latency of their reads; None if unknown."""
+    total_rates: dict[float, float] = {}  # by time
     for (*_, seconds), rate in _readings(run, "read_mb_per_second").items():
-        totals[seconds] = totals.get(seconds, 0.0) + rate
+        total_rates[seconds] = total_rates.get(seconds, 0.0) + rate
+    peak = max(total_rates.values(), default=None)
     reads, latencies = _readings(run, "reads_per_second"), _readings(run, "mean_read_latency_ms")
-    served = [key for key, latency in latencies.items() if reads.get(key, 0) > 0 and math.isfinite(latency)]
-    weights = [reads[key] for key in served]
-    latency_ms = float(np.average([latencies[key] for key in served], weights=weights)) if served else None
-    return {"max_device_mb_per_second": max(totals.values(), default=None), "mean_device_read_latency_ms": latency_ms}
+    with_reads = [key for key, latency in latencies.items() if reads.get(key, 0) > 0 and math.isfinite(latency)]
+    weights = [reads[key] for key in with_reads]
+    latency_ms = float(np.average([latencies[key] for key in with_reads], weights=weights)) if with_reads else None
+    return {"max_device_mb_per_second": peak, "mean_device_read_latency_ms": latency_ms}
 
 
 def _readings(run: Run, metric: str) -> dict[tuple[str, str, str, float], float]:

@@ -1,7 +1,7 @@
 """Measures the storage's throughput with a workload's own access pattern, for 1, 2, 4, ... parallel readers.
 
 A *reader* is a process that makes batches like a loader's worker, with the same `BatchMaker`. A *level* is the
-measurement of one number of readers. They read each sample at most once, or evict its file before they read it again.
+measurement with one number of readers: each sample is read at most once, or its file is evicted before the next read.
 """
 
 from __future__ import annotations
@@ -32,25 +32,22 @@ from dlemu.ranks.launch import run_crew
 from dlemu.results.drive import READ_AHEAD_BYTES
 
 SETTLE_SECONDS = 0.5
-"""Warm-up of each level, not counted: caches, burst credits and throttles that were idle let a first burst pass."""
+"""Warm-up of each level, not counted: idle caches, burst credits and throttles let a first burst pass."""
 LEVEL_SECONDS = 2.0  # nine levels, to 256 readers, then take 23 s; shorter levels have wider intervals
 """Minimum duration of a level."""
-MIN_READS_PER_READER = 6  # fewer: reads cut by the level's ends weigh too much; more: slow storage takes minutes
+MIN_READS_PER_READER = 6  # with fewer, reads cut by the level's ends weigh too much; more take minutes on slow storage
 """A level lasts long enough for each reader to complete this many reads."""
 MAX_LEVEL_SECONDS = 12.0  # eight such levels, to 128 readers, fit MAX_SECONDS
-MAX_SECONDS = 110.0  # two minutes with the starts of processes (docs/prediction.md, section 1)
-"""Maximum duration of all levels together."""
+MAX_SECONDS = 110.0  # of all levels; two minutes with the starts of processes (docs/prediction.md, section 1)
 REPEATS, TARGET_HALF_WIDTH_PERCENT = 2, 1.0
-"""How often the most important level is repeated, and the half width of its interval that this is to reach."""
-MAX_REPEAT_SECONDS = 30.0
-"""Maximum duration of a repetition: a level that needs longer ones would take hours."""
-READ_BYTES = 32 << 20  # larger: a slow drive finishes too few reads in a level
+"""How often the most important level is repeated, and the half width that its interval should reach by that."""
+MAX_REPEAT_SECONDS = 30.0  # maximum duration of a repetition: a level that needs longer ones would take hours
+READ_BYTES = 32 << 20  # with more, a slow drive would finish too few reads in a level
 """A read is a batch, or as many of its samples as have about this many bytes, but at least one."""
 MAX_READERS = 256  # each is a process; more overload the cores of most hosts before the storage
 ENDLESS = 1 << 40
-"""Number of reads of a level that only time ends: each file holds one sample, and is evicted once it is read."""
-MEMORY_SHARE = 0.25  # a probe must not push other programs into swap
-"""Share of the available memory that the readers' buffers may use."""
+"""Number of reads of a level that only time ends, as each file is evicted as soon as its one sample is read."""
+MEMORY_SHARE = 0.25  # of the available memory, for the readers' buffers; more may push other programs into swap
 _READER = Role("reader", "use fewer readers or a smaller batch")
 READ_DTYPE = np.dtype(
     [(name, np.int64) for name in ("begin_ns", "end_ns", "app_bytes", "samples", "decode_ns", "cpu_ns", "reader")]
@@ -64,13 +61,10 @@ class Level:
     """What was measured with one number of readers."""
 
     readers: int
-    seconds: float
-    """Duration of the measurement."""
-    rows: ReadRows
-    """All reads, including those before the measurement."""
+    seconds: float  # duration of the measurement
+    rows: ReadRows  # all reads, including those of the warm-up
     mb_per_second: float
-    half_width_percent: float
-    """Half width of the 95 % interval of `mb_per_second`, from windows of time."""
+    half_width_percent: float  # half width of the 95 % interval of `mb_per_second`, from its values in windows of time
 
 
 def measure_levels(
@@ -83,24 +77,25 @@ def measure_levels(
 ) -> Iterator[Level]:
     """Yield the levels as they are measured; `job` has one rank. Raises UserError or DlemuError.
 
-    `evicts`: evict the dataset before each level. `levels`: numbers of readers; empty: double the number until two
-    levels in a row gain less than 3 %. `repeat`: number of readers of the level to repeat if there is time; 0: the
-    fewest at full speed. `most_seconds`: of all levels together. Call it in the main thread.
+    `evicts`: evict the dataset before each level. `levels`: numbers of readers; if empty, 1, 2, 4, ... until two levels
+    in a row gain less than 3 %. `repeat`: number of readers to measure again if there is time; 0: the fewest at full
+    speed. `most_seconds`: maximum duration of all levels together. Call it in the main thread.
     """
-    spec, samples = reading_spec(job)
+    spec, samples_per_read = reading_spec(job)
     buffer_bytes = host_memory().available_bytes * MEMORY_SHARE
     most = min(MAX_READERS, int(buffer_bytes / max(1, spec.slot_bytes)))
-    max_readers = max(1, min(most, job.dataset.train.num_samples // (2 * samples)))  # two reads each
+    max_readers = max(1, min(most, job.dataset.train.num_samples // (2 * samples_per_read)))  # two reads each
     started, seconds = time.monotonic(), LEVEL_SECONDS
     best_mb_per_second, flat_levels = 0.0, 0
     pending = [min(readers, max_readers) for readers in levels] or [1]
     measured: list[Level] = []
 
     def measure(readers: int, seconds: float) -> Level:
+        max_reads = job.train_plan.num_samples // samples_per_read
         if evicts:
             evict(job, 0, 1, write_first=not measured)
-        steps = _max_reads(job, samples, readers) if evicts else job.train_plan.num_samples // samples
-        measured.append(_level(job, spec, readers, steps, seconds))
+            max_reads = _max_reads(job, samples_per_read, readers)
+        measured.append(_level(job, spec, readers, max_reads, seconds))
         return measured[-1]
 
     while pending:
@@ -129,17 +124,17 @@ def measure_levels(
 
 
 def _max_reads(job: TrainingJob, samples: int, readers: int) -> int:
-    """Return how many reads of `samples` samples a level may make before it reads pages that an earlier read cached."""
+    """Return how many reads, of `samples` samples each, a level may make before it reads what read-ahead cached."""
     plan, total_bytes = job.train_plan, job.dataset.total_bytes
     all_reads = plan.num_samples // samples
-    if plan.num_samples_per_file == 1 and not job.workload.reader.worker_streams:  # else readers share files
+    if plan.num_samples_per_file == 1 and not job.workload.reader.worker_streams:  # no two readers share a file
         return ENDLESS
     in_order = plan.num_samples_per_file == 1 or not plan.sample_shuffle
     no_read_ahead = total_bytes >= READ_AHEAD_BYTES * plan.num_samples or job.workload.reader.odirect
     if in_order or no_read_ahead:  # read-ahead caches no sample of a later read
         return all_reads
-    most_bytes = 0.1 * total_bytes  # read-ahead included: more of it would serve later reads
-    return min(all_reads, max(2 * readers, int(most_bytes / READ_AHEAD_BYTES / samples)))
+    max_bytes = 0.1 * total_bytes  # with read-ahead; beyond that it would serve too many later reads
+    return min(all_reads, max(2 * readers, int(max_bytes / READ_AHEAD_BYTES / samples)))
 
 
 def fewest_at_full_speed(levels: Sequence[Level]) -> int:
@@ -149,10 +144,11 @@ def fewest_at_full_speed(levels: Sequence[Level]) -> int:
 
 
 def repeat_seconds(level: Level, readers: int) -> float:
-    """Return how long each repetition must be for the target half width, which falls with the square root of time."""
-    needed = level.seconds * (level.half_width_percent / TARGET_HALF_WIDTH_PERCENT) ** 2 / REPEATS
-    slower = max(1.0, readers / level.readers)  # each read, if more readers share the same throughput
-    return max(LEVEL_SECONDS, MIN_READS_PER_READER * _read_seconds(level) * slower, min(needed, MAX_REPEAT_SECONDS))
+    """Return how long each repetition must take for the target half width, which falls with the square root of time."""
+    needed_seconds = level.seconds * (level.half_width_percent / TARGET_HALF_WIDTH_PERCENT) ** 2 / REPEATS
+    slowdown = max(1.0, readers / level.readers)  # of each read, if more readers share the same throughput
+    reads_seconds = MIN_READS_PER_READER * _read_seconds(level) * slowdown
+    return max(LEVEL_SECONDS, reads_seconds, min(needed_seconds, MAX_REPEAT_SECONDS))
 
 
 def _read_seconds(level: Level) -> float:
@@ -160,7 +156,7 @@ def _read_seconds(level: Level) -> float:
 
 
 def loader_costs(job: TrainingJob) -> HostCosts:
-    """Return the loader's overhead, measured in its own process with batches that take 20 ms and read nothing."""
+    """Return the loader's overhead, measured in a process of its own with batches that take 20 ms and read nothing."""
     if not job.workload.reader.read_threads:
         return HostCosts()
     seconds, role = job.timeout_seconds, Role("the loader's process", "use a smaller batch")
@@ -181,25 +177,25 @@ def _loader_costs(_: Comm, job: TrainingJob) -> HostCosts:
     for batch in loader.batches("ceiling", 1, 40 * spec.reader.read_threads):
         times.append((batch.trace.started_ns, batch.trace.finished_ns, time.monotonic_ns(), batch.trace.worker))
     loader.close()
-    started, finished, received, workers = np.array(times).T
-    between = [np.median(started[workers == one][1:] - finished[workers == one][:-1]) for one in np.unique(workers)]
-    waited = received[1:] - np.maximum(finished[1:], received[:-1])
+    started, finished, received, worker = np.array(times).T
+    gaps = [np.median(started[worker == one][1:] - finished[worker == one][:-1]) for one in np.unique(worker)]
+    hand_overs = received[1:] - np.maximum(finished[1:], received[:-1])
     return HostCosts(
-        hand_over_seconds=max(0.0, float(np.median(waited))) / 1e9,
-        between_seconds=max(0.0, float(np.median(between))) / 1e9,
+        hand_over_seconds=max(0.0, float(np.median(hand_overs))) / 1e9,
+        between_seconds=max(0.0, float(np.median(gaps))) / 1e9,
         epoch_start_seconds=max(0.0, float(started.min() - request_ns)) / 1e9,
     )
 
 
 def reading_spec(job: TrainingJob) -> tuple[LoaderSpec, int]:
-    """Return the loader spec of the readers, and the number of samples per read."""
+    """Return the spec by which the readers load, and the number of samples per read."""
     spec, batch_size = job.loader_spec(0), job.workload.reader.batch_size
     sample_bytes = max(1, job.dataset.total_bytes // max(1, job.dataset.train.num_samples))
     samples = max(1, min(batch_size, READ_BYTES // sample_bytes), job.group_rows)
     phase = replace(spec.phases["train"], batch_size=samples)
     if job.read_by_loader:
         phase = replace(phase, fetch=replace(phase.fetch, engine="matched"))
-    # One rank with one reader would read all samples in this order; the readers share its steps.
+    # The order in which one rank with one reader would read all samples; the readers share its steps.
     order = Plan(**{field.name: getattr(job.train_plan, field.name) for field in fields(Plan)})
     order = replace(order, batch_size=samples, ranks=1, worker_streams=1)
     phase = replace(phase, plan=RankPlan(order, 0, endless=True))
@@ -208,20 +204,21 @@ def reading_spec(job: TrainingJob) -> tuple[LoaderSpec, int]:
 
 def _level(job: TrainingJob, spec: LoaderSpec, readers: int, steps: int, seconds: float) -> Level:
     """Measure one level for `seconds`, or until the readers have made `steps` reads together."""
-    parts = run_crew(
+    results = run_crew(
         lambda comm, _: _read(comm, job, spec, readers, steps, seconds),
         range(readers),
         _READER,
         timeout_seconds=job.timeout_seconds,
         most_seconds=SETTLE_SECONDS + seconds + job.timeout_seconds,
     )
-    return judge_level(np.concatenate([rows for _, rows in parts]), readers, parts[0][0], seconds)
+    began_ns, _ = results[0]  # the same for all readers
+    return judge_level(np.concatenate([rows for _, rows in results]), readers, began_ns, seconds)
 
 
 def judge_level(rows: ReadRows, readers: int, began_ns: int, seconds: float) -> Level:
-    """Return the level of reads: the throughput between the warm-up and the moment when the first reader was done.
+    """Return a level with the throughput of its reads, between the warm-up and the time at which a reader had finished.
 
-    A read's bytes are spread evenly over its duration. Raises SpaceError when there are no reads.
+    A read's bytes are spread evenly over its duration. Raises SpaceError if there are no reads.
     """
     if not len(rows):
         raise SpaceError("the dataset is too small for this many readers")
@@ -233,14 +230,14 @@ def judge_level(rows: ReadRows, readers: int, began_ns: int, seconds: float) -> 
     begin_ns = began_ns + min(round(SETTLE_SECONDS * 1e9), round(1 / 3 * (end_ns - began_ns)))
     # 10 to 30 windows give good intervals: Schmeiser 1982 (dlemu.metrics.t_interval).
     edges = np.linspace(begin_ns, end_ns, 21)
-    spread = Intervals(rows["begin_ns"].astype(float), np.maximum(rows["end_ns"], rows["begin_ns"] + 1.0), edges)
-    windows = np.diff(spread.cumulative(rows["app_bytes"].astype(float)))
-    measured_seconds, percents = (end_ns - begin_ns) / 1e9, 100 * windows / max(1.0, windows.mean())
+    reads = Intervals(rows["begin_ns"].astype(float), np.maximum(rows["end_ns"], rows["begin_ns"] + 1.0), edges)
+    window_bytes = np.diff(reads.cumulative(rows["app_bytes"].astype(float)))
+    measured_seconds, percents = (end_ns - begin_ns) / 1e9, 100 * window_bytes / max(1.0, window_bytes.mean())
     return Level(
         readers=readers,
         seconds=measured_seconds,
         rows=rows,
-        mb_per_second=float(windows.sum()) / 1e6 / measured_seconds,
+        mb_per_second=float(window_bytes.sum()) / 1e6 / measured_seconds,
         half_width_percent=estimate(percents, 0.95).half_width_percent,
     )
 
@@ -248,11 +245,11 @@ def judge_level(rows: ReadRows, readers: int, began_ns: int, seconds: float) -> 
 def _read(
     comm: Comm, job: TrainingJob, spec: LoaderSpec, readers: int, steps: int, seconds: float
 ) -> tuple[int, ReadRows]:
-    """Read one reader's share of `steps` batches for `seconds`; return when all readers began, and a row per read."""
+    """Read a reader's share of `steps` batches for `seconds`; return when readers began (ns), and a row per read."""
     os.nice(spec.reader.nice)
     maker, buffer = BatchMaker(spec, comm.rank), AlignedBuffer(spec.slot_bytes)
     out = buffer.view(spec.slot_bytes)
-    epoch, rows = len(job.schedule) + readers, []
+    epoch, rows = len(job.schedule) + readers, []  # levels differ in the epoch, so in the order of shuffled samples
     plan, storage = spec.phases["train"].plan, open_storage(job.workload.storage_spec.buffered)
     began_ns = comm.all_reduce_max(time.monotonic_ns())
     deadline = time.monotonic() + SETTLE_SECONDS + seconds

@@ -1,4 +1,4 @@
-"""`TrainingJob`: the complete, checked description of a run, made on rank 0 before anything is measured."""
+"""`TrainingJob`: the complete, checked description of a run, made on rank 0 before it begins; and its schedule."""
 
 from __future__ import annotations
 
@@ -25,8 +25,7 @@ from dlemu.plan.samples import Plan, RankPlan
 from dlemu.plan.streams import StreamPlan
 from dlemu.runner.run_folder import Job
 
-MIN_CEILING_STEPS, MAX_CEILING_STEPS = 4, 4000
-"""Limits to the steps of the ceiling measurement."""
+MIN_CEILING_STEPS, MAX_CEILING_STEPS = 4, 4000  # limits to the steps of the ceiling measurement
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -89,7 +88,7 @@ class TrainingJob(Job):
 
     @property
     def group_rows(self) -> int:
-        """Rows of a row group if a worker reads each group as a whole, for all of its batches; else 0."""
+        """Rows of a Parquet row group if a worker reads each group once, for several batches; else 0."""
         data = self.dataset.spec
         if data.format != "parquet" or self.workload.reader.sample_shuffle != "off":
             return 0
@@ -97,15 +96,17 @@ class TrainingJob(Job):
 
     @property
     def batches_ahead(self) -> int:
-        """Maximum number of batches that a rank's loader has ready or in the making."""
+        """Maximum number of batches that a rank's loader holds, complete or being made."""
         return self.traits.batches_ahead(self.loader_spec(0))
 
     @property
     def loader_notes(self) -> tuple[str, ...]:
         """Notes on the loader that explain a run's numbers, as sentences."""
         notes, times = self.traits.notes(self.workload.dataset.format), row_group_reads(self.workload)
-        reads = f"row groups are read {times:.3g} times, by each worker whose batches have rows of them: once with "
-        return (*notes, f"{reads}reader.worker_streams=true") if times > 1 else notes
+        if times <= 1:
+            return notes
+        repeated = f"row groups are read {times:.3g} times, by each worker whose batches have rows of them"
+        return (*notes, f"{repeated}: once with reader.worker_streams=true")
 
     def _plan(self, layout: Layout, batch_size: int) -> Plan:
         reader, train = self.workload.reader, self.workload.train
@@ -127,15 +128,15 @@ class TrainingJob(Job):
                     f"reader.sample_shuffle is {reader.sample_shuffle}: {batch_size} shuffled rows would read "
                     f"{groups} row groups whole; set it to off, and shuffle the files (reader.file_shuffle)"
                 )
-        turns = self.traits.interleave(reader, self.workload.dataset)
-        if turns is None:
+        streams = self.traits.interleave(reader, self.workload.dataset)
+        if streams is None:  # the loader reads samples by their numbers
             return Plan(**settings, worker_streams=max(1, reader.read_threads) if reader.worker_streams else 1)
         if reader.worker_streams:
             raise UserError(
                 f"reader.worker_streams is true, and reader.data_loader={reader.data_loader} reads files as streams by "
                 "itself: leave it out"
             )
-        return StreamPlan(**settings, cycle=turns.files, block_length=turns.block_length)
+        return StreamPlan(**settings, cycle=streams.files, block_length=streams.block_length)
 
     @property
     def accelerator_class(self) -> type[Accelerator]:
@@ -180,7 +181,7 @@ class TrainingJob(Job):
 
 
 def planned_dataset(spec: DatasetSpec) -> Dataset:
-    """Return the dataset that settings describe, even if none of its files exist."""
+    """Return the dataset that the settings describe, whether or not its files exist."""
     train, valid = layouts(spec)
     sample_bytes = nominal_sample_bytes(spec)
     return Dataset(
@@ -214,20 +215,16 @@ def make_job(workload: Workload, ranks: int, dataset: Dataset, *, folder: str = 
 class Block:
     """Steps without interruption: from an epoch's start or a checkpoint to the next checkpoint or the epoch's end."""
 
-    number: int
-    """Within the epoch, from 1."""
+    number: int  # within the epoch, from 1
     steps: int
-    checkpoint: bool
-    """Whether a checkpoint follows the block."""
+    checkpoint: bool  # whether a checkpoint follows the block
 
 
 @dataclass(frozen=True)
 class Epoch:
-    number: int
-    """From 1."""
+    number: int  # from 1
     blocks: tuple[Block, ...]
-    evaluation: bool
-    """Whether an evaluation follows the epoch."""
+    evaluation: bool  # whether an evaluation follows the epoch
 
     @property
     def steps(self) -> int:

@@ -1,4 +1,7 @@
-"""Checks before a training run starts, or makes its dataset: the host's limits, and enough steps for a verdict."""
+"""Checks before a training run starts or makes its dataset: host limits, and whether the run can have a verdict.
+
+A verdict needs steps that count: of a block (`plan.Block`), those that `metric.exclude_*_steps` do not drop.
+"""
 
 from __future__ import annotations
 
@@ -25,8 +28,7 @@ from dlemu.report.units import size
 from dlemu.results.wording import count
 from dlemu.runner.job import CONFIRM_ABOVE_BYTES, TRIAL_SCALE
 
-_SAVING_BYTES = 256 << 20
-"""Free address space that writing the results needs; with less, libraries abort the process."""
+_SAVING_BYTES = 256 << 20  # free address space that writing the results needs; with less, libraries abort the process
 
 
 def check_before_making(workload: Workload, ranks: int, *, wants_verdict: bool = False) -> None:
@@ -34,7 +36,7 @@ def check_before_making(workload: Workload, ranks: int, *, wants_verdict: bool =
     check_model(workload, ranks)
     planned = planned_dataset(workload.dataset)
     if wants_verdict:
-        refuse_unjudged(workload, ranks, planned.train.num_files, files_there=0)
+        check_verdict_possible(workload, ranks, planned.train.num_files, existing_files=0)
     make_job(workload, ranks, planned).loader_class()
 
 
@@ -48,12 +50,12 @@ def check_model(workload: Workload, ranks: int) -> None:
 
 def check_host(job: TrainingJob, local_ranks: int) -> None:
     """Raise SpaceError if this host's limits are too low for its ranks, UserError if a setting can't work on it."""
-    when, folder = job.workload.reader.evict_page_cache, job.workload.dataset.data_folder
-    memory_kind = open_storage(job.workload.storage_spec.buffered).memory_kind(folder) if when != "never" else ""
+    eviction, folder = job.workload.reader.evict_page_cache, job.workload.dataset.data_folder
+    memory_kind = open_storage(job.workload.storage_spec.buffered).memory_kind(folder) if eviction != "never" else ""
     if memory_kind:
         raise UserError(
-            f"reader.evict_page_cache is {when!r}, but {folder} is on {memory_kind}, whose files are always in memory: "
-            "put the dataset on a drive, or set reader.evict_page_cache=never"
+            f"reader.evict_page_cache is {eviction!r}, but {folder} is on {memory_kind}, whose files are always in "
+            "memory: put the dataset on a drive, or set reader.evict_page_cache=never"
         )
     job.accelerator_class.check_host(job.accelerator_spec(0))
     _check_files(job)
@@ -61,8 +63,8 @@ def check_host(job: TrainingJob, local_ranks: int) -> None:
 
 
 def _check_files(job: TrainingJob) -> None:
-    """Lift the soft limit on file descriptors where needed; raises SpaceError if the hard limit is too low."""
-    # 64: logs, sockets to other ranks, files of libraries; 6: a worker's queues, pipes and sentinel (PyTorch 2.13)
+    """Raise the soft limit on open file descriptors if a rank needs more; SpaceError if the hard limit is too low."""
+    # 64 for logs, sockets to other ranks and libraries' files; 6 for a worker's queues, pipes, sentinel (PyTorch 2.13)
     needed = 64 + 6 * job.workload.reader.read_threads
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft < needed <= hard:
@@ -80,7 +82,7 @@ def memory_needed(job: TrainingJob, local_ranks: int) -> int:
 
 
 def _check_memory(job: TrainingJob, local_ranks: int) -> None:
-    """Raise SpaceError for too little memory, or too little address space (RLIMIT_AS), with which libraries abort."""
+    """Raise SpaceError if memory or address space (RLIMIT_AS) is short: libraries abort when that limit is reached."""
     needed, memory = memory_needed(job, local_ranks), host_memory()
     if needed > memory.available_bytes:
         available = f"{memory.available_bytes / 2**20:,.0f} MiB are available"
@@ -101,12 +103,12 @@ def _check_memory(job: TrainingJob, local_ranks: int) -> None:
         )
 
 
-ENOUGH_STEPS = 20
-"""Recommended steps per epoch: beyond those read ahead, enough for an interval of the AU; unet3d's `laptop` has 20."""
+ENOUGH_STEPS = 20  # as many as unet3d with scale=laptop has
+"""Recommended steps per epoch: enough to outlast read-ahead and to give the AU a confidence interval."""
 
 
 def dataset_for_verdict(workload: Workload, ranks: int) -> DatasetSpec:
-    """Return the dataset with ENOUGH_STEPS per epoch, or the workload's own if that is larger."""
+    """Return the workload's dataset, with more files if its epochs would have fewer than ENOUGH_STEPS steps."""
     data, steps = workload.dataset, ENOUGH_STEPS - 1 + _excluded(workload)
     files = ceil(steps * workload.reader.batch_size * ranks / data.num_samples_per_file)
     return replace(data, num_files_train=max(data.num_files_train, files))
@@ -121,8 +123,8 @@ def steps_per_epoch(workload: Workload, ranks: int, files: int) -> int:
     return files * workload.dataset.num_samples_per_file // (workload.reader.batch_size * ranks)
 
 
-def can_be_judged(workload: Workload, steps: int) -> bool:
-    """Return whether epochs of `steps` steps give a verdict; True for runs that need none."""
+def gives_verdict(workload: Workload, steps: int) -> bool:
+    """Return whether epochs of `steps` steps can give a verdict; True if the run needs none."""
     metric, train = workload.metric, workload.train
     if mean_seconds(train.computation_time) <= 0 or train.total_training_steps > 0:
         return True
@@ -132,12 +134,12 @@ def can_be_judged(workload: Workload, steps: int) -> bool:
 
 
 def _excluded(workload: Workload) -> int:
-    """Return how many steps of each block (`plan.Block`) do not count."""
+    """Return how many steps of each block do not count."""
     return workload.metric.exclude_start_steps + workload.metric.exclude_end_steps
 
 
-def _too_often_saved(workload: Workload, steps: int) -> str:
-    """Return why checkpoints leave blocks too short for a verdict; '' if epochs of `steps` steps are themselves."""
+def _why_blocks_too_short(workload: Workload, steps: int) -> str:
+    """For `steps` steps that give no verdict, return why checkpoints cut epochs too short; '' if whole epochs are."""
     excluded, between = _excluded(workload), workload.checkpoint.steps_between_checkpoints
     if steps <= excluded:
         return ""
@@ -148,102 +150,111 @@ def _too_often_saved(workload: Workload, steps: int) -> str:
     )
 
 
-def too_small(workload: Workload, ranks: int) -> str:
-    """Return why the workload's dataset is too small for a verdict; '' if it is large enough."""
+def why_too_small(workload: Workload, ranks: int) -> str:
+    """Return why the workload's dataset is too small for a verdict, as a message; '' if it is large enough."""
     files = workload.dataset.num_files_train
     steps = steps_per_epoch(workload, ranks, files)
-    if can_be_judged(workload, steps):
+    if gives_verdict(workload, steps):
         return ""
-    need = dataset_for_verdict(workload, ranks)
-    return _too_often_saved(workload, steps) or (
+    needed = dataset_for_verdict(workload, ranks)
+    return _why_blocks_too_short(workload, steps) or (
         f"{files:,} files are too few for a verdict with {count(ranks, 'rank')}, and a dataset can't be extended: "
-        f"wanted dataset.num_files_train={need.num_files_train} or more ({size(nominal_bytes(need))})"
+        f"wanted dataset.num_files_train={needed.num_files_train} or more ({size(nominal_bytes(needed))})"
     )
 
 
-def refuse_unjudged(workload: Workload, ranks: int, files: int, *, files_there: int) -> None:
-    """Raise DatasetError or UserError if training on `files` files, of `files_there` that exist, gives no verdict."""
+def check_verdict_possible(workload: Workload, ranks: int, files: int, *, existing_files: int) -> None:
+    """Raise DatasetError or UserError if `files` files can't give a verdict; the folder has `existing_files`."""
     steps = steps_per_epoch(workload, ranks, files)
-    if can_be_judged(workload, steps):
+    if gives_verdict(workload, steps):
         return
     notes = workload.notes if workload.dataset.source == "folder" else ()
-    noted = "".join(f" {note[0].upper()}{note[1:]}." for note in notes)
+    note_sentences = "".join(f" {note[0].upper()}{note[1:]}." for note in notes)
     if not steps:
-        problem = f"{count(files, 'file')} can't fill one step of {count(ranks, 'rank')}.{noted}"
-        raise no_verdict(problem, workload, ranks, files_there)
-    if saved := _too_often_saved(workload, steps):
-        raise UserError(saved)
+        problem = f"{count(files, 'file')} can't fill one step of {count(ranks, 'rank')}.{note_sentences}"
+        raise no_verdict_error(problem, workload, ranks, existing_files)
+    if reason := _why_blocks_too_short(workload, steps):
+        raise UserError(reason)
     alternative = f"To run anyway, without a verdict: train.total_training_steps={steps * workload.train.epochs}"
     if workload.metric.exclude_start_steps:
         alternative += "; to count the first step of each epoch as well: metric.exclude_start_steps=0"
     problem = (
         f"{count(steps, 'step')} per epoch can't give a verdict: metric.exclude_start_steps and exclude_end_steps "
-        f"leave none to count.{noted}"
+        f"leave none to count.{note_sentences}"
     )
-    raise no_verdict(problem, workload, ranks, files_there, alternative)
+    raise no_verdict_error(problem, workload, ranks, existing_files, alternative)
 
 
-def to_make(workload: Workload, ranks: int, *, given: bool) -> tuple[Workload, int]:
-    """Return the workload changed to make the missing files of its dataset, enough for these ranks, and their bytes.
+def workload_for_making(workload: Workload, ranks: int, *, size_is_given: bool) -> tuple[Workload, int]:
+    """Return a workload that makes its dataset's missing files, with enough for a verdict, and all its nominal bytes.
 
-    A number of files that is `given`, or of a dataset that was begun, is kept. Raises UserError if it gives no verdict.
+    The bytes are 0 if the dataset is complete. The number of files is kept if the user gave it (`size_is_given`) or the
+    dataset exists, even if only in part. Unless the user gave it, raises UserError if no verdict is possible.
     """
     from datagen.generate import refuse_foreign_files, refuse_own_files  # most runs make nothing
 
     storage = open_storage(workload.storage_spec.buffered)
     refuse_own_files(workload.dataset)
-    begun = manifest.read(workload.dataset.data_folder, storage)
-    if begun is None:
+    existing = manifest.read(workload.dataset.data_folder, storage)
+    if existing is None:
         refuse_foreign_files(workload.dataset, storage)
     changed = replace(workload, workflow=replace(workload.workflow, generate_data=True))
-    if not given and workload.workflow.train and mean_seconds(workload.train.computation_time) > 0:
-        files = begun.spec.num_files_train if begun else dataset_for_verdict(workload, ranks).num_files_train
-        changed = replace(changed, dataset=replace(workload.dataset, num_files_train=files))
-        if problem := too_small(changed, ranks):
-            raise UserError(f"{workload.dataset.data_folder}: {problem}, in another dataset.data_folder")
-    return changed, 0 if begun and begun.complete else nominal_bytes(changed.dataset)
+    if not size_is_given and workload.workflow.train and mean_seconds(workload.train.computation_time) > 0:
+        data = existing.spec if existing else dataset_for_verdict(workload, ranks)
+        changed = replace(changed, dataset=replace(workload.dataset, num_files_train=data.num_files_train))
+        if problem := why_too_small(changed, ranks):
+            too_few = f"{workload.dataset.data_folder}: {problem}, in another dataset.data_folder"
+            steps = steps_per_epoch(changed, ranks, data.num_files_train)
+            raise UserError(_why_blocks_too_short(changed, steps) or too_few)
+    return changed, 0 if existing and existing.complete else nominal_bytes(changed.dataset)
 
 
-def no_verdict(problem: str, workload: Workload, ranks: int, files_there: int, alternative: str = "") -> DatasetError:
-    """Return the error of a run without a verdict, with what to add to its command; `files_there` files exist."""
-    return DatasetError("\n".join(filter(None, [f"{problem} {_advice(workload, ranks, files_there)}", alternative])))
+def no_verdict_error(
+    problem: str, workload: Workload, ranks: int, existing_files: int, alternative: str = ""
+) -> DatasetError:
+    """Return the error for a run that can't give a verdict: the problem, then what to add to the command.
+
+    `existing_files`: number of files in the dataset's folder. `alternative`: further advice, on a line of its own.
+    """
+    return DatasetError("\n".join(filter(None, [f"{problem} {_advice(workload, ranks, existing_files)}", alternative])))
 
 
-def _advice(workload: Workload, ranks: int, files_there: int) -> str:
+def _advice(workload: Workload, ranks: int, existing_files: int) -> str:
     """Return what to change for a verdict: `Wanted 42 files for 2 ranks x batch 4; add to the command --make ...`."""
     data, step_text = workload.dataset, f"{count(ranks, 'rank')} x batch {workload.reader.batch_size}"
     if data.source == "folder":  # dlemu makes nothing among a user's own files
-        few = f"{step_text} get {count(steps_per_epoch(workload, ranks, files_there), 'step')} per epoch"
+        few_steps = f"{step_text} get {count(steps_per_epoch(workload, ranks, existing_files), 'step')} per epoch"
         larger = "set dataset.data_folder to a folder with more files, or cut files that hold many samples"
-        return f"{few}: lower ranks or reader.batch_size, {larger} (dataset.format=indexed_binary)"
-    suffices = can_be_judged(workload, steps_per_epoch(workload, ranks, data.num_files_train))
-    need = data if suffices else dataset_for_verdict(workload, ranks)
-    files, size_bytes = need.num_files_train, nominal_bytes(need)
-    if files_there >= files:
-        return f"The folder already has {files_there:,} files: set dataset.num_files_train={files_there}."
-    words, eviction = ["--make"], "reader.evict_page_cache=epochs"
-    if files_there:
-        words.append(_folder_beside(workload, str(files)))
+        return f"{few_steps}: lower ranks or reader.batch_size, {larger} (dataset.format=indexed_binary)"
+    suffices = gives_verdict(workload, steps_per_epoch(workload, ranks, data.num_files_train))
+    needed = data if suffices else dataset_for_verdict(workload, ranks)
+    files, size_bytes = needed.num_files_train, nominal_bytes(needed)
+    if existing_files >= files:
+        return f"The folder already has {existing_files:,} files: set dataset.num_files_train={existing_files}."
+    options, eviction = ["--make"], "reader.evict_page_cache=epochs"
+    if existing_files:
+        options.append(_folder_beside(workload, str(files)))
     if not suffices:
-        words.append(f"dataset.num_files_train={files}")
+        options.append(f"dataset.num_files_train={files}")
     if _fits_page_cache(workload, size_bytes):
-        words.append(eviction)
-    advice = f"Wanted {files:,} files ({size(size_bytes)}) for {step_text}; add to the command\n    {shlex.join(words)}"
+        options.append(eviction)
+    wanted = f"Wanted {files:,} files ({size(size_bytes)}) for {step_text}"
+    advice = f"{wanted}; add to the command\n    {shlex.join(options)}"
     if size_bytes > CONFIRM_ABOVE_BYTES and TRIAL_SCALE in workload.scales and not workload.scale:
-        words = [f"scale={TRIAL_SCALE}", _folder_beside(workload, TRIAL_SCALE), "--make"]
+        options = [f"scale={TRIAL_SCALE}", _folder_beside(workload, TRIAL_SCALE), "--make"]
         if _fits_page_cache(workload, 0):  # the trial takes a few GB
-            words.append(eviction)
-        advice += f"\nor, to try it with small samples,\n    {shlex.join(words)}"
+            options.append(eviction)
+        advice += f"\nor, to try it with small samples,\n    {shlex.join(options)}"
     return f"{advice}\n(in Python, make=True for --make)"
 
 
 def _folder_beside(workload: Workload, name: str) -> str:
-    """Return the override of a folder next to the dataset's, for a dataset of another size."""
+    """Return an override of `dataset.data_folder`: a folder next to the present one, for a dataset of another size."""
     return override(["dataset", "data_folder"], f"{workload.dataset.data_folder.rstrip('/')}-{name}")
 
 
 def _fits_page_cache(workload: Workload, size_bytes: int) -> bool:
-    """Return whether the page cache could serve a dataset of that size, so that the run would get no verdict."""
+    """Return whether the page cache could hold a dataset of `size_bytes`, so that the run would get no verdict."""
     storage, reader = open_storage(workload.storage_spec.buffered), workload.reader
     if reader.odirect or reader.evict_page_cache != "never" or workload.metric.cached or storage.is_remote:
         return False

@@ -1,4 +1,4 @@
-"""Training as a kind of job: how a run is checked, planned, run on its ranks and read, and `Run`, its result."""
+"""Training as a kind of job: checks, plans and runs it on its ranks, and reads its result, `Run`, from a folder."""
 
 from __future__ import annotations
 
@@ -47,23 +47,26 @@ _MAX_PLANNED, _MAX_CHECKPOINTS = 10**9, 10**6
 
 @dataclass(frozen=True, eq=False)
 class Run(MeasuredTraining):
+    """A training run: its measurements, and the summary computed from them."""
+
     @cached_property
     def summary(self) -> Summary:
         """Every published number, computed from the measurements."""
         return analyse(self)
 
     def device_series(self, probe: str, *metrics: str) -> list[Series]:
-        """Return `series` of the counted devices only: those below them would count the same bytes again."""
+        """Return `series` of the devices that count (`HostDevice.counted`): those below them deliver the same bytes."""
         devices = list(devices_of(self.telemetry))
         counted = {(host.host, device.name) for host, device in devices if device.counted}
-        return [line for line in self.series(probe, *metrics) if not devices or (line.host, line.source) in counted]
+        all_series = self.series(probe, *metrics)
+        return [series for series in all_series if not devices or (series.host, series.source) in counted]
 
 
 RunLog = MeasuredLog[Journal]
 
 
 class Training(JobKind):
-    """Each rank streams batches through a real loader to an emulated accelerator."""
+    """A job in which each rank streams batches through a real loader to an emulated accelerator."""
 
     name = "training"
     facts_type, journal_type, row_noun = Facts, Journal, "step"
@@ -86,7 +89,8 @@ class Training(JobKind):
         return workload
 
     def with_making(self, workload: Workload, ranks: int, *, size_is_given: bool) -> tuple[Workload, int]:
-        return preflight.to_make(workload, ranks, given=size_is_given)
+        """Return the workload with the dataset to make, and the nominal maximum of bytes to make."""
+        return preflight.workload_for_making(workload, ranks, size_is_given=size_is_given)
 
     def looks_at(self, workload: Workload) -> str:
         return f"the dataset in {workload.dataset.data_folder}"
@@ -110,15 +114,15 @@ class Training(JobKind):
         """Inspect the dataset and return the job; with `wants_verdict`, refuse a dataset too small for a verdict."""
         preflight.check_model(workload, ranks)
         data, storage = workload.dataset, open_storage(workload.storage_spec.buffered)
-        may_make = wants_verdict and data.source != "folder"
-        if may_make and manifest.read(data.data_folder, storage) is None:  # raises if the folder is a file
+        advises_making = wants_verdict and data.source != "folder"
+        if advises_making and manifest.read(data.data_folder, storage) is None:  # raises if the folder is a file
             problem = no_dataset(data.data_folder, storage)
             if problem:
-                raise preflight.no_verdict(problem, workload, ranks, 0)
+                raise preflight.no_verdict_error(problem, workload, ranks, 0)
         dataset = inspect(data, command_hint=lambda: datagen_command(workload), storage=workload.storage_spec)
         if wants_verdict:
-            files_there = dataset.spec.num_files_train
-            preflight.refuse_unjudged(workload, ranks, dataset.train.num_files, files_there=files_there)
+            existing_files = dataset.spec.num_files_train
+            preflight.check_verdict_possible(workload, ranks, dataset.train.num_files, existing_files=existing_files)
         return make_job(workload, ranks, dataset)
 
     def look_at_points(self) -> Look:
@@ -156,7 +160,7 @@ class Training(JobKind):
     def check_host(self, job: TrainingJob, local_ranks: int) -> None:
         preflight.check_host(job, local_ranks)
         if job.workload.checkpoint.type == "all_ranks" or job.workload.model.has_layers:
-            self.begin(job)  # once more on each host: all hosts write, and may not share the folder
+            self.begin(job)  # on each host once more, as all hosts write, perhaps to folders of their own
 
     def load(self, job: TrainingJob) -> None:
         """Import the loader's framework, and the code that saves checkpoints if the run saves any."""
@@ -171,7 +175,7 @@ class Training(JobKind):
         reporter = self.reporter(job, notify)
 
         def on_activity(activity: str) -> None:
-            reporter.look()  # reports the last progress before what follows the last step
+            reporter.look()  # reports the progress so far before the activity
             notify(Doing(activity))
 
         log = run_rank(job, comm, record, reporter, on_activity)
@@ -188,7 +192,7 @@ class Training(JobKind):
         return read_steps(folder)
 
     def run_of(self, folder: str, facts: Facts, rows: Rows, telemetry: Telemetry) -> Run:
-        """Return the run; of one that was stopped early, the completed steps are `train.total_training_steps`."""
+        """Return the run; if it was stopped early, `train.total_training_steps` is the number of completed steps."""
         steps = facts.journal.stopped_after_steps
         if steps is not None:
             train = replace(facts.workload.train, total_training_steps=steps)
@@ -222,7 +226,7 @@ class Training(JobKind):
 
 
 def _check_facts(facts: Facts) -> None:
-    """Raise UserError for facts whose analysis could take any amount of memory or time."""
+    """Raise UserError for inconsistent facts, and for plans too large to analyse in reasonable memory and time."""
     check_settings(facts.workload)
     plan, every = facts.stream_plan or facts.plan, facts.workload.checkpoint.steps_between_checkpoints
     if facts.ranks < 1 or plan is None or plan.ranks != facts.ranks:

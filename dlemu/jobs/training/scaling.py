@@ -1,8 +1,8 @@
-"""Trials of other numbers of readers and larger requests, on the storage, right after a run that waited for reads.
+"""Trials of other numbers of readers and larger requests, right after a run that waited for reads.
 
 A rate alone does not tell a slow drive from one that needs more readers, or fewer. So the ranks read further epochs for
 `metric.scaling_seconds` each: with the run's readers, with more, with fewer, with larger requests, and with the run's
-readers again, as the storage itself may have become faster.
+readers again, in case the storage itself has become faster.
 """
 
 from __future__ import annotations
@@ -29,29 +29,29 @@ from dlemu.metrics.loss import Causes, Work, find_causes, work_of
 from dlemu.metrics.rows import Rows, is_any
 from dlemu.ranks import Comm
 
-TIMES = 4  # clears MIN_SPEEDUP by far on storage that scales; more readers would take more memory and cores
-"""Factor between the numbers of readers tried: the run's readers, TIMES as many, and 1 / TIMES as many."""
-LARGER_BYTES = 4 << 20  # of the larger read calls, tried if the run's calls had at most a quarter of that
-MEMORY_SHARE = 0.25  # of the available memory, which the buffers of more readers may take at most
+TIMES = 4  # far above MIN_SPEEDUP on storage that scales; more readers would take more memory and cores
+"""Trials have TIMES as many readers as the run, and 1 / TIMES as many."""
+LARGER_BYTES = 4 << 20  # size of the larger read calls, tried if the run's calls had at most a quarter of that
+MEMORY_SHARE = 0.25  # of the available memory, as the limit to the buffers of more readers
 Trial = Literal["more", "fewer", "larger"]  # more readers, fewer readers, larger requests
 
 
 def try_other_readers(job: TrainingJob, comm: Comm, rows: StepRows) -> Scaling | None:
     """Run the trials that any rank's rows suggest; return the rates on rank 0, None on others. Collective."""
-    proposals: list[tuple[Trial, ...]] = comm.gather(worth_trying(job, rows)) or []
-    waiting = [rank for rank, proposal in enumerate(proposals) if proposal]
+    proposals: list[tuple[Trial, ...]] = comm.gather(worth_trying(job, rows)) or []  # of each rank; on rank 0 only
+    waiting_ranks = [rank for rank, proposal in enumerate(proposals) if proposal]
     proposed: set[Trial] = comm.broadcast({trial for proposal in proposals for trial in proposal})
     if not proposed:
         return None
     reader = job.workload.reader
     readers = max(1, reader.read_threads)
     counts = {"same": readers, "more": TIMES * readers, "fewer": max(1, readers // TIMES), "larger": readers}
-    larger = replace(job, workload=replace(job.workload, reader=replace(reader, transfer_size=LARGER_BYTES)))
+    larger_job = replace(job, workload=replace(job.workload, reader=replace(reader, transfer_size=LARGER_BYTES)))
     rates: dict[str, float] = {}
-    for name, count in (counts | {"again": readers}).items():
-        if name in ("same", "again", *proposed):
+    for trial, count in (counts | {"again": readers}).items():
+        if trial in ("same", "again", *proposed):
             epoch = len(job.schedule) + len(rates) + 1
-            rates[name] = _rate(larger if name == "larger" else job, comm, count, epoch, waiting)
+            rates[trial] = _rate(larger_job if trial == "larger" else job, comm, count, epoch, waiting_ranks)
     if comm.rank or any(math.isnan(rate) for rate in rates.values()):
         return None
     return Scaling(
@@ -68,11 +68,11 @@ def try_other_readers(job: TrainingJob, comm: Comm, rows: StepRows) -> Scaling |
 
 
 def worth_trying(job: TrainingJob, rows: StepRows) -> tuple[Trial, ...]:
-    """Return the trials that may be faster; none for a rank that reached the threshold or lost little time to reads."""
+    """Return the trials that may be faster, by a rank's rows; none if it passed or lost little of its time to reads."""
     workload = job.workload
     rows = rows[rows["phase"] == TRAINING].copy()
     au = au_percent(rows)
-    rows["sync_ns"] = 0  # a wait for another rank is judged by that rank's rows
+    rows["sync_ns"] = 0  # that rank's rows explain a wait for another rank
     if not len(rows) or workload.metric.scaling_seconds <= 0 or job.read_by_loader or au >= 100 * workload.metric.au:
         return ()
     causes, work = explain_loss(workload, rows, ranks=1)
@@ -81,7 +81,7 @@ def worth_trying(job: TrainingJob, rows: StepRows) -> tuple[Trial, ...]:
     reader, trials = workload.reader, list[Trial]()
     workers = max(1, reader.read_threads)
     is_remote = open_storage(workload.storage_spec.buffered).is_remote
-    in_flight = reader.io_depth if is_remote else max(1.0, work.call_bytes / PIECE_BYTES)  # requests of a reader
+    in_flight = reader.io_depth if is_remote else max(1.0, work.call_bytes / PIECE_BYTES)  # requests per reader
     buffer_bytes = job.ranks * TIMES * workers * job.loader_spec(0).slot_bytes
     fits = buffer_bytes < host_memory().available_bytes * MEMORY_SHARE
     if job.ranks * work.readers * in_flight < 2 * FEW_REQUESTS and fits:
@@ -98,44 +98,44 @@ def worth_trying(job: TrainingJob, rows: StepRows) -> tuple[Trial, ...]:
 
 
 def explain_loss(workload: Workload, rows: Rows, ranks: int) -> tuple[Causes, Work]:
-    """Return why the accelerators of `ranks` ranks waited in these steps, and how their workers spent the time."""
-    preprocesses, workers = preprocessing_sleeps(workload, rows), ranks * max(1, workload.reader.read_threads)
+    """Return why the accelerators of `ranks` ranks waited in these steps, and how their workers spent their time."""
+    sleeps, workers = preprocessing_sleeps(workload, rows), ranks * max(1, workload.reader.read_threads)
     # A page fault in a mapped file holds Python's lock, so a read stops its whole worker.
-    stall = workload.dataset.format == "mmap_indexed_binary" and not workload.reader.odirect
-    causes = find_causes(rows, preprocesses=preprocesses, workers=workers, reads_stall=stall)
-    return causes, work_of(rows, preprocesses=preprocesses)
+    reads_stall = workload.dataset.format == "mmap_indexed_binary" and not workload.reader.odirect
+    causes = find_causes(rows, preprocesses=sleeps, workers=workers, reads_stall=reads_stall)
+    return causes, work_of(rows, preprocesses=sleeps)
 
 
 def preprocessing_sleeps(workload: Workload, rows: Rows) -> bool:
-    """Return whether emulated preprocessing slept; if it used CPU time instead, the rows have `preprocess_cpu_ns`."""
+    """Return whether emulated preprocessing slept; if it burned CPU time instead, the rows have `preprocess_cpu_ns`."""
     return not is_zero(workload.reader.preprocess_time) and not is_any(rows, "preprocess_cpu_ns")
 
 
-def _rate(job: TrainingJob, comm: Comm, readers: int, epoch: int, waiting: Sequence[int]) -> float:
+def _rate(job: TrainingJob, comm: Comm, readers: int, epoch: int, waiting_ranks: Sequence[int]) -> float:
     """Read with `readers` per rank; return the MB/s of all ranks on rank 0, NaN on others or on failure. Collective.
 
-    The rate of the `waiting` ranks is taken as that of all: a rank that did not wait for reads gets no faster.
+    The mean rate of `waiting_ranks`, which waited for reads in the run, is taken for all ranks: others get no faster.
     """
     with contextlib.suppress(DlemuError):  # a missing file fails the reads below, too
         from dlemu.jobs.training.evict import evict
 
         evict(job, comm.local_rank, comm.local_size, write_first=False)
     comm.all_reduce_max(time.monotonic_ns())
-    readings: list[tuple[int, float]] | None = comm.gather(_read(job, comm.rank, epoch, readers))
-    if readings is None or any(seconds <= 0 for _, seconds in readings):
+    by_rank: list[tuple[int, float]] | None = comm.gather(_read(job, comm.rank, epoch, readers))
+    if by_rank is None or any(seconds <= 0 for _, seconds in by_rank):
         return math.nan
-    counted = [readings[rank] for rank in waiting]
-    mb_per_second = sum(app_bytes for app_bytes, _ in counted) / 1e6 / max(seconds for _, seconds in counted)
-    return mb_per_second * len(readings) / len(counted)
+    waiting = [by_rank[rank] for rank in waiting_ranks]
+    mb_per_second = sum(app_bytes for app_bytes, _ in waiting) / 1e6 / max(seconds for _, seconds in waiting)
+    return mb_per_second * len(by_rank) / len(waiting)
 
 
 def _read(job: TrainingJob, rank: int, epoch: int, readers: int) -> tuple[int, float]:
-    """Read batches in threads for `metric.scaling_seconds`; return the bytes and seconds, 0 if a read failed."""
+    """Read batches in threads for `metric.scaling_seconds`; return bytes and seconds, both 0 if a read failed."""
     spec: LoaderSpec = job.loader_spec(rank)
     spec = replace(spec, reader=replace(spec.reader, preprocess_time=NO_TIME))
     steps, began = iter(range(1, job.train_plan.steps_per_epoch + 1)), time.monotonic()
 
-    def work(number: int) -> int:
+    def read_batches(number: int) -> int:
         maker, buffer = BatchMaker(spec, number), memoryview(bytearray(spec.slot_bytes))
         read_bytes = 0
         while time.monotonic() < began + job.workload.metric.scaling_seconds:
@@ -147,6 +147,6 @@ def _read(job: TrainingJob, rank: int, epoch: int, readers: int) -> tuple[int, f
 
     try:
         with ThreadPoolExecutor(readers) as pool:
-            return sum(pool.map(work, range(readers))), time.monotonic() - began
+            return sum(pool.map(read_batches, range(readers))), time.monotonic() - began
     except Exception:
         return 0, 0.0

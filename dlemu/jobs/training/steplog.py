@@ -1,7 +1,7 @@
 """The step log: one row for each rank and step, from which all of a run's numbers can be recomputed.
 
-The file is memory-mapped, so rows survive a killed rank. Times are ns of the host's CLOCK_MONOTONIC or differences.
-steps.parquet has the rows of all ranks, in integer columns.
+A rank writes its log to a memory-mapped file, so rows survive if it is killed; steps.parquet has the rows of all ranks.
+Times are ns of the host's CLOCK_MONOTONIC, or differences of such times.
 """
 
 from __future__ import annotations
@@ -80,16 +80,14 @@ class StepRecord(NamedTuple):
 
 STEP_DTYPE = np.dtype([(name, np.int64) for name in STEP_COLUMNS])
 _ROW, _STEP = struct.Struct(f"={len(STEP_COLUMNS)}q"), struct.Struct("=q")
-"""A row, and one value: packing takes a third of the time of an assignment to a NumPy array."""
+"""A row and its `step`; packing takes a third of the time of an assignment to a NumPy array."""
 _STEP_OFFSET = _STEP.size * list(STEP_COLUMNS).index("step")
 
 StepRows = NDArray[np.void]
 """Rows of STEP_DTYPE, shape (rows,)."""
 
-TRAINING, EVALUATION = 0, 1
-"""Values of the column `phase`."""
-_RELEASE_ROWS = 4096
-"""The memory of full pages is released whenever this many rows have been added."""
+TRAINING, EVALUATION = 0, 1  # values of the column `phase`
+_RELEASE_ROWS = 4096  # the memory of full pages is released whenever this many rows have been added
 
 
 class StepLog:
@@ -106,15 +104,15 @@ class StepLog:
         self._used = 0
 
     def add(self, record: StepRecord, trace: BatchTrace) -> None:
-        """Add a row. Its `step` is stored last, so that a row cut off by a kill stays marked as unused."""
+        """Add a row. Its `step` is stored last, so that a row that a kill cuts off stays marked as unused."""
         rank, phase, epoch, block, step, *times = record
         offset = self._used * STEP_DTYPE.itemsize
         _ROW.pack_into(self._memory, offset, rank, phase, epoch, block, 0, *times, *trace[2:])  # no slot and places
         _STEP.pack_into(self._memory, offset + _STEP_OFFSET, step)
         self._used += 1
         if self._in_file and self._used % _RELEASE_ROWS == 0:
-            # Unmap the full pages from this process; else a rank would use 200 MB more after a million steps. From 0:
-            # pages that were released before may have been read since
+            # Release this process's memory for full pages; else a rank would use 200 MB more after a million steps.
+            # From 0, because pages that were released before may have been read again since.
             full = self._used * STEP_DTYPE.itemsize // mmap.PAGESIZE * mmap.PAGESIZE
             self._memory.madvise(mmap.MADV_DONTNEED, 0, full)
 
@@ -144,20 +142,19 @@ def log_name(rank: int) -> str:
 
 
 def read_log(path: str) -> StepRows:
-    """Return the rows that a rank wrote to its file, even if it was killed."""
+    """Return the rows that a rank wrote to its file, whether or not it was killed."""
     rows = np.fromfile(path, dtype=STEP_DTYPE)
     return rows[rows["step"] > 0]
 
 
 STEPS = "steps.parquet"
-_MAX_VALUE = 1 << 60
-"""In nanoseconds, 36 years after the host's start; sums of larger numbers would overflow."""
+_MAX_VALUE = 1 << 60  # in nanoseconds, 36 years after the host's start; sums of larger numbers would overflow
 _FROM_0 = ("free_ns", "wait_ns", "compute_ns", "samples", "app_bytes")
 """Columns whose values must be from 0 to _MAX_VALUE."""
 
 
 def write_steps(folder: str, rows: Rows) -> None:
-    """Write the step rows, if there are any; raises SpaceError."""
+    """Write the step rows to a run's folder, if there are any; raises SpaceError."""
     if not len(rows):
         return
     table = rows_table(rows, STEP_COLUMNS)
@@ -177,7 +174,7 @@ def read_steps(folder: str) -> Rows:
 
 
 def check_steps(path: str, rows: Rows, ranks: int, epochs: int) -> None:
-    """Raise UserError for rows that this run can't have: their analysis could take any amount of memory and time."""
+    """Raise UserError for rows that the run can't have, as analysing them could take any amount of memory and time."""
     bounds = dict.fromkeys(_FROM_0, (0, _MAX_VALUE)) | {"block": (1, _MAX_VALUE), "step": (1, _MAX_VALUE)}
     bounds |= {"rank": (0, ranks - 1), "phase": (0, 1), "epoch": (1, epochs)}
     for name, (least, most) in bounds.items() if len(rows) else ():

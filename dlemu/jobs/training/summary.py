@@ -222,7 +222,7 @@ class Summary(StorageSummary):
 
     @property
     def passed_from_memory(self) -> bool:
-        """Whether the run passed although memory served some of the bytes, which only `metric.cached` allows."""
+        """Whether the run passed although memory served some of the bytes, as only `metric.cached` allows."""
         if not self.passed or self.page_cache is None or self.memory is None:
             return False
         served = self.page_cache.served_percent
@@ -230,17 +230,17 @@ class Summary(StorageSummary):
 
     @property
     def headline(self) -> str:
-        """The verdict as it is shown: of a pass from memory, what was measured, as it is no result of the storage."""
+        """The verdict as it is shown; for a pass from memory, a text that says that the storage was not measured."""
         cache, finding, read = self.page_cache, self.memory, self.metrics.app_mb_per_second
         if not self.passed_from_memory or cache is None or finding is None:
             return self.verdict
         served = cache.from_storage_percent.mean if cache.served_percent is None else cache.served_percent
-        share = f"{100 - min(100.0, served):.0f} %" if served and served >= 0.5 else "all"
-        busy, they = "its accelerator was", "It"
+        memory_share = f"{100 - min(100.0, served):.0f} %" if served and served >= 0.5 else "all"
+        were_busy, they = "its accelerator was busy", "It"
         if self.ranks > 1:
-            busy, they = f"all {self.ranks} accelerators were", "They"
+            were_busy, they = f"all {self.ranks} accelerators were busy", "They"
         return (
-            f"dlemu works here: {busy} busy. {they} read {number(read.mean if read else 0.0)} MB/s, {share} of it from "
-            "memory: this is no result of your drive. Next: measure the drive with "
+            f"dlemu works here: {were_busy}. {they} read {number(read.mean if read else 0.0)} MB/s, {memory_share} of "
+            "it from memory: this is no result of your drive. Next: measure the drive with "
             f"{finding.numbers.get('would_help', LARGER_DATASET)} (metric.cached=true allowed memory)"
         )

@@ -35,8 +35,7 @@ if TYPE_CHECKING:  # most runs save no checkpoints
     from dlemu.checkpoints.io_rows import SavedCheckpoint
     from dlemu.checkpoints.save import TrainingSaver
 
-_MAX_FOLDERS = 64
-"""Maximum number of folders whose devices are looked up: each may be a mount, and a dataset can have thousands."""
+_MAX_FOLDERS = 64  # whose devices are looked up: each may be a mount, and a dataset can have thousands
 CEILING_PATIENCE_SECONDS = 20.0
 """Time limit of the ceiling measurement: thousands of short steps on few cores would take minutes."""
 
@@ -77,7 +76,7 @@ def run_rank(
 
 
 def measure_ceiling(job: TrainingJob, comm: Comm) -> float | None:
-    """Run the loop against null storage with its own loader; return as `_Trainer.measure_ceiling` does."""
+    """Measure the ceiling without a run: see `_Trainer.measure_ceiling`. Collective."""
     loader = job.loader_class()(job.loader_spec(comm.rank))
     journal = Journal(wall_clock_offset_ns=0, started_ns=time.monotonic_ns())
     trainer = _Trainer(job, comm, loader, RankRecord(job, comm, journal, job.workload.dataset.data_folder))
@@ -89,10 +88,10 @@ def measure_ceiling(job: TrainingJob, comm: Comm) -> float | None:
 
 
 def _cpu_seconds() -> float:
-    """Return the CPU time used so far by this process and all processes that it started."""
+    """Return the CPU time used so far by this process and by those it started, including ended ones."""
     process = psutil.Process()
-    times = [each.cpu_times() for each in (process, *process.children(recursive=True))]
-    return sum(cpu.user + cpu.system for cpu in times) + times[0].children_user + times[0].children_system
+    own, *running = [each.cpu_times() for each in (process, *process.children(recursive=True))]
+    return sum(cpu.user + cpu.system for cpu in (own, *running)) + own.children_user + own.children_system
 
 
 class _Trainer:
@@ -175,19 +174,22 @@ class _Trainer:
 
     @cached_property
     def _burners(self) -> BurnerThreads:
-        """As many threads as use `step_cpu_time` within `computation_time`, by their means."""
+        """As many threads as it takes to use the mean `step_cpu_time` within the mean `computation_time`."""
         train = self._job.workload.train
         cores = mean_seconds(train.step_cpu_time) / (mean_seconds(train.computation_time) or math.inf)
-        return BurnerThreads(max(1, math.ceil(cores * (1 - 1e-6))))  # a rounding error needs no thread
+        return BurnerThreads(max(1, math.ceil(cores * (1 - 1e-6))))  # less a tolerance for rounding errors
 
     def _note_saved(self, complete: list[SavedCheckpoint]) -> None:
         self._record.note(checkpoints=(*self._record.journal.checkpoints, *complete))
 
     def _run_epoch(self, loop: StepLoop, phase: int, data: Phase, epoch: int, blocks: Sequence[Block]) -> bool:
-        """Run an epoch on the loader's `data`, and save its checkpoints; return whether `loop.stop` ended it."""
+        """Run an epoch and save its checkpoints; return whether `loop.stop` ended it.
+
+        `phase` is the value in the step log, `data` the loader's name for the samples to read.
+        """
         workload, steps = self._job.workload, sum(block.steps for block in blocks)
         compute_ns, cpu_seconds = self._accelerator.draw_compute_ns(data, epoch, steps), None
-        if data == "train" and not is_zero(workload.train.step_cpu_time):  # by the same draws as the computation
+        if data == "train" and not is_zero(workload.train.step_cpu_time):  # from the same random draws as compute_ns
             spec = self._job.accelerator_spec(self._comm.rank)
             cpu_seconds = draw_ns(workload.train.step_cpu_time, spec, epoch, steps) / 1e9
         first, free_ns = 0, self._comm.all_reduce_max(self._clock.now_ns())
@@ -197,14 +199,14 @@ class _Trainer:
             queue = PrefetchQueue(batches, self._clock, workload.timeout_seconds, self._comm.rank)
         with queue:
             for block in blocks:
-                part = slice(first, first + block.steps)
+                in_block = slice(first, first + block.steps)
                 step_range = StepRange(
                     phase=phase,
                     epoch=epoch,
                     block=block.number,
                     first_step=first + 1,
-                    compute_ns=compute_ns[part],
-                    cpu_seconds=None if cpu_seconds is None else cpu_seconds[part],
+                    compute_ns=compute_ns[in_block],
+                    cpu_seconds=None if cpu_seconds is None else cpu_seconds[in_block],
                 )
                 if loop.run(step_range, free_ns, queue):
                     return True

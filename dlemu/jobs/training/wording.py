@@ -51,12 +51,12 @@ _VERDICTS: dict[str, str] = {
 
 
 def verdict_word(code: str) -> str:
-    """Return the first words of a verdict."""
+    """Return the first words of a verdict: `PASS`, `NO VERDICT on the storage`, ..."""
     return _VERDICTS[code].partition(":")[0]
 
 
 def verdict_line(verdict: Verdict, ranks: int = 0) -> str:
-    """Return a verdict as one line; `ranks` 0: their number is not known."""
+    """Return a verdict as one line; `ranks` is 0 if their number is unknown."""
     numbers: dict[str, Any] = {"ranks": ranks, **verdict.numbers}
     numbers |= {"host": _HOST.get(numbers.get("limited_by", ""), ""), "other": ""}
     if "au_percent" in numbers:
@@ -188,18 +188,18 @@ _FINDINGS: Wording[tuple[str, str]] = {
         "",
     ),
 }
-"""For each code a sentence, and advice; without advice, `_DEFAULT_ADVICE` of the limit applies."""
+"""Code -> a sentence, and advice; if that is empty, `_DEFAULT_ADVICE` for the limit is given instead."""
 
 
 def sentence_and_advice(finding: Finding, ranks: int = 0) -> tuple[str, str]:
-    """Return a finding as a sentence, and advice, empty for none; `ranks` 0: their number is not known."""
+    """Return a finding as a sentence, and its advice ('' for none); `ranks` is 0 if their number is unknown."""
     sentence, advice = words_of(finding, _FINDINGS)
     numbers = {"ranks": ranks, "would_help": LARGER_DATASET} | finding.numbers
     return filled(sentence, numbers), filled(advice, numbers)
 
 
 def memory_warning(finding: Finding | None) -> str | None:
-    """Return a warning that memory may have served the bytes, or that none was read; None without such a finding."""
+    """Return the warning that memory may have served the bytes, or that none were read; None without a finding."""
     if finding is None:
         return None
     sentence, advice = sentence_and_advice(finding)
@@ -210,7 +210,7 @@ def memory_warning(finding: Finding | None) -> str | None:
 
 
 def issue_lines(findings: Iterable[Finding]) -> Iterator[str]:
-    """Yield findings as sentences, but those on memory, which are a warning, and on other programs' reads, evidence."""
+    """Yield findings as sentences, without those shown elsewhere: on memory, and on other programs that read."""
     for finding in findings:
         if finding.code not in (*MEMORY, Code.OTHER_PROGRAM_ON_DRIVE):
             yield sentence_and_advice(finding)[0]
@@ -224,16 +224,16 @@ _DEFAULT_ADVICE: dict[str, str] = {
     "host CPU": "more cores{ranks:several  or fewer ranks} on this host; consider reader.decode, verify and tensors",
     "emulator": "this says little about the storage: use more cores{ranks:several  or fewer ranks}",
 }
-"""Advice for a limit without a finding that has advice."""
+"""Limit -> advice if no finding has any."""
 
 
 def limit_in_words(limit: Limit, findings: Sequence[Finding] = (), ranks: int = 0) -> Limit:
-    """Return the limit with evidence and advice as sentences; `findings` are those of the run that don't explain it."""
+    """Return the limit with evidence and advice as sentences; `findings` are the run's others, besides the limit's."""
     if limit.what == "nothing":
         return replace(limit, evidence=tuple(_evidence(limit)))
     explanations = [sentence_and_advice(finding, ranks) for finding in limit.findings]
     evidence = (*_evidence(limit), *(sentence for sentence, _ in explanations))
-    advice = [text for _, text in explanations if text]
+    advice = [finding_advice for _, finding_advice in explanations if finding_advice]
     only_memory = all(finding.code == Code.MEMORY_PRESSURE for finding in limit.findings)
     if not advice or (limit.what == "storage" and only_memory):
         advice.insert(0, filled(_DEFAULT_ADVICE[limit.what], {"ranks": ranks}))
@@ -244,7 +244,7 @@ def limit_in_words(limit: Limit, findings: Sequence[Finding] = (), ranks: int = 
 
 
 def _evidence(limit: Limit) -> Iterator[str]:
-    """Yield the shares of the lost time, and the use of readers, devices and cores, as far as known."""
+    """Yield sentences on the causes of the lost time, and on the use of readers, devices and cores as far as known."""
     numbers: dict[str, Any] = {**limit.numbers}
     percents = asdict(limit.shares).items()
     shares = [f"{percent:.0f} % to {_SHARES[name]}" for name, percent in percents if percent >= 0.5]
@@ -267,14 +267,14 @@ _USE_SENTENCES = {
     "a time",
     "cores_busy_percent": "the cores were {cores_busy_percent:.0f} % busy",
 }
-"""Name of a number -> the sentence on it and others, for a limit that has it."""
+"""Name of a number -> sentence with it and others, for a limit that has that number."""
 
 
 # Recordings
 
 
 def recording_notes(recorded: Recorded, ranks: int) -> Iterator[str]:
-    """Yield caveats to a run of a recorded workload on `ranks` ranks, as sentences; none for other workloads."""
+    """Yield caveats about a run of a recorded workload on `ranks` ranks, as sentences; none for other workloads."""
     if not recorded.version:
         return
     if not recorded.replayable:
@@ -343,22 +343,22 @@ def _verdict(summary: Summary) -> Said:
 
 
 def _delivered(summary: Summary) -> Iterator[Said]:
-    """Yield the rate that the storage sustains, beside what the accelerators need to pass."""
-    read, whole = summary.metrics.app_mb_per_second, summary.metrics.au_whole_percent
+    """Yield the rate that the storage sustains, beside the rate that the accelerators need to pass."""
+    read, au = summary.metrics.app_mb_per_second, summary.metrics.au_whole_percent
     if read is None or read.mean is None:
         return
     sustained, threshold = summary.metrics.sustained_percent, summary.metrics.au_threshold_percent
-    moved = f"{count(summary.metrics.samples or 0, 'sample')}, {size(summary.metrics.app_bytes or 0)}"
+    amount = f"{count(summary.metrics.samples or 0, 'sample')}, {size(summary.metrics.app_bytes or 0)}"
     delivers = rate(read.mean)
-    if whole is not None and whole.mean and sustained is not None:  # scale the rate to the sustained AU
-        busy = read.mean / whole.mean
+    if au is not None and au.mean and sustained is not None:
+        per_percent = read.mean / au.mean  # MB/s that one percent of AU takes
         divisor = summary.sample_divisor or 1.0
         if divisor > 1:
-            moved += f"; samples of real size need {rate(busy * threshold * divisor)}"
-        delivers = f"{rate(busy * sustained)}; AU {threshold:g} % needs {rate(busy * threshold)}"
+            amount += f"; samples of real size need {rate(per_percent * threshold * divisor)}"
+        delivers = f"{rate(per_percent * sustained)}; AU {threshold:g} % needs {rate(per_percent * threshold)}"
         if 0 < sustained < threshold:
             delivers += f", {threshold / sustained:.2g} times as much"
-    yield Said("delivers", delivers, moved)
+    yield Said("delivers", delivers, amount)
 
 
 def _limit(summary: Summary) -> Iterator[Said]:
@@ -378,7 +378,7 @@ def _limit(summary: Summary) -> Iterator[Said]:
 
 
 def _proof(summary: Summary, source: str) -> Iterator[Said]:
-    """Yield where the bytes came from (`source`, empty if the verdict says it), and whether each was read once."""
+    """Yield where the bytes came from (`source`; '' if the verdict says it), and whether each sample was read once."""
     once_by_epoch = summary.each_sample_once
     wrong_epochs = [str(epoch) for epoch, is_once in enumerate(once_by_epoch, start=1) if is_once is False]
     if wrong_epochs:
@@ -391,7 +391,7 @@ def _proof(summary: Summary, source: str) -> Iterator[Said]:
 
 
 def _next_command(summary: Summary, folder: str) -> Iterator[Said]:
-    """Yield the next command: where memory served bytes, the same run without the page cache; else a search."""
+    """Yield the next command: the same run without the page cache if memory served bytes, else a search."""
     finding = summary.memory
     setting = str(finding.numbers.get("would_help", "")).rpartition(" or ")[2] if finding else ""
     same_workload = override(["workload"], os.path.join(folder, CONFIG))

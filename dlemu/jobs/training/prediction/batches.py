@@ -1,4 +1,4 @@
-"""What a run would read and compute in each batch, from its settings alone: its plan and the sizes of its files."""
+"""The bytes and computation times of a run's batches, from its settings alone: its plan and the sizes of its files."""
 
 from __future__ import annotations
 
@@ -32,13 +32,14 @@ def planned_job(workload: Workload, ranks: int) -> TrainingJob:
 
 
 def bytes_by_file(spec: DatasetSpec, *, received: bool = False) -> Floats:
-    """Return the bytes read for a sample of each file, shape (files,), or (1,) where files do not differ.
+    """Return the bytes read for a sample of each file, shape (files,), or (1,) if files do not differ.
 
-    `received`: of someone else's result, so only built-in formats are imported; samples of others have nominal sizes.
+    `received`: the settings come from someone else's result, so only built-in formats are imported. For other formats
+    the size is the nominal one.
     """
     nominal = np.array([float(nominal_sample_bytes(spec))])
-    is_foreign = received and not is_built_in(FORMATS, spec.format)
-    if is_foreign or (has_own_length(spec) and not spec.record_length_bytes_quantiles) or columns_of(spec):
+    is_untrusted = received and not is_built_in(FORMATS, spec.format)
+    if is_untrusted or (has_own_length(spec) and not spec.record_length_bytes_quantiles) or columns_of(spec):
         return nominal
     shapes = record_shapes(spec, 0, spec.num_files_train if spec.sizes_vary else 1)
     sizes = format_named(spec.format).file_bytes(spec, shapes)
@@ -56,24 +57,23 @@ def batch_bytes(plan: Plan, by_file: Floats, epoch: int, steps: int) -> Floats:
 
 
 def planned_bytes(workload: Workload, plan: Plan, rows: Rows) -> float:
-    """Return the bytes of the batches in `rows`, by the sizes of files that the settings of their run describe."""
+    """Return the total bytes of the batches in `rows`, from the file sizes that the settings of their run describe."""
     by_file = bytes_by_file(workload.dataset, received=True)
     if len(by_file) == 1:
         return float(by_file[0]) * float(rows["samples"].sum())
     total = 0.0
     for epoch in np.unique(rows["epoch"]):
-        of_epoch = rows[rows["epoch"] == epoch]
-        batches = batch_bytes(plan, by_file, int(epoch), int(of_epoch["step"].max()))
-        total += float(batches[of_epoch["rank"], of_epoch["step"] - 1].sum())
+        in_epoch = rows[rows["epoch"] == epoch]
+        batches = batch_bytes(plan, by_file, int(epoch), int(in_epoch["step"].max()))
+        total += float(batches[in_epoch["rank"], in_epoch["step"] - 1].sum())
     return total
 
 
-MAX_DRAWS = 16
-"""Maximum number of samples per batch whose times are drawn; the sum of a larger batch is extrapolated."""
+MAX_DRAWS = 16  # maximum number of samples per batch whose times are drawn; the sum of a larger batch is extrapolated
 
 
 def preprocessing_seconds(workload: Workload, shape: tuple[int, ...], random: np.random.Generator) -> Floats:
-    """Return the seconds for which a worker preprocesses each batch, with a core of its own; shape (ranks, steps)."""
+    """Return the seconds for which a worker with a core of its own preprocesses each batch; shape (ranks, steps)."""
     duration, batch_size = workload.reader.preprocess_time, workload.reader.batch_size
     if duration.type == "fixed":
         return np.full(shape, batch_size * duration.mean)
@@ -85,7 +85,7 @@ def preprocessing_seconds(workload: Workload, shape: tuple[int, ...], random: np
 
 
 def computation_seconds(job: TrainingJob, epoch: int, steps: int) -> Floats:
-    """Return the nominal seconds of computation in each step, as the `sleep` accelerator draws them: (ranks, steps)."""
+    """Return each step's nominal computation seconds, as the `sleep` accelerator draws them; shape (ranks, steps)."""
     duration = job.workload.train.computation_time
     if duration.type == "fixed":
         return np.full((job.ranks, steps), duration.mean)

@@ -1,6 +1,7 @@
-"""`Calibration`: the speed of a storage and its host; the curve C(n): the throughput of n readers.
+"""`Calibration`: the speed of a storage and its host, with a curve of the throughput that n readers get together.
 
-Made here from a given speed, or from rates by size and depth: a data sheet's, or those of `dlemu probe`, fio, elbencho.
+Made here from a given throughput, or from rates by request size and queue depth: those of a data sheet, `dlemu probe`,
+fio or elbencho. `from_reads` and `from_times` make it from runs.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ import math
 import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -39,16 +40,16 @@ Curve = tuple[CurvePoint, ...]
 """By rising number of readers; at least one point."""
 
 
-def rates(curve: Curve, most: int) -> Floats:
-    """Return the bytes/s that 0 to `most` readers get together, shape (most + 1,), interpolated between the points."""
+def throughputs(curve: Curve, max_readers: int) -> Floats:
+    """Return the bytes/s that 0 to `max_readers` readers get together, shape (max_readers + 1,), interpolated."""
     readers = np.array([point.readers for point in curve], float)
     bytes_per_second = np.array([point.mb_per_second for point in curve]) * 1e6
-    interpolated: Floats = np.interp(np.arange(most + 1, dtype=float), readers, bytes_per_second)
+    interpolated: Floats = np.interp(np.arange(max_readers + 1, dtype=float), readers, bytes_per_second)
     interpolated[0] = 0.0
     return interpolated
 
 
-def most_mb_per_second(curve: Curve) -> float:
+def max_mb_per_second(curve: Curve) -> float:
     return max(point.mb_per_second for point in curve)
 
 
@@ -58,24 +59,25 @@ def flat(mb_per_second: float) -> Curve:
 
 
 def smoothed(curve: Curve, reads: Sequence[int]) -> Curve:
-    """Return the curve without random violations of two rules, which come from few reads of varying latency.
+    """Return the curve without the random violations of two rules that few reads of varying latency cause.
 
-    More readers must not make one reader faster, nor all together slower, but a loss of 30 % is not random, and kept.
-    Violating points are pooled, weighted by `reads` (Barlow et al.: Statistical Inference under Order Restrictions).
+    With more readers, each gets no faster and all together get no slower; but a fall by over 30 % is real, and is kept
+    with all points after it. Violating points are pooled, weighted by the number of `reads` of each (Barlow et al.:
+    Statistical Inference under Order Restrictions).
     """
     readers = [point.readers for point in curve]
-    slowness = _never_falling([-point.mb_per_second / point.readers for point in curve], reads)
-    totals = [-value * number for value, number in zip(slowness, readers, strict=True)]
-    fall = 1
-    while fall < len(totals) and totals[fall] >= 0.7 * max(totals[:fall]):
-        fall += 1
-    pooled = [*_never_falling(totals[:fall], reads[:fall]), *totals[fall:]]
+    negative_per_reader = _never_falling([-point.mb_per_second / point.readers for point in curve], reads)
+    totals = [-negative * number for negative, number in zip(negative_per_reader, readers, strict=True)]
+    before_fall = 1  # number of points before a real fall
+    while before_fall < len(totals) and totals[before_fall] >= 0.7 * max(totals[:before_fall]):
+        before_fall += 1
+    pooled = [*_never_falling(totals[:before_fall], reads[:before_fall]), *totals[before_fall:]]
     return tuple(map(CurvePoint, readers, pooled))
 
 
 def _never_falling(values: Sequence[float], weights: Sequence[int]) -> list[float]:
     """Return the nearest values, by weighted least squares, that never fall: 1 3 2 4 -> 1 2.5 2.5 4."""
-    pools: list[tuple[float, int, int]] = []  # of neighbours: their weighted mean, their weight, their number
+    pools: list[tuple[float, int, int]] = []  # of pooled neighbours: weighted mean, sum of weights, number of values
     for mean, weight in zip(values, weights, strict=True):
         size = 1
         while pools and pools[-1][0] > mean:
@@ -88,57 +90,48 @@ def _never_falling(values: Sequence[float], weights: Sequence[int]) -> list[floa
 
 @dataclass(frozen=True, kw_only=True)
 class FirstStep:
-    """A storage as fast as in the first step of the epochs, and a host that delays each later step."""
+    """A run explained by a storage as fast as it was in each epoch's first step, and a host that delays later steps."""
 
     mb_per_second: float
-    readers: int
-    """Number of readers that shared `mb_per_second`; more readers may get more, in proportion at most."""
-    step_share: float
-    """See `Calibration.step_share`."""
+    readers: int  # number of readers that shared `mb_per_second`; more readers may get more, in proportion at most
+    step_share: float  # see `Calibration.step_share`
 
 
 @dataclass(frozen=True, kw_only=True)
 class Calibration:
-    """The speed of one storage and host with one access pattern; `Prediction` explains the fields that both have."""
+    """The speed of one storage and host for one access pattern; `Prediction` describes the fields that it has, too."""
 
     source: str
     curve: Curve
     saturated: bool = True
     half_width_percent: float = 0.0
     work: tuple[float, ...] = (1.0,)
-    """Quantiles, rising, of the work of reads: what a read takes of the storage, relative to the mean for its size."""
-    samples_per_read: int = 1
-    """Samples per read in the measurement of `work`."""
-    sample_bytes: float = 0.0
-    """Mean bytes read for a sample; 0: not known."""
-    bytes_factor: float = 1.0
-    """Bytes that were read / bytes by the settings of the dataset."""
-    decode_seconds_per_sample: float = 0.0
-    """CPU time after reading; 0 where it is counted as reading."""
-    cores: float | None = 1.0
-    """Cores of one host; None: not known, so no reader waits for a core."""
-    busy_cores: float = 0.0
-    """Cores that other programs kept busy during the measurement; 0: not known."""
+    """Rising quantiles of reads' work: what a read needs of the storage per byte, relative to the mean of all reads."""
+    samples_per_read: int = 1  # samples per read in the measurement of `work`
+    sample_bytes: float = 0.0  # mean bytes read for a sample; 0 if unknown
+    bytes_factor: float = 1.0  # bytes that were read / bytes by the settings of the dataset
+    decode_seconds_per_sample: float = 0.0  # CPU time after reading; 0 if `curve` counts that time as reading
+    cores: float | None = 1.0  # cores of one host; None: unknown, and no reader waits for a core in the model
+    busy_cores: float = 0.0  # cores that other programs kept busy during the measurement; 0 if unknown
     costs: HostCosts = field(default_factory=HostCosts)
     first_step: FirstStep | None = None
-    """Another explanation of a run's times, for other accelerators, too: a host that delays it; None: there is none."""
-    step_share: float = 0.0
-    """Delay of the host after each step, besides that in `costs`, as a share of the computation time."""
-    others_mb_per_second: float = 0.0
+    """Another explanation of the same times, used to predict a requested number of accelerators, or None."""
+    step_share: float = 0.0  # delay of the host after each step, besides `costs`, as a share of the computation time
+    others_mb_per_second: float = 0.0  # throughput that other jobs take from the storage
 
     @property
     def cores_to_share(self) -> float:
         """Cores of one host; infinity where not known."""
         return math.inf if self.cores is None else self.cores
 
-    def available_mb_per_second(self, speed: float = 1.0) -> float:
-        """Return the highest throughput that other jobs leave of a storage `speed` times as fast."""
-        total = speed * most_mb_per_second(self.curve)
-        return max(total - self.others_mb_per_second, 0.001 * total)  # 0 would never end the job
+    def available_mb_per_second(self, speedup: float = 1.0) -> float:
+        """Return the highest throughput that other jobs leave of a storage `speedup` times as fast."""
+        total = speedup * max_mb_per_second(self.curve)
+        return max(total - self.others_mb_per_second, 0.001 * total)  # with 0 a simulation would never end
 
 
 def given_speed(mb_per_second: float, *, cores: float | None, bytes_factor: float = 1.0) -> Calibration:
-    """Return the calibration of a storage with a given throughput."""
+    """Return the calibration of a storage that gives any number of readers the same throughput."""
     return Calibration(
         source=f"{mb_per_second:g} MB/s as given, whatever the number of readers",
         curve=flat(mb_per_second),
@@ -147,31 +140,31 @@ def given_speed(mb_per_second: float, *, cores: float | None, bytes_factor: floa
     )
 
 
-_MAX_REQUEST_FACTOR = 8  # between a workload's requests and the largest with a known rate
+_MAX_REQUEST_FACTOR = 8  # a workload's requests may be so many times as large as the largest request with a known rate
 
 
-def calibrate_from_drive(path: str | Rates, workload: Workload, *, cores: float) -> Calibration:
-    """Return the calibration from the rates of a data sheet (a YAML file) or a probe (a folder); raises UserError."""
-    drive = read_drive(path)
+def calibrate_from_drive(drive: str | Rates, workload: Workload, *, cores: float) -> Calibration:
+    """Return the calibration from a data sheet (a YAML file), a probe's folder, or their rates; raises UserError."""
+    known = read_drive(drive)
     request_bytes, in_flight = requests_of(workload, float(bytes_by_file(workload.dataset).mean()))
-    largest = max((rate.size_bytes for rate in drive.rates), default=0)
-    deepest = max((rate.depth for rate in drive.rates), default=0)
-    if largest * _MAX_REQUEST_FACTOR < request_bytes or deepest <= 1:
+    max_bytes = max((rate.size_bytes for rate in known.rates), default=0)
+    max_depth = max((rate.depth for rate in known.rates), default=0)
+    if max_bytes * _MAX_REQUEST_FACTOR < request_bytes or max_depth <= 1:
         raise UserError(
-            f"{drive.source}: reads of {largest:,} bytes at most, {deepest} in flight; {workload.model.name} reads "
+            f"{known.source}: reads of {max_bytes:,} bytes at most, {max_depth} in flight; {workload.model.name} reads "
             f"{request_bytes:,} bytes, many at a time: wanted such (fio --rw=randread --bs=128k --iodepth=32 "
             "--direct=1)"
         )
     return Calibration(
-        source=f"{drive.source}: each reader has {in_flight} of {request_bytes:,} bytes in flight",
-        curve=curve_of(drive.rates, request_bytes, in_flight),
+        source=f"{known.source}: each reader has {in_flight} of {request_bytes:,} bytes in flight",
+        curve=curve_of(known.rates, request_bytes, in_flight),
         bytes_factor=row_group_reads(workload),
         cores=cores,
     )
 
 
 def requests_of(workload: Workload, sample_bytes: float) -> tuple[int, int]:
-    """Return the bytes of a reader's requests to the drive, and how many are in flight: the kernel splits reads."""
+    """Return the bytes of a reader's requests to the drive (the kernel splits reads), and how many are in flight."""
     reader, data = workload.reader, workload.dataset
     if traits_of(reader.data_loader).interleave(reader, data) is not None:
         samples_at_once = data.num_samples_per_file
@@ -190,35 +183,41 @@ def requests_of(workload: Workload, sample_bytes: float) -> tuple[int, int]:
 
 
 def curve_of(rates: Sequence[Rate], request_bytes: int, in_flight: int) -> Curve:
-    """Return the throughput of 1, 2, 4, ... readers, up to the largest queue depth with a known rate."""
+    """Return the curve for 1, 2, 4, ... readers, up to the largest queue depth with a known rate."""
     max_readers = max(1, max(rate.depth for rate in rates) // in_flight)
     readers = [2**power for power in range((max_readers - 1).bit_length())] + [max_readers]
-    speeds = [request_bytes * per_second(rates, request_bytes, number * in_flight) / 1e6 for number in readers]
-    return flat(speeds[0]) if len(set(speeds)) == 1 else tuple(map(CurvePoint, readers, speeds))
+    mb_per_second = [request_bytes * per_second(rates, request_bytes, number * in_flight) / 1e6 for number in readers]
+    is_flat = len(set(mb_per_second)) == 1
+    return flat(mb_per_second[0]) if is_flat else tuple(map(CurvePoint, readers, mb_per_second))
 
 
 def with_rates(request: PredictionRequest) -> PredictionRequest:
-    """Return the request; a `drive` that is an output file of fio or elbencho is replaced by the rates in it."""
+    """Return the request; if its `drive` is an output file of fio or elbencho, with the rates in that file instead."""
     if not isinstance(request.drive, str) or not os.path.isfile(request.drive):
         return request
     text = read_untrusted(request.drive).decode(errors="replace")
-    for key, rows_of in (('"fio version"', _by_fio), ('"phase_type"', _by_elbencho)):
+    for key, read_output in (('"fio version"', _read_fio), ('"phase_type"', _read_elbencho)):
         if key in text:
-            return replace(request, drive=_rates_in(request.drive, rows_of(text)))
+            return replace(request, drive=_rates_in(request.drive, read_output(text)))
     return request
 
 
-_Row = tuple[str, float, float, float, bool]
-"""A measurement: operation (`read`, `write`, ...), requests/s, their mean bytes, how many are in flight, and whether
-the page cache was bypassed."""
+class _Measurement(NamedTuple):
+    """What a benchmark measured with one operation, request size and queue depth."""
+
+    operation: str  # `read`, `write`, or another one, which is ignored
+    iops: float
+    size_bytes: float  # mean of its requests
+    depth: float  # mean number of requests in flight
+    is_direct: bool  # whether the page cache was bypassed
 
 
-def _rates_in(path: str, rows: Iterator[_Row]) -> Rates:
+def _rates_in(path: str, measurements: Iterator[_Measurement]) -> Rates:
     """Return the rates that fio (--output-format=json) or elbencho (--jsonfile) measured; raises UserError."""
     rates: dict[str, list[Rate]] = {"read": [], "write": []}
     note = ""
     try:
-        for operation, iops, size_bytes, depth, is_direct in rows:
+        for operation, iops, size_bytes, depth, is_direct in measurements:
             if iops and size_bytes >= 1 and operation in rates:
                 rates[operation].append(Rate(size_bytes=round(size_bytes), depth=max(1, round(depth)), per_second=iops))
                 note = note if is_direct else ", made without direct=1"
@@ -230,10 +229,13 @@ def _rates_in(path: str, rows: Iterator[_Row]) -> Rates:
     return Rates(source, tuple(rates["read"]), tuple(rates["write"]))
 
 
-def _by_fio(text: str) -> Iterator[_Row]:
-    """Yield a row per operation of a group of jobs that ran together. In flight: rate x mean latency (Little, 1961)."""
+def _read_fio(text: str) -> Iterator[_Measurement]:
+    """Yield a measurement for each operation of each group of jobs that ran together.
+
+    The mean number of requests in flight is the rate x the mean latency (Little, 1961).
+    """
     groups: dict[tuple[int, str], list[dict[str, Any]]] = {}
-    output = json.loads(text[text.index("{") :])
+    output = json.loads(text[text.index("{") :])  # fio may print warnings first
     for job in output["jobs"]:
         is_direct = (output.get("global options", {}) | job.get("job options", {})).get("direct") == "1"
         for operation in ("read", "write"):
@@ -242,12 +244,14 @@ def _by_fio(text: str) -> Iterator[_Row]:
         iops = sum(job["iops"] for job in jobs)
         depth = sum(job["iops"] * job["lat_ns"]["mean"] / 1e9 for job in jobs)
         size_bytes = sum(job["bw_bytes"] for job in jobs) / (iops or 1)
-        yield operation, iops, size_bytes, depth, all(job["is_direct"] for job in jobs if job["iops"])
+        is_direct = all(job["is_direct"] for job in jobs if job["iops"])
+        yield _Measurement(operation, iops, size_bytes, depth, is_direct)
 
 
-def _by_elbencho(text: str) -> Iterator[_Row]:
+def _read_elbencho(text: str) -> Iterator[_Measurement]:
     for phase in map(json.loads, text.splitlines()):
         config, last = phase["config"], phase["last_done"]
         depth = int(config["hosts"]) * int(config["threads"]) * max(1, int(config["io_depth"]))
         iops = float(last.get("iops", 0))
-        yield phase["phase_type"].lower(), iops, float(last.get("bytes/s", 0)) / (iops or 1), depth, True
+        size_bytes = float(last.get("bytes/s", 0)) / (iops or 1)
+        yield _Measurement(phase["phase_type"].lower(), iops, size_bytes, depth, is_direct=True)

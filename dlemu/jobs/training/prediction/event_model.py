@@ -1,16 +1,17 @@
 """Discrete-event simulation of one epoch: readers share the storage, and accelerators synchronise after each step.
 
 All active readers share the storage's throughput equally (processor sharing: Kleinrock, Queueing Systems II, 1976,
-section 4.4); its total depends on their number. So one number is enough for all reads: `reader_bytes`, what a reader
-active since the start would have got. A read of b bytes that begins when it is g ends when it is g + b, whatever begins
-or ends meanwhile; a heap holds the reads by that value. Decoding shares the cores in the same way (`core_seconds`).
+section 4.4); its total depends on their number. So one number is enough for all reads: `reader_bytes`, the bytes that a
+reader active since the start would have got. A read of b bytes that begins when `reader_bytes` is g ends when it is
+g + b, whatever begins or ends meanwhile; a heap holds the reads by that value. Decoding shares the cores in the same
+way (`core_seconds`).
 
     100 MB/s; A reads 100 MB from 0 s on, B 50 MB from 0.5 s on, both end at 1.5 s
     seconds        0      0.5            1.5
     reader_bytes   0      50 MB          100 MB     (A ends at 0 + 100, B at 50 + 50)
 
-Loaders and trainers behave as dlemu's own (`dlemu.jobs.training.loop`): a window limits the batches ready or in the
-making, batches are delivered in order, and one is taken off the loader while the previous step computes.
+Loaders and trainers behave like dlemu's own (`dlemu.jobs.training.loop`): a window limits how many batches are ready
+or being made, batches are delivered in order, and the next one is taken off the loader while a step computes.
 """
 
 from __future__ import annotations
@@ -28,41 +29,27 @@ from dlemu.metrics.rates import Floats
 class HostCosts:
     """The host's overhead, in seconds."""
 
-    hand_over_seconds: float = 0.0005
-    """From the completion of a batch in its worker until the trainer has it."""
-    take_seconds: float = 0.0
-    """From the trainer's request for a batch until it has it, if it is ready: receiving tensors (`reader.tensors`)."""
-    between_seconds: float = 0.0
-    """From the completion of a batch until its worker starts the next one."""
-    epoch_start_seconds: float = 0.005
-    """From the start of an epoch to its first reads."""
-    step_seconds: float = 0.0005
-    """From the end of a step on all accelerators until the trainer requests the next batch."""
+    hand_over_seconds: float = 0.0005  # from the completion of a batch in its worker until the trainer has it
+    take_seconds: float = 0.0  # from the request for a batch that is ready until the trainer has it: receiving tensors
+    between_seconds: float = 0.0  # from the completion of a batch until its worker starts the next one
+    epoch_start_seconds: float = 0.005  # from the start of an epoch to its first reads
+    step_seconds: float = 0.0005  # from the end of a step on all accelerators until the trainer requests the next batch
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class EpochInput:
     """One epoch of all ranks; arrays have the shape (ranks, steps)."""
 
-    work_bytes: Floats
-    """Bytes read for each batch times the read's work (`Calibration.work`): what a mean read would get in its time."""
-    decode_seconds: Floats
-    """Time that a worker decodes and preprocesses each batch, with its own core, without `costs.between_seconds`."""
-    sleep_seconds: Floats | None = None
-    """Time that the worker then sleeps, for which it needs no core; None: it does not sleep."""
+    work_bytes: Floats  # bytes of each batch x the work of its read (see `Calibration.work`)
+    decode_seconds: Floats  # time for which a worker with a core of its own decodes and preprocesses each batch
+    sleep_seconds: Floats | None = None  # time for which the worker then sleeps, without a core; None: not at all
     compute_seconds: Floats
-    rate: Floats
-    """Bytes/s that 0, 1, ... readers get together, up to all workers of all ranks."""
-    workers: int
-    """Workers per rank; 0: the trainer itself reads each batch when it needs it."""
-    window: int
-    """Maximum number of batches of a rank that are ready or in the making, without those that the trainer has."""
-    in_turn: bool
-    """Whether worker k modulo `workers` makes batch k; otherwise any idle worker does."""
-    synchronous: bool
-    """Whether the trainer requests a batch only after the previous step."""
-    cores: float
-    """Cores of all hosts, which batches that are decoded at the same time share evenly."""
+    rate: Floats  # bytes/s that 0, 1, ... readers get together, up to all workers of all ranks
+    workers: int  # workers per rank; 0: the trainer itself reads each batch when it needs it
+    window: int  # maximum number of a rank's batches that are ready or being made, without those that the trainer has
+    in_turn: bool  # whether worker k modulo `workers` makes batch k; otherwise any idle worker does
+    synchronous: bool  # whether the trainer requests a batch only after the previous step
+    cores: float  # cores of all hosts together, shared evenly by the batches that are decoded at the same time
     costs: HostCosts
 
 
@@ -70,22 +57,17 @@ class EpochInput:
 class EpochTimes:
     """Times of events, in seconds since the epoch's start; shape (ranks, steps), except `free`."""
 
-    free: Floats
-    """When each step began, and when the last was over: shape (steps + 1,)."""
-    ready: Floats
-    """When the trainer received the batch."""
-    started: Floats
-    """When a worker began to read the batch."""
-    read: Floats
-    """When all bytes of the batch had been read."""
-    finished: Floats
-    """When the worker had completed the batch."""
+    free: Floats  # when each step began, and when the last was over: shape (steps + 1,)
+    ready: Floats  # when the trainer received the batch
+    started: Floats  # when a worker began to read the batch
+    read: Floats  # when all bytes of the batch had been read
+    finished: Floats  # when the worker had completed the batch
 
 
 def simulate(epoch: EpochInput) -> EpochTimes:
-    """Return when each batch was read, delivered and used: processes the events in order of time.
+    """Simulate the epoch, event by event in order of time; return when each batch was read, delivered and used.
 
-    Batch k of rank r has the index r * steps + k; so have its times. Closures are faster than methods here.
+    Batch k of rank r has the index r * steps + k in all lists by batch. Closures are faster here than methods.
     """
     ranks, steps = epoch.work_bytes.shape
     count = ranks * steps
@@ -106,16 +88,16 @@ def simulate(epoch: EpochInput) -> EpochTimes:
     # By batch
     ready, started, read, finished = ([0.0] * count for _ in range(4))
     is_complete = bytearray(count)
-    # By rank: whether its trainer waits; numbers of batches that workers may begin, that the trainer has got, and used
+    # By rank: whether its trainer waits; how many batches workers may begin, the trainer has received, and has used
     is_waiting = bytearray(ranks)
     queued, delivered, used = ([0] * ranks for _ in range(3))
-    # By lane (a worker with `in_turn`, else all workers of a rank): numbers of batches begun, and of idle workers
-    lanes = workers if epoch.in_turn else 1  # of a rank; they take its batches in turn
+    # By lane (one worker with `in_turn`, else all workers of a rank): how many batches are begun, and workers idle
+    lanes = workers if epoch.in_turn else 1  # of a rank; batches go to its lanes in turn
     begun, idle = [0] * (ranks * lanes), [workers // lanes] * (ranks * lanes)
     reads: list[tuple[float, int]] = []  # a heap, by `reader_bytes` at the read's end
     decoding: list[tuple[float, int]] = []  # a heap of decoding and preprocessing, by `core_seconds` at its end
-    events: list[tuple[float, int]] = []  # a heap, by moment: a batch whose worker has slept (its index), or a code
-    step_over, all_request = -1, -2 - ranks  # codes; also -2 - rank: the rank receives a batch
+    events: list[tuple[float, int]] = []  # a heap, by time: the index of a batch whose worker ends its sleep, or a code
+    step_over, all_request = -1, -2 - ranks  # codes of events; a third is -2 - rank: the rank receives a batch
 
     now = costs.epoch_start_seconds
     active = 0  # reads
@@ -134,11 +116,11 @@ def simulate(epoch: EpochInput) -> EpochTimes:
         heappush(reads, (reader_bytes + work[batch], batch))
 
     def share_cores() -> float:
-        """Return the share of a core, at most 1, that each batch in decoding gets."""
+        """Return the share of a core, at most 1, that each batch being decoded gets."""
         return min(1.0, epoch.cores / len(decoding)) if decoding else 1.0
 
     def queue(rank: int, number: int) -> None:
-        """Queue a batch for the rank's workers."""
+        """Queue a batch for the rank's workers; an idle one begins it."""
         queued[rank] = number + 1
         lane = rank * lanes + number % lanes
         if idle[lane]:
@@ -147,7 +129,7 @@ def simulate(epoch: EpochInput) -> EpochTimes:
             begin(rank * steps + number)
 
     def finish(batch: int) -> None:
-        """Complete a batch, which its trainer receives if it waits; the worker begins its next one."""
+        """Complete a batch: its trainer receives it if it is waiting for it, and its worker begins the next one."""
         rank, number = divmod(batch, steps)
         finished[batch] = now
         is_complete[batch] = 1
@@ -163,7 +145,7 @@ def simulate(epoch: EpochInput) -> EpochTimes:
             idle[lane] += 1
 
     def request(rank: int) -> None:
-        """Have the rank receive its next batch once that is complete."""
+        """Have the rank receive its next batch as soon as that batch is complete."""
         number = delivered[rank]
         if number >= steps:
             return
@@ -213,7 +195,7 @@ def simulate(epoch: EpochInput) -> EpochTimes:
                     heappush(events, (now + step_seconds, all_request))
                     continue
                 code = all_request
-            if code >= 0:
+            if code >= 0:  # the index of a batch
                 finish(code)
             elif code > all_request:
                 rank = -2 - code  # receives its next batch, so that its workers may begin another one

@@ -15,7 +15,7 @@ from dlemu.jobs.training.measured import MeasuredTraining
 from dlemu.jobs.training.pattern import Level
 from dlemu.jobs.training.plan import TrainingJob
 from dlemu.jobs.training.prediction.batches import bytes_by_file, planned_bytes
-from dlemu.jobs.training.prediction.calibration import Calibration, Curve, CurvePoint, rates, smoothed
+from dlemu.jobs.training.prediction.calibration import Calibration, Curve, CurvePoint, smoothed, throughputs
 from dlemu.jobs.training.prediction.event_model import HostCosts
 from dlemu.metrics.au import kept_rows, total_ns
 from dlemu.metrics.demand import row_group_reads
@@ -24,28 +24,26 @@ from dlemu.metrics.rows import StepTable, is_any
 from dlemu.metrics.t_interval import FEWEST, estimate
 
 WAITING_SHARE = 0.02
-"""The storage was at its limit if accelerators waited for data at least this share of the time, or if readers waited
-less than this share for room in their queues."""
-MIN_DECODE_SHARE = 0.05
-"""Share of a worker's time below which its work after reading is counted as reading."""
-CONFIDENCE, MAX_HALF_WIDTH_PERCENT = 0.95, 50.0  # a storage slower by 100 %, at an interval's end, would stand still
-WORK_QUANTILES = 256  # keeps tails of 1 read in 256; each is a number in calibration.json
-"""Number of quantiles that a distribution of reads' work is stored as."""
+"""The storage was at its limit if accelerators waited for data at least this share of the time, or if workers waited
+less than this share of theirs for room in the prefetch queue."""
+MIN_DECODE_SHARE = 0.05  # if workers decode for less than this share of their time, decoding is counted as reading
+CONFIDENCE, MAX_HALF_WIDTH_PERCENT = 0.95, 50.0  # 100 % would reach down to a storage without throughput
+WORK_QUANTILES = 256  # by which the work of reads is stored; keeps tails of 1 read in 256
 WINDOW_SECONDS, MAX_WINDOWS = 0.5, 240  # 240 of half a second: the two minutes of a probe
-SUM_LENGTHS = (32, 16, 8, 4, 2)
-"""Numbers of successive reads of a reader whose work is averaged, to find which differences average out."""
+RUN_LENGTHS = (32, 16, 8, 4, 2)  # successive reads over whose work means are taken, to find what averages out
 
 
 class Reads:
-    """Reads of batches: arrays with one entry per read; `begin` and `end` are seconds on a clock of all readers.
+    """Reads of batches, from which the storage's curve and the reads' *work* are estimated.
 
-    A read's bytes are spread evenly over its duration.
+    Arrays have one entry per read; `begin` and `end` are seconds on one clock. Bytes are spread evenly over a read.
+    A read's work is what it needs of the storage per byte, relative to the mean of all reads.
     """
 
     def __init__(self, begin: Floats, end: Floats, app_bytes: NDArray[np.int64], reader: NDArray[np.int64]) -> None:
         self._begin, self._end, self._bytes = begin, np.maximum(end, begin + 1e-9), app_bytes.astype(float)
         self._reader = reader
-        # Moments at which a read begins or ends; between each two, the number of active reads, and the seconds
+        # Times at which a read begins or ends; for each interval between them, the number of active reads, the seconds
         self._edges, self._active, self._lengths = under_way(self._begin, self._end)
         first, last = float(self._edges[0]), float(self._edges[-1])
         self._windows = np.linspace(first, last, max(2, min(MAX_WINDOWS, int((last - first) / WINDOW_SECONDS))) + 1)
@@ -54,12 +52,12 @@ class Reads:
     def curve(self) -> Curve:
         """Return the throughput by number of readers: a straight line from 0 up to a knee, and constant from there on.
 
-        For each knee, least squares fit the height to the windows' bytes. Of the knees that fit about as well as the
-        best, the lowest is taken. If 1 reader gets 100 MB/s, 2 get 200 and 4 get 200, the knee is at 2, its height 200.
+        For each knee, least squares fit the height of the constant part to the windows' bytes. Of the knees that fit
+        about as well as the best, the lowest is taken: at 2 if 1 reader gets 100 MB/s, 2 get 200 and 4 get 200.
         """
-        most, window_bytes = int(self._active.max()), self._window_bytes
+        max_readers, window_bytes = int(self._active.max()), self._window_bytes
         # 24 knees: up to 256 readers each is 1.27 times the knee before.
-        knees = sorted({min(most, round(knee)) for knee in np.geomspace(1, most, min(most, 24))})
+        knees = sorted({min(max_readers, round(knee)) for knee in np.geomspace(1, max_readers, min(max_readers, 24))})
         errors, heights = [], []
         for knee in knees:
             # With half as many readers as the knee has, a second counts as half a second at full throughput.
@@ -70,25 +68,25 @@ class Reads:
         tolerated = min(errors) * 1.1 + 1e-6 * float((window_bytes**2).sum())  # an exact fit has rounding errors
         lowest = next(index for index, error in enumerate(errors) if error <= tolerated)
         knee, height = knees[lowest], heights[lowest] / 1e6
-        points = {1: height / knee, knee: height, most: height}
+        points = {1: height / knee, knee: height, max_readers: height}
         return tuple(CurvePoint(*point) for point in sorted(points.items()))
 
     def half_width_percent(self, curve: Curve) -> float:
         """Return the half width of the 95 % interval of a window's bytes, in percent of the bytes by the curve."""
-        expected = self._in_windows(self._speeds(curve))
+        expected = self._in_windows(self._throughput(curve))
         is_busy = expected >= 0.5 * np.median(expected)  # the other windows are at the end of an epoch
         percent = 100 * self._window_bytes[is_busy] / expected[is_busy]
         return min(MAX_HALF_WIDTH_PERCENT, estimate(percent, CONFIDENCE).half_width_percent)
 
     def work_bytes(self, curve: Curve) -> Floats:
-        """Return the work of each read in bytes: what one reader gets, by the curve, during the read."""
-        return self._in_reads(self._speeds(curve) / np.maximum(self._active, 1))
+        """Return the work of each read as bytes: those that one reader gets, by the curve, during the read."""
+        return self._in_reads(self._throughput(curve) / np.maximum(self._active, 1))
 
     @cached_property
     def work(self) -> Floats:
         """Each read's work, with mean 1: bytes that an average active reader got during it, per byte of the read."""
         active, lengths, bytes_per_second = self._active, self._lengths, self._bytes / (self._end - self._begin)
-        changes = np.zeros(len(self._edges))
+        changes = np.zeros(len(self._edges))  # of the rate of all active reads together, at each edge
         np.add.at(changes, np.searchsorted(self._edges, self._begin), bytes_per_second)
         np.add.at(changes, np.searchsorted(self._edges, self._end), -bytes_per_second)
         ratio = self._in_reads(np.cumsum(changes)[:-1] / np.maximum(active, 1)) / self._bytes
@@ -100,33 +98,38 @@ class Reads:
         return np.asarray(1 + widening * (ratio - 1))
 
     def scaled_means(self, length: int) -> Floats:
-        """Return mean works of `length` successive reads of a reader, scaled up: independent reads vary as much."""
+        """Return the mean work of each `length` successive reads of a reader, times the square root of `length`.
+
+        If the work of reads is independent, these values vary as much as the work of single reads.
+        """
         means = [np.empty(0)]
         for reader in np.unique(self._reader):
             work = self.work[self._reader == reader]
             means.append(work[: len(work) // length * length].reshape(-1, length).mean(axis=1))
         return np.concatenate(means) * math.sqrt(length)
 
-    def _speeds(self, curve: Curve) -> Floats:
-        """Return the bytes/s, by the curve, of all active reads between each two edges."""
-        return np.asarray(rates(curve, int(self._active.max()))[self._active])
+    def _throughput(self, curve: Curve) -> Floats:
+        """Return the bytes/s of all active reads between each two edges, by the curve."""
+        return np.asarray(throughputs(curve, int(self._active.max()))[self._active])
 
     def _in_windows(self, per_second: Floats) -> Floats:
-        """Return the sum in each window of a rate given between each two edges; `_in_reads`: in each read."""
+        """Return a rate's total in each window; the rate has a value between each two edges."""
         return during(self._windows[:-1], self._windows[1:], self._edges, per_second * self._lengths)
 
     def _in_reads(self, per_second: Floats) -> Floats:
+        """Return such a rate's total during each read."""
         return during(self._begin, self._end, self._edges, per_second * self._lengths)
 
 
 class Batches:
-    """The batches in rows of a run, none of them empty, of which a rank's loader has `batches_ahead` at most.
+    """When a run's batches were made and when the prefetch queue had room for them, from rows that all have reads.
 
-    Arrays have one entry per row; moments are in seconds, on a clock of all ranks on which 1 s lies between epochs.
+    Arrays have one entry per row. Times are seconds on one clock for all ranks, which puts 1 s between epochs.
+    `batches_ahead`: maximum number of batches that a rank's loader holds, complete or being made.
     """
 
     def __init__(self, rows: StepTable, batches_ahead: int) -> None:
-        parts = []
+        by_rank_and_epoch = []
         for part in rows.by_rank_and_epoch:  # in the order of the rows
             step, stamps = part["step"], np.stack([part[name] for name in ("started_ns", "finished_ns", "ready_ns")])
             begin, end, ready = (stamps - part["free_ns"].min()) / 1e9
@@ -134,15 +137,15 @@ class Batches:
             # batch has no row.
             index = np.minimum(np.searchsorted(step, step - batches_ahead), len(part) - 1)
             room = np.where(step[index] == step - batches_ahead, ready[index], np.inf)
-            parts.append(np.stack([begin, end, np.where(step <= batches_ahead, -np.inf, room)]))
-        self._since_epoch, end, room = np.concatenate(parts, axis=1)
+            by_rank_and_epoch.append(np.stack([begin, end, np.where(step <= batches_ahead, -np.inf, room)]))
+        self._begin_in_epoch, end, room = np.concatenate(by_rank_and_epoch, axis=1)
         epochs, epoch_index = np.unique(rows["epoch"], return_inverse=True)
-        lengths = np.zeros(len(epochs))
-        np.maximum.at(lengths, epoch_index, end)
-        epoch_start = (np.cumsum(lengths + 1.0) - lengths - 1.0)[epoch_index]
-        self._rows, self.begin, self.end = rows, self._since_epoch + epoch_start, end + epoch_start
-        self._room = room + epoch_start
-        # Indices of batches, each with that of the batch that the same worker made before it in the epoch
+        epoch_seconds = np.zeros(len(epochs))
+        np.maximum.at(epoch_seconds, epoch_index, end)
+        epoch_start = (np.cumsum(epoch_seconds + 1.0) - epoch_seconds - 1.0)[epoch_index]
+        self._rows, self.begin, self.end = rows, self._begin_in_epoch + epoch_start, end + epoch_start
+        self._room = room + epoch_start  # when the queue had room for the batch
+        # Pairs of batches that a worker made one after the other in an epoch: the index of each, and of the one before
         keys = [rows[name] for name in ("epoch", "rank", "worker")]
         order = np.lexsort((self.begin, *reversed(keys)))
         is_same_worker = np.all([np.diff(key[order]) == 0 for key in keys], axis=0)
@@ -150,36 +153,36 @@ class Batches:
 
     @property
     def full_queue_share(self) -> float:
-        """Share of their time that workers waited for room in their queues, so could have read more."""
+        """Share of their time for which workers waited for room in the queue, and could have read more."""
         until = np.minimum(self._room, self.begin)[self._next]
         waited = np.clip(until - self.end[self._previous], 0, None).sum()
         return float(waited / (waited + (self.end - self.begin).sum()))
 
     @property
     def costs(self) -> HostCosts:
-        """The host's overhead: medians, and between batches of a worker a quartile."""
+        """The host's overhead: medians, except for a worker's time between batches, which is the lower quartile."""
         rows = self._rows
-        awaited = rows[rows["finished_ns"] > np.maximum(rows["asked_ns"], rows["free_ns"])]
+        awaited = rows[rows["finished_ns"] > np.maximum(rows["asked_ns"], rows["free_ns"])]  # the trainer was waiting
         hand_over = (awaited["ready_ns"] - awaited["finished_ns"]) / 1e9
-        # Seconds between two batches of a worker, where its queue had room
+        # Seconds between two batches of a worker, if the queue had room when the first was finished
         idle_from = self.end[self._previous]
         gaps = (self.begin[self._next] - idle_from)[self._room[self._next] <= idle_from]
         gaps = gaps[gaps >= 0]
         step_end = rows["free_ns"] + rows["wait_ns"] + rows["compute_ns"] + rows["sync_ns"]
-        first = [self._since_epoch[rows["rank"] == rank].min() for rank in rows.values("rank")]
+        first_reads = [self._begin_in_epoch[rows["rank"] == rank].min() for rank in rows.values("rank")]
         return HostCosts(
             hand_over_seconds=float(np.median(hand_over)) if len(hand_over) else HostCosts().hand_over_seconds,
             between_seconds=float(np.quantile(gaps, 0.25)) if len(gaps) >= FEWEST else 0.0,
-            epoch_start_seconds=float(np.median(first)),
+            epoch_start_seconds=float(np.median(first_reads)),
             step_seconds=max(0.0, float(np.median(rows["met_ns"] - step_end)) / 1e9),
         )
 
 
 def calibrate_from_run(run: MeasuredTraining) -> Calibration:
-    """Return the calibration from the steps of a run; raises UserError where too few of them read anything."""
+    """Return the calibration from the steps of a run; raises UserError if too few of its steps read anything."""
     rows, facts = run.training, run.facts
     app_bytes, samples = float(rows["app_bytes"].sum()), int(rows["samples"].sum())
-    planned = planned_bytes(facts.workload, facts.train_plan, rows)
+    expected_bytes = planned_bytes(facts.workload, facts.train_plan, rows)
     rows = rows[(rows["app_bytes"] > 0) & (rows["finished_ns"] > rows["started_ns"])]
     if len(rows) < 2 * FEWEST:
         raise UserError(f"{run.folder} has {len(rows)} steps with reads: wanted at least {2 * FEWEST} to predict from")
@@ -190,9 +193,10 @@ def calibrate_from_run(run: MeasuredTraining) -> Calibration:
     reader = rows["rank"] * (int(rows["worker"].max()) + 1) + rows["worker"]
     reads = Reads(begin, end - decode if decodes else end, rows["app_bytes"], reader)
     curve = reads.curve()
-    cpu = np.minimum(decode, rows["cpu_ns"] / 1e9) if is_any(rows, "cpu_ns") else decode
-    cpu = np.maximum(cpu - rows["preprocess_cpu_ns"] / 1e9, 0.0)  # the model adds that of the predicted job
-    kept = kept_rows(run.training, 1, 0)  # in first steps all accelerators wait
+    decode_cpu = np.minimum(decode, rows["cpu_ns"] / 1e9) if is_any(rows, "cpu_ns") else decode
+    # The model adds the emulated preprocessing of the job that is predicted.
+    decode_cpu = np.maximum(decode_cpu - rows["preprocess_cpu_ns"] / 1e9, 0.0)
+    kept = kept_rows(run.training, 1, 0)  # not the first steps, in which all accelerators wait
     waited_ns = np.clip(kept["finished_ns"] - kept["free_ns"], 0, kept["wait_ns"]).sum()
     waits = waited_ns >= WAITING_SHARE * max(1, total_ns(kept))
     hosts = facts.journal.hosts
@@ -204,23 +208,23 @@ def calibrate_from_run(run: MeasuredTraining) -> Calibration:
         work=work_quantiles([reads]),
         samples_per_read=max(1, round(samples / len(rows))),
         sample_bytes=app_bytes / samples,
-        bytes_factor=app_bytes / planned if planned else 1.0,
-        decode_seconds_per_sample=float(cpu.sum()) / samples if decodes else 0.0,
+        bytes_factor=app_bytes / expected_bytes if expected_bytes else 1.0,
+        decode_seconds_per_sample=float(decode_cpu.sum()) / samples if decodes else 0.0,
         cores=float(np.mean([min(host.cpu_usable, host.cpu_limit or np.inf) for host in hosts])) if hosts else 1.0,
         costs=batches.costs,
     )
 
 
 def work_quantiles(measurements: Sequence[Reads]) -> tuple[float, ...]:
-    """Return quantiles, rising, of the work of reads in one or more measurements; (1.0,) for too few or equal reads.
+    """Return rising quantiles of the work of reads in one or more measurements; (1.0,) if reads are too few or equal.
 
     A rank whose short and long reads alternate is not delayed. So the distribution is narrowed, keeping its shape,
-    until means of independent draws vary as much as the means of a reader's successive reads did (`SUM_LENGTHS`).
+    until means of independent draws vary as much as the means of a reader's successive reads did (`RUN_LENGTHS`).
     """
     work = np.concatenate([reads.work for reads in measurements])
     spread = float(work.std())
-    by_length = [np.concatenate([reads.scaled_means(length) for reads in measurements]) for length in SUM_LENGTHS]
-    # The longest of which there are 24, so that their spread is certain to 15 %; if there are none, `FEWEST` suffice.
+    by_length = [np.concatenate([reads.scaled_means(length) for reads in measurements]) for length in RUN_LENGTHS]
+    # The means over most reads of which there are 24, which give the spread to 15 %; if none are that many, `FEWEST`.
     means = next((means for least in (24, FEWEST) for means in by_length if len(means) >= least), None)
     if means is None or spread <= 0:
         return (1.0,)
@@ -234,7 +238,7 @@ def work_quantiles(measurements: Sequence[Reads]) -> tuple[float, ...]:
 def calibrate_from_levels(
     job: TrainingJob, levels: Sequence[Level], costs: HostCosts, *, cores: float, busy_cores: float = 0.0
 ) -> Calibration:
-    """Return the calibration from a probe's levels: one or more for each number of readers, 1 among these numbers."""
+    """Return the calibration from a probe's levels: at least one for each number of readers tried, which include 1."""
     merged = _merge_levels(levels)
     # A storage that gives 1.2 times the throughput of half the readers may give even more to more readers.
     up_to_half = [level for level in merged if 2 * level.readers <= merged[-1].readers]
@@ -242,13 +246,13 @@ def calibrate_from_levels(
     rows = merged[0].rows  # of one reader
     samples, decode_seconds = int(rows["samples"].sum()), 0.0
     if _decoding_share(merged[0]) >= MIN_DECODE_SHARE:
-        # The curve is of the storage, so decoding does not count as a reader's time.
+        # The curve describes the storage, so decoding does not count as a reader's time.
         merged = _levels_of_reading(merged, saturated=saturated)
         decode_seconds = float(np.minimum(rows["decode_ns"], rows["cpu_ns"]).sum()) / samples / 1e9
     points = tuple(CurvePoint(level.readers, level.mb_per_second) for level in merged)
     curve = smoothed(points, [len(level.rows) for level in merged])
-    # Levels whose readers do not slow each other down show how much single reads differ. Where one reader alone gets
-    # the full throughput there is no such level: then the level of 4 readers is taken.
+    # Levels whose readers do not slow each other down show how much single reads differ. If one reader alone gets the
+    # full throughput there is no such level: then the level of 4 readers is taken.
     parallel = [
         level.rows
         for level, point in zip(merged, curve, strict=True)
@@ -276,6 +280,7 @@ def calibrate_from_levels(
 
 
 def _decoding_share(level: Level) -> float:
+    """Return the share of their time for which a level's readers decoded."""
     rows = level.rows
     return float(rows["decode_ns"].sum() / (rows["end_ns"] - rows["begin_ns"]).sum())
 
@@ -283,28 +288,29 @@ def _decoding_share(level: Level) -> float:
 def _levels_of_reading(levels: Sequence[Level], *, saturated: bool) -> list[Level]:
     """Return the levels with the throughput that the same numbers of readers would get if none of them decoded."""
     readers = np.array([level.readers for level in levels], float)
-    speeds = np.array([level.mb_per_second for level in levels])
-    # Of n readers that decode for a share of their time, n * (1 - share) read at a time: between these it interpolates.
+    measured = np.array([level.mb_per_second for level in levels])
+    # Of n readers that decode for a share of their time, n * (1 - share) are reading at any time. The throughput of n
+    # readers that never decode is interpolated between these numbers; beyond the last, an unsaturated storage scales.
     reading = np.maximum.accumulate(readers * [1 - _decoding_share(level) for level in levels])
-    while_reading = np.interp(readers, [0.0, *reading], [0.0, *speeds])
+    mb_per_second = np.interp(readers, [0.0, *reading], [0.0, *measured])
     if not saturated:
-        more = readers > reading[-1]
-        while_reading[more] = speeds[-1] * readers[more] / reading[-1]
-    return [replace(level, mb_per_second=float(speed)) for level, speed in zip(levels, while_reading, strict=True)]
+        is_beyond = readers > reading[-1]
+        mb_per_second[is_beyond] = measured[-1] * readers[is_beyond] / reading[-1]
+    return [replace(level, mb_per_second=float(rate)) for level, rate in zip(levels, mb_per_second, strict=True)]
 
 
 def _merge_levels(levels: Sequence[Level]) -> list[Level]:
-    """Return one level for each number of readers, by rising number; levels are weighted by their duration."""
+    """Return one level for each number of readers, in rising order; repeated levels are weighted by their duration."""
     merged = []
     for readers in sorted({level.readers for level in levels}):
         repeated = [level for level in levels if level.readers == readers]
         seconds = np.array([level.seconds for level in repeated])
-        speeds = np.array([level.mb_per_second for level in repeated])
+        rates = np.array([level.mb_per_second for level in repeated])
         widths = np.array([level.half_width_percent for level in repeated])
-        mean, total_seconds = float(speeds @ seconds / seconds.sum()), float(seconds.sum())
-        # The half width is at least the difference of a single level from the mean of all.
+        mean, total_seconds = float(rates @ seconds / seconds.sum()), float(seconds.sum())
+        # The half width of the mean, by those of the levels, but at least by how far any level is from the mean
         within = math.sqrt(float(((widths * seconds) ** 2).sum())) / total_seconds
-        between = 100 * np.abs(speeds / mean - 1) * np.sqrt(seconds / total_seconds)
+        between = 100 * np.abs(rates / mean - 1) * np.sqrt(seconds / total_seconds)
         width = min(MAX_HALF_WIDTH_PERCENT, max(within, float(between.max())))
         rows = np.concatenate([level.rows for level in repeated])
         merged.append(Level(readers, total_seconds, rows, mean, width))

@@ -1,8 +1,8 @@
 """Calibration from a run of which only the epochs' durations are known, such as DLIO's results and published results.
 
-All readers begin at once, so the wait for the first batch shows their throughput. If a storage with that throughput
-would end the epoch earlier than the run did, the rest of the time is the host's overhead. The calibration has it as a
-share of the step: accelerators with the same demand per second load a host and its storage alike.
+All readers begin at once, so the wait for the first batch shows their throughput. If the run's epochs took longer than
+a storage with that throughput explains, the rest of the time is the host's overhead. The calibration has it as a share
+of the step, because accelerators with the same demand per second load a host and its storage alike.
 """
 
 from __future__ import annotations
@@ -21,10 +21,8 @@ from dlemu.jobs.training.prediction.model_run import Model
 from dlemu.metrics.t_interval import estimate
 from dlemu.results.wording import count
 
-ROWS = 20_000
-"""Maximum rank-steps (ranks x steps) of a simulation: a longer epoch is extrapolated."""
-TOLERANCE = 0.002
-"""Relative differences of an epoch's duration up to this are neglected."""
+ROWS = 20_000  # maximum rank-steps (ranks x steps) of a simulation: a longer epoch is extrapolated
+TOLERANCE = 0.002  # relative differences of an epoch's duration up to this are neglected
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,10 +40,10 @@ class ForeignRun:
 
 
 def calibrate_from_times(run: ForeignRun) -> Calibration:
-    """Return the throughput and the host's overhead with which a simulated run lasts as long; raises UserError.
+    """Return the calibration with which a simulated run takes as long as this one; raises UserError.
 
-    The times have two explanations: a storage as slow as the epochs (`curve`), or one as fast as the first step, with a
-    host that delays the others (`first_step`).
+    Two may do so: a storage as slow as the epochs (`curve`), or one as fast as the first steps, with a host that delays
+    the other steps (`first_step`).
     """
     # DLIO fetches a batch only after the previous step.
     workload = replace(run.workload, train=replace(run.workload.train, epochs=1, synchronous=True))
@@ -61,14 +59,14 @@ def calibrate_from_times(run: ForeignRun) -> Calibration:
 
     step_bytes = run.ranks * workload.reader.batch_size * Model(workload, given_speed(1.0, cores=1)).mean_sample_bytes
     demand_mb_per_second = step_bytes / mean_seconds(workload.train.computation_time) / 1e6
-    least, most = 0.02 * demand_mb_per_second, 1e3 * demand_mb_per_second  # the most keeps all accelerators busy
-    unlimited_seconds, _ = simulate(most)
+    slowest, fastest = 0.02 * demand_mb_per_second, 1e3 * demand_mb_per_second  # the fastest keeps accelerators busy
+    unlimited_seconds, _ = simulate(fastest)
     if measured_seconds < unlimited_seconds * (1 - TOLERANCE):
         raise UserError(
             f"{run.folder}: its epochs took {measured_seconds:.1f} s, but computation alone takes "
             f"{unlimited_seconds:.1f} s: its settings are not those it ran with"
         )
-    by_epochs = _solve(lambda mb_per_second: simulate(mb_per_second)[0], measured_seconds, least, most)
+    by_epochs = _solve(lambda mb_per_second: simulate(mb_per_second)[0], measured_seconds, slowest, fastest)
     epoch_percents = 100 * np.array(run.epoch_seconds) / np.mean(run.epoch_seconds)
     calibration = replace(
         given_speed(by_epochs, cores=None),
@@ -80,8 +78,8 @@ def calibrate_from_times(run: ForeignRun) -> Calibration:
     if not run.first_seconds:
         return calibration
     first_seconds = float(np.median(run.first_seconds))  # the first epoch's is often a slow start
-    by_first = _solve(lambda mb_per_second: simulate(mb_per_second)[1], first_seconds, least, most)
-    if simulate(by_first)[0] > measured_seconds * (1 - TOLERANCE):
+    by_first = _solve(lambda mb_per_second: simulate(mb_per_second)[1], first_seconds, slowest, fastest)
+    if simulate(by_first)[0] > measured_seconds * (1 - TOLERANCE):  # no time is left for the host's overhead
         return calibration
     first_step = FirstStep(
         mb_per_second=by_first,
@@ -92,8 +90,8 @@ def calibrate_from_times(run: ForeignRun) -> Calibration:
 
 
 def _solve(falling: Callable[[float], float], target: float, low: float, high: float) -> float:
-    """Return where a falling function has the value `target`, by bisection; the nearer end if not between them."""
-    for _ in range(18):  # halves the range's logarithm: 1 to 50,000 is narrowed to 0.004 %
+    """Return the argument between `low` and `high` at which a falling function is nearest to `target`, by bisection."""
+    for _ in range(18):  # each halves the range's logarithm: 1 to 50,000 is narrowed to 0.004 %
         middle = (low * high) ** 0.5 if low > 0 else (low + high) / 2
         if falling(middle) > target:
             low = middle

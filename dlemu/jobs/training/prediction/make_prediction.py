@@ -34,29 +34,22 @@ from dlemu.results.drive import OUTSIDE, SPEED_PERCENT, others_phrase
 from dlemu.results.wording import count as counted
 from dlemu.results.wording import sentences
 
-MAX_ACCELERATORS = 10_000
-"""Default of the largest count that a search tries: ends the search on a storage that no count saturates."""
-MAX_RUNS = 8
-"""Maximum simulated runs of a count, each with other random read times; the prediction has their mean and spread."""
-AU_PERCENT, RATE_PERCENT = 1.0, 1.0
-"""Half widths of the model's own error: of AU in points, of samples/s in percent."""
-SEARCH_ROWS, INTERVAL_ROWS = 60_000, 120_000
-"""Maximum rank-steps of a simulation that finds a count or its limit, and of one that finds an end of an interval."""
-UNLIMITED_PERCENT = 98.0
-"""AU from which on nothing is reported as the limit."""
-MIN_GAIN_PERCENT = 2.0
-"""Points of AU that removing a limit must gain for it to be reported."""
+MAX_ACCELERATORS = 10_000  # default limit of a search: ends it on a storage that no number of accelerators saturates
+MAX_RUNS = 8  # simulated with one number of accelerators and other random read times each, for their mean and spread
+AU_PERCENT, RATE_PERCENT = 1.0, 1.0  # half widths of the model's own error: of AU in points, of samples/s in percent
+SEARCH_ROWS, INTERVAL_ROWS = 60_000, 120_000  # maximum rank-steps (ranks x steps) in a search, and for an interval
+UNLIMITED_PERCENT = 98.0  # AU from which on nothing is reported as the limit
+MIN_GAIN_PERCENT = 2.0  # points of AU that removing a limit must gain for it to be reported
 READER_FACTOR, SPEED_FACTOR = 4, 2.0  # simulated to find the limit; trials after a run have 4, too (scaling.TIMES)
-BUSY_SHARE = 0.25
-"""Share of the cores kept busy by other programs above which an issue is raised and intervals reach further down."""
+BUSY_SHARE = 0.25  # of the cores; if other programs keep more busy, that is a finding, and intervals reach further down
 
 
 class Passing(NamedTuple):
-    """Largest counts of accelerators that pass, 0 for none: by the predicted AU, and by each end of its interval."""
+    """Largest numbers of accelerators that pass, 0 for none: by the predicted AU, and by the ends of its interval."""
 
     predicted: int
-    certain: int
-    possible: int
+    certain: int  # passes even with the AU at the low end
+    possible: int  # passes with the AU at the high end
 
 
 def predict(
@@ -68,9 +61,9 @@ def predict(
     most: int = MAX_ACCELERATORS,
     assumes_files: bool = False,
 ) -> Prediction:
-    """Predict for `ranks` accelerators, or, if None, find the largest count up to `most` that passes; raises UserError.
+    """Predict for `ranks` accelerators; if None, find the largest number, up to `most`, that passes. Raises UserError.
 
-    With `assumes_files` each count has as many files as it needs, even if the dataset has fewer.
+    With `assumes_files` each number has as many files as it needs, even if the dataset has fewer.
     """
     if mean_seconds(workload.train.computation_time) <= 0:
         raise UserError("train.computation_time is 0, so any number of accelerators passes: choose an accelerator")
@@ -125,7 +118,8 @@ def _with_first_step(workload: Workload, calibration: Calibration, ranks: int) -
     first_step = calibration.first_step
     if first_step is None:
         return calibration
-    # More readers than the measured run had, with a higher demand, may get more, in proportion at most: a lower bound.
+    # More readers than the measured run had may get more, at most in proportion to their number. That is assumed if
+    # they need more, with an interval that reaches down to the measured throughput.
     rate = demand(workload.model.name, workload).samples_per_second or 0.0
     needed = ranks * rate * Model(workload, calibration).mean_sample_bytes / 1e6
     readers = ranks * max(1, workload.reader.read_threads)
@@ -140,7 +134,7 @@ def _with_first_step(workload: Workload, calibration: Calibration, ranks: int) -
 
 
 class _Predictor:
-    """Predicts counts of accelerators for one workload and storage, each count at most once."""
+    """Predicts numbers of accelerators (*counts*) for one workload and storage, each count at most once."""
 
     def __init__(self, model: Model, most: int) -> None:
         workload, calibration = model.workload, model.calibration
@@ -152,7 +146,8 @@ class _Predictor:
         # slow it down; in the worst case the run gets only the other cores.
         busy_share = calibration.busy_cores / calibration.cores_to_share
         self._others_share = min(1.0, busy_share) if busy_share > BUSY_SHARE else 0.0
-        self._demand = demand(workload.model.name, workload).samples_per_second or math.inf  # of one accelerator
+        # Samples/s of one accelerator that never waits
+        self._demand = demand(workload.model.name, workload).samples_per_second or math.inf
         # Readers that shared their cores with other programs could not reach the storage's limit.
         self._saturated = calibration.saturated and not self._others_share
         self.count = cache(self._count)
@@ -161,13 +156,13 @@ class _Predictor:
         self._limit = max(1, int(limits[self._limit_reason]))  # the largest count that a search tries
 
     def search(self) -> Passing:
-        """Return the largest counts that pass, by bisection with the AU, then count by count with its interval."""
+        """Return the largest counts that pass: found by bisection on the AU, then by the intervals of nearby counts."""
         predicted = self._most_passing(1.0, near=self.null_max(1))
         certain = 0
         if 100 * (1 - self._others_share) >= self._threshold_percent:
             slower = self._most_passing(1 - self._speed_error, near=predicted, margin_percent=AU_PERCENT)
             certain = min(predicted, slower)
-        stride = max(1, predicted // 64)
+        stride = max(1, predicted // 64)  # among many accelerators not every count is simulated
         while certain and not self.count(certain).passed:
             certain = max(0, certain - stride)
         while certain < predicted and self.count(certain + 1).passed:
@@ -182,13 +177,16 @@ class _Predictor:
             possible -= 1
         return Passing(min(predicted, possible), certain, possible)
 
-    def _most_passing(self, speed: float, *, near: int, margin_percent: float = 0.0) -> int:
-        """Return the largest count whose AU passes by a margin, on a storage `speed` times as fast; 0 for none."""
+    def _most_passing(self, speedup: float, *, near: int, margin_percent: float = 0.0) -> int:
+        """Return the largest count whose AU exceeds the threshold by a margin (0 for none), searched from `near` on.
+
+        The storage is `speedup` times as fast as calibrated.
+        """
         wanted_percent = self._threshold_percent + margin_percent
         low, high, trials = 0, self._limit + 1, 0  # `low` passes, `high` fails
         trial = min(max(1, near), self._limit)
         while high - low > 1:
-            au_percent = self._model.run(trial, speed=speed, max_rows=SEARCH_ROWS, shrinks=True).au(self._by)
+            au_percent = self._model.run(trial, speedup=speedup, max_rows=SEARCH_ROWS, shrinks=True).au(self._by)
             trials += 1
             if au_percent >= wanted_percent:
                 low = trial
@@ -204,13 +202,13 @@ class _Predictor:
         return low
 
     def counts_around(self, passing: Passing) -> list[PredictedCount]:
-        """Return the predictions for the counts that a search found, and for the first that fails."""
-        numbers = {passing.predicted, passing.certain}
+        """Return the predictions for the counts that a search found, and for the first that fails by its AU."""
+        ranks = {passing.predicted, passing.certain}
         if self._saturated:  # else `possible` is where the search ended, and was not simulated
-            numbers.add(passing.possible)
+            ranks.add(passing.possible)
         if 0 < passing.predicted < self._limit:
-            numbers.add(passing.predicted + 1)
-        return [self.count(number) for number in sorted({max(1, number) for number in numbers})]
+            ranks.add(passing.predicted + 1)
+        return [self.count(number) for number in sorted({max(1, number) for number in ranks})]
 
     def ended_by(self, passing: Passing) -> EndedBy | None:
         """Return why a search tried no more accelerators; None if it found a count that fails."""
@@ -221,22 +219,22 @@ class _Predictor:
     def _count(self, ranks: int) -> PredictedCount:
         """Predict a count: means over its runs, and intervals from runs on a slightly slower and faster storage."""
         run = self._model.run(ranks)
-        # More runs only if read times vary, as many as `MAX_ROWS` rank-steps allow
-        draws = MAX_ROWS // max(1, len(run.rows)) if len(self._calibration.work) > 1 else 1
-        runs = [run, *(self._model.run(ranks, seed=seed) for seed in range(1, min(MAX_RUNS, draws)))]
-        outcomes = [simulated.outcome for simulated in runs]
-        mean = mean_figures(outcomes)
+        # If read times are random, more runs: as many as MAX_ROWS rank-steps allow
+        max_runs = MAX_ROWS // max(1, len(run.rows)) if len(self._calibration.work) > 1 else 1
+        runs = [run, *(self._model.run(ranks, seed=seed) for seed in range(1, min(MAX_RUNS, max_runs)))]
+        figures = [simulated.figures for simulated in runs]
+        mean = mean_figures(figures)
         slower, faster = self._run_with_errors(ranks, -1), self._run_with_errors(ranks, 1)
 
         def au_interval(by: str) -> Interval:
-            margin = math.hypot(AU_PERCENT, _draws_half_width([outcome.verdict_au(by) for outcome in outcomes]))
+            margin = math.hypot(AU_PERCENT, _draws_half_width([of_run.verdict_au(by) for of_run in figures]))
             au = mean.verdict_au(by)
             low, high = _interval_around(au, slower.au(by), faster.au(by), margin)
             return min(low, au * (1 - self._others_share)), high if self._saturated else 100.0
 
         low, high = au_interval(self._by)
         too_close = low < self._threshold_percent <= high
-        # A measured run would have no verdict: all counted steps may have been read ahead in the first, uncounted one.
+        # Then a measured run would get no verdict, either: all steps that count may have been read ahead.
         read_ahead = self._by == "au" and run.read_ahead and mean.au_whole_percent < self._threshold_percent
         sample_bytes = self._model.with_files_for(ranks).mean_sample_bytes
         return PredictedCount(
@@ -244,17 +242,17 @@ class _Predictor:
             accelerators=ranks,
             au_interval_percent=au_interval("au"),
             au_sustained_interval_percent=au_interval("sustained"),
-            samples_per_second_interval=self._rate_interval(ranks, run, outcomes, slower, faster),
+            samples_per_second_interval=self._rate_interval(ranks, run, figures, slower, faster),
             passed=None if too_close or read_ahead else mean.verdict_au(self._by) >= self._threshold_percent,
             null_au_percent=min(100.0, 100 * self._max_samples_per_second(ranks) / (ranks * self._demand)),
             needed_mb_per_second=self._threshold_percent / 100 * ranks * self._demand * sample_bytes / 1e6,
         )
 
     def _rate_interval(
-        self, ranks: int, run: ModelRun, outcomes: Sequence[SimulatedFigures], slower: ModelRun, faster: ModelRun
+        self, ranks: int, run: ModelRun, figures: Sequence[SimulatedFigures], slower: ModelRun, faster: ModelRun
     ) -> Interval:
-        """Return the interval of samples/s around the mean of the outcomes, of which `run` is the first."""
-        rates = [outcome.samples_per_second for outcome in outcomes]
+        """Return the interval of samples/s around the mean of all runs' figures; `run` is the first."""
+        rates = [of_run.samples_per_second for of_run in figures]
         rate = float(np.mean(rates))
         low, high = _interval_around(
             rate,
@@ -267,41 +265,41 @@ class _Predictor:
             # In the model all first reads end together. A storage that serves the W readers of a rank one after another
             # delivers the first batch W times sooner.
             readers, seconds = max(1, self._workload.reader.read_threads), run.training_seconds
-            saved = len(np.unique(run.rows["epoch"])) * run.first_batch_seconds * (1 - 1 / readers)
-            high *= seconds / max(seconds - saved, seconds / 2)
+            saved_seconds = len(np.unique(run.rows["epoch"])) * run.first_batch_seconds * (1 - 1 / readers)
+            high *= seconds / max(seconds - saved_seconds, seconds / 2)
         if not self._saturated:
             high = max(high, ranks * self._demand)
         return min(low, rate * (1 - self._others_share)), high
 
     def _run_with_errors(self, ranks: int, sign: int) -> ModelRun:
-        """Simulate a storage faster by its error, and a host with less delay; with `sign` -1, slower and with more."""
+        """Simulate storage faster by its error and a host with less delay (`sign` 1), or slower and with more (-1)."""
         calibration = self._calibration
-        # A delay that is a fixed time, rather than a share of the step, is twice the share of a step half as long.
+        # Half the delay, or 1.5 times as much: it may be a fixed time, so of a step half as long twice the share.
         step_share = (1 - sign * 0.5) * calibration.step_share
         model = replace(self._model, calibration=replace(calibration, step_share=step_share))
-        speed = 1 + sign * self._speed_error
-        return model.run(ranks, speed=speed, max_rows=INTERVAL_ROWS, shrinks=True, seed=1)
+        speedup = 1 + sign * self._speed_error
+        return model.run(ranks, speedup=speedup, max_rows=INTERVAL_ROWS, shrinks=True, seed=1)
 
     def null_max(self, ranks: int) -> int:
-        """Return how many pass by the null model, with the files that `ranks` accelerators have."""
+        """Return how many pass by the null model (`PredictedCount.null_au_percent`), with the files of `ranks`."""
         return math.floor(self._max_samples_per_second(ranks) / (self._threshold_percent / 100 * self._demand))
 
     def _max_samples_per_second(self, ranks: int) -> float:
-        """Return the storage's highest rate, in samples/s, of the files that `ranks` accelerators have."""
+        """Return the storage's highest rate in samples/s, with the files of `ranks` ranks."""
         return self._calibration.available_mb_per_second() * 1e6 / self._model.with_files_for(ranks).mean_sample_bytes
 
     def limited_by(self, count: PredictedCount) -> LimitedBy[What]:
-        """Return the limit of a count: storage, readers or cores, whichever gains the most AU when it is removed."""
+        """Return what limits a count: storage, readers or cores, whichever raises the AU most when it is removed."""
         sustained = count.au_sustained_percent
         au = f"the AU with {counted(count.accelerators, 'accelerator')} is {sustained:.1f} %"
         if sustained >= UNLIMITED_PERCENT:
             return LimitedBy(what="nothing", confidence="high", evidence=(au,))
-        if self._others_share >= OTHER_PROGRAMS_PERCENT / 100:  # a run reports the same; the finding has the numbers
+        if self._others_share >= OTHER_PROGRAMS_PERCENT / 100:  # as a measured run reports; a finding has the numbers
             return LimitedBy(what="host CPU", confidence="medium", evidence=(au,))
         model, ranks = self._model.with_files_for(count.accelerators), count.accelerators
 
-        def au_of(changed: Model, speed: float = 1.0, by: str = "rules") -> float:
-            return changed.run(ranks, speed=speed, max_rows=SEARCH_ROWS, shrinks=True).au(by)
+        def au_of(changed: Model, speedup: float = 1.0, by: str = "rules") -> float:
+            return changed.run(ranks, speedup=speedup, max_rows=SEARCH_ROWS, shrinks=True).au(by)
 
         now = au_of(model)
         by_storage = max(0.0, au_of(model, SPEED_FACTOR) - now)
@@ -311,9 +309,9 @@ class _Predictor:
         confidence: Confidence = "high" if self._saturated else "low"
         if max(by_storage, by_readers, by_cores) < MIN_GAIN_PERCENT:
             if self._workload.train.computation_time.type != "fixed":
-                what = "nothing"  # accelerators wait for each other: their computation times differ
+                what = "nothing"  # the computation times differ, so accelerators wait for each other
             elif au_of(model, SPEED_FACTOR, "sustained") - sustained < MIN_GAIN_PERCENT:
-                what, confidence = "nothing", "low"  # perhaps delays of the host, longer than a step
+                what, confidence = "nothing", "low"  # perhaps delays of the host that are longer than a step
         elif by_cores >= max(MIN_GAIN_PERCENT, by_storage):
             what, confidence = "host CPU", "high"
         elif by_readers >= max(MIN_GAIN_PERCENT, 0.5 * by_storage):  # half suffices: readers cost only a setting
@@ -325,7 +323,7 @@ class _Predictor:
         return LimitedBy(what=what, confidence=confidence, evidence=(au, gains))
 
     def findings(self, ranks: int) -> Iterator[Finding]:
-        """Yield why the prediction for `ranks` accelerators is less certain than its interval."""
+        """Yield the reasons why the prediction for `ranks` accelerators is less certain than its interval says."""
         calibration = self._calibration
         readers, tried = ranks * max(1, self._workload.reader.read_threads), calibration.curve[-1].readers
         if len(calibration.curve) > 1 and readers > 2 * tried:
@@ -341,11 +339,11 @@ class _Predictor:
 
 
 def _draws_half_width(values: Sequence[float]) -> float:
-    """Return the half width of the 95 % interval of one run's value, from runs with other draws; 0 for one run."""
+    """Return the half width of the 95 % interval of a single run's value, from runs with other draws; 0 for one run."""
     count = len(values)
     return float(np.std(values, ddof=1)) * quantile(0.975, count - 1) if count > 1 else 0.0
 
 
 def _interval_around(middle: float, low: float, high: float, margin: float, most: float = 100.0) -> Interval:
-    """Return the interval that holds three values, widened by a margin at both ends, within 0 and `most`."""
+    """Return the interval that holds the three values, widened by a margin at both ends, within 0 and `most`."""
     return max(0.0, min(middle, low, high) - margin), min(most, max(middle, low, high) + margin)

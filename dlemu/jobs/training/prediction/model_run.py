@@ -1,7 +1,7 @@
 """Simulates a whole run: the epochs of a workload, for a number of accelerators on a calibrated storage.
 
-Of a run of more than `max_rows` rank-steps the first epochs are simulated, or the first steps of the first epoch; with
-`shrinks` a fraction of the accelerators, on the same fraction of files, storage and hosts.
+If a run has more than `max_rows` rank-steps (ranks x steps), only its first epochs are simulated, or the first steps of
+its first epoch; with `shrinks`, a fraction of the accelerators on the same fraction of files, storage and hosts.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from dlemu.config.duration import mean_seconds
 from dlemu.config.schema import Workload
 from dlemu.jobs.training.plan import Block, Epoch, TrainingJob
 from dlemu.jobs.training.prediction import batches
-from dlemu.jobs.training.prediction.calibration import Calibration, CurvePoint, rates
+from dlemu.jobs.training.prediction.calibration import Calibration, CurvePoint, throughputs
 from dlemu.jobs.training.prediction.event_model import EpochInput, EpochTimes, simulate
 from dlemu.jobs.training.prediction.prediction import EndedBy, SimulatedFigures
 from dlemu.jobs.training.steplog import STEP_DTYPE, TRAINING, StepRows
@@ -27,31 +27,27 @@ from dlemu.metrics.rates import Floats, first_batch_seconds, over_epochs, per_se
 from dlemu.metrics.rows import StepTable, in_order
 from dlemu.results.wording import count
 
-MAX_ROWS = 300_000
-"""Maximum rank-steps (ranks x steps) of a simulation; they take 2 to 3 seconds."""
+MAX_ROWS = 300_000  # maximum rank-steps of a simulation; they take 2 to 3 seconds
 MIN_STEPS = 30
-"""Steps that an epoch needs beyond those read ahead; a shorter one shows little of an epoch's middle."""
+"""Steps that an epoch needs beyond those read ahead, for its middle to count more than its beginning and end."""
 
 
 @dataclass(frozen=True, eq=False)
 class ModelRun:
-    """A simulated run. Its metrics are computed when first used: of most runs only one AU is."""
+    """A simulated run. Its metrics are computed when they are first used, as of most runs only one AU is needed."""
 
     ranks: int
     rows: StepRows
     workload: Workload
-    simulated_steps: int
-    """Steps per rank."""
+    simulated_steps: int  # steps per rank
     planned_steps: int
-    read_ahead: bool
-    """Whether all batches of counted steps may have been read while the first step, which does not count, waited."""
-    storage_percent: float
-    """The AU that the fastest rate of this many readers sustains: an upper bound of the sustained AU."""
+    read_ahead: bool  # whether the batches of all counted steps may have been read ahead, during excluded steps
+    storage_percent: float  # AU that the highest throughput of this many readers sustains: bounds the sustained AU
     lengthen: Callable[[], ModelRun] | None = None
-    """Simulates longer epochs; None unless this run's are so short that read-ahead hides what the storage sustains."""
+    """Simulates longer epochs; set if this run's are so short that read-ahead hides what the storage sustains."""
 
     @cached_property
-    def outcome(self) -> SimulatedFigures:
+    def figures(self) -> SimulatedFigures:
         """All figures of the run, by the formulas for measured runs."""
         rows, metric = self._table, self.workload.metric
         dlio = au_dlio_percents(rows, metric.exclude_start_steps, metric.exclude_end_steps)
@@ -66,7 +62,7 @@ class ModelRun:
 
     @cached_property
     def longer(self) -> ModelRun | None:
-        """The same run with longer epochs, where `lengthen` simulates them."""
+        """The same run with longer epochs; None if its own are long enough."""
         return None if self.lengthen is None else replace(self.lengthen(), lengthen=None)
 
     @property
@@ -75,7 +71,7 @@ class ModelRun:
 
     @property
     def first_batch_seconds(self) -> float:
-        """Wait for the first batch of an epoch, the mean over epochs."""
+        """Wait for the first batch of an epoch, mean over epochs."""
         return first_batch_seconds(self._table).mean or 0.0
 
     def au(self, by: str) -> float:
@@ -101,13 +97,13 @@ class ModelRun:
 
 @dataclass(frozen=True, eq=False)
 class Model:
-    """A workload on a calibrated storage, for any count of accelerators."""
+    """A workload on a calibrated storage, for any number of accelerators."""
 
     workload: Workload
     calibration: Calibration
     hosts: int = 1
     assumes_files: bool = False
-    """Whether each count has as many files as it needs, even if the dataset has fewer."""
+    """Whether each number of accelerators has as many files as it needs, even if the dataset has fewer."""
 
     @cached_property
     def _by_file(self) -> Floats:
@@ -120,12 +116,12 @@ class Model:
 
     @property
     def min_steps(self) -> int:
-        """Steps that an epoch needs for an AU: the excluded ones, and one."""
+        """Steps that an epoch needs for an AU: those that the settings exclude, and one that counts."""
         metric = self.workload.metric
         return metric.exclude_start_steps + metric.exclude_end_steps + 1
 
     def max_ranks(self) -> dict[EndedBy, float]:
-        """Return for how many accelerators the files and the cores suffice; infinity where files are assumed."""
+        """Return for how many accelerators the files and the cores suffice; infinity if that is no limit."""
         samples = self.workload.dataset.num_files_train * self.workload.dataset.num_samples_per_file
         by_files = math.inf if self.assumes_files else samples // (self.workload.reader.batch_size * self.min_steps)
         trainer_cores, cores = self._trainer_cores(), self.hosts * self.calibration.cores_to_share
@@ -133,7 +129,7 @@ class Model:
         return {"files": by_files, "cores": by_cores}
 
     def with_files_for(self, ranks: int) -> Model:
-        """Return the model of `ranks` accelerators; where files are assumed, with enough for epochs of `MIN_STEPS`."""
+        """Return the model for `ranks` accelerators; with `assumes_files`, with enough files for MIN_STEPS steps."""
         if not self.assumes_files:
             return self
         data, batch_size = self.workload.dataset, self.workload.reader.batch_size
@@ -143,16 +139,16 @@ class Model:
         return replace(self, workload=enough, assumes_files=False)
 
     def with_readers(self, times: int) -> Model:
-        """Return the model with `times` as many readers and as large a queue."""
+        """Return the model with `times` as many readers, and a prefetch queue as many times as deep."""
         reader = self.workload.reader
         threads = times * max(1, reader.read_threads)
         more = replace(reader, read_threads=threads, prefetch_size=times * reader.prefetch_size)
         return replace(self, workload=replace(self.workload, reader=more))
 
     def run(
-        self, ranks: int, *, speed: float = 1.0, max_rows: int = MAX_ROWS, shrinks: bool = False, seed: int = 0
+        self, ranks: int, *, speedup: float = 1.0, max_rows: int = MAX_ROWS, shrinks: bool = False, seed: int = 0
     ) -> ModelRun:
-        """Simulate a run on a storage `speed` times as fast as calibrated; raises UserError if no step counts."""
+        """Simulate a run on a storage `speedup` times as fast as calibrated; raises UserError if no step counts."""
         job = batches.planned_job(self.workload, ranks)
         window = job.batches_ahead
         if not self.assumes_files:
@@ -160,16 +156,16 @@ class Model:
         divisor = max(1, ranks * (MIN_STEPS + window) // max_rows) if shrinks else 1
         if divisor > 1 or self.assumes_files:
             model = self._shrunk(divisor) if divisor > 1 else self.with_files_for(ranks)
-            return model.run(max(1, ranks // divisor), speed=speed, max_rows=max_rows, seed=seed)
+            return model.run(max(1, ranks // divisor), speedup=speedup, max_rows=max_rows, seed=seed)
         reader, calibration = self.workload.reader, self.calibration
         epochs = _first_epochs(job.schedule, ranks, max_rows, MIN_STEPS + window)
-        # Other jobs first take the throughput that these readers can't use because of latency.
-        alone = speed * rates(calibration.curve, ranks * max(1, reader.read_threads))
-        rate = np.minimum(alone, 1e6 * calibration.available_mb_per_second(speed))
-        lengthen, times = None, math.ceil((MIN_STEPS + window) / job.schedule[0].steps)
-        if times > 1:
-            model, max_rows = self._with_one_epoch(times), min(max_rows, 30_000)  # only its sustained AU is used
-            lengthen = partial(model.run, ranks, speed=speed, max_rows=max_rows, shrinks=True, seed=seed)
+        # Latency keeps few readers from the full throughput: other jobs use what these leave, and then take from them.
+        alone = speedup * throughputs(calibration.curve, ranks * max(1, reader.read_threads))
+        rate = np.minimum(alone, 1e6 * calibration.available_mb_per_second(speedup))
+        lengthen, times_longer = None, math.ceil((MIN_STEPS + window) / job.schedule[0].steps)
+        if times_longer > 1:
+            model, max_rows = self._with_one_epoch(times_longer), min(max_rows, 30_000)  # only for its sustained AU
+            lengthen = partial(model.run, ranks, speedup=speedup, max_rows=max_rows, shrinks=True, seed=seed)
         counted = min(block.steps for epoch in job.schedule for block in epoch.blocks) - (self.min_steps - 1)
         seconds = mean_seconds(self.workload.train.computation_time)
         demand = ranks * reader.batch_size * self.mean_sample_bytes / seconds  # bytes/s, if no accelerator waits
@@ -206,7 +202,7 @@ class Model:
             )
 
     def _with_one_epoch(self, times: int) -> Model:
-        """Return the model of one epoch that has `times` as many files."""
+        """Return the model of a run of one epoch with `times` as many files."""
         workload = self.workload
         data = replace(workload.dataset, num_files_train=times * workload.dataset.num_files_train)
         train = replace(workload.train, epochs=1, total_training_steps=-1)
@@ -226,20 +222,20 @@ class Model:
         return replace(self, workload=replace(self.workload, dataset=fewer), calibration=smaller)
 
     def _rows_with_trainers(self, job: TrainingJob, epochs: Sequence[Epoch], rate: Floats, seed: int) -> StepRows:
-        """Simulate epochs whose trainers take cores while they compute; raises UserError where they need all cores."""
-        used, cores = job.ranks * self._trainer_cores(), self.hosts * self.calibration.cores_to_share
-        if used >= cores:
+        """Simulate epochs whose trainers use cores while they compute; raises UserError if they need all cores."""
+        busy, cores = job.ranks * self._trainer_cores(), self.hosts * self.calibration.cores_to_share
+        if busy >= cores:
             raise UserError(
-                f"train.step_cpu_time of {job.ranks} accelerators needs {used:.1f} cores, and there are {cores:g}: the "
+                f"train.step_cpu_time of {job.ranks} accelerators needs {busy:.1f} cores, and there are {cores:g}: the "
                 "trainers alone exceed this host; predict fewer, or more --hosts"
             )
-        rows = self._rows(job, epochs, rate, cores - used, seed)
+        rows = self._rows(job, epochs, rate, cores - busy, seed)
         low = au_percent(rows) / 100
-        high = au_percent(self._rows(job, epochs, rate, cores, seed)) / 100 if used else low
-        # The higher the AU, the fewer cores are left to the readers. Bisection finds the AU that these cores allow.
+        high = au_percent(self._rows(job, epochs, rate, cores, seed)) / 100 if busy else low
+        # The higher the AU, the fewer cores are left to the readers. Bisection finds the AU that the rest allows.
         while high - low > 0.02:
             au = (low + high) / 2
-            rows = self._rows(job, epochs, rate, cores - au * used, seed)
+            rows = self._rows(job, epochs, rate, cores - au * busy, seed)
             if au_percent(rows) > 100 * au:
                 low = au
             else:
@@ -247,7 +243,7 @@ class Model:
         return rows
 
     def _trainer_cores(self) -> float:
-        """Return the cores that one trainer keeps busy by `train.step_cpu_time`."""
+        """Return how many cores `train.step_cpu_time` keeps busy for one accelerator that never waits."""
         train = self.workload.train
         seconds = mean_seconds(train.computation_time)
         return mean_seconds(train.step_cpu_time) / seconds if seconds else 0.0
@@ -256,7 +252,7 @@ class Model:
         """Simulate epochs whose readers get bytes at `rate` (see `EpochInput`) and share `cores`."""
         reader, calibration, plan = self.workload.reader, self.calibration, job.train_plan
         random = np.random.default_rng([seed, job.ranks])
-        parts, start = [], 0.0
+        rows_of_epochs, start = [], 0.0
         computation_seconds = mean_seconds(self.workload.train.computation_time)
         costs = replace(
             calibration.costs,
@@ -266,10 +262,10 @@ class Model:
         for epoch in epochs:
             app_bytes = calibration.bytes_factor * batches.batch_bytes(plan, self._by_file, epoch.number, epoch.steps)
             work = _draw_work(calibration, plan.batch_size, app_bytes.shape, random)
-            decode = plan.batch_size * calibration.decode_seconds_per_sample
+            decoding = plan.batch_size * calibration.decode_seconds_per_sample
             preprocessing = batches.preprocessing_seconds(self.workload, app_bytes.shape, random)
             sleeps = reader.preprocess == "sleep"
-            on_core = decode + (np.zeros_like(preprocessing) if sleeps else preprocessing)
+            on_core = decoding + (np.zeros_like(preprocessing) if sleeps else preprocessing)
             inputs = EpochInput(
                 work_bytes=app_bytes * work,
                 decode_seconds=on_core,
@@ -286,28 +282,29 @@ class Model:
             times = simulate(inputs)
             rows = step_rows(epoch, inputs, times, start_seconds=start)
             rows["samples"], rows["app_bytes"] = plan.batch_size, np.rint(app_bytes).ravel()
-            parts.append(rows)
+            rows_of_epochs.append(rows)
             start += float(times.free[-1]) + 1.0  # no metric uses the time between epochs
-        run: StepRows = np.concatenate(parts)
-        return run
+        all_rows: StepRows = np.concatenate(rows_of_epochs)
+        return all_rows
 
 
 def _draw_work(
     calibration: Calibration, batch_size: int, shape: tuple[int, ...], random: np.random.Generator
 ) -> Floats:
-    """Return random work of each batch, with mean 1; a batch of more samples than a measured read varies less."""
+    """Return random work (`Calibration.work`) of each batch, with mean 1; the work of larger batches varies less."""
     quantiles = np.array(calibration.work)
     if len(quantiles) < 2:
         return np.ones(shape)
-    reads = batch_size / calibration.samples_per_read
-    draws = min(max(1, round(reads)), 16)  # 16 limits the memory; the mean is rescaled to the spread of all reads
-    drawn: Floats = random.choice(quantiles, size=(*shape, draws)).mean(axis=-1)
-    work = np.maximum(0.02, 1 + (drawn - 1) * np.sqrt(draws / max(reads, 1 / 16)))  # 0.02: each read takes some time
+    reads_per_batch = batch_size / calibration.samples_per_read
+    draws = min(max(1, round(reads_per_batch)), 16)  # 16 limits the memory; then the spread is scaled to that of all
+    mean_drawn: Floats = random.choice(quantiles, size=(*shape, draws)).mean(axis=-1)
+    deviations = (mean_drawn - 1) * np.sqrt(draws / max(reads_per_batch, 1 / 16))
+    work = np.maximum(0.02, 1 + deviations)  # 0.02: each read takes some time
     return np.asarray(work / work.mean())
 
 
 def _first_epochs(schedule: tuple[Epoch, ...], ranks: int, max_rows: int, min_steps: int) -> tuple[Epoch, ...]:
-    """Return the first epochs with at most `max_rows` rank-steps in total, or a part of the first epoch."""
+    """Return the first epochs with at most `max_rows` rank-steps in total, or the first steps of the first epoch."""
     first, max_steps = schedule[0], max(min_steps, max_rows // ranks)
     fitting = int(np.searchsorted(np.cumsum([epoch.steps for epoch in schedule]), max_rows / ranks, side="right"))
     if fitting > 1 or first.steps <= max_steps:
@@ -316,7 +313,7 @@ def _first_epochs(schedule: tuple[Epoch, ...], ranks: int, max_rows: int, min_st
 
 
 def step_rows(epoch: Epoch, inputs: EpochInput, times: EpochTimes, *, start_seconds: float) -> StepRows:
-    """Return the simulated epoch as rows of a step log, without samples and bytes; no time lies between its blocks."""
+    """Return the simulated epoch as rows of a step log: without samples and bytes, and no pauses between blocks."""
     ranks, steps = times.ready.shape
     rows = np.zeros((ranks, steps), STEP_DTYPE)
 

@@ -30,8 +30,7 @@ from dlemu.runner.run_folder import check_new, new_folder
 
 NEEDS = "needs.json"
 NvidiaClass = Literal["good", "better", "best", "above"]
-GPUS_PER_NODE, GPUS_PER_UNIT = 8, 256
-"""GPUs of one of NVIDIA's DGX nodes, and of a scalable unit of its DGX SuperPOD."""
+GPUS_PER_NODE, GPUS_PER_UNIT = 8, 256  # GPUs of one of NVIDIA's DGX nodes, and of a scalable unit of its DGX SuperPOD
 _CLASSES: dict[NvidiaClass, tuple[float, float, float, float]] = {
     "good": (4, 2, 15, 7.5),
     "better": (8, 4, 40, 20),
@@ -39,16 +38,12 @@ _CLASSES: dict[NvidiaClass, tuple[float, float, float, float]] = {
 }
 """GB/s that a node reads and writes, and a scalable unit, with each of NVIDIA's classes of storage (DGX SuperPOD's
 reference architecture, H100, tables 5 and 6). The table's figures of four units are divided by 4."""
-MEMORY_GB = 2048 * 1.073741824
-"""Memory of a DGX H100."""
-LOST_PERCENT = 5.0
-"""Share of training time that synchronous checkpoints may take here: a choice, not a rule."""
-WATCHDOG_SECONDS = 600.0
-"""Default of NCCL's watchdog, which ends a job whose ranks wait longer than this for a rank."""
+MEMORY_GB = 2048 * 1.073741824  # memory of a DGX H100
+LOST_PERCENT = 5.0  # share of training time that synchronous checkpoints may take here: a choice, not a rule
+WATCHDOG_SECONDS = 600.0  # default of NCCL's watchdog, which ends a job whose ranks wait longer than this for a rank
 MLPERF_STEPS, MLPERF_MEMORY_TIMES = 500, 5
 """MLPerf Storage's smallest dataset: samples for 500 steps of all accelerators, and 5 times the hosts' memory."""
-PORT_GB_PER_SECOND = {100: 12.5, 400: 50.0}
-"""Gb/s of a network port -> its line rate."""
+PORT_GB_PER_SECOND = {100: 12.5, 400: 50.0}  # Gb/s of a network port -> its line rate
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -108,7 +103,8 @@ class _JobsFile:
 def needs(source: Sequence[str] | Workload, request: PredictionRequest) -> tuple[NeedsAnswer, str, Workload] | None:
     """Return what jobs need of their storage, the answer's folder, and the first job; None if they have a storage.
 
-    They have one if the request describes it or makes data, or one training job names or finds data. Raises UserError.
+    They have one if the request describes it or makes data on it, or if a single training job names or finds data: then
+    `run_prediction` answers. Raises UserError.
     """
     words = [] if isinstance(source, Workload) else list(source)
     for word in words:
@@ -142,28 +138,31 @@ def needs(source: Sequence[str] | Workload, request: PredictionRequest) -> tuple
 
 
 def _requested_jobs(words: list[str], request: PredictionRequest) -> tuple[list[Workload], bool]:
-    """Return the jobs of overrides or of the file among them, and whether they name their data. Raises UserError."""
+    """Return the job of the overrides, or those of the jobs file among them, and whether they name their data.
+
+    Raises UserError.
+    """
     file = next((word for word in words if word.endswith((".yaml", ".yml")) and "=" not in word), None)
-    overrides = [words]
+    overrides_by_job = [words]
     if file is not None:  # the other words are settings of each job
         shared = [word for word in words if word != file]
-        overrides = [[*shlex.split(job), *shared] for job in build(_JobsFile, read_plain(file)).jobs]
-    if not overrides:
+        overrides_by_job = [[*shlex.split(job), *shared] for job in build(_JobsFile, read_plain(file)).jobs]
+    if not overrides_by_job:
         raise UserError("there is no job to predict for: wanted some in the file's `jobs`")
-    keys = {word.lstrip("+").partition("=")[0] for job in overrides for word in job}
-    jobs = [load(job, config_dir=request.config_dir) for job in overrides]
+    keys = {word.lstrip("+").partition("=")[0] for overrides in overrides_by_job for word in overrides}
+    jobs = [load(overrides, config_dir=request.config_dir) for overrides in overrides_by_job]
     return jobs, not keys.isdisjoint(("dataset.data_folder", "dataset.source"))
 
 
 def _needs_of(workload: Workload, request: PredictionRequest) -> Needs:
-    """Return the needs of one job; raises UserError where the page cache serves reads."""
+    """Return the needs of one job; raises UserError if the page cache is to serve some of its reads."""
     ranks, reader, checkpoint = workload.ranks, workload.reader, workload.checkpoint
     if reader.page_cache_percent:
         raise UserError(
             f"reader.page_cache_percent is {reader.page_cache_percent:g}: what memory serves of the reads is measured, "
             "not predicted; wanted 0 for all that the job reads"
         )
-    of_one = demand(workload.model.name, workload)
+    one_demand = demand(workload.model.name, workload)  # of one accelerator
     nodes = request.hosts or math.ceil(ranks / GPUS_PER_NODE)
     saved_gb, interval_seconds = 0.0, checkpoint.interval_seconds
     if workload.workflow.checkpoint:
@@ -181,46 +180,45 @@ def _needs_of(workload: Workload, request: PredictionRequest) -> Needs:
         drain_gb_per_second=saved_gb / interval_seconds,
         restart_gb_per_second=saved_gb / (60 * request.restart_minutes),
     )
-    if not workload.workflow.train or of_one.samples_per_second is None:
+    if not workload.workflow.train or one_demand.samples_per_second is None:
         return without_reads
-    step_gb = ranks * reader.batch_size * of_one.sample_bytes / 1e9
-    read = workload.metric.au * step_gb / of_one.computation_seconds
+    step_gb = ranks * reader.batch_size * one_demand.sample_bytes / 1e9
+    read_gb_per_second = workload.metric.au * step_gb / one_demand.computation_seconds
     first_gb = step_gb * max(1, reader.read_threads)
-    request_bytes, _ = requests_of(workload, of_one.sample_bytes)
-    mlperf_gb = MLPERF_STEPS * ranks * reader.batch_size * of_one.dataset_gb / max(1, of_one.num_samples)
+    request_bytes, _ = requests_of(workload, one_demand.sample_bytes)
+    mlperf_gb = MLPERF_STEPS * ranks * reader.batch_size * one_demand.dataset_gb / max(1, one_demand.num_samples)
     return replace(
         without_reads,
-        read_gb_per_second=read,
-        first_step_gb_per_second=first_gb / of_one.computation_seconds,
-        first_step_seconds=first_gb / read if read else 0.0,
-        requests_per_second=read * 1e9 / request_bytes,
-        dataset_gb=of_one.dataset_gb,
+        read_gb_per_second=read_gb_per_second,
+        first_step_gb_per_second=first_gb / one_demand.computation_seconds,
+        first_step_seconds=first_gb / read_gb_per_second if read_gb_per_second else 0.0,
+        requests_per_second=read_gb_per_second * 1e9 / request_bytes,
+        dataset_gb=one_demand.dataset_gb,
         mlperf_dataset_gb=max(mlperf_gb, MLPERF_MEMORY_TIMES * nodes * MEMORY_GB),
     )
 
 
 def _sum_of(jobs: Sequence[Needs]) -> Needs:
-    """Return the sums over jobs, but the shortest interval of checkpoints and the longest first step."""
+    """Return the sum of each need over all jobs; but the shortest checkpoint interval and the longest first step."""
     values = {field.name: [getattr(job, field.name) for job in jobs] for field in fields(Needs)}
-    emulated = [values.pop(field.name) for field in fields(WorkloadFields)]
+    workloads, accelerators, divisors = (values.pop(field.name) for field in fields(WorkloadFields))
     sums = {name: sum(numbers) for name, numbers in values.items()}
     sums["checkpoint_minutes"] = min(values["checkpoint_minutes"])
     sums["first_step_seconds"] = max(values["first_step_seconds"])
-    workloads, accelerators, divisors = emulated
     divisor = divisors[0] if len(set(divisors)) == 1 else None
     return Needs(workload=" + ".join(workloads), accelerator=accelerators[0], sample_divisor=divisor, **sums)
 
 
 def _nvidia_class(total: Needs) -> tuple[NvidiaClass, float]:
-    """Return the lowest class that suffices for reads and drains, and the share of its rates that these take."""
+    """Return the lowest class that suffices for reads and asynchronous checkpoints, and the share of its rates used."""
     # A few nodes together may use the rate of one node; many nodes share the rate of their scalable units.
-    units, times = total.accelerators / GPUS_PER_UNIT, 0.0
+    units, share = total.accelerators / GPUS_PER_UNIT, 0.0
     for name, (node_read, node_write, unit_read, unit_write) in _CLASSES.items():
-        read_times = total.read_gb_per_second / max(node_read, units * unit_read)
-        times = max(read_times, total.drain_gb_per_second / max(node_write, units * unit_write))
-        if times <= 1:
-            return name, times
-    return "above", times
+        read_share = total.read_gb_per_second / max(node_read, units * unit_read)
+        share = max(read_share, total.drain_gb_per_second / max(node_write, units * unit_write))
+        if share <= 1:
+            return name, share
+    return "above", share
 
 
 def ports(gb_per_second: float) -> str:
@@ -232,7 +230,7 @@ def ports(gb_per_second: float) -> str:
 
 def _screen(answer: NeedsAnswer, folder: str) -> Screen:
     total, jobs = answer.total, answer.jobs
-    # The node of the job with the highest rate: an average over nodes would starve it.
+    # A node of the job with the highest rate per node; the average over all nodes would be too little for it.
     node_gb = max(job.most_gb_per_second / job.nodes for job in jobs)
     network = f"the storage {ports(total.most_gb_per_second)}; each node {ports(node_gb)}"
     storage = f"'{answer.nvidia_class}'"
@@ -243,12 +241,12 @@ def _screen(answer: NeedsAnswer, folder: str) -> Screen:
     if len(jobs) > 1:
         question = "one beside the others: dlemu predict workload=... --mb-per-second X --others-mb-per-second Y"
         accelerators = "accelerators"
-    who = f"{total.workload}, {total.accelerators:,} {accelerators} on {count(total.nodes, 'node')}"
+    hardware = f"{total.workload}, {total.accelerators:,} {accelerators} on {count(total.nodes, 'node')}"
     read, write = total.read_gb_per_second, total.drain_gb_per_second
     rates = {"read": read, "write": write, "restart at": total.restart_gb_per_second}
-    decisive = [f"{verb} {_gb(gb)}/s" for verb, gb in rates.items() if gb > max(rates.values()) / 100]
+    demands = [f"{verb} {_gb(gb)}/s" for verb, gb in rates.items() if gb > max(rates.values()) / 100]
     return Screen(
-        title=f"{who}: the storage must {' and '.join(decisive) or 'give next to nothing'}",
+        title=f"{hardware}: the storage must {' and '.join(demands) or 'give next to nothing'}",
         lines=[
             *_rate_lines(answer),
             Said("network", network, "ports, if they reached their line rate"),
@@ -262,7 +260,7 @@ def _screen(answer: NeedsAnswer, folder: str) -> Screen:
 
 
 def _rate_lines(answer: NeedsAnswer) -> Iterator[Said]:
-    """Yield the lines on the rates and space that reads and checkpoints need."""
+    """Yield the lines with the rates and the space that reads and checkpoints need."""
     total, read = answer.total, answer.total.read_gb_per_second
     if read:
         node = _gb(max(job.read_gb_per_second / job.nodes for job in answer.jobs))
@@ -298,7 +296,7 @@ def _gb(gb: float) -> str:
 
 
 def _si(value: float) -> str:
-    """Return a number with three digits, as no need is more certain, and the prefix of its unit."""
+    """Return a number with three digits, as needs are not more certain, and the prefix of its unit: `12.3 G`."""
     power = min(5, max(0, math.floor(math.log10(value) / 3))) if value else 0
     return f"{float(f'{value / 1000**power:.3g}'):,g} {('', 'k', 'M', 'G', 'T', 'P')[power]}"
 

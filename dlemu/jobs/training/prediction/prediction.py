@@ -53,7 +53,7 @@ class SimulatedFigures:
 
 
 def mean_figures(runs: Sequence[SimulatedFigures]) -> SimulatedFigures:
-    """Return the mean of each figure over runs; None for a figure that a run lacks."""
+    """Return the mean of each figure over runs; None if a run lacks the figure."""
     means: dict[str, Any] = {}
     for figure in fields(SimulatedFigures):
         values = [getattr(run, figure.name) for run in runs]
@@ -123,9 +123,10 @@ class Prediction(Predicted):
     @property
     def verdict(self) -> str:
         """The answer as a sentence."""
-        limit, small = self.limited_by, scaled(self.question.sample_divisor)
-        limited = "" if limit.what == "nothing" else f"; limited by {limit.what}"
-        return f"{PREDICTED}: {_passing(self)}{limited}{f'; accelerators{small}' if small else ''}"
+        limit, scale = self.limited_by, scaled(self.question.sample_divisor)
+        limited_by = "" if limit.what == "nothing" else f"; limited by {limit.what}"
+        scaled_down = f"; accelerators{scale}" if scale else ""
+        return f"{PREDICTED}: {_passing(self)}{limited_by}{scaled_down}"
 
 
 NO_MORE: dict[EndedBy, str] = {
@@ -151,27 +152,27 @@ def _passing(answer: Prediction) -> str:
     at_least = "" if answer.saturated else "at least "
     low, high = answer.shown.au_sustained_interval_percent
     value = with_uncertainty(answer.shown.verdict_au(answer.question.verdict), (high - low) / 2)
-    au = f"(AU {at_least}{value.replace('±', '+-')}"
-    if answer.max_accelerators_interval is None:
-        return f"{answer.accelerators} {_VERDICTS[answer.shown.passed]} {au})"
+    au = f"AU {at_least}{value.replace('±', '+-')}"
+    if answer.max_accelerators_interval is None:  # a number of accelerators was requested
+        return f"{answer.accelerators} {_VERDICTS[answer.shown.passed]} ({au})"
     certain, possible = answer.max_accelerators_interval
     if not possible:
-        return f"not even 1 passes {au})"
+        return f"not even 1 passes ({au})"
     if certain:
-        passing = f"{certain} {'passes' if certain == 1 else 'pass'} {au})"
+        passing = f"{certain} {'passes' if certain == 1 else 'pass'} ({au})"
     else:
-        passing = f"none is certain to pass {au} with {answer.accelerators})"
-    no_more = "" if answer.ended_by is None else NO_MORE[answer.ended_by].format(high=possible)
-    if no_more and (certain == possible or answer.ended_by in ("storage", "others")):
-        return f"at least {passing}: {no_more}" if certain else f"{passing}: {no_more}"
+        passing = f"none is certain to pass ({au} with {answer.accelerators})"
+    end_reason = "" if answer.ended_by is None else NO_MORE[answer.ended_by].format(high=possible)
+    if end_reason and (certain == possible or answer.ended_by in ("storage", "others")):
+        return f"at least {passing}: {end_reason}" if certain else f"{passing}: {end_reason}"
     if certain == possible:
         return passing
     too_close = f"{certain + 1} to {possible} are" if certain + 1 < possible else f"{possible} is"
     passing = f"{passing}, {too_close} too close to call"
-    return f"{passing}; {no_more}" if no_more else passing
+    return f"{passing}; {end_reason}" if end_reason else passing
 
 
-_SHOWN_COUNTS = 3  # lines for numbers of accelerators: those around the largest that passes
+_SHOWN_COUNTS = 3  # the numbers of accelerators around the largest that passes have a line each
 _VERDICTS = {True: "pass", False: "fail", None: "too close to call"}
 
 
@@ -189,10 +190,10 @@ def _screen(answer: Prediction, folder: str) -> Screen:
             au = with_uncertainty(count.au_sustained_percent, (high - low) / 2, question.threshold_percent)
             figures = f"AU {au}, {rate(count.app_mb_per_second)}"
             lines.append(Said(f"{count.accelerators:>3}", f"{figures}: {_VERDICTS[count.passed]}"))
-    what = "not known" if limit.what == "nothing" and limit.confidence == "low" else limit.what
+    limited_by = "not known" if limit.what == "nothing" and limit.confidence == "low" else limit.what
     needed, read = rate(shown.needed_mb_per_second), rate(shown.app_mb_per_second)
     lines += [
-        Said("limit", f"{what}: {limit.evidence[-1]}"),
+        Said("limit", f"{limited_by}: {limit.evidence[-1]}"),
         Said("needs", f"{needed} for {answer.accelerators} to pass; they read {read} over whole epochs"),
         Said("check", f"arithmetic alone (speed / demand of one) says {answer.null_max_accelerators} pass"),
         Said("from", answer.source),

@@ -18,12 +18,7 @@ from dlemu.config.schema import Workload
 from dlemu.jobs.training.evict import treatment_of
 from dlemu.jobs.training.pattern import MAX_SECONDS, loader_costs, measure_levels
 from dlemu.jobs.training.plan import make_job
-from dlemu.jobs.training.prediction.calibration import (
-    Calibration,
-    calibrate_from_drive,
-    given_speed,
-    most_mb_per_second,
-)
+from dlemu.jobs.training.prediction.calibration import Calibration, calibrate_from_drive, given_speed, max_mb_per_second
 from dlemu.jobs.training.prediction.from_reads import calibrate_from_levels, calibrate_from_run
 from dlemu.jobs.training.prediction.from_times import ForeignRun, calibrate_from_times
 from dlemu.jobs.training.prediction.make_prediction import MAX_ACCELERATORS, predict
@@ -40,8 +35,7 @@ from dlemu.runner.events import OnEvent, PartMeasured, ignore
 from dlemu.runner.prediction_request import PredictionRequest
 from dlemu.runner.run_folder import check_new, new_folder
 
-CALIBRATION = "calibration.json"
-"""File of a prediction with its `Calibration`, for the next one `--from` it."""
+CALIBRATION = "calibration.json"  # file of a prediction with its `Calibration`, for `dlemu predict --from` its folder
 ReadForeign = Callable[[str], ForeignRun | None]
 """Reads another benchmark's run from a folder; returns None if there is none."""
 
@@ -49,8 +43,8 @@ ReadForeign = Callable[[str], ForeignRun | None]
 def run_prediction(source: Sequence[str] | Workload, request: PredictionRequest) -> tuple[Prediction, str, Workload]:
     """Predict for overrides or a workload; return the prediction, its folder and the workload. Raises UserError.
 
-    `ranks` (in a workload: more than 1) is the count to predict; without it, the largest that passes is found. A
-    storage that is not described is probed. If only its speed is given, and no files, each count has those it needs.
+    Predicts for `ranks` accelerators, if overrides name them or a workload has more than 1; else finds how many pass. A
+    storage that the request does not describe is probed. If only its speed is given, and no files, files are assumed.
     """
     known = None if request.from_folder is None else read_known(request.from_folder, request.read_foreign)
     if isinstance(source, Workload):
@@ -82,7 +76,7 @@ def run_prediction(source: Sequence[str] | Workload, request: PredictionRequest)
 
 
 def _calibrate(workload: Workload, request: PredictionRequest, known: Known | None, ranks: int | None) -> Calibration:
-    """Return the calibration of the storage, probed unless it is described, with other jobs and hosts as requested."""
+    """Return the storage's calibration, probed if nothing describes it, with other jobs and hosts as requested."""
     if request.mb_per_second is not None:
         calibration = given_speed(request.mb_per_second, cores=usable_cores(), bytes_factor=row_group_reads(workload))
     elif request.drive is not None:
@@ -94,12 +88,12 @@ def _calibrate(workload: Workload, request: PredictionRequest, known: Known | No
             request.make(workload)
         readers = (ranks or 0) * max(1, workload.reader.read_threads)
         calibration = calibrate_by_probe(workload, readers=readers, on_event=request.on_event)
-    if request.others_mb_per_second >= most_mb_per_second(calibration.curve):
-        raise no_speed_left(request.others_mb_per_second, most_mb_per_second(calibration.curve))
+    if request.others_mb_per_second >= max_mb_per_second(calibration.curve):
+        raise no_speed_left(request.others_mb_per_second, max_mb_per_second(calibration.curve))
     calibration = replace(calibration, others_mb_per_second=request.others_mb_per_second)
     if request.host_cores is None:
         return calibration
-    # The programs that kept cores busy are of this host.
+    # The programs that kept cores busy in the probe run on this host, not on those to predict for.
     source = f"{calibration.source}, for hosts with {count(request.host_cores, 'core')}"
     return replace(calibration, source=source, cores=float(request.host_cores), busy_cores=0.0)
 
@@ -123,7 +117,7 @@ _DEFAULT_IN_MODEL = ("train.compute", "checkpoint.asynchronous")
 
 
 def _not_modelled(workload: Workload, request: PredictionRequest, known: Known | None) -> Iterator[str]:
-    """Yield a problem for each setting with an effect on runs that neither the model nor the source knows."""
+    """Yield a problem for each setting that affects runs in a way that neither the model nor the source knows."""
     reader, measured, names = workload.reader, Workload(), _SAME_AS_SOURCE
     if known is not None:
         source, measured = request.from_folder, known.workload
@@ -152,7 +146,7 @@ def _not_modelled(workload: Workload, request: PredictionRequest, known: Known |
 def calibrate_by_probe(
     workload: Workload, *, readers: int = 0, most_seconds: float = MAX_SECONDS, on_event: OnEvent = ignore
 ) -> Calibration:
-    """Measure the storage with the workload's reads, most precisely for `readers` (0: the fewest at full speed)."""
+    """Measure the storage with the workload's reads, most precisely with `readers` (0: the fewest at full speed)."""
     dataset = inspect(
         workload.dataset,
         command_hint=lambda: (
@@ -176,15 +170,15 @@ def calibrate_by_probe(
 
 
 def _others_cpu_seconds() -> float:
-    """Return the CPU seconds of the host so far, without those of this process and its finished children."""
-    host, process = psutil.cpu_times(), os.times()
-    used = sum(host) - host.idle - getattr(host, "iowait", 0.0) - getattr(host, "guest", 0.0)
-    return float(used) - sum(process[:4])
+    """Return the host's CPU seconds so far, without those of this process and its children that have ended."""
+    host, own = psutil.cpu_times(), os.times()
+    busy = sum(host) - host.idle - getattr(host, "iowait", 0.0) - getattr(host, "guest", 0.0)
+    return float(busy) - sum(own[:4])  # user and system time, of the process and of its children
 
 
 @dataclass(frozen=True, kw_only=True)
 class Known:
-    """What the folder of a run or an earlier prediction gives: the storage's calibration, and the settings."""
+    """The storage's calibration and the settings, from the folder of a run or of an earlier prediction."""
 
     calibration: Calibration
     workload: Workload
