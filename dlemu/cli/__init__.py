@@ -39,8 +39,8 @@ MAIN_COMMANDS = {  # the commands that most users need, with an example of each;
     "compare": "dlemu compare results/unet3d/RUN-A results/unet3d/RUN-B",
     "report": "dlemu report results/unet3d/RUN",
 }
-# The other commands in the order of the list; those of plug-ins follow alphabetically.
-_OTHER_COMMANDS = ("datagen", "probe", "sweep", "together", "watch", "workloads", "doctor", "schema")
+# All commands in the order of the list; those of plug-ins follow alphabetically.
+_LISTED = (*MAIN_COMMANDS, "datagen", "probe", "sweep", "together", "watch", "workloads", "doctor", "schema")
 _PLUGINS = "dlemu.commands"  # group of entry points for click commands
 _SETTINGS = "KEY=VALUE sets what is run (DLIO's names, hydra's grammar); --FLAG sets what the command does with it."
 _WITHOUT_KIND = {  # commands that do not produce a kind of result, with their help
@@ -60,7 +60,7 @@ def commands() -> dict[str, str]:
     for name, entry in installed(_PLUGINS).items():
         if name not in helps:
             helps[name] = entry.load().get_short_help_str(limit=200)
-    order = (*MAIN_COMMANDS, *_OTHER_COMMANDS, *sorted(helps.keys() - {*MAIN_COMMANDS, *_OTHER_COMMANDS}))
+    order = (*_LISTED, *sorted(helps.keys() - {*_LISTED}))
     return {name: helps[name] for name in order if name in helps}
 
 
@@ -78,7 +78,7 @@ class _Commands(click.Group):
             if kind.command == cmd_name and kind.is_job:
                 return cast(click.Command, import_by_name("dlemu.cli.job_command", "job_command")(kind))
         module = "dlemu.cli.try_" if cmd_name == "try" else f"dlemu.cli.{cmd_name}"
-        if cmd_name not in (*MAIN_COMMANDS, *_OTHER_COMMANDS) or importlib.util.find_spec(module) is None:
+        if cmd_name not in _LISTED or importlib.util.find_spec(module) is None:
             return None
         return cast(click.Command, import_by_name(module, "command"))
 
@@ -93,7 +93,7 @@ class _Commands(click.Group):
                 ctx.exit()
             args = [args[1], "--help"]
         name = args[0]
-        if name.startswith("-") or name in (*MAIN_COMMANDS, *_OTHER_COMMANDS) or name in commands():
+        if name.startswith("-") or name in _LISTED or name in commands():
             return super().resolve_command(ctx, args)
         if os.path.isdir(name):
             return super().resolve_command(ctx, ["try", *args])

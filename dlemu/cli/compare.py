@@ -60,7 +60,8 @@ def command(folders: tuple[str, ...], make: bool, yes: bool, output: str | None,
     folder = output or new_folder(name, "compare-")
     show("compare", comparison, folder)
     save_answer(folder, COMPARE, comparison)
-    make_page(folder, wanted=report)
+    if report:
+        make_page(folder)
 
 
 def _run_on_both(words: tuple[str, ...], *, make: bool, yes: bool, as_json: bool) -> str:

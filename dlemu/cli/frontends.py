@@ -57,8 +57,8 @@ def show_job(
         result = run_alone(request, on_event, None if kind is None else kind.load_job().job)
     except RunFailedError as error:
         complain_of(error)
-        if error.kept is not None:
-            make_page(error.kept.folder, wanted=terminal.makes_page)
+        if error.kept is not None and terminal.makes_page:
+            make_page(error.kept.folder)
         return error.exit_status
     if result is None:
         return 0
@@ -85,17 +85,17 @@ class Terminal:
                 self.makes_page = event.workload.output.report
                 for note in event.workload.notes:  # other notes are printed below the result
                     if note.startswith(NOT_INSTALLED) and not event.is_second:
-                        print(note, file=sys.stderr, flush=True)
+                        click.echo(note, err=True)
                 if event.folder and detect_launcher() != "none":
                     purpose = "shows what was measured, should the launcher kill all at once"
-                    print(f"`{report_command(event.folder)}` {purpose}", file=sys.stderr, flush=True)
+                    click.echo(f"`{report_command(event.folder)}` {purpose}", err=True)
             case events.DatasetMade():
                 text = f"made {count(event.files, 'file')}, {size(event.bytes)}, in {event.folder}"
                 if event.bytes:
                     text += f", {event.bytes / 1e6 / event.seconds:.0f} MB/s"
                 if event.kept_files:
                     text += f"; {event.kept_files} existed already"
-                print(text, file=sys.stderr if self.as_json else sys.stdout)
+                click.echo(text, err=self.as_json)
             case events.DatasetVerified():
                 for finding in event.findings:
                     print(f"{finding.path}: {finding.message}")
@@ -104,7 +104,7 @@ class Terminal:
             case events.Doing():
                 print_activity(event.what)
             case events.PartMeasured():
-                print(f"probe: {event.text}", file=sys.stderr, flush=True)
+                click.echo(f"probe: {event.text}", err=True)
             case events.NotSaved():
                 show_answer(event.answer, event.folder, event.kind, as_json=self.as_json, page=False, unsaved=True)
             case events.Warned():

@@ -84,7 +84,8 @@ def show_answer(answer: Any, folder: str, kind: str, *, as_json: bool, page: boo
         click.echo(to_json(answer), nl=False)
         return
     show(kind, answer, folder, unsaved=unsaved)
-    make_page(folder, wanted=page)
+    if page:
+        make_page(folder)
 
 
 def print_config(overrides: Sequence[str], config_dir: str | None) -> None:
@@ -97,13 +98,11 @@ def print_activity(activity: str) -> None:
     click.secho(f"{activity} ...", dim=True, err=True)
 
 
-def make_page(folder: str, *, wanted: bool) -> None:
-    """Make report.html in a result's folder if `wanted`, and print its path, or why it could not be made.
+def make_page(folder: str) -> None:
+    """Make report.html in a result's folder, and print its path, or why it could not be made.
 
     A separate process makes the page, so that it can neither fail the command nor delay it for long.
     """
-    if not wanted:
-        return
     from dlemu.ranks.failure import Role
     from dlemu.report.page import missing_packages
     from dlemu.runner.child_run import OverdueError, dlemu_command, output_of

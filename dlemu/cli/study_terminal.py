@@ -37,15 +37,14 @@ class Watched(Terminal):
     def __call__(self, event: object) -> None:
         super().__call__(event)
         match event:
-            case RunsPlanned():
+            case RunsPlanned(runs=runs, finished_runs=finished):
                 self.folder, self.wants_page = event.folder, event.wants_page
                 interrupt_on(signal.SIGINT, signal.SIGTERM)
-                self._print(f"results: {event.folder}")
-                if event.runs is None:  # a search, in which each result determines the next run
-                    if event.finished_runs:
-                        self._print(f"continuing after {count(event.finished_runs, 'finished run')}")
-                elif event.runs > 1:
-                    self._print(f"{count(event.runs, 'run')}, {event.finished_runs} of them done")
+                self._print(f"results: {self.folder}")
+                if runs is None and finished:  # a search, in which each result determines the next run
+                    self._print(f"continuing after {count(finished, 'finished run')}")
+                elif runs is not None and runs > 1:
+                    self._print(f"{count(runs, 'run')}, {finished} of them done")
             case Planned():
                 self._print(f"{event.label} ...")
             case RunEnded(run=Trial() as trial):

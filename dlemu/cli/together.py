@@ -37,9 +37,10 @@ def command(jobs: tuple[str, ...], config_dir: str | None, output: str, as_json:
         commands = [shlex.split(text) for text in jobs]
     except ValueError as error:
         raise UserError(f"{' '.join(jobs)}: not the settings of jobs: {str(error).lower()}") from None
-    suffixes = (".yaml", ".yml")
-    for words in commands:  # FILE is short for workload=FILE
-        words[:] = [f"workload={word}" if word.endswith(suffixes) and "=" not in word else word for word in words]
+    commands = [  # FILE is short for workload=FILE
+        [f"workload={word}" if word.endswith((".yaml", ".yml")) and "=" not in word else word for word in words]
+        for words in commands
+    ]
     with Watched(folder_option="--output ") as watched:
         answer, folder = run_together(commands, folder=output, config_dir=config_dir, on_event=watched)
     show_answer(answer, folder, "together", as_json=as_json, page=report)

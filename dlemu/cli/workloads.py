@@ -49,14 +49,14 @@ def command(words: tuple[str, ...], config_dir: str | None, as_json: bool) -> No
         if as_json:
             click.echo(json.dumps([asdict(needed)], indent=2))
             return
-        records = [needed, *([workload.recorded] if workload.recorded.version else [])]
-        fields = [(key, value) for record in records for key, value, _ in explained(record)]
-        key_rows = [(key.replace("_", " "), plain(value, key)) for key, value in fields]
+        records = [needed, workload.recorded] if workload.recorded.version else [needed]
+        fields = [field for record in records for field in explained(record)]
+        key_rows = [(key.replace("_", " "), plain(value, key)) for key, value, _ in fields]
         notes = [f"- {note}" for note in workload.notes]
         print_table(Table(columns=columns("one accelerator", "", right=(1,)), rows=key_rows, notes=notes), Console())
         return
     demands: list[Demand] = []
-    checkpoints: dict[str, CheckpointSizes] = {}
+    sizes: dict[str, CheckpointSizes] = {}
     other_commands: dict[str, str] = {}  # workload -> command, for other kinds of jobs
     for name in workload_names(config_dir):
         workload = load([f"workload={name}"], config_dir=config_dir)
@@ -65,19 +65,18 @@ def command(words: tuple[str, ...], config_dir: str | None, as_json: bool) -> No
                 overrides = [f"workload={name}", *([f"accelerator={accelerator}"] if accelerator else [])]
                 demands.append(demand(name, load(overrides, config_dir=config_dir)))
         elif workload.workflow.checkpoint:
-            checkpoints[name] = checkpoint_sizes(workload)
+            sizes[name] = checkpoint_sizes(workload)
         else:
             other_commands[name] = kind_to_run(workload).command
     if as_json:
         rows_json = [asdict(needed) for needed in demands]
-        rows_json += [{"workload": name, **asdict(checkpoint)} for name, checkpoint in checkpoints.items()]
+        rows_json += [{"workload": name, **asdict(checkpoint)} for name, checkpoint in sizes.items()]
         rows_json += [{"workload": name, "command": command_name} for name, command_name in other_commands.items()]
         click.echo(json.dumps(rows_json, indent=2))
         return
-    size_rows = [_size_row(name, checkpoint) for name, checkpoint in checkpoints.items()]
     for title, heads, rows in (
         ("what one busy accelerator demands, and the datasets", _DEMAND_HEADS, [*map(_demand_row, demands)]),
-        ("size of one checkpoint, and of its largest rank", _SIZE_HEADS, size_rows),
+        ("size of one checkpoint, and of its largest rank", _SIZE_HEADS, [_size_row(*item) for item in sizes.items()]),
     ):
         head = columns(*heads, right=range(2, len(heads)), whole=range(len(heads)))
         print_table(Table(title=title, columns=head, rows=rows, dense=True), Console())

@@ -49,7 +49,7 @@ def test_several_folders_get_a_page_each(tmp_path: Path) -> None:
 
 
 def test_a_page_that_fails_is_a_note_and_no_failure(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    make_page(str(tmp_path), wanted=True)
+    make_page(str(tmp_path))
     said, meanwhile = capsys.readouterr()
     assert meanwhile == "making the page ...\n"
     assert "no page was made (dlemu: " in said

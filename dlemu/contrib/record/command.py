@@ -71,6 +71,7 @@ def command(
         click.echo(to_json(recorded.answer), nl=False)
     else:
         print_record(recorded, Console())
-        command_options.make_page(recorded.folder, wanted=report)
+        if report:
+            command_options.make_page(recorded.folder)
     status = {True: 0, False: 1, None: 4}[recorded.answer.replayable]
     raise SystemExit(DlemuError.exit_status if recorded.job_status else status)
