@@ -17,13 +17,12 @@ from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
-from numpy.typing import NDArray
 
 from datagen import manifest, thread_pool
 from datagen.buffers import AlignedBuffer
 from datagen.content import Content
 from datagen.errors import DatasetError, SpaceError, UserError, no_space
-from datagen.formats.format_base import FileJob, FormatBase, SideFile, UnreadFormat, format_named
+from datagen.formats.format_base import FileJob, FormatBase, SideFile, Sizes, UnreadFormat, format_named
 from datagen.layout import Layout, layouts, record_shapes, stored_sample_bytes
 from datagen.manifest import Manifest
 from datagen.owned import check_usable
@@ -62,10 +61,10 @@ class Files:
     content: Content
     train: Layout
     valid: Layout
-    shapes: NDArray[np.int64]
-    sizes: NDArray[np.int64]  # bytes of each data file; unless `exact`, of its samples, by their mean size
+    shapes: Sizes
+    sizes: Sizes  # bytes of each data file; unless `exact`, of its samples, by their mean size
     exact: bool  # the sizes follow from the settings; else they depend on the contents
-    sides: tuple[tuple[SideFile, NDArray[np.int64]], ...] = ()
+    sides: tuple[tuple[SideFile, Sizes], ...] = ()
     """Each kind of side file, with the bytes of that file for each data file."""
 
     def __len__(self) -> int:

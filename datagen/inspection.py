@@ -8,12 +8,9 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING
 
-import numpy as np
-from numpy.typing import NDArray
-
 from datagen import scan
 from datagen.errors import DatasetError
-from datagen.formats.format_base import Offsets, RecordFormat, format_named
+from datagen.formats.format_base import Offsets, RecordFormat, Sizes, format_named
 from datagen.groups import NO_GROUPS, GroupBytes, GroupFormat, largest_group_bytes
 from datagen.layout import Layout, endings_of, layouts, record_shapes
 from datagen.manifest import MANIFEST_NAME, PACKED_NAME, Manifest, differing_keys, read
@@ -201,10 +198,10 @@ class _Inspection:
             num_files_eval=valid.named_files if valid.names is None else valid.num_files,
         )
 
-    def _add_sizes(self, spec: DatasetSpec, layout: Layout, sizes: NDArray[np.int64] | None = None) -> None:
+    def _add_sizes(self, spec: DatasetSpec, layout: Layout, sizes: Sizes | None = None) -> None:
         """Add the sizes in a split: file sizes are those given, else computed from the settings, else looked up."""
-        shapes: NDArray[np.int64] | None = None  # of the records; None unless computed
-        computed: NDArray[np.int64] | None = None  # sizes of the files; None unless the settings determine them
+        shapes: Sizes | None = None  # of the records; None unless computed
+        computed: Sizes | None = None  # sizes of the files; None unless the settings determine them
         if layout.names is None:
             shapes = record_shapes(spec, layout.first_running_index, layout.first_running_index + layout.num_files)
             computed = self._format.file_bytes(spec, shapes)
@@ -229,9 +226,7 @@ class _Inspection:
         self._max_file = max(self._max_file, int(sizes.max()))
         self._total += int(sizes.sum())
 
-    def _sizes_match(
-        self, spec: DatasetSpec, layout: Layout, shapes: NDArray[np.int64], sizes: NDArray[np.int64]
-    ) -> bool:
+    def _sizes_match(self, spec: DatasetSpec, layout: Layout, shapes: Sizes, sizes: Sizes) -> bool:
         """Return whether files have these sizes; False only for packed or other tools' files. Raises DatasetError."""
         checked, mismatches = scan.wrong_sizes(layout.path, sizes, self._storage)
         if mismatches and self._packed:

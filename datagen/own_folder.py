@@ -25,6 +25,7 @@ from numpy.typing import NDArray
 from datagen import registry
 from datagen.errors import DatasetError, DlemuError
 from datagen.formats import format_base as base
+from datagen.formats.format_base import Sizes
 from datagen.formats.tfrecord import Format as Tfrecord
 from datagen.formats.webdataset import Format as Webdataset
 from datagen.layout import Layout
@@ -58,7 +59,6 @@ _SPLIT = re.compile(
 )
 """Words by which Hugging Face's `datasets` recognises the split of a path, not as parts of longer words."""
 
-Sizes = NDArray[np.int64]  # bytes to read of each file
 ReadNumber = Callable[[BinaryIO, base.Version], int]  # returns a number found in an open file, such as its samples
 
 
@@ -68,7 +68,7 @@ class UserFolder:
 
     spec: DatasetSpec  # the settings requested, completed by those detected
     layout: Layout
-    sizes: Sizes
+    sizes: Sizes  # bytes to read of each file
     notes: tuple[str, ...]
 
 

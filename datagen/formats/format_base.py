@@ -51,7 +51,7 @@ MAX_KEPT_FILES = 16  # open files, or indexes of files, that an engine keeps; ea
 # Size of the reads that scan record headers: in object stores, they take about as long as reads of single headers
 HEADERS_AT_ONCE_BYTES = 32 << 10
 
-Sizes = NDArray[np.int64]
+Sizes = NDArray[np.int64]  # a number for each file, such as its bytes; or the record shapes of files, (files, axes)
 Offsets = NDArray[np.int64]  # offset of each record, and the end of the last one
 # (start, bytes) of each sample, as a sequence or as an array of shape (samples, 2)
 Extents = Sequence[tuple[int, int]] | NDArray[np.int64]

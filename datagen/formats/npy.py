@@ -83,12 +83,12 @@ def array_header(descr: str, shape: tuple[int, ...]) -> bytes:
     return _PREFIX.pack(MAGIC, 1, header_size) + text.ljust(header_size - 1).encode() + b"\n"
 
 
-def array_bytes(descr: str, shapes: NDArray[np.int64], samples: int) -> NDArray[np.int64]:
+def array_bytes(descr: str, shapes: base.Sizes, samples: int) -> base.Sizes:
     """Return the size of each .npy file, given the shapes of their records (files, axes)."""
     # All headers have one size: either shapes are equal, or they are random with two axes, whose digits fit the padding
     largest = tuple(shapes.max(axis=0, initial=1).tolist())
     header_size = len(array_header(descr, (*largest, samples)))
-    sizes: NDArray[np.int64] = header_size + shapes.prod(axis=1) * samples * np.dtype(descr).itemsize
+    sizes: base.Sizes = header_size + shapes.prod(axis=1) * samples * np.dtype(descr).itemsize
     return sizes
 
 
