@@ -147,8 +147,8 @@ class _Inspection:
 
     def own_dataset(self, own: UserFolder) -> Dataset:
         """Return the dataset that consists of a folder of a user's own files."""
-        paths = [self._storage.local_path(own.layout.path(file)) for file in range(own.layout.num_files)]
-        with cache_restored([path for path in paths if path is not None]):
+        paths = map(own.layout.path, range(own.layout.num_files))
+        with cache_restored(map(self._storage.local_path, paths)):
             self._add_sizes(own.spec, own.layout, own.sizes)
         return self._describe(own.spec, own.layout, None)
 

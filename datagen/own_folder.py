@@ -311,7 +311,7 @@ def _numbers_in(read_number: ReadNumber, layout: Layout, sizes: Sizes, storage: 
         try:
             if (read_number, version) not in _number_cache:
                 source = base.Source(path, storage.open_received(path))
-                with cache_restored([local] if local else []), closing(source):
+                with cache_restored([local]), closing(source):
                     stream = io.BufferedReader(base.SourceStream(source), base.HEADERS_AT_ONCE_BYTES)
                     _number_cache[read_number, version] = read_number(stream, version)
         except (OSError, ValueError, base.DamagedError) as error:

@@ -7,7 +7,7 @@ import ctypes
 import errno
 import mmap
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
 
@@ -262,9 +262,12 @@ def _write_all(descriptor: int, view: memoryview, offset: int) -> None:
 
 
 @contextlib.contextmanager
-def cache_restored(paths: Sequence[str]) -> Iterator[None]:
-    """On exit, evict local files whose middle page was not cached on entry, so that no later run reads cached data."""
-    cold = [path for path in paths if not _is_cached(path)]
+def cache_restored(paths: Iterable[str | None]) -> Iterator[None]:
+    """On exit, evict local files whose middle page was not cached on entry, so that no later run reads cached data.
+
+    `paths` are as by `StorageBase.local_path`: None for a file that is not local.
+    """
+    cold = [path for path in paths if path is not None and not _is_cached(path)]
     try:
         yield
     finally:
