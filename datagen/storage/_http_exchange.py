@@ -104,12 +104,11 @@ class Exchange:
     body_bytes = 0  # bytes of the response body so far
     length: int | None = None  # bytes of the whole body; None: not known before its end
     first_byte_ns = 0  # when the first byte of the response arrived (monotonic)
-    progress_bytes = 0  # all bytes sent and received so far
+    progress_bytes = 0  # bytes sent and received since progress was last checked
     reusable = True  # the connection can carry another request
     is_sending = True  # until all of the request has been sent
     _is_collecting = False  # a body without a target (of an error, a listing, ...) is arriving, and is kept in memory
-    _checked_bytes = 0  # `progress_bytes` when progress was last checked
-    _was_collecting = False  # `_is_collecting` at that time
+    _was_collecting = False  # `_is_collecting` when progress was last checked
     _text = _lower = ""  # the response header as received, and in lower case
     _is_chunked = False
     _blocking_reads = 0  # how many of the next reads block until data arrives
@@ -165,11 +164,11 @@ class Exchange:
     def check_progress(self) -> None:
         """Call from `deadline_ns` on: raise TimeoutError if the server has stalled, else set the next deadline."""
         # A body that is kept in memory is short, and must arrive within one timeout
-        if self.progress_bytes - self._checked_bytes < MIN_PROGRESS_BYTES or self._was_collecting:
+        if self.progress_bytes < MIN_PROGRESS_BYTES or self._was_collecting:
             amount = f"no more than {MIN_PROGRESS_BYTES >> 10} KiB" if self.status else "no response"
             amount = "not all of a short response" if self._was_collecting else amount
             raise TimeoutError(errno.ETIMEDOUT, f"{amount} arrived within {self.connection.timeout_ns / 1e9:g} s")
-        self._checked_bytes, self._was_collecting = self.progress_bytes, self._is_collecting
+        self.progress_bytes, self._was_collecting = 0, self._is_collecting
         self.deadline_ns = time.monotonic_ns() + self.connection.timeout_ns
 
     def _run(self, head: bytes, body: Bytes) -> Steps[None]:
