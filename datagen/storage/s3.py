@@ -173,8 +173,9 @@ class ObjectReader(Reader):
         """Read the object of an earlier `request`; if its `etag` is given, reads fail once the object has changed."""
         super().__init__(size_bytes)
         self._client, self._spec = storage.client, storage.spec
-        bucket, key = request.bucket, request.key
-        self._get = partial(Request, method="GET", bucket=bucket, key=key, size_bytes=size_bytes, etag=etag)
+        self._get = partial(
+            Request, method="GET", bucket=request.bucket, key=request.key, size_bytes=size_bytes, etag=etag
+        )
 
     def read_into(self, buffer: memoryview, offset: int) -> int:
         size = max(0, min(len(buffer), self.size_bytes - offset))
