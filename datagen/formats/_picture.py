@@ -14,7 +14,7 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from datagen.buffers import NewMemory
+from datagen.buffers import NewMemory, round_up
 from datagen.content import STAMP_BYTES, Content
 from datagen.formats import format_base as base
 from datagen.formats._source import BufferedFile
@@ -175,5 +175,5 @@ def padding_and_codes(
     """Return the first `padding_bytes` of a file's content, and `count` bytes of it from the next block on."""
     padding, codes = np.empty(padding_bytes, np.uint8), np.empty(count, np.uint8)
     content.fill(padding, file, 0)
-    content.fill(codes, file, -(-padding_bytes // BLOCK_BYTES) * BLOCK_BYTES)  # filling whole blocks is fastest
+    content.fill(codes, file, round_up(padding_bytes, BLOCK_BYTES))  # filling whole blocks is fastest
     return padding, codes

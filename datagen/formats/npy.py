@@ -16,7 +16,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from datagen.buffers import AlignedBuffer
+from datagen.buffers import AlignedBuffer, round_up
 from datagen.formats import format_base as base
 from datagen.formats._source import BufferedFile, read_by_stdio
 from datagen.spec import DatasetSpec
@@ -79,7 +79,7 @@ def array_header(descr: str, shape: tuple[int, ...]) -> bytes:
     """Return the header (version 1.0) of a C-ordered array of NumPy's type `descr`, as np.save writes it."""
     text = f"{{'descr': '{descr}', 'fortran_order': False, 'shape': {shape!r}, }}"
     text += " " * (GROWTH_DIGITS - len(str(shape[0])))
-    header_size = -(-(PREFIX_BYTES + len(text) + 1) // ALIGNMENT) * ALIGNMENT - PREFIX_BYTES
+    header_size = round_up(PREFIX_BYTES + len(text) + 1, ALIGNMENT) - PREFIX_BYTES
     return _PREFIX.pack(MAGIC, 1, header_size) + text.ljust(header_size - 1).encode() + b"\n"
 
 

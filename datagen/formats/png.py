@@ -15,6 +15,7 @@ import numpy as np
 from isal import isal_zlib
 from numpy.typing import NDArray
 
+from datagen.buffers import round_up
 from datagen.content import Content
 from datagen.formats import _picture as picture
 from datagen.formats._picture import PictureFormat, Shape
@@ -107,7 +108,7 @@ def _zlib_data(codes: NDArray[np.uint8], bits: int) -> bytes:
     end = (1 << bits) - 1  # the code for the end of the block
     height, row_bytes = codes.shape
     count = height * (row_bytes + 1)
-    stream = np.zeros(-(-(count + 1) // 8) * 8, np.uint8)
+    stream = np.zeros(round_up(count + 1, 8), np.uint8)
     rows = stream[:count].reshape(height, row_bytes + 1)  # each row begins with its filter type, 0: none
     np.bitwise_and(codes, end, out=rows[:, 1:])
     np.bitwise_xor(stream, 1, out=stream, where=stream == end)  # no pixel may have the code `end`

@@ -18,7 +18,7 @@ from typing import BinaryIO, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from datagen.buffers import AlignedBuffer
+from datagen.buffers import AlignedBuffer, round_up
 from datagen.formats import format_base as base
 from datagen.formats._source import python_buffer_bytes, python_calls
 from datagen.layout import even_places
@@ -154,7 +154,7 @@ class TarRecords(base.RecordFile):
         if count > 1 and record_bytes:
             _, data_bytes = self.extent(data[:record_bytes], index * record_bytes, verify)
             headers = np.frombuffer(data, np.uint8, count * record_bytes).reshape(count, record_bytes)[:, :BLOCK]
-            if BLOCK + padded(data_bytes) == record_bytes and _are_equal(headers):
+            if BLOCK + round_up(data_bytes, BLOCK) == record_bytes and _are_equal(headers):
                 return even_places(BLOCK, record_bytes, data_bytes, count)
         return super().samples(index, count, data, verify)
 
@@ -206,9 +206,4 @@ def parse(block: memoryview, offset: int) -> Member | None:
         size_bytes = int.from_bytes(size[1:], "big") if size[0] & _BASE_256 else int(size.strip(b" \0") or b"0", 8)
     except ValueError as error:
         raise base.DamagedError(f"no tar header ({error})", offset) from error
-    return Member(size_bytes, BLOCK + padded(size_bytes), data[_TYPE] in _FILE_TYPES)
-
-
-def padded(size_bytes: int) -> int:
-    """Return a size rounded up to whole blocks."""
-    return -(-size_bytes // BLOCK) * BLOCK
+    return Member(size_bytes, BLOCK + round_up(size_bytes, BLOCK), data[_TYPE] in _FILE_TYPES)
