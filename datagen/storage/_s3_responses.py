@@ -72,23 +72,21 @@ def range_problem(begin: int, end: int | None, object_bytes: int | None, exchang
     Without `end`, the whole object was requested. `object_bytes` is the object's size, None if unknown.
     """
     length, content_range = exchange.length, exchange.header("content-range")
-    requested_bytes = (end or 0) - begin
-    if length == requested_bytes and content_range == f"bytes {begin}-{begin + length - 1}/{object_bytes}":
+    if length == (end or 0) - begin and content_range == f"bytes {begin}-{begin + length - 1}/{object_bytes}":
         return ""  # fast path of nearly all ranges
     if length is None or exchange.status == 204:
         return "the response has no object, or does not state its length"
     is_whole_object = not content_range and exchange.status != 206
-    first = stop = -1
-    size: int | None = -1
-    if is_whole_object:
-        first, stop, size = 0, length, length
-    elif match := _content_range(content_range):  # rclone sends a range with status 200
+    first, stop = 0, length
+    size: int | None = length
+    match = _content_range(content_range)
+    if match:  # rclone sends a range with status 200
         first, stop, size = int(match[1]), int(match[2]) + 1, number_in(match[3])
     if size is None:  # "bytes 0-9/*"
         size = stop if object_bytes is None else object_bytes
     # A range ends early where the object does: "bytes 0-9/10" answers a request for bytes 0-99
     is_requested = first == begin and stop == min(end or size, size) and stop - first == length
-    if is_requested and object_bytes in (None, size):
+    if (match or is_whole_object) and is_requested and object_bytes in (None, size):
         return ""
     requested = "all of the object" if end is None else f"bytes {begin}-{end - 1}"
     if is_whole_object and end is not None:
