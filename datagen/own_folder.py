@@ -90,9 +90,9 @@ def _inspect(spec: DatasetSpec, storage: StorageBase) -> UserFolder:
     """Do as `inspect_own_folder`, in an open storage. Raises OSError, too."""
     format_name, layout, sizes, notes = _find_files(spec, storage)
     problem = _format_problem(format_name, layout, storage)
-    if problem and kind_of(layout.name(0)) != format_name:
-        raise DatasetError(f"dataset.format={format_name}: {problem}: leave dataset.format out, {OR_RAW}")
     if problem:
+        if kind_of(layout.name(0)) != format_name:
+            raise DatasetError(f"dataset.format={format_name}: {problem}: leave dataset.format out, {OR_RAW}")
         raw_folder = _inspect(replace(spec, format=RAW), storage)
         note = f"{problem}: each file is read whole, as one sample; if it holds many, {HOW_TO_CUT}"
         return replace(raw_folder, notes=(*raw_folder.notes, note))
