@@ -21,9 +21,7 @@ from datagen.formats import format_base as base
 from datagen.layout import Layout, Places, Run, Samples, cut_runs, places_from
 from datagen.records import RangeReader
 from datagen.spec import DatasetSpec
-from datagen.storage.storage_base import StorageBase
-
-Span = tuple[int, int]  # (offset, bytes) of a byte range of a file, or of memory
+from datagen.storage.storage_base import Span, StorageBase
 
 
 class GroupBytes(NamedTuple):

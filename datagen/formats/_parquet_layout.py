@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from datagen.spec import Compression, DatasetSpec, ParquetColumn
+from datagen.storage.storage_base import Span
 
 Value = tuple[int, bytes]  # a value in Thrift's compact protocol: (type, encoded bytes)
 _I32, _I64, _BINARY, _LIST, _STRUCT = 5, 6, 8, 9, 12  # types of the compact protocol
@@ -179,7 +180,7 @@ class Group:
         self.size_bytes = self.payload_bytes = 0
         self.pages: list[list[Page]] = []  # of each column
         self.chunks: list[Chunk] = []  # of each column, with offsets relative to the row group
-        self.spans: list[tuple[int, int]] = []  # (offset, bytes) of each chunk that training reads
+        self.spans: list[Span] = []  # (offset, bytes) of each chunk that training reads
         self.payload: list[tuple[int, int]] = []  # (bytes, offset in the group's payload) of the values in these chunks
         for column in columns:
             pages, value_bytes = list[Page](), rows * column.width

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from datagen.buffers import FileMemory, NewMemory
 from datagen.errors import DamagedError, ended_early, unreadable
-from datagen.storage.storage_base import Reader, read_in_transfers
+from datagen.storage.storage_base import Reader, Span, read_in_transfers
 
 Memory = NewMemory | FileMemory
 Scratch = Callable[[int], memoryview]  # returns memory of that many bytes
@@ -129,9 +129,9 @@ class SourceStream(io.RawIOBase):
         return len(data)
 
 
-def merge_spans(spans: list[tuple[int, int]], max_hole: int = 0, max_bytes: int = sys.maxsize) -> list[tuple[int, int]]:
+def merge_spans(spans: list[Span], max_hole: int = 0, max_bytes: int = sys.maxsize) -> list[Span]:
     """Merge spans (offset, bytes) in file order with at most `max_hole` bytes between them, to at most `max_bytes`."""
-    merged: list[tuple[int, int]] = []
+    merged: list[Span] = []
     for start, size in spans:
         if merged:
             merged_start, merged_bytes = merged[-1]

@@ -23,7 +23,7 @@ from datagen.formats import format_base as base
 from datagen.formats._source import merge_spans
 from datagen.groups import GroupBytes, GroupFormat
 from datagen.spec import BLOCK_BYTES, DatasetSpec
-from datagen.storage.storage_base import Writer
+from datagen.storage.storage_base import Span, Writer
 
 HAS_COLUMNS = True  # `dataset.parquet.columns` applies
 FOOTER_BYTES = 64 << 10  # pyarrow reads these first, at the end of a file (`kDefaultFooterReadSize`, properties.h)
@@ -128,7 +128,7 @@ class ParquetGroups:
         """Read the footer; with `matched`, read footer and columns by the calls that pyarrow would make."""
         self.source, self._spec = source, spec
         self._merge_limits = (MAX_HOLE_BYTES, MAX_READ_BYTES) if matched else ()  # of `merge_spans`; (): defaults
-        self._planned_spans: dict[int, list[tuple[int, int]]] = {}  # by rows of a group, relative to its offset
+        self._planned_spans: dict[int, list[Span]] = {}  # by rows of a group, relative to its offset
         self._plan: layout.FilePlan | None = None
         self._ends: Sequence[int]  # for each row group, the number of the file's first row after it
         if matched:  # as pyarrow: read the end of the file, and once more if the footer is longer
@@ -170,7 +170,7 @@ class ParquetGroups:
             raise base.no_such_record(last, rows)
         return range(bisect_right(self._ends, index), bisect_right(self._ends, last) + 1)
 
-    def spans(self, group: int) -> list[tuple[int, int]]:
+    def spans(self, group: int) -> list[Span]:
         if self._plan:
             planned, group_offset, _ = self._plan.place(group)
             if planned.rows not in self._planned_spans:

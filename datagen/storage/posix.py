@@ -16,7 +16,7 @@ from datagen.buffers import address_of
 from datagen.errors import UserError
 from datagen.regular import check_local, check_regular, existing_folder, open_descriptor, open_regular
 from datagen.storage.memory import MemoryReader
-from datagen.storage.storage_base import FOLDERS, Bytes, Reader, StorageBase, StorageSpec, Writer
+from datagen.storage.storage_base import FOLDERS, Bytes, Reader, Span, StorageBase, StorageSpec, Writer
 
 DIRECT_ALIGNMENT = 4096  # satisfies every block device: logical blocks are 512 or 4096 bytes
 RAM_FILE_SYSTEMS = ("tmpfs", "ramfs", "hugetlbfs")
@@ -130,14 +130,14 @@ class FileReader(Reader):
         self.app_bytes += filled
         return filled
 
-    def will_need(self, ranges: Sequence[tuple[int, int]]) -> None:
+    def will_need(self, ranges: Sequence[Span]) -> None:
         if self._alignment > 1:
             return  # reads bypass the page cache
         descriptor, advise, will_need = self.descriptor, os.posix_fadvise, os.POSIX_FADV_WILLNEED
         for offset, size in ranges:
             advise(descriptor, offset, size, will_need)
 
-    def read_stretches(self, ranges: Sequence[tuple[int, int]], out: memoryview) -> int:
+    def read_stretches(self, ranges: Sequence[Span], out: memoryview) -> int:
         """Read as `Reader.read_stretches`, one preadv per range, with little overhead for hundreds of small ranges."""
         if self._alignment > 1:
             return super().read_stretches(ranges, out)

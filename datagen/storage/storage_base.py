@@ -22,6 +22,7 @@ from datagen.regular import MOST_NOTE_BYTES, check_size
 from datagen.withheld import WITHHELD
 
 Bytes = bytes | bytearray | memoryview
+Span = tuple[int, int]  # (offset, bytes) of a byte range of a file, or of memory
 Option = str | int | float | bool | None
 
 DIRECT_TYPES = {"direct", "direct_fs"}
@@ -116,7 +117,7 @@ class Reader(abc.ABC):
         Address, length and offset are multiples of the storage's `alignment`. Raises OSError.
         """
 
-    def read_stretches(self, ranges: Sequence[tuple[int, int]], out: memoryview) -> int:
+    def read_stretches(self, ranges: Sequence[Span], out: memoryview) -> int:
         """Read byte ranges (offset, bytes) into `out`, back to back; stop at a range in which the file ends.
 
         Return the number of bytes read. Offsets and memory meet the storage's `alignment`. Raises OSError.
@@ -129,7 +130,7 @@ class Reader(abc.ABC):
                 break
         return filled
 
-    def will_need(self, ranges: Sequence[tuple[int, int]]) -> None:
+    def will_need(self, ranges: Sequence[Span]) -> None:
         """Have the kernel prefetch byte ranges (offset, bytes), where it caches the file. Raises OSError."""
         return
 
