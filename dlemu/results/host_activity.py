@@ -34,8 +34,8 @@ class HostActivity:
     @property
     def busy_percents(self) -> list[float]:
         """CPU utilisation of each host, %: all time but idle and iowait; steal time counts as busy."""
-        idle, iowait = self.means("cpu", "idle_percent"), self.means("cpu", "iowait_percent")
-        return [100.0 - (unused + waiting) for unused, waiting in zip(idle, iowait, strict=True)]
+        idle_and_iowait = zip(self.means("cpu", "idle_percent"), self.means("cpu", "iowait_percent"), strict=True)
+        return [100.0 - sum(unused) for unused in idle_and_iowait]
 
     def link_percent(self, flow: str) -> float | None:
         """Return the use of the busiest link, %, by the metric `flow` (MB/s); None if no link's speed is known."""

@@ -41,9 +41,6 @@ IN_FLIGHT = 32  # queue depth of the probe
 PROBE_SECONDS = 2.0
 DRIVE_LIMIT_SHARE = 0.8  # of the drive's maximum: files that are read at a lower rate are not limited by the drive
 MOST_ACCELERATORS = 256  # to predict; with retinanet, they need 42 GB/s
-# For the last line, which suggests a `dlemu size` command: its settings, and what it does.
-_NEXT = ("workload=retinanet accelerator=b200 dataset.num_files_train=4300", "measures it: 1.4 GB, minutes")
-_NEXT_IF_SLOW = ("workload=unet3d scale=laptop", "shows how it is measured, with samples 1/256 of real size: 1.4 GB")
 
 
 def first_look(folder: str, on_event: OnEvent = ignore) -> Screen:
@@ -63,14 +60,17 @@ def first_look(folder: str, on_event: OnEvent = ignore) -> Screen:
     except OSError as error:
         raise UserError(f"{folder} can't be used: {error.strerror}; name another folder of the drive") from error
     seconds, storage = time.monotonic() - began, describe_folder(folder)
-    feeds_any = any(predictions[-1].max_accelerators_interval or ())  # the last one, with images, demands less
-    next_words, explained = _NEXT if feeds_any else _NEXT_IF_SLOW
+    next_words = "workload=retinanet accelerator=b200 dataset.num_files_train=4300"
+    effect = "measures it: 1.4 GB, minutes"
+    if not any(predictions[-1].max_accelerators_interval or ()):  # not even images, which demand less, can be fed
+        next_words = "workload=unet3d scale=laptop"
+        effect = "shows how it is measured, with samples 1/256 of real size: 1.4 GB"
     data_folder = shlex.quote(override(("dataset", "data_folder"), f"{storage.folder}/dlemu-set"))
     lines = [
         *map(_accelerators_line, predictions),
         *_drive_lines(most, predictions, "the cores, of which others take some" if cores.advice else "reading files"),
         Said("took", f"{seconds:.0f} s; the {size(total_bytes)} that it wrote are removed"),
-        Said("next", f"dlemu size {next_words} {data_folder} --make", explained),
+        Said("next", f"dlemu size {next_words} {data_folder} --make", effect),
     ]
     title = f"{storage.folder} ({storage.file_system} on {storage.device}): what does it feed in MLPerf's jobs?"
     notes = [f"{cores.observed}: {cores.advice}"] if cores.advice else []

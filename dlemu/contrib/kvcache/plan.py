@@ -39,10 +39,8 @@ class Lru(OrderedDict[int, int]):
 
 
 class CachedBlock(NamedTuple):
-    """A block of a prompt that is in the cache."""
-
     object_id: int
-    in_memory: bool
+    in_memory: bool  # otherwise on storage alone
 
 
 class BlockCache:

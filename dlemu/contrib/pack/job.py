@@ -153,9 +153,10 @@ class PackKind(rows_job.JobKind):
         storage = storage_base.open_storage(storage_base.StorageSpec())
         files = job.missing_files[comm.rank :: job.ranks]
         if job.settings.evict:
-            for path in (path for file in files for path in job.images_of(file)):
-                with contextlib.suppress(OSError):  # reading the image will report the error
-                    storage.evict(f"{job.packed.source}/{path}", write_first=True)
+            for file in files:
+                for path in job.images_of(file):
+                    with contextlib.suppress(OSError):  # reading the image will report the error
+                        storage.evict(f"{job.packed.source}/{path}", write_first=True)
         packer = FilePacker(job.settings, job.packed.source, job.layout)
         set_columns = {"set_images": len(job.image_paths), "images_per_file": job.packed.images_per_file}
         comm.all_reduce_max(0)  # a barrier: all ranks begin at the same time
@@ -232,8 +233,11 @@ def images_below(folder: str, target: str, *, only_images: bool) -> list[str]:
     """
     paths: list[str] = []
     for parent, subfolders, files in os.walk(folder, onerror=_raise_unlisted, followlinks=True):
-        visible = [name for name in subfolders if not name.startswith(".")]
-        subfolders[:] = [name for name in visible if os.path.abspath(f"{parent}/{name}") != os.path.abspath(target)]
+        subfolders[:] = [
+            name
+            for name in subfolders
+            if not name.startswith(".") and os.path.abspath(f"{parent}/{name}") != os.path.abspath(target)
+        ]
         paths += [os.path.join(parent, name)[len(folder) + 1 :] for name in files if not name.startswith(".")]
     images = sorted(path for path in paths if not only_images or is_image(path))
     if not images:

@@ -146,8 +146,8 @@ def _probe_and_search(
     """Probe the storage, then run trials of at most `most` accelerators with the overrides `words`; may resume them."""
     workload, total_bytes, capacity = job.workload, job.dataset.total_bytes, _capacity(job)
     search.resume()
-    wants_page, finished = workload.output.report, len(search.runs)
-    on_event(RunsPlanned(folder=search.folder, runs=None, finished_runs=finished, wants_page=wants_page))
+    page = workload.output.report
+    on_event(RunsPlanned(folder=search.folder, runs=None, finished_runs=len(search.runs), wants_page=page))
     cores = check_free_cores(Facts(workload))  # before the probe, which uses cores itself
     page_cache = treatment_of(workload, total_bytes)
     levels = tuple(measure_levels(job, evicts=page_cache in ("evicted", "large"), levels=PROBING_READERS))
@@ -169,8 +169,8 @@ def _probe_and_search(
     if inputs.other_programs:
         on_event(Warned(inputs.other_programs))
     accelerators = count(capacity, "accelerator") + scaled(sample_divisor(workload), workload.scale)
-    dataset = f"a dataset of {units.size(total_bytes)} (page cache: {page_cache}), enough for {accelerators}"
-    on_event(Doing(f"searching with {dataset}"))
+    data = f"{units.size(total_bytes)} (page cache: {page_cache})"
+    on_event(Doing(f"searching with a dataset of {data}, enough for {accelerators}"))
     probed, needed = units.number(inputs.probe_mb_per_second), units.number(inputs.mb_per_accelerator)
     on_event(PartMeasured(levels, f"{probed} MB/s; one accelerator needs {needed} MB/s; expected to pass: {first}"))
     if page_cache == "evicted":
@@ -226,8 +226,7 @@ class Search(RunList[int, Trial, SizeAnswer]):
 
 def expected_count(job: TrainingJob, levels: Sequence[Level], inputs: SearchInputs) -> int:
     """Return the largest count of accelerators predicted to pass: 0 if none, 1 if the prediction fails."""
-    workload = job.workload
-    training_only = replace(workload, workflow=replace(workload.workflow, checkpoint=False))
+    training_only = replace(job.workload, workflow=replace(job.workload.workflow, checkpoint=False))
     storage = calibrate_from_levels(job, levels, HostCosts(), cores=usable_cores())
     try:
         return predict(training_only, storage, most=inputs.max_accelerators).max_accelerators or 0

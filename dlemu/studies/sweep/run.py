@@ -60,8 +60,7 @@ def _children(all_points: Sequence[Point], config_dir: str | None) -> list[Child
             workload = load(point.words, config_dir=config_dir)
             kind = kind_needed(workload)
             job = kind.load_job().job
-            check_data = data_checks.setdefault(kind.name, job.look_at_points())  # one for all points of a kind
-            check_data(checked(workload, job))
+            data_checks.setdefault(kind.name, job.look_at_points())(checked(workload, job))  # one check for each kind
         except UserError as error:
             raise UserError(f"{named(point.settings)}: {error}") from error
         children.append(Child(kind, workload, (*config_options(config_dir), *point.words)))
