@@ -6,6 +6,7 @@ import math
 from dataclasses import replace
 
 import numpy as np
+from numpy.typing import NDArray
 
 from datagen.formats.format_base import FORMATS, format_named
 from datagen.layout import columns_of, has_own_length, nominal_sample_bytes, record_shapes
@@ -50,10 +51,29 @@ def batch_bytes(plan: Plan, by_file: Floats, epoch: int, steps: int) -> Floats:
     """Return the bytes of each batch in the first `steps` steps of an epoch, shape (ranks, steps)."""
     if len(by_file) == 1:
         return np.full((plan.ranks, steps), float(by_file[0]) * plan.batch_size)
-    batches = plan.batch_numbers(np.arange(plan.ranks)[:, np.newaxis], np.arange(1, steps + 1))
-    positions = (batches * plan.batch_size)[:, :, np.newaxis] + np.arange(plan.batch_size)
+    positions = _first_positions(plan, steps)[:, :, np.newaxis] + np.arange(plan.batch_size)
     files = plan.samples_at(epoch, positions.ravel()) // plan.num_samples_per_file
     return np.asarray(by_file[files].reshape(positions.shape).sum(axis=-1))
+
+
+def _first_positions(plan: Plan, steps: int) -> NDArray[np.int64]:
+    """Return the position in the epoch's order of each batch's first sample, shape (ranks, steps)."""
+    return plan.batch_numbers(np.arange(plan.ranks)[:, np.newaxis], np.arange(1, steps + 1)) * plan.batch_size
+
+
+def row_group_shares(plan: Plan, group_rows: int, workers: int, steps: int) -> Floats:
+    """Return the bytes of each batch relative to their mean, shape (ranks, steps): row groups are read whole.
+
+    The workers of a rank take its batches in turn, and each keeps the row group in which its last batch ended.
+    """
+    first, rows = _first_positions(plan, steps), plan.num_samples_per_file
+    begin, end = (
+        position // rows * -(-rows // group_rows) + position % rows // group_rows
+        for position in (first, first + plan.batch_size - 1)
+    )
+    last_read = begin - 1
+    last_read[:, workers:] = np.maximum(last_read[:, workers:], end[:, :-workers])
+    return np.asarray((end - last_read) / max(float((end - last_read).mean()), 1e-9))
 
 
 def planned_bytes(workload: Workload, plan: Plan, rows: Rows) -> float:

@@ -261,7 +261,9 @@ class Model:
         )
         for epoch in epochs:
             app_bytes = calibration.bytes_factor * batches.batch_bytes(plan, self._by_file, epoch.number, epoch.steps)
-            work = _draw_work(calibration, plan.batch_size, app_bytes.shape, random)
+            if job.group_rows:
+                app_bytes *= batches.row_group_shares(plan, job.group_rows, max(1, reader.read_threads), epoch.steps)
+            work = _draw_work(calibration, max(plan.batch_size, job.group_rows), app_bytes.shape, random)
             decoding = plan.batch_size * calibration.decode_seconds_per_sample
             preprocessing = batches.preprocessing_seconds(self.workload, app_bytes.shape, random)
             sleeps = reader.preprocess == "sleep"
