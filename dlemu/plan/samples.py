@@ -63,7 +63,7 @@ class Plan:
 
     def batches(self, rank: int, epoch: int, steps: NDArray[np.int64]) -> NDArray[np.int64]:
         """Return the samples of a rank's batches at `steps` (from 1), shape (steps, batch_size)."""
-        first = self.batch_numbers(rank, steps) * self.batch_size
+        first = self.first_positions(rank, steps)
         positions = first[:, np.newaxis] + np.arange(self.batch_size)
         return self.samples_at(epoch, positions.ravel()).reshape(positions.shape)
 
@@ -75,7 +75,7 @@ class Plan:
         per_file, batch_size = self.num_samples_per_file, self.batch_size
         if self.sample_shuffle or per_file < 2 or per_file * 8 < batch_size:  # a batch spans more than about 8 files
             return None
-        begins = (self.batch_numbers(rank, steps) * batch_size).tolist()
+        begins = self.first_positions(rank, steps).tolist()
         # A file has an ordinal in the order of the epoch, which `file_at` maps to its number in the layout
         spanned = [range(begin // per_file, (begin + batch_size - 1) // per_file + 1) for begin in begins]
         ordinals = np.array([ordinal for span in spanned for ordinal in span], np.int64)
@@ -91,8 +91,8 @@ class Plan:
             batches.append(Runs(runs))
         return batches
 
-    def batch_numbers(self, rank: int | NDArray[np.int64], steps: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return the numbers (from 0, in the epoch's order) of the batches that a rank takes at `steps` (from 1).
+    def first_positions(self, rank: int | NDArray[np.int64], steps: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return the position in the epoch's order at which a rank's batches begin, for `steps` (from 1).
 
         With ranks of shape (ranks, 1), the result has the shape (ranks, steps).
         """
@@ -102,7 +102,7 @@ class Plan:
             turn, stream = np.divmod(numbers, self.worker_streams)
             # A turn takes a batch of each range; the batches left over after all ranges come last, in order
             numbers = np.where(turn < length, stream * length + turn, numbers)
-        return np.asarray(rank * self.steps_per_epoch + numbers)
+        return np.asarray((rank * self.steps_per_epoch + numbers) * self.batch_size)
 
     def epoch_seed(self, epoch: int) -> int:
         """Return the seed of an epoch's shuffles, by DLIO's rule."""

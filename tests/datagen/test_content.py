@@ -64,11 +64,7 @@ def test_the_first_difference_is_found_by_any_process(
 
 @pytest.mark.parametrize(
     ("data", "crc"),
-    [
-        (SAMPLES[2], 0xC0E3B946),
-        (payload(Content(1, 0.5), 0, 1 << 20), 0x2CF6D716),
-        (CHECKPOINT[2], 0xCC9FB2CA),
-    ],
+    [(SAMPLES[2], 0xC0E3B946), (payload(Content(1, 0.5), 0, 1 << 20), 0x2CF6D716), (CHECKPOINT[2], 0xCC9FB2CA)],
 )
 def test_the_bytes_never_change(data: NDArray[np.uint8], crc: int) -> None:
     """Changing them takes a new CONTENT_VERSION or BULK_VERSION: what was made before would no longer verify."""

@@ -18,17 +18,7 @@ from dlemu.dlio.export import export_run
 from dlemu.jobs.training.plan import TrainingJob
 from dlemu.jobs.training.steplog import TRAINING
 from dlemu.metrics.au import au_dlio_percents
-from tests.runs import (
-    MS,
-    SAMPLE_BYTES,
-    dlio_place,
-    make_job,
-    make_log,
-    make_run,
-    whole_run,
-    with_blocks,
-    with_evaluation,
-)
+from tests.runs import SAMPLE_BYTES, dlio_place, make_job, make_log, make_run, whole_run, with_blocks, with_evaluation
 
 PUBLISHED = Path(__file__).parents[3] / "shared" / "published-runs"
 EXACT = 1e-9
@@ -98,7 +88,7 @@ def test_the_threshold_decides_on_dlios_own_au(tmp_path: Path) -> None:
 
 def test_clocks_of_other_hosts_are_laid_over_the_first_ones(tmp_path: Path) -> None:
     job = make_job(ranks=4)
-    far = make_log(job, rank_nodes=(0, 0, 1, 1), skew_ns=7_200_000 * MS)
+    far = make_log(job, rank_nodes=(0, 0, 1, 1), skew_ns=7200 * 10**9)
     export_run(dlio_place(tmp_path), make_run(job, far))
     starts = {read(tmp_path, f"{rank}_per_epoch_stats.json")["2"]["start"] for rank in range(4)}
     assert len(starts) == 1

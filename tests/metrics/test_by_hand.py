@@ -22,16 +22,7 @@ from dlemu.jobs.checkpoint.analyse import (
 )
 from dlemu.jobs.checkpoint.summary import Caveat
 from dlemu.jobs.training.steplog import STEP_DTYPE, StepRows
-from dlemu.metrics.au import (
-    BlockTimes,
-    Rated,
-    over_blocks,
-    over_ranks,
-    rate_fork,
-    rate_v1,
-    rate_v2,
-    rate_v3,
-)
+from dlemu.metrics.au import BlockTimes, Rated, over_blocks, over_ranks, rate_fork, rate_v1, rate_v2, rate_v3
 from dlemu.metrics.checkpoint_rates import (
     GIB,
     asynchronous_au_percent,

@@ -6,6 +6,7 @@ import re
 from dataclasses import replace
 from functools import partialmethod
 
+import numpy as np
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
@@ -14,12 +15,14 @@ from datagen.errors import UserError
 from dlemu.config.duration import NO_TIME, Duration
 from dlemu.config.schema import Workload
 from dlemu.jobs.training.prediction import make_prediction
+from dlemu.jobs.training.prediction.batches import batch_bytes
 from dlemu.jobs.training.prediction.calibration import Calibration, CurvePoint, given_speed
 from dlemu.jobs.training.prediction.from_reads import calibrate_from_run
 from dlemu.jobs.training.prediction.make_prediction import predict
 from dlemu.jobs.training.prediction.model_run import MAX_ROWS, MIN_STEPS, Model
 from dlemu.jobs.training.prediction.prediction import PredictedCount
 from dlemu.metrics.verdict import VerdictBy
+from dlemu.plan.samples import Plan
 from tests.prediction.test_calibration import simulated_run, workload
 from tests.runs import present
 
@@ -279,3 +282,12 @@ def test_a_full_storage_is_the_limit_with_certainty_and_the_question_is_kept() -
     answer = predict(workload(ranks=2, steps=200), given_speed(DEMAND, cores=4), ranks=2, hosts=3)
     assert (answer.limited_by.what, answer.limited_by.confidence) == ("storage", "high")
     assert (answer.question.hosts, answer.question.verdict, answer.question.threshold_percent) == (3, "sustained", 90.0)
+
+
+def test_a_worker_reads_a_row_group_whole_in_the_first_batch_that_has_rows_of_it() -> None:
+    """Of groups of 20 rows, which batches of 10 meet in turn or, by streams, in the order 0, 3, 1, 4, 2, 5."""
+    orders = {"file_shuffle": False, "sample_shuffle": False, "seed": 1, "seed_change_epoch": False}
+    for workers, streams, shares in ((1, 1, [2, 0, 2, 0, 2, 0]), (2, 1, [1] * 6), (2, 2, [1.5, 1.5, 0, 1.5, 1.5, 0])):
+        plan = Plan(num_files=1, num_samples_per_file=60, batch_size=10, ranks=1, worker_streams=streams, **orders)
+        found = batch_bytes(plan, np.array([100.0]), 1, 6, group_rows=20, workers=workers)
+        assert found[0] / 1000 == pytest.approx(shares)

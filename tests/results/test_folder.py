@@ -221,10 +221,7 @@ EACH_STEP = {"workflow": {"checkpoint": True}, "checkpoint": {"steps_between_che
         ({"plan": None}, "its plan does not fit the 2 ranks"),
         ({"plan": {"num_files": 0}}, "its plan has no samples"),
         ({"ranks": 10**9, "plan": {"ranks": 10**9}}, "its facts.json plans more steps or samples than any run"),
-        (
-            {"workload": {**EACH_STEP, "train": {"epochs": 100_000}}},
-            "its facts.json plans 1200000 checkpoints",
-        ),
+        ({"workload": {**EACH_STEP, "train": {"epochs": 100_000}}}, "its facts.json plans 1200000 checkpoints"),
         ({"workload": {"reader": {"batch_size": 0}}}, r"is damaged.*reader\.batch_size"),
         ({"journal": {"rank_nodes": [0]}}, "does not say on which host each of its ranks ran"),
         ({"journal": {"hosts": []}}, "does not say on which host each of its ranks ran"),

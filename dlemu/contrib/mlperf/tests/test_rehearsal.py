@@ -22,12 +22,7 @@ from dlemu.contrib.mlperf.check.submission_tree import REHEARSAL
 from dlemu.contrib.mlperf.rehearsal import rehearse
 from dlemu.contrib.mlperf.rehearsal.datasize import checkpoint_datasize, datasize
 from dlemu.contrib.mlperf.rehearsal.edition_tree import RehearsalPlan
-from dlemu.contrib.mlperf.rehearsal.rehearse import (
-    CheckpointRehearsal,
-    TrainingRehearsal,
-    library_cores,
-    read_figures,
-)
+from dlemu.contrib.mlperf.rehearsal.rehearse import CheckpointRehearsal, TrainingRehearsal, library_cores, read_figures
 from dlemu.contrib.mlperf.rules.editions import RUN_FOLDERS
 from dlemu.contrib.mlperf.rules.known import by_rule
 from dlemu.dlio.config import DlioFolders

@@ -6,7 +6,6 @@ import math
 from dataclasses import replace
 
 import numpy as np
-from numpy.typing import NDArray
 
 from datagen.formats.format_base import FORMATS, format_named
 from datagen.layout import columns_of, has_own_length, nominal_sample_bytes, record_shapes
@@ -47,33 +46,32 @@ def bytes_by_file(spec: DatasetSpec, *, received: bool = False) -> Floats:
     return nominal if sizes is None else np.asarray(sizes / spec.num_samples_per_file, float)
 
 
-def batch_bytes(plan: Plan, by_file: Floats, epoch: int, steps: int) -> Floats:
-    """Return the bytes of each batch in the first `steps` steps of an epoch, shape (ranks, steps)."""
-    if len(by_file) == 1:
-        return np.full((plan.ranks, steps), float(by_file[0]) * plan.batch_size)
-    positions = _first_positions(plan, steps)[:, :, np.newaxis] + np.arange(plan.batch_size)
-    files = plan.samples_at(epoch, positions.ravel()) // plan.num_samples_per_file
-    return np.asarray(by_file[files].reshape(positions.shape).sum(axis=-1))
+def batch_bytes(
+    plan: Plan, by_file: Floats, epoch: int, steps: int, *, group_rows: int = 0, workers: int = 1
+) -> Floats:
+    """Return the bytes of each batch in the first `steps` steps of an epoch, shape (ranks, steps).
 
-
-def _first_positions(plan: Plan, steps: int) -> NDArray[np.int64]:
-    """Return the position in the epoch's order of each batch's first sample, shape (ranks, steps)."""
-    return plan.batch_numbers(np.arange(plan.ranks)[:, np.newaxis], np.arange(1, steps + 1)) * plan.batch_size
-
-
-def row_group_shares(plan: Plan, group_rows: int, workers: int, steps: int) -> Floats:
-    """Return the bytes of each batch relative to their mean, shape (ranks, steps): row groups are read whole.
-
-    The workers of a rank take its batches in turn, and each keeps the row group in which its last batch ended.
+    Row groups of `group_rows` are read whole: by the first batch with rows of it that a worker takes. A rank's
+    `workers` take its batches in turn, and each keeps the row group in which its last batch ended.
     """
-    first, rows = _first_positions(plan, steps), plan.num_samples_per_file
-    begin, end = (
-        position // rows * -(-rows // group_rows) + position % rows // group_rows
+    first = plan.first_positions(np.arange(plan.ranks)[:, np.newaxis], np.arange(1, steps + 1))
+    if len(by_file) == 1:
+        batches = np.full(first.shape, float(by_file[0]) * plan.batch_size)
+    else:
+        positions = first[:, :, np.newaxis] + np.arange(plan.batch_size)
+        files = plan.samples_at(epoch, positions.ravel()) // plan.num_samples_per_file
+        batches = by_file[files].reshape(positions.shape).sum(axis=-1)
+    if not group_rows:
+        return batches
+    rows, groups_per_file = plan.num_samples_per_file, -(-plan.num_samples_per_file // group_rows)
+    first_group, last_group = (
+        position // rows * groups_per_file + position % rows // group_rows
         for position in (first, first + plan.batch_size - 1)
     )
-    last_read = begin - 1
-    last_read[:, workers:] = np.maximum(last_read[:, workers:], end[:, :-workers])
-    return np.asarray((end - last_read) / max(float((end - last_read).mean()), 1e-9))
+    kept_group = first_group - 1
+    kept_group[:, workers:] = np.maximum(kept_group[:, workers:], last_group[:, :-workers])
+    groups_read = last_group - kept_group
+    return np.asarray(batches * groups_read / groups_read.mean())
 
 
 def planned_bytes(workload: Workload, plan: Plan, rows: Rows) -> float:

@@ -260,9 +260,14 @@ class Model:
             take_seconds=self.workload.recorded.hand_over_seconds if reader.tensors else 0.0,
         )
         for epoch in epochs:
-            app_bytes = calibration.bytes_factor * batches.batch_bytes(plan, self._by_file, epoch.number, epoch.steps)
-            if job.group_rows:
-                app_bytes *= batches.row_group_shares(plan, job.group_rows, max(1, reader.read_threads), epoch.steps)
+            app_bytes = calibration.bytes_factor * batches.batch_bytes(
+                plan,
+                self._by_file,
+                epoch.number,
+                epoch.steps,
+                group_rows=job.group_rows,
+                workers=max(1, reader.read_threads),
+            )
             work = _draw_work(calibration, max(plan.batch_size, job.group_rows), app_bytes.shape, random)
             decoding = plan.batch_size * calibration.decode_seconds_per_sample
             preprocessing = batches.preprocessing_seconds(self.workload, app_bytes.shape, random)
