@@ -298,11 +298,11 @@ def screen(summary: Summary, folder: str) -> Screen:
     lines, notes, cache = [_verdict(summary)], list(summary.issues), summary.page_cache
     if not summary.passed_from_memory:
         lines += _delivered(summary)
-    source = ""
+    source = ""  # if the verdict already says where the bytes came from
     if not summary.passed_from_memory and summary.verdict_code not in _MEMORY_VERDICTS:
-        share = cache.from_storage_percent.mean if cache else None
-        served = "not known how many" if share is None else with_uncertainty(min(share, 100), None)
-        source = f"{served} of the bytes came from storage"
+        percent = cache.from_storage_percent.mean if cache else None
+        amount = "not known how many" if percent is None else with_uncertainty(min(percent, 100), None)
+        source = f"{amount} of the bytes came from storage"
         if cache is not None and cache.warning:
             notes.insert(0, cache.warning)
     lines += [*_limit(summary), *_proof(summary, source), *_next_command(summary, folder)]
