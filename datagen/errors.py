@@ -91,14 +91,14 @@ def damaged(path: str, problem: str, offset: int | None = None) -> DatasetError:
     return DatasetError(f"{path}: {at}{problem}{_MAKE_AGAIN}")
 
 
-def what_is_damaged(error: Exception) -> str:
+def message_without_advice(error: Exception) -> str:
     """Return the message of an error without the advice of `damaged`, which does not apply to a user's own files."""
     return str(error).partition(_MAKE_AGAIN)[0]
 
 
-def own_damaged(error: DatasetError) -> DatasetError:
+def damaged_own_file(error: DatasetError) -> DatasetError:
     """Return the error of `damaged` for a user's own file, which dlemu can't make again."""
-    return DatasetError(f"{what_is_damaged(error)}; the file is yours: restore it, or move it away")
+    return DatasetError(f"{message_without_advice(error)}; the file is yours: restore it, or move it away")
 
 
 def ended_early(path: str, missing_bytes: int, at: int) -> DatasetError:

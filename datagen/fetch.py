@@ -13,7 +13,7 @@ import numpy as np
 from datagen.buffers import AlignedBuffer, address_of, round_up
 from datagen.content import Content, explain
 from datagen.engines import Engine, FileEngine, NullEngine, ReadSettings
-from datagen.errors import DatasetError, UserError, own_damaged, reading
+from datagen.errors import DatasetError, UserError, damaged_own_file, reading
 from datagen.formats.format_base import RecordFormat, Sample, UnreadFormat, format_named
 from datagen.groups import GroupFormat, GroupReader, max_groups
 from datagen.inspection import Dataset
@@ -165,7 +165,7 @@ class Fetcher:
         except DatasetError as error:
             if not self._is_own:
                 raise
-            raise own_damaged(error) from error
+            raise damaged_own_file(error) from error
         finally:
             engine.finish()
         read_ns = engine.read_ns - ns_before

@@ -87,7 +87,7 @@ def inspect_own_folder(spec: DatasetSpec, storage: StorageSpec) -> UserFolder:
 
 
 def _inspect(spec: DatasetSpec, storage: StorageBase) -> UserFolder:
-    """Do as `inspect_own_folder`, in an open storage. Raises OSError, too."""
+    """Inspect the folder by `storage`; raises OSError, too, besides the errors of `inspect_own_folder`."""
     format_name, layout, sizes, notes = _find_files(spec, storage)
     problem = _format_problem(format_name, layout, storage)
     if problem:
@@ -219,7 +219,7 @@ def _format_problem(format_name: str, layout: Layout, storage: StorageBase) -> s
             with base.reading(path), closing(base.Source(path, storage.open(path), storage.alignment)) as source:
                 file_format.open(source, 1).sample(0)
         except DlemuError as error:
-            problems.append(base.what_is_damaged(error))
+            problems.append(base.message_without_advice(error))
     if 0 < len(problems) < len(paths):
         raise DatasetError(f"{problems[0]}: move it away, {OR_RAW}")
     return problems[0] if problems else ""

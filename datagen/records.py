@@ -25,14 +25,14 @@ from datagen.layout import NO_PLACES, Layout, Places, Run, Samples, cut_runs, pl
 from datagen.storage.storage_base import Reader, StorageBase, read_in_transfers
 
 MAX_OPEN_FILES = 512  # maximum files that a reader keeps open; enough for all files of DLIO's bert
-HEAD_BYTES = 16  # a script with an index first reads so many bytes of each record: its length or header
+HEAD_BYTES = 16  # size of the first read call of each record by a script with an index: its length or header
 
 Range = tuple[base.Source, int, int]  # (open file, offset, bytes)
 RecordRange = tuple[base.RecordFile, int, int]  # (open file, index of the first record, number of consecutive records)
 
 
 class RangeReader(Engine):
-    """Reads byte ranges of open files."""
+    """Reads byte ranges of open files; if `matched`, by the read calls that the format's usual library makes."""
 
     def __init__(self, settings: ReadSettings, *, matched: bool) -> None:
         self._storage, self._layout, self._check = settings.storage, settings.layout, settings.check
@@ -49,7 +49,7 @@ class RangeReader(Engine):
         starts, fills, begin = [], [], position
         sizes_read: list[int] = []
         for source, offset, size in ranges:
-            before = offset % alignment  # a read begins and ends with a whole block: so many bytes precede the range
+            before = offset % alignment  # a read begins and ends with a whole block; these bytes precede the range
             stop = -(-(position + before + size) // alignment) * alignment
             if stop > len(out):
                 reserved = f"the {len(out)} bytes reserved for a batch"

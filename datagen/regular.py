@@ -92,7 +92,7 @@ def existing_folder(folder: str) -> str:
 
 
 def open_standard_streams() -> None:
-    """Open /dev/null for closed standard streams: else a file of the run would get the number, and then the output."""
+    """Open /dev/null for closed standard streams; otherwise, prints would go into the next files that are opened."""
     for descriptor in range(3):
         try:
             os.fstat(descriptor)

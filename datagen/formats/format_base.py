@@ -29,12 +29,12 @@ from datagen.errors import (
     DamagedError,
     UserError,
     damaged,
+    damaged_own_file,
     ended_early,
-    own_damaged,
+    message_without_advice,
     read_failure,
     reading,
     unreadable,
-    what_is_damaged,
 )
 from datagen.formats._source import CachedSource, MemorySource, Scratch, Source, SourceStream
 from datagen.layout import Layout
@@ -42,8 +42,8 @@ from datagen.spec import BLOCK_BYTES, Compression, DatasetSpec
 from datagen.storage.storage_base import Writer
 
 # Names from other modules that formats use through this one
-__all__ = ["DamagedError", "damaged", "ended_early", "own_damaged", "read_failure", "reading", "unreadable"]
-__all__ += ["CachedSource", "MemorySource", "Scratch", "Source", "SourceStream", "what_is_damaged"]
+__all__ = ["DamagedError", "damaged", "damaged_own_file", "ended_early", "read_failure", "reading", "unreadable"]
+__all__ += ["CachedSource", "MemorySource", "Scratch", "Source", "SourceStream", "message_without_advice"]
 
 FORMATS = "datagen.formats"  # the package of formats; each module in it is a format
 CHUNK_BYTES = 1 << 20  # payload generated and written at a time: it stays in a core's L2 cache

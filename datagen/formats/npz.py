@@ -144,8 +144,8 @@ def _write_member(writer: Writer, name: str, level: int, pieces: Iterable[bytes 
     if deflate:
         writer.write(deflate.flush())
     method, packed_bytes = DEFLATED if deflate else STORED, writer.position - start - LOCAL_BYTES
-    sizes = crc, 0xFFFFFFFF, 0xFFFFFFFF, len(name), _LOCAL_ZIP64.size
-    header = _LOCAL.pack(b"PK\x03\x04", ZIP64_VERSION, 0, method, 0, DATE_1980, *sizes) + name.encode()
+    crc_and_sizes = crc, 0xFFFFFFFF, 0xFFFFFFFF, len(name), _LOCAL_ZIP64.size
+    header = _LOCAL.pack(b"PK\x03\x04", ZIP64_VERSION, 0, method, 0, DATE_1980, *crc_and_sizes) + name.encode()
     writer.write_at(header + _LOCAL_ZIP64.pack(1, 16, plain_bytes, packed_bytes), start)
     return Entry(name, method, crc, packed_bytes, plain_bytes, start)
 

@@ -53,7 +53,7 @@ class Format(PictureFormat):
     def check(self, data: memoryview) -> None:
         try:
             tags = _tags(data)
-            end = tags.get(_STRIP_OFFSETS, 0) + tags.get(_STRIP_BYTES, 0)  # the decoder checks several strips
+            end = tags.get(_STRIP_OFFSETS, 0) + tags.get(_STRIP_BYTES, 0)  # 0: several strips, left to the decoder
         except struct.error as error:
             raise DamagedError(f"no readable TIFF structure ({error})", 0) from error
         if end > len(data):
@@ -62,12 +62,12 @@ class Format(PictureFormat):
     def read_by_pillow(self, file: BufferedFile) -> None:
         order = _ORDERS.get(bytes(file.read(2)), "<")
         (directory,) = struct.unpack(f"{order}L", file.read(6)[2:])
-        _read_directory(file, directory, order)
-        _read_directory(file, directory, order)
+        _read_directory(file, directory, order)  # TiffImageFile._seek(0) finds the first image,
+        _read_directory(file, directory, order)  # and then loads its tags
         tags = _tags(file.image)
         file.seek(tags[_STRIP_OFFSETS])
         feed_decoder(file, tags[_STRIP_OFFSETS] + tags[_STRIP_BYTES])
-        _read_directory(file, directory, order)
+        _read_directory(file, directory, order)  # TiffImageFile.load_end calls getexif
 
 
 def _read_directory(file: BufferedFile, offset: int, order: str) -> None:

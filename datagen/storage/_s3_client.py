@@ -138,7 +138,7 @@ class Client:
                 exchange = yield from self._attempt(request, is_alone)
                 self._check(request, exchange)
             except OSError as error:
-                retry_at_ns = self._retry_at_ns(request, attempt, exchange, error)
+                retry_at_ns = self._back_off_or_raise(request, attempt, exchange, error)
             else:
                 request.response = exchange
                 return
@@ -226,7 +226,7 @@ class Client:
         if request.parse:
             request.content = request.parse(exchange.body)
 
-    def _retry_at_ns(self, request: Request, attempt: int, exchange: Exchange | None, error: OSError) -> int:
+    def _back_off_or_raise(self, request: Request, attempt: int, exchange: Exchange | None, error: OSError) -> int:
         """Count a failed attempt; return when to make the next (monotonic, ns), or raise the error if there is none."""
         self.counts.add("failed")
         retry_after = 0
@@ -262,7 +262,7 @@ class Client:
         """Return the error for a request that the server refuses for good; None if a retry may succeed."""
         code, status = code_in(exchange.body), exchange.status
         if request.method == "HEAD" and status in UNEXPLAINED_BY_HEAD:
-            # Repeat it as a GET, whose error has a body that says why; 404 and 416 (no object, an empty one) need none
+            # A refused GET raises with the server's reason. After others (404; 416: empty object), report HEAD's status
             self.request(Request(method="GET", bucket=request.bucket, key=request.key, end=1, accepted=(404, 416)))
         is_refusal = not exchange.succeeded and (status < 500 or code.endswith(NO_SPACE))
         if not is_refusal or status in RETRYABLE or code in RETRYABLE:

@@ -45,7 +45,7 @@ class Movers:
 
     @contextmanager
     def measured(self) -> Iterator[Columns]:
-        """Context: yield the columns of a file, to be opened and closed inside; they are complete after the context."""
+        """Context in which one file is opened, moved and closed: yield its columns, which are complete afterwards."""
         storage_bytes_before = process_storage_bytes()
         cpu_ns_before = time.process_time_ns()
         columns = dict.fromkeys(_COUNTERS, 0) | {"threads": self._threads, "started_ns": time.monotonic_ns()}
@@ -87,7 +87,7 @@ class Movers:
             wait(futures)
         by_thread += [future.result() for future in futures]
         columns |= {name: sum(counters[name] for counters in by_thread) for name in _COUNTERS}
-        columns["moved_ns"] = columns["synced_ns"] = time.monotonic_ns()
+        columns["moved_ns"] = columns["synced_ns"] = time.monotonic_ns()  # an fsync sets the latter again
 
     def close(self) -> None:
         self._pool.shutdown()

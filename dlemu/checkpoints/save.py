@@ -110,7 +110,7 @@ class TrainingSaver:
         return make_buffers(self.settings.writers, self.settings.transfer_size, largest)
 
     def _layouts_of_rank(self, rank: int) -> tuple[FileLayout, ...]:
-        """Return the rank's files: its shard of a model with layers; else rank 0, or every rank, has a whole model."""
+        """Return the rank's files: its shard of a model with layers; of others, rank 0 or every rank saves all."""
         if self.model.has_layers:
             plan = plan_checkpoint(self.model, self.settings, self.comm.size)
             return plan.files(plan.ranks[rank])

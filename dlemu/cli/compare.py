@@ -68,7 +68,7 @@ def _run_on_both(words: tuple[str, ...], *, make: bool, yes: bool, as_json: bool
     """Run a sweep over two drives, past this host's page cache, and return its folder. Raises UserError."""
     from datagen.errors import UserError
     from dlemu.cli.frontends import make_here
-    from dlemu.cli.study_terminal import Watched
+    from dlemu.cli.study_terminal import StudyTerminal
     from dlemu.config import load
     from dlemu.config.overrides import DATA_FOLDER, given_keys, points
     from dlemu.studies.sweep.run import sweep
@@ -82,6 +82,6 @@ def _run_on_both(words: tuple[str, ...], *, make: bool, yes: bool, as_json: bool
         one_run_per_drive = {run.settings[DATA_FOLDER]: run for run in runs}
         for run in one_run_per_drive.values():
             make_here(load(run.words), as_json=as_json, yes=yes)
-    with Watched() as watched:
-        sweep(words, on_event=watched)
-    return watched.folder
+    with StudyTerminal() as terminal:
+        sweep(words, on_event=terminal)
+    return terminal.folder

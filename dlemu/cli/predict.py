@@ -17,10 +17,10 @@ from dlemu.cli.options import Number, answer_options, make_options, settings_opt
 @click.option("--drive", metavar="FILE", help="Assume a drive: its data sheet, fio's JSON, elbencho's, a probe.")
 @click.option("--hosts", type=click.IntRange(min=1), help="Hosts that share the storage. [default: 1]")
 @click.option("--host-cores", type=click.IntRange(min=1), help="Cores of each host. [default: as many as here]")
-@click.option("--others-mb-per-second", type=Number(0, 1e9), default=0.0, help="Other jobs take this much of it.")
+@click.option("--others-mb-per-second", type=Number(0, 1e9), default=0.0, help="Bandwidth that other jobs use, MB/s.")
 @click.option("--most", type=click.IntRange(min=1), help="Predict at most this many. [default: 10000]")
 @make_options("files of the dataset")
-@click.option("--restart-minutes", type=Number(0, 1e4, min_open=True), default=5.0, help="To read a checkpoint in.")
+@click.option("--restart-minutes", type=Number(0, 1e4, min_open=True), default=5.0, help="Longest checkpoint load.")
 @answer_options("predict.json")
 def command(
     overrides: tuple[str, ...], config_dir: str | None, cfg: bool, make: bool, yes: bool, as_json: bool, **storage: Any

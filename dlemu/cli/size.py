@@ -44,7 +44,7 @@ def command(
     """
     from dlemu.cli.frontends import make_here
     from dlemu.cli.options import show_answer
-    from dlemu.cli.study_terminal import Watched
+    from dlemu.cli.study_terminal import StudyTerminal
     from dlemu.config import load, to_yaml
     from dlemu.config.overrides import take_word
     from dlemu.metrics.verdict import EXIT_STATUSES
@@ -61,18 +61,18 @@ def command(
             raise click.UsageError("--at-least and --make are for training")
         from dlemu.studies.sweep.run import find_bracket
 
-        with Watched() as watched:
-            bracket = find_bracket(overrides, config_dir=config_dir, on_event=watched)
-        show_answer(bracket, watched.folder, "sweep", as_json=as_json, page=watched.wants_page)
+        with StudyTerminal() as terminal:
+            bracket = find_bracket(overrides, config_dir=config_dir, on_event=terminal)
+        show_answer(bracket, terminal.folder, "sweep", as_json=as_json, page=terminal.wants_page)
         raise SystemExit(0 if bracket.edge[0] else 1)  # whether any value passes
     maker = partial(make_here, as_json=as_json, yes=yes or not make)  # workflow.generate_data makes without a prompt
-    with Watched() as watched:
+    with StudyTerminal() as terminal:
         answer = size(
             overrides,
             config_dir=config_dir,
             **limits,
             make=maker if make or workload.workflow.generate_data else None,
-            on_event=watched,
+            on_event=terminal,
         )
-    show_answer(answer, watched.folder, "size", as_json=as_json, page=watched.wants_page)
+    show_answer(answer, terminal.folder, "size", as_json=as_json, page=terminal.wants_page)
     raise SystemExit(EXIT_STATUSES[answer.outcome or "no verdict"])

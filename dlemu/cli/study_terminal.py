@@ -19,14 +19,10 @@ from dlemu.runner.run_list import Planned, RunEnded, RunsPlanned
 from dlemu.studies.answers import SweepPoint, Trial
 
 
-class Watched(Terminal):
-    """A terminal that also shows a search or a sweep, with a line on stderr for each of its runs.
+class StudyTerminal(Terminal):
+    """A terminal that also shows a search or a sweep, with a line on stderr for each of its runs."""
 
-    As a context, it says on leaving how to continue, if SIGINT, SIGTERM or a full disk interrupted the study.
-    """
-
-    folder = ""
-    """The study's folder, which keeps finished runs; empty until the runs are planned."""
+    folder = ""  # the study's, which keeps finished runs; empty until the runs are planned
     wants_page = True
 
     def __init__(self, folder_option: str = "output.folder=") -> None:
@@ -38,7 +34,8 @@ class Watched(Terminal):
         super().__call__(event)
         match event:
             case RunsPlanned(runs=runs, finished_runs=finished):
-                self.folder, self.wants_page = event.folder, event.wants_page
+                self.folder = event.folder
+                self.wants_page = event.wants_page
                 interrupt_on(signal.SIGINT, signal.SIGTERM)
                 self._print(f"results: {self.folder}")
                 if runs is None and finished:  # a search, in which each result determines the next run
@@ -59,7 +56,7 @@ class Watched(Terminal):
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, *_: object) -> None:
-        """If an interruption or a full disk ended the study, say that finished runs are kept and how to continue."""
+        """If SIGINT, SIGTERM or a full disk ended the study, say that finished runs are kept and how to continue."""
         if not self.folder or not isinstance(error, Interrupted | SpaceError):
             return
         advice = f"repeat the command with {self._folder_option}{shlex.quote(self.folder)}"
@@ -70,3 +67,6 @@ class Watched(Terminal):
 
     def _print(self, line: Cell) -> None:
         print_lines([line], Console(stderr=True))
+
+
+Watched = StudyTerminal  # its name in `dlemu.extend`

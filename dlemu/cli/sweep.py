@@ -29,10 +29,10 @@ def command(overrides: tuple[str, ...], config_dir: str | None, as_json: bool) -
     Exit status: 0 every point completed, 2 a usage error (of a point, too), 3 a point failed, 128 + signal.
     """
     from dlemu.cli.options import show_answer
-    from dlemu.cli.study_terminal import Watched
+    from dlemu.cli.study_terminal import StudyTerminal
     from dlemu.studies.sweep.run import sweep
 
-    with Watched() as watched:
-        answer = sweep(overrides, config_dir=config_dir, on_event=watched)
-    show_answer(answer, watched.folder, "sweep", as_json=as_json, page=watched.wants_page)
+    with StudyTerminal() as terminal:
+        answer = sweep(overrides, config_dir=config_dir, on_event=terminal)
+    show_answer(answer, terminal.folder, "sweep", as_json=as_json, page=terminal.wants_page)
     raise SystemExit(answer.exit_status)

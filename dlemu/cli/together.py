@@ -30,7 +30,7 @@ def command(jobs: tuple[str, ...], config_dir: str | None, output: str, as_json:
     """
     from datagen.errors import UserError
     from dlemu.cli.options import show_answer
-    from dlemu.cli.study_terminal import Watched
+    from dlemu.cli.study_terminal import StudyTerminal
     from dlemu.studies.together import run_together
 
     try:
@@ -41,6 +41,6 @@ def command(jobs: tuple[str, ...], config_dir: str | None, output: str, as_json:
         [f"workload={word}" if word.endswith((".yaml", ".yml")) and "=" not in word else word for word in words]
         for words in commands
     ]
-    with Watched(folder_option="--output ") as watched:
-        answer, folder = run_together(commands, folder=output, config_dir=config_dir, on_event=watched)
+    with StudyTerminal(folder_option="--output ") as terminal:
+        answer, folder = run_together(commands, folder=output, config_dir=config_dir, on_event=terminal)
     show_answer(answer, folder, "together", as_json=as_json, page=report)

@@ -25,7 +25,7 @@ def command(folder: str) -> None:
 
     from dlemu.report.progress import ProgressLine
     from dlemu.results.live import Progress
-    from dlemu.runner.events import LOOK_SECONDS
+    from dlemu.runner.events import REPORT_SECONDS
     from dlemu.runner.follow import follow_run
 
     line = ProgressLine(Console(), plain_seconds=0)
@@ -35,4 +35,4 @@ def command(folder: str) -> None:
             raise SystemExit(run.status)
         progress = run.progress or Progress(at="the run is starting")
         line.show("  ".join([str(progress), *map(str, progress.figures)]))
-        time.sleep(LOOK_SECONDS)
+        time.sleep(REPORT_SECONDS)

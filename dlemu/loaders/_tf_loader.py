@@ -16,7 +16,7 @@ import tensorflow as tf
 from numpy.typing import NDArray
 
 from datagen.errors import DatasetError, UserError
-from datagen.formats.format_base import damaged, own_damaged
+from datagen.formats.format_base import damaged, damaged_own_file
 from datagen.formats.tfrecord import around_image
 from datagen.layout import NO_PLACES
 from dlemu.config.duration import is_zero
@@ -293,7 +293,7 @@ class PhasePipeline:
             fault = _fault(layout.path(file), layout.num_samples_per_file)
             if fault:
                 error = damaged(layout.path(file), fault)
-                return own_damaged(error) if self._phase.fetch.dataset.source == "folder" else error
+                return damaged_own_file(error) if self._phase.fetch.dataset.source == "folder" else error
         return DatasetError(
             f"TensorFlow could not read a file in {layout.folder} ({reason}), but now can read them all: "
             "the storage failed temporarily; see the kernel's log (dmesg) for why"

@@ -16,16 +16,15 @@ What = Literal["storage", "loader", "host CPU", "emulator", "nothing"]
 
 MIN_LOSS_PERCENT = 2.0  # as in predictions (98 % AU); less is within the uncertainty of short runs
 """Nothing limited a run that lost less than this share of its time to waiting for data."""
-STARVED_SHARE, BUSY_PERCENT = 0.15, 90.0
-"""No core is free if workers wait for one for this share of their time, or if the host is this busy (%)."""
+STARVED_SHARE = 0.15  # no core is free if workers wait for one for this share of their time
+BUSY_PERCENT = 90.0  # a host, device, network or CPU limit of which this much is used has nothing to spare
 OTHER_PROGRAMS_PERCENT = 50.0
 """Other programs use the cores if they take this share of the cores' time, and more than the run."""
 FEW_REQUESTS = 4.0  # with fewer concurrent requests, most drives and servers are partly idle
 PIECE_BYTES = 512 << 10
 """A read call counts as one request per PIECE_BYTES: the kernel splits it into requests and sends them together."""
-HELD_BACK_PERCENT, THROTTLED_PERCENT = 10.0, 50.0
-"""Shares of its periods in which a CPU limit (cgroup) was used up: from the first on, it is reported beside other
-programs on the cores; from the second on, it limits the run."""
+HELD_BACK_PERCENT = 10.0  # a CPU limit (cgroup) used up in this share of its periods is reported with other programs
+THROTTLED_PERCENT = 50.0  # a CPU limit used up in this share of its periods limits the run
 MIN_SPEEDUP = 1.3  # trials of seconds differ by less by chance; a larger one would overlook real limits
 """The number of readers, or the size of requests, was the limit if another one multiplies the rate by this."""
 
@@ -158,7 +157,7 @@ def judge_limit(au: float, causes: Causes, work: Work, context: Context) -> Limi
         lost = {cause: (1 - by_emulator) * percent for cause, percent in lost.items()}
         lost[largest] += by_emulator * causes.total
     else:
-        limit = _explain(largest, lost[largest] / causes.total, causes, work, context)
+        limit = _judge_cause(largest, lost[largest] / causes.total, causes, work, context)
     if limit.what != largest:  # the loss that seemed due to `largest` has another cause
         lost[limit.what] += lost[largest]
         lost[largest] = 0.0
@@ -191,7 +190,7 @@ def _limit(what: What, confidence: Confidence, *findings: Finding) -> Limit:
     return Limit(what=what, confidence=confidence, findings=findings)
 
 
-def _explain(largest: What, share: float, causes: Causes, work: Work, context: Context) -> Limit:
+def _judge_cause(largest: What, share: float, causes: Causes, work: Work, context: Context) -> Limit:
     """Return the limit behind the cause of the largest part of the loss, which is a `share` (0 to 1) of it."""
     confidence: Confidence = "low"
     if share >= 0.75 and work.cpu_known:  # three times all other causes together
@@ -199,22 +198,22 @@ def _explain(largest: What, share: float, causes: Causes, work: Work, context: C
     elif share >= 0.5:
         confidence = "medium"
     if context.memory_some_percent < 10:
-        return _explain_without_pressure(largest, share, confidence, causes, work, context)
+        return _judge_apart_from_memory(largest, share, confidence, causes, work, context)
     pressure = Finding.of(Code.MEMORY_PRESSURE, percent=context.memory_some_percent)
     if largest == "host CPU" or (largest == "storage" and not context.device_busy_percent >= BUSY_PERCENT):
         return _limit("host CPU", confidence, pressure)
-    limit = _explain_without_pressure(largest, share, _lowest(confidence, "medium"), causes, work, context)
+    limit = _judge_apart_from_memory(largest, share, _lowest(confidence, "medium"), causes, work, context)
     return replace(limit, findings=(pressure, *limit.findings))
 
 
-def _explain_without_pressure(
+def _judge_apart_from_memory(
     largest: What, share: float, confidence: Confidence, causes: Causes, work: Work, context: Context
 ) -> Limit:
-    """Return the limit as `_explain` does, for a host with enough memory."""
+    """Return the limit as `_judge_cause` does, but leave memory pressure out."""
     is_busy = work.starved_share >= STARVED_SHARE or context.host_busy_percent >= BUSY_PERCENT
     no_core_is_free = is_busy or context.is_out_of_cpu_time
     if largest == "storage":
-        limit = _read_limit(confidence, work, context)
+        limit = _judge_reads(confidence, work, context)
         if context.device_is_saturated or not no_core_is_free:
             return limit
         # Without a free core, readers wait for cores between reads, and so do the kernel threads or the mount's process
@@ -230,7 +229,7 @@ def _explain_without_pressure(
         lacks_core = no_core_is_free and (computes or work.burns)  # preprocessing that sleeps needs no core
         if lacks_core or (computes and causes.starved > causes.computing):
             return _core_limit(confidence, context)
-        return _worker_limit(confidence, context)
+        return _too_few_readers_limit(confidence, context)
     if no_core_is_free:  # a worker without a core starts no batch
         return _core_limit(confidence, context)
     if largest == "emulator":
@@ -240,10 +239,10 @@ def _explain_without_pressure(
     return _limit("loader", confidence, Finding.of(Code.PREFETCH_TOO_SHALLOW, pattern="not_begun"))
 
 
-def _read_limit(confidence: Confidence, work: Work, context: Context) -> Limit:
+def _judge_reads(confidence: Confidence, work: Work, context: Context) -> Limit:
     """Return the limit of workers blocked in reads: the storage, or the loader's readers, requests or queue."""
     if not work.cpu_known and context.from_storage_percent < 5:
-        return _worker_limit("low", context)  # the page cache served at least 95 %
+        return _too_few_readers_limit("low", context)  # the page cache served at least 95 %
     if context.other_program is not None:
         # On a shared drive, more readers may gain only what the other programs lose: no proof of spare throughput.
         return _limit("storage", confidence, context.other_program)
@@ -256,7 +255,7 @@ def _read_limit(confidence: Confidence, work: Work, context: Context) -> Limit:
         return _limit("loader", _lowest(confidence, certainty), context.deeper_queue)
     confidence = _lowest(confidence, certainty)
     if too_few:
-        return _worker_limit(confidence, context)
+        return _too_few_readers_limit(confidence, context)
     if context.is_object_store and context.network_percent >= BUSY_PERCENT:
         return _limit("storage", confidence, Finding.of(Code.NETWORK_FULL, percent=context.network_percent))
     return _limit("storage", confidence)
@@ -303,7 +302,8 @@ def _too_few_readers(work: Work, context: Context) -> tuple[bool, Confidence]:
     return False, "high" if requests >= 2 * FEW_REQUESTS else "medium"
 
 
-def _worker_limit(confidence: Confidence, context: Context) -> Limit:
+def _too_few_readers_limit(confidence: Confidence, context: Context) -> Limit:
+    """Return the loader as the limit, for too few readers; for an object store, too few requests."""
     numbers: dict[str, Number] = {"read_threads": context.read_threads}
     pattern: dict[str, Number] = {"pattern": "requests"} if context.is_object_store else {}
     return _limit("loader", confidence, Finding(Code.TOO_FEW_READERS, numbers=numbers | pattern))

@@ -33,7 +33,7 @@ class Figure:
     title: str  # the finding about this result that the chart shows
     caption: str  # how to read the chart, in a sentence or two
     chart: alt.TopLevelMixin
-    folded: bool = False  # collapsed on the page until it is opened, as charts are that explain the answer
+    folded: bool = False  # whether the page shows it collapsed, as it does charts that explain the answer
 
 
 class Level(NamedTuple):

@@ -13,7 +13,7 @@ from dlemu.metrics.catalogue import Metric
 from dlemu.metrics.rates import Mean
 from dlemu.metrics.t_interval import half_width
 from dlemu.results.parts import EnvironmentFields, RunFields, TargetFields
-from dlemu.results.wording import scaled
+from dlemu.results.wording import at_scale
 
 CONFIDENCE = 0.95  # docs/compare.md; the same as k = 2 in docs/uncertainty.md
 
@@ -44,7 +44,7 @@ class JobFigures(RunFields, TargetFields):
 
     @property
     def title(self) -> str:
-        return " ".join(filter(None, [self.workload, self.accelerator])) + scaled(self.sample_divisor)
+        return " ".join(filter(None, [self.workload, self.accelerator])) + at_scale(self.sample_divisor)
 
     @property
     def from_storage_percent(self) -> float | None:

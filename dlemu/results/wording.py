@@ -13,17 +13,17 @@ Wording = Mapping[str, T]
 """Code, or `CODE.PATTERN` of a code with several forms -> texts, which are format strings for the finding's numbers.
 
 `{readers:count reader}` gives "1 reader" or "2 readers". `{ranks:several , or fewer}` gives ", or fewer" unless `ranks`
-is 1. `{at_seconds:clock}` gives a time since training began: 00:06 or 1:00:06.
+is 1; a text that begins with a space has a second one before it. `{at_seconds:clock}` gives a time: 00:06 or 1:00:06.
 """
 
 
-def count(number_of: int, name: str) -> str:
+def count(number: int, name: str) -> str:
     """Return a count with its noun: 1 accelerator, 2 accelerators, 2 processes."""
     plural = "es" if name.endswith("s") else "s"
-    return f"{number_of:,} {name}" if number_of == 1 else f"{number_of:,} {name}{plural}"
+    return f"{number:,} {name}" if number == 1 else f"{number:,} {name}{plural}"
 
 
-def scaled(divisor: float | None, scale: str | None = "") -> str:
+def at_scale(divisor: float | None, scale: str | None = "") -> str:
     """Return a phrase to follow a number of accelerators: ` with samples 1/256 of real size`.
 
     For samples of full or unknown size, it is ` at scale=NAME` if a scale is given, else empty.
@@ -56,16 +56,16 @@ class _FindingFormatter(Formatter):
         return str(super().format_field(value, format_spec))
 
 
-def filled(text: str, numbers: Mapping[str, Any]) -> str:
+def fill_in(text: str, numbers: Mapping[str, Any]) -> str:
     """Return a text with its placeholders replaced by the numbers."""
     return _FindingFormatter().vformat(text, (), numbers)
 
 
-def words_of(finding: Finding, words: Wording[T]) -> T:
+def text_of(finding: Finding, words: Wording[T]) -> T:
     """Return the text of a finding, still with placeholders for its numbers; raises KeyError for an unknown code."""
     pattern = finding.numbers.get("pattern")
     return words[finding.code if pattern is None else f"{finding.code}.{pattern}"]
 
 
 def sentences(findings: Iterable[Finding], words: Wording[str]) -> tuple[str, ...]:
-    return tuple(filled(words_of(finding, words), finding.numbers) for finding in findings)
+    return tuple(fill_in(text_of(finding, words), finding.numbers) for finding in findings)

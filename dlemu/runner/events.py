@@ -15,7 +15,7 @@ from dlemu.results.measured import MeasuredRun
 if TYPE_CHECKING:  # most jobs make and verify nothing
     from datagen.verify import Damage
 
-LOOK_SECONDS = 1.0  # minimum interval of progress reports
+REPORT_SECONDS = 1.0  # minimum interval of progress reports
 _COST_SHARE = 0.002  # maximum share of rank 0's time for reporting progress: costly reports are made less often
 
 
@@ -125,9 +125,9 @@ class Reporter:
 
     def __call__(self) -> None:
         if time.monotonic() >= self.due_seconds:
-            self.look()
+            self.report()
 
-    def look(self) -> None:
+    def report(self) -> None:
         """Report the progress now."""
         began_seconds = time.monotonic()
         progress = None
@@ -135,5 +135,5 @@ class Reporter:
             progress = self.follower()
         if progress is not None:
             now_seconds = time.monotonic()
-            self.due_seconds = now_seconds + max(LOOK_SECONDS, (now_seconds - began_seconds) / _COST_SHARE)
+            self.due_seconds = now_seconds + max(REPORT_SECONDS, (now_seconds - began_seconds) / _COST_SHARE)
             self.on_event(progress)

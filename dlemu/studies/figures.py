@@ -14,7 +14,7 @@ from dlemu.report.figure_base import Figure, Level, Row, lines
 from dlemu.report.units import short_names, verdict_word
 from dlemu.results.figures import JobFigures
 from dlemu.results.kinds import catalogue_of
-from dlemu.results.wording import scaled
+from dlemu.results.wording import at_scale
 
 
 class Point(NamedTuple):
@@ -57,7 +57,7 @@ def charts(points: Iterable[Point]) -> Iterator[tuple[str, Figure]]:
     if is_side_by_side:
         title, x = f"{metric.title}, side by side", alt.X("line:N", axis=None, sort=None)
     else:
-        samples = {scaled(run.figures.sample_divisor) for run in runs}
+        samples = {at_scale(run.figures.sample_divisor) for run in runs}
         title = f"{metric.title} against {axis.title}{samples.pop() if len(samples) == 1 else ''}"
         x = _x_axis(axis)
     rows = list(_rows(metric, runs, axis, is_judged=bool(catalogue.judged)))

@@ -31,15 +31,15 @@ from dlemu.runner.events import Doing, OnEvent, ignore
 CONSUMERS = (("unet3d", "h100"), ("retinanet", "b200"))
 MOST_BYTES = 960_000_000  # maximum of all writes: below 1 GB, which needs no confirmation by the user
 LEAST_BYTES = 96_000_000  # minimum of all writes: with less, the rates would vary by chance
-FREE_SHARE = 0.1  # of the file system, which stays free
+FREE_SHARE = 0.1  # share of the file system's space that must stay free
 FIRST_BYTES = 32_000_000  # written first, to measure the rate of writes: slow storage then gets less data
-WRITE_SECONDS = 8.0  # for all writes, at that rate, unless LEAST_BYTES take longer
+WRITE_SECONDS = 8.0  # maximum time of all writes at the measured rate, unless LEAST_BYTES take longer
 FILES = 48  # minimum of a dataset: two for each of 24 readers; larger files would not be read any faster
 READ_SECONDS = 16.0  # maximum for each dataset: five levels and two repetitions; the whole command takes a minute
 SIZES = (4 << 10, 1 << 20)  # bytes per request: small for the maximum of requests/s, large for that of bytes/s
 IN_FLIGHT = 32  # queue depth of the probe
 PROBE_SECONDS = 2.0
-DRIVE_LIMIT_SHARE = 0.8  # of the drive's maximum: files that are read at a lower rate are not limited by the drive
+DRIVE_LIMIT_SHARE = 0.8  # from this share of the drive's maximum rate on, the drive limits the reads of files
 MOST_ACCELERATORS = 256  # to predict; with retinanet, they need 42 GB/s
 
 
@@ -55,7 +55,7 @@ def first_look(folder: str, on_event: OnEvent = ignore) -> Screen:
             affordable_bytes = round(WRITE_SECONDS * _write_bytes_per_second(scratch))
             total_bytes = max(LEAST_BYTES, min(MOST_BYTES, spare_bytes, affordable_bytes))
             on_event(Doing(f"writing {size(total_bytes)} below {scratch} and reading it; it is removed at the end"))
-            most = _drive_maximum(scratch, total_bytes // 3)
+            peak = _drive_maximum(scratch, total_bytes // 3)  # a third for its file, and for each dataset
             predictions = [_predict(scratch, name, accelerator, total_bytes // 3) for name, accelerator in CONSUMERS]
     except OSError as error:
         raise UserError(f"{folder} can't be used: {error.strerror}; name another folder of the drive") from error
@@ -68,7 +68,7 @@ def first_look(folder: str, on_event: OnEvent = ignore) -> Screen:
     data_folder = shlex.quote(override(("dataset", "data_folder"), f"{storage.folder}/dlemu-set"))
     lines = [
         *map(_accelerators_line, predictions),
-        *_drive_lines(most, predictions, "the cores, of which others take some" if cores.advice else "reading files"),
+        *_drive_lines(peak, predictions, "the cores, of which others take some" if cores.advice else "reading files"),
         Said("took", f"{seconds:.0f} s; the {size(total_bytes)} that it wrote are removed"),
         Said("next", f"dlemu size {next_words} {data_folder} --make", effect),
     ]
@@ -165,10 +165,10 @@ def _accelerators_line(prediction: Prediction) -> Said:
     return Said(question.workload, text, tone="good" if low else "open" if high else "bad")
 
 
-def _drive_lines(most: tuple[float, float] | None, predictions: Sequence[Prediction], fallback: str) -> Iterator[Said]:
-    """Yield the drive's maximum `most` (requests/s, MB/s), each workload's limit (by default `fallback`), accuracy."""
-    if most is not None:
-        iops, probe_mb_per_second = most
+def _drive_lines(peak: tuple[float, float] | None, predictions: Sequence[Prediction], fallback: str) -> Iterator[Said]:
+    """Yield lines: the drive's `peak` (requests/s, MB/s); each workload's limit, by default `fallback`; accuracy."""
+    if peak is not None:
+        iops, probe_mb_per_second = peak
         rates = [max_mb_per_second(prediction.curve) for prediction in predictions]
         highest = max(probe_mb_per_second, *rates)
         limits = []
@@ -182,5 +182,4 @@ def _drive_lines(most: tuple[float, float] | None, predictions: Sequence[Predict
         yield Said("at most", f"{rate(highest)} (1 MiB), {iops:,.0f} requests/s (4 KiB), {IN_FLIGHT} in flight")
         yield Said("limit", "; ".join(limits))
     width = max(prediction.half_width_percent for prediction in predictions)
-    accuracy = f"rates ± {width:.0f} %, read past the page cache"
-    yield Said("accuracy", accuracy, "counts are computed, not measured")
+    yield Said("accuracy", f"rates ± {width:.0f} %, read past the page cache", "counts are computed, not measured")

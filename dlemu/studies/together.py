@@ -21,7 +21,7 @@ from dlemu.report.table import Table, columns
 from dlemu.results.figures import SAME_PERCENT, Difference, JobFigures, difference, difference_in_words
 from dlemu.results.kinds import Parts, catalogue_of, kind_to_run, kinds, read_figures
 from dlemu.results.parts import VerdictField
-from dlemu.results.wording import count, scaled
+from dlemu.results.wording import at_scale, count
 from dlemu.runner import child_run
 from dlemu.runner.job import checked
 from dlemu.runner.run_folder import new_folder
@@ -81,7 +81,7 @@ class JobTogether(NamedTuple):
 
     @property
     def title(self) -> str:
-        return f"{self.command} {self.together.figures.workload}{scaled(self.together.figures.sample_divisor)}"
+        return f"{self.command} {self.together.figures.workload}{at_scale(self.together.figures.sample_divisor)}"
 
     @property
     def changes(self) -> dict[str, Difference]:
@@ -154,7 +154,7 @@ def run_together(
     )
     labels = {}
     for index, job in jobs.items():
-        ranks = count(job.workload.ranks, "rank") + scaled(sample_divisor(job.workload))
+        ranks = count(job.workload.ranks, "rank") + at_scale(sample_divisor(job.workload))
         labels[index] = f"{job.kind.command} {job.workload.model.name}, {ranks}"
     planned = []
     for turn in [*({index: job} for index, job in jobs.items()), jobs]:  # each job alone, then all jobs

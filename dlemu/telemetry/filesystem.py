@@ -29,7 +29,7 @@ class Probe(ProbeBase):
         folder_mounts = [mount_of(os.path.realpath(folder), table) for folder in scope.folders]
         self._mounts = {mount.point: mount for mount in folder_mounts if mount and mount.file_system in _NFS}
         if not self._mounts:
-            raise AbsentError("")
+            raise AbsentError("")  # no note: only NFS has these counters
         self._stats, self._rates = Counters(f"{scope.proc}/self/mountstats"), Rates()
         self.devices = tuple(
             DeviceFacts(

@@ -20,7 +20,7 @@ class Probe(ProbeBase):
     def __init__(self, scope: Scope) -> None:
         self._domains, self._sensors = dict(_rapl(scope.sys)), dict(_hwmon(scope.sys))
         if not self._domains and not self._sensors:
-            raise AbsentError("")
+            raise AbsentError("")  # no note: many hosts have no readable meter
         self._rates = Rates()
 
     def read(self, now_ns: int) -> Iterator[Reading]:

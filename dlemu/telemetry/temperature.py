@@ -30,7 +30,7 @@ class Probe(ProbeBase):
                 if limit := read_text(f"{folder}/temp1_max"):
                     self._limits[name] = int(limit) / 1e3
         if not self._sensors:
-            raise AbsentError("")
+            raise AbsentError("")  # no note: without sensors, as in many virtual machines, nothing is wrong
 
     def read(self, now_ns: int) -> Iterator[Reading]:
         for name, sensor in self._sensors.items():

@@ -76,7 +76,7 @@ def test_a_run_reports_itself_at_most_every_second(monkeypatch: pytest.MonkeyPat
             raise FileNotFoundError
         return Progress(at="here", done=len(looks), total=3)
 
-    monkeypatch.setattr("dlemu.runner.events.LOOK_SECONDS", 0.05)
+    monkeypatch.setattr("dlemu.runner.events.REPORT_SECONDS", 0.05)
     reporter = Reporter(look, events.append)
     while len(looks) < 3:
         reporter()

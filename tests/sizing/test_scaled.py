@@ -19,7 +19,7 @@ from dlemu.metrics.findings import LimitedBy
 from dlemu.report.page import open_page
 from dlemu.results.answer_files import save_answer
 from dlemu.results.figures import JobFigures, Value
-from dlemu.results.wording import scaled
+from dlemu.results.wording import at_scale
 from dlemu.studies.answers import SIZE, SWEEP, SweepAnswer, SweepPoint, SweepQuestion
 from dlemu.studies.compare.compare_sides import compare
 from dlemu.studies.compare.sides import side_of_runs
@@ -85,7 +85,7 @@ def test_what_one_accelerator_needs_at_full_size(words: list[str], divisor: floa
     assert demand("x", full).accelerator == workload.accelerator
     need = demand("w", workload)
     doctor = judge_ceiling(need, 8, 99.0).observed
-    assert f" x {need.accelerator or 'accelerator'}{scaled(sample_divisor(workload))} on this host" in doctor
+    assert f" x {need.accelerator or 'accelerator'}{at_scale(sample_divisor(workload))} on this host" in doctor
 
 
 @pytest.mark.parametrize(
@@ -104,7 +104,7 @@ def test_size_says_what_the_storage_feeds_at_full_size(
     known_of = known(full_mb_per_accelerator=full_mb, probe_mb_per_second=storage_mb)
     answer = build_answer(question(accelerator=accelerator, sample_divisor=divisor), known_of, trials)
     answer = replace(answer, complete=True, verdict=sentence(answer))
-    small = scaled(divisor)
+    small = at_scale(divisor)
     name = f"x {accelerator}" if accelerator else "accelerators"
     assert f"7 {name}{small} pass, 8 fail; limit: " in answer.verdict
     save_answer(str(tmp_path), SIZE, answer)
@@ -141,9 +141,9 @@ def test_comparisons_sweeps_and_pages_name_the_size_of_samples(a: Any, b: Any, s
     save_answer(str(tmp_path), SWEEP, swept)
     shown, measured = details("sweep", swept, str(tmp_path)), read_run(str(RESULTS / "train")).summary
     for divisor, run in zip((a, b), runs, strict=True):
-        assert scaled(divisor) in shown
-        assert f" x h100{scaled(divisor)} on" in screen(replace(measured, sample_divisor=divisor), "x").title
-        assert run.title == f"w h100{scaled(divisor)}"
+        assert at_scale(divisor) in shown
+        assert f" x h100{at_scale(divisor)} on" in screen(replace(measured, sample_divisor=divisor), "x").title
+        assert run.title == f"w h100{at_scale(divisor)}"
     nameless = replace(measured, accelerator=None, sample_divisor=16.0)
     assert "2 ranks with samples 1/16 of real size on" in screen(nameless, "x").title
-    assert scaled(0.5) == " with samples 2 x real size"
+    assert at_scale(0.5) == " with samples 2 x real size"

@@ -206,7 +206,7 @@ def test_a_search_says_before_it_starts_who_else_uses_the_cores(
     words = ["workload=unet3d", f"dataset.data_folder={tmp_path / 'data'}", f"output.folder={tmp_path / 'size'}"]
     words += [f"dataset.{name}={value}" for name, value in sizes.items()]
     words += ["train.computation_time=0.5", "reader.batch_size=1", "metric.cached=true"]
-    answer = dlemu.size(words, most=1, on_progress=study_terminal.Watched())
+    answer = dlemu.size(words, most=1, on_progress=study_terminal.StudyTerminal())
     assert dlemu.load_result(tmp_path / "size") == answer
     said = [line for line in capsys.readouterr().err.splitlines() if "in use by other programs: stop" in line]
     told = [issue for issue in answer.issues if "in use by other programs: stop" in issue]

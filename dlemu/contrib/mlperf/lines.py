@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from dlemu.contrib.mlperf.rules.editions import EDITIONS
 from dlemu.contrib.mlperf.rules.known import SEVERITIES, Finding, Severity, first_few
 from dlemu.report.table import Cell, Line, Tone
-from dlemu.results.wording import count, scaled
+from dlemu.results.wording import at_scale, count
 
 if TYPE_CHECKING:
     from dlemu.config.schema import Workload
@@ -23,7 +23,7 @@ _TONES: dict[Severity, Tone] = {"error": "bad", "warning": "caution", "info": "p
 def datasize_lines(workload: Workload, datagen: str, size: Datasize, memory_source: str) -> Iterator[str]:
     """Yield the lines on a dataset's size; `datagen` is the command that makes it, `memory_source` a phrase."""
     bound = size.bound
-    accelerators = f"{size.accelerators} x {size.accelerator}{scaled(None, workload.scale)}"
+    accelerators = f"{size.accelerators} x {size.accelerator}{at_scale(None, workload.scale)}"
     yield f"{size.workload}, {accelerators} on {_hosts(size, memory_source)}"
     yield f"  by memory       {bound.files_by_memory:>12,} files   5 x the memory of all hosts"
     yield f"  by steps        {bound.files_by_steps:>12,} files   500 steps of each accelerator in an epoch"

@@ -181,7 +181,7 @@ class PackKind(rows_job.JobKind):
 
     @contextlib.contextmanager
     def own_place(self, workload: Workload, run_folder: str) -> Iterator[Sequence[str]]:
-        """Make a point of a sweep pack into a new subfolder of the target, which is removed at the end."""
+        """Yield overrides that give a run of a sweep its own subfolder of the target, and remove it at the end."""
         target = _target(workload)
         missing = owned.missing_folders(target)
         subfolder = os.path.join(target, f"{os.path.basename(run_folder)}-{secrets.token_hex(4)}")

@@ -111,7 +111,6 @@ def _loop(rows: ProcessRows, passes: Sequence[Pass], by_pass: Sequence[Sequence[
         wait = np.where(idle >= 0, np.minimum(idle, step), wait)  # Negative: the accelerator's idle time is unknown.
         body = step - wait
     drained = [batch.drained for batch in batches if batch.drained is not None]
-    # Without an accelerator, the trainer computes: batches are requested meanwhile only if another thread does it.
     return Loop(
         rows=rows,
         passes=tuple(passes),
@@ -125,6 +124,7 @@ def _loop(rows: ProcessRows, passes: Sequence[Pass], by_pass: Sequence[Sequence[
         cpu=_seconds(following.cpu0 - batch.cpu1 for batch, following in steps),
         by_device=by_device,
         reads_ahead=reads_ahead,
+        # Without an accelerator, the trainer computes: batches are requested meanwhile only if another thread does it.
         is_synchronous=float(np.mean(drained)) >= _IDLE_SHARE if drained else not reads_ahead,
         begin_ns=batches[0].t0,
         end_ns=batches[-1].t1,

@@ -60,6 +60,6 @@ def command(
         watts=watts,
         overrides=tuple(word for word in rest if "=" in word),
     )
-    with Watched() as watched:
-        answer, folder = reproduce(question, folder=folder, on_event=watched)
+    with Watched() as terminal:
+        answer, folder = reproduce(question, folder=folder, on_event=terminal)
     command_options.show_answer(answer, folder, "reproduction", as_json=as_json, page=report)

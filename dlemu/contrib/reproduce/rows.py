@@ -84,7 +84,7 @@ class Panel(NamedTuple):
 
 
 def panels_of(rows: Sequence[Row], table: DeclaredTable) -> list[Panel]:
-    """Return a panel for each quantity of a table, in each group of rows with one value of `by`, that has values.
+    """Return a panel per quantity and, if the table has `by`, per value of it; panels without values are left out.
 
     Across `ranks`, values are {("drive a", 1): 90.0, ...}; across drives, they are {("", "drive a"): 90.0, ...}.
     """
@@ -145,7 +145,7 @@ def over_time(rows: Sequence[Row], table: DeclaredTable) -> Iterator[Panel]:
 
 
 def _by_second(devices: Sequence[Any]) -> dict[float, float]:
-    """Return end of an interval, s -> sum over devices of their mean reading in it; a run has TIME_POINTS intervals."""
+    """Split the run into TIME_POINTS intervals; return end of each (s) -> sum of the devices' mean readings, if any."""
     bounds = np.linspace(0, max((series.seconds.max(initial=0) for series in devices), default=0), TIME_POINTS + 1)
     values: dict[float, float] = defaultdict(float)
     for series in devices:

@@ -120,7 +120,7 @@ class Checkpoints(JobKind):
         reporter = None if notify is None else self.reporter(job, notify)
         log = CheckpointRank(job, comm, reporter or (lambda: None), record).run()
         if reporter is not None:
-            reporter.look()
+            reporter.report()
         return log
 
     def clean_up(self, job: CheckpointJob) -> str:

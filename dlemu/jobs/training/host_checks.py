@@ -16,7 +16,7 @@ from dlemu.metrics.demand import Demand
 from dlemu.ranks import first_failure, run_ranks
 from dlemu.ranks.failure import LATE
 from dlemu.report.units import size
-from dlemu.results.wording import count, scaled
+from dlemu.results.wording import at_scale, count
 
 
 def check_dataset(facts: Facts) -> Check:
@@ -83,7 +83,7 @@ def check_ceiling(facts: Facts) -> Check:
 
 def judge_ceiling(demand: Demand, ranks: int, percent: float | None) -> Check:
     """Return the check of the ceiling `percent` against the AU's threshold; None: it was not measured in time."""
-    accelerators = f"{ranks} x {demand.accelerator or 'accelerator'}{scaled(demand.sample_divisor)}"
+    accelerators = f"{ranks} x {demand.accelerator or 'accelerator'}{at_scale(demand.sample_divisor)}"
     fewer = "fewer ranks on this host, or " if ranks > 1 else ""
     if percent is None:
         return Check(

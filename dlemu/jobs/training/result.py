@@ -175,7 +175,7 @@ class Training(JobKind):
         reporter = self.reporter(job, notify)
 
         def on_activity(activity: str) -> None:
-            reporter.look()  # reports the progress so far before the activity
+            reporter.report()  # reports the progress so far before the activity
             notify(Doing(activity))
 
         log = run_rank(job, comm, record, reporter, on_activity)

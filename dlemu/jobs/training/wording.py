@@ -18,12 +18,12 @@ from dlemu.report.screen import Said, Screen, rate
 from dlemu.report.table import Tone
 from dlemu.report.units import duration, size, with_uncertainty
 from dlemu.results import CONFIG
-from dlemu.results.wording import Wording, count, filled, scaled, words_of
+from dlemu.results.wording import Wording, at_scale, count, fill_in, text_of
 
 _AU_NAMES: dict[Number, str] = {"sustained": "AU", "au": "AU of counted steps", "rules": "AU of whole epochs"}
 _HOST: dict[Number, str] = {"host CPU": "host", "emulator": "emulator on this host"}
 
-# The verdict
+# The verdict; `dlemu.results.wording.Wording` explains placeholders such as {ranks:several fewer ranks or }
 
 _VERDICTS: dict[str, str] = {
     VerdictCode.PASS: "PASS: {value} is at least {threshold_percent:g} %{other}",
@@ -69,7 +69,7 @@ def verdict_line(verdict: Verdict, ranks: int = 0) -> str:
         numbers["other"] = f"; the AU of the counted steps, {headline:.2f} %, would pass, {thanks_to}"
         if numbers["by"] == "au":
             numbers["other"] = f", {thanks_to}: the storage sustains {sustained:.1f} %"
-    return filled(_VERDICTS[verdict.code], numbers)
+    return fill_in(_VERDICTS[verdict.code], numbers)
 
 
 # Findings
@@ -193,9 +193,9 @@ _FINDINGS: Wording[tuple[str, str]] = {
 
 def sentence_and_advice(finding: Finding, ranks: int = 0) -> tuple[str, str]:
     """Return a finding as a sentence, and its advice ('' for none); `ranks` is 0 if their number is unknown."""
-    sentence, advice = words_of(finding, _FINDINGS)
+    sentence, advice = text_of(finding, _FINDINGS)
     numbers = {"ranks": ranks, "would_help": LARGER_DATASET} | finding.numbers
-    return filled(sentence, numbers), filled(advice, numbers)
+    return fill_in(sentence, numbers), fill_in(advice, numbers)
 
 
 def memory_warning(finding: Finding | None) -> str | None:
@@ -236,7 +236,7 @@ def limit_in_words(limit: Limit, findings: Sequence[Finding] = (), ranks: int = 
     advice = [finding_advice for _, finding_advice in explanations if finding_advice]
     only_memory = all(finding.code == Code.MEMORY_PRESSURE for finding in limit.findings)
     if not advice or (limit.what == "storage" and only_memory):
-        advice.insert(0, filled(_DEFAULT_ADVICE[limit.what], {"ranks": ranks}))
+        advice.insert(0, fill_in(_DEFAULT_ADVICE[limit.what], {"ranks": ranks}))
     if limit.what == "storage":
         codes = (Code.STORAGE_NOT_STEADY, Code.SLOW_DRIVE, Code.SLOW_RANK)
         advice += [sentence_and_advice(finding)[1] for finding in findings if finding.code in codes]
@@ -251,9 +251,9 @@ def _evidence(limit: Limit) -> Iterator[str]:
     if shares:
         yield f"the time lost is due {', '.join(shares)}"  # the AU shows how much was lost
     else:
-        yield filled("the accelerators waited for data {lost_percent:.1f} % of the time", numbers)
+        yield fill_in("the accelerators waited for data {lost_percent:.1f} % of the time", numbers)
     if limit.what != "nothing":
-        yield from (filled(text, numbers) for name, text in _USE_SENTENCES.items() if name in numbers)
+        yield from (fill_in(text, numbers) for name, text in _USE_SENTENCES.items() if name in numbers)
 
 
 _USE_SENTENCES = {
@@ -298,11 +298,11 @@ def screen(summary: Summary, folder: str) -> Screen:
     lines, notes, cache = [_verdict(summary)], list(summary.issues), summary.page_cache
     if not summary.passed_from_memory:
         lines += _delivered(summary)
-    source = ""
+    source = ""  # if the verdict already says where the bytes came from
     if not summary.passed_from_memory and summary.verdict_code not in _MEMORY_VERDICTS:
-        share = cache.from_storage_percent.mean if cache else None
-        served = "not known how many" if share is None else with_uncertainty(min(share, 100), None)
-        source = f"{served} of the bytes came from storage"
+        percent = cache.from_storage_percent.mean if cache else None
+        amount = "not known how many" if percent is None else with_uncertainty(min(percent, 100), None)
+        source = f"{amount} of the bytes came from storage"
         if cache is not None and cache.warning:
             notes.insert(0, cache.warning)
     lines += [*_limit(summary), *_proof(summary, source), *_next_command(summary, folder)]
@@ -313,7 +313,7 @@ def _title(summary: Summary) -> str:
     storage, hosts, metrics = summary.environment.storage, summary.environment.hosts, summary.metrics
     name = summary.workload if summary.workload != "default" else os.path.basename(os.path.abspath(summary.data_folder))
     ranks = f"{summary.ranks} x {summary.accelerator}" if summary.accelerator else count(summary.ranks, "rank")
-    parts = [name, f"{ranks}{scaled(summary.sample_divisor)} on {summary.data_folder}"]
+    parts = [name, f"{ranks}{at_scale(summary.sample_divisor)} on {summary.data_folder}"]
     if summary.scale:
         parts[0] += f" at scale={summary.scale}"
     if storage and storage.device:
@@ -391,7 +391,7 @@ def _proof(summary: Summary, source: str) -> Iterator[Said]:
 
 
 def _next_command(summary: Summary, folder: str) -> Iterator[Said]:
-    """Yield the next command: the same run without the page cache if memory served bytes, else a search."""
+    """Yield the next command: the same run with the last of the settings that `would_help`, else a search."""
     finding = summary.memory
     setting = str(finding.numbers.get("would_help", "")).rpartition(" or ")[2] if finding else ""
     same_workload = override(["workload"], os.path.join(folder, CONFIG))

@@ -15,7 +15,7 @@ from dlemu.report.table import Table, columns, listing
 from dlemu.report.units import short_names, verdict_word, with_interval
 from dlemu.results.figures import Difference, JobFigures
 from dlemu.results.kinds import Parts, catalogue_of
-from dlemu.results.wording import count, scaled
+from dlemu.results.wording import at_scale, count
 from dlemu.studies.answers import PLANNED_EPOCHS, ComparedSide, Comparison, RunPair
 from dlemu.studies.compare.compare_sides import pair_settings
 from dlemu.studies.sweep.page import points_table
@@ -70,7 +70,7 @@ def _side_line(name: str, side: ComparedSide, run: JobFigures | None) -> Said:
 
 def _year_lines(pair: RunPair) -> Iterator[str]:
     """Yield what the times mean for a year of training: models trained, and days saved unless that may be chance."""
-    if pair.plan is None or scaled(pair.a.sample_divisor):  # no real model trains on smaller samples
+    if pair.plan is None or at_scale(pair.a.sample_divisor):  # no real model trains on smaller samples
         return
     (hours_a, hours_b), (models_a, models_b), days_saved = pair.plan
     hours = f"{PLANNED_EPOCHS} epochs take A {hours_a:.3g} h and B {hours_b:.3g} h"

@@ -11,7 +11,7 @@ from dlemu.config.overrides import DATA_FOLDER, named
 from dlemu.metrics.catalogue import RUN
 from dlemu.results.figures import Conditions, JobFigures
 from dlemu.results.kinds import kind_named, kind_of
-from dlemu.results.wording import scaled
+from dlemu.results.wording import at_scale
 from dlemu.studies.answers import HOST_CAUSES, SIZE, SWEEP, ComparedSide, SizeAnswer, SweepAnswer, SweepPoint
 from dlemu.studies.conditions import conditions_in, conditions_of, settings_of
 from dlemu.studies.size.page import KIND_OF_TRIALS, figures_of_count
@@ -49,7 +49,7 @@ class Side(ComparedSide):
     def scaled(self) -> str:
         """How small the samples are, as a phrase: in the largest run that passed, or in any run if none passed."""
         runs = [run for run in self.runs.values() if run.ranks == (self.accelerators_fed or run.ranks)]
-        return next(filter(None, (scaled(run.sample_divisor) for run in runs)), "")
+        return next(filter(None, (at_scale(run.sample_divisor) for run in runs)), "")
 
 
 def read_sides(folders: Sequence[str], read_foreign: ReadForeign | None = None) -> tuple[Side, Side]:
@@ -107,7 +107,7 @@ def side_of_runs(name: str, runs: Runs, conditions: RunConditions | None = None)
     known_conditions = conditions or {}
     passing = {settings: run.ranks for settings, run in runs.items() if run.passed}
     most = max(passing.values(), default=0)
-    # `ranks=""` makes settings equal that differ in the number of ranks alone.
+    # Blank out the number of ranks, to find the runs whose other settings are the same.
     failed_settings = [
         dict(settings, ranks="")
         for settings, run in runs.items()

@@ -34,7 +34,7 @@ from dlemu.metrics.t_interval import FEWEST
 from dlemu.report import units
 from dlemu.results import SUMMARY
 from dlemu.results.answer_files import save_answer
-from dlemu.results.wording import count, scaled
+from dlemu.results.wording import at_scale, count
 from dlemu.runner.events import Doing, PartMeasured, Warned, ignore
 from dlemu.runner.run_folder import check_place, new_folder
 from dlemu.runner.run_list import Planned, RunList, RunsPlanned
@@ -168,7 +168,7 @@ def _probe_and_search(
     first = expected_count(job, levels, inputs)
     if inputs.other_programs:
         on_event(Warned(inputs.other_programs))
-    accelerators = count(capacity, "accelerator") + scaled(sample_divisor(workload), workload.scale)
+    accelerators = count(capacity, "accelerator") + at_scale(sample_divisor(workload), workload.scale)
     data = f"{units.size(total_bytes)} (page cache: {page_cache})"
     on_event(Doing(f"searching with a dataset of {data}, enough for {accelerators}"))
     probed, needed = units.number(inputs.probe_mb_per_second), units.number(inputs.mb_per_accelerator)

@@ -14,7 +14,7 @@ from dlemu.report.table import Table, Tone, columns
 from dlemu.report.units import duration, number, plain, verdict_word, with_uncertainty
 from dlemu.results.figures import JobFigures, Value
 from dlemu.results.kinds import Parts
-from dlemu.results.wording import scaled
+from dlemu.results.wording import at_scale
 from dlemu.studies.answers import CountResult, SizeAnswer
 from dlemu.studies.conditions import background
 from dlemu.studies.size.size_verdict import at_full_size, cause_of, counts_in_words, limit_in_words
@@ -83,7 +83,8 @@ def _answer_lines(answer: SizeAnswer) -> Iterator[Said]:
     label = outcome.upper() if answer.complete else "INCOMPLETE"
     text = counts_in_words(answer) if answer.verdict else "the search was interrupted"
     if answer.at_least:
-        text = f"{answer.max_accelerators} of {answer.at_least} wanted{scaled(answer.question.sample_divisor)}. {text}"
+        scale = at_scale(answer.question.sample_divisor)
+        text = f"{answer.max_accelerators} of {answer.at_least} wanted{scale}. {text}"
     elif label == "PASS":  # the user did not ask whether a number passes
         label = "measured" if answer.full_size else "answer"
     yield Said(label, text, tone=_TONES.get(outcome, "open"))
@@ -92,7 +93,7 @@ def _answer_lines(answer: SizeAnswer) -> Iterator[Said]:
 def _limit_lines(answer: SizeAnswer) -> Iterator[Said]:
     """Yield what limits the next count, what it needs from the storage, and what to do first."""
     limit, full, threshold = answer.limited_by, answer.full_size, answer.question.threshold_percent
-    reason = "" if limit.what in ("count", "host") else "".join(limit.evidence[:1])  # theirs is in `limit_in_words`
+    reason = "" if limit.what in ("count", "host") else "".join(limit.evidence[:1])  # `limit_in_words` says those
     yield Said("limit", limit_in_words(answer), reason)
     supplied = answer.storage_mb_per_second
     needs = f"for AU {threshold:g} % {answer.max_accelerators + 1} need {rate(answer.wanted_mb_per_second)}"

@@ -10,7 +10,7 @@ from dlemu.metrics.findings import Code, Confidence, LimitedBy
 from dlemu.metrics.limit import Limit
 from dlemu.metrics.verdict import HOST_LIMITS, Outcome
 from dlemu.report.screen import rate
-from dlemu.results.wording import count, scaled
+from dlemu.results.wording import at_scale, count
 from dlemu.studies.answers import CountResult, FullSize, Question, SizeAnswer, Trial, edge
 from dlemu.studies.size.search import is_held_back, pool
 
@@ -145,7 +145,7 @@ def sentence(answer: SizeAnswer) -> str:
 def counts_in_words(answer: SizeAnswer) -> str:
     """Return how many accelerators pass, and the verdict on the next count: `4 x h100 pass, 5 fail`."""
     passing = next((result for result in answer.counts if result.accelerators == answer.max_accelerators), None)
-    samples, is_by_host = scaled(answer.question.sample_divisor), answer.is_limited_by_host
+    samples, is_by_host = at_scale(answer.question.sample_divisor), answer.is_limited_by_host
     if passing is None:
         phrases = [f"not even {_accelerators(answer, 1)}{samples} passes{' on this host' if is_by_host else ''}"]
     else:

@@ -12,7 +12,7 @@ from dlemu.report.table import Cell, Line, Table, Tone, columns, listing
 from dlemu.report.units import number, short_names, verdict_word, with_interval
 from dlemu.results.figures import JobFigures, Value
 from dlemu.results.kinds import Parts, catalogue_of
-from dlemu.results.wording import scaled
+from dlemu.results.wording import at_scale
 from dlemu.studies.answers import SweepAnswer, SweepPoint
 from dlemu.studies.conditions import background
 
@@ -74,7 +74,7 @@ def points_table(points: Sequence[SweepPoint], title: str = "") -> Table:
             cells += _results(point.figures, catalogue)
         rows.append(cells)
     table_columns = columns(*heads, right=range(len(heads) - len(results)), whole=range(len(heads)))
-    scales = sorted(filter(None, {scaled(run.sample_divisor) for run in completed}))
+    scales = sorted(filter(None, {at_scale(run.sample_divisor) for run in completed}))
     notes = [f"{catalogue.rank}s{phrase}" for phrase in scales]
     return Table(title=title, columns=table_columns, rows=rows, notes=notes, dense=True)
 

@@ -33,7 +33,7 @@ _RULES: Mapping[str, tuple[Any, ...]] = {
     CHECKPOINTING: (*CHECKPOINT_RULES, *CHECKPOINT_COPY_RULES),
     KV_CACHE: (kv_findings,),
 }
-"""Benchmark -> the rules on its results."""
+"""Benchmark -> the rules on its results: functions that return the findings on one result."""
 _COMMON_RULES = (*TIME_RULES, *PROVENANCE_RULES, submission_tree.other_editions)  # on results of every benchmark
 
 
@@ -107,7 +107,7 @@ def check_folder(
 
 
 def _is_old(result: Result[Any]) -> bool:
-    """Return whether all runs are of v1.0 or older: their DLIO kept only rank 0's times, in a file without a number."""
+    """Return whether all runs are of v1.0 or older: their DLIO wrote per_epoch_stats.json for rank 0 alone."""
     return bool(result.runs) and all("per_epoch_stats.json" in run.files for run in result.runs)
 
 

@@ -31,7 +31,7 @@ from dlemu.contrib.mlperf.rules.editions import MEASURED_RUNS
 from dlemu.extend import DlemuError, UserError, check_launcher, format_base, inspect, owned, write_text
 from dlemu.extend import layout as dataset_layout
 from dlemu.results.kinds import read_result
-from dlemu.results.wording import scaled
+from dlemu.results.wording import at_scale
 
 WARM_UP = "warm-up"
 _LIBRARY_SECONDS = 2.0  # how long `library_cores` reads files
@@ -172,7 +172,7 @@ class TrainingRehearsal(Rehearsal[Datasize]):
         super().prepare()
         edition_tree.write_datasize(plan, self.size, began_at)
         edition_tree.write_datagen(plan, began_at)
-        accelerators = f"{workload.ranks} x {workload.accelerator}{scaled(None, workload.scale)}"
+        accelerators = f"{workload.ranks} x {workload.accelerator}{at_scale(None, workload.scale)}"
         self.report(f"rehearsal of MLPerf Storage v{EDITION} {DIVISION.upper()}: {workload.model.name}, {accelerators}")
         self.report(NOTE)
         files = workload.dataset.num_files_train

@@ -22,7 +22,7 @@ from dlemu.report.units import with_uncertainty
 from dlemu.results.drive import OUTSIDE
 from dlemu.results.kinds import Parts
 from dlemu.results.parts import TargetFields
-from dlemu.results.wording import Wording, scaled
+from dlemu.results.wording import Wording, at_scale
 from dlemu.runner.prediction_request import Predicted
 
 PREDICT = "predict.json"
@@ -123,7 +123,7 @@ class Prediction(Predicted):
     @property
     def verdict(self) -> str:
         """The answer as a sentence."""
-        limit, scale = self.limited_by, scaled(self.question.sample_divisor)
+        limit, scale = self.limited_by, at_scale(self.question.sample_divisor)
         limited_by = "" if limit.what == "nothing" else f"; limited by {limit.what}"
         scaled_down = f"; accelerators{scale}" if scale else ""
         return f"{PREDICTED}: {_passing(self)}{limited_by}{scaled_down}"
@@ -198,7 +198,7 @@ def _screen(answer: Prediction, folder: str) -> Screen:
         Said("check", f"arithmetic alone (speed / demand of one) says {answer.null_max_accelerators} pass"),
         Said("from", answer.source),
     ]
-    title = f"{question.workload}{hardware}{scaled(question.sample_divisor)}: predicted{hosts}"
+    title = f"{question.workload}{hardware}{at_scale(question.sample_divisor)}: predicted{hosts}"
     return Screen(title=title, lines=lines, notes=answer.issues, folder=folder)
 
 
