@@ -86,7 +86,8 @@ def test_where_every_step_is_left_out_there_is_no_au() -> None:
     assert rate_v2(BLOCK, 5, 0).au == 0.0, "the 8 seconds of no step are left"
     assert math.isnan(rate_v2(replace(BLOCK, total=72.0), 5, 0).au)
     assert rate_v2(BLOCK, 3, 4).au == pytest.approx(0.0)
-    assert rate_fork(BLOCK, 5, 0) == rate_fork(BLOCK, 3, 2) == Rated(0.0, 0.0)
+    no_time = replace(BLOCK, total=float(BLOCK.proc[:1].sum() + BLOCK.proc[4:].sum()))
+    assert rate_fork(BLOCK, 5, 0) == rate_fork(BLOCK, 3, 2) == rate_fork(no_time, 1, 1) == Rated(0.0, 0.0)
     one = replace(BLOCK, proc=BLOCK.proc[:1], measured=BLOCK.measured[:1])
     assert rate_v2(one, 0, 0, 4).samples_per_second == 0
 

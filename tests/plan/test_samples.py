@@ -103,9 +103,9 @@ def test_planning_ahead_gives_the_same_batches(plan: Plan, rank: int, steps: lis
         return
     mine = RankPlan(plan, rank % plan.ranks)
     ahead = PlanAhead(mine, plan.batch_size)
-    for step in sorted({min(step, plan.steps_per_epoch) for step in steps}):
-        assert ahead.batch(2, step)[0].tolist() == mine.sample_ids(2, step).tolist()
-        assert ahead.batch(2, step)[1] == hash_samples(mine.sample_ids(2, step))
+    for epoch, step in ((epoch, min(step, plan.steps_per_epoch)) for epoch in (1, 2) for step in sorted(steps)):
+        assert ahead.batch(epoch, step)[0].tolist() == mine.sample_ids(epoch, step).tolist()
+        assert ahead.batch(epoch, step)[1] == hash_samples(mine.sample_ids(epoch, step))
 
 
 @settings(max_examples=40)
@@ -151,7 +151,7 @@ def test_just_enough_samples_do() -> None:
     make(num_files=5).check("train")
     with pytest.raises(DatasetError, match=r"num_files_train=8 or more"):
         make(num_files=4, num_samples_per_file=3, batch_size=6).check("train")
-    with pytest.raises(DatasetError, match=r"the valid set has 16 samples .*num_files_eval=5 or more"):
+    with pytest.raises(DatasetError, match=r"has 16 samples .* 4 ranks .* fewer ranks, .*num_files_eval=5 or more"):
         make(num_files=4).check("valid")
 
 

@@ -22,7 +22,7 @@ from dlemu.jobs.training.prediction.make_prediction import predict
 from dlemu.jobs.training.prediction.model_run import MAX_ROWS, MIN_STEPS, Model
 from dlemu.jobs.training.prediction.prediction import PredictedCount
 from dlemu.metrics.verdict import VerdictBy
-from dlemu.plan.samples import Plan
+from tests.plan.plans import make_plan
 from tests.prediction.test_calibration import simulated_run, workload
 from tests.runs import present
 
@@ -286,8 +286,7 @@ def test_a_full_storage_is_the_limit_with_certainty_and_the_question_is_kept() -
 
 def test_a_worker_reads_a_row_group_whole_in_the_first_batch_that_has_rows_of_it() -> None:
     """Of groups of 20 rows, which batches of 10 meet in turn or, by streams, in the order 0, 3, 1, 4, 2, 5."""
-    orders = {"file_shuffle": False, "sample_shuffle": False, "seed": 1, "seed_change_epoch": False}
     for workers, streams, shares in ((1, 1, [2, 0, 2, 0, 2, 0]), (2, 1, [1] * 6), (2, 2, [1.5, 1.5, 0, 1.5, 1.5, 0])):
-        plan = Plan(num_files=1, num_samples_per_file=60, batch_size=10, ranks=1, worker_streams=streams, **orders)
+        plan = make_plan(num_files=1, num_samples_per_file=60, batch_size=10, ranks=1, worker_streams=streams)
         found = batch_bytes(plan, np.array([100.0]), 1, 6, group_rows=20, workers=workers)
         assert found[0] / 1000 == pytest.approx(shares)
