@@ -88,14 +88,14 @@ class Terminal:
                         click.echo(note, err=True)
                 if event.folder and detect_launcher() != "none":
                     purpose = "shows what was measured, should the launcher kill all at once"
-                    click.echo(f"`{report_command(event.folder)}` {purpose}", err=True)
+                    print(f"`{report_command(event.folder)}` {purpose}", file=sys.stderr, flush=True)
             case events.DatasetMade():
                 text = f"made {count(event.files, 'file')}, {size(event.bytes)}, in {event.folder}"
                 if event.bytes:
                     text += f", {event.bytes / 1e6 / event.seconds:.0f} MB/s"
                 if event.kept_files:
                     text += f"; {event.kept_files} existed already"
-                click.echo(text, err=self.as_json)
+                print(text, file=sys.stderr if self.as_json else sys.stdout)
             case events.DatasetVerified():
                 for finding in event.findings:
                     print(f"{finding.path}: {finding.message}")
