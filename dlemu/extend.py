@@ -9,8 +9,8 @@
 - A storage: `storage_base`, whose reads go into an `AlignedBuffer`.
 - Data: `layout` names a dataset's files, `inspect` checks them, `own_folder` examines a user's files, `BulkContent`
   generates bytes that can be verified, `checkpoint_plan` computes checkpoints, `dlio_workload` translates to DLIO.
-- A study: `run_list` runs jobs in order, `child_run` starts each as a process, `Watched` shows their progress, and
-  `check_launcher` refuses a study inside a launcher. A command: `options`.
+- A study: `run_list` runs jobs in order, `child_run` starts each as a process, `StudyTerminal` shows their progress,
+  and `check_launcher` refuses a study inside a launcher. A command: `options`.
 - Files: `owned` marks what dlemu may remove, `run_folder` names and makes result folders, `write_text` replaces a file
   atomically, `open_regular` opens a received file, and `environment` describes hosts and file systems.
 - Runs of other benchmarks: `au` computes DLIO's AU and rates; a plug-in that reads such a run returns a `ForeignRun`.
@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from datagen.storage import storage_base as storage_base
     from dlemu.checkpoints import checkpoint_plan as checkpoint_plan
     from dlemu.cli import options as options
-    from dlemu.cli.study_terminal import Watched as Watched
+    from dlemu.cli.study_terminal import StudyTerminal as StudyTerminal
     from dlemu.dlio.config import dlio_workload as dlio_workload
     from dlemu.jobs.training.prediction.from_times import ForeignRun as ForeignRun
     from dlemu.loaders import loader_base as loader_base
@@ -73,7 +73,7 @@ _EXPORTS = """
     dlemu.runner.child_run dlemu.runner.rows_job dlemu.runner.run_folder dlemu.runner.run_list
     datagen.atomic:write_text datagen.buffers:AlignedBuffer datagen.content:BulkContent datagen.inspection:inspect
     datagen.errors:DatasetError datagen.errors:DlemuError datagen.errors:SpaceError datagen.errors:UserError
-    datagen.formats._picture:pillow_image datagen.regular:open_regular dlemu.cli.study_terminal:Watched
+    datagen.formats._picture:pillow_image datagen.regular:open_regular dlemu.cli.study_terminal:StudyTerminal
     dlemu.dlio.config:dlio_workload dlemu.jobs.training.prediction.from_times:ForeignRun
     dlemu.loaders.traits_base:LoaderTraits dlemu.metrics.catalogue:Metric dlemu.plan.samples:hash_samples
     dlemu.ranks:Comm dlemu.runner.events:Doing dlemu.runner.job_kind:Notify dlemu.runner.run_folder:Job

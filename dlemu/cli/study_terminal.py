@@ -67,6 +67,3 @@ class StudyTerminal(Terminal):
 
     def _print(self, line: Cell) -> None:
         print_lines([line], Console(stderr=True))
-
-
-Watched = StudyTerminal  # its name in `dlemu.extend`

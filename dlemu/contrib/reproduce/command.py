@@ -42,7 +42,7 @@ def command(
     from dlemu.config.overrides import take_word
     from dlemu.contrib.reproduce.document import DocumentQuestion, document_names
     from dlemu.contrib.reproduce.run import reproduce
-    from dlemu.extend import UserError, Watched
+    from dlemu.extend import StudyTerminal, UserError
 
     folder, rest = take_word(words, "output.folder")
     drives, rest = take_word(rest, "drives")
@@ -60,6 +60,6 @@ def command(
         watts=watts,
         overrides=tuple(word for word in rest if "=" in word),
     )
-    with Watched() as terminal:
+    with StudyTerminal() as terminal:
         answer, folder = reproduce(question, folder=folder, on_event=terminal)
     command_options.show_answer(answer, folder, "reproduction", as_json=as_json, page=report)
