@@ -27,6 +27,8 @@ from dlemu.jobs.probe.probe_file import probe_file
 from dlemu.jobs.probe.requests import _cell_of_requests, measure_cell, open_target, run_threads
 from dlemu.jobs.probe.result import Engine, Requests
 from dlemu.jobs.probe.run import probe_target
+from dlemu.jobs.training import pattern
+from dlemu.loaders.loader_base import BatchMaker, LoaderSpec
 from tests.e2e.harness import assert_gone, until
 from tests.probing.conftest import MIB, READ, Install
 
@@ -225,14 +227,14 @@ def descendants(before: set[psutil.Process]) -> list[psutil.Process]:
     return [process for process in psutil.Process().children(recursive=True) if process not in before]
 
 
-def killing(count: int, victim: int) -> Future[list[psutil.Process]]:
-    """Wait in a thread until this process has `count` more descendants, and kill one of them; return all of these."""
+def killing(count: int) -> Future[list[psutil.Process]]:
+    """Wait in a thread until this process has `count` more descendants, and kill the first; return all of these."""
     before = set(psutil.Process().children(recursive=True))
 
     def kill() -> list[psutil.Process]:
         until(lambda: len(descendants(before)) == count, f"{count} processes")
         everyone = descendants(before)
-        everyone[victim].kill()
+        everyone[0].kill()
         return everyone
 
     with_a_thread = ThreadPoolExecutor(1)
@@ -251,7 +253,7 @@ def killing(count: int, victim: int) -> Future[list[psutil.Process]]:
 )
 def test_who_makes_requests_is_killed(engine: Engine, count: int, said: str, file: Path) -> None:
     wanted = replace(READ, depth=2, jobs=2)
-    killed = killing(count, 0)
+    killed = killing(count)
     with pytest.raises(DlemuError, match=said):
         measure_cell(wanted, str(file), MIB, LONG_SECONDS, engine)
     assert_gone(killed.result())
@@ -283,14 +285,21 @@ def test_requests_that_never_end_are_given_up(
 
 
 @pytest.mark.slow
-def test_a_reader_is_killed(tmp_path: Path) -> None:
+def test_a_reader_is_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The levels before are no whole answer."""
     settings = {"dataset.data_folder": str(tmp_path / "data"), "dataset.format": "npy", "dataset.num_files_train": 400}
     settings |= {"dataset.record_length_bytes": 20_000, "reader.data_loader": "threads", "reader.batch_size": 1}
     dlemu.datagen(settings)
     settings |= {"train.computation_time": 0.02, "ranks": 1, "output.folder": str(tmp_path / "predicted")}
-    killed = killing(2, 1)
-    with pytest.raises(DlemuError, match=r"reader [01] \(process \d+\) was killed by SIGKILL"):
+    before = set(psutil.Process().children(recursive=True))
+
+    def second_is_killed(spec: LoaderSpec, reader: int) -> BatchMaker:
+        if reader == 1:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return BatchMaker(spec, reader)
+
+    monkeypatch.setattr(pattern, "BatchMaker", second_is_killed)
+    with pytest.raises(DlemuError, match=r"reader 1 \(process \d+\) was killed by SIGKILL"):
         dlemu.predict(settings | {"metric.cached": True})
-    assert_gone(killed.result())
+    assert descendants(before) == []
     assert not (tmp_path / "predicted" / "predict.json").exists()
