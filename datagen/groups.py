@@ -249,8 +249,8 @@ class GroupReader(RangeReader):
 def _check_fits(size_bytes: int, out: memoryview) -> None:
     if size_bytes > len(out):
         raise SpaceError(
-            f"the row groups of a batch take {size_bytes - len(out)} bytes more than suffice for consecutive rows: "
-            "set reader.sample_shuffle=off, or make the dataset with a dataset.parquet.row_group_size of fewer rows"
+            f"row groups take {size_bytes - len(out)} bytes more than planned: set reader.sample_shuffle=off, make the "
+            "data by a smaller dataset.parquet.row_group_size, or set reader.decode=none and reader.engine=matched"
         )
 
 
