@@ -31,7 +31,7 @@ PLACE_BYTES = 4096  # places of samples begin at multiples of it, for O_DIRECT a
 class FetchSpec:
     """What a worker process needs to know to open its own `Fetcher`, which reads samples of one split; picklable."""
 
-    inspected: Dataset  # the dataset on disk, as `inspect` returned it
+    found: Dataset  # the dataset as found on disk by `inspect`
     layout: Layout  # of the training or the validation files of the dataset
     _: KW_ONLY
     storage: StorageSpec = FOLDERS
@@ -44,7 +44,7 @@ class FetchSpec:
 
     @property
     def dataset(self) -> DatasetSpec:
-        return self.inspected.spec
+        return self.found.spec
 
     @property
     def format(self) -> str:
@@ -58,7 +58,7 @@ class FetchSpec:
     @property
     def max_group_bytes(self) -> int:
         """Memory of the largest row group; 0 for formats without row groups (`datagen.groups`)."""
-        group = self.inspected.max_group_bytes
+        group = self.found.max_group_bytes
         return group.unpacked if self.decode == "full" or self.engine == "library" else group.stored
 
     @property
@@ -80,28 +80,28 @@ class FetchSpec:
         """Maximum memory of a `Fetcher` besides the caller's: for crops, shared files and decoded samples."""
         if self.max_group_bytes:
             return self.max_group_bytes  # of the row group that is kept for the next batch
-        inspected = self.inspected
+        found = self.found
         total = self.samples_per_crop * self.place_bytes
-        if inspected.max_record_bytes:  # records are read straight to their places
+        if found.max_record_bytes:  # records are read straight to their places
             return total
         if self.layout.num_samples_per_file > 1:  # samples of a file share its bytes
-            total += inspected.max_file_bytes
+            total += found.max_file_bytes
         if self.decode == "full":
-            total += inspected.max_sample_bytes
-        if inspected.max_sample_bytes > inspected.max_file_bytes:  # compressed files are decompressed into extra memory
-            total += inspected.max_sample_bytes
+            total += found.max_sample_bytes
+        if found.max_sample_bytes > found.max_file_bytes:  # compressed files are decompressed into extra memory
+            total += found.max_sample_bytes
         return total
 
     @property
     def place_bytes(self) -> int:
         """Memory reserved for each whole sample, a multiple of 4096 bytes."""
-        inspected = self.inspected
-        largest_bytes = inspected.max_record_bytes or inspected.max_sample_bytes
-        shares_its_file = inspected.plain_samples and self.layout.num_samples_per_file > 1
-        if not inspected.max_record_bytes and not shares_its_file:  # the sample's whole file is read into its place
-            largest_bytes = max(inspected.max_file_bytes, largest_bytes)
+        found = self.found
+        largest_bytes = found.max_record_bytes or found.max_sample_bytes
+        shares_its_file = found.plain_samples and self.layout.num_samples_per_file > 1
+        if not found.max_record_bytes and not shares_its_file:  # its place may have to hold its whole file
+            largest_bytes = max(found.max_file_bytes, largest_bytes)
         needed_bytes = max(largest_bytes, self.nominal_sample_bytes, 1)
-        if inspected.max_record_bytes:
+        if found.max_record_bytes:
             needed_bytes += PLACE_BYTES  # aligned reads begin before a record, and end after it
         return round_up(needed_bytes, PLACE_BYTES)
 
@@ -230,5 +230,5 @@ def _make_engine(spec: FetchSpec, storage: StorageBase) -> Engine:
     if isinstance(file_format, GroupFormat):
         return GroupReader(settings, file_format, spec.dataset)
     if isinstance(file_format, RecordFormat) and not library:
-        return RecordReader(settings, file_format, spec.inspected.offsets)
-    return FileEngine(settings, file_format, spec.place_bytes, spec.inspected.max_file_bytes)
+        return RecordReader(settings, file_format, spec.found.offsets)
+    return FileEngine(settings, file_format, spec.place_bytes, spec.found.max_file_bytes)

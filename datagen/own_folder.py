@@ -59,7 +59,7 @@ _SPLIT = re.compile(
 )
 """Words by which Hugging Face's `datasets` recognises the split of a path, not as parts of longer words."""
 
-ReadCount = Callable[[BinaryIO, base.Version], int]  # counts in an open file: its samples, or rows of a row group
+ReadNumber = Callable[[BinaryIO, base.Version], int]  # counts in an open file: its samples, or rows of a row group
 
 
 @dataclass(frozen=True)
@@ -297,10 +297,10 @@ def _sampled_files(layout: Layout) -> list[int]:
     return sorted({int(number * step) for number in range(min(layout.num_files, COUNTED_FILES))})
 
 
-_known_counts: dict[tuple[ReadCount, base.Version], int] = {}  # because a command inspects a folder several times
+_known_counts: dict[tuple[ReadNumber, base.Version], int] = {}  # because a command inspects a folder several times
 
 
-def _counts_in(read_count: ReadCount, layout: Layout, sizes: Sizes, storage: StorageBase) -> list[int]:
+def _counts_in(read_count: ReadNumber, layout: Layout, sizes: Sizes, storage: StorageBase) -> list[int]:
     """Return a count from each of at most COUNTED_FILES files, cached until the file changes. Raises DatasetError."""
 
     def count_in(file: int) -> int:
@@ -331,7 +331,7 @@ def group_rows(file: BinaryIO, _: base.Version | None = None) -> int:
     return max(1, sum(full_groups) // max(1, len(full_groups)))
 
 
-COUNTERS: dict[str, ReadCount] = {
+COUNTERS: dict[str, ReadNumber] = {
     "parquet": lambda file, _: int(library("pyarrow.parquet", "parquet").read_metadata(file).num_rows),
     "webdataset": lambda file, version: len(Webdataset().cached_offsets(file, version)) - 1,
     "tfrecord": lambda file, version: len(Tfrecord().cached_offsets(file, version)) - 1,

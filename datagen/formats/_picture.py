@@ -9,7 +9,7 @@ from __future__ import annotations
 import abc
 import struct
 from functools import partial
-from typing import Any, ClassVar, NamedTuple, cast
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -107,7 +107,8 @@ class PictureFormat(base.FormatBase):
             return np.full(len(shapes), int(spec.record_length_bytes), np.int64)
         # Random shapes are drawn for one byte per pixel, which may be too few for a file of this format
         min_bytes = (self.min_bytes(Shape(*shape)) for shape in shapes.tolist())
-        return cast("base.Sizes", np.maximum(shapes.prod(axis=1), np.fromiter(min_bytes, np.int64, len(shapes))))
+        sizes: base.Sizes = np.maximum(shapes.prod(axis=1), np.fromiter(min_bytes, np.int64, len(shapes)))
+        return sizes
 
     def write(self, job: base.FileJob, writer: Writer, buffer: object) -> None:
         (size_bytes,) = self.file_bytes(job.spec, np.array([job.shape], np.int64)).tolist()

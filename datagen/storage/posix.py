@@ -103,9 +103,8 @@ class Storage(StorageBase):
         with open("/proc/self/mountinfo", "rb") as mounts:  # proc(5): ID parent MAJOR:MINOR ... - TYPE ...
             for mount in mounts:
                 mount_fields, _, file_system_fields = mount.decode(errors="replace").partition(" - ")
-                file_system = file_system_fields.split()[0]
-                if mount_fields.split()[2] == number and file_system in RAM_FILE_SYSTEMS:
-                    return file_system
+                if mount_fields.split()[2] == number and file_system_fields.split()[0] in RAM_FILE_SYSTEMS:
+                    return file_system_fields.split()[0]
         return ""
 
     def local_path(self, path: str) -> str:

@@ -25,7 +25,5 @@ class Loader(LoaderBase):
     def batches(self, phase: str, epoch: int, steps: int) -> Iterator[Batch]:
         plan = PlanAhead(self._spec.phases[phase].plan, self._spec.phases[phase].batch_size)
         for step in range(1, steps + 1):
-            samples, sample_hash = plan.batch(epoch, step)
-            now_ns = time.monotonic_ns()
-            # Fields: slot, places, start, end, read_ns, decode_ns, worker, samples, app_bytes, read_calls, sample_hash
+            (samples, sample_hash), now_ns = plan.batch(epoch, step), time.monotonic_ns()
             yield Batch(None, BatchTrace(0, NO_PLACES, now_ns, now_ns, 0, 0, 0, len(samples), 0, 0, sample_hash))

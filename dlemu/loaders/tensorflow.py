@@ -76,13 +76,11 @@ def samples_ahead(spec: LoaderSpec) -> int:
     """
     fetch, turns = spec.phases["train"].fetch, spec.interleave or Interleave(files=1)
     samples_per_file = fetch.layout.num_samples_per_file
-    buffer_bytes = spec.reader.transfer_size or _BUFFER_BYTES
-    buffered = ceil(buffer_bytes / max(1, fetch.nominal_sample_bytes))  # samples in a read buffer
+    buffered = ceil((spec.reader.transfer_size or _BUFFER_BYTES) / max(1, fetch.nominal_sample_bytes))
     if turns.files == 1:  # `PhasePipeline` then uses flat_map instead of interleave
         return spec.shuffle_window + min(samples_per_file, buffered)
     open_files = turns.files + turns.files_ahead
-    samples_of_file = min(samples_per_file, 2 * turns.block_length + 1 + buffered)
-    return spec.shuffle_window + open_files * samples_of_file
+    return spec.shuffle_window + open_files * min(samples_per_file, 2 * turns.block_length + 1 + buffered)
 
 
 def __getattr__(name: str) -> Any:

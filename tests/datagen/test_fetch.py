@@ -31,7 +31,7 @@ def made(small: MakeSpec, request: pytest.FixtureRequest) -> Made:
 
 def test_only_records_are_read_and_neighbours_at_once(made: Made) -> None:
     fetch = fetch_of(made(record_length_bytes_stdev=0), engine="fast")
-    record_bytes = fetch.inspected.max_record_bytes
+    record_bytes = fetch.found.max_record_bytes
     result, _ = fetched(fetch, [1, 2, 3, 4, 5, 6, 0])  # files of 5: two reads of neighbours, one alone
     assert (result.read_calls, result.app_bytes) == (3, 7 * record_bytes)
     assert result.read_ns > 0

@@ -93,7 +93,7 @@ def test_uneven_files_of_others(small: MakeSpec, name: str, storage: str) -> Non
     for suffix, entries in ((".off.idx", starts), (".sz.idx", sizes)):
         Path(f"{path}{suffix}").write_bytes(np.array(entries, "<u8").tobytes())
     fetch = fetch_of(spec, storage=storage_named(storage), engine="fast")
-    assert fetch.inspected.max_record_bytes == 7000
+    assert fetch.found.max_record_bytes == 7000
     wanted = [data[start : start + size] for start, size in zip(starts, sizes, strict=True)]
     assert fetched(fetch, range(4))[1] == wanted
     if storage == "posix":

@@ -292,7 +292,7 @@ def test_what_a_worker_fails_on_at_its_start_is_told(name: str, dataset: Dataset
     unknown = replace(
         phase,
         fetch=replace(
-            phase.fetch, inspected=replace(phase.fetch.inspected, spec=replace(phase.fetch.dataset, format="sculpture"))
+            phase.fetch, found=replace(phase.fetch.found, spec=replace(phase.fetch.dataset, format="sculpture"))
         ),
     )
 
