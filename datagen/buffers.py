@@ -14,7 +14,7 @@ _MADV_POPULATE_WRITE = 23  # linux/mman.h, since Linux 5.14: fault in all pages 
 
 def round_up(number: int, multiple: int) -> int:
     """Return the smallest multiple that is not below `number`."""
-    return -(-number // multiple) * multiple
+    return number + -number % multiple
 
 
 def take_pages(memory: mmap.mmap, start: int, size_bytes: int) -> None:
@@ -106,7 +106,7 @@ class FileMemory:
 
     def take(self, size_bytes: int) -> memoryview:
         """Return memory to read into, after that of earlier reads, which stays valid even if the buffer grows."""
-        start = -(-self._used_bytes // self._alignment) * self._alignment
+        start = self._used_bytes + -self._used_bytes % self._alignment  # the next multiple of the alignment
         end = start + size_bytes
         self._used_bytes = end
         return self._in_place[start:end] if end <= len(self._in_place) else self._buffer.view(end)[start:]

@@ -97,8 +97,10 @@ class FileEngine(Engine):
     def read(self, samples: Samples, out: memoryview) -> Places:
         layout, place_bytes = self._layout, self._place_bytes
         located = [layout.locate(number) for number in sample_numbers(samples)]
-        address, path = address_of(out), ""
-        flat, begin = list[int](), 0
+        address = address_of(out)
+        path = ""  # of the file being read
+        flat = list[int]()  # offset and length of each sample in turn
+        begin = 0  # where the place of the next sample begins in `out`
         try:
             if self._samples_per_file == 1 and len(located) > 1:
                 self.finish()  # the current file's bytes are in the place of an earlier sample

@@ -31,7 +31,7 @@ PLACE_BYTES = 4096  # places of samples begin at multiples of it, for O_DIRECT a
 class FetchSpec:
     """What a worker process needs to know to open its own `Fetcher`, which reads samples of one split; picklable."""
 
-    found: Dataset  # as found on disk by `inspect`
+    found: Dataset  # the dataset as found on disk by `inspect`
     layout: Layout  # of the training or the validation files of the dataset
     _: KW_ONLY
     storage: StorageSpec = FOLDERS
@@ -48,18 +48,18 @@ class FetchSpec:
 
     @property
     def format(self) -> str:
-        return self.found.spec.format
+        return self.dataset.format
 
     @functools.cached_property
     def nominal_sample_bytes(self) -> int:
         """Mean bytes of a sample, which are the bytes of every sample from null storage."""
-        return nominal_sample_bytes(self.found.spec)
+        return nominal_sample_bytes(self.dataset)
 
     @property
     def max_group_bytes(self) -> int:
         """Memory of the largest row group; 0 for formats without row groups (`datagen.groups`)."""
-        stored, unpacked = self.found.max_group_bytes
-        return unpacked if self.decode == "full" or self.engine == "library" else stored
+        group = self.found.max_group_bytes
+        return group.unpacked if self.decode == "full" or self.engine == "library" else group.stored
 
     @property
     def reads_nothing(self) -> bool:
@@ -71,8 +71,9 @@ class FetchSpec:
         """Samples read at a time, and then cropped to `resize_bytes`; 0 if none are cropped, as in row groups."""
         if self.max_group_bytes or not self.resize_bytes:
             return 0
-        depth = self.storage.io_depth  # each request in flight reads another sample
-        return max(depth, (CROP_BYTES if depth == 1 else CROP_AHEAD_BYTES) // self.place_bytes)
+        requests = self.storage.io_depth  # in flight at a time, each for another sample
+        memory_bytes = CROP_BYTES if requests == 1 else CROP_AHEAD_BYTES
+        return max(requests, memory_bytes // self.place_bytes)
 
     @property
     def buffer_bytes(self) -> int:
@@ -95,12 +96,14 @@ class FetchSpec:
     def place_bytes(self) -> int:
         """Memory reserved for each whole sample, a multiple of 4096 bytes."""
         found = self.found
+        largest_bytes = found.max_record_bytes or found.max_sample_bytes
         shares_its_file = found.plain_samples and self.layout.num_samples_per_file > 1
-        largest = found.max_sample_bytes if shares_its_file else max(found.max_file_bytes, found.max_sample_bytes)
-        needed = max(found.max_record_bytes or largest, self.nominal_sample_bytes, 1)
+        if not found.max_record_bytes and not shares_its_file:  # its place may have to hold its whole file
+            largest_bytes = max(found.max_file_bytes, largest_bytes)
+        needed_bytes = max(largest_bytes, self.nominal_sample_bytes, 1)
         if found.max_record_bytes:
-            needed += PLACE_BYTES  # aligned reads begin before a record, and end after it
-        return round_up(needed, PLACE_BYTES)
+            needed_bytes += PLACE_BYTES  # aligned reads begin before a record, and end after it
+        return round_up(needed_bytes, PLACE_BYTES)
 
     def slot_bytes(self, batch_size: int) -> int:
         """Return the memory that a batch needs, a multiple of 4096 bytes."""
@@ -148,7 +151,6 @@ class Fetcher:
         """Read samples into `out` (at least `slot_bytes(len(samples))` bytes, writable).
 
         With `resize_bytes`, sample i of the batch is at i * resize_bytes; else `places` says where it is.
-
         Raises DatasetError: a file is missing, unreadable, damaged, or (with verify) has unexpected contents;
         SpaceError: `out` is too small for a sample.
         """
@@ -223,7 +225,8 @@ def _make_engine(spec: FetchSpec, storage: StorageBase) -> Engine:
     matched = spec.engine == "matched" and storage.alignment == 1 and not storage.is_remote
     transfer_bytes = 0 if storage.is_remote else spec.transfer_bytes or file_format.transfer_bytes
     transfer_bytes = round_up(transfer_bytes, storage.alignment)
-    settings = ReadSettings(storage, layout, check, transfer_bytes, spec.decode == "full", matched, library)
+    decodes = spec.decode == "full"
+    settings = ReadSettings(storage, layout, check, transfer_bytes, decodes=decodes, matched=matched, library=library)
     if isinstance(file_format, GroupFormat):
         return GroupReader(settings, file_format, spec.dataset)
     if isinstance(file_format, RecordFormat) and not library:

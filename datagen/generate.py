@@ -32,8 +32,6 @@ from datagen.storage import storage_base
 from datagen.storage.storage_base import FOLDERS, StorageBase, StorageSpec, Writer, open_storage
 from datagen.thread_pool import Progress, Tally
 
-__all__ = ["GenerateSummary", "Progress", "finish", "generate", "prepare"]
-
 
 @dataclass(frozen=True)
 class OutputFile:
@@ -77,10 +75,10 @@ class Files:
             layout, file = self.valid, running_index - layout.num_files
         job = FileJob(self.spec, self.content, running_index, tuple(self.shapes[running_index].tolist()))
         size = int(self.sizes[running_index])
-        outputs = [OutputFile(layout.path(file), size, self.exact, partial(self.format.write, job), False)]
+        outputs = [OutputFile(layout.path(file), size, self.exact, partial(self.format.write, job), is_side=False)]
         for side, sizes in self.sides:
             path = side.path(layout, file)
-            outputs.append(OutputFile(path, int(sizes[running_index]), True, partial(side.write, job), True))
+            outputs.append(OutputFile(path, int(sizes[running_index]), True, partial(side.write, job), is_side=True))
         return outputs
 
     def folders(self) -> list[str]:
@@ -162,7 +160,6 @@ def generate(
 
     Files are written through the page cache; with `fsync` each is synced to the device before it is renamed to its
     final name. `progress` is called in the caller's thread, about four times a second.
-
     Raises SpaceError: the disk is full. No incomplete file has a final name, and another call resumes. UserError: the
     settings are impossible, or the folder can't be written.
     """
@@ -231,8 +228,7 @@ def _write(output: OutputFile, storage: StorageBase, buffer: AlignedBuffer, tall
 def _check_existing(existing: Manifest, files: Files, storage: StorageBase) -> None:
     """Raise UserError if the dataset was made with other settings, or lacks files behind a link out of its folder."""
     top = files.spec.data_folder
-    differences = manifest.differing_keys(existing.spec, files.spec)
-    if differences:
+    if differences := manifest.differing_keys(existing.spec, files.spec):
         raise UserError(
             f"{top} holds a dataset made with other settings: {'; '.join(differences)}. "
             "Give the same settings to continue it, set dataset.data_folder to an empty folder, or delete it first"

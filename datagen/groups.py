@@ -203,8 +203,10 @@ class GroupReader(RangeReader):
             columns = by_library(self, self._storage, path, lambda local: decode(local, number, self._spec))
         else:
             spans = groups.spans(number)
-            blocks = sum(-(-(start % self._alignment + size) // self._alignment) for start, size in spans)
-            needed_bytes = blocks * self._alignment
+            needed_bytes = 0
+            for start, size in spans:
+                needed_bytes += start % self._alignment + size
+                needed_bytes += -needed_bytes % self._alignment  # a read begins and ends with a whole block
             memory = self._stored.view(needed_bytes) if self._decodes else out
             _check_fits(needed_bytes, memory)
             starts, end = self._fill_spans(groups, spans, memory)

@@ -56,7 +56,6 @@ def inspect(
 
     `command_hint` returns the command that makes the dataset, for messages. If there are more files than requested, the
     first in name order are used, as by DLIO.
-
     Raises DatasetError: the dataset is missing, incomplete or damaged, or has another format or other settings;
     UserError: there is no such storage.
     """

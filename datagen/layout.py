@@ -33,8 +33,7 @@ def endings_of(format_name: str) -> tuple[str, ...]:
     imported for this.
     """
     default = (format_name.rpartition(".")[2],)
-    endings: tuple[str, ...] = registry.built_in("datagen.formats", format_name, "ENDINGS", default)
-    return endings
+    return cast("tuple[str, ...]", registry.built_in("datagen.formats", format_name, "ENDINGS", default))
 
 
 def has_own_length(spec: DatasetSpec) -> bool:
@@ -206,8 +205,9 @@ def cut_runs(samples: Samples, samples_per_file: int) -> list[Run]:
         return file_runs
     if len(samples) > 256:  # for shorter batches, the loop below is faster than NumPy
         array = np.asarray(samples, np.int64)
-        begins = np.flatnonzero((array[1:] != array[:-1] + 1) | (array[1:] % samples_per_file == 0)) + 1
-        begins = np.concatenate([[0], begins])
+        previous, following = array[:-1], array[1:]
+        begins_run = (following != previous + 1) | (following % samples_per_file == 0)
+        begins = np.concatenate([[0], np.flatnonzero(begins_run) + 1])
         return list(zip(array[begins].tolist(), np.diff(begins, append=len(array)).tolist(), strict=True))
     numbers = sample_numbers(samples)
     first = end = numbers[0]

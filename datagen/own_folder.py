@@ -59,7 +59,7 @@ _SPLIT = re.compile(
 )
 """Words by which Hugging Face's `datasets` recognises the split of a path, not as parts of longer words."""
 
-ReadNumber = Callable[[BinaryIO, base.Version], int]  # returns a number found in an open file, such as its samples
+ReadNumber = Callable[[BinaryIO, base.Version], int]  # counts in an open file: its samples, or rows of a row group
 
 
 @dataclass(frozen=True)
@@ -89,8 +89,7 @@ def inspect_own_folder(spec: DatasetSpec, storage: StorageSpec) -> UserFolder:
 def _inspect(spec: DatasetSpec, storage: StorageBase) -> UserFolder:
     """Inspect the folder by `storage`; raises OSError, too, besides the errors of `inspect_own_folder`."""
     format_name, layout, sizes, notes = _find_files(spec, storage)
-    problem = _format_problem(format_name, layout, storage)
-    if problem:
+    if problem := _format_problem(format_name, layout, storage):
         if kind_of(layout.name(0)) != format_name:
             raise DatasetError(f"dataset.format={format_name}: {problem}: leave dataset.format out, {OR_RAW}")
         raw_folder = _inspect(replace(spec, format=RAW), storage)
@@ -234,7 +233,7 @@ def _count_samples(
         note = f"{which} is read whole, as one sample: if it holds many, {HOW_TO_CUT}"
         return layout, sizes, note if format_name == RAW and spec.format != RAW else ""
     if format_name in COUNTERS:
-        counts = np.array(_numbers_in(COUNTERS[format_name], layout, sizes, storage))
+        counts = np.array(_counts_in(COUNTERS[format_name], layout, sizes, storage))
         files, samples, note = _equal_counts(counts, layout.num_files)
         if samples < 1:
             empty = layout.path(_sampled_files(layout)[int(counts.argmin())])
@@ -269,7 +268,7 @@ def _complete_spec(spec: DatasetSpec, layout: Layout, sizes: Sizes, storage: Sto
     """Return the requested settings with those of the files in use: their number, samples and sizes."""
     parquet = spec.parquet
     if spec.format == "parquet":  # the memory for a batch follows from the rows of a row group
-        parquet = replace(parquet, row_group_size=min(_numbers_in(group_rows, layout, sizes, storage)))
+        parquet = replace(parquet, row_group_size=min(_counts_in(group_rows, layout, sizes, storage)))
     sample_sizes = sizes / layout.num_samples_per_file
     quantiles: tuple[float, ...] = ()
     if sample_sizes.min() < sample_sizes.max() and not spec.parquet.columns:
@@ -298,30 +297,30 @@ def _sampled_files(layout: Layout) -> list[int]:
     return sorted({int(number * step) for number in range(min(layout.num_files, COUNTED_FILES))})
 
 
-_number_cache: dict[tuple[ReadNumber, base.Version], int] = {}  # because a command inspects a folder several times
+_known_counts: dict[tuple[ReadNumber, base.Version], int] = {}  # because a command inspects a folder several times
 
 
-def _numbers_in(read_number: ReadNumber, layout: Layout, sizes: Sizes, storage: StorageBase) -> list[int]:
-    """Return a number from each of at most COUNTED_FILES files, cached until the file changes. Raises DatasetError."""
+def _counts_in(read_count: ReadNumber, layout: Layout, sizes: Sizes, storage: StorageBase) -> list[int]:
+    """Return a count from each of at most COUNTED_FILES files, cached until the file changes. Raises DatasetError."""
 
-    def number_in(file: int) -> int:
+    def count_in(file: int) -> int:
         path = layout.path(file)
         local = storage.local_path(path)
         version = base.version_of(local or path, int(sizes[file]))
         try:
-            if (read_number, version) not in _number_cache:
+            if (read_count, version) not in _known_counts:
                 source = base.Source(path, storage.open_received(path))
                 with cache_restored([local]), closing(source):
                     stream = io.BufferedReader(base.SourceStream(source), base.HEADERS_AT_ONCE_BYTES)
-                    _number_cache[read_number, version] = read_number(stream, version)
+                    _known_counts[read_count, version] = read_count(stream, version)
         except (OSError, ValueError, base.DamagedError) as error:
             raise DatasetError(
                 f"{path}: its samples can't be counted ({error}): restore it, decompress it if it is compressed, "
                 f"or move it away, {OR_RAW}"
             ) from error
-        return _number_cache[read_number, version]
+        return _known_counts[read_count, version]
 
-    return map_in_threads(number_in, _sampled_files(layout))
+    return map_in_threads(count_in, _sampled_files(layout))
 
 
 def group_rows(file: BinaryIO, _: base.Version | None = None) -> int:

@@ -121,16 +121,13 @@ def missing_folders(folder: str) -> tuple[str, ...]:
 def fresh_folder(parent: str, name: str) -> str:
     """Create a new folder `NAME`, or `NAME-2` and so on if that exists, in a folder of ours; return its path."""
     os.makedirs(parent, exist_ok=True)
-    paths = numbered(os.path.join(parent, name))
-    while True:
-        path = next(paths)
+    for path in numbered(os.path.join(parent, name)):
         claim(parent, os.path.basename(path) + "/")
-        try:
+        with contextlib.suppress(FileExistsError):
             os.mkdir(path)
-        except FileExistsError:
-            continue
-        claim(path)
-        return path
+            break
+    claim(path)
+    return path
 
 
 def numbered(path: str) -> Iterator[str]:
@@ -237,11 +234,10 @@ def _empty_folder(folder: int) -> bool:
                 failure = error
     if failure is not None:  # the marker stays, for another attempt
         raise failure
-    try:
+    with contextlib.suppress(OSError):
         os.unlink(MARKER, dir_fd=folder)
-    except OSError:
-        return False
-    return True
+        return True
+    return False
 
 
 @contextlib.contextmanager

@@ -52,15 +52,15 @@ def values_at(quantiles: Sequence[float], mean: float, probabilities: NDArray[np
 
     edges = np.asarray(quantiles, np.float64)
     intervals = len(edges) - 1
-    before_last = float((edges[:-2] + edges[1:-1]).sum()) / 2  # sum of the means of all intervals but the last
+    earlier_means = float((edges[:-2] + edges[1:-1]).sum()) / 2  # sum of the means of all intervals but the last
     low, rise = float(edges[-2]), float(edges[-1] - edges[-2])
     # The mean of the last interval, low + rise / (exponent + 1), must complete the sum to mean * intervals
-    mean_rise = mean * intervals - before_last - low
+    mean_rise = mean * intervals - earlier_means - low
     exponent = 1.0
     if rise > 0:
         exponent = rise / mean_rise - 1 if mean_rise > 0 else MAX_EXPONENT
         exponent = min(MAX_EXPONENT, max(1 / MAX_EXPONENT, exponent))
-    fitted_mean = (before_last + low + rise / (exponent + 1)) / intervals
+    fitted_mean = (earlier_means + low + rise / (exponent + 1)) / intervals
     values = np.interp(probabilities, np.linspace(0, 1, len(edges)), edges)
     within = probabilities * intervals - (intervals - 1)  # position in the last interval, 0 to 1
     last = within > 0

@@ -50,13 +50,14 @@ class RangeReader(Engine):
         sizes_read: list[int] = []
         for source, offset, size in ranges:
             before = offset % alignment  # a read begins and ends with a whole block; these bytes precede the range
-            stop = -(-(position + before + size) // alignment) * alignment
-            if stop > len(out):
+            end = position + before + size
+            block_end = end + -end % alignment
+            if block_end > len(out):
                 reserved = f"the {len(out)} bytes reserved for a batch"
                 raise SpaceError(f"{source.path}: its records are larger than {reserved}")
             starts.append(position + before)
-            fills.append((source.reader, out[position:stop], offset - before))
-            position = stop
+            fills.append((source.reader, out[position:block_end], offset - before))
+            position = block_end
         readers = {reader for reader, _, _ in fills}
         calls_before = sum(reader.read_calls for reader in readers)
         started_ns = time.monotonic_ns()
@@ -282,8 +283,8 @@ class StreamedReader(Reader):
 
     def _plan_calls(self, sizes: Iterator[int]) -> None:
         """Set the sizes of the next calls, in bytes; calls after these request as many bytes as the buffer has."""
-        self._sizes = sizes
-        self._size = next(sizes, 0)
+        self._later_sizes = sizes
+        self._next_size = next(sizes, 0)
 
     def _copy(self, out: memoryview, offset: int) -> int:
         """Copy bytes of the piece from file offset `offset` on to `out`; return how many."""
@@ -296,10 +297,10 @@ class StreamedReader(Reader):
     def _read_next(self, out: memoryview) -> int:
         """Make as many of the next calls as fit into `out`, but at least one; return the number of bytes in `out`."""
         offset = self._end
-        size = self._size or max(1, len(out))
+        size = self._next_size or max(1, len(out))
         if size <= min(len(out), self.size_bytes - offset):
             return self._read_several(out)
-        self._size = next(self._sizes, 0)
+        self._next_size = next(self._later_sizes, 0)
         if len(self._piece) < size:
             self._piece = memoryview(bytearray(size))
         bytes_read = self._reader.read_into(self._piece[:size], offset)
@@ -314,13 +315,13 @@ class StreamedReader(Reader):
         """Make all calls that fit into `out` and end within the file, by one `read_stretches`, to save CPU time."""
         begin = offset = self._end
         end = min(begin + len(out), self.size_bytes)
-        size, sizes = self._size or len(out), self._sizes
+        size, sizes = self._next_size or len(out), self._later_sizes
         ranges = []
         while size and offset + size <= end:
             ranges.append((offset, size))
             offset += size
             size = next(sizes, 0)
-        self._size = size
+        self._next_size = size
         bytes_read = self._reader.read_stretches(ranges, out[: offset - begin])
         self._begin = self._end = begin + bytes_read
         if bytes_read < offset - begin:

@@ -89,8 +89,7 @@ def _list_names(
     problem = f"{folder} holds {count} {expected.extension} file{'s' if count != 1 else ''}, {requested} requested"
     base_names = set(map(os.path.basename, paths))
     pattern_names = list(map(by_pattern.name, range(requested))) if by_pattern else []
-    missing = [name for name in pattern_names if os.path.basename(name) not in base_names]  # in any sub-folder
-    if missing:
+    if missing := [name for name in pattern_names if os.path.basename(name) not in base_names]:  # in any sub-folder
         shown = ", ".join(missing[:SHOWN_NAMES]) + (", ..." if len(missing) > SHOWN_NAMES else "")
         raise DatasetError(f"{problem}: {len(missing)} missing ({shown}). Make it with: {command_hint()}")
     if not count:

@@ -116,8 +116,7 @@ class _Checker:
                 words = explain(*_around(reader, offset), content, running_index)
                 message += f": {words}, not of file {running_index}"
             return message
-        stamps = find_stamps(_around(reader, 0)[0])
-        if stamps:
+        if stamps := find_stamps(_around(reader, 0)[0]):
             stamp_offset, stamp = stamps[0]
             if stamp.file != running_index or stamp.seed_hash != content.seed_hash:
                 return f"at offset {stamp_offset} it begins as file number {stamp.file}, not {running_index}"

@@ -99,8 +99,8 @@ class Hdf5File(OpenFile):
                     extents += dataset.chunks(index)
             else:
                 extents.append(dataset.extent(index))
-                self._file.sieve(*extents[-1], dataset.end)
-        pieces = self._file.extents(extents)
+                self._file.read_sieved(*extents[-1], dataset.end)
+        pieces = self._file.read_extents(extents)
         data = pieces[0]
         if len(pieces) > 1:  # the sample has several chunks, or parts in several datasets
             size = sum(map(len, pieces))
@@ -128,7 +128,7 @@ class Hdf5File(OpenFile):
                 if dataset.chunk:
                     dataset.read(index, out)
                 else:
-                    (out[:],) = self._file.extents([dataset.extent(index)])
+                    (out[:],) = self._file.read_extents([dataset.extent(index)])
                 start += dataset.bytes
         return self._decoded
 
@@ -205,7 +205,7 @@ class SourceFile(SourceStream):
         self.pieces: dict[int, memoryview] = {}  # records and chunks, by offset
         self._sieves: dict[int, tuple[int, memoryview]] = {}  # sieve buffers (offset, data), by end of dataset
 
-    def extents(self, extents: list[Extent]) -> list[memoryview]:
+    def read_extents(self, extents: list[Extent]) -> list[memoryview]:
         """Return the bytes of each extent. Raises DatasetError. Without `matched`, one call reads adjacent extents."""
         missing = [extent for extent in extents if extent[0] not in self.pieces]
         if not self._matched:
@@ -219,7 +219,7 @@ class SourceFile(SourceStream):
             self.pieces[offset] = span[offset - span_start : offset - span_start + size]
         return [self.pieces[offset] for offset, _ in extents]
 
-    def sieve(self, offset: int, size_bytes: int, end: int) -> None:
+    def read_sieved(self, offset: int, size_bytes: int, end: int) -> None:
         """With `matched`, read a small record as HDF5 does: through a buffer of its dataset, which ends at `end`."""
         if not self._matched or size_bytes > SIEVE_BYTES or offset in self.pieces:
             return

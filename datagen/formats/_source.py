@@ -42,9 +42,9 @@ class Source:
 
         Raises DatasetError if the file ends too early or can't be read, SpaceError if too many files are open.
         """
-        before = offset % self._alignment
+        before = offset % self._alignment  # a read begins and ends with a whole block
         needed = before + size_bytes
-        target = self.memory(-(-needed // self._alignment) * self._alignment)
+        target = self.memory(needed + -needed % self._alignment)
         start_ns = time.monotonic_ns()
         try:
             bytes_read = read_in_transfers(self.reader, target, offset - before, self._transfer_bytes)

@@ -76,13 +76,14 @@ class Format(base.FormatBase):
             return
         datasets = job.spec.hdf5.num_dset_per_record
         stride = job.payload_bytes if datasets == 1 else job.record_bytes  # a single dataset is written at once
+        part_bytes = stride // datasets  # what a dataset holds of each stride
         _, parts = _contiguous_layout(job.spec, job.shape)
         for part in parts:
             if isinstance(part, bytes):  # metadata
                 writer.write(part)
                 continue
-            for start in range(part * stride // datasets, job.payload_bytes, stride):
-                for piece in job.payload(buffer, start, start + stride // datasets):
+            for start in range(part * part_bytes, job.payload_bytes, stride):
+                for piece in job.payload(buffer, start, start + part_bytes):
                     writer.write(piece)
 
     def open(self, source: base.Source, samples: int, *, matched: bool = False) -> Hdf5File:
@@ -174,7 +175,8 @@ def _write_chunked(job: base.FileJob, writer: Writer) -> None:
     chunk = spec.hdf5.chunk_dims
     if not chunk and spec.enable_chunking:
         axes = len(shape) - 1
-        chunk = (1, *[math.ceil((spec.chunk_size / spec.element_bytes) ** (1 / max(1, axes)))] * axes)
+        elements = spec.chunk_size / spec.element_bytes
+        chunk = (1, *[math.ceil(elements ** (1 / max(1, axes)))] * axes)  # one sample, equally long along each axis
     if chunk:  # otherwise h5py chooses the shape of chunks, as in DLIO
         options["chunks"] = tuple(map(min, chunk, shape))
     if spec.hdf5.max_shape:

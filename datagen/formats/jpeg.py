@@ -55,7 +55,7 @@ class Format(PictureFormat):
         block_bytes = min((size_bytes - _fixed_bytes(shape)) // blocks, MAX_COEFFICIENTS + 1)
         spare_bytes = size_bytes - _fixed_bytes(shape) - block_bytes * blocks
         comment_bytes = COMMENT_HEAD_BYTES + picture.MIN_PADDING_BYTES + spare_bytes
-        num_comments = -(-comment_bytes // (COMMENT_HEAD_BYTES + SEGMENT_BYTES))
+        num_comments = -(-comment_bytes // (COMMENT_HEAD_BYTES + SEGMENT_BYTES))  # rounded up
         coefficients = MAX_COEFFICIENTS if block_bytes > MAX_COEFFICIENTS else block_bytes - 2
         padding, codes = picture.padding_and_codes(
             content, file, comment_bytes - COMMENT_HEAD_BYTES * num_comments, blocks * coefficients
@@ -105,8 +105,8 @@ class Format(PictureFormat):
 def _blocks(shape: Shape) -> int:
     """Return the number of blocks of 8 x 8 values: for colour, 4 of luma and 2 of chroma per 16 x 16 pixels (4:2:0)."""
     if shape.channels == 1:
-        return -(-shape.height // 8) * -(-shape.width // 8)
-    return 6 * -(-shape.height // 16) * -(-shape.width // 16)
+        return ((shape.height + 7) // 8) * ((shape.width + 7) // 8)
+    return 6 * ((shape.height + 15) // 16) * ((shape.width + 15) // 16)
 
 
 def _fixed_bytes(shape: Shape) -> int:
@@ -116,12 +116,12 @@ def _fixed_bytes(shape: Shape) -> int:
 
 def _headers(shape: Shape) -> bytes:
     """Return the segments between the comments and the blocks: tables, frame header and scan header."""
-    quantization = DQT + b"\x00\x43\x00" + b"\x01" * 64
+    quantization = DQT + b"\x00\x43\x00" + b"\x01" * 64  # 67 bytes: table 0, whose 64 divisors are 1
     count = shape.channels
-    sampling = [0x11] if count == 1 else [0x22, 0x11, 0x11]
+    sampling = [0x11] if count == 1 else [0x22, 0x11, 0x11]  # 2 x 2 blocks of luma for each block of chroma
     components = b"".join(bytes([i + 1, sampling[i], 0]) for i in range(count))
     frame = SOF0 + struct.pack(">HBHHB", 8 + 3 * count, 8, shape.height, shape.width, count) + components
     codes = bytes([1] * 8 + [0] * 8) + SIZES  # one code of each length from 1 to 8
     huffman = b"".join(DHT + struct.pack(">HB", 3 + len(codes), kind) + codes for kind in (0x00, 0x10))
     scan = SOS + struct.pack(">HB", 6 + 2 * count, count) + b"".join(bytes([i + 1, 0]) for i in range(count))
-    return quantization + frame + huffman + scan + b"\x00\x3f\x00"
+    return quantization + frame + huffman + scan + b"\x00\x3f\x00"  # of coefficients 0 to 63, at full precision

@@ -11,7 +11,7 @@ import functools
 import math
 import re
 import struct
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -88,8 +88,7 @@ def array_bytes(descr: str, shapes: base.Sizes, samples: int) -> base.Sizes:
     # All headers have one size: either shapes are equal, or they are random with two axes, whose digits fit the padding
     largest = tuple(shapes.max(axis=0, initial=1).tolist())
     header_size = len(array_header(descr, (*largest, samples)))
-    sizes: base.Sizes = header_size + shapes.prod(axis=1) * samples * np.dtype(descr).itemsize
-    return sizes
+    return cast("base.Sizes", header_size + shapes.prod(axis=1) * samples * np.dtype(descr).itemsize)
 
 
 def header_bytes(prefix: memoryview) -> int:

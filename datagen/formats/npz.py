@@ -59,7 +59,7 @@ class Format(base.FormatBase):
         y_bytes = len(npy.array_header("<i8", (samples,))) + 8 * samples
         y_start = LOCAL_BYTES + x_bytes
         directory_start = y_start + LOCAL_BYTES + y_bytes
-        # Zip64 fields for the sizes of a large x and the offset of a distant y; comparisons yield 0 or 1 for each file
+        # Zip64 fields, 4 bytes and 8 for each number: both sizes of a large x, the offset of a distant y; True is 1
         zip64_bytes = 20 * (x_bytes > ZIP64_LIMIT) + 12 * (y_start > ZIP64_LIMIT)
         end64_bytes = (_END64.size + _END64_LOCATOR.size) * (directory_start > ZIP64_LIMIT)
         entries_bytes = 2 * (_ENTRY.size + NAME_BYTES)

@@ -74,7 +74,7 @@ class Format(PictureFormat):
 def _bytes_needed(shape: Shape, bits: int) -> int:
     """Return the size of a file with codes of `bits` bits and the minimum padding."""
     codes = shape.height * (1 + shape.width * shape.channels) + 1
-    zlib_bytes = len(ZLIB_HEADER) + len(_block_header(bits)) + -(-codes * bits // 8) + ADLER32_BYTES
+    zlib_bytes = len(ZLIB_HEADER) + len(_block_header(bits)) + (codes * bits + 7) // 8 + ADLER32_BYTES
     return len(SIGNATURE) + 4 * CHUNK_BYTES + HEADER_BYTES + picture.MIN_PADDING_BYTES + zlib_bytes
 
 
@@ -120,8 +120,9 @@ def _zlib_data(codes: NDArray[np.uint8], bits: int) -> bytes:
     words = np.zeros(len(stream) // 8, "<u8")  # eight codes fill `bits` bytes, the first code lowest
     for number in range(8):
         words |= stream[number::8].astype(np.uint64) << np.uint64(number * bits)
-    data = words.view(np.uint8).reshape(-1, 8)[:, :bits].tobytes()[: -(-(count + 1) * bits // 8)]
-    return ZLIB_HEADER + _block_header(bits) + data + struct.pack(">L", checksum)
+    data = words.view(np.uint8).reshape(-1, 8)[:, :bits].tobytes()
+    data_bytes = ((count + 1) * bits + 7) // 8  # without the codes that fill up the last word
+    return ZLIB_HEADER + _block_header(bits) + data[:data_bytes] + struct.pack(">L", checksum)
 
 
 def _chunk(name: bytes, data: bytes | memoryview) -> tuple[bytes, bytes | memoryview, bytes]:

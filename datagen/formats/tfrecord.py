@@ -55,7 +55,8 @@ class Index(base.SideFile):
             total = samples * (1 + len(str(size)) + 2)  # offsets of one digit, `size`, a space and a line feed
             power = 10
             while power <= (samples - 1) * size:
-                total += samples - -(-power // size)  # each offset of at least `power` has one more digit
+                shorter = -(-power // size)  # offsets below `power`; each of the others has one more digit
+                total += samples - shorter
                 power *= 10
             return total
 

@@ -50,7 +50,8 @@ class Format(base.RecordFormat):
     tail_bytes = len(TAIL)
 
     def record_bytes(self, spec: DatasetSpec, shapes: base.Sizes) -> base.Sizes:
-        return BLOCK + -(-base.sample_bytes(spec, shapes) // BLOCK) * BLOCK
+        data_bytes = base.sample_bytes(spec, shapes)
+        return BLOCK + data_bytes + -data_bytes % BLOCK  # header, data, padding
 
     def write(self, job: base.FileJob, writer: Writer, buffer: AlignedBuffer) -> None:
         size = job.record_bytes
@@ -186,11 +187,13 @@ def _are_equal(headers: NDArray[np.uint8]) -> bool:
 
     Checksums count as valid only in the usual notation: six octal digits, a NUL and a space. `parse` accepts others.
     """
-    first, digits = headers[0], headers[:, _CHECKSUM.start : _CHECKSUM.start + 6] ^ np.uint8(ord("0"))
+    first = headers[0]
     if (headers[:, _TYPE - 2 :] != first[_TYPE - 2 :]).any() or (headers[:, _SIZE] != first[_SIZE]).any():
         return False
-    sums = headers.sum(1, np.int64) - headers[:, _CHECKSUM].sum(1, np.int64) + 8 * ord(" ")
-    return bool((digits < 8).all() and (digits @ 8 ** np.arange(5, -1, -1) == sums).all())
+    digits = headers[:, _CHECKSUM.start : _CHECKSUM.start + 6] ^ np.uint8(ord("0"))
+    stated_sums = digits @ 8 ** np.arange(5, -1, -1)
+    sums = headers.sum(1, np.int64) - headers[:, _CHECKSUM].sum(1, np.int64) + 8 * ord(" ")  # itself as spaces
+    return bool((digits < 8).all() and (stated_sums == sums).all())
 
 
 def parse(block: memoryview, offset: int) -> Member | None:

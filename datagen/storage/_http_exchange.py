@@ -51,7 +51,7 @@ class _Socket(socket.socket):
         self.close()
 
 
-class TlsSocket(ssl.SSLSocket):
+class TlsSocket(ssl.SSLSocket, _Socket):
     """The same for TLS, set as `sslsocket_class` of the SSL context. It never blocks, and ignores flags."""
 
     def send(self, data: Any, flags: int = 0) -> int:
@@ -59,9 +59,6 @@ class TlsSocket(ssl.SSLSocket):
 
     def recv_into(self, buffer: Any, nbytes: int | None = None, flags: int = 0) -> int:
         return super().recv_into(buffer)
-
-    def __del__(self) -> None:
-        self.close()
 
 
 class Connection:
@@ -153,7 +150,6 @@ class Exchange:
         With `wait`, for a request that is alone in flight, the reads of header and body block (not over TLS): one
         system call, instead of a poll, a read and an EAGAIN for each piece that arrives. Then False means that the
         connection's timeout has passed, or that a read was cut short.
-
         Raises OSError: the connection broke, or the response is not valid HTTP.
         """
         self._blocking_reads = 2 if wait else 0

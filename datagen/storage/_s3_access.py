@@ -176,7 +176,7 @@ class Signer:
         for part in scope_parts:
             key = hmac.digest(key, part.encode(), "sha256")
         padded = key.ljust(hashlib.sha256().block_size, b"\0")
-        inner, outer = (hashlib.sha256(bytes(byte ^ pad for byte in padded)) for pad in (0x36, 0x5C))
+        inner, outer = (hashlib.sha256(bytes(byte ^ pad for byte in padded)) for pad in (0x36, 0x5C))  # ipad, opad
         inner.update(f"AWS4-HMAC-SHA256\n{stamp}\n{scope}\n".encode())
         token = (("x-amz-security-token", session_token),) if session_token else ()
         required = (("host", host), ("x-amz-content-sha256", payload_sha256), ("x-amz-date", stamp))

@@ -99,10 +99,13 @@ class Storage(StorageBase):
 
     def memory_kind(self, folder: str) -> str:
         device = os.stat(folder).st_dev
-        number = f"{os.major(device)}:{os.minor(device)}".encode()
+        number = f"{os.major(device)}:{os.minor(device)}"
         with open("/proc/self/mountinfo", "rb") as mounts:  # proc(5): ID parent MAJOR:MINOR ... - TYPE ...
-            types = (mount.partition(b" - ")[2].split()[0] for mount in mounts if mount.split()[2] == number)
-            return next((name for name in map(bytes.decode, types) if name in RAM_FILE_SYSTEMS), "")
+            for mount in mounts:
+                mount_fields, _, file_system_fields = mount.decode(errors="replace").partition(" - ")
+                if mount_fields.split()[2] == number and file_system_fields.split()[0] in RAM_FILE_SYSTEMS:
+                    return file_system_fields.split()[0]
+        return ""
 
     def local_path(self, path: str) -> str:
         return path

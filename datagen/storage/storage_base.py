@@ -65,8 +65,7 @@ def storage_spec(configured: StorageSpec) -> StorageSpec:
     """
     storage_type, options = configured.type, dict(configured.options)
     if storage_type in FOLDER_TYPES:
-        unsupported = [name for name in options if storage_type != "direct_fs" or name not in _LIBRARY_OPTIONS]
-        if unsupported:
+        if unsupported := [name for name in options if storage_type != "direct_fs" or name not in _LIBRARY_OPTIONS]:
             raise UserError(
                 f"storage.storage_options has {', '.join(unsupported)}, but storage.storage_type={storage_type} has no "
                 "options: leave them out"
@@ -254,7 +253,7 @@ class StorageBase(abc.ABC):
         for path, memory in files:
             try:
                 with contextlib.closing(self.open(path)) as reader:
-                    aligned_bytes = -(-reader.size_bytes // self.alignment) * self.alignment
+                    aligned_bytes = reader.size_bytes + -reader.size_bytes % self.alignment
                     filled = read_in_transfers(reader, memory[:aligned_bytes], 0, transfer_bytes)
                 reads.append((reader.size_bytes, filled, reader.read_calls))
             except OSError as error:

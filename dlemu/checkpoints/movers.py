@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import contextmanager
 
-from datagen.buffers import AlignedBuffer
+from datagen.buffers import AlignedBuffer, round_up
 from dlemu.machine.thread_accounting import ThreadAccounting, process_storage_bytes
 
 Columns = dict[str, int]  # columns of a row of `io_rows`, by name
@@ -19,8 +19,9 @@ _COUNTERS = ("bytes", "call_ns", "starved_ns", "mover_cpu_ns", "mover_cpu_wait_n
 
 def make_buffers(threads: int, piece_bytes: int, largest_file_bytes: int) -> list[memoryview]:
     """Return 2 * threads + 2 aligned buffers for pieces of files; fewer to fit RING_BYTES, but at least threads + 1."""
-    piece_bytes = min(piece_bytes, -(-max(1, largest_file_bytes) // 4096) * 4096)
-    return split_buffer(max(threads + 1, min(2 * threads + 2, RING_BYTES // piece_bytes)), piece_bytes)
+    piece_bytes = min(piece_bytes, round_up(max(1, largest_file_bytes), 4096))
+    count = min(2 * threads + 2, RING_BYTES // piece_bytes)
+    return split_buffer(max(threads + 1, count), piece_bytes)
 
 
 def split_buffer(count: int, piece_bytes: int) -> list[memoryview]:

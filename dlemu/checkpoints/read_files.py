@@ -12,6 +12,7 @@ from typing import Literal
 
 import numpy as np
 
+from datagen.buffers import round_up
 from datagen.errors import UserError
 from datagen.storage.storage_base import StorageBase
 from dlemu.checkpoints.file_content import FileContent
@@ -19,9 +20,7 @@ from dlemu.checkpoints.movers import Columns, Movers, OnFile, split_buffer
 from dlemu.config.schema import Checkpoint
 
 _ALIGNMENT = 4096  # O_DIRECT: multiples of any device's logical block
-_MAX_READ_BYTES = 32 << 20
-"""Maximum bytes of a read call. Larger reads of a framework (a whole tensor) are split, to save memory; the kernel
-makes the same device requests of them."""
+_MAX_READ_BYTES = 32 << 20  # larger reads of a framework are split to save memory: the device's requests are the same
 _DIRECTORY_BYTES = 4096  # at the end of a zip file, with the zip's directory: torch.load reads them first
 _Reads = Iterator[tuple[int, int]]  # (offset, bytes) of each read call
 
@@ -64,7 +63,7 @@ class CheckpointReader:
     def __init__(self, storage: StorageBase, pattern: ReadPattern, *, verify: bool) -> None:
         self._storage, self._pattern = storage, pattern
         self._movers = Movers(pattern.threads, "checkpoint-reader")
-        self._buffers = split_buffer(pattern.threads, -(-pattern.piece_bytes // _ALIGNMENT) * _ALIGNMENT)
+        self._buffers = split_buffer(pattern.threads, round_up(pattern.piece_bytes, _ALIGNMENT))
         self._scratch = [np.empty(pattern.piece_bytes, np.uint8) if verify else None for _ in range(pattern.threads)]
 
     def read(self, files: Sequence[FileContent], on_file: OnFile, *, content_known: bool) -> None:
@@ -98,7 +97,7 @@ class CheckpointReader:
                 for offset, size_bytes in reads[thread]:
                     if failed.is_set():
                         return
-                    buffer = self._buffers[thread][: -(-size_bytes // alignment) * alignment]
+                    buffer = self._buffers[thread][: size_bytes + -size_bytes % alignment]  # whole blocks
                     began_ns = time.monotonic_ns()
                     read_bytes = min(reader.read_into(buffer, offset), size_bytes)
                     counters["call_ns"] += time.monotonic_ns() - began_ns
@@ -138,7 +137,7 @@ def _reads_by_thread(file: FileContent, pattern: ReadPattern) -> list[_Reads]:
     """Return the reads of each thread; `fast` threads draw from one sequence, and small files get fewer threads."""
     size_bytes = file.size_bytes
     if pattern.read_as == "mlperf_v3":
-        thread_bytes = max(1, -(-size_bytes // (pattern.threads * _ALIGNMENT))) * _ALIGNMENT
+        thread_bytes = round_up(max(1, size_bytes), pattern.threads * _ALIGNMENT) // pattern.threads  # whole blocks
         starts = range(0, max(size_bytes, 1), thread_bytes)
         return [_pieces(start, min(size_bytes, start + thread_bytes), pattern.piece_bytes) for start in starts]
     if pattern.read_as == "torch_load":  # the zip's directory at the end of the file, then the tensors

@@ -15,7 +15,7 @@ from datagen.storage.storage_base import DIRECT_TYPES
 from datagen.withheld import scrubbed
 from dlemu.config.overrides import parse
 from dlemu.config.schema import Storage, Workload, full_size_values, plain, settings_class, to_workload
-from dlemu.config.translate import MODULES, KeyPath, Layer, layer, merged, put, translated
+from dlemu.config.translate import MODULES, KeyPath, Layer, flattened, merged, put, translated
 from dlemu.config.validate import check, check_folder, check_model_name
 from dlemu.config.workload_files import SUFFIX, compose_workload, read_plain, resolve, workload_names
 
@@ -40,7 +40,7 @@ def load_received(path: str) -> Workload:
 
     A section that no installed kind of job declares is kept: its kind may be installed elsewhere. Raises UserError.
     """
-    tree = _resolved(path, layer((), read_plain(path)), [])
+    tree = _resolved(path, flattened((), read_plain(path)), [])
     sections = translated(tree, received=True)
     known = settings_class().__dataclass_fields__
     foreign = {name: value for name, value in sections.items() if isinstance(value, Mapping) and name not in known}
@@ -65,8 +65,8 @@ def load(overrides: Sequence[str], config_dir: str | None = None, *, base: Workl
             raise UserError(f"{setting.text} only names the results: wanted workload={name}")
     default = base.model.name if base is not None and base.model.name in names else DEFAULT_WORKLOAD
     choice = selected or default
-    file_layer = layer((), compose_workload(choice, config_dir))
-    override_layer = [entry for setting in settings for entry in layer(setting.path, setting.value)]
+    file_layer = flattened((), compose_workload(choice, config_dir))
+    override_layer = [entry for setting in settings for entry in flattened(setting.path, setting.value)]
     if base is not None and (not selected or dict(file_layer).get(NAME, _stem(choice)) == base.model.name):
         # `base` has the values of its accelerator and scale already: to select them again would undo its changes.
         applied = (ACCELERATOR, base.accelerator), (SCALE, base.scale)
@@ -90,7 +90,7 @@ def load(overrides: Sequence[str], config_dir: str | None = None, *, base: Workl
         check(workload)
         check_model_name(workload.model.name)
     except UserError as error:
-        options = {path[-1]: value for path, value in layer((), tree) if path[:2] == ("storage", "storage_options")}
+        options = {path[-1]: value for path, value in flattened((), tree) if path[:2] == ("storage", "storage_options")}
         raise UserError(scrubbed(str(error), options)) from None
     return workload
 
@@ -98,7 +98,7 @@ def load(overrides: Sequence[str], config_dir: str | None = None, *, base: Workl
 def _layer_of_base(base: Workload, *, with_dataset: bool) -> Layer:
     """Return the settings that a new workload takes from its `base`, without modules that are not built in."""
     sections = {name: plain(getattr(base, name)) for name in BASE_SECTIONS if name != "dataset" or with_dataset}
-    entries = layer((), sections)
+    entries = flattened((), sections)
     return [(path, value) for path, value in entries if path not in MODULES or is_built_in(MODULES[path], value)]
 
 
@@ -111,13 +111,13 @@ def _resolved(choice: str, file_layer: Layer, override_layer: Layer) -> dict[str
     tree = merged([file_layer, override_layer])
     entry = _table_entry(choice, tree, "accelerator", "accelerators")
     accelerator_layer: Layer = [(path, entry[path[-1]]) for path in ACCELERATOR_KEYS if path[-1] in entry]
-    layers: list[Layer] = [
-        [(NAME, _stem(choice))],
-        *([file_layer, accelerator_layer] if ACCELERATOR in dict(override_layer) else [accelerator_layer, file_layer]),
-        layer((), _table_entry(choice, tree, "scale", "scales")) if SCALE in dict(override_layer) else [],
-        override_layer,
-    ]
-    return resolve(merged(layers))
+    override_values = dict(override_layer)
+    layers = [accelerator_layer, file_layer]
+    if ACCELERATOR in override_values:
+        layers.reverse()
+    if SCALE in override_values:
+        layers.append(flattened((), _table_entry(choice, tree, "scale", "scales")))
+    return resolve(merged([[(NAME, _stem(choice))], *layers, override_layer]))
 
 
 def _stem(choice: str) -> str:
@@ -126,8 +126,8 @@ def _stem(choice: str) -> str:
 
 def _check_recorded_scale(choice: str, tree: dict[str, Any]) -> None:
     """Raise UserError for a file with `scale` but none of its values: a full-size run must not be called small."""
-    entries = layer((), _table_entry(choice, tree, "scale", "scales"))
-    values = dict(layer((), tree))
+    entries = flattened((), _table_entry(choice, tree, "scale", "scales"))
+    values = dict(flattened((), tree))
     if entries and not any(values.get(path) == value for path, value in entries):
         name = tree["scale"]
         raise UserError(
@@ -158,7 +158,7 @@ def _replace_tensorflow(tree: dict[str, Any]) -> list[str]:
     """Set another loader in `tree` if TensorFlow's can't read the dataset on this host; return notes on that."""
     if find_spec("tensorflow") is None:
         reason = NOT_INSTALLED
-    elif dict(layer((), tree)).get(FORMAT) != "tfrecord":
+    elif dict(flattened((), tree)).get(FORMAT) != "tfrecord":
         reason = "TensorFlow has a reader for tfrecord alone"
     else:
         return []

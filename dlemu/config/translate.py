@@ -165,14 +165,14 @@ DURATIONS = {  # keys of durations, whose value may be a mapping, which a later 
 }
 
 
-def layer(path: KeyPath, value: Any) -> Layer:
+def flattened(path: KeyPath, value: Any) -> Layer:
     """Return the single settings in a value, under dlemu's names: `data_reader: {nice: 4}` gives reader.nice, 4."""
     path = renamed(path, value)
     if not isinstance(value, Mapping) or not value or path in DURATIONS:
         if isinstance(value, str | bool):
             value = RENAMED_VALUES.get(path, {}).get(value, value)
         return [(path, value)] if path else []
-    return [setting for key, item in value.items() for setting in layer((*path, str(key)), item)]
+    return [setting for key, item in value.items() for setting in flattened((*path, str(key)), item)]
 
 
 def merged(layers: Iterable[Layer]) -> dict[str, Any]:
@@ -188,7 +188,7 @@ def merged(layers: Iterable[Layer]) -> dict[str, Any]:
 
 
 def put(tree: dict[str, Any], path: KeyPath, value: Any) -> None:
-    """Set an entry of a `layer` in nested values; its value is a mapping only if it is a time, or empty."""
+    """Set an entry of a `Layer` in nested values; its value is a mapping only if it is a time, or empty."""
     section = tree
     for depth, key in enumerate(path[:-1], start=1):
         if not isinstance(section.get(key), dict):  # a time given as a number becomes `{mean: number}`
@@ -233,7 +233,7 @@ def translated(tree: Mapping[str, Any], *, received: bool = False) -> dict[str, 
     settings: dict[str, Any] = {}
     notes: list[str] = []
     unsupported: list[str] = []
-    for path, value in layer((), tree):
+    for path, value in flattened((), tree):
         key = ".".join(path)
         # Tables have the key itself or that of a section around it, but no credentials, which have a note of their own.
         table_key = next((prefix for prefix in _prefixes(path) if prefix in no_effect or prefix in UNSUPPORTED), "")

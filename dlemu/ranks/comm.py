@@ -13,14 +13,14 @@ import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
 from time import monotonic
-from typing import Any
+from typing import Any, cast
 
 from datagen.errors import DlemuError
 from dlemu.ranks.messages import decode, encode
 
 PART_BYTES = 1 << 20  # each part of a payload has the whole timeout: a long payload that makes progress is never late
-_HEADER = struct.Struct("<qq")
-_TIMEVAL = struct.Struct("@ll")
+_HEADER = struct.Struct("<qq")  # the kind of a frame, and its number
+_TIMEVAL = struct.Struct("@ll")  # struct timeval: seconds and microseconds
 _LONGEST_SECONDS = 1e8  # about three years: means "no deadline" and fits the kernel's jiffies
 _SLACK_SECONDS = 0.1  # tolerated error of a socket timeout: to set it exactly would cost a system call per wait
 _LEVEL_SECONDS = 0.5  # each level of the tree waits this much longer than the next one nearer to the missing rank
@@ -121,7 +121,7 @@ class Connection:
 
     def _set_receive_timeout(self, seconds: float) -> None:
         seconds = max(min(seconds, _LONGEST_SECONDS), 0.001)
-        if not abs(seconds - self._kernel_seconds) <= _SLACK_SECONDS:
+        if not abs(seconds - self._kernel_seconds) <= _SLACK_SECONDS:  # at first, it is compared with NaN
             self._kernel_seconds = seconds
             self._stream.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, _timeval(seconds))
 
@@ -178,8 +178,7 @@ class Comm:
         if len(self.hosts) == 1:
             return (0,)
         self.all_reduce_max(0)  # the other ranks then sleep while the leaders compare clocks
-        offsets: tuple[int, ...] = decode(self._pass_down(Frame.CLOCKS, b""))
-        return offsets
+        return cast("tuple[int, ...]", decode(self._pass_down(Frame.CLOCKS, b"")))
 
     def gather(self, value: Any) -> list[Any] | None:
         """Return every rank's value in rank order on rank 0, None elsewhere."""

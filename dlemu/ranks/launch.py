@@ -199,7 +199,7 @@ class _Supervisor:
         try:
             if self.link.fileno() in ready and not self.launcher.answer(self.link):
                 self.link = None
-            self.launcher.look()
+            self.launcher.check_other_hosts()
         except PeerLostError as error:
             self.ending.record_failure(describe(self.ranks.members[0], error), time.monotonic_ns())
             self.link = None

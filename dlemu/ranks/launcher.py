@@ -30,8 +30,8 @@ _TORCHRUN = "TORCHELASTIC_RUN_ID"
 _FIRST_SLEEP_SECONDS, _LONGEST_SLEEP_SECONDS, _SLEEP_GROWTH = 50e-6, 1e-3, 1.2  # between polls; growth saves CPU
 _PIECE_BYTES = 64 << 20  # far below 2^31, the largest count that every MPI library supports
 _PINGS = 40  # the fastest counts, as it waited in no queue: half of its round trip bounds the error of the offset
-_LOOK_SECONDS = 0.5  # interval of checks whether another host has failed
-_LAST_LOOKS, _LAST_LOOK_SECONDS = 4, 0.3  # checks once contact is lost, for the report of a host that failed
+_CHECK_SECONDS = 0.5  # interval of checks whether another host has failed
+_LAST_CHECKS, _LAST_CHECK_SECONDS = 4, 0.3  # checks once contact is lost, for the report of a host that failed
 Bytes = NDArray[np.uint8]
 Numbers = NDArray[np.int64]
 IsDone = Callable[[], bool]  # tests whether a request is done
@@ -56,7 +56,7 @@ class LauncherProcess(ABC):
         self.pause: Callable[[float], None] = time.sleep  # called while waiting for other hosts; may raise
         self.remote_failure: Failure | None = None  # reported by another host
         self.peers_name = "another host"  # of the other hosts, in messages
-        self._look_due_seconds = 0.0
+        self._check_due_seconds = 0.0
         self._offset_ns = 0  # to add to this host's clock to get node 0's
         self._unfinished: list[object] = []  # requests and their buffers, into which the library may still write
 
@@ -74,7 +74,8 @@ class LauncherProcess(ABC):
 
     def all_reduce_max(self, value_ns: int) -> int:
         """Return the maximum over the hosts of a time by CLOCK_MONOTONIC (ns), converted to this host's clock."""
-        return int(self._maximum(np.array([value_ns + self._offset_ns]))[0]) - self._offset_ns
+        highest = self._maximum(np.array([value_ns + self._offset_ns]))  # by node 0's clock
+        return int(highest[0]) - self._offset_ns
 
     def gather(self, payload: bytes) -> list[bytes]:
         """Return every host's bytes on node 0, an empty list elsewhere."""
@@ -128,10 +129,10 @@ class LauncherProcess(ABC):
         self._offset_ns = int(offsets_ns[self.node])
         return tuple(map(int, offsets_ns))
 
-    def look(self, *, now: bool = False) -> None:
+    def check_other_hosts(self, *, now: bool = False) -> None:
         """Raise PeerLostError if another host has reported a failure; checks at most twice a second, unless `now`."""
-        if now or time.monotonic() >= self._look_due_seconds:
-            self._look_due_seconds = time.monotonic() + _LOOK_SECONDS
+        if now or time.monotonic() >= self._check_due_seconds:
+            self._check_due_seconds = time.monotonic() + _CHECK_SECONDS
             if self.remote_failure is None and (message := self._read_failure()):
                 self.remote_failure = decode(message)
             if self.remote_failure is not None:
@@ -189,7 +190,7 @@ class LauncherProcess(ABC):
         self._complete(lambda: self._begin_broadcast(data), data, spin=spin)
 
     def _gather_arrays(self, data: Bytes, *, spin: bool = False) -> Bytes:
-        received = np.tile(data, (self.nodes if self.node == 0 else 0, 1))
+        received = np.tile(data, (self.nodes if self.node == 0 else 0, 1))  # a row per host, on node 0 alone
         self._complete(lambda: self._begin_gather(data, received), data, received, spin=spin)
         return received
 
@@ -207,15 +208,15 @@ class LauncherProcess(ABC):
                 if spin:
                     os.sched_yield()
                     continue
-                self.look()
+                self.check_other_hosts()
                 self.pause(sleep_seconds)
                 sleep_seconds = min(sleep_seconds * _SLEEP_GROWTH, _LONGEST_SLEEP_SECONDS)
             self._unfinished.pop()
         except self.errors as error:
-            for _ in range(_LAST_LOOKS):
+            for _ in range(_LAST_CHECKS):
                 with contextlib.suppress(self.errors):
-                    self.look(now=True)
-                time.sleep(_LAST_LOOK_SECONDS)
+                    self.check_other_hosts(now=True)
+                time.sleep(_LAST_CHECK_SECONDS)
             reason = str(error).partition("\n")[0]
             raise PeerLostError(f"{self.peers_name} ended without a message ({reason})") from error
 

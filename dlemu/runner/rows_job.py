@@ -35,6 +35,7 @@ def rows_parts(
     `judged` and `note` go into its `Catalogue`, `screen` and `conditions` into its `JobParts`. `limited_by` returns the
     limit that a summary names, None without one.
     """
+    catalogue = Catalogue(metrics=declared(job.summary_type), judged=judged, note=note)
 
     def figures(run: RowsRun) -> JobFigures:
         summary = run.summary
@@ -46,7 +47,6 @@ def rows_parts(
             metrics={name: Value(value) for name, value in values.items() if value is not None},
         )
 
-    catalogue = Catalogue(metrics=declared(job.summary_type), judged=judged, note=note)
     return JobParts(
         answer_type=job.summary_type,
         screen=screen,

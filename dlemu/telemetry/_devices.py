@@ -74,7 +74,7 @@ def device_stack(folder: str, table: list[Mount], sys: str = "/sys") -> tuple[li
     counted: set[str] = set()
     for top in tops:
         nvme_paths = [name for name in stack[top].below if stack[name].kind == "nvme path"]
-        counts = read_text(f"{sys}/class/block/{top}/stat").split()[0:5:4]  # completed reads and writes since boot
+        counts = read_text(f"{sys}/class/block/{top}/stat").split()[0:5:4]  # columns 0, 4: reads, writes since boot
         counted.update(nvme_paths if nvme_paths and not any(map(int, counts)) else [top])
     return [replace(device, counted=device.name in counted) for device in stack.values()], ""
 

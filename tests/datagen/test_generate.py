@@ -18,7 +18,7 @@ import pytest
 
 from datagen import manifest, thread_pool
 from datagen.errors import DatasetError, SpaceError, UserError
-from datagen.generate import Progress, finish, generate, prepare
+from datagen.generate import finish, generate, prepare
 from datagen.inspection import inspect
 from datagen.layout import layouts
 from datagen.manifest import MANIFEST_NAME
@@ -203,7 +203,7 @@ def test_an_interrupt_stops_every_thread_and_leaves_no_part(small: MakeSpec, mon
     prepare(spec)
     monkeypatch.setattr(thread_pool, "PROGRESS_SECONDS", 0.0)
 
-    def interrupt(progress: Progress) -> None:
+    def interrupt(progress: thread_pool.Progress) -> None:
         if progress.files >= 3:
             raise KeyboardInterrupt
 

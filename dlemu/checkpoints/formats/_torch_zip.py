@@ -89,7 +89,7 @@ class Archive:
             self._tail = b""
         else:
             self._tail += content
-        sizes = "QQ" if max(size, offset) >= _LARGE else "II"
+        sizes = "QQ" if max(size, offset) >= _LARGE else "II"  # 64 or 32 bits
         descriptor = struct.pack(f"<4sI{sizes}", b"PK\7\x08", checksum, size, size)
         self._tail += descriptor
         self._size += len(header) + size + len(descriptor)
@@ -102,7 +102,7 @@ class Archive:
         """Return the central directory and the end records that point to it."""
         entries = b"".join(self._entries)
         count, size, start = len(self._entries), len(entries), self._size
-        count16, size32, start32 = min(count, 0xFFFF), min(size, _LARGE), min(start, _LARGE)
+        count16, size32, start32 = min(count, 0xFFFF), min(size, _LARGE), min(start, _LARGE)  # all ones: see zip64
         return (
             entries
             + struct.pack("<4sQHHIIQQQQ", b"PK\6\6", 44, 0x031E, 45, 0, 0, count, count, size, start)
