@@ -103,7 +103,7 @@ def size(
     job = make_job(workload, 1, dataset, folder=folder)
     trial_words = [*config_options(config_dir), *settings]
     search = Search(folder, question, (), on_event)
-    answer = _probe_and_search(search, job, trial_words, most=most, trial_seconds=trial_seconds)
+    answer = _probe_and_search(search, job, trial_words, on_event, most=most, trial_seconds=trial_seconds)
     issues = (*recording_notes(workload.recorded, max(1, answer.max_accelerators)), *answer.issues)
     answer = replace(answer, at_least=at_least, outcome=outcome_of(answer, at_least or 1), issues=issues)
     save_answer(folder, SIZE, answer)
@@ -140,10 +140,10 @@ def _with_files(settings: list[str], workload: Workload, accelerators: int) -> l
 
 
 def _probe_and_search(
-    search: Search, job: TrainingJob, words: Sequence[str], *, most: int, trial_seconds: float
+    search: Search, job: TrainingJob, words: Sequence[str], on_event: OnEvent, *, most: int, trial_seconds: float
 ) -> SizeAnswer:
     """Probe the storage, then run trials of at most `most` accelerators with the overrides `words`; may resume them."""
-    workload, on_event = job.workload, search.on_event
+    workload = job.workload
     total_bytes, capacity = job.dataset.total_bytes, _capacity(job)
     search.resume()
     page = workload.output.report
