@@ -63,8 +63,8 @@ def charts(points: Iterable[Point]) -> Iterator[tuple[str, Figure]]:
             title += samples.pop()
     rows = list(_rows(metric, runs, axis, is_judged=bool(catalogue.judged)))
     lowest = min([row["low"] for row in rows] + [level.value for level in levels])
-    axis_start = max(0.0, 10 * math.floor(lowest / 10 - 0.2))  # a multiple of 10, with some room below the lowest value
-    domain = (axis_start, 100.0) if metric.unit == "%" else ()
+    # An axis of percent begins at a multiple of 10, with some room below the lowest value.
+    domain = (max(0.0, 10 * math.floor(lowest / 10 - 0.2)), 100.0) if metric.unit == "%" else ()
     yield "by_count", Figure(title, caption, lines(rows, x, metric.label, domain=domain, levels=levels, points=True))
 
 
