@@ -57,13 +57,11 @@ def charts(points: Iterable[Point]) -> Iterator[tuple[str, Figure]]:
     if is_side_by_side:
         title, x = f"{metric.title}, side by side", alt.X("line:N", axis=None, sort=None)
     else:
-        title, x = f"{metric.title} against {axis.title}", _x_axis(axis)
         samples = {at_scale(run.figures.sample_divisor) for run in runs}
-        if len(samples) == 1:
-            title += samples.pop()
+        title = f"{metric.title} against {axis.title}{samples.pop() if len(samples) == 1 else ''}"
+        x = _x_axis(axis)
     rows = list(_rows(metric, runs, axis, is_judged=bool(catalogue.judged)))
     lowest = min([row["low"] for row in rows] + [level.value for level in levels])
-    # An axis of percent begins at a multiple of 10, with some room below the lowest value.
     domain = (max(0.0, 10 * math.floor(lowest / 10 - 0.2)), 100.0) if metric.unit == "%" else ()
     yield "by_count", Figure(title, caption, lines(rows, x, metric.label, domain=domain, levels=levels, points=True))
 
@@ -101,7 +99,6 @@ def _axis(runs: Sequence[Point], ranks: str) -> Axis:
     """
     keys = dict.fromkeys(key for run in runs for key in run.settings)
     values = {key: [run.settings.get(key, "") for run in runs] for key in keys}
-    # Of the keys that vary: their values, with short names.
     short_values = {key: short_names(sorted(set(texts))) for key, texts in values.items() if len(set(texts)) > 1}
     title, positions = ranks, list[float | str](run.figures.ranks for run in runs)
     if short_values and len(set(positions)) == 1:

@@ -47,14 +47,13 @@ def compare(a: Side, b: Side) -> Comparison:
     not_comparable = [] if paired else _memory_served_one(_from_memory(a, b))
     if not paired and a.cached != b.cached:
         not_comparable.append(f"metric.cached is {a.cached} for A and {b.cached} for B")
-    pairs = [
-        compare_runs(a.runs[settings], b.runs[settings], unequal_data, _from_memory(a, b, settings), dict(settings))
-        for settings in paired
-    ]
     comparison = Comparison(
         kind=a.kind,
         verdict="",
-        runs=tuple(pairs),
+        runs=tuple(
+            compare_runs(a.runs[settings], b.runs[settings], unequal_data, _from_memory(a, b, settings), dict(settings))
+            for settings in paired
+        ),
         not_comparable=tuple(not_comparable),
         sides=(_compared_side(a, paired, conditions_a), _compared_side(b, paired, conditions_b)),
         issues=tuple(issues_between(a, b, conditions_a, conditions_b)),

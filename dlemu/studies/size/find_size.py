@@ -143,8 +143,7 @@ def _probe_and_search(
     search: Search, job: TrainingJob, words: Sequence[str], on_event: OnEvent, *, most: int, trial_seconds: float
 ) -> SizeAnswer:
     """Probe the storage, then run trials of at most `most` accelerators with the overrides `words`; may resume them."""
-    workload = job.workload
-    total_bytes, capacity = job.dataset.total_bytes, _capacity(job)
+    workload, total_bytes, capacity = job.workload, job.dataset.total_bytes, _capacity(job)
     search.resume()
     page = workload.output.report
     on_event(RunsPlanned(folder=search.folder, runs=None, finished_runs=len(search.runs), wants_page=page))
@@ -204,8 +203,7 @@ class Search(RunList[int, Trial, SizeAnswer]):
         `run` runs a trial, given its count of accelerators, its number and its folder. Its UserError means that this
         host can't run the count: the search goes on with smaller ones, unless the count is 1 or has run here before.
         """
-        self._inputs, self._run = inputs, run
-        self._refusal = ""  # the message of that error
+        self._inputs, self._run, self._refusal = inputs, run, ""  # the message of that error
         most = inputs.max_accelerators
         while (accelerators := next_count(self.runs, self.question, first, most)) is not None:
             trial_number = len(self.runs) + 1
@@ -250,8 +248,7 @@ def _capacity(job: TrainingJob) -> int:
     """Return the number of accelerators that the dataset suffices for; raises UserError if it is too small for one."""
     samples, needed = job.dataset.train.num_samples, _samples_per_accelerator(job)
     if samples < needed:
-        batch_size = job.workload.reader.batch_size
-        files = math.ceil(needed / job.dataset.train.num_samples_per_file)
+        batch_size, files = job.workload.reader.batch_size, math.ceil(needed / job.dataset.train.num_samples_per_file)
         raise UserError(
             f"the dataset has {samples} samples: wanted at least {needed} for each accelerator ({needed // batch_size} "
             f"steps of {batch_size} per epoch), for a verdict; lower reader.batch_size, or use a dataset of {files} "
@@ -268,6 +265,5 @@ def _samples_per_accelerator(job: TrainingJob) -> int:
     """
     workload = job.workload
     window_steps = math.ceil(window_seconds_of(workload) / step_seconds(workload))
-    windows_per_epoch = math.ceil(FEWEST / workload.train.epochs)
-    steps = 2 + batches_ahead_of(job) + windows_per_epoch * window_steps
+    steps = 2 + batches_ahead_of(job) + math.ceil(FEWEST / workload.train.epochs) * window_steps
     return steps * workload.reader.batch_size

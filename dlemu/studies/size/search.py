@@ -33,8 +33,7 @@ def _count(trials: Sequence[Trial], threshold_percent: float) -> CountResult:
     between = float(np.ptp(means)) / 2  # half the difference of two trials
     if len(means) >= 3:
         between = half_width(float(np.std(means, ddof=1)), len(means), CONFIDENCE)
-    au_percent = float(means.mean())
-    width = max(within, between)
+    au_percent, width = float(means.mean()), max(within, between)
     settled = abs(au_percent - threshold_percent) > width
     ceilings = [trial.figures.mean("ceiling_au_percent") for trial in trials]
     return CountResult(

@@ -162,10 +162,9 @@ def counts_in_words(answer: SizeAnswer) -> str:
 def at_full_size(answer: SizeAnswer, full: FullSize) -> str:
     """Return how many accelerators the storage would feed with samples of full size, as a phrase."""
     threshold = answer.question.threshold_percent
-    bound = "at least " if answer.is_limited_by_host else ""
-    fed = _accelerators(answer, full.accelerators)
+    fed = f"{'at least ' if answer.is_limited_by_host else ''}{_accelerators(answer, full.accelerators)}"
     needed, supplied = rate(full.mb_per_accelerator * threshold / 100), rate(answer.storage_mb_per_second)
-    return f"{bound}{fed} at real size: for AU {threshold:g} % 1 needs {needed}, and the storage gave {supplied}"
+    return f"{fed} at real size: for AU {threshold:g} % 1 needs {needed}, and the storage gave {supplied}"
 
 
 def _accelerators(answer: SizeAnswer, number: int) -> str:
