@@ -71,8 +71,7 @@ class Terminal:
 
     def __init__(self, *, as_json: bool = False) -> None:
         self.as_json = as_json
-        self.makes_page = False
-        """Whether the job wants a page (`output.report`); False until it has begun."""
+        self.makes_page = False  # whether the job wants a page (`output.report`), once it has begun
         self._line = ProgressLine(Console(stderr=True))
 
     def __call__(self, event: object) -> None:
@@ -120,7 +119,8 @@ def confirm_making(workload: Workload, making_bytes: int, ranks: int | None, *, 
         return
     from datagen.generate import check_space, files_of
 
-    storage, folder = open_storage(workload.storage_spec.buffered), workload.dataset.data_folder
+    storage = open_storage(workload.storage_spec.buffered)
+    folder = workload.dataset.data_folder
     check_space(files_of(workload.dataset), storage)
     plan = f"{size(making_bytes)} will be made in {folder}"
     if ranks:

@@ -26,9 +26,8 @@ class StudyTerminal(Terminal):
     wants_page = True
 
     def __init__(self, folder_option: str = "output.folder=") -> None:
-        """`folder_option` is the start of the command's option that sets the folder."""
         super().__init__()
-        self._folder_option = folder_option
+        self._folder_option = folder_option  # beginning of the command's word that sets the folder
 
     def __call__(self, event: object) -> None:
         super().__call__(event)

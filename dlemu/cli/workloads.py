@@ -56,26 +56,27 @@ def command(words: tuple[str, ...], config_dir: str | None, as_json: bool) -> No
         print_table(Table(columns=columns("one accelerator", "", right=(1,)), rows=key_rows, notes=notes), Console())
         return
     demands: list[Demand] = []
-    sizes: dict[str, CheckpointSizes] = {}
+    sizes: dict[str, CheckpointSizes] = {}  # by workload
     other_commands: dict[str, str] = {}  # workload -> command, for other kinds of jobs
     for name in workload_names(config_dir):
         workload = load([f"workload={name}"], config_dir=config_dir)
         if workload.workflow.train:
-            for accelerator in workload.accelerators or [""]:
-                overrides = [f"workload={name}", *([f"accelerator={accelerator}"] if accelerator else [])]
-                demands.append(demand(name, load(overrides, config_dir=config_dir)))
+            for choice in workload.accelerators:
+                demands.append(demand(name, load([f"workload={name}", f"accelerator={choice}"], config_dir=config_dir)))
+            if not workload.accelerators:
+                demands.append(demand(name, workload))
         elif workload.workflow.checkpoint:
             sizes[name] = checkpoint_sizes(workload)
         else:
             other_commands[name] = kind_to_run(workload).command
     if as_json:
-        rows_json = [asdict(needed) for needed in demands]
-        rows_json += [{"workload": name, **asdict(checkpoint)} for name, checkpoint in sizes.items()]
-        rows_json += [{"workload": name, "command": command_name} for name, command_name in other_commands.items()]
-        click.echo(json.dumps(rows_json, indent=2))
+        listed = [asdict(needed) for needed in demands]
+        listed += [{"workload": name, **asdict(checkpoint)} for name, checkpoint in sizes.items()]
+        listed += [{"workload": name, "command": command_name} for name, command_name in other_commands.items()]
+        click.echo(json.dumps(listed, indent=2))
         return
     for title, heads, rows in (
-        ("what one busy accelerator demands, and the datasets", _DEMAND_HEADS, [*map(_demand_row, demands)]),
+        ("what one busy accelerator demands, and the datasets", _DEMAND_HEADS, list(map(_demand_row, demands))),
         ("size of one checkpoint, and of its largest rank", _SIZE_HEADS, [_size_row(*item) for item in sizes.items()]),
     ):
         head = columns(*heads, right=range(2, len(heads)), whole=range(len(heads)))

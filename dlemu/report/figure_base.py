@@ -134,7 +134,7 @@ def _names_layer(labels: Sequence[Level], low: float, high: float, height: int) 
     """Return the names of lines and levels right of the plot, from top to bottom, at least a line of text apart."""
     pixel, rows = -float("inf"), []
     for label in sorted(labels, key=lambda label: -label.value):
-        pixel = max(pixel + 14, height * min(1.0, (high - label.value) / (high - low)))
+        pixel = max(pixel + 14, height * min(1.0, (high - label.value) / (high - low)))  # a line of text: 14 pixels
         rows.append({"name": label.name, "colour": label.colour, "pixel": round(pixel, 1)})
     return (
         alt.Chart(data(rows))

@@ -33,7 +33,7 @@ def number(value: float | None) -> str:
     """Return a number with about four significant digits; `-` for None."""
     if value is None:
         return "-"
-    digits = 3 - sum(abs(value) >= limit for limit in (10, 100, 1000))
+    digits = 3 - sum(abs(value) >= limit for limit in (10, 100, 1000))  # 3 below 10, none from 1000 on
     return f"{value:,.{digits}f}"
 
 
@@ -84,11 +84,11 @@ def plain(value: Any, key: str = "") -> str:
     if isinstance(value, bool):
         return "yes" if value else "no"
     if isinstance(value, int | float):
-        parts = reversed(key.split("."))
+        parts = reversed(key.split("."))  # the last part of a dotted key that has a unit decides
         unit = next((unit for part in parts for ending, unit in _UNITS.items() if part.endswith(ending)), "")
         return size(value) if unit == "bytes" and isinstance(value, int) else f"{value:.6g} {unit}".rstrip()
     if is_dataclass(value) or isinstance(value, Mapping):
-        return ", ".join(f"{str(key).replace('_', ' ')} {plain(item)}" for key, item in _items(value))
+        return ", ".join(f"{str(name).replace('_', ' ')} {plain(item)}" for name, item in _items(value))
     if isinstance(value, list | tuple):
         texts = [plain(item) for item in value]
         if len(texts) > _LONG_LIST:

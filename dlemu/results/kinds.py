@@ -125,8 +125,8 @@ def kinds() -> tuple[Kind, ...]:
     registered = list[Kind]()
     for parent in PACKAGES:
         root = Path(import_by_name(parent, "__path__")[0])
-        for path in sorted(path.parent.relative_to(root) for path in root.rglob("kind.py")):
-            registered += _declared_in(".".join((parent, *path.parts)))
+        for folder in sorted(path.parent.relative_to(root) for path in root.rglob("kind.py")):
+            registered += _declared_in(".".join((parent, *folder.parts)))
     for name, entry in installed(ENTRY_POINTS).items():
         try:
             registered += _declared_in(entry.module)

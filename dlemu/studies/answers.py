@@ -37,7 +37,7 @@ def edge(attempts: Iterable[tuple[T, bool]]) -> tuple[T | None, T | None]:
 
 @dataclass(frozen=True, kw_only=True)
 class RunsQuestion:
-    """What runs."""
+    """Settings of all runs."""
 
     overrides: tuple[str, ...] = ()
     """The overrides, as the user gave them."""
@@ -48,7 +48,7 @@ class RunsQuestion:
 
 @dataclass(frozen=True, kw_only=True)
 class Question(TargetFields, RunsQuestion):
-    """What a search is to find out."""
+    """A search's workload, settings and threshold."""
 
     threshold_percent: float = 90.0
     cached: bool = False
@@ -66,7 +66,7 @@ class StudyRun:
 
 @dataclass(frozen=True, kw_only=True)
 class Trial(StudyRun):
-    """What one run with a number of accelerators showed; `figures` are of the whole, its start and end included."""
+    """One run with a number of accelerators; `figures` are of the whole run, its start and end included."""
 
     window_au_percent: tuple[float, ...] = ()
     """The sustained AU (docs/sizing.md) in each window of the trial's steady part: their mean decides."""
@@ -97,7 +97,7 @@ class Trial(StudyRun):
 
 @dataclass(frozen=True, kw_only=True)
 class CountResult(Attempt):
-    """All trials with one number of accelerators together."""
+    """All trials with the same number of accelerators."""
 
     au_sustained_percent: float
     """The mean over the trials."""
@@ -110,7 +110,7 @@ class CountResult(Attempt):
 
 @dataclass(frozen=True, kw_only=True)
 class FullSize:
-    """What the same storage would feed without the workload's scale, which made samples smaller."""
+    """What the storage would feed with samples of real size, without the workload's scale."""
 
     mb_per_accelerator: float
     """Rate that one accelerator then needs."""
@@ -128,12 +128,12 @@ class SizeAnswer(OutcomeField, VerdictField, StudyAnswer):
     at_least: int | None = None
     """The count given by `--at-least`."""
     limited_by: LimitedBy[str]
-    """What keeps the next count from passing, and what the surest of the trials that decide saw and advises.
+    """What keeps the next count from passing, with evidence and advice of the surest of the deciding trials.
 
     `what` may also be `host`: can't run more ranks; `count`: no more tried; `not known`.
     """
     wanted_mb_per_second: float
-    """What one accelerator more than `max_accelerators` needs from the storage, for an AU of `threshold_percent`."""
+    """MB/s that `max_accelerators` + 1 accelerators need from the storage, for an AU of `threshold_percent`."""
     storage_could_feed: int | None = None
     """Where the host was the limit: accelerators that the storage could feed, at its highest rate; None otherwise, and
     where the demand of one is not known, or other programs slowed down the reads."""
@@ -175,7 +175,7 @@ class SizeAnswer(OutcomeField, VerdictField, StudyAnswer):
 
 @dataclass(frozen=True, kw_only=True)
 class SweepQuestion(RunsQuestion):
-    """What a sweep runs."""
+    """A sweep's settings."""
 
     most_of: str = ""
     """The setting whose largest passing value was searched for; empty for a sweep."""
@@ -293,10 +293,9 @@ class Comparison(VerdictField, Answer):
         Pairs in which both runs have a headline metric, which a report shows first, take precedence.
         """
         names = {metric.name for metric in catalogue_of(self.kind).headlines}
-        last_first = reversed(self.runs)  # `max` returns the first of equal pairs
-        return max(
-            last_first, key=lambda pair: (not names.isdisjoint(pair.metrics), pair.a.ranks + pair.b.ranks), default=None
-        )
+        with_headline = [pair for pair in self.runs if not names.isdisjoint(pair.metrics)]
+        last_first = reversed(with_headline or self.runs)  # `max` returns the first of equal pairs
+        return max(last_first, key=lambda pair: pair.a.ranks + pair.b.ranks, default=None)
 
     @property
     def reasons(self) -> tuple[str, ...]:

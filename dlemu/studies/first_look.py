@@ -49,28 +49,31 @@ def first_look(folder: str, on_event: OnEvent = ignore) -> Screen:
     Raises UserError if the folder is not on a drive, SpaceError if too little of it is free.
     """
     began = time.monotonic()
-    spare_bytes, cores = _spare_bytes(folder), check_free_cores(Facts(load([])))
+    spare_bytes = _spare_bytes(folder)
+    cores = check_free_cores(Facts(load([])))  # before the reads, which use cores themselves
     try:
         with scratch_folder(os.path.abspath(folder), "try") as scratch:
             affordable_bytes = round(WRITE_SECONDS * _write_bytes_per_second(scratch))
             total_bytes = max(LEAST_BYTES, min(MOST_BYTES, spare_bytes, affordable_bytes))
+            part_bytes = total_bytes // 3  # for the file of the probe, and for each of the two datasets
             on_event(Doing(f"writing {size(total_bytes)} below {scratch} and reading it; it is removed at the end"))
-            peak = _drive_maximum(scratch, total_bytes // 3)  # a third for its file, and for each dataset
-            predictions = [_predict(scratch, name, accelerator, total_bytes // 3) for name, accelerator in CONSUMERS]
+            peak = _drive_maximum(scratch, part_bytes)
+            predictions = [_predict(scratch, name, accelerator, part_bytes) for name, accelerator in CONSUMERS]
     except OSError as error:
         raise UserError(f"{folder} can't be used: {error.strerror}; name another folder of the drive") from error
     seconds, storage = time.monotonic() - began, describe_folder(folder)
-    next_words = "workload=retinanet accelerator=b200 dataset.num_files_train=4300"
+    settings = "workload=retinanet accelerator=b200 dataset.num_files_train=4300"
     effect = "measures it: 1.4 GB, minutes"
     if not any(predictions[-1].max_accelerators_interval or ()):  # not even images, which demand less, can be fed
-        next_words = "workload=unet3d scale=laptop"
+        settings = "workload=unet3d scale=laptop"
         effect = "shows how it is measured, with samples 1/256 of real size: 1.4 GB"
     data_folder = shlex.quote(override(("dataset", "data_folder"), f"{storage.folder}/dlemu-set"))
+    other_limit = "the cores, of which others take some" if cores.advice else "reading files"
     lines = [
         *map(_accelerators_line, predictions),
-        *_drive_lines(peak, predictions, "the cores, of which others take some" if cores.advice else "reading files"),
+        *_drive_lines(peak, predictions, other_limit),
         Said("took", f"{seconds:.0f} s; the {size(total_bytes)} that it wrote are removed"),
-        Said("next", f"dlemu size {next_words} {data_folder} --make", effect),
+        Said("next", f"dlemu size {settings} {data_folder} --make", effect),
     ]
     title = f"{storage.folder} ({storage.file_system} on {storage.device}): what does it feed in MLPerf's jobs?"
     notes = [f"{cores.observed}: {cores.advice}"] if cores.advice else []
@@ -86,19 +89,19 @@ def _spare_bytes(folder: str) -> int:
     if memory := open_storage(FOLDERS).memory_kind(folder):
         raise UserError(f"{folder} is on {memory}, which is memory: no drive can be tried there; name a folder of one")
     storage = describe_folder(folder)
-    total, free = storage.total_bytes or 0, storage.free_bytes or 0
-    spare = free - round(FREE_SHARE * total)
-    if spare < LEAST_BYTES:
+    total_bytes, free_bytes = storage.total_bytes or 0, storage.free_bytes or 0
+    spare_bytes = free_bytes - round(FREE_SHARE * total_bytes)
+    if spare_bytes < LEAST_BYTES:
         raise SpaceError(
-            f"{folder} has {size(free)} free of {size(total)}: wanted {size(LEAST_BYTES)} beside the "
+            f"{folder} has {size(free_bytes)} free of {size(total_bytes)}: wanted {size(LEAST_BYTES)} beside the "
             f"{100 * FREE_SHARE:.0f} % that stay free; free some space, or name another folder"
         )
-    return spare
+    return spare_bytes
 
 
 def _write_bytes_per_second(folder: str) -> float:
-    path, began = os.path.join(folder, "first"), time.monotonic()
-    with open(path, "xb") as out:
+    began = time.monotonic()
+    with open(os.path.join(folder, "first"), "xb") as out:
         out.write(os.urandom(FIRST_BYTES))
         out.flush()
         os.fsync(out.fileno())
@@ -122,11 +125,11 @@ def _drive_maximum(folder: str, file_bytes: int) -> tuple[float, float] | None:
 
 def _predict(folder: str, name: str, accelerator: str, data_bytes: int) -> Prediction:
     """Return the prediction for a workload, from reads of a small dataset made here, with more and more readers."""
-    words = ("reader.data_loader=threads", "train.epochs=1", "dataset.num_files_train=1")
-    full = load([f"workload={name}", f"accelerator={accelerator}", *words])
+    settings = ("reader.data_loader=threads", "train.epochs=1", "dataset.num_files_train=1")
+    full = load([f"workload={name}", f"accelerator={accelerator}", *settings])
     full_bytes = full.dataset.record_length_bytes
     sample_bytes = min(round(full_bytes), data_bytes // FILES)
-    data = replace(
+    dataset = replace(
         full.dataset,
         data_folder=os.path.join(folder, name),
         num_files_train=data_bytes // sample_bytes,
@@ -134,7 +137,7 @@ def _predict(folder: str, name: str, accelerator: str, data_bytes: int) -> Predi
         record_length_bytes_stdev=0,
         record_length_bytes_resize=0,
     )
-    small = replace(full, dataset=data, reader=replace(full.reader, batch_size=1))
+    small = replace(full, dataset=dataset, reader=replace(full.reader, batch_size=1))
     make_on_this_host(small, len(os.sched_getaffinity(0)), ignore)
     calibration = calibrate_by_probe(small, most_seconds=READ_SECONDS)
     storage = replace(
@@ -150,7 +153,7 @@ def _accelerators_line(prediction: Prediction) -> Said:
     """Return the line of a workload: the accelerators fed, the rate of reads, and what one and the next count need."""
     low, high = prediction.max_accelerators_interval or (0, 0)
     fed, next_count = (f"{low} x" if low == high else f"{low} to {high} x"), high + 1
-    if prediction.ended_by is not None:
+    if prediction.ended_by is not None:  # no count that fails was found, so more may be fed
         fed, next_count = f"at least {low} x", low + 1
     shown, mb_per_second = prediction.shown, max_mb_per_second(prediction.curve)
     mb_per_accelerator = shown.needed_mb_per_second / shown.accelerators
@@ -166,7 +169,7 @@ def _accelerators_line(prediction: Prediction) -> Said:
 
 
 def _drive_lines(peak: tuple[float, float] | None, predictions: Sequence[Prediction], fallback: str) -> Iterator[Said]:
-    """Yield lines: the drive's `peak` (requests/s, MB/s); each workload's limit, by default `fallback`; accuracy."""
+    """Yield the drive's `peak` (requests/s, MB/s), what limits each workload (by default `fallback`), the accuracy."""
     if peak is not None:
         iops, probe_mb_per_second = peak
         rates = [max_mb_per_second(prediction.curve) for prediction in predictions]

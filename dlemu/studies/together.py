@@ -101,7 +101,7 @@ class JobTogether(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class Together(VerdictField, StudyAnswer):
-    """Concurrent jobs: together.json. Its verdict says what the job lost that lost most."""
+    """Concurrent jobs: together.json. Its verdict names the job that lost most."""
 
     question: RunsQuestion
     """In `overrides`, a text for each job."""
@@ -123,10 +123,10 @@ class Together(VerdictField, StudyAnswer):
 def verdict_of(answer: Together) -> str:
     """Return a phrase with the job that has the largest certain loss; empty if no job has two comparable runs."""
     losses = {job.number: job.loss for job in answer.jobs if job.loss is not None}
-    certain = {number: loss.percent for number, loss in losses.items() if loss.is_certain}
+    certain = [number for number, loss in losses.items() if loss.is_certain]
     if certain:
-        number = max(certain, key=lambda number: (certain[number], number))
-        return f"lost most: job {number}, {losses[number]}"
+        most = max(certain, key=lambda number: (losses[number].percent, number))
+        return f"lost most: job {most}, {losses[most]}"
     if not losses:
         return ""
     verdict = "no job lost measurably"
@@ -200,9 +200,9 @@ class Turns(RunList[dict[int, Child], ConcurrentRuns, Together]):
         spans, turn = dict[int, Span](), dict[int, MeasuredJob]()
         for index, job_folder in folders.items():
             run, figures = read_figures(job_folder)
-            times = run.facts.started_at, run.facts.journal.ended_at or run.facts.started_at
-            began, ended = (datetime.fromisoformat(time).timestamp() for time in times)
-            spans[index] = began, ended
+            began = run.facts.started_at
+            ended = run.facts.journal.ended_at or began
+            spans[index] = datetime.fromisoformat(began).timestamp(), datetime.fromisoformat(ended).timestamp()
             turn[index] = MeasuredJob(folder=os.path.basename(job_folder), figures=figures)
         for index, span in spans.items():
             others = [spans[other] for other in spans if other != index]

@@ -48,7 +48,8 @@ def analyse(run: rows_job.RowsRun) -> KvSummary:
     official = official_result(data.prompts, data.begins, settings) if settings.is_official else None
     backlog = data.backlog if data.is_complete and official is None else None
     computed, moved_bytes = data.computed, data.read_bytes + data.written_bytes
-    busy, waited = float(computed["compute_ns"].sum()) / 1e9, float(data.waits.sum())  # seconds of copies of the model
+    busy = float(computed["compute_ns"].sum()) / 1e9  # seconds that the copies of the model computed
+    waited = float(data.waits.sum())  # seconds that they waited for blocks
     saved = float((computed["without_ns"] - computed["compute_ns"]).sum()) / 1e9  # seconds of prefill avoided
     stored_blocks = int((computed["storage_blocks"] + computed["pending_blocks"]).sum())
     full_model_gb = stored_blocks * settings.block_tokens * settings.token_bytes / 1e9
@@ -174,7 +175,7 @@ class RunRows:
         storage = _in_progress(moments, write_begins, write_ends, writing["written_bytes"] * seconds_per_byte)
         if not self.is_closed:
             storage += _in_progress(moments, read_begins, read_ends, self.reading["read_bytes"] * seconds_per_byte)
-        copies = max(1, int(self.ranks["accelerators"].sum()) // self.settings.tp)
+        copies = max(1, int(self.ranks["accelerators"].sum()) // self.settings.tp)  # of the model
         rows = self.prompts
         loaded, computed = self.at(rows, "loaded_ns"), self.at(rows, "computed_ns")
         computing = _in_progress(moments, loaded, computed, rows["compute_ns"] / 1e9 / copies)

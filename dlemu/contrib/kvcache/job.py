@@ -177,7 +177,7 @@ def measure_ceiling(plan: RankPlan | RankTurns, bulk: BulkContent, seconds: floa
     with closing(Mover(Blocks(null_storage, "", bulk, 0, settings, plan.sizes), seconds=seconds + 60)) as mover:
         begin_ns, served, in_progress = time.monotonic_ns(), 0, 0
         until_ns = begin_ns + round(seconds * 1e9)
-        for batches in itertools.chain.from_iterable(plan.batches() for _ in itertools.count()):
+        for batches in itertools.chain.from_iterable(plan.batches() for _ in itertools.count()):  # again and again
             for batch in batches:
                 if batch.objects:
                     mover.submit(batch)

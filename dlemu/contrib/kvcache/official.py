@@ -131,12 +131,9 @@ class RankTurns:
 
 
 def draw_turns(settings: KvSettings, rank: int) -> RankTurns:
-    """Return the requests of a rank's users within `kv.seconds`; users don't wait for answers.
-
-    All threads of the tool share one random generator, so its requests differ from run to run. Here each user has its
-    own generator, so that a seed determines the load.
-    """
+    """Return the requests of a rank's users within `kv.seconds`; users don't wait for answers."""
     turns: list[Turn] = []
+    # The tool's threads share one generator, so its requests vary. With one for each user, a seed determines the load.
     for user in range(settings.users):
         turns += _draw_user(settings, np.random.default_rng([settings.seed + rank, user]), user)
     turns.sort(key=lambda turn: turn.at_ns)
@@ -159,7 +156,7 @@ def _draw_user(settings: KvSettings, random: np.random.Generator, user: int) -> 
     ends = random.random(count) < END_SHARE
     prefixes = np.where(random.random(count) < _PREFIX_SHARE, random.choice(_PREFIX_TOKENS, count), 0)
     turns: list[Turn] = []
-    conversation, conversation_turns = user << 32, 0
+    conversation, conversation_turns = user << 32, 0  # a number that no other user's conversation has; its turns so far
     columns = (column.tolist() for column in (at_seconds, contexts, outputs, ends, prefixes))
     for seconds, tokens, output, ends_conversation, prefix in zip(*columns, strict=True):
         if conversation_turns and (ends_conversation or conversation_turns >= MAX_TURNS):
@@ -173,10 +170,9 @@ def _draw_user(settings: KvSettings, random: np.random.Generator, user: int) -> 
 class TurnsReplay:
     """Serves one rank's turns as the tool does: a priority queue, a worker per user, and a clock that stops early.
 
-    Requests arrive whether earlier requests are served or not. A worker takes a request, does its reads and its write
-    one after another, and takes the next request. After `kv.seconds` no worker takes a request. The tool then joins the
-    workers one by one, with a timeout of 2 seconds each, while they finish their requests: the bytes moved by then
-    count, the time does not. Here workers are states rather than threads, and the host's memory is emulated.
+    A worker takes a request and does its reads and its write one after another (`_steps`). After `kv.seconds`, no
+    worker takes a request. The tool then joins the workers one by one, with a timeout of 2 seconds each: the bytes that
+    they move by then count, the time does not. Here workers are states, not threads, and the memory is emulated.
     """
 
     def __init__(
@@ -236,7 +232,8 @@ class TurnsReplay:
 
     def _assign(self, now_ns: int) -> None:
         while self._queue and self._idle:
-            worker, (*_, request) = self._idle.pop(), heapq.heappop(self._queue)
+            worker = self._idle.pop()
+            _, _, request = heapq.heappop(self._queue)
             request.start_ns = max(now_ns, request.arrived_ns)
             self._in_service[worker] = request, self._steps(worker, request)
             self._ready.append(worker)
@@ -251,8 +248,9 @@ class TurnsReplay:
     def _advance_ready(self) -> None:
         while self._ready:
             worker = self._ready.popleft()
-            step = next(self._in_service[worker][1], None)
-            if step is None:
+            _, steps = self._in_service[worker]
+            step = next(steps, None)
+            if step is None:  # the worker waits to write, or its request is done
                 continue
             operation, number = step
             if number in self._locks:
@@ -262,7 +260,7 @@ class TurnsReplay:
                 self._submit(worker, operation, number)
 
     def _steps(self, worker: int, request: Row) -> Iterator[Step]:
-        """Yield the request's reads and writes one by one, each when the last is done; None to wait to be woken."""
+        """Yield a request's reads and writes, each when the last one is done; None to wait for permission to write."""
         turn = self._plan.turns[request.prompt]
         for number in tuple(self._conversations.get(turn.conversation, ())):
             if number != request.prompt:  # This includes later turns that another worker has already stored.
@@ -318,9 +316,10 @@ class TurnsReplay:
         memory = self._option.memory_gib * GIB // self._settings.shrink  # shrunk like the files
         if not memory or size > _MAX_ENTRY * memory:
             return False
+        is_large = size > _LARGE_ENTRY * _MAX_FILL * memory
         while self._memory_bytes + size > _MAX_FILL * memory and self._memory_bytes >= _MIN_FILL * memory:
             entries_bytes = sum(self._plan.sizes[number] for number in self._memory)  # except entries being moved
-            if not self._memory or (entries_bytes < _FEW_ENTRIES * memory and size > _LARGE_ENTRY * _MAX_FILL * memory):
+            if not self._memory or (is_large and entries_bytes < _FEW_ENTRIES * memory):
                 return False
             oldest, _ = self._memory.popitem(last=False)
             yield from self._write(oldest)
@@ -333,8 +332,8 @@ class TurnsReplay:
         self._mover.submit(Batch(operation, worker, (number,)))
 
     def _on_done(self, batch: Batch) -> None:
-        (number,), worker = batch.objects, batch.owner
-        request, size = self._in_service[worker][0], self._plan.sizes[number]
+        (number,) = batch.objects
+        request, size = self._in_service[batch.owner][0], self._plan.sizes[number]
         if batch.operation is Operation.READ:
             request.storage_blocks += 1
             request.read_bytes += size
@@ -347,10 +346,10 @@ class TurnsReplay:
             request.write_call_ns += batch.call_ns
             request.written_ns = batch.ended_ns
         if self._locks[number]:
-            self._submit(*self._locks[number].popleft(), number)
+            self._submit(*self._locks[number].popleft(), number)  # for the next worker in line
         else:
             del self._locks[number]
-        self._ready.append(worker)
+        self._ready.append(batch.owner)
 
 
 def official_result(rows: rows_job.Rows, begins: Mapping[int, int], settings: KvSettings) -> Official:

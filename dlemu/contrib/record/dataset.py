@@ -45,37 +45,35 @@ def recording_and_data(files: Sequence[str], recording: Recording) -> tuple[Reco
     data = data_of(files, recording)
     if data is None or recording.mapped:  # NumPy's mapped arrays: the recorder saw each indexing.
         return recording, data
-    read, shipped = recording.read_bytes_per_sample, recording.shipped_bytes_per_sample
-    stored, has_own_file = data.stored_bytes_per_sample or 0.0, _opens_file_per_sample(recording)  # of a sample
+    # The bytes of a sample: as read by calls, in its tensors, and in its files; 0 if unknown.
+    read = recording.read_bytes_per_sample
+    shipped = recording.shipped_bytes_per_sample
+    stored = data.stored_bytes_per_sample or 0.0
     sizes = f"calls read {read:,.0f} bytes a sample, its tensors have {shipped:,.0f}, its files {stored:,.0f}"
     min_bytes = (1 - _SIZE_TOLERANCE) * min((size for size in (stored, shipped) if size), default=0.0)
+    has_own_file = _opens_file_per_sample(recording)
     tensors_are_files = has_own_file and abs(shipped - stored) <= _SIZE_TOLERANCE * stored
-    problem = note = ""
+    problems, notes = list[str](), list[str]()
     if data.format in own_folder.COUNTERS and recording.loading.iterable:
         samples = recording.steps * recording.batch_size * recording.loaders
         # The last read call of each worker may be for samples after the measured ones.
         rounding = recording.loading.workers * read / max(recording.calls_per_sample * samples, 1)
         if stored and read and abs(read - stored) > _SIZE_TOLERANCE * stored + rounding:
             why = "a shuffle buffer fills or drains in the measured batches, or samples are dropped"
-            problem = f"{sizes}: {why}; leave those batches out with --skip, or record more of them"
-        if data.format == "parquet":
-            note, problem = problem, ""
+            found = notes if data.format == "parquet" else problems
+            found.append(f"{sizes}: {why}; leave those batches out with --skip, or record more of them")
     elif read < min_bytes and (recording.maps_files or tensors_are_files):
         recording = replace(recording, mapped=not has_own_file, read_bytes_per_sample=stored if has_own_file else 0.0)
         data = data_of(files, recording)
         if 0 < shipped < (1 - _SIZE_TOLERANCE) * stored:
-            problem = f"{sizes}: its files are mapped, and how much of them it reads is not known"
+            problems.append(f"{sizes}: its files are mapped, and how much of them it reads is not known")
         elif stored:
-            note = f"{sizes}: its files are mapped, and the recipe reads what they have"
+            notes.append(f"{sizes}: its files are mapped, and the recipe reads what they have")
     elif 0 < read < _MIN_SEEN_SHARE * min_bytes:
-        problem = f"{sizes}: it reads in a way that the recorder does not see"
+        problems.append(f"{sizes}: it reads in a way that the recorder does not see")
     elif stored and read and (read < min_bytes or read > (1 + _SIZE_TOLERANCE) * stored):
-        note = f"{sizes}: the recipe reads what calls do"
-    if problem:
-        recording = replace(recording, problems=(*recording.problems, problem))
-    if note:
-        recording = replace(recording, notes=(*recording.notes, note))
-    return recording, data
+        notes.append(f"{sizes}: the recipe reads what calls do")
+    return replace(recording, problems=(*recording.problems, *problems), notes=(*recording.notes, *notes)), data
 
 
 def data_of(files: Sequence[str], recording: Recording) -> Data | None:
@@ -238,7 +236,8 @@ def _data_kinds(sizes: dict[str, int], recording: Recording) -> list[str]:
     Example: the job opened 40 .jpg files, 30 .xyz files and labels.json -> jpeg and .xyz. If a file holds several
     samples, all files of a dataset are of one kind -> jpeg, as dlemu has that format.
     """
-    counts, bytes_of_kind = Counter(map(own_folder.kind_of, sizes)), Counter[str]()
+    counts = Counter(map(own_folder.kind_of, sizes))
+    bytes_of_kind = Counter[str]()
     for path, size in sizes.items():
         bytes_of_kind[own_folder.kind_of(path)] += size
     common = [kind for kind, _ in counts.most_common()]

@@ -244,7 +244,7 @@ def _end_fetch(start: Any, arguments: Any, data: Any, error: Any) -> None:
     if error is not None:
         return
     fetcher, index = arguments
-    used = [b - a if a >= 0 else -1 for a, b in zip(before, after)]  # noqa: B905  # Python 3.9 has no strict
+    used = [now - was if was >= 0 else -1 for was, now in zip(before, after)]  # noqa: B905  # Python 3.9 has no strict
     cpu_ns, queue_ns, thread_read, thread_calls, thread_device, process_read, process_calls, process_device = used
     # The process may read more than this thread, as libraries such as pyarrow read in their own threads.
     read_bytes = max(thread_read, process_read)
@@ -259,7 +259,7 @@ def _end_fetch(start: Any, arguments: Any, data: Any, error: Any) -> None:
     _process.fetches += 1
     lists_files = _process.fetches & (_process.fetches - 1) == 0  # only the 1st, 2nd, 4th ... fetch, as it takes 1 ms
     mapped, own_read_bytes = _note_open_files(fetch) if lists_files else (set(), 0)
-    row = {  # `process_cpu_in` is of this fetch, other values `process_...` are since the process began
+    row = {  # as `Fetch` in rows.py; `process_cpu_in` is of this fetch, other `process_...` since the process began
         "k": "fetch",
         "t0": began_ns,
         "t1": ended_ns,

@@ -50,7 +50,8 @@ def analyse(processes: Sequence[ProcessRows], skip: int) -> Recording:
     fetches = [fetch for reader in readers for fetch in reader.measured]
     training_fetches = [fetch for reader in readers for fetch in reader.training]
     batch_samples = np.array([samples_of(fetch) for fetch in fetches], float)
-    samples, mean_batch = float(batch_samples.sum()), float(batch_samples.mean())
+    samples = float(batch_samples.sum())
+    mean_batch = float(batch_samples.mean())
     batch_size = int(np.median(batch_samples))
     if (batch_samples == batch_size).mean() < _EQUAL_SHARE:
         batch_size = max(1, round(mean_batch))

@@ -23,7 +23,7 @@ _ENGINES = {"fio": "fio, libaio, direct", "threads": "dlemu's own requests by th
 
 def _screen(answer: ProbeAnswer, folder: str) -> Screen:
     """Return the screen, with the cells of most bytes/s and of most requests/s for each access pattern."""
-    lines: list[Said] = []
+    lines = []
     for access in sorted({cell.access for cell in answer.cells}):
         cells = [cell for cell in answer.cells if cell.access == access]
         fastest = [max(cells, key=attrgetter("mb_per_second")), max(cells, key=attrgetter("iops"))]

@@ -25,7 +25,8 @@ from dlemu.ranks.launch import run_crew
 from dlemu.runner.child_run import output_of
 
 SETTLE_SECONDS = 0.5  # warm-up of each cell; its requests are not counted
-_PATIENCE_SECONDS, _STALL_SECONDS = 120.0, 60.0  # timeouts: beyond the cell's duration; of a stopped job (SIGSTOP)
+_PATIENCE_SECONDS = 120.0  # timeout of fio and of all jobs, beyond the duration of the cell
+_STALL_SECONDS = 60.0  # timeout of a job that no longer runs, as after SIGSTOP
 _FIO = Role("fio", "use fewer --jobs or smaller --depths")
 _JOB = Role("job", _FIO.remedy)
 _FIO_PERCENTILES = ("50.000000", "90.000000", "99.000000", "99.900000")
@@ -151,7 +152,7 @@ def run_threads(cell_spec: CellSpec, path: str, byte_range: range, seconds: floa
         """Send one request after another; return the end time and the latency of each, ns."""
         random = np.random.default_rng()
         call = os.pwritev if cell_spec.writes else os.preadv
-        completions: list[tuple[int, int]] = []
+        completions = []
         try:
             buffer = mmap.mmap(-1, size_bytes)
             if cell_spec.writes:

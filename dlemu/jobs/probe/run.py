@@ -27,6 +27,8 @@ from dlemu.runner.events import Doing, NotSaved, OnEvent, PartMeasured, ignore
 from dlemu.runner.run_folder import check_new, new_folder
 
 FILE_BYTES = 4 << 30  # default size of the file that is created in a folder
+SIZES = (4 << 10, 16 << 10, 128 << 10, 1 << 20)  # default sizes of requests, bytes
+DEPTHS = (1, 8, 32, 128)  # default queue depths
 
 
 def probe_target(
@@ -53,13 +55,12 @@ def probe_target(
             f"{target} is no folder or file: wanted one of a mounted storage; `dlemu predict workload=NAME "
             "storage.storage_type=s3 storage.storage_root=BUCKET` measures a bucket by the workload's own reads"
         )
-    accesses = accesses or ("randread",)
-    sizes = sizes or (4 << 10, 16 << 10, 128 << 10, 1 << 20)
-    cells = [
+    combinations = product(accesses or ("randread",), sizes or SIZES, jobs or (1,), depths or DEPTHS)
+    cell_specs = [
         CellSpec(access=access, size_bytes=size_bytes, depth=depth, jobs=num_jobs)
-        for access, size_bytes, num_jobs, depth in product(accesses, sizes, jobs or (1,), depths or (1, 8, 32, 128))
+        for access, size_bytes, num_jobs, depth in combinations
     ]
-    if steady and not any(cell.writes for cell in cells):
+    if steady and not any(cell_spec.writes for cell_spec in cell_specs):
         raise UserError("--steady is for writes: wanted --rw randwrite or write")
     folder = folder or new_folder("probe")
     check_new(folder, "--output")
@@ -75,10 +76,10 @@ def probe_target(
         cells=(),
         started_at=datetime.now(UTC).astimezone().isoformat(timespec="milliseconds"),
     )
-    size_bytes = _test_file_bytes(target, cells, file_bytes)
+    size_bytes = _test_file_bytes(target, cell_specs, file_bytes)
     with contextlib.nullcontext(target) if is_file else probe_file(target, size_bytes) as path:
         _check_direct(path)
-        for cell_spec in cells:
+        for cell_spec in cell_specs:
             measure = partial(measure_cell, cell_spec, path, size_bytes, seconds, used_engine)
             cell = _until_steady(measure, on_event) if steady and cell_spec.writes else measure()
             answer = replace(answer, cells=(*answer.cells, cell))
@@ -118,7 +119,7 @@ def _until_steady(measure: Callable[[], ProbeCell], on_event: OnEvent) -> ProbeC
         cell = measure()
         rates.append(cell.mb_per_second)
         on_event(Doing(f"round {len(rates)} of at most {MOST_ROUNDS}: {cell.mb_per_second:,.1f} MB/s"))
-    mean = sum(rates[-WINDOW:]) / WINDOW
+    mean = sum(rates[-WINDOW:]) / WINDOW  # MB/s
     return replace(cell, mb_per_second=mean, iops=mean * 1e6 / cell.size_bytes, steady=is_steady(rates))
 
 
@@ -142,10 +143,8 @@ def _test_file_bytes(target: str, cells: Sequence[CellSpec], file_bytes: int | N
         size_bytes = max(FILE_BYTES, least_bytes) if file_bytes is None else file_bytes
         free_bytes = shutil.disk_usage(target).free
         if free_bytes < 1.1 * size_bytes:  # leaves 10 % for metadata and other writers
-            raise SpaceError(
-                f"{target} has {size(free_bytes)} free, the file to read needs {size(size_bytes)}: free some space, or "
-                "set a smaller --file-size"
-            )
+            space = f"{target} has {size(free_bytes)} free, the file to read needs {size(size_bytes)}"
+            raise SpaceError(f"{space}: free some space, or set a smaller --file-size")
     else:
         raise UserError(
             f"{target} is a device, a pipe or a socket: wanted a folder of the storage, or a file to read; fio "

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
 
 from datagen.errors import UserError
@@ -17,7 +17,7 @@ from dlemu.studies.conditions import settings_of
 
 _BOTH_FROM_MEMORY = "memory served both, not storage"
 _WORK_FIELDS = ("workload", "ranks", "accelerator", "computation_seconds", "epochs")  # must agree for equal work
-FromMemory = Mapping[str, tuple[bool, bool]]  # phase -> whether memory served A and B
+FromMemory = dict[str, tuple[bool, bool]]  # phase -> whether memory served A and B
 
 
 def compare(a: Side, b: Side) -> Comparison:
@@ -28,7 +28,7 @@ def compare(a: Side, b: Side) -> Comparison:
     paired: list[Settings] = []
     if not (a.is_search or b.is_search):
         if len(a.runs) == len(b.runs) == 1:  # two single runs are a pair, whatever their settings
-            a, b = (replace(side, runs={(): run}) for side in (a, b) for run in side.runs.values())
+            a, b = (replace(side, runs={(): next(iter(side.runs.values()))}) for side in (a, b))
         paired = [settings for settings in a.runs if settings in b.runs]
     if not paired and not (a.is_search and b.is_search):
         raise UserError(
@@ -38,7 +38,7 @@ def compare(a: Side, b: Side) -> Comparison:
     # The first run whose conditions are known on both sides stands for all.
     example: Settings = next((settings for settings in a.conditions if settings in b.conditions), ())
     conditions_a, conditions_b = a.conditions_of_run(example), b.conditions_of_run(example)
-    varied_keys = {key.rpartition(".")[2] for settings in paired for key, _ in settings}
+    varied_keys = {key.rpartition(".")[2] for settings in paired for key, _ in settings}  # equal in each pair
     unequal_data = [
         f"{key} is {value} for A and {conditions_b.work[key]} for B"
         for key, value in conditions_a.work.items()
@@ -63,18 +63,18 @@ def compare(a: Side, b: Side) -> Comparison:
 
 def _compared_side(side: Side, paired: Collection[Settings], conditions: Conditions) -> ComparedSide:
     unpaired = [(dict(settings), run) for settings, run in side.runs.items() if settings not in paired]
-    texts: dict[str, str] = {}
+    about: dict[str, str] = {}
     if conditions.title:  # empty if the folders of all runs are gone
         storage = conditions.environment.storage
         location = f"{storage.file_system} on {storage.device}" if storage else ""
-        texts = {"measured": conditions.started_at, "storage": location, "devices": ", ".join(conditions.devices)}
-        texts = {key: text for key, text in texts.items() if text} | settings_of(conditions)
-        texts |= {key.replace("_", " "): text for key, text in conditions.facts.items()}
+        about = {"measured": conditions.started_at, "storage": location, "devices": ", ".join(conditions.devices)}
+        about = {key: text for key, text in about.items() if text} | settings_of(conditions)
+        about |= {key.replace("_", " "): text for key, text in conditions.facts.items()}
     return ComparedSide(
         name=side.name,
         accelerators_fed=side.accelerators_fed,
         may_feed_more=side.may_feed_more,
-        about=texts,
+        about=about,
         unpaired=tuple(SweepPoint(settings=settings, folder="", figures=run) for settings, run in unpaired),
     )
 
@@ -91,7 +91,7 @@ def _memory_served_one(from_memory: FromMemory) -> list[str]:
 
 
 def compare_runs(
-    a: JobFigures, b: JobFigures, unequal_data: Sequence[str], from_memory: FromMemory, settings: Mapping[str, str]
+    a: JobFigures, b: JobFigures, unequal_data: Sequence[str], from_memory: FromMemory, settings: dict[str, str]
 ) -> RunPair:
     """Return the differences between two runs, metric by metric.
 
@@ -102,12 +102,12 @@ def compare_runs(
     names = [metric.name for metric in catalogue.compared if metric.name in a.metrics and metric.name in b.metrics]
     unequal_work = _unequal_work(a, b) if catalogue.feeds_accelerators else []
     return RunPair(
-        settings=dict(settings),
+        settings=settings,
         a=a,
         b=b,
         metrics={name: difference(a.metrics[name], b.metrics[name]) for name in names},
         not_comparable=(*_memory_served_one(from_memory), *unequal_work, *unequal_data),
-        from_memory=dict(from_memory),
+        from_memory=from_memory,
     )
 
 
@@ -153,8 +153,8 @@ def _fed(side: Side) -> str:
 def _differences(comparison: Comparison, a: Side, b: Side) -> Iterator[str]:
     """Yield phrases on the main pair: the difference in time for each phase, else in each headline metric."""
     catalogue, pair = catalogue_of(comparison.kind), comparison.main_pair
-    if not_comparable := comparison.reasons:
-        yield f"not comparable: {', '.join(not_comparable)}"
+    if comparison.reasons:
+        yield f"not comparable: {', '.join(comparison.reasons)}"
         return
     if pair is None:
         if _from_memory(a, b).get(RUN) == (True, True):
@@ -166,17 +166,19 @@ def _differences(comparison: Comparison, a: Side, b: Side) -> Iterator[str]:
         return
     with_settings = f"with {pair_settings(pair, catalogue)} " if catalogue.feeds_accelerators or pair.settings else ""
     for metric in catalogue.times or catalogue.headlines:
-        phase, change = metric.phase or RUN, pair.metrics.get(metric.name)
+        change = pair.metrics.get(metric.name)
         if change is None:
             continue
-        subject = "" if phase == RUN else f"{phase}: "
+        phase = metric.phase or RUN
+        in_phase = "" if phase == RUN else f"{phase}: "
         if not pair.compares_storage(phase):
             served = "B" if pair.from_memory[phase][1] else "A"
-            yield f"{subject}not comparable: {served}'s data came from memory"
+            yield f"{in_phase}not comparable: {served}'s data came from memory"
             continue
-        subject = f"{with_settings}{subject}" if metric.phase else f"{with_settings}{metric.title}: "
         memory = f"{_BOTH_FROM_MEMORY}: " if phase in pair.from_memory else ""
-        yield memory + subject + difference_in_words(change, metric, repetitions=f"{catalogue.repetition}s")
+        subject = in_phase if metric.phase else f"{metric.title}: "
+        words = difference_in_words(change, metric, repetitions=f"{catalogue.repetition}s")
+        yield f"{memory}{with_settings}{subject}{words}"
 
 
 def pair_settings(pair: RunPair, catalogue: Catalogue) -> str:

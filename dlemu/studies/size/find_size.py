@@ -66,28 +66,30 @@ def size(
     accelerators pass, by default one. Called again with the same arguments, it continues an interrupted search in its
     `output.folder`. Raises UserError before the first trial, DlemuError if a trial fails.
     """
-    launcher, words = take_launcher("size", overrides)
-    if any(word.lstrip("+").startswith("ranks=") for word in words):
+    launcher, settings = take_launcher("size", overrides)
+    if any(setting.lstrip("+").startswith("ranks=") for setting in settings):
         raise UserError("ranks is what `dlemu size` finds: leave it out, or give --most N to try no more than N")
-    workload = load(words, config_dir=config_dir)
+    workload = load(settings, config_dir=config_dir)
     check_runnable(workload)
     check_installed(workload.reader.data_loader)
     _check_storage_matters(workload)
     folder = workload.output.folder or new_folder(workload.results_name, "size-")
     check_place(folder)
     if make is not None:
-        sufficient = _with_files(words, workload, min(most, max(DEFAULT_CAPACITY, (at_least or 0) + 1)))
-        if sufficient != words:  # loading inspects a folder of the user's own files, which may take long
-            words, workload = sufficient, load(sufficient, config_dir=config_dir)
+        largest_count = min(most, max(DEFAULT_CAPACITY, (at_least or 0) + 1))
+        with_files = _with_files(settings, workload, largest_count)
+        if with_files != settings:  # loading again inspects the user's own files, which may take long
+            settings = with_files
+            workload = load(settings, config_dir=config_dir)
         # Refuse a dataset that is too small before hours are spent making it.
         _capacity(make_job(workload, 1, planned_dataset(workload.dataset)))
         make(workload)
-    _, trial_words = take_word(words, "output.folder")
+    _, settings = take_word(settings, "output.folder")  # each trial has a folder of its own
     question = Question(
         workload=workload.model.name,
         accelerator=workload.accelerator or None,
         sample_divisor=sample_divisor(workload),
-        overrides=tuple(without_secrets(trial_words)),
+        overrides=tuple(without_secrets(settings)),
         launcher=launcher,
         threshold_percent=100 * workload.metric.au,
         cached=workload.metric.cached,
@@ -99,36 +101,33 @@ def size(
         storage=workload.storage_spec,
     )
     job = make_job(workload, 1, dataset, folder=folder)
+    trial_words = [*config_options(config_dir), *settings]
     search = Search(folder, question, (), on_event)
-    trial_words = [*config_options(config_dir), *trial_words]
     answer = _probe_and_search(search, job, trial_words, on_event, most=most, trial_seconds=trial_seconds)
-    answer = replace(
-        answer,
-        at_least=at_least,
-        outcome=outcome_of(answer, at_least or 1),
-        issues=(*recording_notes(workload.recorded, max(1, answer.max_accelerators)), *answer.issues),
-    )
+    issues = (*recording_notes(workload.recorded, max(1, answer.max_accelerators)), *answer.issues)
+    answer = replace(answer, at_least=at_least, outcome=outcome_of(answer, at_least or 1), issues=issues)
     save_answer(folder, SIZE, answer)
     return answer
 
 
 def _check_storage_matters(workload: Workload) -> None:
     """Raise UserError for settings with which every count would pass, whatever the storage."""
-    setting, missing = "", "reads"
+    missing = "reads"
     if step_seconds(workload) <= 0:
         setting, missing = "train.computation_time is 0", "computation"
     elif workload.reader.data_loader == "none":
         setting = "reader.data_loader is none"
     elif isinstance(find("datagen.formats", workload.dataset.format, "Format")(), UnreadFormat):
         setting = f"dataset.format is {workload.dataset.format}"
-    if setting:
-        raise UserError(f"{setting}: without {missing}, every count passes; choose another")
+    else:
+        return
+    raise UserError(f"{setting}: without {missing}, every count passes; choose another")
 
 
-def _with_files(words: list[str], workload: Workload, accelerators: int) -> list[str]:
-    """Return overrides with a sufficient number of files, unless `words` set one; an existing dataset keeps its own."""
-    if workload.workflow.generate_data or "dataset.num_files_train" in given_keys(words):
-        return words
+def _with_files(settings: list[str], workload: Workload, accelerators: int) -> list[str]:
+    """Return settings with enough files for a count, unless they set the number; an existing dataset keeps its own."""
+    if workload.workflow.generate_data or "dataset.num_files_train" in given_keys(settings):
+        return settings
     existing = manifest.read(workload.dataset.data_folder, open_storage(workload.storage_spec.buffered))
     if existing is not None:
         num_files = existing.spec.num_files_train
@@ -136,8 +135,8 @@ def _with_files(words: list[str], workload: Workload, accelerators: int) -> list
         samples = accelerators * _samples_per_accelerator(make_job(workload, 1, planned_dataset(workload.dataset)))
         num_files = max(workload.dataset.num_files_train, math.ceil(samples / workload.dataset.num_samples_per_file))
     if num_files == workload.dataset.num_files_train:  # adding it would change the question of an interrupted search
-        return words
-    return [*words, f"dataset.num_files_train={num_files}"]
+        return settings
+    return [*settings, f"dataset.num_files_train={num_files}"]
 
 
 def _probe_and_search(
@@ -165,18 +164,18 @@ def _probe_and_search(
         naive_seconds_per_trial=sum(epoch.steps for epoch in job.schedule) * step_seconds(workload),
         other_programs=f"{cores.observed}: {cores.advice}" if cores.advice else "",
     )
-    first = expected_count(job, levels, inputs)
+    expected = expected_count(job, levels, inputs)
     if inputs.other_programs:
         on_event(Warned(inputs.other_programs))
     accelerators = count(capacity, "accelerator") + at_scale(sample_divisor(workload), workload.scale)
     data = f"{units.size(total_bytes)} (page cache: {page_cache})"
     on_event(Doing(f"searching with a dataset of {data}, enough for {accelerators}"))
     probed, needed = units.number(inputs.probe_mb_per_second), units.number(inputs.mb_per_accelerator)
-    on_event(PartMeasured(levels, f"{probed} MB/s; one accelerator needs {needed} MB/s; expected to pass: {first}"))
-    if page_cache == "evicted":
+    on_event(PartMeasured(levels, f"{probed} MB/s; one accelerator needs {needed} MB/s; expected to pass: {expected}"))
+    if page_cache == "evicted":  # as for the probe
         words = [*words, "reader.evict_page_cache=epochs"]
     plan = plan_trials(job, search.question, trial_seconds, words)
-    return search.search(inputs, max(1, first), partial(run_trial, plan))
+    return search.search(inputs, max(1, expected), partial(run_trial, plan))
 
 
 class Search(RunList[int, Trial, SizeAnswer]):
@@ -204,7 +203,7 @@ class Search(RunList[int, Trial, SizeAnswer]):
         `run` runs a trial, given its count of accelerators, its number and its folder. Its UserError means that this
         host can't run the count: the search goes on with smaller ones, unless the count is 1 or has run here before.
         """
-        self._inputs, self._run, self._refusal = inputs, run, ""
+        self._inputs, self._run, self._refusal = inputs, run, ""  # the message of that error
         most = inputs.max_accelerators
         while (accelerators := next_count(self.runs, self.question, first, most)) is not None:
             trial_number = len(self.runs) + 1

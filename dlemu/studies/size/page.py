@@ -27,14 +27,16 @@ _SHOWN_COUNTS = 3  # on the first screen
 def figures_of_count(answer: SizeAnswer, result: CountResult) -> JobFigures:
     """Return the figures of all trials with one count of accelerators: means, except for the AU, which `result` has."""
     trials = [trial for trial in answer.trials if trial.accelerators == result.accelerators]
-    failing = answer.failing
-    is_above_edge = failing is not None and answer.max_accelerators < result.accelerators <= failing.accelerators
-    limit = answer.limited_by if is_above_edge else cause_of(trials)
-    outcome: Outcome = "pass" if result.passed else "fail"
-    if not result.passed and limit.what in HOST_LIMITS:
+    limit, failing = cause_of(trials), answer.failing
+    if failing is not None and answer.max_accelerators < result.accelerators <= failing.accelerators:
+        limit = answer.limited_by  # the answer says what kept these counts from passing
+    outcome: Outcome = "undecided"
+    if result.passed:
+        outcome = "pass"
+    elif limit.what in HOST_LIMITS:
         outcome = "no verdict"  # as for a run that its host limits
-    elif result.passed is None:
-        outcome = "undecided"
+    elif result.passed is False:
+        outcome = "fail"
     means_by_metric: dict[str, list[float]] = {}
     for trial in trials:
         for name, value in trial.figures.metrics.items():
@@ -58,8 +60,9 @@ def screen(answer: SizeAnswer, folder: str) -> Screen:
     question = answer.question
     lines = list(_answer_lines(answer))
     lines += [Said("note", issue, tone="caution") for issue in answer.issues]
-    passing = sum(result.accelerators <= answer.max_accelerators for result in answer.counts)
-    for result in answer.counts[max(0, passing - 1) :][:_SHOWN_COUNTS]:  # the largest that passes and those above it
+    # Show the largest count that passes, and those above it; the smallest ones if none passes.
+    first_shown = max(0, sum(result.accelerators <= answer.max_accelerators for result in answer.counts) - 1)
+    for result in answer.counts[first_shown : first_shown + _SHOWN_COUNTS]:
         au = with_uncertainty(result.au_sustained_percent, result.half_width_percent, question.threshold_percent)
         verdict = verdict_word(result.passed, unknown="too close to call")
         lines.append(Said(f"{result.accelerators:>3}", f"AU {au}: {verdict}"))
@@ -98,12 +101,12 @@ def _limit_lines(answer: SizeAnswer) -> Iterator[Said]:
     supplied = answer.storage_mb_per_second
     needs = f"for AU {threshold:g} % {answer.max_accelerators + 1} need {rate(answer.wanted_mb_per_second)}"
     yield Said("needs", f"{needs}; the storage gave up to {rate(supplied)}", "in trials and read probe")
-    advice = limit.advice[:1]
+    advice = "".join(limit.advice[:1])
     if full is not None and not full.accelerators and limit.what == "storage" and supplied:
         speedup = full.mb_per_accelerator * threshold / 100 / supplied
-        advice = (f"a storage {speedup:,.2g} times as fast, for one accelerator at real size",)
-    for text in advice:
-        yield Said("to do", text, tone="strong")
+        advice = f"a storage {speedup:,.2g} times as fast, for one accelerator at real size"
+    if advice:
+        yield Said("to do", advice, tone="strong")
 
 
 def _sections(answer: SizeAnswer, folder: str) -> Iterator[Table]:

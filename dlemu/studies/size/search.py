@@ -25,15 +25,12 @@ def pool(trials: Iterable[Trial], threshold_percent: float) -> list[CountResult]
 
 
 def _count(trials: Sequence[Trial], threshold_percent: float) -> CountResult:
-    """Return the result of all trials with one count: the mean AU, and the larger of two half widths for it.
-
-    `within` propagates the half widths of k independent trials: the root of the sum of their squares, / k. `between` is
-    half the difference of two trials, or the t-interval of three or more.
-    """
+    """Return the result of all trials with one count: the mean AU, and the larger of two half widths for it."""
     estimates = [trial.sustained for trial in trials]
     means = np.array([estimate.au_percent for estimate in estimates])
+    # The error of the mean of k independent trials is the root of the sum of their squared errors, divided by k.
     within = math.sqrt(sum(estimate.half_width_percent**2 for estimate in estimates)) / len(estimates)
-    between = float(np.ptp(means)) / 2
+    between = float(np.ptp(means)) / 2  # half the difference of two trials
     if len(means) >= 3:
         between = half_width(float(np.std(means, ddof=1)), len(means), CONFIDENCE)
     au_percent, width = float(means.mean()), max(within, between)

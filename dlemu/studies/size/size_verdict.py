@@ -46,7 +46,7 @@ def build_answer(question: Question, inputs: SearchInputs, trials: Sequence[Tria
     # The page-cache warnings of trials differ only in their numbers: one is enough.
     cache_warnings = sorted(trial.page_cache_warning for trial in trials if trial.page_cache_warning)[:1]
     mb_per_accelerator = trials[-1].mb_per_accelerator if trials else inputs.mb_per_accelerator
-    # At an AU of 50 %, a run takes twice its nominal time; counts that were not tried are assumed to run at full speed.
+    # A naive search runs every count: at an AU of 50 % in twice its nominal time; if it was not tried, at full speed.
     au_percents = {result.accelerators: result.au_sustained_percent for result in results}
     naive_counts = range(1, (failing.accelerators if failing else max_passing) + 1)
     naive_runs = sum(100 / min(100.0, au_percents.get(accelerators) or 100.0) for accelerators in naive_counts)
@@ -69,6 +69,7 @@ def build_answer(question: Question, inputs: SearchInputs, trials: Sequence[Tria
         answer = replace(answer, full_size=full)
     host_limits = [limit for limit in _limits(trials) if limit.what in HOST_LIMITS]
     codes = {finding.code for limit in host_limits for finding in limit.findings}
+    # Other programs may have slowed down the reads, so that the storage's highest rate is not known.
     was_disturbed = bool(inputs.other_programs and host_limits) or Code.OTHER_PROGRAM_ON_CORES in codes
     if answer.is_limited_by_host and inputs.mb_per_accelerator and not was_disturbed:
         accelerators = int(feedable_mb_per_second / inputs.mb_per_accelerator)
@@ -86,8 +87,8 @@ def _limited_by(
             f"{failing.ceiling_au_percent:.1f} % without any storage: use a host with more cores, or several"
         )
         return LimitedBy(what="emulator", confidence="high", evidence=(reached,))
-    largest = failing.accelerators if failing else math.inf
-    above = [trial for trial in trials if max_passing < trial.accelerators <= largest]
+    smallest_failing = failing.accelerators if failing else math.inf
+    above = [trial for trial in trials if max_passing < trial.accelerators <= smallest_failing]
     failed = [trial for trial in above if trial.sustained.au_percent < threshold]
     limit = cause_of(failed or above, [trial for trial in trials if trial.accelerators == max_passing])
     if failing is not None or limit.what in HOST_LIMITS:
@@ -107,9 +108,10 @@ def cause_of(trials: Sequence[Trial], passing_trials: Sequence[Trial] = ()) -> L
     limits = _limits(trials)
     if not limits:
         return LimitedBy(what="not known", evidence=("the trials' summaries do not record it",))
-    groups = [HOST_LIMITS, *((limit.what,) for limit in limits)]  # the first group wins a tie
+    groups = [HOST_LIMITS, *((limit.what,) for limit in limits)]
     weights = [sum(_WEIGHTS[limit.confidence] for limit in limits if limit.what in group) for group in groups]
-    candidates = [limit for limit in limits if limit.what in groups[weights.index(max(weights))]]
+    heaviest = groups[weights.index(max(weights))]  # of equal groups the first, so the host's before others
+    candidates = [limit for limit in limits if limit.what in heaviest]
     share = max(weights) / (_WEIGHTS["high"] * len(limits))
     confidence: Confidence = "medium" if share < 0.75 else "high"  # the shares of dlemu.metrics.limit
     if share < 0.5:
@@ -145,11 +147,12 @@ def sentence(answer: SizeAnswer) -> str:
 def counts_in_words(answer: SizeAnswer) -> str:
     """Return how many accelerators pass, and the verdict on the next count: `4 x h100 pass, 5 fail`."""
     passing = next((result for result in answer.counts if result.accelerators == answer.max_accelerators), None)
-    samples, is_by_host = at_scale(answer.question.sample_divisor), answer.is_limited_by_host
+    samples = at_scale(answer.question.sample_divisor)
     if passing is None:
-        phrases = [f"not even {_accelerators(answer, 1)}{samples} passes{' on this host' if is_by_host else ''}"]
+        where = " on this host" if answer.is_limited_by_host else ""
+        phrases = [f"not even {_accelerators(answer, 1)}{samples} passes{where}"]
     else:
-        bound = "at least " if is_by_host or answer.limited_by.what == "count" else ""
+        bound = "at least " if answer.is_limited_by_host or answer.limited_by.what == "count" else ""
         phrases = [f"{bound}{_accelerators(answer, passing.accelerators)}{samples} {_verb(passing)}"]
     at_edge = dict.fromkeys(filter(None, [answer.failing, *answer.too_close_to_tell]))
     phrases += [f"{result.accelerators} {_verb(result)}" for result in at_edge if result != passing]
@@ -172,8 +175,9 @@ def _accelerators(answer: SizeAnswer, number: int) -> str:
 def _verb(result: CountResult) -> str:
     if result.passed is None:
         return "is too close to call"
-    verb = "pass" if result.passed else "fail"
-    return f"{verb}{'es' if result.passed else 's'}" if result.accelerators == 1 else verb
+    if result.accelerators == 1:
+        return "passes" if result.passed else "fails"
+    return "pass" if result.passed else "fail"
 
 
 def limit_in_words(answer: SizeAnswer) -> str:

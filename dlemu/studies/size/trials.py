@@ -109,14 +109,10 @@ def plan_trials(job: TrainingJob, question: Question, trial_seconds: float, word
     steps = math.ceil(trial_seconds / step_seconds(job.workload)) + 1 + ahead
     if train.total_training_steps > 0:
         steps = min(steps, train.total_training_steps)
+    # AU depends on training alone, so a trial does nothing else.
+    training_only = ("workflow.generate_data=false", "workflow.checkpoint=false", "workflow.evaluation=false")
     return TrialPlan(
-        words=(  # AU only depends on training, so a trial does nothing else
-            *words,
-            "workflow.generate_data=false",
-            "workflow.checkpoint=false",
-            "workflow.evaluation=false",
-            "output.report=false",
-        ),
+        words=(*words, *training_only, "output.report=false"),
         question=question,
         window_seconds=window_seconds_of(job.workload),
         batches_ahead=ahead,

@@ -43,9 +43,8 @@ def sweep(overrides: Sequence[str], *, config_dir: str | None = None, on_event: 
         for number, (point, child) in enumerate(zip(all_points, children, strict=True), start=1)
     ]
     workloads = [child.workload for child in children]
-    question = SweepQuestion(
-        overrides=tuple(without_secrets(words)), launcher=launcher, settings_digest=digest(workloads)
-    )
+    public_words = tuple(without_secrets(words))
+    question = SweepQuestion(overrides=public_words, launcher=launcher, settings_digest=digest(workloads))
     runs = Sweep(folder or new_folder(workloads[0].results_name, "sweep-"), question, planned, on_event)
     runs.resume()
     return runs.run_missing(wants_page=workloads[0].output.report)
@@ -105,28 +104,26 @@ def find_bracket(overrides: Sequence[str], *, config_dir: str | None, on_event: 
     section, _, name = kind.scaled_by.partition(".")
     first = float(str(workload.kinds[section][name]))
     child = Child(kind, workload, (*config_options(config_dir), *words))
+    public_words = tuple(without_secrets(words))
     question = SweepQuestion(
-        overrides=tuple(without_secrets(words)),
-        launcher=launcher,
-        most_of=kind.scaled_by,
-        settings_digest=digest([workload]),
+        overrides=public_words, launcher=launcher, most_of=kind.scaled_by, settings_digest=digest([workload])
     )
     runs = BracketSearch(folder or new_folder(workload.results_name, "size-"), question, (), on_event)
     runs.resume()
-    return runs.search(child, (section, name), first, wants_page=workload.output.report)
+    return runs.search(child, first, wants_page=workload.output.report)
 
 
 class BracketSearch(Sweep):
-    """A search: a sweep over one setting in which the results so far decide the next value."""
+    """A search: a sweep over one setting (`most_of`) in which the results so far decide the next value."""
 
     noun, goes_on = "search", False
 
-    def search(self, child: Child, path: tuple[str, str], first: float, *, wants_page: bool) -> SweepAnswer:
-        """Run values until the bracket is narrow enough; return all runs as a sweep."""
-        key = ".".join(path)
+    def search(self, child: Child, first: float, *, wants_page: bool) -> SweepAnswer:
+        """Run values, from `first` on, until the bracket is narrow enough; return all runs as a sweep."""
+        key = self.question.most_of
         self.on_event(RunsPlanned(folder=self.folder, runs=None, finished_runs=len(self.runs), wants_page=wants_page))
         while (value := next_value(self._passed_by_value(key), first)) is not None:
-            word = override(path, value)
+            word = override(key.split("."), value)
             planned = Planned(
                 what=replace(child, words=(*child.words, word)),
                 name=f"point-{len(self.runs) + 1:02}",
