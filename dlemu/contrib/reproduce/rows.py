@@ -59,7 +59,7 @@ def rows_of(answer: Reproduced, folder: str) -> Iterator[Row]:
 
 
 def _cell_values(answer: Reproduced, drive_index: int, cell: Any) -> Row:
-    """Return the values of one cell of a drive's probe; those that need an unknown price or power are None."""
+    """Return the values of one cell of a drive's probe; those of an unknown price, capacity or power are None."""
     prices, watts, capacity_tb = answer.question.price, answer.question.watts, answer.capacity_tb[drive_index]
     return {
         "mb_per_second": cell.mb_per_second,
@@ -145,7 +145,7 @@ def over_time(rows: Sequence[Row], table: DeclaredTable) -> Iterator[Panel]:
 
 
 def _by_second(devices: Sequence[Any]) -> dict[float, float]:
-    """Return end of interval (s) -> sum of the devices' mean readings, of those of TIME_POINTS intervals with any."""
+    """Return end (s) -> sum of the devices' mean readings, for each of TIME_POINTS intervals that has any."""
     bounds = np.linspace(0, max((series.seconds.max(initial=0) for series in devices), default=0), TIME_POINTS + 1)
     values: dict[float, float] = defaultdict(float)
     for series in devices:

@@ -160,7 +160,7 @@ def _matches_run(call: CallRecords, under_test: Mapping[str, Any]) -> Iterator[F
         quantity = integer(value_at(client, "quantity")) or 0
         hosts += quantity
         capacity_gib = number(value_at(client, "chassis.memory_capacity"))
-        described_gib += quantity * (capacity_gib or math.nan)  # with NaN, nothing is reported below
+        described_gib += quantity * (capacity_gib or math.nan)  # with NaN, no memory is compared below
     if clients and call.hosts and hosts != call.hosts:
         yield by_rule("systems.hosts", f"hosts of the run: {call.hosts}; described by clients: {hosts}")
     measured_gib = call.memory_gib if hosts == call.hosts else None
