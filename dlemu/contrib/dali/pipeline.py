@@ -73,8 +73,8 @@ class Files(Feed):
 
     def __init__(self, spec: loader_base.LoaderSpec, phase: loader_base.Phase, epoch: int, steps: int) -> None:
         super().__init__(spec, phase)
-        self._layout, self._format = phase.fetch.layout, phase.fetch.format
-        self._checks: Any = format_base.format_named(self._format)
+        self._layout, self._format_name = phase.fetch.layout, phase.fetch.format
+        self._format: Any = format_base.format_named(self._format_name)
         self.samples_per_array = self._layout.num_samples_per_file
         self._ids = phase.plan.batches(epoch, np.arange(1, steps + 1))
 
@@ -83,10 +83,10 @@ class Files(Feed):
         shape = (*[1] * len(dataset.record_dims or (1, 1)), self.samples_per_array)
         np.save(array, np.zeros(shape, dataset.record_element_type))
         # DALI reads ahead even after the last batch: then it gets a file in memory, not the dataset again.
-        padding = self.memory_file(array.getvalue() if self._format == "npy" else _PNG)
+        padding = self.memory_file(array.getvalue() if self._format_name == "npy" else _PNG)
         paths = [self._layout.path(file) for file in (self._ids.ravel() // self.samples_per_array).tolist()]
         paths += [padding] * self.ahead * self.phase.batch_size
-        if self._format != "npy":
+        if self._format_name != "npy":
             return fn.readers.file(files=paths, **self.settings)[0]
         return fn.readers.numpy(files=paths, use_o_direct=self.phase.fetch.storage.direct, **self.settings)
 
@@ -111,9 +111,9 @@ class Files(Feed):
 
     def _file_bytes(self, path: str, read: NDArray[Any]) -> int:
         """Return the size of a file from its content; raises DatasetError if it is damaged or has another shape."""
-        if self._format != "npy":
+        if self._format_name != "npy":
             try:
-                self._checks.check(read.data)
+                self._format.check(read.data)
             except format_base.DamagedError as error:
                 if self.phase.fetch.dataset.source != "folder":  # a user's files may have any type that DALI detects
                     raise format_base.damaged(path, str(error), error.offset) from error

@@ -163,8 +163,7 @@ class PackKind(rows_job.JobKind):
         for number, file in enumerate(files, start=1):
             log.add(rank=comm.rank, **set_columns, **packer.pack(file, job.images_of(file)))
             if notify is not None:
-                at = f"{number} of {count(len(files), 'file')} of rank 0"
-                notify(Progress(at=at, done=number, total=len(files)))
+                notify(Progress(at=f"{number} of {count(len(files), 'file')} of rank 0", done=number, total=len(files)))
         comm.all_reduce_max(0)
         if comm.rank == 0:
             with _target_errors(job.layout.folder):

@@ -138,7 +138,8 @@ def summarise(run: rows_job.RowsRun) -> PackSummary:
     verdict = f"{read_mb_per_second:,.1f} MB/s read, {images / seconds:,.1f} images/s; limited by {limit.what}"
     if facts.failure is not None:
         verdict = f"INCOMPLETE: {facts.failure}"
-    is_complete, train = facts.failure is None and bool(images), ""
+    is_complete = facts.failure is None and bool(images)
+    train = ""
     if is_complete:
         settings = facts.workload.section(PackSettings)
         train = train_command(settings, set_images, images_per_file, totals["sample_bytes"] // images)

@@ -63,7 +63,7 @@ class DeclaredTable:
 
 @dataclass(frozen=True, kw_only=True)
 class Document:
-    """A vendor's document."""
+    """A vendor's document: the steps to run, and the tables of their results."""
 
     title: str
     steps: tuple[Step, ...]  # the first may make a dataset on each drive, in a folder named after the workload

@@ -16,7 +16,7 @@ _AXIS_ROOM = 70  # pixels between two panels, for the y axis of the second
 
 def figures(answer: Reproduced, folder: str) -> Iterator[tuple[str, Figure]]:
     """Yield the name and figure of each table that has a figure and values."""
-    rows = rows_of(answer, folder)
+    rows = list(rows_of(answer, folder))
     for table in document_named(answer.question.document).tables:
         if not table.figure:
             continue

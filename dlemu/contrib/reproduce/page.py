@@ -39,7 +39,7 @@ def screen(answer: Reproduced, folder: str) -> Screen:
 
 def sections(answer: Reproduced, folder: str) -> Iterator[Table]:
     """Yield the tables of a document that have values, and a list of the commands that were run."""
-    rows = rows_of(answer, folder)
+    rows = list(rows_of(answer, folder))
     for declared in document_named(answer.question.document).tables:
         if panels := panels_of(rows, declared):
             yield _table(declared.title, panels, [] if declared.figure else [declared.caption])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -21,14 +21,14 @@ MIB_PER_MB = 1e6 / 2**20
 TIME_POINTS = 300  # on a line over time
 
 
-def rows_of(answer: Reproduced, folder: str) -> list[Row]:
-    """Return a row for each point of a document's sweeps, and for each cell of its probes (the fastest last).
+def rows_of(answer: Reproduced, folder: str) -> Iterator[Row]:
+    """Yield a row for each point of a document's sweeps, and for each cell of its probes (the fastest last).
 
     A row has `step`, the step's name, and `drive`, a short name; the row of a point also has `run`, the run's folder.
     Raises UserError if the results of a step are missing.
     """
     drives = answer.question.drives
-    drive_names, rows = short_names(drives), list[Row]()
+    drive_names = short_names(drives)
     for step in answer.steps:
         if step.command == "datagen":
             continue
@@ -41,36 +41,35 @@ def rows_of(answer: Reproduced, folder: str) -> list[Row]:
             drive_index = int(step.name.rpartition("-")[2]) - 1  # of NAME-1, NAME-2, ... (`Document.plan`)
             common = {"step": step.name, "drive": drive_names[drives[drive_index]]}
             for cell in sorted(result.cells, key=lambda cell: cell.mb_per_second):
-                rows.append(common | _cell_values(answer, drive_index, cell))
+                yield common | _cell_values(answer, drive_index, cell)
             continue
         for point in result.points:
             if point.figures is None:  # it failed
                 continue
+            # The dataset is in a folder of the drive; without the setting, there is a single drive.
             drive = os.path.dirname(point.settings.get("dataset.data_folder", drives[0] + "/"))
-            rows.append(
-                {
-                    "step": step.name,
-                    "drive": drive_names.get(drive, drive),
-                    "run": os.path.join(path, point.folder),
-                    "ranks": point.figures.ranks,
-                    **{metric: value.mean for metric, value in point.figures.metrics.items()},
-                    **{key: int(value) for key, value in point.settings.items() if value.isdecimal()},
-                }
-            )
-    return rows
+            yield {
+                "step": step.name,
+                "drive": drive_names.get(drive, drive),
+                "run": os.path.join(path, point.folder),
+                "ranks": point.figures.ranks,
+                **{metric: value.mean for metric, value in point.figures.metrics.items()},
+                **{key: int(value) for key, value in point.settings.items() if value.isdecimal()},
+            }
 
 
 def _cell_values(answer: Reproduced, drive_index: int, cell: Any) -> Row:
-    question, capacity_tb, gb_per_second = answer.question, answer.capacity_tb[drive_index], cell.mb_per_second / 1000
+    """Return the values of one cell of a drive's probe; those of an unknown price, capacity or power are None."""
+    prices, watts, capacity_tb = answer.question.price, answer.question.watts, answer.capacity_tb[drive_index]
     return {
         "mb_per_second": cell.mb_per_second,
         "iops": cell.iops,
         "mean_latency_ms": cell.latency_ms.mean,
-        "price_per_tb": question.price[drive_index] / capacity_tb if question.price and capacity_tb else None,
-        "size": f"{cell.size_bytes >> 10:>4} KiB",
+        "price_per_tb": prices[drive_index] / capacity_tb if prices and capacity_tb else None,
+        "size": f"{cell.size_bytes >> 10:>4} KiB",  # padded, as panels are sorted by this text
         "workers": cell.in_flight,
-        "gb_per_second": gb_per_second,
-        "gb_per_second_per_watt": gb_per_second / question.watts[drive_index] if question.watts else None,
+        "gb_per_second": cell.mb_per_second / 1000,
+        "gb_per_second_per_watt": cell.mb_per_second / 1000 / watts[drive_index] if watts else None,
     }
 
 
@@ -83,19 +82,19 @@ class Panel(NamedTuple):
     shape: str
 
 
-def panels_of(rows: Sequence[Row], table: DeclaredTable) -> list[Panel]:
+def panels_of(rows: Iterable[Row], table: DeclaredTable) -> list[Panel]:
     """Return a panel per quantity and, if the table has `by`, per value of it; panels without values are left out.
 
     Across `ranks`, values are {("drive a", 1): 90.0, ...}; across drives, they are {("", "drive a"): 90.0, ...}.
     """
-    rows, panels = [row for row in rows if row["step"].startswith(table.of)], []
+    rows = [row for row in rows if row["step"].startswith(table.of)]
+    panels = []
     if table.shape == "time saved":
         rows = list(_time_saved(rows))
     ((x_title, x_key),) = table.across.items()
     for group in sorted({row[table.by] for row in rows}) if table.by else [""]:  # "": all rows
-        group_rows = [row for row in rows if not table.by or row[table.by] == group]
         for quantity, key in table.values.items():
-            known = [row for row in group_rows if row.get(key) is not None]
+            known = [row for row in rows if row.get(key) is not None and row.get(table.by, "") == group]
             values = {("" if x_key == "drive" else row["drive"], row[x_key]): row[key] for row in known}
             title = f"{quantity}, {group.strip()}" if group else quantity
             if values:
@@ -104,7 +103,7 @@ def panels_of(rows: Sequence[Row], table: DeclaredTable) -> list[Panel]:
 
 
 def _time_saved(rows: Sequence[Row]) -> Iterator[Row]:
-    """Yield rows with the models that each of two drives trains in a year, and the time that the first one saves."""
+    """Yield a row per drive, of two: the models that it trains in a year and, for the first, the time that it saves."""
     from dlemu.api import compare
 
     drives = list(dict.fromkeys(row["drive"] for row in rows))
@@ -113,10 +112,10 @@ def _time_saved(rows: Sequence[Row]) -> Iterator[Row]:
     for pair in compare(os.path.dirname(rows[0]["run"])).runs:
         if (plan := pair.plan) is not None:
             faster = 100 * (1 - plan.hours_per_model[0] / plan.hours_per_model[1])
-            saved = {"faster_percent": faster, "days_saved_per_year": plan.days_saved_per_year}
+            savings = {"faster_percent": faster, "days_saved_per_year": plan.days_saved_per_year}
             for drive, models in zip(drives, plan.models_per_year, strict=True):
-                yield {"drive": drive, "ranks": pair.a.ranks, "models_per_year": models, **saved}
-                saved = {}  # the savings are in the row of the first drive alone
+                row = {"drive": drive, "ranks": pair.a.ranks, "models_per_year": models}
+                yield row | savings if drive == drives[0] else row
 
 
 def over_time(rows: Sequence[Row], table: DeclaredTable) -> Iterator[Panel]:
@@ -139,13 +138,14 @@ def over_time(rows: Sequence[Row], table: DeclaredTable) -> Iterator[Panel]:
     shares: dict[tuple[str, Any], float] = {}
     for name, run in runs.items():
         depths = [series.values[series.seconds >= 0].astype(int) for series in run.device_series("block", "in_flight")]
-        counts = np.bincount(np.concatenate([*depths, np.empty(0, int)]))
-        shares |= {(name, depth): 100 * int(counts[depth]) / counts.sum() for depth in np.flatnonzero(counts).tolist()}
+        readings = np.bincount(np.concatenate([*depths, np.empty(0, int)]))  # number of readings of each depth
+        percent = 100 * readings / readings.sum()
+        shares |= {(name, depth): percent[depth] for depth in np.flatnonzero(readings).tolist()}
     yield Panel("share of the time, %", "requests in the queue", shares, "bars")
 
 
 def _by_second(devices: Sequence[Any]) -> dict[float, float]:
-    """Split the run into TIME_POINTS intervals; return end of each (s) -> sum of the devices' mean readings, if any."""
+    """Return end (s) -> sum of the devices' mean readings, for each of TIME_POINTS intervals that has any."""
     bounds = np.linspace(0, max((series.seconds.max(initial=0) for series in devices), default=0), TIME_POINTS + 1)
     values: dict[float, float] = defaultdict(float)
     for series in devices:

@@ -21,7 +21,7 @@ _SET_BY_DOCUMENTS = ("workload", "ranks", "dataset.data_folder")
 
 @dataclass(frozen=True, kw_only=True)
 class StepDone:
-    """A step that has ended."""
+    """A step that has ended, and where its results are."""
 
     name: str
     command: Command
@@ -64,7 +64,7 @@ class Steps(run_list.RunList[Step, StepDone, Reproduced]):
     file, noun, runs_in, answer_type = REPRODUCED, "document", "steps", Reproduced
 
     def answer(self, *, complete: bool) -> Reproduced:
-        file_systems = [os.statvfs(drive) for drive in self.question.drives]
+        file_systems = map(os.statvfs, self.question.drives)
         sizes = tuple(disk.f_blocks * disk.f_frsize / 1e12 or None for disk in file_systems)
         return Reproduced(complete=complete, question=self.question, capacity_tb=sizes, steps=tuple(self.runs))
 

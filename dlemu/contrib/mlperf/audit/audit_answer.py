@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass, fields
 from typing import Any
 
 from dlemu.contrib.mlperf.audit.audited_run import AuditedRun
-from dlemu.contrib.mlperf.audit.recompute import FORMULAS, Formula
+from dlemu.contrib.mlperf.audit.recompute import Formula
 from dlemu.contrib.mlperf.audit.run_settings import Printed
 from dlemu.extend import write_text
 
@@ -58,14 +58,13 @@ class AuditRow:
     @property
     def au_recomputed_percent(self) -> float | None:
         """AU by the formula that comes closest to the printed numbers; None without one."""
-        value: float | None = getattr(self, f"au_{self.printed_by}_percent") if self.printed_by in FORMULAS else None
+        value: float | None = getattr(self, f"au_{self.printed_by}_percent", None)
         return value
 
     @property
     def samples_per_second_recomputed(self) -> float | None:
         """Samples/s by the formula that comes closest to the printed numbers; None without one."""
-        column = f"samples_per_second_{self.printed_by}"
-        value: float | None = getattr(self, column) if self.printed_by in FORMULAS else None
+        value: float | None = getattr(self, f"samples_per_second_{self.printed_by}", None)
         return value
 
 

@@ -55,10 +55,11 @@ def _workload(run: AuditedRun) -> str:
 
 
 def _figures(run: AuditedRun) -> JobFigures:
-    setup, times, au, rates = run.setup, run.times, run.au_percent, _rates(run)
+    setup, times, au = run.setup, run.times, run.au_percent
     outcome: Literal["pass", "fail"] | None = None
     if au is not None:
         outcome = "pass" if au >= setup.au_threshold_percent else "fail"
+    rates = _rates(run)
     record_mb = None if setup.record_bytes is None else setup.record_bytes / 1e6
     formula = run.recomputed.formulas.get(COMPARED_AU)
     metrics = {

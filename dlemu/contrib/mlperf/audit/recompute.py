@@ -107,25 +107,26 @@ def from_steps(setup: Setup, accelerators: int | None, logs: Logs) -> Recomputed
     """
     ranks_kept = len(logs.arrays)
     ranks = accelerators or ranks_kept
-    keys = [
+    shared_blocks = [
         key
         for key in logs.blocks()
         if all(key in arrays and logs.span(rank, key) is not None for rank, arrays in logs.arrays.items())
     ]
-    if not ranks_kept or not keys:
+    if not ranks_kept or not shared_blocks:
         return NOTHING
     is_complete = ranks_kept >= ranks
-    blocks = {key: [rank_block(setup, logs, rank, key) for rank in logs.arrays] for key in keys}
+    blocks = {key: [rank_block(setup, logs, rank, key) for rank in logs.arrays] for key in shared_blocks}
     all_times = [block.times for rank_blocks in blocks.values() for block in rank_blocks]
     total_seconds = sum(times.total for times in all_times)
     lost_seconds = _lost_seconds(all_times)
     if is_complete:
         procs = [[block.times.proc for block in rank_blocks] for rank_blocks in blocks.values()]
         slower = sum(map(_waits_for_slower_seconds, procs))
+        # The waits for the slowest rank are outside of the steps, so `barrier` includes them.
         lost_seconds |= {"slower_rank": slower, "barrier": lost_seconds["barrier"] - slower}
     shares = {cause: 100 * seconds / total_seconds for cause, seconds in lost_seconds.items()}
-    epochs = sorted({epoch for epoch, _ in keys})
-    by_epoch = {number: [blocks[epoch, block] for epoch, block in keys if epoch == number] for number in epochs}
+    epochs = sorted({epoch for epoch, _ in shared_blocks})
+    by_epoch = {number: [blocks[key] for key in shared_blocks if key[0] == number] for number in epochs}
     au_whole = 100 * sum(float(times.configured.sum()) for times in all_times) / total_seconds
     return Recomputed(
         basis="steps" if is_complete else "some ranks",
@@ -248,12 +249,12 @@ def from_blocks(setup: Setup, printed: Printed, logs: Logs) -> Recomputed:
     spans = logs.spans.get(min(logs.spans, default=0), {})
     if not spans:
         return NOTHING
-    numbers = sorted({epoch for epoch, _ in spans})
-    epochs = [[span for (epoch, _), span in spans.items() if epoch == number] for number in numbers]
+    epochs = sorted({epoch for epoch, _ in spans})
+    spans_by_epoch = [[span for (epoch, _), span in spans.items() if epoch == number] for number in epochs]
     steps, step_seconds = planned_steps(setup, printed), setup.computation_seconds
     if printed.accelerators is None or steps is None or setup.batch_size is None:
         return Recomputed(basis="blocks", epochs=len(epochs), steps_per_epoch=steps)
-    durations = [sum(span.seconds for span in blocks) for blocks in epochs]
+    durations = [sum(span.seconds for span in blocks) for blocks in spans_by_epoch]
     step_samples = setup.batch_size * printed.accelerators
     rates = tuple(steps * step_samples / seconds for seconds in durations)
     formulas: dict[str, Formula] = {}
@@ -265,7 +266,7 @@ def from_blocks(setup: Setup, printed: Printed, logs: Logs) -> Recomputed:
     # There are no bounds for epochs of several blocks, as DLIO drops the first step of each, and none for random steps,
     # which may take less than their mean.
     if step_seconds is not None and len(spans) == len(epochs) and not setup.is_random:
-        longest = [sum(span.longest_seconds for span in blocks) for blocks in epochs]
+        longest = [sum(span.longest_seconds for span in blocks) for blocks in spans_by_epoch]
         au_share = min(printed.au_percent or 100.0, 100.0) / 100
         bounds = _bounds(longest, steps, dropped, step_seconds, step_samples, au_share)
     return Recomputed(

@@ -8,13 +8,13 @@ another host. Source: section 4 of v3.0's Rules.md and checkpointing_checks.py o
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import islice
 
 from dlemu.config.translate import is_known
 from dlemu.contrib.mlperf.audit.checkpoint_leaf import KINDS, CheckpointLeaf, checkpoint_numbers
 from dlemu.contrib.mlperf.audit.tolerant import mapping, text
-from dlemu.contrib.mlperf.check.submission_tree import CheckpointResult
+from dlemu.contrib.mlperf.check.submission_tree import CheckpointResult, Rules
 from dlemu.contrib.mlperf.check.system_description import REMAP_KEY, described_capabilities, remap_seconds
 from dlemu.contrib.mlperf.check.time_rules import CHECKPOINT_TIME_RULES, seconds_between_calls
 from dlemu.contrib.mlperf.check.training_rules import unknown_hash
@@ -253,10 +253,8 @@ def _single_calls(result: CheckpointResult) -> Iterator[Finding]:
             yield from with_path(leaf.path, rule(leaf, result))
 
 
-CHECKPOINT_RULES: tuple[Callable[[CheckpointResult], Iterator[Finding]], ...] = (
-    *(_single_calls, _model_is_known, _counts, *CHECKPOINT_TIME_RULES),
-    *(_capabilities, _memory, results_json, _same_in_all_calls),
-)
+_RULES_ON_CALLS: Rules[CheckpointLeaf] = (_single_calls, _model_is_known, _counts, *CHECKPOINT_TIME_RULES)
+CHECKPOINT_RULES: Rules[CheckpointLeaf] = (*_RULES_ON_CALLS, _capabilities, _memory, results_json, _same_in_all_calls)
 
 
 def model_of(result: CheckpointResult) -> official.OfficialModel | None:

@@ -13,12 +13,12 @@ from typing import Any
 
 from dlemu.contrib.mlperf.audit import fingerprints
 from dlemu.contrib.mlperf.audit.call_records import CallRecords
-from dlemu.contrib.mlperf.audit.checkpoint_leaf import KINDS, Transfer, rounds_of
+from dlemu.contrib.mlperf.audit.checkpoint_leaf import KINDS, CheckpointLeaf, Transfer, rounds_of
 from dlemu.contrib.mlperf.audit.fingerprints import Fingerprint, copied_pairs, figure_fingerprints
 from dlemu.contrib.mlperf.audit.run_settings import Printed
 from dlemu.contrib.mlperf.audit.tolerant import all_known, mapping, number, numbers, read_json, same_sum
 from dlemu.contrib.mlperf.check.checkpoint_rules import figures_of
-from dlemu.contrib.mlperf.check.submission_tree import CHECKPOINTING, TRAINING, CheckpointResult, Leaf, Result, Rule
+from dlemu.contrib.mlperf.check.submission_tree import CHECKPOINTING, TRAINING, CheckpointResult, Leaf, Result, Rules
 from dlemu.contrib.mlperf.check.tree_rules import RESULTS
 from dlemu.contrib.mlperf.rules.editions import RUN_FOLDERS
 from dlemu.contrib.mlperf.rules.known import Finding, Severity, by_rule_at, first_few, unapplied, with_path
@@ -225,5 +225,5 @@ def _values_by_key(rows: Iterable[Mapping[str, float]]) -> dict[str, list[float]
     return values
 
 
-COPY_RULES: tuple[Rule, ...] = (runs_overlap, same_hosts, sums_agree)
-CHECKPOINT_COPY_RULES = (copied_ranks, checkpoint_sums_agree)
+COPY_RULES: Rules[Leaf] = (runs_overlap, same_hosts, sums_agree)
+CHECKPOINT_COPY_RULES: Rules[CheckpointLeaf] = (copied_ranks, checkpoint_sums_agree)

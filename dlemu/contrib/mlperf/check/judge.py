@@ -28,12 +28,12 @@ from dlemu.extend import UserError
 TREE = "tree"  # subfolder in which `dlemu mlperf run` writes the tree in the edition's layout, beside REHEARSAL
 _ADDED_LATER = ("submission.code", "systems.pdf", "systems.unfilled", "tool.other")
 """Rules on what the submitter or mlpstorage adds later: for a rehearsal, their findings are `info`."""
-_RULES: Mapping[str, tuple[Any, ...]] = {
+_RULES: Mapping[str, submission_tree.Rules[Any]] = {
     TRAINING: (*RESULT_RULES, *COPY_RULES, *FILE_RULES),
     CHECKPOINTING: (*CHECKPOINT_RULES, *CHECKPOINT_COPY_RULES),
     KV_CACHE: (kv_findings,),
 }
-"""Benchmark -> the rules on its results: functions that return the findings on one result."""
+"""Benchmark -> the rules on its results."""
 _COMMON_RULES = (*TIME_RULES, *PROVENANCE_RULES, submission_tree.other_editions)  # on results of every benchmark
 
 
@@ -128,8 +128,8 @@ def _result_findings(result: Result[Any]) -> Iterator[Finding]:
         yield from rule(result)
     for leaf in result.leaves:
         yield from with_path(leaf.path, leaf.broken)
-        for rule in (*RECORD_RULES, *CODE_RULES, call_files):
-            yield from with_path(leaf.path, rule(leaf, result))
+        for call_rule in (*RECORD_RULES, *CODE_RULES, call_files):
+            yield from with_path(leaf.path, call_rule(leaf, result))
 
 
 def _submission_findings(contents: submission_tree.Contents, submissions: Iterable[Submission]) -> Iterator[Finding]:

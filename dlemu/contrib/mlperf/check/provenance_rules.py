@@ -16,7 +16,7 @@ from typing import Any
 from dlemu.contrib.mlperf.audit.call_records import CallRecords, stamp_of
 from dlemu.contrib.mlperf.audit.step_files import LOG, names_dlemu
 from dlemu.contrib.mlperf.audit.tolerant import LARGEST_BYTES, mapping, read_json, read_text, read_yaml, text, value_at
-from dlemu.contrib.mlperf.check.submission_tree import CATEGORIES, Result, Submission, division_index
+from dlemu.contrib.mlperf.check.submission_tree import CATEGORIES, Result, Rules, Submission, division_index
 from dlemu.contrib.mlperf.rules.core_config import core_config_hash
 from dlemu.contrib.mlperf.rules.known import Finding, Severity, by_rule, by_rule_at, with_path
 from dlemu.extend import UserError
@@ -211,6 +211,6 @@ def own_dlio(leaf: CallRecords, result: Result[Any]) -> Iterator[Finding]:
         yield by_rule("tool.path", f"args.dlio_bin_path is {path}")
 
 
-PROVENANCE_RULES = (code_images, provenance)  # on results
+PROVENANCE_RULES: Rules[Any] = (code_images, provenance)  # on results
 CODE_RULES = (no_other_code, own_dlio)  # on single calls
 ORIGIN_RULES = (changed_images, manifest)  # on submissions

@@ -109,7 +109,7 @@ def _params_overrides(params: object) -> dict[str, str]:
 
 
 def _key_values(words: Iterable[str]) -> Iterator[tuple[str, str]]:
-    """Yield key and value of overrides."""
+    """Yield key and value of overrides, without prefixes such as `++` and without quotes."""
     for word in words:
         key, _, value = word.lstrip("+~").partition("=")
         yield key, value.strip("'\"")
@@ -282,8 +282,6 @@ def _devices_agree(leaf: CallRecords, result: AnyResult) -> Iterator[Finding]:
         yield by_rule("data.device", seen, f"at least {100 * _MIN_DEVICE_SHARE:g} % of it, by /proc/diskstats")
 
 
-RECORD_RULES = (
-    *(_facts_agree, _settings_agree, _overrides_agree, _division_agrees, _records_complete, _call_succeeded),
-    *(_logs_agree, _separate_folders, _on_storage, _devices_agree),
-)
-"""Rules on the records of one call."""
+_AGREEMENT_RULES = (_facts_agree, _settings_agree, _overrides_agree, _division_agrees)
+_DATA_RULES = (_separate_folders, _on_storage, _devices_agree)
+RECORD_RULES = (*_AGREEMENT_RULES, _records_complete, _call_succeeded, _logs_agree, *_DATA_RULES)

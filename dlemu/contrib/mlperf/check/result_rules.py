@@ -15,7 +15,7 @@ from typing import Any
 
 from dlemu.contrib.mlperf.audit.run_settings import Printed, Setup
 from dlemu.contrib.mlperf.audit.tolerant import mapping, sequence
-from dlemu.contrib.mlperf.check.submission_tree import Leaf, Result, Rule
+from dlemu.contrib.mlperf.check.submission_tree import Leaf, Result, Rules
 from dlemu.contrib.mlperf.check.system_description import stated_limit
 from dlemu.contrib.mlperf.check.training_rules import check_run
 from dlemu.contrib.mlperf.rules.core_config import NEVER_SET, OTHER_DEFAULTS, canonical, effective
@@ -59,8 +59,8 @@ def edition_rules_on_runs(result: Result[Leaf]) -> Iterator[Finding]:
                 name, gib = os.path.basename(limit.path), limit.memory_gib
                 seen = f"{name} states a control group's limit of {gib:g} GiB for each host"
                 yield by_rule_at(leaf.path, "dataset.limited", seen)
-        setup, by_dlemu = _with_metadata(leaf), leaf.run.by_dlemu
-        for finding in check_run(result.edition, setup, printed, result.division, by_dlemu=by_dlemu):
+        setup = _with_metadata(leaf)
+        for finding in check_run(result.edition, setup, printed, result.division, by_dlemu=leaf.run.by_dlemu):
             if finding.rule == "au.low":
                 finding = _au_finding(finding, leaf, result)
             yield replace(finding, path=leaf.path)
@@ -257,7 +257,5 @@ def rules_on_single_runs(result: Result[Leaf]) -> Iterator[Finding]:
             yield from with_path(leaf.path, rule(leaf, result))
 
 
-RESULT_RULES: tuple[Rule, ...] = (
-    *(edition_rules_on_runs, rules_on_single_runs, few_accelerators, run_count, run_gaps, same_job, rates_agree),
-    *(dataset_phases, dataset_as_generated),
-)
+_RULES_ON_RUNS: Rules[Leaf] = (edition_rules_on_runs, rules_on_single_runs, few_accelerators, run_count, run_gaps)
+RESULT_RULES: Rules[Leaf] = (*_RULES_ON_RUNS, same_job, rates_agree, dataset_phases, dataset_as_generated)

@@ -118,8 +118,8 @@ class Result(Generic[AnyLeaf]):
 
 CheckpointResult = Result[CheckpointLeaf]
 KvResult = Result[KvLeaf]
-Rule = Callable[[Result[Leaf]], Iterator[Finding]]
-"""Yields the findings of a rule on a training result; a missing fact breaks no rule."""
+Rules = tuple[Callable[[Result[AnyLeaf]], Iterator[Finding]], ...]
+"""Functions, each of which yields the findings of its rules on one result; a missing fact breaks no rule."""
 
 
 @dataclass(frozen=True, kw_only=True)

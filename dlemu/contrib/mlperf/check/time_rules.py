@@ -15,7 +15,7 @@ from typing import Any
 
 from dlemu.contrib.mlperf.audit.call_records import CallRecords
 from dlemu.contrib.mlperf.audit.tolerant import mapping, moment, nested, number, sequence, text
-from dlemu.contrib.mlperf.check.submission_tree import CheckpointResult, Result
+from dlemu.contrib.mlperf.check.submission_tree import CheckpointResult, Result, Rules
 from dlemu.contrib.mlperf.check.system_description import described_capabilities, remap_seconds
 from dlemu.contrib.mlperf.rules.checkpoints import GAP_SECONDS
 from dlemu.contrib.mlperf.rules.editions import FIRST_YEAR
@@ -25,7 +25,7 @@ _MAX_START_AFTER_NAME = timedelta(minutes=45)  # mlpstorage inspects the hosts b
 _MAX_START_BEFORE_NAME = timedelta(minutes=5)
 _MAX_CALL_FROM_NAME = timedelta(minutes=2)  # one process, the tool, takes the time of the call and names the folder
 _DURATION_SLACK_SECONDS = 5.0  # a run may last this much longer by summary.json than the call that started it
-_FASTEST_HOST = 100e9  # bytes/s that no host writes: two ports of 400 Gbit/s
+_MAX_HOST_BYTES_PER_SECOND = 100e9  # no host writes faster: two ports of 400 Gbit/s
 _ZONE_STEP = timedelta(minutes=30)  # time zones are taken to differ by whole multiples of this
 
 
@@ -119,9 +119,9 @@ def _datagen(result: Result[Any]) -> Iterator[Finding]:
             yield by_rule_at(leaf.path, "time.phases", seen)
         dataset = {**mapping(leaf.parameters.get("dataset")), **leaf.section("dataset")}
         keys = ("num_files_train", "num_samples_per_file", "record_length_bytes")
-        size = math.prod(number(dataset.get(key)) or 0 for key in keys)
-        if size > runtime * _FASTEST_HOST * max(1, len(hosts)):
-            yield by_rule_at(leaf.path, "time.datagen", f"{size / 1e9:,.0f} GB made in {runtime:.1f} s")
+        size_bytes = math.prod(number(dataset.get(key)) or 0 for key in keys)
+        if size_bytes > runtime * _MAX_HOST_BYTES_PER_SECOND * max(1, len(hosts)):
+            yield by_rule_at(leaf.path, "time.datagen", f"{size_bytes / 1e9:,.0f} GB made in {runtime:.1f} s")
 
 
 def _checkpoint_gap(result: CheckpointResult) -> Iterator[Finding]:
@@ -196,6 +196,6 @@ def _checkpoint_duration(result: CheckpointResult) -> Iterator[Finding]:
     yield by_rule_at(result.path, "checkpoint.duration", seen)
 
 
-TIME_RULES = (_years, _folder_names, _phase_order, _durations, _datagen)
+TIME_RULES: Rules[Any] = (_years, _folder_names, _phase_order, _durations, _datagen)
 """Rules on the times of a result's calls."""
 CHECKPOINT_TIME_RULES = (_checkpoint_gap, _checkpoint_duration)

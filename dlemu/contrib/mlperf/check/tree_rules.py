@@ -10,7 +10,7 @@ from typing import Any
 
 from dlemu.contrib.mlperf.audit.call_records import METADATA, PHASES, CallRecords, stamp_of
 from dlemu.contrib.mlperf.audit.tolerant import entries_of, folders_in, integer
-from dlemu.contrib.mlperf.check.submission_tree import CATEGORIES, TRAINING, Leaf, Result, Rule, Submission
+from dlemu.contrib.mlperf.check.submission_tree import CATEGORIES, TRAINING, Leaf, Result, Rules, Submission
 from dlemu.contrib.mlperf.rules.known import Finding, by_rule, by_rule_at
 
 CONFIG_FILES = ("config.yaml", "hydra.yaml", "overrides.yaml")
@@ -210,7 +210,7 @@ def hidden_runs(submission: Submission) -> Iterator[Finding]:
 
 
 def holds_code(path: str, levels: int = _CODE_LEVELS) -> bool:
-    """Return whether a folder seems to hold the official code, or an archive of it."""
+    """Return whether a folder, or one at most `levels` - 1 levels below, seems to hold official code or its archive."""
     folders, files = folders_in(path), entries_of(path)[0]
     if _FOLDERS_IN_CODE.intersection(folders) or _FILES_IN_CODE.intersection(files):
         return True
@@ -219,5 +219,5 @@ def holds_code(path: str, levels: int = _CODE_LEVELS) -> bool:
     return levels > 1 and any(holds_code(os.path.join(path, name), levels - 1) for name in folders)
 
 
-FILE_RULES: tuple[Rule, ...] = (phase_folders, datagen_calls, results_json)
+FILE_RULES: Rules[Leaf] = (phase_folders, datagen_calls, results_json)
 SUBMISSION_RULES = (submission_folders, submission_code, submission_categories, hidden_runs)

@@ -71,8 +71,9 @@ def datasize(
     official = replace(official, samples_per_file=workload.dataset.num_samples_per_file)
     memory_gib = hosts * memory_gib_per_host
     bound = smallest_dataset(official, official.batch_size, workload.ranks, memory_gib * GIB)
-    files, samples = bound.advised_files, bound.advised_files * official.samples_per_file
-    subfolders = workload.dataset.num_subfolders_train
+    files = bound.advised_files
+    samples = files * official.samples_per_file
+    advised_subfolders = math.ceil(files / FILES_PER_FOLDER) if files > FILES_PER_FOLDER else 0
     config = dlio_workload(workload)
     setup = replace(setup_of(config, []), accelerator=workload.accelerator, num_files=files_requested, config=config)
     run = Printed(accelerators=workload.ranks, hosts=hosts, memory_gib=memory_gib)
@@ -86,7 +87,7 @@ def datasize(
         memory_gib_per_host=memory_gib_per_host,
         bound=bound,
         files=files,
-        subfolders=subfolders or (math.ceil(files / FILES_PER_FOLDER) if files > FILES_PER_FOLDER else 0),
+        subfolders=workload.dataset.num_subfolders_train or advised_subfolders,
         steps_per_epoch=samples // (official.batch_size * workload.ranks),
         nominal_bytes=math.ceil(samples * official.record_bytes),
         findings=tuple(finding for finding in findings if finding.rule != "unapplied"),

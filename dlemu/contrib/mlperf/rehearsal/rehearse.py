@@ -167,7 +167,8 @@ class TrainingRehearsal(Rehearsal[Datasize]):
 
     def prepare(self) -> None:
         """Inspect the dataset, write the phases before the runs, report the plan; UserError without the dataset."""
-        began_at, plan, bound, workload = self.now(), self.plan, self.size.bound, self.plan.workload
+        began_at = self.now()
+        plan, bound, workload = self.plan, self.size.bound, self.plan.workload
         inspect(workload.dataset, command_hint=lambda: datagen_command(workload), storage=workload.storage_spec)
         super().prepare()
         edition_tree.write_datasize(plan, self.size, began_at)
@@ -184,10 +185,10 @@ class TrainingRehearsal(Rehearsal[Datasize]):
 
     def lay_out(self, call: Call, run: str, times: tuple[str, str]) -> None:
         """Copy the run into the tree, report it, and write the sums over the measured runs so far."""
-        figures, plan = read_figures(run), self.plan
-        printed, workload = figures.printed, plan.workload
+        figures = read_figures(run)
+        printed, plan, workload = figures.printed, self.plan, self.plan.workload
         metadata = edition_tree.training_metadata(plan, "run", call.stamp, printed.num_files or 0)
-        metadata["parameters"]["train"]["seed"] = int(call.settings[-1].partition("=")[2])
+        metadata["parameters"]["train"]["seed"] = int(call.settings[-1].partition("=")[2])  # of `train.seed=SEED`
         metadata["num_processes"] = metadata["args"]["num_accelerators"] = printed.accelerators
         metadata["args"]["client_host_memory_in_gb"] = (printed.memory_gib or 0) / (printed.hosts or 1)
         metadata["args"]["num_client_hosts"] = printed.hosts
@@ -238,7 +239,8 @@ class TrainingRehearsal(Rehearsal[Datasize]):
 
 def read_figures(folder: str) -> Figures:
     """Return the figures of a finished run; raises UserError for a damaged folder."""
-    summary, printed = read_result(folder).summary, read_printed(os.path.join(folder, "dlio"), [])
+    summary = read_result(folder).summary
+    printed = read_printed(os.path.join(folder, "dlio"), [])
     ceiling, threshold = summary.metrics.ceiling_au_percent, summary.metrics.au_threshold_percent
     return Figures(
         printed=printed,
@@ -258,7 +260,8 @@ def library_cores(workload: Workload) -> float | None:
     if not seconds or not workload.storage.has_paths:
         return None
     train, _ = dataset_layout.layouts(workload.dataset)
-    reader, files_read = format_base.format_named(workload.dataset.format), 0
+    reader = format_base.format_named(workload.dataset.format)
+    files_read = 0  # of each, one sample is loaded
     start, cpu_start = time.monotonic(), time.process_time()
     try:
         while files_read < train.num_files and time.monotonic() - start < _LIBRARY_SECONDS:
@@ -270,7 +273,8 @@ def library_cores(workload: Workload) -> float | None:
             files_read += 1
     except DlemuError:
         return None
-    return (time.process_time() - cpu_start) / files_read * workload.reader.batch_size / seconds
+    cpu_seconds_per_sample = (time.process_time() - cpu_start) / files_read
+    return cpu_seconds_per_sample * workload.reader.batch_size / seconds
 
 
 @dataclass(kw_only=True)
@@ -304,8 +308,7 @@ class CheckpointRehearsal(Rehearsal[CheckpointDatasize]):
         metadata = edition_tree.call_metadata(self.plan, self.size.model, _CHECKPOINT_ACCELERATOR, keys, args)
         copy_into_tree(self.plan, run, os.path.join(result, call.stamp), metadata, times, folder)
         for checked_result in check_folder(self.plan.tree).results:
-            rates = figures_of(checked_result)
-            call.figures = {f"{kind}_gib_per_second": rate for kind, rate in rates.items()}
+            call.figures = {f"{kind}_gib_per_second": rate for kind, rate in figures_of(checked_result).items()}
         self.write_sums(result, model=self.size.model, num_processes=self.plan.workload.ranks, **call.figures)
 
 

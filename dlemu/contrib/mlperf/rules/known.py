@@ -74,14 +74,14 @@ def rules_file(name: str) -> Any:
 
 @cache
 def known_rules() -> Mapping[str, KnownRule]:
-    """Return name -> rule."""
+    """Return all rules by their names."""
     return {rule.name: rule for rules in rule_groups().values() for rule in rules}
 
 
 def by_rule(rule: str, seen: str, wanted: str = "", fix: str = "", severity: Severity | None = None) -> Finding:
     """Return a finding of a rule; the defaults of `wanted`, `fix` and `severity` are those of known.yaml."""
     row = known_rules()[rule]
-    usual: Any = row.severity.split()[0].rstrip(";")
+    usual: Any = row.severity.split()[0].rstrip(";")  # of `error; warning for a log`
     return Finding(severity=severity or usual, rule=rule, seen=seen, wanted=wanted or row.wanted, fix=fix or row.fix)
 
 
