@@ -154,7 +154,7 @@ def test_a_run_says_whether_storage_or_memory_served_it(place: Place, tmp_path: 
     if place.accounts:
         assert shares[0] >= 99
         assert shares[1] < 50, "a host may take pages back meanwhile, if only some"
-        assert "MEASURED MEMORY, NOT STORAGE" in told["page_cache"]["warning"]
+        assert ("page_cache", "loud") in [(one["code"], one["severity"]) for one in told["findings"]]
     else:
         assert shares == [None, None]
         assert 2 * on_disk <= served_by_server(place.seen_at) - before < 3 * on_disk

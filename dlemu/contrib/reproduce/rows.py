@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from dlemu.contrib.reproduce.document import DeclaredTable
+from dlemu.contrib.reproduce.document import DeclaredTable, DocumentQuestion
 from dlemu.contrib.reproduce.run import Reproduced
 from dlemu.extend import UserError
 from dlemu.report.units import short_names
@@ -41,7 +41,7 @@ def rows_of(answer: Reproduced, folder: str) -> list[Row]:
             drive_index = int(step.name.rpartition("-")[2]) - 1  # of NAME-1, NAME-2, ... (`Document.plan`)
             common = {"step": step.name, "drive": drive_names[drives[drive_index]]}
             for cell in sorted(result.cells, key=lambda cell: cell.mb_per_second):
-                rows.append(common | _cell_values(answer, drive_index, cell))
+                rows.append(common | _cell_values(answer.question, drive_index, cell, result.environment.storage))
             continue
         for point in result.points:
             if point.figures is None:  # it failed
@@ -60,8 +60,8 @@ def rows_of(answer: Reproduced, folder: str) -> list[Row]:
     return rows
 
 
-def _cell_values(answer: Reproduced, drive_index: int, cell: Any) -> Row:
-    question, capacity_tb, gb_per_second = answer.question, answer.capacity_tb[drive_index], cell.mb_per_second / 1000
+def _cell_values(question: DocumentQuestion, drive_index: int, cell: Any, storage: Any) -> Row:
+    capacity_tb, gb_per_second = (storage.total_bytes or 0) / 1e12, cell.mb_per_second / 1000
     return {
         "mb_per_second": cell.mb_per_second,
         "iops": cell.iops,
