@@ -165,7 +165,7 @@ def test_processes_are_started_in_these_places_alone() -> None:
     assert {name: count for name, count in found.items() if count} == {name: n for name, (n, _) in STARTERS.items()}
 
 
-SENTENCES = {"advice", "evidence", "issue", "issues", "sentence", "verdict"}
+SENTENCES = {"advice", "evidence", "issue", "issues", "sentence", "verdict", "warning"}
 """Names of what is said to people: what is decided is decided by a code, a severity or a number."""
 LONG_TEXTS_OF_METRICS = 2
 """Texts of 40 characters or more with a space in dlemu/metrics: a type's error, and a note on uncertainty."""
@@ -208,6 +208,7 @@ def test_nothing_is_decided_by_what_a_sentence_says() -> None:
     [
         "issue.startswith(_LOUD)",
         "summary.verdict.partition(':')",
+        "'STORAGE' in trial.page_cache_warning",
         "'PASS' not in verdict",
         "answer.issues[0].endswith('read')",
     ],
