@@ -192,7 +192,6 @@ def with_telemetry(log: RunLog, *, device_share: float = 1.0, interval_ns: int =
         counted=True,
         size_bytes=1 << 40,
         model="fast",
-        scheduler="none",
         read_ahead_bytes=128 << 10,
         requests_counted=True,
     )

@@ -208,7 +208,7 @@ def test_nothing_is_decided_by_what_a_sentence_says() -> None:
     [
         "issue.startswith(_LOUD)",
         "summary.verdict.partition(':')",
-        "'STORAGE' in summary.page_cache.warning",
+        "'STORAGE' in trial.page_cache_warning",
         "'PASS' not in verdict",
         "answer.issues[0].endswith('read')",
     ],

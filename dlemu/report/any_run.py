@@ -16,7 +16,7 @@ from dlemu.report.units import explained, number, plain
 from dlemu.results.kinds import JobParts, Kind
 
 _LONG_TABLE = 24  # rows; of a longer table, the first ten and the last ten are shown
-_IN_WORDS = ("failure", "findings", "issues", "limited_by", "verdict", "warning")
+_IN_WORDS = ("failure", "findings", "issues", "limited_by", "verdict")
 """Keys whose values are sentences of the first screen and the sections; tables on a terminal omit them."""
 
 

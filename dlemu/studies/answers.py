@@ -77,7 +77,7 @@ class Trial(StudyRun):
     limited_by: Limit | None = None
     """As in the run's summary.json."""
     page_cache_warning: str | None = None
-    """The warning in the run's summary.json when the page cache may have served some or all reads."""
+    """The warning of the run's screen when the page cache may have served some or all reads."""
     figures: JobFigures = field()  # unlike a study's other runs it did not fail
 
     @property
@@ -104,8 +104,6 @@ class CountResult(Attempt):
     half_width_percent: float
     trials: int
     """Number of trials."""
-    ceiling_au_percent: float | None = None
-    """The highest AU of the trials' ceiling runs: of the emulator on this host, without any storage."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -112,7 +112,6 @@ def _stack(name: str, sys: str) -> Iterator[DeviceFacts]:
         counted=False,
         size_bytes=_read_number(f"{folder}/size", _SECTOR_BYTES),
         model=read_text(f"{disk}/device/model") or None,
-        scheduler=(re.findall(r"\[(.+)\]", read_text(f"{disk}/queue/scheduler")) or [None])[0],
         read_ahead_bytes=_read_number(f"{disk}/queue/read_ahead_kb", 1024),
         requests_counted=read_text(f"{disk}/queue/iostats") != "0",
     )

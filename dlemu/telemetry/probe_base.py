@@ -60,7 +60,6 @@ class DeviceFacts:
     """Whether its traffic counts as the dataset's. If several containers see a device, only the first counts it."""
     size_bytes: int | None = None
     model: str | None = None
-    scheduler: str | None = None
     read_ahead_bytes: int | None = None
     requests_counted: bool | None = None
 

@@ -61,7 +61,7 @@ class Pair:
 
     @property
     def is_lower_bound(self) -> bool:
-        return not self.predicted.saturated
+        return any(finding.numbers.get("pattern") == "saturation" for finding in self.predicted.findings)
 
     @property
     def check(self) -> Check:

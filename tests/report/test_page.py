@@ -60,15 +60,15 @@ def html(run: Run, config: str = "") -> str:
 
 
 def _not_read(would_help: str, severity: Severity = "loud") -> Finding:
-    return Finding.of(Code.PAGE_CACHE, severity, would_help=would_help)
+    shares = {"from_storage_percent": 0, "least_percent": 0, "most_percent": 0}
+    return Finding.of(Code.PAGE_CACHE, severity, would_help=would_help, **shares)
 
 
 def from_memory(finding: Finding, served: float | None = 0.0, **changes: Any) -> Run:
     run = hand_made_run()
-    warning = "MEASURED MEMORY, NOT STORAGE: the page cache served 100 %"
     page_cache = present(run.summary.page_cache)
     share = replace(page_cache.from_storage_percent, mean=served)
-    cache = replace(page_cache, warning=warning, served_percent=served, from_storage_percent=share)
+    cache = replace(page_cache, served_percent=served, from_storage_percent=share)
     rate = replace(present(run.summary.metrics.app_mb_per_second), mean=207.0)
     metrics = replace(run.summary.metrics, app_mb_per_second=rate)
     return with_summary(run, page_cache=cache, findings=(finding,), limited_by=None, metrics=metrics, **changes)
@@ -80,7 +80,7 @@ def printed(run: Run) -> str:
 
 @pytest.mark.parametrize(("outcome", "state"), [("no verdict", "open"), ("fail", "failed")])
 def test_memory_is_warned_of_beside_any_verdict_but_a_pass(outcome: str, state: str) -> None:
-    run = from_memory(Finding(Code.PAGE_CACHE, "loud"), outcome=outcome, verdict="AU", verdict_code="host_limited")
+    run = from_memory(_not_read("reader.odirect=true"), outcome=outcome, verdict="AU", verdict_code="host_limited")
     text, said = html(run), printed(run)
     assert re.findall(r'<header class="(\w+)">', text) == [state]
     assert {"open": "\x1b[1;33m", "failed": "\x1b[1;31m"}[state] in said

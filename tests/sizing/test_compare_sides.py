@@ -263,7 +263,7 @@ def test_device_figures_are_those_of_counted_devices() -> None:
 )
 def test_a_run_that_memory_served_says_so(code: Code, severity: Severity, phases: tuple[str, ...]) -> None:
     cache = PageCache(from_storage_percent=Mean(mean=3.0))
-    found = (Finding(code, severity),)
+    found = (Finding.of(code, severity, would_help="", from_storage_percent=3, least_percent=3, most_percent=3),)
     run = whole_run()
     summary = replace(run.summary, page_cache=cache, findings=found)
     assert conditions(summary, run.facts).from_memory == phases

@@ -36,7 +36,6 @@ class Machine:
         if on is None:
             (home / "queue").mkdir()
             (home / "queue/iostats").write_text("1\n")
-            (home / "queue/scheduler").write_text("[none] mq-deadline\n")
         else:
             (home / "partition").write_text("1\n")
         (home / "size").write_text("2048\n")

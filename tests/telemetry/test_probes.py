@@ -38,8 +38,8 @@ def test_a_partition_is_counted_and_its_disk_only_shown(machine: Machine, tmp_pa
     machine.disk("nvme0n1p2", "259:2", on=disk)
     data = machine.mount(tmp_path / "data", "ext4", "/dev/nvme0n1p2", "259:2")
     probe = probe_of("block", machine, data / "unet3d")
-    devices = {device.name: (device.below, device.scheduler, device.counted) for device in probe.devices}
-    assert devices == {"nvme0n1p2": (("nvme0n1",), "none", True), "nvme0n1": ((), "none", False)}
+    devices = {device.name: (device.below, device.counted) for device in probe.devices}
+    assert devices == {"nvme0n1p2": (("nvme0n1",), True), "nvme0n1": ((), False)}
     assert probe.notes == ()
 
 

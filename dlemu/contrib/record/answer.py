@@ -121,13 +121,13 @@ class JobRun(Reads):
     read_bytes_per_sample: float  # by system calls, or from files that NumPy maps; 0 (unknown) for other mapped files
     device_bytes_counted: bool = True  # False on file systems for which the kernel counts no bytes (FUSE, networks)
     mapped: bool  # whether the samples are in memory-mapped files, which are read without read calls
-    coverage_percent: float  # bytes of the reads that the hook saw, in % of all bytes that the job's processes read
 
 
 @dataclass(frozen=True, kw_only=True)
 class Recording(JobRun):
     """All measurements of the job: how it ran, and what its recipe needs."""
 
+    coverage_percent: float  # bytes of the reads that the hook saw, in % of all bytes that the job's processes read
     loaders: int  # ranks with a DataLoader: all, or 1 if rank 0 reads for all, as with Accelerate's dispatcher
     loading: Loading
     batch_size: int  # samples per batch of a loader, which may serve all ranks; their rounded mean if they vary

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from dlemu.contrib.reproduce.document import DeclaredTable
+from dlemu.contrib.reproduce.document import DeclaredTable, DocumentQuestion
 from dlemu.contrib.reproduce.run import Reproduced
 from dlemu.extend import UserError
 from dlemu.report.units import short_names
@@ -41,7 +41,7 @@ def rows_of(answer: Reproduced, folder: str) -> Iterator[Row]:
             drive_index = int(step.name.rpartition("-")[2]) - 1  # of NAME-1, NAME-2, ... (`Document.plan`)
             common = {"step": step.name, "drive": drive_names[drives[drive_index]]}
             for cell in sorted(result.cells, key=lambda cell: cell.mb_per_second):
-                yield common | _cell_values(answer, drive_index, cell)
+                yield common | _cell_values(answer.question, drive_index, cell, result.environment.storage.total_bytes)
             continue
         for point in result.points:
             if point.figures is None:  # it failed
@@ -58,18 +58,18 @@ def rows_of(answer: Reproduced, folder: str) -> Iterator[Row]:
             }
 
 
-def _cell_values(answer: Reproduced, drive_index: int, cell: Any) -> Row:
+def _cell_values(question: DocumentQuestion, drive_index: int, cell: Any, drive_bytes: int | None) -> Row:
     """Return the values of one cell of a drive's probe; those of an unknown price, capacity or power are None."""
-    prices, watts, capacity_tb = answer.question.price, answer.question.watts, answer.capacity_tb[drive_index]
+    prices, watts, gb_per_second = question.price, question.watts, cell.mb_per_second / 1000
     return {
         "mb_per_second": cell.mb_per_second,
         "iops": cell.iops,
         "mean_latency_ms": cell.latency_ms.mean,
-        "price_per_tb": prices[drive_index] / capacity_tb if prices and capacity_tb else None,
+        "price_per_tb": prices[drive_index] / (drive_bytes / 1e12) if prices and drive_bytes else None,
         "size": f"{cell.size_bytes >> 10:>4} KiB",  # padded, as panels are sorted by this text
         "workers": cell.in_flight,
-        "gb_per_second": cell.mb_per_second / 1000,
-        "gb_per_second_per_watt": cell.mb_per_second / 1000 / watts[drive_index] if watts else None,
+        "gb_per_second": gb_per_second,
+        "gb_per_second_per_watt": gb_per_second / watts[drive_index] if watts else None,
     }
 
 

@@ -35,8 +35,6 @@ class Reproduced(run_list.StudyAnswer):
     """A reproduced document: reproduce.json."""
 
     question: DocumentQuestion
-    capacity_tb: tuple[float | None, ...] = ()
-    """Size of each drive's file system, 1e12 bytes."""
     steps: tuple[StepDone, ...] = ()
 
 
@@ -64,9 +62,7 @@ class Steps(run_list.RunList[Step, StepDone, Reproduced]):
     file, noun, runs_in, answer_type = REPRODUCED, "document", "steps", Reproduced
 
     def answer(self, *, complete: bool) -> Reproduced:
-        file_systems = map(os.statvfs, self.question.drives)
-        sizes = tuple(disk.f_blocks * disk.f_frsize / 1e12 or None for disk in file_systems)
-        return Reproduced(complete=complete, question=self.question, capacity_tb=sizes, steps=tuple(self.runs))
+        return Reproduced(complete=complete, question=self.question, steps=tuple(self.runs))
 
     def is_of(self, run: StepDone, planned: run_list.Planned[Step]) -> bool:
         return run.name == planned.name

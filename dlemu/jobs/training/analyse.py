@@ -22,7 +22,7 @@ from dlemu.jobs.training.summary import (
     PageCache,
     Summary,
 )
-from dlemu.jobs.training.wording import issue_lines, limit_in_words, memory_warning, recording_notes, verdict_line
+from dlemu.jobs.training.wording import issue_lines, limit_in_words, recording_notes, verdict_line
 from dlemu.metrics import au, cache, rates
 from dlemu.metrics.changes import find_unsteadiness
 from dlemu.metrics.demand import sample_divisor
@@ -62,7 +62,7 @@ def analyse(run: MeasuredTraining) -> Summary:
     findings = tuple(finding for finding in candidates if finding is not None and finding not in limit_findings)
     verdict = judge(evidence, limit.what if limit else "")
     notes = (*workload.notes, *facts.notes, *recording_notes(workload.recorded, facts.ranks))
-    page_cache = PageCache(proof.from_storage_percent, served_percent, memory_warning(proof.finding))
+    page_cache = PageCache(proof.from_storage_percent, served_percent)
     evaluations = run.ordered.of("phase", (EVALUATION,))
     evaluation = Evaluation(rates.training_ns(evaluations) / 1e9, sum_of(evaluations, "samples"))
     return Summary(

@@ -13,7 +13,7 @@ from dlemu.config.schema import Workload
 from dlemu.jobs.training.measured import Facts, exported
 from dlemu.jobs.training.result import TRAINING, Run
 from dlemu.jobs.training.summary import Metrics, Summary
-from dlemu.jobs.training.wording import screen
+from dlemu.jobs.training.wording import memory_warning, screen
 from dlemu.metrics.catalogue import ACCELERATOR, RUN, Catalogue, Metric, declared
 from dlemu.report.units import plain, size
 from dlemu.results.figures import Conditions, JobFigures, Value, value_of
@@ -96,7 +96,7 @@ _READER_SETTINGS = (
 
 def conditions(summary: Summary, facts: Facts) -> Conditions:
     """Return the conditions under which a run was measured, with its warning about the page cache."""
-    cache, telemetry, reader = summary.page_cache, summary.telemetry, facts.workload.reader
+    warning, telemetry, reader = memory_warning(summary.memory), summary.telemetry, facts.workload.reader
     evaluation, plan, file_format = summary.evaluation, facts.train_plan, facts.workload.dataset.format
     how = {
         **{name: getattr(reader, name) for name in _READER_SETTINGS},
@@ -130,7 +130,7 @@ def conditions(summary: Summary, facts: Facts) -> Conditions:
         work=work,
         how=dict(sorted(how.items())),
         from_memory=(RUN,) if summary.memory and summary.memory.severity == "loud" else (),
-        warnings=(f"with {count(summary.ranks, 'accelerator')} {cache.warning}",) if cache and cache.warning else (),
+        warnings=(f"with {count(summary.ranks, 'accelerator')} {warning}",) if warning else (),
     )
 
 

@@ -107,8 +107,6 @@ class PageCache:
     """Bytes that the storage served, in % of the bytes read; values None where the kernel does not report it."""
     served_percent: float | None = None
     """The smaller of `from_storage_percent` and the devices' bytes in % of the bytes read, each epoch 100 at most."""
-    warning: str | None = None
-    """A caveat to the numbers, as a sentence."""
 
 
 @dataclass(frozen=True)
@@ -169,7 +167,7 @@ class TelemetrySummary:
 
 
 MEMORY = (Code.PAGE_CACHE, Code.NO_DATA_FROM_STORAGE)
-"""Codes of findings that memory served bytes in place of the storage; `PageCache.warning` is their text."""
+"""Codes of findings that memory served bytes in place of the storage."""
 LARGER_DATASET = "a dataset on it, larger than every cache on the way"
 """Advice where no setting bypasses the memory."""
 

@@ -303,8 +303,8 @@ def screen(summary: Summary, folder: str) -> Screen:
         percent = cache.from_storage_percent.mean if cache else None
         amount = "not known how many" if percent is None else with_uncertainty(min(percent, 100), None)
         source = f"{amount} of the bytes came from storage"
-        if cache is not None and cache.warning:
-            notes.insert(0, cache.warning)
+        if warning := memory_warning(summary.memory):
+            notes.insert(0, warning)
     lines += [*_limit(summary), *_proof(summary, source), *_next_command(summary, folder)]
     return Screen(title=_title(summary), lines=lines, notes=notes, folder=folder)
 

@@ -35,22 +35,23 @@ def _count(trials: Sequence[Trial], threshold_percent: float) -> CountResult:
         between = half_width(float(np.std(means, ddof=1)), len(means), CONFIDENCE)
     au_percent, width = float(means.mean()), max(within, between)
     settled = abs(au_percent - threshold_percent) > width
-    ceilings = [trial.figures.mean("ceiling_au_percent") for trial in trials]
     return CountResult(
         accelerators=trials[0].accelerators,
         au_sustained_percent=au_percent,
         half_width_percent=width,
         passed=au_percent >= threshold_percent if settled else None,
         trials=len(trials),
-        ceiling_au_percent=max((ceiling for ceiling in ceilings if ceiling is not None), default=None),
     )
 
 
-def is_held_back(count: CountResult, threshold_percent: float) -> bool:
-    """Return whether a count fails on this host even in the ceiling run, without storage, which trials don't exceed."""
-    ceiling, lowest = count.ceiling_au_percent, count.au_sustained_percent - count.half_width_percent
+def ceiling_below(count: CountResult, trials: Iterable[Trial], threshold_percent: float) -> float:
+    """Return the AU without storage, %, of a count that fails on this host even so, and does not exceed it; else 0."""
+    ceiling = max(
+        trial.figures.mean("ceiling_au_percent") or 0.0 for trial in trials if trial.accelerators == count.accelerators
+    )
     fails = count.au_sustained_percent < threshold_percent
-    return fails and ceiling is not None and lowest <= ceiling < threshold_percent
+    is_reached = count.au_sustained_percent - count.half_width_percent <= ceiling < threshold_percent
+    return ceiling if fails and is_reached else 0.0
 
 
 def next_count(trials: Sequence[Trial], question: Question, first: int, most: int) -> int | None:
@@ -74,21 +75,21 @@ def next_count(trials: Sequence[Trial], question: Question, first: int, most: in
             return (passed + failed.accelerators) // 2
         estimated = int(failed.au_sustained_percent * failed.accelerators / threshold)
         return max(passed + 1, min(failed.accelerators - 1, estimated))
-    undecided = [count for count in (low, failed) if count is not None and _needs_trials(count, threshold)]
+    undecided = [count for count in (low, failed) if count is not None and _needs_trials(count, trials, threshold)]
     if undecided:
         return min(undecided, key=lambda count: count.trials).accelerators
     # If the largest passing count stays too close to call, decide the next smaller ones until one is shown to pass.
     by_accelerators = {count.accelerators: count for count in counts}
     for accelerators in range(passed, 0, -1):
         count = by_accelerators.get(accelerators)
-        if count is None or _needs_trials(count, threshold):
+        if count is None or _needs_trials(count, trials, threshold):
             return accelerators
         if count.passed is not None:
             return None
     return None
 
 
-def _needs_trials(count: CountResult, threshold_percent: float) -> bool:
-    if is_held_back(count, threshold_percent):
+def _needs_trials(count: CountResult, trials: Sequence[Trial], threshold_percent: float) -> bool:
+    if ceiling_below(count, trials, threshold_percent):
         return False  # more trials would not change that the host is the limit
     return count.trials < REPEATS or (count.passed is None and count.trials < MOST_REPEATS)

@@ -12,7 +12,7 @@ from dlemu.metrics.verdict import HOST_LIMITS, Outcome
 from dlemu.report.screen import rate
 from dlemu.results.wording import at_scale, count
 from dlemu.studies.answers import CountResult, FullSize, Question, SizeAnswer, Trial, edge
-from dlemu.studies.size.search import is_held_back, pool
+from dlemu.studies.size.search import ceiling_below, pool
 
 _WEIGHTS: dict[Confidence | None, int] = {"high": 3, "medium": 2, "low": 1, None: 1}
 
@@ -81,10 +81,10 @@ def _limited_by(
     trials: Sequence[Trial], failing: CountResult | None, max_passing: int, threshold: float, reason: str, refusal: str
 ) -> LimitedBy[str]:
     """Return what keeps more than `max_passing` accelerators from passing; `reason` is `SearchInputs.max_reason`."""
-    if failing is not None and is_held_back(failing, threshold):
+    if failing is not None and (ceiling := ceiling_below(failing, trials, threshold)):
         reached = (
-            f"with {count(failing.accelerators, 'accelerator')} this host reaches an AU of "
-            f"{failing.ceiling_au_percent:.1f} % without any storage: use a host with more cores, or several"
+            f"with {count(failing.accelerators, 'accelerator')} this host reaches an AU of {ceiling:.1f} % without any "
+            "storage: use a host with more cores, or several"
         )
         return LimitedBy(what="emulator", confidence="high", evidence=(reached,))
     smallest_failing = failing.accelerators if failing else math.inf

@@ -23,6 +23,7 @@ from dlemu.config.duration import mean_seconds
 from dlemu.config.schema import Workload
 from dlemu.jobs.training.plan import TrainingJob
 from dlemu.jobs.training.steplog import STEP_DTYPE, TRAINING, StepRows, read_log
+from dlemu.jobs.training.wording import memory_warning
 from dlemu.metrics.rates import Intervals
 from dlemu.metrics.rows import Rows, in_order
 from dlemu.metrics.t_interval import SequentialTest
@@ -168,7 +169,7 @@ def run_trial(plan: TrialPlan, accelerators: int, number: int, folder: str) -> T
         seconds=seconds,
         mb_per_accelerator=(summary.metrics.app_bytes or 0) / 1e6 / compute_seconds,
         limited_by=summary.limited_by,
-        page_cache_warning=None if question.cached or summary.page_cache is None else summary.page_cache.warning,
+        page_cache_warning=None if question.cached else memory_warning(summary.memory),
         figures=figures,
     )
 

@@ -17,7 +17,7 @@ from dlemu.results.kinds import kind_of, read_result
 
 DLIO_FOLDER = "dlio"  # folder with DLIO's files in a result folder of dlemu
 _OWN_NAME = re.compile(r"^dlemu(-\d+)?$")  # name of dlemu's result folder among DLIO's files by `dlio_benchmark`
-_TEXTS = re.compile(r"(entries of )?(issues|((write|read)\.)?limited_by\.(evidence|advice)|telemetry\.notes)|.*warning")
+_TEXTS = re.compile(r"(entries of )?(issues|((write|read)\.)?limited_by\.(evidence|advice)|telemetry\.notes)")
 """Keys of sentences, which are not compared: they follow from the codes and numbers beside them."""
 _MAX_LISTED = 50
 

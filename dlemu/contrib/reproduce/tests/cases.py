@@ -21,7 +21,7 @@ REPRODUCE = ("reproduce", "amax", "drives=.")
 def answer(folder: Path) -> Path:
     """Write the answer of a document."""
     question = DocumentQuestion(document="amax", drives=("/mnt/a",))
-    made = Reproduced(complete=True, question=question, capacity_tb=(4.0,))
+    made = Reproduced(complete=True, question=question)
     save_answer(str(folder), REPRODUCED, made)
     return folder / REPRODUCED
 

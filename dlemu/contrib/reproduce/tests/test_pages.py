@@ -61,7 +61,7 @@ def reproduced(document: str, folder: Path, results: dict[str, Any] | None = Non
         save_answer(str(folder / name), kind_of_command(command).answer, result)
         steps.append(StepDone(name=name, command=command, words=(), folder=name))
     question = DocumentQuestion(document=document, drives=DRIVES, **settings)
-    return Reproduced(complete=True, question=question, capacity_tb=(4.0, 2.0), steps=tuple(steps))
+    return Reproduced(complete=True, question=question, steps=tuple(steps))
 
 
 def tables(answer: Reproduced, folder: Path) -> list[Table]:
@@ -73,8 +73,8 @@ def tables(answer: Reproduced, folder: Path) -> list[Table]:
     [
         ("kioxia", 1, -1, ["18", "12.18", "44.46", "617.9", "542.6"]),
         ("amax", 0, 0, ["1", "45,936", "52,308"]),
-        ("amax", 1, 0, ["new", "398.6", "6,083", "0.606", "302.0"]),
-        ("amax", 1, 1, ["old", "398.6", "6,083", "0.606", "53.00"]),
+        ("amax", 1, 0, ["new", "398.6", "6,083", "0.606", "4,465"]),
+        ("amax", 1, 1, ["old", "398.6", "6,083", "0.606", "391.8"]),
         ("colfax", 0, 0, ["4", "92.00", "92.00", "2.000", "2.000"]),
         ("micron-9400", 0, 1, ["18", "90.00", "90.00", "1,800", "1,800"]),
     ],

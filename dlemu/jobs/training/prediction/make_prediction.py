@@ -105,7 +105,6 @@ def predict(
         counts=tuple(counts),
         source=calibration.source + others_phrase(calibration.others_mb_per_second),
         curve=calibration.curve,
-        saturated=calibration.saturated,
         half_width_percent=calibration.half_width_percent,
         issues=(*sentences(findings, FINDINGS), *notes),
         findings=findings,

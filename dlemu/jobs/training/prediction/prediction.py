@@ -110,8 +110,6 @@ class Prediction(Predicted):
     """Every number of accelerators that was simulated completely, smallest first."""
     curve: Curve
     """What the whole storage delivers to so many readers."""
-    saturated: bool
-    """The storage was at its limit; otherwise it may give more than the curve says."""
     half_width_percent: float
     """Half width of the curve's 95 % interval, as far as the measurement itself shows."""
 
@@ -149,7 +147,8 @@ FINDINGS: Wording[str] = {
 
 def _passing(answer: Prediction) -> str:
     """Return how many pass, and how many more may: `18 pass (AU 91 +- 1 %), 19 to 21 are too close to call`."""
-    at_least = "" if answer.saturated else "at least "
+    is_lower_bound = any(finding.numbers.get("pattern") == "saturation" for finding in answer.findings)
+    at_least = "at least " if is_lower_bound else ""
     low, high = answer.shown.au_sustained_interval_percent
     value = with_uncertainty(answer.shown.verdict_au(answer.question.verdict), (high - low) / 2)
     au = f"AU {at_least}{value.replace('±', '+-')}"
