@@ -22,7 +22,7 @@ OF_RESULTS = "analyse", "measured", "parts", "result", "summary", "wording"
 OF_PROBES = "probe_file", "requests", "result", "run"
 """All but the page and its figures, which goldens and a browser hold."""
 PACKAGES = {
-    "metrics": Package(("dlemu/metrics/*",), ("tests/metrics", "tests/goldens")),
+    "metrics": Package(("dlemu/metrics/*",), ("tests/metrics", "tests/goldens", "tests/results/test_analyse.py")),
     "plan": Package(("dlemu/plan/*",), ("tests/plan",)),
     "results": Package(
         (
@@ -31,7 +31,14 @@ PACKAGES = {
             "dlemu/jobs/training/activity.py",
             "dlemu/contrib/mlperf/audit/audit_answer.py",
         ),
-        ("tests/results", "tests/jobs"),
+        (
+            "tests/results",
+            "tests/jobs",
+            "tests/goldens",
+            "tests/report/test_terminal.py",
+            "tests/run/test_follow.py",
+            "tests/prediction/test_data_sheet.py",
+        ),
     ),
     "sizing": Package(
         (

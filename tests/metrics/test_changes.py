@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pytest
@@ -18,6 +19,8 @@ from dlemu.metrics.changes import (
     find_read_change,
     find_speed_changes,
     find_stalls,
+    find_unsteadiness,
+    not_steady,
 )
 from dlemu.metrics.rates import Floats
 from dlemu.metrics.rows import in_order
@@ -87,9 +90,12 @@ def test_a_drive_that_changes_is_told_by_what_it_gave_when_it_was_waited_for(
 ) -> None:
     """Asked for 100 MB/s: a drive that has more to give than that is not seen to."""
     rows = steps_on(lambda second: before if second < 5 else after, demand=100)
-    (change,) = find_speed_changes(rows)
-    assert change.at_seconds == pytest.approx(5, abs=1)
-    assert change.percent == pytest.approx(percent, rel=0.1)
+    gave = {"mb_per_second_before": min(before, 100), "mb_per_second_after": min(after, 100), "percent": percent}
+    near: dict[str, Any] = {name: pytest.approx(value, rel=0.1) for name, value in gave.items()}
+    near |= {"at_seconds": pytest.approx(5, abs=1), "gb_before": pytest.approx(min(before, 100) / 200, rel=0.2)}
+    found, *also = find_unsteadiness(rows, preprocesses=False)
+    assert [other.numbers["pattern"] for other in also] == ["ran_out"] * (after < before)
+    assert found == not_steady("speed_changed", **near)
 
 
 @pytest.mark.parametrize("demand", [60, 100, 104, 300])

@@ -45,10 +45,7 @@ def simulate(*, steps: int, ratio: float, ahead: int, workers: int = 1, epochs: 
 def figures(rows: StepRows) -> tuple[float, float, float]:
     """Headline, sustained AU and credit."""
     kept = kept_rows(rows, 1, 0)
-    sustained, credit = sustained_au(rows, kept), prefetch_credit_percent(rows, kept)
-    assert sustained.mean is not None
-    assert credit is not None
-    return au_percent(kept), sustained.mean, credit
+    return au_percent(kept), present(sustained_au(rows, kept).mean), present(prefetch_credit_percent(rows, kept))
 
 
 @pytest.mark.parametrize("ratio", [0.5, 0.8, 0.885])
@@ -219,10 +216,7 @@ def jittery(seed: int, *, ratio: float, steps: int, epochs: int, spread: float) 
 
 def result(rows: StepRows) -> tuple[float, Uncertainty]:
     kept = kept_rows(rows, 1, 0)
-    sustained, uncertainty = sustained_au(rows, kept).mean, uncertainty_of(rows, kept)
-    assert sustained is not None
-    assert uncertainty is not None
-    return sustained, uncertainty
+    return present(sustained_au(rows, kept).mean), present(uncertainty_of(rows, kept))
 
 
 @pytest.mark.parametrize(

@@ -90,13 +90,6 @@ def test_a_plan_is_small_whatever_the_dataset() -> None:
     assert ids.max() < huge.num_samples
 
 
-def test_the_endless_plan_begins_again() -> None:
-    plan = make()
-    endless = RankPlan(plan, 2, endless=True)
-    assert plan.steps_per_epoch == 10
-    assert np.array_equal(endless.sample_ids(0, 13), RankPlan(plan, 2).sample_ids(0, 3))
-
-
 @given(plan=plans, rank=st.integers(0, 8), steps=st.lists(st.integers(1, 70), min_size=1, max_size=20))
 def test_planning_ahead_gives_the_same_batches(plan: Plan, rank: int, steps: list[int]) -> None:
     if plan.steps_per_epoch == 0:
@@ -273,11 +266,15 @@ def test_only_the_files_of_the_steps_asked_for_are_opened() -> None:
 def test_too_few_samples_are_told() -> None:
     with pytest.raises(DatasetError, match=r"each of 8 ranks has 2 files and uses 0 samples of each.*pytorch"):
         make_plan(num_files=2, num_samples_per_file=3, ranks=8).check("train")
+    with pytest.raises(DatasetError, match=r"the one rank has 2 files and uses 1 sample.*: use a smaller batch"):
+        make_plan(num_files=2, num_samples_per_file=1, ranks=1).check("train")
 
 
-def test_batches_of_a_rank_are_its_steps_and_beyond_the_last_the_last() -> None:
+def test_batches_of_a_rank_are_its_steps_and_beyond_the_last_the_last_or_all_again() -> None:
     part = RankPlan(make_plan(), 1)
     last = part.plan.steps_per_epoch
     assert last == 7
     rows = part.batches(2, np.array([1, 3, last, last + 5]))
     assert rows.tolist() == [part.sample_ids(2, step).tolist() for step in (1, 3, last, last)]
+    again = replace(part, endless=True).batches(2, np.array([1, last, last + 1, 2 * last]))
+    assert again.tolist() == [part.sample_ids(2, step).tolist() for step in (1, last, 1, last)]

@@ -6,7 +6,7 @@ import json
 import os
 import time
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -19,10 +19,10 @@ from dlemu.jobs.training.steplog import StepRows, log_name
 from dlemu.metrics.au import au_percent, kept_rows
 from dlemu.results import FACTS, LIVE, SUMMARY
 from dlemu.results.answer_files import decode_versioned
-from dlemu.results.live import Follower, Progress, mark_in_progress, write_live_facts
+from dlemu.results.live import Figure, Follower, Progress, mark_in_progress, write_live_facts
 from dlemu.runner.events import Event, Reporter
 from dlemu.runner.follow import follow_run
-from tests.runs import make_job, make_log, with_blocks
+from tests.runs import make_job, make_log, present, with_blocks
 
 
 def begun(folder: Path, **settings: Any) -> tuple[TrainingJob, StepRows]:
@@ -48,23 +48,34 @@ def follow(folder: Path) -> Follower:
 def test_the_numbers_are_those_of_the_rows_so_far(tmp_path: Path) -> None:
     folder = tmp_path / "run"
     job, rows = begun(folder, **with_blocks(5))
+    for stamp in ("free_ns", "asked_ns", "started_ns", "finished_ns", "ready_ns", "met_ns"):
+        rows[stamp][rows["epoch"] == 2] += 10**10  # by then the first epoch's rates are no longer recent
     write(folder, rows, 0)
-    follower = follow(folder)
+    follower, near = follow(folder), cast("Any", pytest.approx)
     assert follower() is None, "no step yet"
     for steps in (1, 2, 5, 6, 12, 13, 20, 24):
         write(folder, rows, steps)
         seen = follower()
-        assert seen is not None
-        done = np.concatenate([rows[rows["rank"] == rank][:steps] for rank in range(2)])
-        so_far = kept_rows(done[done["epoch"] == done["epoch"][-1]], job.workload.metric.exclude_start_steps, 0)
-        assert (seen.done, seen.is_over) == (steps, steps == 24)
-        assert seen.au_percent == (pytest.approx(au_percent(so_far)) if len(so_far) else None)
-        if steps == 6:
-            assert (seen.at, seen.total) == ("epoch 1/2, step 6/12", 24)
-            assert seen.mb_per_second is not None
-            assert 0 < next(figure.value for figure in seen.figures if figure.name == "wait") < 100
-            first, last = (rows[(rows["rank"] == 0) & (rows["step"] == step)][0] for step in (1, 6))
-            assert seen.seconds_left == pytest.approx(3 * (last["met_ns"] - first["asked_ns"]) / 1e9, rel=0.3)
+        ranks = [rows[rows["rank"] == rank][:steps] for rank in range(2)]
+        recent = [mine[mine["epoch"] == mine["epoch"][-1]] for mine in ranks]
+        so_far = kept_rows(np.concatenate(recent), job.workload.metric.exclude_start_steps, 0)
+        samples, read, waited = (
+            sum(1e9 * mine[name].sum() / (mine["met_ns"][-1] - mine["free_ns"][0]) for mine in recent)
+            for name in ("samples", "app_bytes", "wait_ns")
+        )
+        assert seen == Progress(
+            at=f"epoch {1 + (steps > 12)}/2, step {steps - 12 * (steps > 12)}/12",
+            done=steps,
+            total=24,
+            au_percent=near(au_percent(so_far)) if len(so_far) else None,
+            seconds_left=near((24 - steps) / steps * (ranks[0]["met_ns"][-1] - ranks[0]["asked_ns"][0]) / 1e9),
+            mb_per_second=near(read / 1e6),
+            figures=(
+                Figure("samples", near(samples), "/s"),
+                Figure("wait", near(waited / 2e7), "%"),
+            ),
+        )
+        assert present(seen).is_over == (steps == 24)
 
 
 def test_a_run_reports_itself_at_most_every_second(monkeypatch: pytest.MonkeyPatch) -> None:
