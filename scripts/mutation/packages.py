@@ -57,7 +57,10 @@ PACKAGES = {
         ("dlemu/contrib/mlperf/rules/training.py", "dlemu/contrib/mlperf/check/training_rules.py"),
         ("dlemu/contrib/mlperf/tests/test_rules.py",),
     ),
-    "prediction": Package(("dlemu/jobs/training/prediction/*",), ("tests/prediction",)),
+    "prediction": Package(
+        ("dlemu/jobs/training/prediction/*",),
+        ("tests/prediction", "tests/goldens", "tests/truth/test_truth.py", "tests/sizing/test_size_verdict.py"),
+    ),
     "probing": Package(
         (*(f"dlemu/jobs/probe/{name}.py" for name in OF_PROBES), "dlemu/jobs/training/pattern.py"),
         ("tests/probing",),
