@@ -81,6 +81,7 @@ PACKAGES = {
             "tests/datagen/test_s3_options.py",
             "tests/datagen/test_s3_tls.py",
             "tests/datagen/test_http_exchange.py",
+            "tests/datagen/test_storage.py",
         ),
     ),
     "check": Package(

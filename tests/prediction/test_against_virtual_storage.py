@@ -311,7 +311,8 @@ def test_a_batch_has_the_bytes_of_the_files_that_the_plan_gives_it(changes: dict
 def test_only_preprocessing_that_burns_shares_the_cores_with_decoding(preprocess: Any, took_ms: float) -> None:
     """Two ranks of a worker each, one core: 4 x 5 ms a batch asleep, or on a core that both want."""
     asked = workload(steps=30, step_seconds=0.001, read_threads=1, preprocess=preprocess)
-    asked = replace(asked, reader=replace(asked.reader, preprocess_time=Duration(mean=0.005)))
+    drawn = Duration(type="normal", mean=0.005, stdev=0.00001)
+    asked = replace(asked, reader=replace(asked.reader, preprocess_time=drawn))
     decodes = replace(given_speed(10_000.0, cores=1), decode_seconds_per_sample=1e-6)
     rows = Model(asked, decodes).run(2).rows
     assert np.median(rows["finished_ns"] - rows["started_ns"]) / 1e6 == pytest.approx(took_ms, rel=0.05)

@@ -57,6 +57,7 @@ def test_latency_is_what_the_null_model_does_not_know() -> None:
     assert answer.shown.au_percent == pytest.approx(50, abs=2)
     assert answer.shown.null_au_percent == 100.0
     assert (answer.limited_by.what, answer.limited_by.confidence) == ("loader", "high")
+    assert answer.limited_by.evidence[0].startswith("the AU with 1 accelerator is ")
     assert (answer.shown.passed, answer.outcome) == (False, "fail")
 
 
@@ -236,6 +237,7 @@ def test_rows_sentence_and_verdict_say_the_same(feeds: float, steps: int, width:
     assert rows.get(high + 1, False) is False
     assert answer.accelerators == (low or max(1, answer.max_accelerators))
     assert bool(answer.shown.passed) == (low > 0), "the exit status is 0 where a count passes"
+    assert answer.outcome == ("pass" if low else "undecided" if high else "fail")
     numbers = [int(number) for number in re.findall(r"\d+(?= pass| is too| are too|\) is)|(?<=to )\d+", answer.verdict)]
     if low:
         assert answer.verdict.startswith(f"predicted: {low} pass")
