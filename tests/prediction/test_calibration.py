@@ -18,6 +18,7 @@ from dlemu.jobs.training.prediction.from_reads import Reads, calibrate_from_run
 from dlemu.jobs.training.prediction.from_times import ForeignRun, calibrate_from_times
 from dlemu.jobs.training.prediction.make_prediction import predict
 from dlemu.jobs.training.prediction.model_run import Model
+from dlemu.jobs.training.prediction.run_prediction import Known, read_known
 from dlemu.jobs.training.result import Run
 from tests.runs import make_job, make_log, make_run, present
 
@@ -214,6 +215,7 @@ def test_one_slow_start_does_not_count() -> None:
     run = timed(slowed(2, 0.01))
     slow = replace(run, first_seconds=(10 * run.first_seconds[0], *run.first_seconds[1:]))
     assert calibrate_from_times(slow) == calibrate_from_times(run)
+    assert read_known("none", lambda _: slow) == Known(calibration=calibrate_from_times(run), workload=run.workload)
 
 
 @pytest.mark.parametrize(("times", "saturated"), [(50, False), (0.6, True)])
