@@ -222,7 +222,7 @@ def test_an_epoch_that_is_read_ahead_as_a_whole_says_nothing_of_the_next() -> No
 
 
 @settings(max_examples=12, deadline=None)
-@given(feeds=st.floats(0.3, 7.5), steps=st.integers(20, 60), width=st.sampled_from([0.0, 8.0]))
+@given(feeds=st.floats(0.3, 7.5), steps=st.integers(20, 60), width=st.sampled_from([0.0, 8.0, 50.0]))
 @example(feeds=1.0, steps=40, width=8.0)  # one, perhaps
 def test_rows_sentence_and_verdict_say_the_same(feeds: float, steps: int, width: float) -> None:
     known = replace(given_speed(feeds * 0.9 * DEMAND, cores=4), half_width_percent=width)
