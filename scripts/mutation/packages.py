@@ -64,7 +64,10 @@ PACKAGES = {
         ("dlemu/contrib/mlperf/rules/training.py", "dlemu/contrib/mlperf/check/training_rules.py"),
         ("dlemu/contrib/mlperf/tests/test_rules.py",),
     ),
-    "prediction": Package(("dlemu/jobs/training/prediction/*",), ("tests/prediction",)),
+    "prediction": Package(
+        ("dlemu/jobs/training/prediction/*",),
+        ("tests/prediction", "tests/goldens", "tests/truth/test_truth.py", "tests/sizing/test_size_verdict.py"),
+    ),
     "probing": Package(
         (*(f"dlemu/jobs/probe/{name}.py" for name in OF_PROBES), "dlemu/jobs/training/pattern.py"),
         ("tests/probing",),
@@ -85,6 +88,7 @@ PACKAGES = {
             "tests/datagen/test_s3_options.py",
             "tests/datagen/test_s3_tls.py",
             "tests/datagen/test_http_exchange.py",
+            "tests/datagen/test_storage.py",
         ),
     ),
     "check": Package(

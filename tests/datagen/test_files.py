@@ -61,9 +61,6 @@ def test_what_a_killed_writer_left_of_a_file_goes_when_it_is_written_again(tmp_p
     assert sorted(os.listdir(tmp_path)) == ["report.html", "report.html.part"]
 
 
-# What is opened
-
-
 def make(kind: str, path: Path) -> None:
     if kind == "pipe":
         os.mkfifo(path)
@@ -102,9 +99,6 @@ def test_a_file_is_read_up_to_a_bound_and_a_link_to_one_too(tmp_path: Path, spec
         assert bytes(read_whole(open_storage(spec), name, 10)) == b"x" * 10
         with pytest.raises(OSError, match="it has 10 bytes, wanted at most 9"):
             read_whole(open_storage(spec), name, 9)
-
-
-# The page cache
 
 
 def shard(path: Path) -> None:

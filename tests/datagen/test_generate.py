@@ -248,9 +248,6 @@ def test_a_limit_on_file_sizes(small: MakeSpec) -> None:
     assert contents(spec.data_folder) == {}
 
 
-# Verifying
-
-
 def only(spec: DatasetSpec, **options: Any) -> Damage:
     findings = verify(spec, **options)
     assert len(findings) == 1

@@ -35,7 +35,7 @@ def connected(timeout_seconds: float = 0.001) -> Iterator[tuple[Connection, sock
 
 
 def asked(connection: Connection, target: bytearray | None = None) -> Exchange:
-    return Exchange(connection, b"GET", b"", None if target is None else memoryview(target))
+    return Exchange(connection, b"PUT", b"data", None if target is None else memoryview(target))
 
 
 def bring(server: socket.socket, exchange: Exchange, answer: bytes, places: list[int], *, wait: bool) -> None:
@@ -61,7 +61,7 @@ def test_a_body_lands_where_it_belongs(places: list[int], wait: bool) -> None:
         bring(server, exchange, HEAD + BODY, places, wait=wait)
     assert target == BODY
     assert (exchange.status, exchange.body_bytes, exchange.reusable) == (200, len(BODY), True)
-    assert exchange.progress_bytes == len(b"GET" + HEAD + BODY), "by which one that stands still is told"
+    assert exchange.progress_bytes == len(b"PUT" + b"data" + HEAD + BODY), "by which one that stands still is told"
     assert (exchange.header("etag"), exchange.header("content-length")) == ('"Of-The-Object"', str(len(BODY)))
     assert exchange.header("tag") == exchange.header("x-other") == ""
 
@@ -91,13 +91,25 @@ def test_a_body_in_chunks_is_put_together(
     assert (exchange.body, exchange.body_bytes, exchange.reusable) == (body, len(body), True)
 
 
-@pytest.mark.parametrize("size", NO_SIZES)
-def test_a_chunk_whose_size_is_none_is_refused(size: bytes) -> None:
+@pytest.mark.parametrize(
+    ("answer", "told"),
+    [
+        *((IN_CHUNKS + size + b"\r\nok", "can't be parsed") for size in NO_SIZES),
+        (HEAD + BODY[:9], f"after 9 of {len(BODY)} bytes"),
+        (IN_CHUNKS + b"99\r\n" + BODY[:9], "after 13 bytes"),
+        (b"HTTP/1.1 200 OK\r\n\r\n" + BODY[:9], ""),
+    ],
+)
+def test_only_a_body_without_a_length_ends_with_its_connection(answer: bytes, told: str) -> None:
     with connected(timeout_seconds=60) as (connection, server):
-        server.sendall(IN_CHUNKS + size + b"\r\nok")
-        server.shutdown(socket.SHUT_WR)
-        with pytest.raises(BrokenResponseError, match="can't be parsed"):
-            until_whole(asked(connection), wait=True)
+        exchange = asked(connection)
+        with pytest.raises(BrokenResponseError, match=told) if told else contextlib.nullcontext():
+            for piece in (b"", answer):
+                server.sendall(piece)
+                assert not exchange.advance(), "it does not wait either"
+            server.shutdown(socket.SHUT_WR)
+            until_whole(exchange, wait=True)
+    assert told or (exchange.body, exchange.reusable) == (BODY[:9], False)
 
 
 def test_a_server_that_lets_nobody_in_is_given_up_in_time() -> None:

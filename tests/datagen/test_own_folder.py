@@ -421,9 +421,6 @@ def test_tokens_in_flat_files_are_cut_into_samples_of_the_length_asked_for(tmp_p
         inspect_own_folder(replace(spec, record_length_bytes=50_000), FOLDERS)
 
 
-# Streams of records: one bad header among many
-
-
 def tar(sizes: Sequence[int] = (700,) * 6) -> bytearray:
     out = io.BytesIO()
     with tarfile.open(fileobj=out, mode="w", format=tarfile.USTAR_FORMAT) as archive:

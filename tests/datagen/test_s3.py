@@ -34,7 +34,6 @@ from tests.object_stores import ACCESS_KEY, BUCKET, S3, SECRET_KEY, fault, own_s
 
 pytestmark = pytest.mark.usefixtures("keys")
 DATA = bytes(range(256)) * 2000
-FAST = {"timeout_seconds": 0.4}
 
 
 def counts_of(storage: StorageBase) -> Any:
@@ -84,7 +83,7 @@ def test_what_goes_wrong_twice_is_asked_again_and_counted(
     server: Any, method: str, kind: str, words: dict[str, Any], range_bytes: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("datagen.storage.s3.PART_BYTES", 200_000)
-    storage = storage_of(server, options=FAST, range_bytes=range_bytes, io_depth=3)
+    storage = storage_of(server, options={"timeout_seconds": 0.4}, range_bytes=range_bytes, io_depth=3)
     server.behaviour.fault = first_of(kind, method, times=2, **words)
     write(storage, "a")
     assert read(storage, "a") == server.objects["a"] == DATA

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from datagen.errors import UserError
-from datagen.storage._s3_access import Options, read_options
+from datagen.storage._s3_access import EMPTY_SHA256, Options, Signer, read_options
 
 pytestmark = pytest.mark.usefixtures("keys")
 HERE = "http://host:9000"
@@ -68,6 +69,18 @@ def test_a_profile_names_server_and_region(way: str, tmp_path: Path, monkeypatch
     options = read_options({"s3_profile": "p"} if way == "option" else {})
     assert (options.endpoint_url, options.region) == ("http://of-p:1", "of-p")
     assert server(s3_profile="p", region="r").endpoint_url == HERE
+    assert server(s3_profile="p", endpoint_url="https://host").ca_bundle == ""
+
+
+def test_a_profile_without_the_library_for_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "botocore.session", None)
+    install = r"the Python package 'botocore', .* pip install 'dlemu\[s3\]'"
+    with pytest.raises(UserError, match=rf"^storage\.storage_options\.s3_profile needs {install}$"):
+        server(s3_profile="p")
+    with pytest.raises(
+        UserError, match=rf"of profile 'p' for S3 \(UserError: a profile or a role as .* {install}\)\. "
+    ):
+        Signer("p", "r").lines("GET", "host", "/", "", EMPTY_SHA256)
 
 
 @pytest.mark.parametrize(

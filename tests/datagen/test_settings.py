@@ -94,9 +94,6 @@ def test_the_limit_on_a_dataset_is_of_bytes_not_of_elements() -> None:
     assert "multiply to 9.22e+18 bytes" in problem
 
 
-# Names of modules
-
-
 def test_dotted_name_is_a_module_or_a_class_in_one() -> None:
     assert find("datagen.formats", "datagen.formats.npz", "Format") is Format
     assert find("datagen.formats", "datagen.formats.npz.Format", "Other") is Format

@@ -228,9 +228,6 @@ def test_a_name_that_is_in_neither_is_answered_with_what_there_is() -> None:
             asked(f"workload={name}")
 
 
-# Exported
-
-
 SECTIONS = ("model", "framework", "workflow", "dataset", "reader", "train", "evaluation", "checkpoint", "metric")
 
 

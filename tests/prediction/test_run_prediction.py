@@ -5,20 +5,27 @@ from __future__ import annotations
 import dataclasses
 import json
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
+import numpy as np
 import pytest
 import yaml
 from click.testing import CliRunner
 
 import dlemu
 from datagen.errors import UserError
+from datagen.spec import DatasetSpec
 from dlemu.cli.predict import command
 from dlemu.config import load
 from dlemu.config.schema import Workload
-from dlemu.jobs.training.pattern import Level
+from dlemu.jobs.training.pattern import MAX_SECONDS, READ_DTYPE, Level
+from dlemu.jobs.training.prediction import run_prediction
 from dlemu.jobs.training.prediction.calibration import given_speed
+from dlemu.jobs.training.prediction.event_model import HostCosts
 from dlemu.jobs.training.prediction.model_run import Model
 from dlemu.jobs.training.prediction.prediction import PREDICT, Prediction
 from dlemu.jobs.training.prediction.run_prediction import (
@@ -33,11 +40,13 @@ from dlemu.report.page import write_page
 from dlemu.runner.events import PartMeasured
 from dlemu.runner.prediction_request import PredictionRequest
 from dlemu.studies.predict import known_workload
+from tests.datasets import make_files
 from tests.goldens.render import RESULTS
 from tests.prediction.test_calibration import simulated_run
 from tests.runs import write_run
 
 WORDS = ["workload=unet3d", "accelerator=h100", "dataset.num_files_train=700", "train.epochs=1"]
+MEASURED = ["workload=unet3d", "scale=laptop", "accelerator=h100", "dataset.num_files_train=280", "ranks=2"]
 
 
 def run(*words: str, status: int) -> str:
@@ -111,8 +120,7 @@ def test_the_configuration_that_is_printed_is_the_one_that_is_predicted(
     changes: tuple[str, ...], tmp_path: Path
 ) -> None:
     """`--from RUN --cfg`: the run's settings, with the changes; the same from a prediction; nothing is made."""
-    words = ["workload=unet3d", "scale=laptop", "accelerator=h100", "dataset.num_files_train=280", "ranks=2"]
-    folder, place = write_measured(tmp_path / "measured", load(words)), tmp_path / "p"
+    folder, place = write_measured(tmp_path / "measured", load(MEASURED)), tmp_path / "p"
     asked = ("ranks=1", f"output.folder={place}", "output.report=false")
     printed = run(*changes, *asked, "--from", str(folder), "--cfg", status=0)
     assert not place.exists()
@@ -123,7 +131,7 @@ def test_the_configuration_that_is_printed_is_the_one_that_is_predicted(
 
 def test_what_the_user_does_not_say_is_the_runs(tmp_path: Path) -> None:
     """Its workload, accelerator, scale, count of files and readers; the run's own count comes out as it was."""
-    asked = load(["workload=unet3d", "scale=laptop", "accelerator=h100", "dataset.num_files_train=280", "ranks=2"])
+    asked = load(MEASURED)
     folder = write_measured(tmp_path / "measured", asked)
     words = ["--from", str(folder), "output.report=false", "--json"]
     again = json.loads(run(f"output.folder={tmp_path / 'p'}", "ranks=2", *words, status=0))
@@ -158,34 +166,46 @@ def test_mistakes_are_said(tmp_path: Path) -> None:
         dlemu.predict([*WORDS, f"output.folder={tmp_path}"], mb_per_second=1.0)
 
 
+def test_a_probe_is_of_this_host_and_what_others_do_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Within two seconds others took three of their cores' time."""
+    data = DatasetSpec(data_folder=str(tmp_path), format="npy", num_files_train=4, record_length_bytes=1000)
+    asked = replace(Workload(), dataset=make_files(data))
+    reads, costs = np.ones(40, READ_DTYPE), HostCosts(step_seconds=0.25)
+    reads["end_ns"] = 1000
+    levels, told = [Level(readers, 1.0, reads, 100.0, 1.0) for readers in (1, 4)], list[Any]()
+    measure = Mock(return_value=levels)
+    for name, done in (
+        ("measure_levels", measure),
+        ("loader_costs", lambda job: costs),
+        ("_others_cpu_seconds", iter([5.0, 8.0]).__next__),
+        ("usable_cores", lambda: 6.0),
+        ("time", SimpleNamespace(monotonic=iter([10.0, 12.0]).__next__)),
+    ):
+        monkeypatch.setattr(run_prediction, name, done)
+    found = run_prediction.calibrate_by_probe(asked, readers=4, on_event=told.append)
+    assert measure.call_args.kwargs == {"evicts": True, "repeat": 4, "most_seconds": MAX_SECONDS}
+    words = ("1 reader 100.0 MB/s", "4 readers 100.0 MB/s")
+    assert told == [PartMeasured(level, text) for level, text in zip(levels, words, strict=True)]
+    assert (found.cores, found.busy_cores, found.costs, len(found.curve)) == (6.0, 1.5, costs, 2)
+
+
 @pytest.mark.slow
 def test_a_dataset_is_probed_and_predicted(tmp_path: Path) -> None:
-    settings: dict[str, object] = {
-        "dataset.data_folder": str(tmp_path / "data"),
-        "dataset.format": "npz",
-        "dataset.num_files_train": 96,
-        "dataset.record_length_bytes": 100_000,
-        "reader.odirect": True,
-        "reader.data_loader": "threads",
-        "train.computation_time": 0.02,
-    }
+    words = ["dataset.format=npz", "dataset.num_files_train=96", "dataset.record_length_bytes=100000", "ranks=1"]
+    words += ["reader.odirect=true", "reader.data_loader=threads", "train.computation_time=0.02"]
+    words += [f"dataset.data_folder={tmp_path / 'data'}", f"output.folder={tmp_path / 'p'}"]
     told: list[Any] = []
-    asked = settings | {"ranks": 1, "output.folder": str(tmp_path / "p")}
-    answer = dlemu.predict(asked, make=True, on_progress=told.append)
+    answer = dlemu.predict(words, make=True, on_progress=told.append)
     parts = [event.part for event in told if isinstance(event, PartMeasured)]
     assert [part.readers for part in parts if isinstance(part, Level)][:3] == [1, 2, 4]
     assert read_known(str(tmp_path / "p")).calibration.sample_bytes == pytest.approx(100_000, rel=0.05)
     assert 0 < answer.shown.au_percent <= 100
 
 
-# every setting
-
-
 MODELLED = """
     ranks accelerator scale accelerators scales workflow.checkpoint reader.data_loader reader.batch_size
     reader.read_threads reader.prefetch_size reader.file_shuffle reader.sample_shuffle reader.worker_streams
-    reader.preprocess_time reader.preprocess train.epochs train.computation_time
-    train.step_cpu_time
+    reader.preprocess_time reader.preprocess train.epochs train.computation_time train.step_cpu_time
     train.total_training_steps train.seed train.seed_change_epoch train.synchronous checkpoint.checkpoint_after_epoch
     checkpoint.epochs_between_checkpoints checkpoint.steps_between_checkpoints metric.au metric.verdict
     metric.exclude_start_steps metric.exclude_end_steps dataset.format dataset.num_files_train
@@ -209,8 +229,7 @@ IRRELEVANT = """
     checkpoint.num_checkpoints_read checkpoint.time_between_checkpoints checkpoint.rank_sync
     checkpoint.recovery_rank_shift checkpoint.randomize_tensor checkpoint.odirect checkpoint.writers
     checkpoint.transfer_size checkpoint.read_as checkpoint.readers checkpoint.evict_page_cache checkpoint.verify
-    checkpoint.keep_last checkpoint.interval_seconds checkpoint.gpu_mtbf_hours
-    checkpoint.snapshot_gb_per_second
+    checkpoint.keep_last checkpoint.interval_seconds checkpoint.gpu_mtbf_hours checkpoint.snapshot_gb_per_second
 """
 """No AU depends on it, or only that of the emulator's own work."""
 REFUSED = {*_SAME_AS_SOURCE, *_SAME_AS_MEASURED, *_SAME_IF_CACHED, *_DEFAULT_WITH_SPEED, *_DEFAULT_IN_MODEL}
@@ -255,10 +274,22 @@ def test_what_no_speed_says_is_refused(words: list[str], tmp_path: Path) -> None
     assert not folder.exists()
 
 
+@pytest.mark.parametrize(
+    ("word", "harmless"),
+    [
+        ("metric.cached=true", "reader.evict_page_cache=epochs"),
+        ("metric.cached=true", "reader.odirect=true"),
+        ("checkpoint.asynchronous=true", "workflow.checkpoint=false"),
+    ],
+)
+def test_what_has_no_effect_is_not_refused(word: str, harmless: str, tmp_path: Path) -> None:
+    words = [*OF_UNET3D, word, harmless, f"output.folder={tmp_path / 'p'}"]
+    assert dlemu.predict(words, mb_per_second=9000.0).shown.passed
+
+
 @pytest.mark.parametrize("word", ["reader.odirect=true", "reader.engine=library", "metric.cached=true"])
 def test_a_run_s_speed_is_of_the_settings_it_was_measured_with(word: str, tmp_path: Path) -> None:
-    words = ["workload=unet3d", "scale=laptop", "accelerator=h100", "dataset.num_files_train=280", "ranks=2"]
-    for name, own in (("without", words), ("with", [*words, word])):
+    for name, own in (("without", MEASURED), ("with", [*MEASURED, word])):
         write_measured(tmp_path / name, load(own))
     again = [word, f"output.folder={tmp_path / 'p'}", "output.report=false"]
     with pytest.raises(

@@ -63,9 +63,6 @@ def level(
     return Level(readers, seconds, rows, mb_per_second, half_width_percent)
 
 
-# what counts of a level
-
-
 def test_a_level_is_its_bytes_by_its_time_of_all_readers() -> None:
     rows = np.concatenate([steady(100, 3.0, reader=0), steady(50, 3.0, reader=1)])
     found = judge_level(rows, 2, 0, 2.0)
@@ -102,9 +99,6 @@ def test_of_a_dataset_that_was_read_too_soon_the_warm_up_does_not_count_either()
     assert np.isfinite([at_once.seconds, at_once.mb_per_second]).all()
     with pytest.raises(SpaceError, match="too small for this many readers"):
         judge_level(np.zeros(0, READ_DTYPE), 4, 0, 2.0)
-
-
-# which readers are measured, and for how long
 
 
 def test_the_fewest_readers_that_get_about_all_are_enough() -> None:
@@ -208,9 +202,6 @@ def test_the_level_that_matters_is_measured_twice_more(monkeypatch: pytest.Monke
     assert shared == pytest.approx([3.0, 2.5]), "they share what time is left"
     short = Storage(monkeypatch, lambda readers: 100.0)
     assert short.measured(1, 2, repeat=2, most_seconds=6.0) == [1, 2], "no time is left"
-
-
-# what is read
 
 
 def test_a_read_is_a_batch_or_as_many_samples_as_are_large_enough() -> None:

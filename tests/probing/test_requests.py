@@ -109,9 +109,6 @@ def test_nothing_of_the_users_is_written(tmp_path: Path, file: Path) -> None:
     assert sorted(path.name for path in tmp_path.iterdir()) == ["file"], "what is refused leaves nothing behind"
 
 
-# The file that a probe makes
-
-
 HOLDS = """
 import sys
 from dlemu.jobs.probe.probe_file import probe_file

@@ -38,9 +38,6 @@ def cell(wanted: CellSpec = READ, mb_per_second: float = 100.0) -> ProbeCell:
     return ProbeCell(**asdict(wanted), seconds=2.0, latency_ms=LATENCY, **rates)
 
 
-# requests
-
-
 def test_a_bucket_is_refused_with_what_measures_it(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"s3://some is no folder or file: .*dlemu predict"):
         run_probe.probe_target("s3://some", folder=str(tmp_path / "r"))
@@ -145,9 +142,6 @@ def test_each_job_has_its_part_and_all_of_the_time(monkeypatch: pytest.MonkeyPat
     asked.clear()
     measure_cell(replace(wanted, access="randread"), "x", MIB, 1.5, "threads")
     assert {job[2] for job in asked[0][1]} == {range(MIB)}, "random jobs share the whole file"
-
-
-# answers
 
 
 def probed(folder: Path, target: Path | None = None, result: str = "r", **asked: Any) -> Any:

@@ -112,9 +112,6 @@ def test_a_sweep_is_every_combination() -> None:
         check_points(points(["ranks=4"]))
 
 
-# runs of checkpoints
-
-
 @pytest.fixture
 def saved(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Have points run here, without a process of their own; return the checkpoint folder of each."""

@@ -210,9 +210,6 @@ def test_results_of_another_program_are_no_traceback(tmp_path: Path, summary: di
     assert refused.value.exit_status == 2
 
 
-# what is compared of a storage
-
-
 READINGS = (
     (1, "md0", "read_mb_per_second", 80.0),
     (1, "nvme0n1", "read_mb_per_second", 80.0),

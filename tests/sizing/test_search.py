@@ -201,9 +201,6 @@ def test_windows_by_hand() -> None:
     assert series.sustained is series.fed, "20 s of 36 are less than 29"
 
 
-# what is checked before the first trial
-
-
 @pytest.fixture
 def recipe(tmp_path: Path) -> list[str]:
     """Words that choose a workload of 20 samples; an accelerator needs 165 batches of two."""

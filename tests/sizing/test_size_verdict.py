@@ -63,9 +63,6 @@ def test_the_width_of_a_count_is_the_wider_of_within_and_between() -> None:
     assert count_of(wide, wide, wide).half_width_percent == pytest.approx(10 * one / math.sqrt(3))
 
 
-# the answer
-
-
 STORAGE = Limit(what="storage", confidence="high", evidence=("the device was busy",), advice=("a faster one",))
 CPU = Limit(what="host CPU", confidence="high", evidence=("no core was free",))
 
@@ -134,9 +131,6 @@ def test_what_came_of_a_wanted_count(
         ),
     )
     assert outcome_of(answer, wanted) == outcome
-
-
-# beside busy programs
 
 
 OTHERS_PERCENT = 97.0

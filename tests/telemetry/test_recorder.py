@@ -217,9 +217,6 @@ def test_a_log_without_a_head_is_no_telemetry(data: bytes) -> None:
     assert parse_log(data) is None
 
 
-# Tables of a result
-
-
 def host(node: int, name: str, readings: int) -> HostTelemetry:
     series = (Series("block", "sdb", "mb"), Series("block", "sda", "mb"), Series("cpu", "", "mb"))
     return HostTelemetry(
