@@ -69,7 +69,7 @@ def batch_bytes(
         position // file_rows * groups_per_file + position % file_rows // group_rows
         for position in (first, first + plan.batch_size - 1)
     )
-    kept_group = first_group - 1  # the worker reads the groups after this one, which it kept from its batch before
+    kept_group = first_group - 1  # the worker reads the groups after this one, unless it has kept the first of them
     kept_group[:, workers:] = np.maximum(kept_group[:, workers:], last_group[:, :-workers])
     groups_read = last_group - kept_group
     return np.asarray(batches * groups_read / groups_read.mean())
