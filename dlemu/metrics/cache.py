@@ -116,10 +116,10 @@ def device_request_kib(rows: Rows, megabytes: list[Delivered], requests: list[De
 def _ratios(amounts: list[float], totals: list[float], unit: float = 1.0) -> Mean:
     """Return `unit` x amount / total, of all epochs together and of each; None if one is NaN, or the total is 0."""
 
-    def ratio(amount: float, total: float) -> float:
-        return unit * amount / total if total else math.nan
+    def ratio(amount: float, total: float) -> float | None:
+        return known(unit * amount / total) if total else None
 
-    return Mean(mean=known(ratio(sum(amounts), sum(totals))), per_epoch=tuple(map(known, map(ratio, amounts, totals))))
+    return Mean(mean=ratio(sum(amounts), sum(totals)), per_epoch=tuple(map(ratio, amounts, totals)))
 
 
 def _delivered(rows: Rows, devices: list[Delivered]) -> list[float]:

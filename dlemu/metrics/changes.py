@@ -33,19 +33,14 @@ from dlemu.metrics.t_interval import quantile
 
 SIGNIFICANCE = 0.001  # false-alarm rate of each test
 MIN_FACTOR = 1.25  # smallest ratio of the speeds before and after a change that is reported
-MIN_WINDOWS = 6
-"""Fewest windows on either side of a change: fewer slow or fast windows are a stall or a burst."""
+MIN_WINDOWS = 6  # fewest on either side of a change: fewer slow or fast windows are a stall or a burst
+# A window shows what the storage can deliver if accelerators waited for this share of its time while this share of the
+# usual number of workers was blocked in reads. A read counts if this share of the usual number of reads was under way.
 _MIN_WAIT_SHARE, _MIN_READERS_SHARE = 0.1, 0.7
-"""A window shows what the storage can deliver if accelerators waited for this share of its time while this share of the
-usual number of workers was blocked in reads. A read counts if this share of the usual number of reads was under way."""
-_MIN_FROM_STORAGE = 0.5
-"""A window or a read counts if at least this share of its bytes came from storage, relative to uncached reads."""
-STALL_SECONDS, _STALL_BATCHES = 1.0, 5
-"""Shortest stall, in seconds and in median batch times."""
-_MIN_READS, _MIN_INDEPENDENT = 8, 3.0
-"""Fewest reads, and independent reads, on either side of a change of read times."""
-MAX_ROWS = 200_000
-"""Most rows whose read times are examined: in longer runs, heavy tails average out within each window."""
+_MIN_FROM_STORAGE = 0.5  # a window or a read counts if so much of it came from storage, relative to uncached reads
+STALL_SECONDS, _STALL_BATCHES = 1.0, 5  # shortest stall, in seconds and in median batch times
+_MIN_READS, _MIN_INDEPENDENT = 8, 3.0  # fewest reads, and independent reads, on either side of a change of read times
+MAX_ROWS = 200_000  # most rows whose read times are examined: in longer runs, heavy tails average out in each window
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -154,7 +149,7 @@ def _loses_time(table: StepTable, stalls: Sequence[Stall]) -> bool:
 
 def changes_of(windows: Throughput) -> tuple[SpeedChange, ...]:
     """Return the changes of throughput by at least MIN_FACTOR, in order."""
-    bounds = _splits(windows)
+    bounds = _change_points(windows)
     while bounds:
         segments = itertools.pairwise([0, *bounds, len(windows)])
         levels = list(itertools.pairwise(windows[begin:end].level for begin, end in segments))
@@ -169,7 +164,7 @@ def changes_of(windows: Throughput) -> tuple[SpeedChange, ...]:
                 )
                 for at_seconds, (before, after) in zip(windows.at_seconds[bounds].tolist(), levels, strict=True)
             )
-        del bounds[factors.index(min(factors))]  # merges two segments, which changes their level
+        del bounds[factors.index(min(factors))]  # the smallest change: the segments beside it become one
     return ()
 
 
@@ -177,36 +172,38 @@ def throughput_of(rows: Rows, *, preprocesses: bool = False) -> Throughput:
     """Return the storage's throughput in windows of equal length, without those mostly served by the page cache."""
     table = in_order(rows)
     origin_ns, fetch_seconds = training_start_ns(table), fetch_ns(table) / 1e9
-    is_fetched = (table["app_bytes"] > 0) & (fetch_seconds > 0)
-    if is_fetched.sum() < 2 * MIN_WINDOWS:
+    has_reads = (table["app_bytes"] > 0) & (fetch_seconds > 0)
+    if has_reads.sum() < 2 * MIN_WINDOWS:
         return Throughput(np.zeros(0), np.zeros(0), np.zeros(0, np.bool_))
     starts, ends, free = ((table[name] - origin_ns) / 1e9 for name in ("started_ns", "finished_ns", "free_ns"))
-    storage_mb, app_mb, waited = table[storage_column(table)] / 1e6, table["app_bytes"] / 1e6, table["wait_ns"] / 1e9
-    blocked = worker_time(table, preprocesses).storage / 1e9
+    storage_mb, app_mb = table[storage_column(table)] / 1e6, table["app_bytes"] / 1e6
+    wait_seconds, blocked_seconds = table["wait_ns"] / 1e9, worker_time(table, preprocesses).storage / 1e9
     # Storage bytes per byte read of uncached batches: below 1 on a file system that compresses.
-    uncached_ratio = min(1.0, float(np.quantile(storage_mb[is_fetched] / app_mb[is_fetched], 0.9)))
+    uncached_ratio = min(1.0, np.quantile(storage_mb[has_reads] / app_mb[has_reads], 0.9))
     if uncached_ratio < 0.1:  # nearly all batches were cached, so the ratio is unknown
         uncached_ratio = 1.0
-    epochs = [table["epoch"] == epoch for epoch in np.unique(table["epoch"][is_fetched])]  # a mask of rows for each
-    seconds = sum(float(np.ptp(starts[in_epoch & is_fetched])) for in_epoch in epochs)
-    # At least 4 batches of all ranks per window; at most 400 windows, because the scores compare every pair of them.
-    length = max(0.25, seconds / 400, 4 * seconds / int(is_fetched.sum()), float(np.median(fetch_seconds[is_fetched])))
+    epochs = [table["epoch"] == epoch for epoch in np.unique(table["epoch"][has_reads])]  # a mask of rows for each
+    read_seconds = sum(np.ptp(starts[in_epoch & has_reads]) for in_epoch in epochs)
+    # Windows hold 4 batches of all ranks or more. The scores compare every pair of windows: there are 400 at most.
+    batch_seconds = read_seconds / int(has_reads.sum())
+    window_seconds = max(0.25, read_seconds / 400, 4 * batch_seconds, np.median(fetch_seconds[has_reads]))
     by_epoch = []
     for in_epoch in epochs:
-        reads, waits = in_epoch & is_fetched, in_epoch & (waited > 0)
+        reads, waits = in_epoch & has_reads, in_epoch & (wait_seconds > 0)
         first, last = starts[reads].min(), starts[reads].max()
-        edges = first + length * np.arange(int((last - first) / length) + 1, dtype=np.float64)
-        batches = Intervals(starts[reads], ends[reads], edges)
-        waiting = Intervals(free[waits], free[waits] + waited[waits], edges)
-        rates = [batches.rates(amounts[reads]) for amounts in (storage_mb, app_mb, blocked)]
-        by_epoch.append(np.vstack([edges[:-1], *rates, waiting.rates(waited[waits]) / len(table.by_rank)]))
-    columns = np.concatenate(by_epoch, axis=1)
-    _, storage_rate, app_rate, _, _ = columns
+        edges = first + window_seconds * np.arange(int((last - first) / window_seconds) + 1, dtype=np.float64)
+        read_intervals = Intervals(starts[reads], ends[reads], edges)
+        rates = [read_intervals.rates(amounts[reads]) for amounts in (storage_mb, app_mb, blocked_seconds)]
+        wait_intervals = Intervals(free[waits], free[waits] + wait_seconds[waits], edges)
+        wait_share = wait_intervals.rates(wait_seconds[waits]) / len(table.by_rank)
+        by_epoch.append(np.vstack([edges[:-1], *rates, wait_share]))
+    # One value per window; the seconds per second that workers were blocked in reads are a number of readers.
+    at_seconds, storage_rate, app_rate, readers, wait_share = np.concatenate(by_epoch, axis=1)
     is_uncached = storage_rate > _MIN_FROM_STORAGE * uncached_ratio * app_rate
-    at_seconds, storage_rate, _, readers, wait_share = columns[:, is_uncached]
-    is_waiting = wait_share >= _MIN_WAIT_SHARE
-    usual_readers = float(np.median(readers[is_waiting])) if is_waiting.any() else math.inf
-    return Throughput(at_seconds, storage_rate, is_waiting & (readers >= _MIN_READERS_SHARE * usual_readers))
+    is_waiting = is_uncached & (wait_share >= _MIN_WAIT_SHARE)
+    usual_readers = np.median(readers[is_waiting]) if is_waiting.any() else math.inf
+    is_limit = is_waiting & (readers >= _MIN_READERS_SHARE * usual_readers)
+    return Throughput(at_seconds, storage_rate, is_limit)[is_uncached]
 
 
 def storage_column(rows: StepTable) -> str:
@@ -238,16 +235,16 @@ def find_stalls(table: StepTable) -> tuple[Stall, ...]:
     return tuple(stalls)
 
 
-def _splits(windows: Throughput) -> list[int]:
+def _change_points(windows: Throughput) -> list[int]:
     """Return the indices of the windows at which the speed changes, in order; searches on both sides of each change."""
-    split = _split(windows, SIGNIFICANCE) or _temporary_split(windows) or _segment_split(windows)
-    if not split:
+    change = _lasting_change(windows, SIGNIFICANCE) or _temporary_change(windows) or _change_in_segment(windows)
+    if not change:
         return []
-    later = [split + index for index in _splits(windows[split:])]
-    return [*_splits(windows[:split]), split, *later]
+    later = [change + index for index in _change_points(windows[change:])]
+    return [*_change_points(windows[:change]), change, *later]
 
 
-def _temporary_split(windows: Throughput) -> int | None:
+def _temporary_change(windows: Throughput) -> int | None:
     """Return the start of a temporary speed (100 100 50 50 100 100), which Pettitt's test has little power to find.
 
     Kuiper's test (Tests concerning random points on a circle, Indagationes Mathematicae 22, 1960) uses the range of the
@@ -266,7 +263,7 @@ def _temporary_split(windows: Throughput) -> int | None:
     return first if _factor(windows[:first].level, windows[first:last].level) >= MIN_FACTOR else None
 
 
-def _segment_split(windows: Throughput) -> int | None:
+def _change_in_segment(windows: Throughput) -> int | None:
     """Return a change in a segment of the windows, for several changes that cancel out over all windows.
 
     Seeded binary segmentation (Kovacs, Buehlmann, Li, Munk, Biometrika 110, 2023), with a Bonferroni correction.
@@ -276,12 +273,12 @@ def _segment_split(windows: Throughput) -> int | None:
         segments += [(first, first + length) for first in range(0, len(windows) - length + 1, max(1, length // 2))]
         length //= 2
     for first, last in segments:
-        if split := _split(windows[first:last], SIGNIFICANCE / len(segments)):
-            return first + split
+        if change := _lasting_change(windows[first:last], SIGNIFICANCE / len(segments)):
+            return first + change
     return None
 
 
-def _split(windows: Throughput, significance: float) -> int | None:
+def _lasting_change(windows: Throughput, significance: float) -> int | None:
     """Return the index of the change that Pettitt's test finds in the windows; None if it is not significant."""
     scores = windows.gehan_scores
     split, squares = _best_split(scores, MIN_WINDOWS), float((scores**2).sum())
@@ -338,28 +335,11 @@ def find_ran_out(changes: Sequence[SpeedChange]) -> Iterator[Finding]:
 def find_read_change(rows: StepTable, *, preprocesses: bool) -> SpeedChange | None:
     """Return the most significant change of read times, halfway between two starts of reads; None without one."""
     starts, seconds, size_bytes, active = _usual_reads(rows, preprocesses)
-    count = len(starts)
-    if count < 2 * _MIN_READS:
-        return None
-    concurrent = max(1.0, float(active.mean()))  # so many reads count as one independent read
-    log_times = np.log(seconds / size_bytes)
-    split = _best_split(log_times, max(_MIN_READS, math.ceil(_MIN_INDEPENDENT * concurrent)))
+    split = _significant_split(np.log(seconds / size_bytes), active)
     if split is None:
         return None
-    # A two-sample t-test of the log times per byte of single reads (row 0) and of all readers together (row 1).
-    slowness = np.stack([log_times, log_times - np.log(active)])
-    before, after = slowness[:, :split], slowness[:, split:]
-    variances = (split * before.var(axis=1) + (count - split) * after.var(axis=1)) / (count - 2)
-    errors = np.sqrt(variances * concurrent * (1 / split + 1 / (count - split)))
-    rises = after.mean(axis=1) - before.mean(axis=1)
-    t_single, t_together = (rises / np.maximum(errors, 1e-12)).tolist()
-    independent = count / concurrent
-    # By chance, the largest t value of all splits exceeds this at the rate SIGNIFICANCE (Bonferroni).
-    critical = quantile(1 - SIGNIFICANCE / 2 / max(1.0, independent), max(1, round(independent) - 2))
-    if min(abs(t_single), abs(t_together)) < critical or t_single * t_together < 0:
-        return None  # not both changed, or in opposite directions
     seconds_before, seconds_after = float(np.median(seconds[:split])), float(np.median(seconds[split:]))
-    if min(math.exp(abs(float(rises[0]))), _factor(seconds_before, seconds_after)) < MIN_FACTOR:
+    if _factor(seconds_before, seconds_after) < MIN_FACTOR:
         return None
     storage_seconds = seconds / active  # each read's share of the storage's time
     rates = np.add.reduceat(size_bytes, [0, split]) / np.add.reduceat(storage_seconds, [0, split]) / 1e6
@@ -372,6 +352,32 @@ def find_read_change(rows: StepTable, *, preprocesses: bool) -> SpeedChange | No
         read_ms_before=1e3 * seconds_before,
         read_ms_after=1e3 * seconds_after,
     )
+
+
+def _significant_split(log_times: Floats, active: Floats) -> int | None:
+    """Return where the log times per byte of reads change most; None if by less than MIN_FACTOR, or perhaps by chance.
+
+    Two-sample t-tests: of single reads, and of all readers together, whose time per byte is that of a read / `active`.
+    """
+    count = len(log_times)
+    if count < 2 * _MIN_READS:
+        return None
+    concurrent = max(1.0, float(active.mean()))  # so many reads count as one independent read
+    split = _best_split(log_times, max(_MIN_READS, math.ceil(_MIN_INDEPENDENT * concurrent)))
+    if split is None:
+        return None
+    tested = np.stack([log_times, log_times - np.log(active)])
+    before, after = tested[:, :split], tested[:, split:]
+    variances = (split * before.var(axis=1) + (count - split) * after.var(axis=1)) / (count - 2)
+    errors = np.sqrt(variances * concurrent * (1 / split + 1 / (count - split)))
+    rises = after.mean(axis=1) - before.mean(axis=1)
+    t_single, t_together = (rises / np.maximum(errors, 1e-12)).tolist()
+    independent = count / concurrent
+    # By chance, the largest t value of all splits exceeds this at the rate SIGNIFICANCE (Bonferroni).
+    critical = quantile(1 - SIGNIFICANCE / 2 / max(1.0, independent), max(1, round(independent) - 2))
+    if min(abs(t_single), abs(t_together)) < critical or t_single * t_together < 0:
+        return None  # not both changed, or in opposite directions
+    return split if math.exp(abs(float(rises[0]))) >= MIN_FACTOR else None
 
 
 def _usual_reads(rows: StepTable, preprocesses: bool) -> list[Floats]:

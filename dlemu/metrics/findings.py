@@ -9,8 +9,7 @@ from typing import Generic, Literal, Self, TypeVar
 Severity = Literal["info", "caution", "loud"]
 """`info`: an explanation; `caution`: restricts the numbers; `loud`: the numbers are not those of the storage."""
 Confidence = Literal["high", "medium", "low"]
-CauseT = TypeVar("CauseT", bound=str)
-"""The causes that can limit a kind of job: each kind has a Literal of them."""
+CauseT = TypeVar("CauseT", bound=str)  # the causes that can limit a kind of job: each kind has a Literal of them
 Number = float | int | str | None
 """A number, whose unit is in its key, or a name of a host or folder; None for a number that is not finite (JSON)."""
 

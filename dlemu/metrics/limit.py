@@ -14,19 +14,17 @@ from dlemu.metrics.loss import Causes, Work
 
 What = Literal["storage", "loader", "host CPU", "emulator", "nothing"]
 
-MIN_LOSS_PERCENT = 2.0  # as in predictions (98 % AU); less is within the uncertainty of short runs
-"""Nothing limited a run that lost less than this share of its time to waiting for data."""
+MIN_LOSS_PERCENT = 2.0  # nothing limited a run that lost less of its time, as in predictions: short runs vary by more
 STARVED_SHARE = 0.15  # no core is free if workers wait for one for this share of their time
 BUSY_PERCENT = 90.0  # a host, device, network or CPU limit of which this much is used has nothing to spare
-OTHER_PROGRAMS_PERCENT = 50.0
-"""Other programs use the cores if they take this share of the cores' time, and more than the run."""
+OTHER_PROGRAMS_PERCENT = 50.0  # other programs use the cores if they take this share of them, and more than the run
 FEW_REQUESTS = 4.0  # with fewer concurrent requests, most drives and servers are partly idle
-PIECE_BYTES = 512 << 10
-"""A read call counts as one request per PIECE_BYTES: the kernel splits it into requests and sends them together."""
+PIECE_BYTES = 512 << 10  # of a request: the kernel splits a larger read call, and sends its requests together
 HELD_BACK_PERCENT = 10.0  # a CPU limit (cgroup) used up in this share of its periods is reported with other programs
 THROTTLED_PERCENT = 50.0  # a CPU limit used up in this share of its periods limits the run
-MIN_SPEEDUP = 1.3  # trials of seconds differ by less by chance; a larger one would overlook real limits
-"""The number of readers, or the size of requests, was the limit if another one multiplies the rate by this."""
+# The number of readers, or the size of requests, was the limit if another one multiplies the rate by this: trials of
+# seconds differ by less by chance, and a larger factor would overlook real limits.
+MIN_SPEEDUP = 1.3
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -138,30 +136,30 @@ def judge_limit(au: float, causes: Causes, work: Work, context: Context) -> Limi
     numbers = _numbers(causes, work, context)
     if causes.total < MIN_LOSS_PERCENT:
         return Limit(what="nothing", confidence="high", numbers=numbers)
-    lost: dict[What, float] = {
+    lost_percent: dict[What, float] = {
         "storage": causes.storage,
         "host CPU": causes.computing + causes.starved,
         "loader": causes.queueing + causes.pause,
         "emulator": causes.hand_over,
     }
-    largest = max(lost, key=lambda cause: lost[cause])
+    suspect = max(lost_percent, key=lambda cause: lost_percent[cause])
     ceiling = context.ceiling_au
-    # The emulator's share of the loss. A ceiling below the run's AU was measured at a worse moment: ignore it.
-    by_emulator = (100 - ceiling) / (100 - au) if au <= ceiling else 0.0
+    # Share of the loss that remains without storage. A ceiling below the run's AU was measured at a worse moment.
+    emulator_share = (100 - ceiling) / (100 - au) if au <= ceiling else 0.0
     if context.is_out_of_cpu_time and not context.device_is_saturated:
         limit = _core_limit("high" if causes.storage < causes.total / 2 else "medium", context)
-    elif by_emulator >= 0.5:  # from 0.8 on, all other causes explain at most a fifth of the loss
+    elif emulator_share >= 0.5:  # from 0.8 on, all other causes explain at most a fifth of the loss
         at_ceiling = Finding.of(Code.EMULATOR_CEILING, ceiling_au_percent=ceiling, au_percent=au)
-        limit = _emulator_limit("high" if by_emulator >= 0.8 else "medium", context, at_ceiling)
-        largest = limit.what
-        lost = {cause: (1 - by_emulator) * percent for cause, percent in lost.items()}
-        lost[largest] += by_emulator * causes.total
+        limit = _emulator_limit("high" if emulator_share >= 0.8 else "medium", context, at_ceiling)
+        suspect = limit.what
+        lost_percent = {cause: (1 - emulator_share) * percent for cause, percent in lost_percent.items()}
+        lost_percent[suspect] += emulator_share * causes.total
     else:
-        limit = _judge_cause(largest, lost[largest] / causes.total, causes, work, context)
-    if limit.what != largest:  # the loss that seemed due to `largest` has another cause
-        lost[limit.what] += lost[largest]
-        lost[largest] = 0.0
-    shares = {cause.lower().replace(" ", "_"): 100 * percent / causes.total for cause, percent in lost.items()}
+        limit = _judge_suspect(suspect, lost_percent[suspect] / causes.total, causes, work, context)
+    if limit.what != suspect:  # the suspect's part of the loss is due to the limit
+        lost_percent[limit.what] += lost_percent[suspect]
+        lost_percent[suspect] = 0.0
+    shares = {cause.lower().replace(" ", "_"): 100 * percent / causes.total for cause, percent in lost_percent.items()}
     return replace(limit, shares=Shares(**shares), numbers=numbers)
 
 
@@ -190,49 +188,50 @@ def _limit(what: What, confidence: Confidence, *findings: Finding) -> Limit:
     return Limit(what=what, confidence=confidence, findings=findings)
 
 
-def _judge_cause(largest: What, share: float, causes: Causes, work: Work, context: Context) -> Limit:
-    """Return the limit behind the cause of the largest part of the loss, which is a `share` (0 to 1) of it."""
+def _judge_suspect(suspect: What, share: float, causes: Causes, work: Work, context: Context) -> Limit:
+    """Return what really limits where the suspect seems to cause the largest `share` (0 to 1) of the loss."""
     confidence: Confidence = "low"
     if share >= 0.75 and work.cpu_known:  # three times all other causes together
         confidence = "high"
     elif share >= 0.5:
         confidence = "medium"
     if context.memory_some_percent < 10:
-        return _judge_apart_from_memory(largest, share, confidence, causes, work, context)
+        return _judge_apart_from_memory(suspect, share, confidence, causes, work, context)
     pressure = Finding.of(Code.MEMORY_PRESSURE, percent=context.memory_some_percent)
-    if largest == "host CPU" or (largest == "storage" and not context.device_busy_percent >= BUSY_PERCENT):
+    # Readers that wait for memory look blocked in reads; only a busy device shows that the storage is slow, too.
+    if suspect == "host CPU" or (suspect == "storage" and not context.device_busy_percent >= BUSY_PERCENT):
         return _limit("host CPU", confidence, pressure)
-    limit = _judge_apart_from_memory(largest, share, _lowest(confidence, "medium"), causes, work, context)
+    limit = _judge_apart_from_memory(suspect, share, _lowest(confidence, "medium"), causes, work, context)
     return replace(limit, findings=(pressure, *limit.findings))
 
 
 def _judge_apart_from_memory(
-    largest: What, share: float, confidence: Confidence, causes: Causes, work: Work, context: Context
+    suspect: What, share: float, confidence: Confidence, causes: Causes, work: Work, context: Context
 ) -> Limit:
-    """Return the limit as `_judge_cause` does, but leave memory pressure out."""
-    is_busy = work.starved_share >= STARVED_SHARE or context.host_busy_percent >= BUSY_PERCENT
-    no_core_is_free = is_busy or context.is_out_of_cpu_time
-    if largest == "storage":
+    """Return the limit as `_judge_suspect` does, but leave memory pressure out."""
+    cores_are_busy = work.starved_share >= STARVED_SHARE or context.host_busy_percent >= BUSY_PERCENT
+    no_core_is_free = cores_are_busy or context.is_out_of_cpu_time
+    if suspect == "storage":
         limit = _judge_reads(confidence, work, context)
         if context.device_is_saturated or not no_core_is_free:
             return limit
         # Without a free core, readers wait for cores between reads, and so do the kernel threads or the mount's process
         # that serve the reads: slow reads don't prove slow storage. Only sleeping preprocessing needs no core.
-        outweighed = 2 * causes.storage < causes.total - causes.pause
-        unsure = share < 0.75 or limit.confidence == "low"
-        in_doubt = outweighed or (unsure and context.others_use_the_cores)
-        if not work.cpu_known or (limit.what == "storage" and in_doubt):
+        is_smaller_part = 2 * causes.storage < causes.total - causes.pause
+        is_unsure = share < 0.75 or limit.confidence == "low"
+        is_doubtful = is_smaller_part or (is_unsure and context.others_use_the_cores)
+        if not work.cpu_known or (limit.what == "storage" and is_doubtful):
             return _core_limit("low", context)
         return limit
-    computes = largest == "host CPU"
-    if computes or (largest == "loader" and causes.pause > causes.queueing):
-        lacks_core = no_core_is_free and (computes or work.burns)  # preprocessing that sleeps needs no core
-        if lacks_core or (computes and causes.starved > causes.computing):
-            return _core_limit(confidence, context)
-        return _too_few_readers_limit(confidence, context)
+    if suspect == "host CPU":  # where cores are free, more workers help
+        lacks_cores = no_core_is_free or causes.starved > causes.computing
+        return _core_limit(confidence, context) if lacks_cores else _too_few_readers_limit(confidence, context)
+    if suspect == "loader" and causes.pause > causes.queueing:
+        lacks_cores = no_core_is_free and work.burns  # preprocessing that sleeps needs no core
+        return _core_limit(confidence, context) if lacks_cores else _too_few_readers_limit(confidence, context)
     if no_core_is_free:  # a worker without a core starts no batch
         return _core_limit(confidence, context)
-    if largest == "emulator":
+    if suspect == "emulator":
         return _emulator_limit(confidence, context)
     if work.oversleep_share >= STARVED_SHARE:  # ranks wake late from emulated computation, so workers wake late, too
         return _emulator_limit(_lowest(confidence, "medium"), context)
@@ -249,12 +248,12 @@ def _judge_reads(confidence: Confidence, work: Work, context: Context) -> Limit:
     better = _better_trial(work, context)
     if better is not None:
         return _limit("loader", "high", better)
-    too_few, certainty = _too_few_readers(work, context)
-    if context.deeper_queue is not None and not (too_few and certainty == "high"):
+    are_too_few, certainty = _too_few_readers(work, context)
+    if context.deeper_queue is not None and not (are_too_few and certainty == "high"):
         certainty = "high" if context.scaling.readers else "medium"
         return _limit("loader", _lowest(confidence, certainty), context.deeper_queue)
     confidence = _lowest(confidence, certainty)
-    if too_few:
+    if are_too_few:
         return _too_few_readers_limit(confidence, context)
     if context.is_object_store and context.network_percent >= BUSY_PERCENT:
         return _limit("storage", confidence, Finding.of(Code.NETWORK_FULL, percent=context.network_percent))
@@ -264,13 +263,14 @@ def _judge_reads(confidence: Confidence, work: Work, context: Context) -> Limit:
 def _better_trial(work: Work, context: Context) -> Finding | None:
     """Return the trial of fewer readers or larger requests if its rate is the highest, and MIN_SPEEDUP x the run's."""
     scaling = context.scaling
-    same = scaling.same_mb_per_second
-    rate = max(scaling.fewer_mb_per_second, scaling.larger_mb_per_second)
-    least = max(MIN_SPEEDUP * max(same, work.app_mb_per_second), scaling.more_mb_per_second)
+    same_rate = scaling.same_mb_per_second
+    best_rate = max(scaling.fewer_mb_per_second, scaling.larger_mb_per_second)
+    least_rate = max(MIN_SPEEDUP * max(same_rate, work.app_mb_per_second), scaling.more_mb_per_second)
     # If the same readers were fast enough in the trial, the run was slow for another reason, such as one slow rank.
-    if scaling.mb_per_second <= 0 or same >= work.wanted_mb_per_second or rate < least:
+    if scaling.mb_per_second <= 0 or same_rate >= work.wanted_mb_per_second or best_rate < least_rate:
         return None
-    numbers: dict[str, Number] = {"readers": scaling.readers, "mb_per_second": same, "better_mb_per_second": rate}
+    rates = {"mb_per_second": same_rate, "better_mb_per_second": best_rate}
+    numbers: dict[str, Number] = {"readers": scaling.readers, **rates}
     if scaling.larger_mb_per_second > scaling.fewer_mb_per_second:
         return Finding(Code.REQUESTS_TOO_SMALL, numbers=numbers | {"transfer_size": scaling.larger_request_bytes})
     threads = max(1, round(context.read_threads * scaling.fewer_readers / scaling.readers))
@@ -279,12 +279,12 @@ def _better_trial(work: Work, context: Context) -> Finding | None:
 
 
 def _too_few_readers(work: Work, context: Context) -> tuple[bool, Confidence]:
-    """Return whether there were too few readers, and how sure that is."""
+    """Return whether there were too few readers, and how sure that is: by a trial, the device's queue, or the calls."""
     scaling, depth = context.scaling, context.device_depth
     if scaling.mb_per_second > 0 and scaling.more_readers:
-        same = max(scaling.same_mb_per_second, work.app_mb_per_second)
-        return scaling.more_mb_per_second >= MIN_SPEEDUP * same, "high"
-    requests = work.readers * max(1.0, work.call_bytes / PIECE_BYTES)
+        same_rate = max(scaling.same_mb_per_second, work.app_mb_per_second)
+        return scaling.more_mb_per_second >= MIN_SPEEDUP * same_rate, "high"
+    requests = work.readers * max(1.0, work.call_bytes / PIECE_BYTES)  # in flight, if readers send them at once
     if not math.isnan(depth):
         if depth >= FEW_REQUESTS:
             return False, "high"
@@ -305,23 +305,21 @@ def _too_few_readers(work: Work, context: Context) -> tuple[bool, Confidence]:
 def _too_few_readers_limit(confidence: Confidence, context: Context) -> Limit:
     """Return the loader as the limit, for too few readers; for an object store, too few requests."""
     numbers: dict[str, Number] = {"read_threads": context.read_threads}
-    pattern: dict[str, Number] = {"pattern": "requests"} if context.is_object_store else {}
-    return _limit("loader", confidence, Finding(Code.TOO_FEW_READERS, numbers=numbers | pattern))
+    if context.is_object_store:
+        numbers["pattern"] = "requests"
+    return _limit("loader", confidence, Finding(Code.TOO_FEW_READERS, numbers=numbers))
 
 
 def _core_limit(confidence: Confidence, context: Context) -> Limit:
-    """Return the lack of cores as the limit, with the finding that explains it: a CPU limit, or other programs."""
+    """Return the lack of cores as the limit, with the findings that explain it: other programs, and a CPU limit."""
+    findings = []
+    if context.others_use_the_cores and not context.is_out_of_cpu_time:
+        busy, own = context.host_busy_percent, context.own_busy_percent
+        findings.append(Finding.of(Code.OTHER_PROGRAM_ON_CORES, busy_percent=busy, own_percent=own))
     used, throttled = context.cpu_limit_used_percent, context.cpu_throttled_percent
-    quota = Finding.of(Code.CPU_QUOTA, used_percent=used, throttled_percent=throttled)
-    if context.is_out_of_cpu_time:
-        return _limit("host CPU", confidence, quota)
-    if not context.others_use_the_cores:
-        return _limit("host CPU", confidence)
-    busy, own = context.host_busy_percent, context.own_busy_percent
-    others = Finding.of(Code.OTHER_PROGRAM_ON_CORES, busy_percent=busy, own_percent=own)
-    if throttled >= HELD_BACK_PERCENT:
-        return _limit("host CPU", confidence, others, quota)
-    return _limit("host CPU", confidence, others)
+    if context.is_out_of_cpu_time or (findings and throttled >= HELD_BACK_PERCENT):
+        findings.append(Finding.of(Code.CPU_QUOTA, used_percent=used, throttled_percent=throttled))
+    return _limit("host CPU", confidence, *findings)
 
 
 def _emulator_limit(confidence: Confidence, context: Context, *findings: Finding) -> Limit:

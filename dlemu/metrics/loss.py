@@ -72,10 +72,11 @@ def times_of_steps(table: StepTable) -> StepTimes:
     computed, lost = steps.sum(compute), steps.sum(wait + sync)
     critical = table[steps.argmin(sync, -wait)]
     accelerators = steps.sum(1)
+    # Without waits, each accelerator would wait only for the one that computes longest.
     uneven = np.minimum(steps.maximum(compute) * accelerators - computed, lost)
     parts = wait_parts(critical)
-    total = parts.sum(axis=-1, keepdims=True)
-    shares = np.where(total > 0, parts / np.maximum(total, 1), [0.0, 0.0, 0.0, 1.0])
+    wait_of_step = parts.sum(axis=-1, keepdims=True)
+    shares = np.where(wait_of_step > 0, parts / np.maximum(wait_of_step, 1), [0.0, 0.0, 0.0, 1.0])
     return StepTimes(critical, computed + lost, lost, uneven, shares * (lost - uneven)[:, np.newaxis])
 
 
@@ -204,22 +205,18 @@ def find_causes(rows: Rows, *, preprocesses: bool, workers: int, reads_stall: bo
     reading, decoding, queueing, hand_over = steps.parts_ns.T
     spent = np.stack(worker_time(critical, preprocesses), axis=-1)
     shares = spent / np.maximum(spent.sum(axis=-1, keepdims=True), 1e-9)
-
-    def shares_between(begins_ns: Ints, ends_ns: Ints) -> Floats:
-        return _busy_workers_shares(table, critical["rank"], begins_ns, ends_ns, preprocesses, workers)
-
     # A batch queues for the work that all workers are busy with; if some are idle, the queue itself is the cause.
-    before_start = shares_between(critical["free_ns"], critical["started_ns"])
-    work_ns = (reading + decoding) @ shares + queueing @ before_start
-    storage, pause, computing, starved = work_ns  # in the order of `WorkerTime`
+    free, started, ranks = critical["free_ns"], critical["started_ns"], critical["rank"]
+    before_start = _busy_workers_shares(table, ranks, free, started, preprocesses, workers)
+    storage, pause, computing, starved = (reading + decoding) @ shares + queueing @ before_start  # as in `WorkerTime`
     if reads_stall:
-        complete_ns = np.maximum(critical["free_ns"], critical["finished_ns"])
-        until_used = WorkerTime(*shares_between(complete_ns, critical["free_ns"] + critical["wait_ns"]).T)
-        stalled = until_used.storage * hand_over
+        complete, wait_ends = np.maximum(free, critical["finished_ns"]), free + critical["wait_ns"]
+        until_used = _busy_workers_shares(table, ranks, complete, wait_ends, preprocesses, workers)
+        stalled = WorkerTime(*until_used.T).storage * hand_over
         storage += stalled.sum()
         hand_over = hand_over - stalled
-    idle = (1 - before_start.sum(axis=-1)) * queueing
-    lost_ns = np.array([storage, pause, computing, starved, idle.sum(), hand_over.sum()])  # in the order of `Causes`
+    unstarted = (1 - before_start.sum(axis=-1)) * queueing
+    lost_ns = np.array([storage, pause, computing, starved, unstarted.sum(), hand_over.sum()])  # as in `Causes`
     return Causes(*(100.0 / all_ns * lost_ns).tolist())
 
 

@@ -21,14 +21,14 @@ from dlemu.config.schema import Workload
 from dlemu.jobs.training.plan import TrainingJob
 from dlemu.metrics.cache import WANTED_RATIO
 
+# Why the page cache serves no reads: O_DIRECT, an object store, a dataset far larger than memory, or eviction before
+# each epoch; `cached`: it may serve them (`metric.cached`)
 Treatment = Literal["direct", "remote", "large", "evicted", "cached"]
-"""Why the page cache serves no reads: O_DIRECT, an object store, a dataset far larger than memory, or eviction before
-each epoch; `cached`: it may serve them (`metric.cached`)."""
 _WHOLE_BYTES = 64 << 20  # files of at most this size are cached as a whole or not at all; larger files by parts
 _PART_BYTES = 4 << 20  # larger than any read-ahead window, so that reading a part caches no further part
 _CALL_BYTES = 1 << 20
+# Steps for `_shares` of files and of parts: irrational, so their multiples modulo 1 are spread evenly over [0, 1)
 _FILE_STEP, _PART_STEP = (math.sqrt(5) - 1) / 2, math.sqrt(2) - 1
-"""Steps for `_shares` of files and of parts: irrational, so their multiples modulo 1 are spread evenly over [0, 1)."""
 
 
 def treatment_of(workload: Workload, total_bytes: int) -> Treatment:

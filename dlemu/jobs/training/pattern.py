@@ -31,22 +31,21 @@ from dlemu.ranks.failure import Role
 from dlemu.ranks.launch import run_crew
 from dlemu.results.drive import READ_AHEAD_BYTES
 
-SETTLE_SECONDS = 0.5
-"""Warm-up of each level, not counted: idle caches, burst credits and throttles let a first burst pass."""
-LEVEL_SECONDS = 2.0  # nine levels, to 256 readers, then take 23 s; shorter levels have wider intervals
-"""Minimum duration of a level."""
-MIN_READS_PER_READER = 6  # with fewer, reads cut by the level's ends weigh too much; more take minutes on slow storage
-"""A level lasts long enough for each reader to complete this many reads."""
+SETTLE_SECONDS = 0.5  # warm-up, not counted: idle caches, burst credits and throttles let a level's first burst pass
+LEVEL_SECONDS = 2.0  # shortest level: nine, to 256 readers, take 23 s; shorter ones have wider intervals
+# A level lasts until each reader can complete so many reads. Of fewer, too many are cut by the level's ends; more take
+# minutes on slow storage.
+MIN_READS_PER_READER = 6
 MAX_LEVEL_SECONDS = 12.0  # eight such levels, to 128 readers, fit MAX_SECONDS
 MAX_SECONDS = 110.0  # of all levels; two minutes with the starts of processes (docs/prediction.md, section 1)
+# How often the most important level is repeated, and the half width that its interval should reach by that
 REPEATS, TARGET_HALF_WIDTH_PERCENT = 2, 1.0
-"""How often the most important level is repeated, and the half width that its interval should reach by that."""
 MAX_REPEAT_SECONDS = 30.0  # maximum duration of a repetition: a level that needs longer ones would take hours
-READ_BYTES = 32 << 20  # with more, a slow drive would finish too few reads in a level
-"""A read is a batch, or as many of its samples as have about this many bytes, but at least one."""
+# A read is a batch, or as many of its samples as have about this many bytes, but at least one. With more bytes, a slow
+# drive would finish too few reads in a level.
+READ_BYTES = 32 << 20
 MAX_READERS = 256  # each is a process; more overload the cores of most hosts before the storage
-ENDLESS = 1 << 40
-"""Number of reads of a level that only time ends, as each file is evicted as soon as its one sample is read."""
+ENDLESS = 1 << 40  # reads of a level that only time ends, as each file is evicted as soon as its one sample is read
 MEMORY_SHARE = 0.25  # of the available memory, for the readers' buffers; more may push other programs into swap
 _READER = Role("reader", "use fewer readers or a smaller batch")
 READ_DTYPE = np.dtype(
@@ -223,7 +222,7 @@ def judge_level(rows: ReadRows, readers: int, began_ns: int, seconds: float) -> 
     if not len(rows):
         raise SpaceError("the dataset is too small for this many readers")
     last_ends = [rows["end_ns"][rows["reader"] == reader].max() for reader in np.unique(rows["reader"])]
-    last_ns = int(min(last_ends) if len(last_ends) == readers else max(last_ends))
+    last_ns = int(min(last_ends) if len(last_ends) == readers else max(last_ends))  # max: a reader had nothing to read
     end_ns = min(began_ns + round((SETTLE_SECONDS + seconds) * 1e9), last_ns)
     if end_ns - began_ns < (SETTLE_SECONDS + 0.25 * seconds) * 1e9:  # a reader had too little to read
         end_ns = max(end_ns, int(np.quantile(rows["end_ns"], 0.9)), began_ns + 2)

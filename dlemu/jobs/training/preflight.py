@@ -103,8 +103,9 @@ def _check_memory(job: TrainingJob, local_ranks: int) -> None:
         )
 
 
-ENOUGH_STEPS = 20  # as many as unet3d with scale=laptop has
-"""Recommended steps per epoch: enough to outlast read-ahead and to give the AU a confidence interval."""
+# Recommended steps per epoch: they outlast read-ahead, and give the AU a confidence interval. unet3d with scale=laptop
+# has as many.
+ENOUGH_STEPS = 20
 
 
 def dataset_for_verdict(workload: Workload, ranks: int) -> DatasetSpec:

@@ -29,8 +29,9 @@ from dlemu.metrics.loss import Causes, Work, find_causes, work_of
 from dlemu.metrics.rows import Rows, is_any
 from dlemu.ranks import Comm
 
-TIMES = 4  # far above MIN_SPEEDUP on storage that scales; more readers would take more memory and cores
-"""Trials have TIMES as many readers as the run, and 1 / TIMES as many."""
+# Trials have TIMES as many readers as the run, and 1 / TIMES as many. Where storage scales, that is far above
+# MIN_SPEEDUP; more readers would take more memory and cores.
+TIMES = 4
 LARGER_BYTES = 4 << 20  # size of the larger read calls, tried if the run's calls had at most a quarter of that
 MEMORY_SHARE = 0.25  # of the available memory, as the limit to the buffers of more readers
 Trial = Literal["more", "fewer", "larger"]  # more readers, fewer readers, larger requests

@@ -21,9 +21,10 @@ from dlemu.results import CONFIG
 from dlemu.results.wording import Wording, at_scale, count, fill_in, text_of
 
 _AU_NAMES: dict[Number, str] = {"sustained": "AU", "au": "AU of counted steps", "rules": "AU of whole epochs"}
-_HOST: dict[Number, str] = {"host CPU": "host", "emulator": "emulator on this host"}
+_HOST_WORDS: dict[Number, str] = {"host CPU": "host", "emulator": "emulator on this host"}
 
-# The verdict; `dlemu.results.wording.Wording` explains placeholders such as {ranks:several fewer ranks or }
+# The verdict. {value} is the judged AU with its uncertainty, and {other} a clause about another AU, or nothing.
+# `dlemu.results.wording.Wording` explains placeholders such as {ranks:several fewer ranks or }.
 
 _VERDICTS: dict[str, str] = {
     VerdictCode.PASS: "PASS: {value} is at least {threshold_percent:g} %{other}",
@@ -58,10 +59,10 @@ def verdict_word(code: str) -> str:
 def verdict_line(verdict: Verdict, ranks: int = 0) -> str:
     """Return a verdict as one line; `ranks` is 0 if their number is unknown."""
     numbers: dict[str, Any] = {"ranks": ranks, **verdict.numbers}
-    numbers |= {"host": _HOST.get(numbers.get("limited_by", ""), ""), "other": ""}
+    numbers |= {"host": _HOST_WORDS.get(numbers.get("limited_by", ""), ""), "other": ""}
     if "au_percent" in numbers:
-        width, threshold = numbers.get("uncertainty_percent", 0.0), numbers["threshold_percent"]
-        value = with_uncertainty(numbers["au_percent"], width, threshold).replace("±", "+-")
+        half_width, threshold = numbers.get("uncertainty_percent", 0.0), numbers["threshold_percent"]
+        value = with_uncertainty(numbers["au_percent"], half_width, threshold).replace("±", "+-")
         numbers["value"] = f"{_AU_NAMES[numbers['by']]} {value}"
     if "headline_au_percent" in numbers:  # it reaches the threshold, and the sustained AU does not
         headline, sustained = numbers["headline_au_percent"], numbers["sustained_au_percent"]
@@ -72,7 +73,7 @@ def verdict_line(verdict: Verdict, ranks: int = 0) -> str:
     return fill_in(_VERDICTS[verdict.code], numbers)
 
 
-# Findings
+# Findings: code, or code and pattern -> a sentence, and advice; if that is '', `_DEFAULT_ADVICE` for the limit is given
 
 _FINDINGS: Wording[tuple[str, str]] = {
     Code.PREFETCH_TOO_SHALLOW: (
@@ -188,7 +189,6 @@ _FINDINGS: Wording[tuple[str, str]] = {
         "",
     ),
 }
-"""Code -> a sentence, and advice; if that is empty, `_DEFAULT_ADVICE` for the limit is given instead."""
 
 
 def sentence_and_advice(finding: Finding, ranks: int = 0) -> tuple[str, str]:
@@ -219,12 +219,24 @@ def issue_lines(findings: Iterable[Finding]) -> Iterator[str]:
 # What limited the run
 
 _SHARES = {"storage": "the storage", "loader": "the loader", "host_cpu": "the host's CPU", "emulator": "the emulator"}
+# Limit -> advice if no finding has any
 _DEFAULT_ADVICE: dict[str, str] = {
     "storage": "faster storage, or fewer accelerators on it",
     "host CPU": "more cores{ranks:several  or fewer ranks} on this host; consider reader.decode, verify and tensors",
     "emulator": "this says little about the storage: use more cores{ranks:several  or fewer ranks}",
 }
-"""Limit -> advice if no finding has any."""
+# Name of a number -> sentence with it and others, for a limit that has that number
+_USE_SENTENCES = {
+    "wanted_mb_per_second": "the storage delivered {app_mb_per_second:,.1f} of {wanted_mb_per_second:,.1f} MB/s that "
+    "are needed",
+    "call_bytes": "{readers:.1f} workers were reading at a time then, {call_ms:.3g} ms per call of {call_bytes:,.0f} "
+    "bytes",
+    "more_readers_times": "right after the run, {more_readers_times:g} times the readers got "
+    "{more_readers_rate_times:.2f} times as much",
+    "device_depth": "the device was busy {device_busy_percent:.0f} % of the time, with {device_depth:.1f} requests at "
+    "a time",
+    "cores_busy_percent": "the cores were {cores_busy_percent:.0f} % busy",
+}
 
 
 def limit_in_words(limit: Limit, findings: Sequence[Finding] = (), ranks: int = 0) -> Limit:
@@ -256,20 +268,6 @@ def _evidence(limit: Limit) -> Iterator[str]:
         yield from (fill_in(text, numbers) for name, text in _USE_SENTENCES.items() if name in numbers)
 
 
-_USE_SENTENCES = {
-    "wanted_mb_per_second": "the storage delivered {app_mb_per_second:,.1f} of {wanted_mb_per_second:,.1f} MB/s that "
-    "are needed",
-    "call_bytes": "{readers:.1f} workers were reading at a time then, {call_ms:.3g} ms per call of {call_bytes:,.0f} "
-    "bytes",
-    "more_readers_times": "right after the run, {more_readers_times:g} times the readers got "
-    "{more_readers_rate_times:.2f} times as much",
-    "device_depth": "the device was busy {device_busy_percent:.0f} % of the time, with {device_depth:.1f} requests at "
-    "a time",
-    "cores_busy_percent": "the cores were {cores_busy_percent:.0f} % busy",
-}
-"""Name of a number -> sentence with it and others, for a limit that has that number."""
-
-
 # Recordings
 
 
@@ -298,7 +296,7 @@ def screen(summary: Summary, folder: str) -> Screen:
     lines, notes, cache = [_verdict(summary)], list(summary.issues), summary.page_cache
     if not summary.passed_from_memory:
         lines += _delivered(summary)
-    source = ""  # if the verdict already says where the bytes came from
+    source = ""  # where the bytes came from, unless the verdict says it
     if not summary.passed_from_memory and summary.verdict_code not in _MEMORY_VERDICTS:
         percent = cache.from_storage_percent.mean if cache else None
         amount = "not known how many" if percent is None else with_uncertainty(min(percent, 100), None)

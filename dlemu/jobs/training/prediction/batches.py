@@ -63,12 +63,13 @@ def batch_bytes(
         batches = by_file[files].reshape(positions.shape).sum(axis=-1)
     if not group_rows:
         return batches
-    rows, groups_per_file = plan.num_samples_per_file, -(-plan.num_samples_per_file // group_rows)
+    file_rows = plan.num_samples_per_file
+    groups_per_file = -(-file_rows // group_rows)  # rounded up
     first_group, last_group = (
-        position // rows * groups_per_file + position % rows // group_rows
+        position // file_rows * groups_per_file + position % file_rows // group_rows
         for position in (first, first + plan.batch_size - 1)
     )
-    kept_group = first_group - 1
+    kept_group = first_group - 1  # the worker reads the groups after this one, unless it has kept the first of them
     kept_group[:, workers:] = np.maximum(kept_group[:, workers:], last_group[:, :-workers])
     groups_read = last_group - kept_group
     return np.asarray(batches * groups_read / groups_read.mean())

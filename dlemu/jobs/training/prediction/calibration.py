@@ -36,8 +36,7 @@ class CurvePoint:
     """1e6 bytes/s of all readers together."""
 
 
-Curve = tuple[CurvePoint, ...]
-"""By rising number of readers; at least one point."""
+Curve = tuple[CurvePoint, ...]  # by rising number of readers; at least one point
 
 
 def throughputs(curve: Curve, max_readers: int) -> Floats:

@@ -67,15 +67,18 @@ class EpochTimes:
 def simulate(epoch: EpochInput) -> EpochTimes:
     """Simulate the epoch, event by event in order of time; return when each batch was read, delivered and used.
 
-    Batch k of rank r has the index r * steps + k in all lists by batch. Closures are faster here than methods.
+    Each batch goes through the closures `queue`, `begin` (its read), `finish` (after reading, decoding and sleeping),
+    `request` (by its trainer) and `compute_step`: closures are faster here than methods. Batch k of rank r has the
+    index r * steps + k in all lists by batch.
     """
     ranks, steps = epoch.work_bytes.shape
     count = ranks * steps
     costs = epoch.costs
     trainer_reads = epoch.workers == 0  # the trainer itself is the only worker
     workers = max(1, epoch.workers)
-    takes_ahead = not (epoch.synchronous or trainer_reads)
+    takes_ahead = not (epoch.synchronous or trainer_reads)  # the next batch is requested when a step begins
     window = 1 if trainer_reads else max(workers if epoch.in_turn else 1, epoch.window)
+    # Bytes/s of one reader among 0, 1, ... active ones; with 0 bytes/s a read would never end
     reader_rates = [0.0, *(np.maximum(epoch.rate[1:], 1e-3) / np.arange(1, len(epoch.rate))).tolist()]
     work, compute = epoch.work_bytes.ravel().tolist(), epoch.compute_seconds.ravel().tolist()
     # A worker's time between two batches precedes the hand-over here: it is busy until it starts its next batch.
@@ -94,17 +97,18 @@ def simulate(epoch: EpochInput) -> EpochTimes:
     # By lane (one worker with `in_turn`, else all workers of a rank): how many batches are begun, and workers idle
     lanes = workers if epoch.in_turn else 1  # of a rank; batches go to its lanes in turn
     begun, idle = [0] * (ranks * lanes), [workers // lanes] * (ranks * lanes)
-    reads: list[tuple[float, int]] = []  # a heap, by `reader_bytes` at the read's end
-    decoding: list[tuple[float, int]] = []  # a heap of decoding and preprocessing, by `core_seconds` at its end
-    events: list[tuple[float, int]] = []  # a heap, by time: the index of a batch whose worker ends its sleep, or a code
-    step_over, all_request = -1, -2 - ranks  # codes of events; a third is -2 - rank: the rank receives a batch
+    # Three heaps of what is to end, each with batches
+    reads: list[tuple[float, int]] = []  # by `reader_bytes` at the read's end
+    decoding: list[tuple[float, int]] = []  # decoding and preprocessing, by `core_seconds` at its end
+    events: list[tuple[float, int]] = []  # by time: the batch's worker ends its sleep; or a code in place of a batch
+    step_over, all_request = -1, -2 - ranks  # such codes; a third is -2 - rank: the rank receives a batch
 
     now = costs.epoch_start_seconds
-    active = 0  # reads
-    reader_bytes = core_seconds = 0.0
+    active = 0  # number of reads under way
+    reader_bytes = core_seconds = 0.0  # what one reader, and one decoding worker, would have got since the start
     core_share = 1.0
-    step = 0
-    not_computing = ranks  # ranks that have not begun the step
+    step = 0  # the current one
+    not_computing = ranks  # number of ranks that have not begun to compute the step
     latest_end = 0.0  # of the ranks that have
     free = [0.0] * (steps + 1)
 
@@ -177,7 +181,7 @@ def simulate(epoch: EpochInput) -> EpochTimes:
             queue(rank, number)
     for rank in range(ranks):
         request(rank)
-    while step < steps:
+    while step < steps:  # each pass handles what ends first: a read, a decoding, or an event of the third heap
         reader_rate = reader_rates[active]
         read_end = now + (reads[0][0] - reader_bytes) / reader_rate if active else math.inf
         decode_end = now + (decoding[0][0] - core_seconds) / core_share if decoding else math.inf
@@ -198,7 +202,7 @@ def simulate(epoch: EpochInput) -> EpochTimes:
             if code >= 0:  # the index of a batch
                 finish(code)
             elif code > all_request:
-                rank = -2 - code  # receives its next batch, so that its workers may begin another one
+                rank = -2 - code  # it receives its next batch, so its workers may begin another one
                 number = delivered[rank]
                 ready[rank * steps + number] = now
                 delivered[rank] = number + 1
@@ -206,7 +210,7 @@ def simulate(epoch: EpochInput) -> EpochTimes:
                     queue(rank, number + window)
                 if used[rank] == number == step and now >= free[step] + (step_seconds if step else 0.0):
                     compute_step(rank)
-            else:
+            else:  # the step is over: ranks that have their next batch begin the next step
                 for rank in range(ranks):
                     if delivered[rank] > step == used[rank]:
                         compute_step(rank)

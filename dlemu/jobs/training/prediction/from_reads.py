@@ -23,9 +23,9 @@ from dlemu.metrics.rates import Floats, Intervals, during, under_way
 from dlemu.metrics.rows import StepTable, is_any
 from dlemu.metrics.t_interval import FEWEST, estimate
 
+# The storage was at its limit if accelerators waited for data at least this share of the time, or if workers waited
+# less than this share of theirs for room in the prefetch queue.
 WAITING_SHARE = 0.02
-"""The storage was at its limit if accelerators waited for data at least this share of the time, or if workers waited
-less than this share of theirs for room in the prefetch queue."""
 MIN_DECODE_SHARE = 0.05  # if workers decode for less than this share of their time, decoding is counted as reading
 CONFIDENCE, MAX_HALF_WIDTH_PERCENT = 0.95, 50.0  # 100 % would reach down to a storage without throughput
 WORK_QUANTILES = 256  # by which the work of reads is stored; keeps tails of 1 read in 256
@@ -43,7 +43,7 @@ class Reads:
     def __init__(self, begin: Floats, end: Floats, app_bytes: NDArray[np.int64], reader: NDArray[np.int64]) -> None:
         self._begin, self._end, self._bytes = begin, np.maximum(end, begin + 1e-9), app_bytes.astype(float)
         self._reader = reader
-        # Times at which a read begins or ends; for each interval between them, the number of active reads, the seconds
+        # The times at which reads begin or end; between each two of these, the number of active reads, and the seconds
         self._edges, self._active, self._lengths = under_way(self._begin, self._end)
         first, last = float(self._edges[0]), float(self._edges[-1])
         self._windows = np.linspace(first, last, max(2, min(MAX_WINDOWS, int((last - first) / WINDOW_SECONDS))) + 1)
@@ -60,7 +60,7 @@ class Reads:
         knees = sorted({min(max_readers, round(knee)) for knee in np.geomspace(1, max_readers, min(max_readers, 24))})
         errors, heights = [], []
         for knee in knees:
-            # With half as many readers as the knee has, a second counts as half a second at full throughput.
+            # Seconds at full throughput, of each window: half as many readers as the knee has get half of it.
             full_seconds = self._in_windows(np.minimum(self._active / knee, 1.0))
             height = float(window_bytes @ full_seconds) / max(float(full_seconds @ full_seconds), 1e-12)
             heights.append(height)
@@ -129,20 +129,21 @@ class Batches:
     """
 
     def __init__(self, rows: StepTable, batches_ahead: int) -> None:
-        by_rank_and_epoch = []
+        columns = []
         for part in rows.by_rank_and_epoch:  # in the order of the rows
             step, stamps = part["step"], np.stack([part[name] for name in ("started_ns", "finished_ns", "ready_ns")])
             begin, end, ready = (stamps - part["free_ns"].min()) / 1e9
-            # The queue has room for batch k once the trainer has received batch k - `batches_ahead`; never, if that
-            # batch has no row.
-            index = np.minimum(np.searchsorted(step, step - batches_ahead), len(part) - 1)
-            room = np.where(step[index] == step - batches_ahead, ready[index], np.inf)
-            by_rank_and_epoch.append(np.stack([begin, end, np.where(step <= batches_ahead, -np.inf, room)]))
-        self._begin_in_epoch, end, room = np.concatenate(by_rank_and_epoch, axis=1)
+            # The queue has room for batch k once the trainer has received batch k - `batches_ahead`: from the start for
+            # the first batches, and never if that batch has no row.
+            awaited = step - batches_ahead
+            index = np.minimum(np.searchsorted(step, awaited), len(part) - 1)
+            room = np.where(step[index] == awaited, ready[index], np.inf)
+            columns.append(np.stack([begin, end, np.where(awaited <= 0, -np.inf, room)]))
+        self._begin_in_epoch, end, room = np.concatenate(columns, axis=1)
         epochs, epoch_index = np.unique(rows["epoch"], return_inverse=True)
         epoch_seconds = np.zeros(len(epochs))
         np.maximum.at(epoch_seconds, epoch_index, end)
-        epoch_start = (np.cumsum(epoch_seconds + 1.0) - epoch_seconds - 1.0)[epoch_index]
+        epoch_start = (np.cumsum(epoch_seconds + 1.0) - epoch_seconds - 1.0)[epoch_index]  # of the epoch of each row
         self._rows, self.begin, self.end = rows, self._begin_in_epoch + epoch_start, end + epoch_start
         self._room = room + epoch_start  # when the queue had room for the batch
         # Pairs of batches that a worker made one after the other in an epoch: the index of each, and of the one before
@@ -188,16 +189,16 @@ def calibrate_from_run(run: MeasuredTraining) -> Calibration:
         raise UserError(f"{run.folder} has {len(rows)} steps with reads: wanted at least {2 * FEWEST} to predict from")
     batches = Batches(rows, facts.batches_ahead)
     begin, end = batches.begin, batches.end
-    decode = np.minimum(rows["decode_ns"] / 1e9, end - begin)
-    decodes = decode.sum() >= MIN_DECODE_SHARE * (end - begin).sum()
-    reader = rows["rank"] * (int(rows["worker"].max()) + 1) + rows["worker"]
-    reads = Reads(begin, end - decode if decodes else end, rows["app_bytes"], reader)
+    decode_seconds = np.minimum(rows["decode_ns"] / 1e9, end - begin)
+    decodes = decode_seconds.sum() >= MIN_DECODE_SHARE * (end - begin).sum()
+    reader = rows["rank"] * (int(rows["worker"].max()) + 1) + rows["worker"]  # a number for each worker of each rank
+    reads = Reads(begin, end - decode_seconds if decodes else end, rows["app_bytes"], reader)
     curve = reads.curve()
-    decode_cpu = np.minimum(decode, rows["cpu_ns"] / 1e9) if is_any(rows, "cpu_ns") else decode
+    core_seconds = np.minimum(decode_seconds, rows["cpu_ns"] / 1e9) if is_any(rows, "cpu_ns") else decode_seconds
     # The model adds the emulated preprocessing of the job that is predicted.
-    decode_cpu = np.maximum(decode_cpu - rows["preprocess_cpu_ns"] / 1e9, 0.0)
+    core_seconds = np.maximum(core_seconds - rows["preprocess_cpu_ns"] / 1e9, 0.0)
     kept = kept_rows(run.training, 1, 0)  # not the first steps, in which all accelerators wait
-    waited_ns = np.clip(kept["finished_ns"] - kept["free_ns"], 0, kept["wait_ns"]).sum()
+    waited_ns = np.clip(kept["finished_ns"] - kept["free_ns"], 0, kept["wait_ns"]).sum()  # for batches not yet complete
     waits = waited_ns >= WAITING_SHARE * max(1, total_ns(kept))
     hosts = facts.journal.hosts
     return Calibration(
@@ -209,7 +210,7 @@ def calibrate_from_run(run: MeasuredTraining) -> Calibration:
         samples_per_read=max(1, round(samples / len(rows))),
         sample_bytes=app_bytes / samples,
         bytes_factor=app_bytes / expected_bytes if expected_bytes else 1.0,
-        decode_seconds_per_sample=float(decode_cpu.sum()) / samples if decodes else 0.0,
+        decode_seconds_per_sample=float(core_seconds.sum()) / samples if decodes else 0.0,
         cores=float(np.mean([min(host.cpu_usable, host.cpu_limit or np.inf) for host in hosts])) if hosts else 1.0,
         costs=batches.costs,
     )

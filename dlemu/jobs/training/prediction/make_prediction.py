@@ -218,7 +218,7 @@ class _Predictor:
     def _count(self, ranks: int) -> PredictedCount:
         """Predict a count: means over its runs, and intervals from runs on a slightly slower and faster storage."""
         run = self._model.run(ranks)
-        # If read times are random, more runs: as many as MAX_ROWS rank-steps allow
+        # If read times are drawn at random, several runs are simulated, as far as MAX_ROWS rank-steps allow.
         max_runs = MAX_ROWS // max(1, len(run.rows)) if len(self._calibration.work) > 1 else 1
         runs = [run, *(self._model.run(ranks, seed=seed) for seed in range(1, min(MAX_RUNS, max_runs)))]
         figures = [simulated.figures for simulated in runs]
@@ -289,37 +289,37 @@ class _Predictor:
 
     def limited_by(self, count: PredictedCount) -> LimitedBy[What]:
         """Return what limits a count: storage, readers or cores, whichever raises the AU most when it is removed."""
-        sustained = count.au_sustained_percent
-        au = f"the AU with {counted(count.accelerators, 'accelerator')} is {sustained:.1f} %"
-        if sustained >= UNLIMITED_PERCENT:
-            return LimitedBy(what="nothing", confidence="high", evidence=(au,))
+        sustained_percent = count.au_sustained_percent
+        au_text = f"the AU with {counted(count.accelerators, 'accelerator')} is {sustained_percent:.1f} %"
+        if sustained_percent >= UNLIMITED_PERCENT:
+            return LimitedBy(what="nothing", confidence="high", evidence=(au_text,))
         if self._others_share >= OTHER_PROGRAMS_PERCENT / 100:  # as a measured run reports; a finding has the numbers
-            return LimitedBy(what="host CPU", confidence="medium", evidence=(au,))
+            return LimitedBy(what="host CPU", confidence="medium", evidence=(au_text,))
         model, ranks = self._model.with_files_for(count.accelerators), count.accelerators
 
         def au_of(changed: Model, speedup: float = 1.0, by: str = "rules") -> float:
             return changed.run(ranks, speedup=speedup, max_rows=SEARCH_ROWS, shrinks=True).au(by)
 
         now = au_of(model)
-        by_storage = max(0.0, au_of(model, SPEED_FACTOR) - now)
-        by_readers = max(0.0, au_of(model.with_readers(READER_FACTOR)) - now)
-        by_cores = max(0.0, au_of(replace(model, calibration=replace(model.calibration, cores=None))) - now)
+        storage_gain = max(0.0, au_of(model, SPEED_FACTOR) - now)
+        reader_gain = max(0.0, au_of(model.with_readers(READER_FACTOR)) - now)
+        core_gain = max(0.0, au_of(replace(model, calibration=replace(model.calibration, cores=None))) - now)
         what: What = "storage" if self._saturated else "nothing"
         confidence: Confidence = "high" if self._saturated else "low"
-        if max(by_storage, by_readers, by_cores) < MIN_GAIN_PERCENT:
+        if max(storage_gain, reader_gain, core_gain) < MIN_GAIN_PERCENT:
             if self._workload.train.computation_time.type != "fixed":
                 what = "nothing"  # the computation times differ, so accelerators wait for each other
-            elif au_of(model, SPEED_FACTOR, "sustained") - sustained < MIN_GAIN_PERCENT:
+            elif au_of(model, SPEED_FACTOR, "sustained") - sustained_percent < MIN_GAIN_PERCENT:
                 what, confidence = "nothing", "low"  # perhaps delays of the host that are longer than a step
-        elif by_cores >= max(MIN_GAIN_PERCENT, by_storage):
+        elif core_gain >= max(MIN_GAIN_PERCENT, storage_gain):
             what, confidence = "host CPU", "high"
-        elif by_readers >= max(MIN_GAIN_PERCENT, 0.5 * by_storage):  # half suffices: readers cost only a setting
+        elif reader_gain >= max(MIN_GAIN_PERCENT, 0.5 * storage_gain):  # half suffices: readers cost only a setting
             what, confidence = "loader", "high"
-        gains = (
-            f"AU over whole epochs rises by {by_storage:.1f} points with storage {SPEED_FACTOR:g} times as fast, by "
-            f"{by_readers:.1f} with {READER_FACTOR} times the readers, by {by_cores:.1f} with a core per worker"
+        gains_text = (
+            f"AU over whole epochs rises by {storage_gain:.1f} points with storage {SPEED_FACTOR:g} times as fast, by "
+            f"{reader_gain:.1f} with {READER_FACTOR} times the readers, by {core_gain:.1f} with a core per worker"
         )
-        return LimitedBy(what=what, confidence=confidence, evidence=(au, gains))
+        return LimitedBy(what=what, confidence=confidence, evidence=(au_text, gains_text))
 
     def findings(self, ranks: int) -> Iterator[Finding]:
         """Yield the reasons why the prediction for `ranks` accelerators is less certain than its interval says."""

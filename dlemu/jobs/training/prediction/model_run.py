@@ -28,8 +28,7 @@ from dlemu.metrics.rows import StepTable, in_order
 from dlemu.results.wording import count
 
 MAX_ROWS = 300_000  # maximum rank-steps of a simulation; they take 2 to 3 seconds
-MIN_STEPS = 30
-"""Steps that an epoch needs beyond those read ahead, for its middle to count more than its beginning and end."""
+MIN_STEPS = 30  # needed in an epoch beyond those read ahead, for its middle to count more than its beginning and end
 
 
 @dataclass(frozen=True, eq=False)
@@ -150,32 +149,35 @@ class Model:
     ) -> ModelRun:
         """Simulate a run on a storage `speedup` times as fast as calibrated; raises UserError if no step counts."""
         job = batches.planned_job(self.workload, ranks)
-        window = job.batches_ahead
+        ahead, train = job.batches_ahead, self.workload.train
+        least_steps = MIN_STEPS + ahead
         if not self.assumes_files:
             self._refuse_too_short(job)
-        divisor = max(1, ranks * (MIN_STEPS + window) // max_rows) if shrinks else 1
+        divisor = max(1, ranks * least_steps // max_rows) if shrinks else 1
         if divisor > 1 or self.assumes_files:
             model = self._shrunk(divisor) if divisor > 1 else self.with_files_for(ranks)
             return model.run(max(1, ranks // divisor), speedup=speedup, max_rows=max_rows, seed=seed)
         reader, calibration = self.workload.reader, self.calibration
-        epochs = _first_epochs(job.schedule, ranks, max_rows, MIN_STEPS + window)
+        epochs = _first_epochs(job.schedule, ranks, max_rows, least_steps)
         # Latency keeps few readers from the full throughput: other jobs use what these leave, and then take from them.
         alone = speedup * throughputs(calibration.curve, ranks * max(1, reader.read_threads))
         rate = np.minimum(alone, 1e6 * calibration.available_mb_per_second(speedup))
-        lengthen, times_longer = None, math.ceil((MIN_STEPS + window) / job.schedule[0].steps)
+        lengthen, times_longer = None, math.ceil(least_steps / job.schedule[0].steps)
         if times_longer > 1:
             model, max_rows = self._with_one_epoch(times_longer), min(max_rows, 30_000)  # only for its sustained AU
             lengthen = partial(model.run, ranks, speedup=speedup, max_rows=max_rows, shrinks=True, seed=seed)
-        counted = min(block.steps for epoch in job.schedule for block in epoch.blocks) - (self.min_steps - 1)
-        seconds = mean_seconds(self.workload.train.computation_time)
-        demand = ranks * reader.batch_size * self.mean_sample_bytes / seconds  # bytes/s, if no accelerator waits
+        fewest_counted = min(block.steps for epoch in job.schedule for block in epoch.blocks) - (self.min_steps - 1)
+        # The trainer holds one batch more, which it takes off the loader while a step computes.
+        most_read_ahead = ahead + 1 if ahead and not train.synchronous else ahead
+        step_bytes = ranks * reader.batch_size * self.mean_sample_bytes
+        demand = step_bytes / mean_seconds(train.computation_time)  # bytes/s, if no accelerator waits
         return ModelRun(
             ranks=ranks,
             rows=self._rows_with_trainers(job, epochs, rate, seed),
             workload=self.workload,
             simulated_steps=sum(epoch.steps for epoch in epochs),
             planned_steps=sum(epoch.steps for epoch in job.schedule),
-            read_ahead=counted <= (window + 1 if window and not self.workload.train.synchronous else window),
+            read_ahead=fewest_counted <= most_read_ahead,
             storage_percent=100.0 * float(rate.max()) / demand,
             lengthen=lengthen,
         )
@@ -184,10 +186,10 @@ class Model:
         """Raise UserError if too few samples, or a limit of steps, leave no step that counts."""
         plan, least, train = job.train_plan, self.min_steps, self.workload.train
         if plan.steps_per_epoch < least:
-            most, is_folder = min(self.max_ranks().values()), self.workload.dataset.source == "folder"
+            max_ranks, is_folder = min(self.max_ranks().values()), self.workload.dataset.source == "folder"
             more = "name a folder with more files" if is_folder else "set dataset.num_files_train to what it will have"
-            if most >= 1:
-                more = f"predict at most {most:g}, or {more}"
+            if max_ranks >= 1:
+                more = f"predict at most {max_ranks:g}, or {more}"
             raise UserError(
                 f"the dataset has {count(plan.num_samples, 'sample')}, too few for {count(least, 'step')} x "
                 f"{count(job.ranks, 'accelerator')} x batch {plan.batch_size} that an AU needs: {more}"
@@ -223,19 +225,19 @@ class Model:
 
     def _rows_with_trainers(self, job: TrainingJob, epochs: Sequence[Epoch], rate: Floats, seed: int) -> StepRows:
         """Simulate epochs whose trainers use cores while they compute; raises UserError if they need all cores."""
-        busy, cores = job.ranks * self._trainer_cores(), self.hosts * self.calibration.cores_to_share
-        if busy >= cores:
+        used, cores = job.ranks * self._trainer_cores(), self.hosts * self.calibration.cores_to_share
+        if used >= cores:
             raise UserError(
-                f"train.step_cpu_time of {job.ranks} accelerators needs {busy:.1f} cores, and there are {cores:g}: the "
+                f"train.step_cpu_time of {job.ranks} accelerators needs {used:.1f} cores, and there are {cores:g}: the "
                 "trainers alone exceed this host; predict fewer, or more --hosts"
             )
-        rows = self._rows(job, epochs, rate, cores - busy, seed)
+        rows = self._rows(job, epochs, rate, cores - used, seed)
         low = au_percent(rows) / 100
-        high = au_percent(self._rows(job, epochs, rate, cores, seed)) / 100 if busy else low
+        high = au_percent(self._rows(job, epochs, rate, cores, seed)) / 100 if used else low
         # The higher the AU, the fewer cores are left to the readers. Bisection finds the AU that the rest allows.
         while high - low > 0.02:
             au = (low + high) / 2
-            rows = self._rows(job, epochs, rate, cores - au * busy, seed)
+            rows = self._rows(job, epochs, rate, cores - au * used, seed)
             if au_percent(rows) > 100 * au:
                 low = au
             else:
@@ -253,37 +255,34 @@ class Model:
         reader, calibration, plan = self.workload.reader, self.calibration, job.train_plan
         random = np.random.default_rng([seed, job.ranks])
         rows_of_epochs, start = [], 0.0
-        computation_seconds = mean_seconds(self.workload.train.computation_time)
+        delay_seconds = calibration.step_share * mean_seconds(self.workload.train.computation_time)
         costs = replace(
             calibration.costs,
-            step_seconds=calibration.costs.step_seconds + calibration.step_share * computation_seconds,
+            step_seconds=calibration.costs.step_seconds + delay_seconds,
             take_seconds=self.workload.recorded.hand_over_seconds if reader.tensors else 0.0,
         )
+        workers = max(1, reader.read_threads)
         for epoch in epochs:
-            app_bytes = calibration.bytes_factor * batches.batch_bytes(
-                plan,
-                self._by_file,
-                epoch.number,
-                epoch.steps,
-                group_rows=job.group_rows,
-                workers=max(1, reader.read_threads),
+            planned_bytes = batches.batch_bytes(
+                plan, self._by_file, epoch.number, epoch.steps, group_rows=job.group_rows, workers=workers
             )
+            app_bytes = calibration.bytes_factor * planned_bytes
             work = _draw_work(calibration, max(plan.batch_size, job.group_rows), app_bytes.shape, random)
-            decoding = plan.batch_size * calibration.decode_seconds_per_sample
-            preprocessing = batches.preprocessing_seconds(self.workload, app_bytes.shape, random)
+            decode_seconds = plan.batch_size * calibration.decode_seconds_per_sample
+            preprocess_seconds = batches.preprocessing_seconds(self.workload, app_bytes.shape, random)
             sleeps = reader.preprocess == "sleep"
-            on_core = decoding + (np.zeros_like(preprocessing) if sleeps else preprocessing)
+            core_seconds = decode_seconds + (np.zeros_like(preprocess_seconds) if sleeps else preprocess_seconds)
             inputs = EpochInput(
                 work_bytes=app_bytes * work,
-                decode_seconds=on_core,
-                sleep_seconds=preprocessing if sleeps else None,
+                decode_seconds=core_seconds,
+                sleep_seconds=preprocess_seconds if sleeps else None,
                 compute_seconds=batches.computation_seconds(job, epoch.number, epoch.steps),
                 rate=rate,
                 workers=reader.read_threads,
                 window=job.batches_ahead,
                 in_turn=job.traits.in_turn,
                 synchronous=self.workload.train.synchronous,
-                cores=cores if on_core.any() else np.inf,
+                cores=cores if core_seconds.any() else np.inf,
                 costs=costs,
             )
             times = simulate(inputs)
@@ -313,9 +312,10 @@ def _draw_work(
 def _first_epochs(schedule: tuple[Epoch, ...], ranks: int, max_rows: int, min_steps: int) -> tuple[Epoch, ...]:
     """Return the first epochs with at most `max_rows` rank-steps in total, or the first steps of the first epoch."""
     first, max_steps = schedule[0], max(min_steps, max_rows // ranks)
-    fitting = int(np.searchsorted(np.cumsum([epoch.steps for epoch in schedule]), max_rows / ranks, side="right"))
-    if fitting > 1 or first.steps <= max_steps:
-        return schedule[: max(1, fitting)]
+    steps_so_far = np.cumsum([epoch.steps for epoch in schedule])
+    epochs_that_fit = int(np.searchsorted(steps_so_far, max_rows / ranks, side="right"))
+    if epochs_that_fit > 1 or first.steps <= max_steps:
+        return schedule[: max(1, epochs_that_fit)]
     return (Epoch(first.number, (Block(1, max_steps, checkpoint=False),), evaluation=False),)
 
 

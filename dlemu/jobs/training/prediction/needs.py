@@ -31,18 +31,17 @@ from dlemu.runner.run_folder import check_new, new_folder
 NEEDS = "needs.json"
 NvidiaClass = Literal["good", "better", "best", "above"]
 GPUS_PER_NODE, GPUS_PER_UNIT = 8, 256  # GPUs of one of NVIDIA's DGX nodes, and of a scalable unit of its DGX SuperPOD
+# NVIDIA's classes of storage: GB/s that a node reads, a node writes, a scalable unit reads, and a unit writes (DGX
+# SuperPOD's reference architecture, H100, tables 5 and 6). The table's figures of four units are divided by 4.
 _CLASSES: dict[NvidiaClass, tuple[float, float, float, float]] = {
     "good": (4, 2, 15, 7.5),
     "better": (8, 4, 40, 20),
     "best": (40, 20, 125, 62.5),
 }
-"""GB/s that a node reads and writes, and a scalable unit, with each of NVIDIA's classes of storage (DGX SuperPOD's
-reference architecture, H100, tables 5 and 6). The table's figures of four units are divided by 4."""
 MEMORY_GB = 2048 * 1.073741824  # memory of a DGX H100
 LOST_PERCENT = 5.0  # share of training time that synchronous checkpoints may take here: a choice, not a rule
 WATCHDOG_SECONDS = 600.0  # default of NCCL's watchdog, which ends a job whose ranks wait longer than this for a rank
-MLPERF_STEPS, MLPERF_MEMORY_TIMES = 500, 5
-"""MLPerf Storage's smallest dataset: samples for 500 steps of all accelerators, and 5 times the hosts' memory."""
+MLPERF_STEPS, MLPERF_MEMORY_TIMES = 500, 5  # MLPerf Storage's smallest dataset, in steps and in times the hosts' memory
 PORT_GB_PER_SECOND = {100: 12.5, 400: 50.0}  # Gb/s of a network port -> its line rate
 
 
@@ -212,13 +211,14 @@ def _sum_of(jobs: Sequence[Needs]) -> Needs:
 def _nvidia_class(total: Needs) -> tuple[NvidiaClass, float]:
     """Return the lowest class that suffices for reads and asynchronous checkpoints, and the share of its rates used."""
     # A few nodes together may use the rate of one node; many nodes share the rate of their scalable units.
-    units, share = total.accelerators / GPUS_PER_UNIT, 0.0
+    units, times_class = total.accelerators / GPUS_PER_UNIT, 0.0
     for name, (node_read, node_write, unit_read, unit_write) in _CLASSES.items():
-        read_share = total.read_gb_per_second / max(node_read, units * unit_read)
-        share = max(read_share, total.drain_gb_per_second / max(node_write, units * unit_write))
-        if share <= 1:
-            return name, share
-    return "above", share
+        reads = total.read_gb_per_second / max(node_read, units * unit_read)
+        writes = total.drain_gb_per_second / max(node_write, units * unit_write)
+        times_class = max(reads, writes)
+        if times_class <= 1:
+            return name, times_class
+    return "above", times_class
 
 
 def ports(gb_per_second: float) -> str:

@@ -26,13 +26,10 @@ from dlemu.results.wording import Wording, at_scale
 from dlemu.runner.prediction_request import Predicted
 
 PREDICT = "predict.json"
-PREDICTED = "predicted"
-"""First word of the answer's line."""
+PREDICTED = "predicted"  # first word of the answer's line
+# Why a search ended before it found a number of accelerators that fails (`NO_MORE`)
 EndedBy = Literal["storage", "others", "most", "files", "cores"]
-"""Why a search ended before it found a number of accelerators that fails (`NO_MORE`)."""
-
-Interval = tuple[float, float]
-"""Lowest and highest value; at least 9 of 10 measured values are expected between them."""
+Interval = tuple[float, float]  # lowest and highest value; at least 9 of 10 measured values are expected between them
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -36,8 +36,7 @@ from dlemu.runner.prediction_request import PredictionRequest
 from dlemu.runner.run_folder import check_new, new_folder
 
 CALIBRATION = "calibration.json"  # file of a prediction with its `Calibration`, for `dlemu predict --from` its folder
-ReadForeign = Callable[[str], ForeignRun | None]
-"""Reads another benchmark's run from a folder; returns None if there is none."""
+ReadForeign = Callable[[str], ForeignRun | None]  # reads another benchmark's run from a folder; None if there is none
 
 
 def run_prediction(source: Sequence[str] | Workload, request: PredictionRequest) -> tuple[Prediction, str, Workload]:
@@ -98,22 +97,22 @@ def _calibrate(workload: Workload, request: PredictionRequest, known: Known | No
     return replace(calibration, source=source, cores=float(request.host_cores), busy_cores=0.0)
 
 
+# Settings whose effect on reads only a measurement shows: they must be the same as in the run predicted from
 _SAME_AS_MEASURED: tuple[str, ...] = (
     *("reader.engine", "reader.decode", "reader.verify", "reader.odirect", "reader.transfer_size"),
     *("reader.range_bytes", "reader.io_depth", "reader.pin_memory", "reader.tensors", "reader.tensor_bytes"),
     *("dataset.compression", "dataset.compressibility", "metric.cached"),
 )
-"""Settings whose effect on reads only a measurement shows: they must be the same as in the run predicted from."""
+# Further such settings with `metric.cached`: they change the share of the reads that memory serves
 _SAME_IF_CACHED: tuple[str, ...] = ("reader.evict_page_cache", "train.epochs")
-"""Further such settings with `metric.cached`: they change the share of the reads that memory serves."""
+# Settings that must be the same as in any source; a speed or a probe has the defaults
 _SAME_AS_SOURCE: tuple[str, ...] = ("reader.page_cache_percent",)
-"""Settings that must be the same as in any source; a speed or a probe has the defaults."""
+# Settings that must have their defaults where only the storage's speed is given
 _DEFAULT_WITH_SPEED: tuple[str, ...] = (
     *("reader.decode", "reader.verify", "reader.pin_memory", "reader.tensors", "dataset.compression", "metric.cached"),
 )
-"""Settings that must have their defaults where only the storage's speed is given."""
+# Settings that the model does not simulate: they must have their defaults
 _DEFAULT_IN_MODEL = ("train.compute", "checkpoint.asynchronous")
-"""Settings that the model does not simulate: they must have their defaults."""
 
 
 def _not_modelled(workload: Workload, request: PredictionRequest, known: Known | None) -> Iterator[str]:
