@@ -21,6 +21,7 @@ OF_RESULTS = "analyse", "measured", "parts", "result", "summary", "wording"
 """What training and checkpoints, each in its folder, know of their results."""
 OF_PROBES = "probe_file", "requests", "result", "run"
 """All but the page and its figures, which goldens and a browser hold."""
+OF_OBJECTS = "s3", "s3_hostile", "s3_options", "s3_tls", "http_exchange", "storage"
 PACKAGES = {
     "metrics": Package(("dlemu/metrics/*",), ("tests/metrics", "tests/goldens", "tests/results/test_analyse.py")),
     "plan": Package(("dlemu/plan/*",), ("tests/plan",)),
@@ -41,17 +42,8 @@ PACKAGES = {
         ),
     ),
     "sizing": Package(
-        (
-            "dlemu/studies/size/search.py",
-            "dlemu/studies/size/trials.py",
-            "dlemu/studies/size/size_verdict.py",
-            "dlemu/studies/compare/compare_sides.py",
-        ),
-        (
-            "tests/sizing/test_search.py",
-            "tests/sizing/test_size_verdict.py",
-            "tests/sizing/test_compare_sides.py",
-        ),
+        ("dlemu/studies/size/[st]*.py", "dlemu/studies/compare/compare_sides.py"),
+        ("tests/sizing/test_search.py", "tests/sizing/test_size_verdict.py", "tests/sizing/test_compare_sides.py"),
     ),
     "comm": Package(
         ("dlemu/ranks/comm.py", "dlemu/ranks/launch.py", "dlemu/ranks/failure.py", "dlemu/ranks/launcher.py"),
@@ -82,14 +74,7 @@ PACKAGES = {
     ),
     "s3": Package(
         ("datagen/storage/s3.py", "datagen/storage/_s3_*.py", "datagen/storage/_http_exchange.py"),
-        (
-            "tests/datagen/test_s3.py",
-            "tests/datagen/test_s3_hostile.py",
-            "tests/datagen/test_s3_options.py",
-            "tests/datagen/test_s3_tls.py",
-            "tests/datagen/test_http_exchange.py",
-            "tests/datagen/test_storage.py",
-        ),
+        tuple(f"tests/datagen/test_{name}.py" for name in OF_OBJECTS),
     ),
     "check": Package(
         ("dlemu/contrib/mlperf/check/*",),

@@ -10,7 +10,7 @@ import signal
 import subprocess
 import sys
 import time
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -224,20 +224,12 @@ def descendants(before: set[psutil.Process]) -> list[psutil.Process]:
     return [process for process in psutil.Process().children(recursive=True) if process not in before]
 
 
-def killing(count: int) -> Future[list[psutil.Process]]:
-    """Wait in a thread until this process has `count` more descendants, and kill the first; return all of these."""
-    before = set(psutil.Process().children(recursive=True))
-
-    def kill() -> list[psutil.Process]:
-        until(lambda: len(descendants(before)) == count, f"{count} processes")
-        everyone = descendants(before)
-        everyone[0].kill()
-        return everyone
-
-    with_a_thread = ThreadPoolExecutor(1)
-    killed = with_a_thread.submit(kill)
-    with_a_thread.shutdown(wait=False)
-    return killed
+def kill_first(before: set[psutil.Process], count: int) -> list[psutil.Process]:
+    """Wait until this process has `count` more descendants than before, and kill the first; return all of these."""
+    until(lambda: len(descendants(before)) == count, f"{count} processes")
+    everyone = descendants(before)
+    everyone[0].kill()
+    return everyone
 
 
 @pytest.mark.slow
@@ -249,10 +241,10 @@ def killing(count: int) -> Future[list[psutil.Process]]:
     ],
 )
 def test_who_makes_requests_is_killed(engine: Engine, count: int, said: str, file: Path) -> None:
-    wanted = replace(READ, depth=2, jobs=2)
-    killed = killing(count)
+    before = set(psutil.Process().children(recursive=True))
+    killed = ThreadPoolExecutor(1).submit(kill_first, before, count)
     with pytest.raises(DlemuError, match=said):
-        measure_cell(wanted, str(file), MIB, LONG_SECONDS, engine)
+        measure_cell(replace(READ, depth=2, jobs=2), str(file), MIB, LONG_SECONDS, engine)
     assert_gone(killed.result())
 
 
