@@ -1,9 +1,11 @@
-"""Ownership of files and folders: dlemu removes only what it created itself.
+"""Ownership of files and folders: dlemu removes only what it created itself, by three rules.
 
-A folder in which dlemu creates files that it may remove later has a marker, `.dlemu-owned`, with one line of JSON for
-each name, written before the file is created. Only names in a marker are removed. Each is a direct child of the folder,
-so that no marker, whoever wrote it, can name anything outside, and links are never followed. All code that removes
-folders is here; a test lists the code elsewhere that removes single files, with the reasons.
+- Names in a marker, `.dlemu-owned`, which lists what dlemu is about to create in a folder, one line of JSON for each.
+  They are direct children of the folder, so that no marker, whoever wrote it, can name anything outside.
+- Temporary files, named `.NAME.dlemu-<16 hex digits>.part`, unless a live process has locked them.
+- Folders that this command created: scratch folders with all that is in them, others once they are empty.
+
+Links are never followed. Only this module removes full folders; a test lists the other code that removes files.
 """
 
 from __future__ import annotations
@@ -227,8 +229,8 @@ def _empty_folder(folder: int) -> bool:
                 os.rmdir(name[:-1], dir_fd=folder)
             else:
                 _remove_file(folder, name)
-        except RecursionError:
-            pass
+        except RecursionError:  # dlemu's own folders nest a few levels deep, those of a forged marker at will
+            failure = OSError("folders nest too deep")
         except OSError as error:
             if error.errno not in _NOT_OURS:
                 failure = error

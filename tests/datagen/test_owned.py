@@ -94,9 +94,9 @@ def test_a_name_that_was_there_is_not_claimed(tmp_path: Path) -> None:
     assert (tmp_path / "notes").read_text() == "mine"
 
 
-@pytest.mark.parametrize("fails", ["read", "unlink"])
-def test_what_a_failing_disk_keeps_is_removed_once_it_works_again(
-    fails: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(("fails", "error"), [("read", OSError), ("unlink", OSError), ("unlink", RecursionError)])
+def test_what_could_not_be_removed_is_removed_by_the_next_attempt(
+    fails: str, error: type[Exception], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder = str(tmp_path / "run")
     owned.take_folder(folder, "kv.folder")
@@ -109,7 +109,7 @@ def test_what_a_failing_disk_keeps_is_removed_once_it_works_again(
     def fail(path: Any, *words: Any, **more: Any) -> Any:
         where = os.readlink(f"/proc/self/fd/{path if fails == 'read' else more['dir_fd']}")
         if where == f"{inner}/{MARKER}" or (fails == "unlink" and where == inner and path == "block"):
-            raise OSError(errno.EIO, os.strerror(errno.EIO))
+            raise error(errno.EIO, os.strerror(errno.EIO))
         return (opening if fails == "read" else unlink)(path, *words, **more)
 
     with monkeypatch.context() as patch:
