@@ -1,4 +1,4 @@
-"""Writing files that appear complete or not at all: under a temporary name, which is then renamed."""
+"""Writing files that other processes see complete or not at all: under a temporary name, which is then renamed."""
 
 from __future__ import annotations
 
@@ -23,6 +23,7 @@ def write_text(folder: str, name: str, text: str, *, advice: str = ELSEWHERE) ->
 def write_file(folder: str, name: str, write: Callable[[BinaryIO], object], *, advice: str = ELSEWHERE) -> None:
     """Have `write` fill a file under a temporary name, then rename it; remove temporary files of killed writers first.
 
+    Nothing is synced to the device: after a power failure, the file may be missing, empty or the earlier one.
     Raises SpaceError that ends in `advice`, what to do instead: the disk is full, or the folder can't be written.
     """
     path = os.path.join(folder, name)

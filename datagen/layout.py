@@ -29,8 +29,7 @@ DRAW_CHUNK_FILES = 1 << 16  # files whose random numbers are drawn and discarded
 def endings_of(format_name: str) -> tuple[str, ...]:
     """Return the extensions of a format's files; files that dlemu makes have the first one.
 
-    They are `ENDINGS` of a module in `datagen.formats`, else the last part of the format's name: a user's module is not
-    imported for this.
+    They are `ENDINGS` of a module in `datagen.formats`, else the last part of the name: no user's module is imported.
     """
     default = (format_name.rpartition(".")[2],)
     return cast("tuple[str, ...]", registry.built_in("datagen.formats", format_name, "ENDINGS", default))

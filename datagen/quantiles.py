@@ -2,8 +2,7 @@
 
 Values between two quantiles are interpolated linearly, except in the last interval. Recorded times and sizes have rare,
 very large values, of which the quantiles show only the maximum: a straight line up to it would give too large a mean.
-The last interval is therefore `a + (b - a) * t ** k`, with the k that gives the stated mean. If no k does, all values
-are scaled.
+The last interval is thus `a + (b - a) * t ** k`, with the k that gives the mean; if none does, all values are scaled.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """Opening untrusted files, only if they are regular, and reading them, only up to a maximum size.
 
 Opening a pipe would wait for a writer, and reading a device might never end. Errors are OSError with a message of ours,
-to which callers add what they wanted to read. `open_descriptor` alone opens anything.
+to which callers add what they wanted to read. `open_descriptor` alone opens anything. Besides, there are
+`check_local` and `existing_folder`, for paths that need not exist, and `open_standard_streams`, for a new process.
 """
 
 from __future__ import annotations

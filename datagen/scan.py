@@ -65,9 +65,9 @@ def find_files(
     `valid/`, the other split. If names follow the pattern, for any N, the layout computes them; else it lists them in
     order. `command_hint` returns the command that makes the dataset. Raises OSError; DatasetError: files are missing.
     """
-    requested, layout = expected.num_files, expected
-    count = _count_by_pattern(expected, storage)
-    if count is None:
+    requested = expected.num_files
+    layout, count = expected, _count_by_pattern(expected, storage)
+    if count is None:  # not all files have names of the expected pattern
         all_paths = [path for path in files_below(expected.folder, storage, 1) if not path.startswith("valid/")]
         suffixes = tuple(f".{ending}" for ending in endings)
         paths = {path for path in all_paths if path.lower().endswith(suffixes)}
@@ -76,7 +76,7 @@ def find_files(
         by_pattern = _layout_by_pattern(paths, expected)
         if by_pattern is None or not paths.issuperset(map(by_pattern.name, range(requested))):
             return _list_names(expected, paths, by_pattern, command_hint)
-        count, layout = len(paths), by_pattern
+        layout, count = by_pattern, len(paths)
     surplus = f"{expected.folder} holds {count} files; the first {requested} by name are used"
     return layout, [surplus] if count > requested else []
 
@@ -124,14 +124,16 @@ def _count_by_pattern(layout: Layout, storage: StorageBase) -> int | None:
 
 
 def _layout_by_pattern(paths: Collection[str], expected: Layout) -> Layout | None:
-    """Return the layout of the expected pattern if found, else of the only one; None: no such one, or too few files."""
+    """Return the layout of the expected prefix and N if any of the names has them, otherwise of the only pattern.
+
+    None if there are no or several other patterns, or if N is below the number of files requested.
+    """
     pattern = re.compile(rf"(?:.*/)?(.+)_\d+_of_(\d+)\.{re.escape(expected.extension)}")
     patterns = {(match[1], int(match[2])) for match in map(pattern.fullmatch, paths) if match}
-    prefix, named_files = expected.file_prefix, expected.named_files
-    if (prefix, named_files) not in patterns:
-        if len(patterns) != 1:
-            return None
-        prefix, named_files = patterns.pop()
+    patterns = patterns & {(expected.file_prefix, expected.named_files)} or patterns
+    if len(patterns) != 1:
+        return None
+    prefix, named_files = patterns.pop()
     if named_files < expected.num_files:
         return None
     folders = {os.path.dirname(path) for path in paths} - {""}

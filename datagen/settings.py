@@ -165,9 +165,7 @@ def _similar(key: str, names: Iterable[str], cutoff: float) -> list[str]:
     return near if 1 <= len(near) <= 3 else difflib.get_close_matches(key, names, 1, cutoff)
 
 
-_AMBIGUOUS_KEYS = (
-    *("compression", "compression_level", "content", "enabled", "folder", "format", "mode", "type", "verify"),
-)
+_AMBIGUOUS_KEYS = "compression", "compression_level", "content", "enabled", "folder", "format", "mode", "type", "verify"
 """Keys that several sections have, with different meanings: no other section is suggested for a misplaced one."""
 
 

@@ -16,27 +16,27 @@ from datagen.errors import UserError
 
 WITHHELD = "withheld"  # written instead of a withheld value; no storage accepts it as a value
 HARMLESS_OPTIONS = frozenset(
-    (
-        *("endpoint_url", "endpoint", "region", "region_name", "host", "port", "project", "account_name", "protocol"),
-        *("s3_force_path_style", "addressing_style", "use_full_object_uri", "uri_scheme", "storage_library"),
-        *("s3_max_attempts", "timeout_seconds", "timeout", "connect_timeout", "read_timeout", "max_concurrency"),
-        *("block_size", "default_block_size", "default_fill_cache", "default_cache_type", "version_aware"),
-        *("s3_profile", "profile", "ca_bundle", "anon", "secure", "use_ssl", "verify", "requester_pays"),
-        *("checksum_writes", "auto_mkdir", "use_listings_cache", "skip_instance_cache"),
-    )
+    {"endpoint_url", "endpoint", "region", "region_name", "host", "port", "project", "account_name"}  # addresses
+    | {"protocol", "uri_scheme", "s3_force_path_style", "addressing_style", "use_full_object_uri"}  # forms of URLs
+    | {"s3_max_attempts", "timeout_seconds", "timeout", "connect_timeout", "read_timeout"}  # retries and timeouts
+    | {"block_size", "default_block_size", "default_fill_cache", "default_cache_type", "max_concurrency"}  # reads
+    | {"use_listings_cache", "skip_instance_cache", "version_aware"}  # caches and versions
+    | {"storage_library", "auto_mkdir", "checksum_writes"}  # the library, and writes
+    | {"s3_profile", "profile", "ca_bundle", "anon", "secure", "use_ssl", "verify", "requester_pays"}  # accounts, TLS
 )
 """Options whose values say where a storage is and how it is used, but grant no access."""
 _MIN_SECRET = 4  # minimum characters of a value that is removed from messages: shorter ones occur in other words
 _MIN_SECRET_PART = 8  # the same for a part of a value, as of `AccountName=x;AccountKey=y`
-_URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://\S+")
+_URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://\S+")  # s3://bucket/key
 _OPTION = re.compile(r"([+]*(?:workload[./])?storage[./]storage_options[./]([^=]*)=)(.*)", re.DOTALL)
+"""A storage option in a command line: `storage.storage_options.sas=x`, `++workload.storage.storage_options.sas=x`."""
 _OPTION_SECTION = re.compile(r"(.*?storage_options[^=:]*[=:]).*", re.DOTALL)
-"""Storage options in a form that `_OPTION` does not match: a whole section, or an invalid override."""
+"""Storage options in other forms than `_OPTION`: a whole section (`storage_options={sas: x}`), an invalid override."""
 SECRET_NAMES = "secret|passw|token|credential|access_?key|api_?key"  # pattern of words in names of credentials
-_SECRET_WORD = re.compile(rf"([^\s=]*(?:{SECRET_NAMES})[^\s=]*=).*", re.IGNORECASE | re.DOTALL)
+_SECRET_WORD = re.compile(rf"([^\s=]*(?:{SECRET_NAMES})[^\s=]*=).*", re.IGNORECASE | re.DOTALL)  # --api-key=x
 _UNDECODED = re.compile("[\ud800-\udfff]")  # a byte that Python could not decode (PEP 383)
-_USER = re.compile(r"(://)[^/\s?#]*@")  # user name and password in a URL
-_QUERY = re.compile(r"([?&;][^=&;\s]*=)[^&;\s\"')\]},]+")  # a value in the query of a URL
+_USER = re.compile(r"(://)[^/\s?#]*@")  # user name and password in a URL: https://me:x@host
+_QUERY = re.compile(r"([?&;][^=&;\s]*=)[^&;\s\"')\]},]+")  # a value in the query of a URL: https://host/key?sig=x
 
 
 def public_options(options: Mapping[str, Any]) -> dict[str, Any]:

@@ -190,8 +190,7 @@ class _Dataset:
 class SourceFile(SourceStream):
     """A file object for HDF5 that reads from a `Source`.
 
-    With `matched`, its read calls are those that HDF5 would make for metadata and records. Otherwise, it makes as few
-    calls as possible.
+    With `matched`, it makes the read calls that HDF5 would make for metadata and records, otherwise as few as possible.
     """
 
     def __init__(self, source: Source, *, matched: bool) -> None:

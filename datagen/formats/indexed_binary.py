@@ -69,7 +69,7 @@ class Format(base.RecordFormat):
 
 
 class IndexedFile(base.RecordFile):
-    """An open file. Records of one length are found by arithmetic unless `matched` and indexed, others by the index."""
+    """An open file. Positions are computed if records have one length (unless `matched` and indexed), or looked up."""
 
     def __init__(self, inputs: base.RecordInputs) -> None:
         source, samples = inputs.source, inputs.samples
@@ -83,13 +83,15 @@ class IndexedFile(base.RecordFile):
                 if side.size_bytes < index_bytes:
                     problem = f"the index is truncated: {samples} records need {index_bytes} bytes"
                     raise base.damaged(side.path, problem, side.size_bytes)
-            lengths_differ = (
+            # An index can take gigabytes, so three records stand for all. If they mislead, samples begin elsewhere.
+            computed = not (inputs.matched or remainder) and all(
                 (_entry(offsets, number * ENTRY_BYTES), _entry(sizes, number * ENTRY_BYTES))
-                != (number * record_bytes, record_bytes)
-                for number in {0, samples // 2, samples - 1}  # the first, middle and last record stand for all
+                == (number * record_bytes, record_bytes)
+                for number in {0, samples // 2, samples - 1}
             )
-            if inputs.matched or remainder or any(lengths_differ):
-                self._index, self.scattered = (offsets, sizes), True
+            if not computed:
+                self._index = (offsets, sizes)
+                self.scattered = True
         elif remainder or not self._record_bytes:
             raise base.DamagedError(
                 f"its {source.size_bytes} bytes are not {samples} records of one length, and it has no index "
@@ -117,8 +119,7 @@ class IndexedFile(base.RecordFile):
         if self._index is None:
             return super().largest_bytes()
         sizes = self._index[SIZES]
-        stop = self._samples * ENTRY_BYTES
-        step = base.CHUNK_BYTES
+        stop, step = self._samples * ENTRY_BYTES, base.CHUNK_BYTES
         chunks = (sizes.read(start, min(step, stop - start)) for start in range(0, stop, step))
         return max(int(np.frombuffer(chunk, "<u8").max()) for chunk in chunks)
 

@@ -137,8 +137,7 @@ class Exchange:
 
     def header(self, name: str) -> str:
         """Return a response header's value (the last, if repeated), '' if absent; `name` is in lower case."""
-        # Searched for on demand, because most headers are never looked at
-        begin = self._lower.rfind(f"\r\n{name}:")
+        begin = self._lower.rfind(f"\r\n{name}:")  # not parsed before, as most headers are never looked at
         if begin < 0:
             return ""
         begin += len(name) + 3
@@ -149,10 +148,10 @@ class Exchange:
 
         With `wait`, for a request that is alone in flight, the reads of header and body block (not over TLS): one
         system call, instead of a poll, a read and an EAGAIN for each piece that arrives. Then False means that the
-        connection's timeout has passed, or that a read was cut short.
+        connection's timeout has passed, or that two reads did not suffice: poll before the next call.
         Raises OSError: the connection broke, or the response is not valid HTTP.
         """
-        self._blocking_reads = 2 if wait else 0
+        self._blocking_reads = 2 if wait else 0  # the header's, and the body's unless the header takes two
         for _ in self._steps:  # yields where the socket would block
             return False
         return True

@@ -169,8 +169,7 @@ class MappedReader(MemoryReader):
 
     def __init__(self, path: str) -> None:
         with open_descriptor(path) as descriptor:
-            # An empty file can't be mapped
-            size_bytes = os.fstat(descriptor).st_size
+            size_bytes = os.fstat(descriptor).st_size  # an empty file can't be mapped
             self._map = mmap.mmap(descriptor, 0, prot=mmap.PROT_READ) if size_bytes else None
         super().__init__(memoryview(self._map or b""))
         self.mapped = self._data

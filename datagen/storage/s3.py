@@ -58,10 +58,10 @@ class Storage(StorageBase):
         return ObjectReader(self, self._request("GET", path), size_bytes)
 
     def read_files(self, files: Sequence[tuple[str, memoryview]], transfer_bytes: int = 0) -> FileReads:
-        """Read objects with `io_depth` requests in flight: one GET each, and further ones above `range_bytes`."""
+        """Read objects with `io_depth` GETs in flight: one each, more above `range_bytes`. Ignores `transfer_bytes`."""
         first_gets = []  # whose responses state the sizes of the objects, so that no HEAD is needed
         for path, memory in files:
-            end = min(self.spec.range_bytes, len(memory)) or None
+            end = min(self.spec.range_bytes, len(memory)) or None  # None, the whole object, if `range_bytes` is 0
             first_gets.append(self._request("GET", path, end=end, target=memory[:end]))
         self.client.request_all(first_gets, self.spec.io_depth)
         results, more_gets = [], list[Request]()

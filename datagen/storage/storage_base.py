@@ -117,7 +117,7 @@ class Reader(abc.ABC):
         """
 
     def read_stretches(self, ranges: Sequence[Span], out: memoryview) -> int:
-        """Read byte ranges (offset, bytes) into `out`, back to back; stop at a range in which the file ends.
+        """Read many byte ranges (offset, bytes) into `out`, back to back; stop at a range in which the file ends.
 
         Return the number of bytes read. Offsets and memory meet the storage's `alignment`. Raises OSError.
         """
@@ -313,7 +313,7 @@ class StorageBase(abc.ABC):
         return
 
     def uploads(self, folder: str, names: Iterable[str], *, end: bool = False) -> int:
-        """Return the number of unfinished uploads of files `names` in a folder; `end` aborts them. Raises UserError."""
+        """Count the unfinished multipart uploads of files `names` in a folder; `end` aborts them. Raises UserError."""
         return 0
 
     def sync(self, folder: str) -> None:

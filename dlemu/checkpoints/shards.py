@@ -100,10 +100,10 @@ def shards_of_rank(model: Model, grid: Grid, rank: int) -> tuple[Shard, ...]:
     """Return the files that a rank of the job (0 to `grid.ranks` - 1) writes, in order; it may write none."""
     index = grid.index_of(rank)
     if grid.zero_stage == 0 and rank >= grid.model_ranks and not grid.all_ranks:
-        return tuple(_expert_shards(model, grid, index))
+        return tuple(_expert_shards(model, grid, index))  # without ZeRO, the rest is saved by the model's first copy
     shards = list[Shard]()
     if model.type != "transformer" and model.model_size_bytes > 0:
-        tensor = Tensor("a", (model.model_size_bytes,), "int8", Part("model", rank, grid.ranks))
+        tensor = Tensor("a", (model.model_size_bytes,), "int8", Part("model", rank, grid.ranks))  # as in DLIO
         shards.append(Shard(f"model_states-{rank}.pt", (tensor,), "model"))
     if model.has_layers:
         shards += [*_layer_shards(model, grid, index), *_expert_shards(model, grid, index)]
@@ -154,7 +154,7 @@ def _layer_shards(model: Model, grid: Grid, index: GridIndex) -> Iterator[Shard]
 
 
 def _layers_of_stage(model: Model, stages: int, stage: int) -> range:
-    """Return the layers of a pipeline stage: 0 is the embedding, `num_layers` + 1 and + 2 are the head and its norm.
+    """Return a stage's layers, numbered as in DLIO: 0 is the embedding, `num_layers` + 1 the head, + 2 the head's norm.
 
     If the layers do not divide evenly, the first stages have one more. The embedding is in the first stage, the head in
     the last; models given by `layer_parameters` have neither.
@@ -201,9 +201,9 @@ def _rank_tensors(
 def _layer_shapes(model: Model, layer: int) -> list[tuple[int, ...]]:
     """Return the shapes of a layer's whole vectors and matrices, without its experts."""
     sizes, hidden = model.transformer, model.transformer.hidden_size
-    if layer in (0, model.num_layers + 1):
+    if layer in (0, model.num_layers + 1):  # the embedding, and the head
         return [(hidden, sizes.vocab_size)]
-    if layer == model.num_layers + 2:
+    if layer == model.num_layers + 2:  # the head's norm
         return [(hidden,)]
     head = sizes.head_dim or hidden // sizes.num_attention_heads
     queries = sizes.head_dim * sizes.num_attention_heads or hidden
@@ -251,9 +251,9 @@ def _optimizer_tensors(model: Model, grid: Grid, rank: int) -> tuple[Tensor, ...
     ranks = grid.ranks if grid.zero_stage > 0 else grid.model_ranks
     if model.optimization_groups:
         groups = [(number, size) for number, size in enumerate(model.optimization_groups) if size > 0]
-        sizes = {f"{number}.{half}": size for number, size in groups for half in "ab"}
+        sizes = {f"{number}.{half}": size for number, size in groups for half in "ab"}  # DLIO's keys: a, b, combined
         sizes["combined"] = sum(size for _, size in groups)
-        dtype: Datatype = "int8"
+        dtype: Datatype = "int8"  # as in DLIO, where a group's size is in bytes
     elif model.has_layers:
         one_copy = [size // ranks for size in _parameters(model) if size >= ranks]
         if one_copy:

@@ -21,7 +21,7 @@ def command(overrides: tuple[str, ...], config_dir: str | None, cfg: bool, fsync
     When interrupted, the same command continues: only missing files are made. `verify` compares every byte and names
     each file that is truncated, changed, swapped or missing.
 
-    Exit status: 0 done (verify: every byte is as generated), 2 a usage error (verify: some files are wrong).
+    Exit status: 0 done (verify: every byte is as generated), 2 a usage error or (verify) wrong files.
     """
     verifying = overrides[:1] == ("verify",)
     if verifying:
@@ -31,7 +31,7 @@ def command(overrides: tuple[str, ...], config_dir: str | None, cfg: bool, fsync
     if cfg:
         print_config(overrides, config_dir)
         return
-    from dlemu.runner.launched import run_as_placeholder  # imported first, as a placeholder needs no more
+    from dlemu.runner.launched import run_as_placeholder  # first: a process that only waits needs no more
 
     if run_as_placeholder(overrides):
         return

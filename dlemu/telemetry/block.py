@@ -12,11 +12,8 @@ from dlemu.telemetry._devices import device_stack, mounts
 from dlemu.telemetry.probe_base import AbsentError, Counters, DeviceFacts, ProbeBase, Rates, Reading, Scope, readings
 
 _SECTOR_BYTES = 512  # unit of the sector counts in sysfs, for any block size of the device
-_COLUMNS = (
-    *("reads", "merged_reads", "read_sectors", "read_ms"),
-    *("writes", "merged_writes", "write_sectors", "write_ms"),
-    *("in_flight", "busy_ms", "weighted_ms"),
-)
+_BY_KIND = "reads", "merged_reads", "read_sectors", "read_ms", "writes", "merged_writes", "write_sectors", "write_ms"
+_COLUMNS = *_BY_KIND, "in_flight", "busy_ms", "weighted_ms"
 """Columns of the stat file. `weighted_ms` is the documented `time_in_queue`: ms, times the requests in flight."""
 
 
@@ -55,7 +52,7 @@ class Probe(ProbeBase):
 
 
 def _metrics(rates: dict[str, float]) -> dict[str, float]:
-    """Return a device's metrics from the rates of its counters; means are left out if there were no requests."""
+    """Return a device's metrics from its counters' rates; mean latencies and sizes only if there were such requests."""
     reads, writes, read_bytes = rates["reads"], rates["writes"], rates["read_sectors"] * _SECTOR_BYTES
     metrics = {
         "reads_per_second": reads,

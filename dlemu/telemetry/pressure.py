@@ -27,4 +27,5 @@ class Probe(ProbeBase):
             for kind, total in _TOTAL.findall(counters.text())
         }
         for metric, us_per_second in self._rates.per_second("", now_ns, totals_us).items():
-            yield Reading("", metric, min(100.0, us_per_second / 1e4))  # above 100: totals are read after the clock
+            # 10,000 us/s are 1 %. Totals are read slightly after `now_ns`: an interval of full stall can exceed 100 %
+            yield Reading("", metric, min(100.0, us_per_second / 1e4))
