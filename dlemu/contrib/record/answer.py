@@ -184,8 +184,8 @@ class RecordAnswer(Answer):
     """A recorded job: record.json."""
 
     complete: bool = field()  # required here, unlike in `Answer`
-    recording: JobRun  # without what only the recipe needs (`Recording`)
-    data: JobData | None  # without what only a replay needs (`Data`)
+    recording: JobRun  # the part of the `Recording` that record.json keeps
+    data: JobData | None  # the part of the `Data` that record.json keeps
     replays: tuple[Replay, ...] = ()
     """In the order they ran; the last one decides whether the recipe is replayable."""
     replayable: bool | None = None

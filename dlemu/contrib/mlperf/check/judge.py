@@ -141,7 +141,7 @@ def _submission_findings(contents: submission_tree.Contents, submissions: Iterab
             yield from _as_judged(rule(submission), submission)
         yield from _as_judged(check_systems(submission, calls), submission)
         first_of_tree.setdefault(str(Path(submission.path).parents[1]), submission)  # the folder above DIVISION/ORG
-    for tree in first_of_tree.keys() & contents.editions.keys():  # of trees checked as a whole, not a division or ORG alone
+    for tree in first_of_tree.keys() & contents.editions.keys():  # trees checked as a whole, not by division or ORG
         yield from _as_judged(top_folders(tree), first_of_tree[tree])
 
 
