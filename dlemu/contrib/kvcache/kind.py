@@ -11,7 +11,7 @@ if TYPE_CHECKING:  # every command imports this module
 
 
 def has_model(workload: Workload) -> bool:
-    """Return whether the workload serves a model: it sets `kv.layers`, or an official load by `kv.option`."""
+    """Return whether the workload serves a model: it sets `kv.layers`, or `kv.option`, which has a model of its own."""
     kv = workload.kinds.get("kv", {})
     return bool(kv.get("layers") or kv.get("option"))
 
@@ -38,8 +38,7 @@ KIND = Kind(
 
     Prompts arrive when the load says, whether the storage keeps up or not; with kv.loop=closed, each user waits for an
     answer before it sends the next. Accelerators are emulated. MLPerf Storage's load prints what its tool would publish
-    next to the true rates. What is written is removed at the end. docs/kvcache.md has the formulas and what they leave
-    out.
+    next to the true rates. What is written is removed at the end. Formulas and what they leave out: docs/kvcache.md.
     """,
     load=_kvcache,
     wants=has_model,

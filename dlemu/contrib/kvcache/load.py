@@ -18,7 +18,7 @@ MAX_LINE_BYTES, MAX_REQUESTS, MAX_BLOCKS = 1 << 20, 10**6, 10**7
 """Limits for a trace, which may be any received file: bytes of a line, prompts, and blocks of all prompts together."""
 MAX_TOKENS = 131_072  # context length of the shipped models, at which a random conversation ends
 MAX_TRACE_TOKENS = 10**8  # per prompt of a trace: far beyond any context length, but its blocks still fit in memory
-_SPREAD = 0.8  # standard deviation of the logarithm of random lengths: as in public traces, 95 % are within 5 medians
+_SPREAD = 0.8  # standard deviation of lengths' logarithm: 95 % are within a factor of 5 of the median, as in traces
 
 
 @dataclass(frozen=True, eq=False)
@@ -30,7 +30,7 @@ class Prompt:
     output_tokens: int  # of the answer
     blocks: NDArray[np.int64]  # numbers of its complete blocks; equal beginnings of prompts have equal numbers
     number: int = 0  # index in the load of all ranks
-    user: int = 0  # number of the user within a rank; in an open loop, each prompt has its own user
+    user: int = 0  # identifies the user within its rank; in an open loop, `assign_prompts` gives each prompt its own
 
 
 def make_load(settings: KvSettings, ranks: int) -> Sequence[Prompt]:
@@ -77,9 +77,8 @@ def read_trace(settings: KvSettings) -> Sequence[Prompt]:
                 numbers = numbers[: line.input_length // settings.block_tokens]
                 prompts.append(Prompt(line.timestamp * 10**6, line.input_length, line.output_length, numbers))
     except OSError as error:
-        raise UserError(
-            f"kv.trace is {path}, which can't be read: {error.strerror or error}; wanted a file of JSON lines"
-        ) from error
+        reason = error.strerror or error
+        raise UserError(f"kv.trace is {path}, which can't be read: {reason}; wanted a file of JSON lines") from error
     if not prompts:
         raise UserError(f"{path} is empty: wanted a line of JSON for each prompt")
     prompts.sort(key=lambda prompt: prompt.after_ns)
@@ -138,15 +137,18 @@ def draw(settings: KvSettings, ranks: int) -> Sequence[Prompt]:
 
 def _draw_user(settings: KvSettings, user: int, conversations: Iterator[int]) -> Iterator[tuple[float, Prompt]]:
     """Yield a user's prompts, each with its earliest arrival in seconds."""
-    random, is_closed = np.random.default_rng([settings.seed, user]), settings.loop == "closed"
+    random = np.random.default_rng([settings.seed, user])
+    is_closed = settings.loop == "closed"
     end_seconds = settings.seconds if is_closed else settings.seconds * settings.speed
     system_tokens = settings.system_tokens if settings.system_prompts else 0
-    system_blocks, max_blocks = system_tokens // settings.block_tokens, MAX_TOKENS // settings.block_tokens + 1
+    system_blocks = system_tokens // settings.block_tokens
+    max_blocks = MAX_TOKENS // settings.block_tokens + 1
     at_seconds = think_seconds = float(random.uniform(0, settings.think_seconds))
     while at_seconds < end_seconds:
-        system, conversation = int(random.integers(max(1, settings.system_prompts))), next(conversations)
-        # `cached`: tokens of the prompt that earlier prompts stored; `tokens`: all tokens of the prompt.
-        cached, tokens = system_tokens, min(MAX_TOKENS, system_tokens + _random_tokens(random, settings.prompt_tokens))
+        system = int(random.integers(max(1, settings.system_prompts)))
+        conversation = next(conversations)
+        cached = system_tokens  # tokens of the prompt that earlier prompts stored
+        tokens = min(MAX_TOKENS, cached + _random_tokens(random, settings.prompt_tokens))  # all tokens of the prompt
         for _ in range(int(random.geometric(1 / settings.turns))):
             if at_seconds >= end_seconds or tokens > MAX_TOKENS:
                 break

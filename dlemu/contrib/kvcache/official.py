@@ -10,7 +10,7 @@ import heapq
 from collections import OrderedDict, deque
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
@@ -36,7 +36,7 @@ _MAX_ENTRY = 0.95  # cache.py: entries above this share of the memory are not st
 _MIN_FILL = 0.05  # cache.py: nothing is evicted while less than this share of the memory is filled
 _FEW_ENTRIES = 0.2  # cache.py: share of the memory; while entries take less, a large new entry evicts none of them
 _LARGE_ENTRY = 0.5  # cache.py: an entry is large above this share of the part that may be filled
-Step = tuple[Operation, int] | None  # operation on a turn's file, and the turn's number; None: wait to write, or done
+Step = tuple[Operation, int] | Literal["wait"]  # on the file of a turn, by its number; or wait for permission to write
 
 TEMPLATES = (  # ranges from which a user's values are drawn: tokens of a prompt and of an answer, seconds of thinking
     ((512, 4096), (50, 200), (0.1, 0.5)),  # chatbot
@@ -217,10 +217,10 @@ class TurnsReplay:
 
     def _arrive(self, number: int, at_ns: int, now_ns: int) -> None:
         turn = self._plan.turns[number]
-        if turn.conversation not in self._conversations and len(self._conversations) >= MAX_CONVERSATIONS:
-            self._conversations.popitem(last=False)
         self._conversations.setdefault(turn.conversation, []).append(number)
         self._conversations.move_to_end(turn.conversation)
+        if len(self._conversations) > MAX_CONVERSATIONS:
+            self._conversations.popitem(last=False)
         request = Row(
             prompt=number,
             arrived_ns=at_ns,
@@ -248,31 +248,34 @@ class TurnsReplay:
     def _advance_ready(self) -> None:
         while self._ready:
             worker = self._ready.popleft()
-            _, steps = self._in_service[worker]
+            request, steps = self._in_service[worker]
             step = next(steps, None)
-            if step is None:  # the worker waits to write, or its request is done
-                continue
-            operation, number = step
-            if number in self._locks:
-                self._locks[number].append((worker, operation))
-            else:
-                self._locks[number] = deque()
-                self._submit(worker, operation, number)
+            if step is None:  # The request is done.
+                del self._in_service[worker]
+                request.computed_ns = max(self._mover.now_ns(), request.start_ns)
+                self._idle.append(worker)
+                self._on_served(request)
+            elif step != "wait":
+                operation, number = step
+                if number in self._locks:
+                    self._locks[number].append((worker, operation))
+                else:
+                    self._locks[number] = deque()
+                    self._submit(worker, operation, number)
 
     def _steps(self, worker: int, request: Row) -> Iterator[Step]:
-        """Yield a request's reads and writes, each when the last one is done; None to wait for permission to write."""
+        """Yield a request's reads and writes, each when the last one is done; "wait" for permission to write."""
         turn = self._plan.turns[request.prompt]
         for number in tuple(self._conversations.get(turn.conversation, ())):
             if number != request.prompt:  # This includes later turns that another worker has already stored.
                 yield from self._read(request, number)
         if self._writing >= self._option.allocations:
             self._waiting_to_write.append(worker)
-            yield None
+            yield "wait"
         else:
             self._writing += 1
         size = self._plan.sizes[request.prompt]
-        fits = yield from self._make_room(size)
-        if fits:
+        if (yield from self._make_room(size)):
             self._memory[request.prompt] = None
             self._memory_bytes += size
         else:
@@ -283,10 +286,6 @@ class TurnsReplay:
             self._writing -= 1
         for _ in range(turn.reads):
             yield from self._read(request, request.prompt)
-        del self._in_service[worker]
-        request.computed_ns = max(self._mover.now_ns(), request.start_ns)
-        self._idle.append(worker)
-        self._on_served(request)
 
     def _read(self, request: Row, number: int) -> Iterator[Step]:
         if number in self._memory:

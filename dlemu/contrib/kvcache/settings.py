@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Annotated, Literal
@@ -19,7 +20,7 @@ ALIGNMENT = 4096  # Shards are padded to a multiple of this, as engines do that 
 
 def aligned(exact_bytes: float) -> int:
     """Return bytes as stored: rounded up to a multiple of ALIGNMENT, at least one."""
-    return max(1, -int(-exact_bytes // ALIGNMENT)) * ALIGNMENT
+    return max(1, math.ceil(exact_bytes / ALIGNMENT)) * ALIGNMENT
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -108,20 +109,19 @@ class KvSettings:
 
     def problems(self, where: str) -> Iterator[str]:
         """Yield a message for each combination of values that is not possible."""
-        heads, latent = bool(self.kv_heads), bool(self.latent_dim)
-        if self.layers and heads == latent and (latent or not self.option):  # `option` has heads of its own
+        lacks_heads = not (self.kv_heads or self.latent_dim or self.option)  # `option` has heads of its own
+        if self.layers and (lacks_heads or (self.kv_heads and self.latent_dim)):
             yield f"{where}.kv_heads and {where}.latent_dim: wanted one of them above 0"
         if self.layers and not self.option and not self.prefill_tokens_per_second and not self.parameters_billion:
             yield f"{where}.parameters_billion is 0: wanted it, or {where}.prefill_tokens_per_second"
-        if self.latent_dim == 0 and self.kv_heads % self.tp and self.tp % max(1, self.kv_heads):
+        tp_fits = self.kv_heads % self.tp == 0 or self.tp % self.kv_heads == 0  # heads per shard, or shards per head
+        if not self.latent_dim and not tp_fits:
             yield f"{where}.tp is {self.tp} with {self.kv_heads} heads: wanted a divisor, or a multiple, of the heads"
         if self.accelerators % self.tp:
             yield f"{where}.accelerators is {self.accelerators}: wanted a multiple of {where}.tp, which is {self.tp}"
         if self.trace and self.trace_block_tokens % self.block_tokens:
-            yield (
-                f"{where}.block_tokens is {self.block_tokens}: wanted a divisor of {where}.trace_block_tokens, "
-                f"which is {self.trace_block_tokens}"
-            )
+            multiple = f"{where}.trace_block_tokens, which is {self.trace_block_tokens}"
+            yield f"{where}.block_tokens is {self.block_tokens}: wanted a divisor of {multiple}"
         if not self.users and not self.option:
             yield f"{where}.users is 0: wanted 1 at least, or {where}.option"
         if not self.think_seconds and not self.trace and self.loop == "open":
@@ -143,8 +143,8 @@ class KvSettings:
     def token_bytes(self) -> int:
         """Bytes of one token's keys and values in all layers, summed over shards, before `shrink`.
 
-        layers x heads x head_dim x 2 x element; with latent attention layers x latent_dim x element, repeated in each
-        shard.
+        layers x heads x head_dim x 2 x element; with latent attention layers x latent_dim x element, in every shard.
+        With `option`, `with_option_defaults` must have filled in its model first, here and for all bytes below.
         """
         if self.latent_dim:
             return self.layers * self.latent_dim * self.element_bytes * self.tp

@@ -13,9 +13,9 @@ def _load() -> JobParts:
 
 KIND = Kind(
     name="pack",
-    noun="a packing",
+    noun="a packing run",
     command="pack",
-    help="Pack images into a few large files, and report what limits it.",
+    help="Pack images into a few large files, and report what limits the rate.",
     usage="""Pack images: read, decode, rescale, encode and write them, with as many processes as ranks.
 
     \b
@@ -25,8 +25,8 @@ KIND = Kind(
 
     The source is a folder of images with any names (jpeg, png, tiff; without resize, files of any type), or a
     workload's dataset, which `dlemu datagen` makes. Packed files stay, and a line says how to train on them; a sweep
-    removes those of each point. When interrupted, the same command continues after the finished files. docs/packing.md.
+    removes those of each point. When interrupted, the same command continues. Figures and limits: docs/packing.md.
     """,
     load=_load,
-    wants=lambda workload: bool(workload.kinds.get("pack")),  # if any setting of a packing is given
+    wants=lambda workload: bool(workload.kinds.get("pack")),
 )

@@ -132,7 +132,7 @@ class Recording(JobRun):
     loading: Loading
     batch_size: int  # samples per batch of a loader, which may serve all ranks; their rounded mean if they vary
     steps: int  # measured batches of a rank
-    computation: Spread  # compute time per batch, corrected after a replay by the time it saves in receiving a batch
+    computation: Spread  # compute time per batch; a replay that receives batches faster or slower adds the difference
     step_cpu: Spread  # CPU time of the trainer per batch, except for receiving the batch from a worker
     gradient_accumulation_steps: int  # batches per optimizer step
     synchronous: bool  # the trainer requests a batch only once the accelerator has computed the last
@@ -183,9 +183,9 @@ class Replay(Reads):
 class RecordAnswer(Answer):
     """A recorded job: record.json."""
 
-    complete: bool = field()
-    recording: JobRun
-    data: JobData | None
+    complete: bool = field()  # required here, unlike in `Answer`
+    recording: JobRun  # the part of the `Recording` that record.json keeps
+    data: JobData | None  # the part of the `Data` that record.json keeps
     replays: tuple[Replay, ...] = ()
     """In the order they ran; the last one decides whether the recipe is replayable."""
     replayable: bool | None = None

@@ -58,7 +58,7 @@ def check_by_replay(
     if abs(missing_cpu) > max(_CPU_TOLERANCE * recording.worker_cpu_per_sample, _CORE_TOLERANCE * core_seconds):
         mean = max(0.0, recording.preprocess.mean + missing_cpu)
         adjusted = replace(adjusted, preprocess=recording.preprocess.scaled(mean))
-    # If the job takes longer than its replay to receive a ready batch, add the difference to the computation time.
+    # Add to the computation time how much longer the job takes to receive a ready batch than its replay (medians).
     missing_hand_over = recording.hand_over - best.hand_over
     is_known = recording.synchronous and best.hand_over > 0 and recording.hand_over > 0
     if is_known and abs(missing_hand_over) > _STEP_TOLERANCE * recording.parts.step:
@@ -135,7 +135,8 @@ def _overrides(recording: Recording, data: Data, skip: int) -> list[str]:
 
 
 def _measure(name: str, engine: str, results: str, rows: str, warm_up: int, files_per_sample: int) -> Replay:
-    """Return the measurements of a replay, per sample of the job, without the first `warm_up` steps of each rank."""
+    """Return the measurements of a replay, per sample of the job; comments say which part of the replay each is of."""
+    # Samples/s, and the times to receive a ready batch: after `warm_up` steps of each rank, at a steady rate.
     ranks = read_result(results).training.by_rank
     measured = [steps[warm_up:] for steps in ranks]
     if not any(map(len, measured)):
@@ -144,18 +145,16 @@ def _measure(name: str, engine: str, results: str, rows: str, warm_up: int, file
     batch_samples = max(1.0, samples / max(1, sum(map(len, measured))))
     seconds = sum(int((steps["wait_ns"] + steps["compute_ns"] + steps["sync_ns"]).sum()) for steps in measured) / 1e9
     ready_waits_ns = [ns for steps in measured for ns in steps["wait_ns"][steps["finished_ns"] <= steps["asked_ns"]]]
+    # Calls and CPU time: without a worker's first two batches (of few, one), with its start and files opened once.
     processes = read_rows(rows)
-    readers = []
-    for process in processes:
-        # Leave out a worker's first two batches (if it has few, one): they include its start, and files opened once.
-        start = 2 if len(process.fetches) > 4 else 1
-        readers.append((process.fetches[start:], bool(process.passes)))
-    fetches = [fetch for loaded, _ in readers for fetch in loaded]
-    cpu_seconds, cpu_fetches = worker_cpu(readers)
-    # After the warm-up, the page cache holds as much of the dataset as it did in the recording.
+    loaded = [process.fetches[2 if len(process.fetches) > 4 else 1 :] for process in processes]
+    fetches = [fetch for batches in loaded for fetch in batches]
+    cpu_seconds, cpu_fetches = worker_cpu(zip(loaded, [bool(process.passes) for process in processes], strict=True))
+    # Bytes from devices: after `warm_up` batches of a rank, when the page cache holds as much as in the recording.
     request_times = [sorted(batch.t0 for batch in process.batches) for process in processes]
     warm_ns = min((times[warm_up] for times in request_times if len(times) > warm_up), default=0)
     warm = [fetch for process in processes for fetch in process.fetches if fetch.t0 >= warm_ns]
+    # A trainer's waits for a core: from its first batch to its last, the warm-up included.
     trainers = [(process.batches[0], process.batches[-1]) for process in processes if process.batches]
     core_wait_ns = sum(last.queue1 - first.queue1 for first, last in trainers)
     return Replay(

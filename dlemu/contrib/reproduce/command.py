@@ -44,12 +44,12 @@ def command(
     from dlemu.contrib.reproduce.run import reproduce
     from dlemu.extend import StudyTerminal, UserError
 
-    folder, rest = take_word(words, "output.folder")
+    output_folder, rest = take_word(words, "output.folder")
     drives, rest = take_word(rest, "drives")
     scale, rest = take_word(rest, "scale")
     names = [word for word in rest if "=" not in word]
     if len(names) != 1:
-        raise UserError(f"wanted one document of {', '.join(document_names())}: dlemu reproduce amax drives=/mnt/a")
+        raise UserError(f"wanted one document of {', '.join(document_names())}, as: dlemu reproduce amax drives=/mnt/a")
     if scale not in ("", "laptop", "full"):
         raise UserError(f"scale is {scale!r}: wanted laptop or full")
     question = DocumentQuestion(
@@ -61,5 +61,5 @@ def command(
         overrides=tuple(word for word in rest if "=" in word),
     )
     with StudyTerminal() as terminal:
-        answer, folder = reproduce(question, folder=folder, on_event=terminal)
+        answer, folder = reproduce(question, folder=output_folder, on_event=terminal)
     command_options.show_answer(answer, folder, "reproduction", as_json=as_json, page=report)

@@ -107,7 +107,7 @@ def _check(question: DocumentQuestion, steps: Sequence[Step]) -> None:
             raise UserError(f"{key} is set by the document: leave it out")
         if len(points([word])) > 1:
             raise UserError(f"{word} has several values: wanted one, since the document varies other settings")
-    for step in steps:  # find a wrong setting of any step before the first step runs
+    for step in steps:
         if step.command != "probe":
             for point in points(step.words):
-                load(point.words)
+                load(point.words)  # raises for a wrong setting, before the first step runs; a step loads it itself

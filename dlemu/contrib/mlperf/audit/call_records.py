@@ -84,8 +84,7 @@ class CallRecords:
     def commands(self) -> list[str]:
         """The commands of kv_cache's ranks, by the metadata."""
         files = sequence(self.metadata.get("command_output_files"))
-        commands = [text(value_at(file, "command")) for file in files]
-        return [command for command in commands if command]
+        return [command for file in files if (command := text(value_at(file, "command")))]
 
     @property
     def all_commands(self) -> list[str]:

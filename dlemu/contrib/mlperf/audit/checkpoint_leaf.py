@@ -20,7 +20,7 @@ from dlemu.config.schema import Checkpoint, Model
 from dlemu.contrib.mlperf.audit.call_records import CallRecords, read_call_records
 from dlemu.contrib.mlperf.audit.step_files import epochs_of, out_of_order
 from dlemu.contrib.mlperf.audit.tolerant import integer, mapping, number, read_json, same_sum, stamp_us
-from dlemu.contrib.mlperf.rules.known import Finding, Severity, by_rule, unapplied
+from dlemu.contrib.mlperf.rules.known import Finding, Severity, by_rule, first_few, unapplied
 from dlemu.contrib.mlperf.rules.training import GIB
 from dlemu.extend import UserError, checkpoint_plan
 
@@ -122,7 +122,7 @@ def checkpoint_numbers(leaf: CheckpointLeaf) -> Iterator[Finding]:
         for rank, transfers in leaf.transfers.items():
             problems += [f"rank {rank}: {seen}" for seen in _stamp_differences(transfers)]
         if problems:
-            yield by_rule("checkpoint.differs", "; ".join(problems[:3]))
+            yield by_rule("checkpoint.differs", first_few(problems))
     else:
         facts = {"checkpoints of any rank": leaf.transfers or None, "summary": leaf.metric or None}
         yield from unapplied("checkpoint.differs", facts)

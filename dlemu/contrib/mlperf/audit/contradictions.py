@@ -270,7 +270,7 @@ def _hosts(printed: Printed, logs: Logs) -> Iterator[Finding]:
     names = {host.name for host in logs.hosts.values() if host.name}
     all_ranks_kept = len(logs.hosts) >= (printed.accelerators or len(logs.hosts))
     if names and (len(names) > hosts or (all_ranks_kept and len(names) != hosts)):
-        first_names = ", ".join(sorted(names)[:3])
+        first_names = first_few(sorted(names), ", ")
         yield by_rule("hosts.differ", f"num_hosts is {hosts}, the ranks' files name {len(names)} hosts ({first_names})")
     memory = {host.name: host.memory_gib for host in logs.hosts.values() if host.name and host.memory_gib}
     ranks_gib = sum(memory.values())

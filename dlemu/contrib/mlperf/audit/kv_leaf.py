@@ -71,9 +71,9 @@ class KvRank:
         """Return a number from the statistics of the rank's cache."""
         return self.number_at(f"summary.cache_stats.{name}")
 
-    def gib(self, tier: str, direction: Direction) -> float:
-        """Return the GiB read from, or written to, a tier (`storage`, `cpu` or `gpu`)."""
-        return self.stat(f"tier_{tier}_kv_bytes_{direction}_gb") or 0.0
+    def gib(self, tier: str, direction: Direction) -> float | None:
+        """Return the GiB read from, or written to, a tier (`storage`, `cpu` or `gpu`); None if unknown."""
+        return self.stat(f"tier_{tier}_kv_bytes_{direction}_gb")
 
     @property
     def elapsed_seconds(self) -> float | None:
@@ -100,8 +100,9 @@ class KvRank:
         return (self.window_seconds or 0.0) / self.elapsed_seconds if self.elapsed_seconds else 0.0
 
     def max_gib_per_second(self, direction: Direction) -> float | None:
-        """Return the highest possible throughput of the storage: bytes over the shortest window."""
-        return self.gib("storage", direction) / self.window_seconds if self.window_seconds else None
+        """Return the highest possible throughput of the storage: bytes over the shortest window; None if unknown."""
+        gib = self.gib("storage", direction)
+        return gib / self.window_seconds if gib is not None and self.window_seconds else None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -158,7 +159,7 @@ def read_kv_leaf(folder: str) -> KvLeaf:
     parent = os.path.basename(os.path.dirname(folder))
     records = read_call_records(folder, phase=parent if parent in PHASES else "run")
     paths = glob("option_*/trial_*/rank_*/kvcache_results_*.json", root_dir=folder)
-    matches = [match for match in map(_RANK_FILE.fullmatch, paths) if match]
+    matches = filter(None, map(_RANK_FILE.fullmatch, paths))
     ranks = []
     broken: list[Finding] = []
     for (option, trial, rank), path in sorted((tuple(map(int, match.groups())), match[0]) for match in matches):

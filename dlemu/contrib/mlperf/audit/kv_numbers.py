@@ -9,7 +9,7 @@ from statistics import fmean
 from dlemu.contrib.mlperf.audit import kv_leaf
 from dlemu.contrib.mlperf.audit.call_records import device_work
 from dlemu.contrib.mlperf.audit.kv_leaf import BANDWIDTH_KEYS, OPTIONS, KvLeaf, KvRank, copied_latencies, kv_commands
-from dlemu.contrib.mlperf.audit.tolerant import SUM_TOLERANCE, integer, mapping, same_sum, sequence, value_at
+from dlemu.contrib.mlperf.audit.tolerant import SUM_TOLERANCE, all_known, integer, mapping, same_sum, sequence, value_at
 from dlemu.contrib.mlperf.rules.known import Finding, by_rule, first_few, unapplied
 from dlemu.contrib.mlperf.rules.training import GIB
 
@@ -97,7 +97,7 @@ def _numbers_missing(leaf: KvLeaf) -> Iterator[str]:
 def _reported_failures(leaf: KvLeaf) -> Iterator[str]:
     """Yield a phrase on the failures that the tool itself reports in the summary."""
     options = {name: mapping(option) for name, option in mapping(leaf.summary.get("options")).items()}
-    failures = [key for key in leaf.summary if key in ("partial_failure", "trial_failures") and leaf.summary[key]]
+    failures = [key for key in ("partial_failure", "trial_failures") if leaf.summary.get(key)]
     failures += [f"partial_failure of option {name}" for name in options if options[name].get("partial_failure")]
     missing = sum(len(sequence(option.get("missing_files"))) for option in options.values())
     if failures or missing:
@@ -110,9 +110,9 @@ def _rank_problems(rank: KvRank) -> Iterator[str]:
     elapsed_seconds = rank.elapsed_seconds
     for direction, key in BANDWIDTH_KEYS.items():
         rate = rank.stat(f"tier_storage_{key}")
-        recomputed = rank.gib("storage", direction) / elapsed_seconds if elapsed_seconds else None
-        if rate is not None and recomputed is not None and not same_sum(rate, recomputed):
-            yield f"{rate:.4g} GiB/s {direction}, but bytes over time are {recomputed:.4g}"
+        gib = rank.gib("storage", direction)
+        if rate is not None and gib is not None and elapsed_seconds and not same_sum(rate, gib / elapsed_seconds):
+            yield f"{rate:.4g} GiB/s {direction}, but bytes over time are {gib / elapsed_seconds:.4g}"
     tokens = rank.number_at("summary.total_tokens")
     io_seconds = rank.number_at("summary.total_storage_io_time")
     for prefix, seconds in (("avg", elapsed_seconds), ("storage", io_seconds)):
@@ -140,7 +140,8 @@ def _latency_problems(rank: KvRank, io_seconds: float | None) -> Iterator[str]:
     p95_ms = rank.number_at(_P95_MS)
     if p95_ms is not None:
         # Methods of interpolating a percentile differ by less than one neighbour on either side.
-        index, last = math.floor(0.95 * (len(latencies) - 1)), len(latencies) - 1
+        last = len(latencies) - 1
+        index = math.floor(0.95 * last)
         low_ms, high_ms = 1e3 * latencies[max(0, index - 1)], 1e3 * latencies[min(index + 2, last)]
         if not low_ms * (1 - SUM_TOLERANCE) <= p95_ms <= high_ms * (1 + SUM_TOLERANCE):
             yield f"storage_io_latency_ms.p95 is {p95_ms:.6g}, storage_latencies give {low_ms:.6g} to {high_ms:.6g}"
@@ -190,8 +191,7 @@ def _aggregate(leaf: KvLeaf, option: int, name: str, rank_key: str) -> Iterator[
 
 def _aggregated_p95(leaf: KvLeaf, option: int) -> Iterator[Finding]:
     """An option's 95th percentile of storage latency is the largest of its ranks' percentiles."""
-    by_rank_ms = [rank.number_at(_P95_MS) for rank in leaf.option_ranks(option)]
-    known_ms = [p95_ms for p95_ms in by_rank_ms if p95_ms is not None]
+    known_ms = [p95_ms for rank in leaf.option_ranks(option) if (p95_ms := rank.number_at(_P95_MS)) is not None]
     if not leaf.summary or not known_ms:
         return
     printed_ms, largest_ms = leaf.published(option, "p95_latency_ms"), max(known_ms)
@@ -234,11 +234,16 @@ def _shown(gib_per_second: float | None) -> str:
 
 def _devices(leaf: KvLeaf) -> Iterator[Finding]:
     """Compare the run's bytes and time with the counters of the hosts' devices (/proc/diskstats)."""
-    read_gib, written_gib = (sum(rank.gib("storage", direction) for rank in leaf.ranks) for direction in BANDWIDTH_KEYS)
-    devices, clock_seconds = device_work(leaf.metadata), sum(leaf.clocks_seconds)
+    read, written = (all_known(rank.gib("storage", way) for rank in leaf.ranks) for way in BANDWIDTH_KEYS)
+    if read is None or written is None:
+        yield from unapplied("kv.device", {"bytes of every rank": None})
+        return
+    read_gib = sum(read)
+    written_gib = sum(written)
+    devices = device_work(leaf.metadata)
+    clock_seconds = sum(leaf.clocks_seconds)
     busiest = max(devices, key=lambda name: devices[name].moved_gib, default=None)
-    least_gib = _MIN_CACHE_SHARE * (read_gib + written_gib)
-    if busiest is None or devices[busiest].moved_gib < least_gib or not clock_seconds:
+    if busiest is None or devices[busiest].moved_gib < _MIN_CACHE_SHARE * (read_gib + written_gib) or not clock_seconds:
         yield from unapplied("kv.device", {"counters of devices that held the cache": None})
         return
     device_read_gib = sum(work.read_gib for work in devices.values())
@@ -261,15 +266,15 @@ def _tiers(leaf: KvLeaf) -> Iterator[Finding]:
     """Report the share of the bytes read that came from memory; in options 1 and 3, it must be 0."""
     for option in OPTIONS:
         ranks = leaf.option_ranks(option)
-        memory_gib = sum(rank.gib(tier, "read") for rank in ranks for tier in ("cpu", "gpu"))
-        storage_gib = sum(rank.gib("storage", "read") for rank in ranks)
-        if not memory_gib:
+        memory_gib = sum(rank.gib(tier, "read") or 0.0 for rank in ranks for tier in ("cpu", "gpu"))
+        storage = all_known(rank.gib("storage", "read") for rank in ranks)
+        if not memory_gib or storage is None:  # `kv.missing` names what is unknown.
             continue
-        total_gib = memory_gib + storage_gib
+        total_gib = memory_gib + sum(storage)
         seen = f"option {option}: {100 * memory_gib / total_gib:.1f} % of {total_gib:,.0f} GiB read from memory"
         if option != 2:
             yield by_rule("kv.tiers", seen)
-        elif not storage_gib:
+        elif not sum(storage):
             yield by_rule("kv.tiers", f"{seen}, none from the storage", fix="submit the option as OPEN")
         else:
             fix = "take the option as one of memory: the faster the storage, the larger the memory's share"
@@ -286,11 +291,11 @@ def _tokens(leaf: KvLeaf) -> Iterator[Finding]:
         model = commands[option][0].get("model") if option in commands else None
         model_token_bytes = _TOKEN_BYTES.get(model or "")
         tokens = sum(rank.stat("storage_tokens_processed") or 0 for rank in ranks)
-        moved_gib = sum(rank.gib("storage", direction) for rank in ranks for direction in BANDWIDTH_KEYS)
-        if not tokens or not model_token_bytes:
-            yield from unapplied("kv.tokens", {f"tokens or model of option {option}": None})
+        moved = all_known(rank.gib("storage", direction) for rank in ranks for direction in BANDWIDTH_KEYS)
+        if not tokens or not model_token_bytes or moved is None:
+            yield from unapplied("kv.tokens", {f"tokens, bytes or model of option {option}": None})
             continue
-        token_bytes = moved_gib * GIB / tokens
+        token_bytes = sum(moved) * GIB / tokens
         if abs(token_bytes / model_token_bytes - 1) > _TOKEN_TOLERANCE:
             seen = f"option {option}: {token_bytes:,.0f} bytes per token, {model} has {model_token_bytes:,}"
             yield by_rule("kv.tokens", seen)

@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dlemu.contrib.mlperf.audit.tolerant import LARGEST_BYTES, mapping, number, read_json, stamp_us, text, value_at
-from dlemu.contrib.mlperf.rules.known import Finding, by_rule
+from dlemu.contrib.mlperf.rules.known import Finding, by_rule, first_few
 from dlemu.extend import UserError
 from dlemu.results.answer_files import open_untrusted
 
@@ -293,7 +293,7 @@ def out_of_order(epochs: Sequence[tuple[int, Mapping[str, Any]]], file: str) -> 
             outside = [part for _, part in parts if part.start_us < earliest_us or part.end_us > latest_us]
             problems += [f"{part.name} is not within epoch {epoch}" for part in outside]
     if problems:
-        yield by_rule("time.order", f"{file}: {'; '.join(problems[:3])}")
+        yield by_rule("time.order", f"{file}: {first_few(problems)}")
 
 
 def _interval(stamps: object, name: str) -> Interval | None:

@@ -22,7 +22,7 @@ from dlemu.contrib.mlperf.check.tree_rules import results_json
 from dlemu.contrib.mlperf.rules import checkpoints as official
 from dlemu.contrib.mlperf.rules import core_config
 from dlemu.contrib.mlperf.rules.core_config import canonical, is_checkpoint_core, settings_of
-from dlemu.contrib.mlperf.rules.known import Finding, by_rule, by_rule_at, differing, unapplied, with_path
+from dlemu.contrib.mlperf.rules.known import Finding, by_rule, by_rule_at, differing, first_few, unapplied, with_path
 from dlemu.contrib.mlperf.rules.training import override_keys
 from dlemu.extend import dlio_workload
 
@@ -107,7 +107,7 @@ def _settings(leaf: CheckpointLeaf, result: CheckpointResult) -> Iterator[Findin
         unknown = (key for key in settings if not key.startswith(core_config.CORE_SECTIONS) and not is_known(key))
         changed += [f"{key}={settings[key]}, which DLIO does not have" for key in islice(unknown, 4)]
     if changed:
-        yield by_rule("checkpoint.settings", "; ".join(changed[:4]), model.name)
+        yield by_rule("checkpoint.settings", first_few(changed, limit=4), model.name)
     elif result.closed:
         yield from _core_config_hash(leaf, model, [key for key in keys if key not in expected])
 

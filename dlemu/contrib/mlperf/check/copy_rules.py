@@ -92,11 +92,11 @@ def same_hosts(result: Result[Leaf]) -> Iterator[Finding]:
     hosts_of_runs = {frozenset(leaf.run.hostnames) for leaf in result.runs if leaf.run and leaf.run.hostnames}
     rank_0_hosts = {leaf.printed.hostname for leaf in result.runs if leaf.printed.hostname}
     if len(hosts_of_runs) > 1:
-        seen = "; ".join(sorted(", ".join(sorted(hosts)[:3]) for hosts in hosts_of_runs)[:3])
+        seen = first_few(sorted(first_few(sorted(hosts), ", ") for hosts in hosts_of_runs))
         yield by_rule_at(result.path, "hosts.changed", seen, severity="error")
     elif not hosts_of_runs and len(rank_0_hosts) > 1:
         all_on_one_host = all(leaf.printed.hosts == 1 for leaf in result.runs)
-        seen = f"rank 0 ran on {', '.join(sorted(rank_0_hosts)[:3])}"
+        seen = f"rank 0 ran on {first_few(sorted(rank_0_hosts), ', ')}"
         yield by_rule_at(result.path, "hosts.changed", seen, severity="error" if all_on_one_host else "warning")
 
 

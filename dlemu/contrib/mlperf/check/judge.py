@@ -140,8 +140,8 @@ def _submission_findings(contents: submission_tree.Contents, submissions: Iterab
         for rule in (*SUBMISSION_RULES, *ORIGIN_RULES):
             yield from _as_judged(rule(submission), submission)
         yield from _as_judged(check_systems(submission, calls), submission)
-        first_of_tree.setdefault(os.path.dirname(os.path.dirname(submission.path)), submission)
-    for tree in first_of_tree.keys() & contents.editions.keys():
+        first_of_tree.setdefault(str(Path(submission.path).parents[1]), submission)  # the folder above DIVISION/ORG
+    for tree in first_of_tree.keys() & contents.editions.keys():  # trees checked as a whole, not by division or ORG
         yield from _as_judged(top_folders(tree), first_of_tree[tree])
 
 

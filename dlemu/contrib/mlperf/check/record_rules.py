@@ -15,7 +15,7 @@ from dlemu.contrib.mlperf.audit.tolerant import LARGEST_BYTES, integer, moment, 
 from dlemu.contrib.mlperf.check.call_facts import CACHE_OPTION, DATA_FOLDER_KEYS, FACTS, AnyResult
 from dlemu.contrib.mlperf.check.submission_tree import KV_CACHE
 from dlemu.contrib.mlperf.rules.core_config import canonical, settings_of
-from dlemu.contrib.mlperf.rules.known import Finding, Severity, by_rule
+from dlemu.contrib.mlperf.rules.known import Finding, Severity, by_rule, first_few
 from dlemu.contrib.mlperf.rules.training import GIB
 from dlemu.extend import UserError
 from dlemu.results.answer_files import open_untrusted
@@ -46,7 +46,7 @@ def _settings_agree(leaf: CallRecords, _: AnyResult) -> Iterator[Finding]:
             if value is not None and config.get(key) is not None and str(canonical(value)) != str(config[key])
         ]
         if differences:
-            yield by_rule("papers.differ", "; ".join(differences[:3]))
+            yield by_rule("papers.differ", first_few(differences))
 
 
 def _overrides_agree(leaf: CallRecords, result: AnyResult) -> Iterator[Finding]:
@@ -61,7 +61,7 @@ def _overrides_agree(leaf: CallRecords, result: AnyResult) -> Iterator[Finding]:
             if str(canonical(in_file.get(key))) != str(canonical(overrides.get(key))):
                 differences.append(f"{key.removeprefix('workload.')}={file_value}, {other_value} in {source}")
         if differences:
-            yield by_rule("overrides.differ", f"overrides.yaml has {'; '.join(differences[:3])}")
+            yield by_rule("overrides.differ", f"overrides.yaml has {first_few(differences)}")
 
 
 _FROM_OTHER_OPTIONS = ("workload.storage.", "workload.dataset.data_folder", "workload.checkpoint.checkpoint_folder")
@@ -148,7 +148,7 @@ def _records_complete(leaf: CallRecords, result: AnyResult) -> Iterator[Finding]
         if result.edition.checks_tree and has_folder and not leaf.setup.config:
             incomplete.append("config.yaml has no workload")
     if incomplete:
-        yield by_rule("papers.missing", "; ".join(incomplete[:4]))
+        yield by_rule("papers.missing", first_few(incomplete, limit=4))
 
 
 def _missing_in_metadata(name: str, content: object, result: AnyResult) -> Iterator[str]:
@@ -178,8 +178,9 @@ def _separate_folders(leaf: CallRecords, result: AnyResult) -> Iterator[Finding]
     section, setting, argument = DATA_FOLDER_KEYS[result.benchmark]
     data, results = text(leaf.args.get(argument)), text(leaf.args.get("results_dir"))
     needs_metadata = result.phased and result.edition.checks_tree and bool(leaf.metadata)
-    if needs_metadata and not (data and results):
-        yield by_rule(f"{section}.folder", f"metadata without args.{'results_dir' if data else argument}")
+    missing = [key for key in (argument, "results_dir") if not text(leaf.args.get(key))]
+    if needs_metadata and missing:
+        yield by_rule(f"{section}.folder", f"metadata without args.{' and args.'.join(missing)}")
     folders = (data, text(leaf.section(section).get(setting)))
     if results and os.path.normpath(results) in {os.path.normpath(folder) for folder in folders if folder}:
         yield by_rule(f"{section}.folder", f"both are {results}")

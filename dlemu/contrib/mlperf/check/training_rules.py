@@ -18,11 +18,18 @@ from dlemu.contrib.mlperf.audit.tolerant import number, value_at
 from dlemu.contrib.mlperf.rules import core_config
 from dlemu.contrib.mlperf.rules.core_config import CORE_SECTIONS, NEVER_SET, canonical
 from dlemu.contrib.mlperf.rules.editions import EDITIONS, OPEN_OVERRIDES, PREFETCH_SIZES, Edition, Official
-from dlemu.contrib.mlperf.rules.known import Finding, Severity, by_rule, unapplied
+from dlemu.contrib.mlperf.rules.known import Finding, Severity, by_rule, first_few, unapplied
 from dlemu.contrib.mlperf.rules.training import GIB, STEPS_PER_EPOCH, Division, override_keys, smallest_dataset
 
 Settings = Mapping[str, Any]
 """All settings of a run, as returned by `core_config.effective`; empty where its configuration is not known."""
+_ODIRECT_WORKLOADS = ("unet3d",)  # workloads that may set `reader.odirect`
+_SETTINGS_RULES = ("settings.changed", "workload.differs", "workflow.checkpoint")
+"""Rules whose findings name the setting that differs; only where they find none is the hash compared."""
+_MAX_UNKNOWN_KEYS = 4  # reported keys that DLIO lacks: a file may have any number of them
+_DURATIONS = ("train.computation_time.", "reader.preprocess_time.")  # prefixes of the parameters of a random time
+_IN_WORKLOAD_FILES = ("model.name", "model.type", "model.model_size", "workflow.checkpoint", "workflow.profiling")
+"""Further core settings that workload files have."""
 
 
 def check_run(
@@ -43,8 +50,8 @@ def check_run(
     settings = core_config.effective(setup.config) if setup.config else {}
     findings = [
         *_dataset(edition, official_with_files, printed.num_files or setup.num_files, printed),
-        *_settings(official, setup),
-        *_other_settings(official, settings, division),
+        *_fixed_settings(official, setup),
+        *_core_settings(official, settings, division),
         *_figures(official, printed),
         *_overrides(edition, workload, setup, division),
         *_workflow(edition, workload, setup),
@@ -53,11 +60,6 @@ def check_run(
     if division == "closed" and setup.config and not by_dlemu and not is_explained:
         findings += _hash(official, core_config.core_config_hash(setup.config), settings)
     return findings
-
-
-_ODIRECT_WORKLOADS = ("unet3d",)  # workloads that may set `reader.odirect`
-_SETTINGS_RULES = ("settings.changed", "workload.differs", "workflow.checkpoint")
-"""Rules whose findings name the setting that differs; only where they find none is the hash compared."""
 
 
 def _unknown_workload(edition: Edition, workload: str, accelerator: str | None) -> Finding:
@@ -82,8 +84,9 @@ def _dataset(edition: Edition, official: Official, files: int | None, printed: P
     if files >= bound.advised_files:
         return
     if bound.files - edition.spare_files <= files < bound.files:
-        seen = f"{files:,} files, one less than required"
-        yield by_rule("dataset.size", seen, f"{bound.files:,} files; the round accepted one less", severity="warning")
+        seen = f"{files:,} files, {bound.files - files} less than required"
+        wanted = f"{bound.files:,} files; the round accepted {edition.spare_files} less"
+        yield by_rule("dataset.size", seen, wanted, severity="warning")
         return
     share = files / bound.files
     seen = f"{files:,} files, {share:.4f} x the required number"
@@ -104,7 +107,7 @@ def _steps(official: Official, files: int, accelerators: int) -> Iterator[Findin
         yield by_rule("dataset.steps", f"{samples // per_step:,} steps per epoch", f"{STEPS_PER_EPOCH} or more", fix)
 
 
-def _settings(official: Official, setup: Setup) -> Iterator[Finding]:
+def _fixed_settings(official: Official, setup: Setup) -> Iterator[Finding]:
     """Compare the settings that neither division may override."""
     pairs: tuple[tuple[str, float | None, float], ...] = (
         ("reader.batch_size", setup.batch_size, official.batch_size),
@@ -112,11 +115,7 @@ def _settings(official: Official, setup: Setup) -> Iterator[Finding]:
         ("train.epochs", setup.epochs, official.epochs),
         ("dataset.record_length_bytes", setup.record_bytes, official.record_bytes),
     )
-    unknown = [key for key, value, _ in pairs if value is None]
-    if setup.config is None:
-        unknown.append("metric.au")
-    if unknown:
-        yield from unapplied("settings.changed", {" and ".join(unknown): None})
+    yield from unapplied("settings.changed", {key: value for key, value, _ in pairs} | {"metric.au": setup.config})
     for key, value, expected in pairs:
         # Older versions of DLIO wrote record lengths without their fraction.
         if value is not None and not math.isclose(value, expected, rel_tol=1e-5):
@@ -125,18 +124,16 @@ def _settings(official: Official, setup: Setup) -> Iterator[Finding]:
         yield _changed("metric.au", f"{setup.au_threshold_percent / 100:.10g}", f"{official.au_percent / 100:.10g}")
 
 
-_MAX_UNKNOWN_KEYS = 4  # reported keys that DLIO lacks: a file may have any number of them
-_DURATIONS = ("train.computation_time.", "reader.preprocess_time.")  # prefixes of the parameters of a random time
-
-
-def _other_settings(official: Official, settings: Settings, division: Division) -> Iterator[Finding]:
+def _core_settings(official: Official, settings: Settings, division: Division) -> Iterator[Finding]:
     """Compare the other core settings, those that no workload sets, and those that decide which steps AU counts."""
     if not settings:
         yield from unapplied("workload.differs", {"configuration": None})
         return
     samples = {"dataset.num_samples_per_file": official.samples_per_file}
     for key, expected in {**NEVER_SET, **core_config.DEFAULTS, **official.settings, **samples}.items():
-        value = NEVER_SET.get(key) if settings.get(key) is None else settings[key]
+        value = settings.get(key)
+        if value is None:  # A setting that no workload sets has DLIO's default.
+            value = NEVER_SET.get(key)
         if key == "train.total_training_steps" and isinstance(value, int) and value <= 0:
             continue  # no limit
         if key.startswith("checkpoint.") and settings.get("workflow.checkpoint") is not True:
@@ -172,14 +169,10 @@ def unknown_hash(core_hash: str, accepted: Iterable[str], added: Sequence[str]) 
     """Return the finding of a hash that is not accepted; `added` are the keys that no other rule compares."""
     seen = f"core-config-v1 hash {core_hash}"
     if added:
-        seen += f", with {', '.join(added[:3])}"
+        seen += f", with {first_few(added, ', ')}"
     # Without added keys, DLIO's defaults may be written out, which changes the hash but not the workload.
     severity: Severity = "error" if added else "warning"
     return by_rule("workload.hash", seen, f"{' or '.join(sorted(accepted))}, by editions.yaml", severity=severity)
-
-
-_IN_WORKLOAD_FILES = ("model.name", "model.type", "model.model_size", "workflow.checkpoint", "workflow.profiling")
-"""Further core settings that workload files have."""
 
 
 def _same(value: Any, expected: object) -> bool:

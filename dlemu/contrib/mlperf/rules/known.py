@@ -109,7 +109,7 @@ def differing(path: str, rule: str, facts: Mapping[str, Iterable[object]]) -> It
     for name, values in facts.items():
         different = sorted({str(value) for value in values if value is not None})
         if len(different) > 1:
-            yield by_rule_at(path, rule, f"{name}: {' and '.join(different[:3])}")
+            yield by_rule_at(path, rule, f"{name}: {first_few(different, ' and ')}")
 
 
 def first_few(texts: Sequence[str], separator: str = "; ", limit: int = 3) -> str:
