@@ -44,7 +44,7 @@ _LISTED = (*MAIN_COMMANDS, "datagen", "probe", "sweep", "together", "watch", "wo
 _PLUGINS = "dlemu.commands"  # group of entry points for click commands
 _SETTINGS = "KEY=VALUE sets what is run (DLIO's names, hydra's grammar); --FLAG sets what the command does with it."
 _WITHOUT_KIND = {  # commands that do not produce a kind of result, with their help
-    "try": "See in less than a minute what the storage of a folder feeds.",
+    "try": "See in less than a minute how many accelerators a folder's storage feeds.",
     "datagen": "Make a workload's dataset, or verify one.",
     "watch": "Show the progress of a run: AU, MB/s, time left.",
     "report": "Make a page with figures from results.",

@@ -1,4 +1,4 @@
-"""`dlemu try FOLDER`, or `dlemu FOLDER`: what the storage of a folder feeds."""
+"""`dlemu try FOLDER`, or `dlemu FOLDER`: how many accelerators the storage of a folder feeds."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import click
 @click.command(name="try")
 @click.argument("folder")
 def command(folder: str) -> None:
-    """See in less than a minute what the storage of a FOLDER feeds.
+    """See in less than a minute how many accelerators a FOLDER's storage feeds.
 
     \b
     dlemu try /mnt/nvme

@@ -40,8 +40,7 @@ def load_received(path: str) -> Workload:
 
     A section that no installed kind of job declares is kept: its kind may be installed elsewhere. Raises UserError.
     """
-    tree = _resolved(path, flattened((), read_plain(path)), [])
-    sections = translated(tree, received=True)
+    sections = translated(_resolved(path, flattened((), read_plain(path)), []), received=True)
     known = settings_class().__dataclass_fields__
     foreign = {name: value for name, value in sections.items() if isinstance(value, Mapping) and name not in known}
     settings = build(settings_class(), {name: value for name, value in sections.items() if name not in foreign})

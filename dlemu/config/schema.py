@@ -463,9 +463,9 @@ def sections() -> dict[str, type[Any]]:
     The module `settings` of a kind declares its section: `SECTION = ("stat", StatSettings)`, a frozen dataclass.
     """
     types: dict[str, type[Any]] = {}
-    installed_packages = {name: entry.module for name, entry in installed(KINDS).items()}
     for kind in names(KINDS):
-        package = installed_packages.get(kind, f"{KINDS}.{kind}")
+        entry = installed(KINDS).get(kind)
+        package = entry.module if entry else f"{KINDS}.{kind}"
         try:
             name, section = companion(KINDS, f"{package}.settings", "SECTION") or ("", None)
         except UserError as error:
@@ -515,8 +515,7 @@ def full_size(workload: Workload) -> Workload | None:
     """Return the workload with the shared settings that its scale changed at full size; None if these are not known."""
     if not workload.scale:
         return workload
-    full_values = workload.scales.get("")
-    if full_values is None:
+    if (full_values := workload.scales.get("")) is None:
         return None
     scaled = {name: getattr(workload, name) for name in full_values if name in Workload.__dataclass_fields__}
     full = {name: build(type(part), plain(part) | full_values[name], name) for name, part in scaled.items()}

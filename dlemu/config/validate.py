@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from pathlib import PurePath
 
 from datagen.errors import UserError
-from datagen.registry import companion, names
+from datagen.registry import companion, is_dotted, names, nearest
 from datagen.regular import check_local
 from datagen.settings import problems
 from datagen.spec import build, refuse
@@ -22,10 +22,10 @@ from dlemu.config.translate import LOADERS, MODULES
 
 def check(workload: Workload) -> None:
     """Raise UserError for values that are invalid in every run."""
-    messages = [*problems(workload)]
+    messages = list(problems(workload))
     for name, values in workload.kinds.items():
-        if name in sections():
-            messages += problems(build(sections()[name], values, name), name)
+        if section := sections().get(name):
+            messages += problems(build(section, values, name), name)
     refuse(messages)
 
 
@@ -78,8 +78,7 @@ def _checkpoint_problems(workload: Workload) -> Iterator[str]:
     if max(settings.num_checkpoints_write, settings.num_checkpoints_read) < 1:
         yield "checkpoint.num_checkpoints_write and num_checkpoints_read are both 0: wanted 1 or more for at least one"
     for name in ("writers", "readers"):
-        buffers_bytes = getattr(settings, name) * settings.transfer_size
-        if buffers_bytes > 128 << 20:  # the limit of a rank's buffers
+        if (buffers_bytes := getattr(settings, name) * settings.transfer_size) > 128 << 20:  # limit of a rank's buffers
             yield f"checkpoint.{name} x checkpoint.transfer_size is {buffers_bytes}: wanted at most 128 MiB"
     if settings.odirect and settings.read_as == "torch_load":
         yield "checkpoint.odirect is true, but read_as=torch_load reads tensors where they begin: wanted read_as=fast"
@@ -96,8 +95,7 @@ def _storage_problems(workload: Workload) -> Iterator[str]:
     except UserError as error:
         yield str(error)
     for key, default in (("range_bytes", 0), ("io_depth", 1)):
-        value = getattr(reader, key)
-        if storage.has_paths and value != default:
+        if storage.has_paths and (value := getattr(reader, key)) != default:
             yield f"reader.{key} is {value}, but storage.storage_type={storage.storage_type} has files: leave it out"
 
 
@@ -113,15 +111,14 @@ def _training_problems(workload: Workload) -> Iterator[str]:
     if not workload.workflow.train:
         yield "workflow.train is false: nothing would be trained; set workflow.train=true, or run `dlemu datagen`"
     if workload.workflow.checkpoint:
-        folder, keep_last = workload.checkpoint.checkpoint_folder, workload.checkpoint.keep_last
-        yield from _folder_problems(workload, "checkpoint.checkpoint_folder", folder)
-        if keep_last:
+        key, folder = "checkpoint.checkpoint_folder", workload.checkpoint.checkpoint_folder
+        yield from _folder_problems(workload, key, folder)
+        if keep_last := workload.checkpoint.keep_last:
             yield f"checkpoint.keep_last is {keep_last}: training keeps all its checkpoints, as DLIO does; wanted 0"
         if data.source == "folder":
             inner, outer = (path if "://" in path else os.path.realpath(path) for path in (folder, data.data_folder))
             if PurePath(inner).is_relative_to(outer):
-                problem = "dlemu writes nothing among files of your own; set another"
-                yield f"checkpoint.checkpoint_folder {folder}: {problem}"
+                yield f"{key} {folder}: dlemu writes nothing among files of your own; set another"
     if not is_zero(train.step_cpu_time) and is_zero(train.computation_time):
         yield "train.step_cpu_time is part of train.computation_time, which is 0: wanted the time of a whole step"
 
@@ -155,8 +152,13 @@ def _reader_problems(workload: Workload) -> Iterator[str]:
 
 def _name_problems(workload: Workload, section: str, key: str) -> Iterator[str]:
     package, name = MODULES[section, key], getattr(getattr(workload, section), key)
-    if name not in names(package):
+    if is_dotted(name):
         try:
-            companion(package, name, "")  # raises if there is no such module
+            companion(package, name, "")  # only to import the user's own module
         except UserError as error:
-            yield f"{section}.{key}: {error}".replace(f": {package} has no {name!r}", f" is {name!r}")
+            yield f"{section}.{key}: {error}"
+    elif name not in (known := names(package)):
+        yield (
+            f"{section}.{key} is {name!r}: {nearest(name, known)}wanted one of {', '.join(known)}, or the dotted name "
+            "of your own module"
+        )

@@ -21,32 +21,32 @@ LOG = "dlio.log"
 _SECTIONS = ("workflow", "dataset", "reader", "train", "evaluation", "checkpoint", "metric", "storage")
 # Fields of `model.transformer` that DLIO has.
 _TRANSFORMER_KEYS = ("vocab_size", "hidden_size", "ffn_hidden_size", "num_attention_heads", "num_kv_heads")
-_TRAINING_CHECKPOINT_KEYS = (  # settings of `checkpoint` that DLIO reads when it trains
-    *("checkpoint_folder", "checkpoint_after_epoch", "epochs_between_checkpoints", "steps_between_checkpoints"),
-    *("type", "fsync"),
-)
-_CHECKPOINT_RUN_KEYS = (  # settings of `checkpoint` that every DLIO workload without training has
-    *("checkpoint_folder", "time_between_checkpoints", "num_checkpoints_write", "num_checkpoints_read", "fsync"),
-)
-# Settings of `checkpoint` that a DLIO workload without training has only if they differ from the defaults.
-_CHECKPOINT_RUN_OPTIONS = ("mode", "rank_sync", "recovery_rank_shift", "randomize_tensor")
+# DLIO's settings of `checkpoint`: the first with training; without it, the second, and those of the third that changed.
+_TRAINING_CHECKPOINT_KEYS = (
+    "checkpoint_folder", "checkpoint_after_epoch", "epochs_between_checkpoints", "steps_between_checkpoints",
+    "type", "fsync",
+)  # fmt: skip
+_CHECKPOINT_RUN_KEYS = (
+    "checkpoint_folder", "time_between_checkpoints", "num_checkpoints_write", "num_checkpoints_read", "fsync",
+)  # fmt: skip
+_CHECKPOINT_RUN_KEYS_IF_CHANGED = ("mode", "rank_sync", "recovery_rank_shift", "randomize_tensor")
 _DLEMU_KEYS: dict[str, tuple[str, ...]] = {  # section -> settings that only dlemu has
     "dataset": ("compressibility", "seed", "record_length_bytes_quantiles", "source"),
     "reader": (
-        *("engine", "decode", "evict_page_cache", "page_cache_percent", "verify", "nice"),
-        *("preprocess", "tensors", "tensor_bytes"),
+        "engine", "decode", "evict_page_cache", "page_cache_percent", "verify", "nice",
+        "preprocess", "tensors", "tensor_bytes",
     ),
     "train": ("synchronous", "step_cpu_time"),
     "metric": ("ceiling_seconds", "scaling_seconds", "cached", "verdict"),
-}
+}  # fmt: skip
 _DLIO_VALUES: dict[tuple[str, str], tuple[str, ...]] = {  # setting -> DLIO's values, from its enumerations
     ("reader", "data_loader"): ("pytorch", "tensorflow", "dali"),
     ("dataset", "format"): (
-        *("tfrecord", "hdf5", "csv", "npz", "npy", "jpeg", "png"),
-        *("indexed_binary", "mmap_indexed_binary", "synthetic", "parquet"),  # parquet only in MLCommons' fork for v3.0
+        "tfrecord", "hdf5", "csv", "npz", "npy", "jpeg", "png",
+        "indexed_binary", "mmap_indexed_binary", "synthetic", "parquet",  # parquet only in MLCommons' fork for v3.0
     ),
     ("dataset", "compression"): ("none", "gzip", "zip"),
-}
+}  # fmt: skip
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,7 +71,7 @@ def dlio_workload(workload: Workload) -> dict[str, Any]:
     if only_checkpoints(workload):
         tree["workflow"] = {"generate_data": workload.workflow.generate_data, "train": False, "checkpoint": True}
         settings, defaults = _to_plain(workload.checkpoint), _to_plain(Checkpoint())
-        changed = [key for key in _CHECKPOINT_RUN_OPTIONS if settings[key] != defaults[key]]
+        changed = [key for key in _CHECKPOINT_RUN_KEYS_IF_CHANGED if settings[key] != defaults[key]]
         tree["checkpoint"] = {key: settings[key] for key in (*_CHECKPOINT_RUN_KEYS, *changed)}
         return tree
     for name in _SECTIONS:
@@ -109,7 +109,7 @@ def _model(model: Model) -> dict[str, Any]:
 
 def _to_plain(value: Any) -> Any:
     """Return a section as a mapping, or a setting's value as in DLIO's YAML."""
-    if isinstance(value, Duration):  # of type `empirical` the mean: DLIO would sleep 0 s for a type that it lacks
+    if isinstance(value, Duration):  # DLIO has no `empirical` durations and would sleep 0 s, so write the mean
         return value.mean if value.type == "empirical" else value.to_value()
     if is_dataclass(value):
         return {field.name: _to_plain(getattr(value, field.name)) for field in fields(value)}
@@ -195,7 +195,7 @@ def _settings_not_in_dlio(workload: Workload) -> Iterator[str]:
         yield f"model.parallelism.expert={model.parallelism.expert}"
     keys = _DLEMU_KEYS
     if only_checkpoints(workload):
-        dlio_keys = {*_TRAINING_CHECKPOINT_KEYS, *_CHECKPOINT_RUN_KEYS, *_CHECKPOINT_RUN_OPTIONS}
+        dlio_keys = {*_TRAINING_CHECKPOINT_KEYS, *_CHECKPOINT_RUN_KEYS, *_CHECKPOINT_RUN_KEYS_IF_CHANGED}
         keys = {"checkpoint": tuple(key for key in vars(workload.checkpoint) if key not in dlio_keys)}
     for name in keys:
         section, defaults = getattr(workload, name), getattr(Workload(), name)

@@ -63,8 +63,7 @@ class Plan:
 
     def batches(self, rank: int, epoch: int, steps: NDArray[np.int64]) -> NDArray[np.int64]:
         """Return the samples of a rank's batches at `steps` (from 1), shape (steps, batch_size)."""
-        first = self.first_positions(rank, steps)
-        positions = first[:, np.newaxis] + np.arange(self.batch_size)
+        positions = self.first_positions(rank, steps)[:, np.newaxis] + np.arange(self.batch_size)
         return self.samples_at(epoch, positions.ravel()).reshape(positions.shape)
 
     def runs(self, rank: int, epoch: int, steps: NDArray[np.int64]) -> list[Runs] | None:

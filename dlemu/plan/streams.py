@@ -25,7 +25,7 @@ class Streams:
 
 @dataclass(frozen=True, kw_only=True)
 class StreamPlan(Plan):
-    """The plan of all ranks. Shuffled files are sharded as by `tf.data`: each of R ranks has every R-th file.
+    """Plans which files ranks read from start to end: as by `tf.data`, each of R ranks has every R-th shuffled file.
 
     If there are fewer files than ranks, every rank reads all files and uses every R-th record. A rank reads its files
     in groups of `cycle` files; in each turn, it takes `block_length` records from every file of the group. The loader
@@ -88,6 +88,7 @@ class StreamPlan(Plan):
 
     def streams(self, rank: int, epoch: int, steps: int) -> Streams:
         """Return the files and records that a rank reads for the first `steps` steps of an epoch."""
+        # In closed form, the samples that `samples_at` gives one by one; tests/plan/test_samples.py compares the two.
         full_groups, group_records = divmod(steps * self.batch_size, self.cycle * self.used_per_file)
         full_files = min(full_groups * self.cycle, self.files_per_rank)
         group_files = min(self.cycle, self.files_per_rank - full_files)  # of the last group, which is read in part

@@ -112,11 +112,9 @@ def per_second(rates: Sequence[Rate], request_bytes: int, depth: int) -> float:
     seconds = float(np.interp(request_bytes, sizes, seconds_by_size)) * max(1.0, request_bytes / sizes[-1])
     seconds *= min(1.0, max(request_bytes, READ_AHEAD_BYTES) / sizes[0])
     latency_seconds = _latency_seconds(rates, request_bytes)
-    if latency_seconds is None:
-        return 1 / seconds
     # With `depth` requests in flight, at most depth / latency end in a second: an asymptotic bound of Denning and
     # Buzen, The Operational Analysis of Queueing Network Models (1978).
-    return min(1 / seconds, depth / latency_seconds)
+    return 1 / seconds if latency_seconds is None else min(1 / seconds, depth / latency_seconds)
 
 
 def _latency_seconds(rates: Sequence[Rate], request_bytes: int) -> float | None:

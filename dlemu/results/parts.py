@@ -100,14 +100,14 @@ class EnvironmentFields:
 class JobSummary(EnvironmentFields, RunFields, Answer):
     """The summary of a run of any kind of job; each kind adds its metrics in a subclass."""
 
-    complete: bool = field()  # removes the default of the base class, as every run states both
+    complete: bool = field()  # every run must state both: no default, unlike in `Answer` and `VerdictField`
     verdict: str = field()
     failure: str | None
     """Why the run is incomplete; None for a complete one."""
 
     @property
     def headline(self) -> str:
-        """The verdict as it is shown, which training words anew."""
+        """The verdict as it is shown; training replaces that of a pass from memory."""
         return self.verdict
 
     @property
@@ -144,7 +144,7 @@ class StorageSummary(JobSummary):
     requests: Requests | None = None
     """Requests to an object store; None where none were made."""
     findings: tuple[Finding, ...] = ()
-    """What was found, as codes with their numbers; of training, what does not explain its limit."""
+    """What was found, as codes with their numbers; what explains training's limit is in `limited_by`."""
 
 
 def summarise_requests(counters: Sequence[int]) -> Requests:

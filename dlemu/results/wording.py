@@ -12,15 +12,15 @@ T = TypeVar("T")
 Wording = Mapping[str, T]
 """Code, or `CODE.PATTERN` of a code with several forms -> texts, which are format strings for the finding's numbers.
 
-`{readers:count reader}` gives "1 reader" or "2 readers". `{ranks:several , or fewer}` gives ", or fewer" unless `ranks`
-is 1; a text that begins with a space has a second one before it. `{at_seconds:clock}` gives a time: 00:06 or 1:00:06.
+`{readers:count reader}` gives "1 reader" or "2 readers". Unless `ranks` is 1, `{ranks:several , or fewer}` gives
+", or fewer" and `{ranks:several  or fewer}`, with two spaces, " or fewer". `{at_seconds:clock}` gives 00:06 or 1:00:06.
 """
 
 
 def count(number: int, name: str) -> str:
     """Return a count with its noun: 1 accelerator, 2 accelerators, 2 processes."""
-    plural = "es" if name.endswith("s") else "s"
-    return f"{number:,} {name}" if number == 1 else f"{number:,} {name}{plural}"
+    ending = "" if number == 1 else "es" if name.endswith("s") else "s"
+    return f"{number:,} {name}{ending}"
 
 
 def at_scale(divisor: float | None, scale: str | None = "") -> str:
@@ -68,4 +68,5 @@ def text_of(finding: Finding, words: Wording[T]) -> T:
 
 
 def sentences(findings: Iterable[Finding], words: Wording[str]) -> tuple[str, ...]:
+    """Return the text of each finding, with its numbers filled in."""
     return tuple(fill_in(text_of(finding, words), finding.numbers) for finding in findings)

@@ -58,8 +58,7 @@ def dlemu_command(*words: str) -> list[str]:
     left out if this process itself imports from there.
     """
     imports_from_here = any(os.path.abspath(entry) == os.getcwd() for entry in sys.path)
-    options = [] if imports_from_here else ["-P"]
-    return [sys.executable, *options, "-m", "dlemu", *words]
+    return [sys.executable, *([] if imports_from_here else ["-P"]), "-m", "dlemu", *words]
 
 
 @dataclass(frozen=True, kw_only=True)

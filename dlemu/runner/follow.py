@@ -44,7 +44,7 @@ def follow_run(folder: str) -> Iterator[RunState]:
         )
     follower: Follower | None = None
     last_activity: object = None
-    changed_at_seconds = time.monotonic() - (time.time() - _newest_mtime(live))  # as long ago as the newest file
+    changed_at_seconds = time.monotonic() - (time.time() - _newest_mtime(live))  # the newest mtime, on this clock
     while True:
         progress = None
         with contextlib.suppress(FileNotFoundError, NotADirectoryError):  # the run has just ended

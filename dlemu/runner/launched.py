@@ -23,13 +23,13 @@ def run_as_placeholder(overrides: Sequence[str]) -> bool:
         return False
     from dlemu.ranks.host import join
 
-    host_or_status = join(start_seconds(overrides))
+    host_or_status = join(join_timeout_seconds(overrides))  # cached: `runner.ranks` joins again, and gets this Host
     if isinstance(host_or_status, int) and host_or_status != 0:
         raise SystemExit(host_or_status)
     return isinstance(host_or_status, int)
 
 
-def start_seconds(overrides: Sequence[str]) -> float:
+def join_timeout_seconds(overrides: Sequence[str]) -> float:
     """Return `timeout_seconds` from the command line, for the time before rank 0's host has loaded the workload."""
-    values = [match[1] for match in map(_TIMEOUT.fullmatch, overrides) if match]
-    return float(values[-1] if values else 0) or Workload.timeout_seconds
+    values = [float(match[1]) for match in map(_TIMEOUT.fullmatch, overrides) if match]
+    return values[-1] if values and values[-1] else Workload.timeout_seconds  # loading the workload refuses 0

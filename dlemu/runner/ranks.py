@@ -21,7 +21,7 @@ from dlemu.ranks.launch import run_ranks
 from dlemu.results.live import mark_in_progress
 from dlemu.results.wording import count
 from dlemu.runner.events import OnEvent, Warned
-from dlemu.runner.launched import start_seconds
+from dlemu.runner.launched import join_timeout_seconds
 from dlemu.runner.run_folder import Kept
 
 if TYPE_CHECKING:  # most runs have no launcher
@@ -173,9 +173,10 @@ def _saved(failure: Failure, folder: str, save_failed: SaveFailed) -> RunFailedE
     try:
         return failed_run(failure, save_failed(failure.message))
     except DlemuError as error:
-        # If the same full disk ends the run and its saving, show only the second message, which advises what to do.
-        is_same_disk = type(error).__name__ == failure.kind == SpaceError.__name__ and folder in failure.message
-        shows_one = is_same_disk or str(error) == failure.message
+        # If the same full disk ends the run and its saving, show only the second message, which advises what to do. The
+        # failure has come from its process as texts, so only the folder in its message tells which disk was full.
+        is_full = isinstance(error, SpaceError) and failure.kind == SpaceError.__name__
+        shows_one = (is_full and folder in failure.message) or str(error) == failure.message
         return failed_run(replace(failure, message=str(error) if shows_one else f"{failure.message}\n{error}"))
 
 
@@ -191,7 +192,7 @@ def with_ranks(
         return body(Ranks(on_look=on_look))
     from dlemu.ranks.host import Host, join
 
-    host = join(start_seconds(words))
+    host = join(join_timeout_seconds(words))
     assert isinstance(host, Host)
     return lead(host, on_event, lambda: body(Ranks(on_look=on_look, host=host, words=words)))
 

@@ -131,8 +131,7 @@ class RunList(ABC, Generic[What, Run, A]):
                 f"`dlemu report {shlex.quote(self.folder)}`"
             )
         before, now = asdict(saved.question), asdict(self.question)
-        changed_keys = [key for key in now if before[key] != now[key]]
-        if changed_keys:
+        if changed_keys := [key for key in now if before[key] != now[key]]:
             changes = [f"{key} was {before[key]!r}, is {now[key]!r}" for key in changed_keys if key != DIGEST]
             reason = "; ".join(changes) or "the workload's file, or dlemu's version changed"
             raise UserError(

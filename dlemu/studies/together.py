@@ -123,8 +123,7 @@ class Together(VerdictField, StudyAnswer):
 def verdict_of(answer: Together) -> str:
     """Return a phrase with the job that has the largest certain loss; empty if no job has two comparable runs."""
     losses = {job.number: job.loss for job in answer.jobs if job.loss is not None}
-    certain = [number for number, loss in losses.items() if loss.is_certain]
-    if certain:
+    if certain := [number for number, loss in losses.items() if loss.is_certain]:
         most = max(certain, key=lambda number: (losses[number].percent, number))
         return f"lost most: job {most}, {losses[most]}"
     if not losses:
@@ -205,8 +204,7 @@ class Turns(RunList[dict[int, Child], ConcurrentRuns, Together]):
             spans[index] = datetime.fromisoformat(began).timestamp(), datetime.fromisoformat(ended).timestamp()
             turn[index] = MeasuredJob(folder=os.path.basename(job_folder), figures=figures)
         for index, span in spans.items():
-            others = [spans[other] for other in spans if other != index]
-            if others:
+            if others := [spans[other] for other in spans if other != index]:
                 turn[index] = replace(turn[index], overlap_percent=overlap_percent(span, others))
         return turn
 

@@ -266,7 +266,7 @@ def test_requests_that_never_end_are_given_up(
     file: Path, install_fio: Install, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     install_fio("#!/bin/sh\nexec sleep 3600\n")
-    monkeypatch.setattr(requests, "_PATIENCE_SECONDS", 0.2)
+    monkeypatch.setattr(requests, "_EXTRA_SECONDS", 0.2)
     before = set(psutil.Process().children(recursive=True))
     with pytest.raises(DlemuError, match=r"did not end within .* s: check the storage"):
         measure_cell(READ, str(file), MIB, 0.1, "fio")

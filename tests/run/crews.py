@@ -56,7 +56,7 @@ def reader(work: Work, folder: Path, stopped_seconds: float) -> None:
 
 def job(work: Work, folder: Path, stopped_seconds: float) -> None:
     """Make requests."""
-    patch.object(requests, "_STALL_SECONDS", stopped_seconds).start()
+    patch.object(requests, "_STOPPED_SECONDS", stopped_seconds).start()
     cell = CellSpec(access="read", size_bytes=4096, depth=1, jobs=2)
     requests._by_jobs(cell, [work, work], 600.0)
 

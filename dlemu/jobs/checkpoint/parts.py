@@ -24,24 +24,25 @@ if TYPE_CHECKING:
 def figures(run: CheckpointRun) -> JobFigures:
     """Return a run's metrics for sweeps and comparisons."""
     summary = run.summary
-    limits = {WRITING: summary.write and summary.write.limited_by, READING: summary.read and summary.read.limited_by}
+    phases = {WRITING: summary.write, READING: summary.read}
+    limits = {name: phase.limited_by if phase else None for name, phase in phases.items()}
     return JobFigures(
         **summary.head,
-        limited_by={phase: limit.what if limit else None for phase, limit in limits.items()},
+        limited_by={name: limit.what if limit else None for name, limit in limits.items()},
         metrics={name: value for name, value in metrics_of(summary).items() if CATALOGUE[name].is_compared},
     )
 
 
 # Settings of `checkpoint` that affect the measurement
 _SETTINGS = ("fsync", "odirect", "writers", "read_as", "readers", "verify", "evict_page_cache", "transfer_size")
-# Fields of `CheckpointSizes`: the amount that a run wrote or read, and how the job's ranks divide the model
+# Fields of `CheckpointSizes`: the amount, and how ranks divide the model; both depend on the ranks that a run emulates
 _AMOUNT = ("files", "bytes", "tensor_bytes", "ranks_of_job", "first_rank")
 _SHARDING = ("format", "tensor", "pipeline", "data", "zero_stage", "ranks_of_job", "first_rank")
 
 
-def conditions(summary: CheckpointSummary, facts: CheckpointRunFacts) -> Conditions:
+def conditions(summary: CheckpointSummary, measured: CheckpointRunFacts) -> Conditions:
     """Return the conditions under which a run was measured, by which comparisons decide what is comparable."""
-    settings, sizes = facts.workload.checkpoint, facts.written
+    settings, sizes = measured.workload.checkpoint, measured.written
     loud = [finding for finding in summary.findings if finding.severity == "loud"]
     codes = {finding.code for finding in loud}
     how = {name: getattr(sizes, name) for name in _SHARDING} | {name: getattr(settings, name) for name in _SETTINGS}

@@ -119,7 +119,6 @@ def plan_checkpoints(workload: Workload, ranks: int) -> CheckpointJob:
 
 def check_checkpoint_host(job: CheckpointJob, local_ranks: int) -> None:
     """Raise an error if this host doesn't share the folder (UserError), or lacks memory or disk space (SpaceError)."""
-    settings = job.settings
     storage = open_storage(job.storage_spec)
     folder, token = os.path.split(job.token_path)
 
@@ -134,7 +133,7 @@ def check_checkpoint_host(job: CheckpointJob, local_ranks: int) -> None:
             "that all hosts see; for drives of each host start a run on each: ranks=RANKS_OF_A_HOST "
             "checkpoint.job_ranks=RANKS_OF_THE_JOB checkpoint.first_rank=FIRST_OF_THIS_HOST"
         )
-    if settings.recovery_rank_shift and job.sources and local_ranks >= job.ranks:
+    if job.settings.recovery_rank_shift and job.sources and local_ranks >= job.ranks:
         raise UserError(
             "checkpoint.recovery_rank_shift is true: each rank would read what another host's rank wrote, but there is "
             "only one host; wanted ranks on two or more"

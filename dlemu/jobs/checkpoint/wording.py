@@ -78,8 +78,7 @@ def incomplete_line(facts: CheckpointRunFacts, files: IoRows, kept: Sequence[int
         clauses.append("no checkpoint is complete")
     if under_way is not None:
         verb = "written" if under_way.phase == "write" else "read"
-        gib = int(files["bytes"].sum()) / 2**30
-        complete = f"{len(files)} of {facts.written.files} files, {gib:.3f} GiB, were complete"
+        complete = f"{len(files)} of {facts.written.files} files, {files['bytes'].sum() / 2**30:.3f} GiB, were complete"
         clauses.append(f"checkpoint {under_way.checkpoint} was being {verb}: {complete}")
         if facts.failure == KILLED and under_way.phase == "write":
             folder = folder_of(settings.checkpoint_folder, under_way.checkpoint)

@@ -25,8 +25,8 @@ from dlemu.ranks.launch import run_crew
 from dlemu.runner.child_run import output_of
 
 SETTLE_SECONDS = 0.5  # warm-up of each cell; its requests are not counted
-_PATIENCE_SECONDS = 120.0  # timeout of fio and of all jobs, beyond the duration of the cell
-_STALL_SECONDS = 60.0  # timeout of a job that no longer runs, as after SIGSTOP
+_EXTRA_SECONDS = 120.0  # fio, or all jobs, may take this much longer than the cell; then they are ended
+_STOPPED_SECONDS = 60.0  # a job may be stopped (SIGSTOP), or wait for the others to begin, for this long
 _FIO = Role("fio", "use fewer --jobs or smaller --depths")
 _JOB = Role("job", _FIO.remedy)
 _FIO_PERCENTILES = ("50.000000", "90.000000", "99.000000", "99.900000")
@@ -59,17 +59,17 @@ def _by_jobs(cell_spec: CellSpec, jobs: Sequence[Callable[[float], Requests]], s
         began_ns = comm.all_reduce_max(time.monotonic_ns())
         return began_ns, job(SETTLE_SECONDS + seconds)
 
-    results = run_crew(run_job, jobs, _JOB, timeout_seconds=_STALL_SECONDS, most_seconds=seconds + _PATIENCE_SECONDS)
+    results = run_crew(run_job, jobs, _JOB, timeout_seconds=_STOPPED_SECONDS, most_seconds=seconds + _EXTRA_SECONDS)
     return _cell_of_requests(cell_spec, results[0][0], [requests for _, requests in results], seconds)
 
 
 def _by_fio(cell_spec: CellSpec, path: str, size_bytes: int, seconds: float) -> ProbeCell:
     # In file names, ':' and other characters are syntax to fio, which would create other files: pass a descriptor.
-    descriptor = open_target(path, writes=cell_spec.writes, flags=0)
+    descriptor = open_target(path, writes=cell_spec.writes, flags=0)  # fio opens its path again, with O_DIRECT
     fd_path = f"/proc/self/fd/{descriptor}"
     command = _fio_command(cell_spec, fd_path, size_bytes, seconds)
     try:
-        fio = output_of(command, seconds + _PATIENCE_SECONDS, _FIO, pass_fds=(descriptor,))
+        fio = output_of(command, seconds + _EXTRA_SECONDS, _FIO, pass_fds=(descriptor,))
     finally:
         os.close(descriptor)
     if fio.status:
@@ -117,7 +117,7 @@ def cell_of_fio(report: dict[str, Any], cell_spec: CellSpec) -> ProbeCell:
     completion = stats["clat_ns"].get("percentile", {})
     submission_ns = float(stats["slat_ns"]["mean"])
     p50, p90, p99, p999 = ((float(completion.get(key, 0.0)) + submission_ns) / 1e6 for key in _FIO_PERCENTILES)
-    cpu_seconds = (float(job["usr_cpu"]) + float(job["sys_cpu"])) / 100 * seconds * cell_spec.jobs
+    cpu_seconds = (float(job["usr_cpu"]) + float(job["sys_cpu"])) / 100 * seconds * cell_spec.jobs  # means over jobs
     return ProbeCell(
         **vars(cell_spec),
         seconds=seconds,

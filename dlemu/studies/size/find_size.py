@@ -76,8 +76,7 @@ def size(
     folder = workload.output.folder or new_folder(workload.results_name, "size-")
     check_place(folder)
     if make is not None:
-        largest_count = min(most, max(DEFAULT_CAPACITY, (at_least or 0) + 1))
-        with_files = _with_files(settings, workload, largest_count)
+        with_files = _with_files(settings, workload, min(most, max(DEFAULT_CAPACITY, (at_least or 0) + 1)))
         if with_files != settings:  # loading again inspects the user's own files, which may take long
             settings = with_files
             workload = load(settings, config_dir=config_dir)

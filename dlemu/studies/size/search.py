@@ -13,7 +13,7 @@ from dlemu.studies.answers import CountResult, Question, Trial, edge
 
 REPEATS = 2  # minimum of trials with each count at the edge: the largest that passes and the smallest that fails
 MOST_REPEATS = 5  # trials after which an undecided count stays undecided: MLPerf Storage's number of runs
-GUESSES = 4  # counts to try before the search halves the bracket instead of estimating from the AU of a failed count
+GUESSES = 4  # with up to so many counts tried, the AU of a failed one gives the next; with more, halve the bracket
 
 
 def pool(trials: Iterable[Trial], threshold_percent: float) -> list[CountResult]:
@@ -45,13 +45,13 @@ def _count(trials: Sequence[Trial], threshold_percent: float) -> CountResult:
 
 
 def ceiling_below(count: CountResult, trials: Iterable[Trial], threshold_percent: float) -> float:
-    """Return the AU without storage, %, of a count that fails on this host even so, and does not exceed it; else 0."""
+    """Return the AU (%) that this host reaches without storage, if that explains why the count fails; else 0."""
     ceiling = max(
         trial.figures.mean("ceiling_au_percent") or 0.0 for trial in trials if trial.accelerators == count.accelerators
     )
-    fails = count.au_sustained_percent < threshold_percent
+    # An AU that exceeds the ceiling by more than its error shows that the ceiling was measured too low.
     is_reached = count.au_sustained_percent - count.half_width_percent <= ceiling < threshold_percent
-    return ceiling if fails and is_reached else 0.0
+    return ceiling if is_reached and count.au_sustained_percent < threshold_percent else 0.0
 
 
 def next_count(trials: Sequence[Trial], question: Question, first: int, most: int) -> int | None:
@@ -75,8 +75,7 @@ def next_count(trials: Sequence[Trial], question: Question, first: int, most: in
             return (passed + failed.accelerators) // 2
         estimated = int(failed.au_sustained_percent * failed.accelerators / threshold)
         return max(passed + 1, min(failed.accelerators - 1, estimated))
-    undecided = [count for count in (low, failed) if count is not None and _needs_trials(count, trials, threshold)]
-    if undecided:
+    if undecided := [count for count in (low, failed) if count is not None and _needs_trials(count, trials, threshold)]:
         return min(undecided, key=lambda count: count.trials).accelerators
     # If the largest passing count stays too close to call, decide the next smaller ones until one is shown to pass.
     by_accelerators = {count.accelerators: count for count in counts}

@@ -26,8 +26,7 @@ def screen(answer: SweepAnswer, folder: str) -> Screen:
     notes = [f"{settings} failed: {failure.splitlines()[0]}" for settings, failure in failures]
     text = f"{len(completed)} of {len(answer.points)} completed"
     if completed and catalogue_of(completed[0].kind).judged:
-        passed = sum(figures.passed is True for figures in completed)
-        text = f"{passed} of {len(answer.points)} passed"
+        text = f"{sum(figures.passed is True for figures in completed)} of {len(answer.points)} passed"
         if failures:
             text += f", {len(failures)} did not complete"
     if not answer.complete:

@@ -59,7 +59,9 @@ def _children(all_points: Sequence[Point], config_dir: str | None) -> list[Child
             workload = load(point.words, config_dir=config_dir)
             kind = kind_needed(workload)
             job = kind.load_job().job
-            data_checks.setdefault(kind.name, job.look_at_points())(checked(workload, job))  # one check for each kind
+            if kind.name not in data_checks:  # points of one kind share a check, which looks at each dataset once
+                data_checks[kind.name] = job.look_at_points()
+            data_checks[kind.name](checked(workload, job))
         except UserError as error:
             raise UserError(f"{named(point.settings)}: {error}") from error
         children.append(Child(kind, workload, (*config_options(config_dir), *point.words)))
@@ -70,6 +72,8 @@ def _children(all_points: Sequence[Point], config_dir: str | None) -> list[Child
 
 
 class Sweep(RunList[Child, SweepPoint, SweepAnswer]):
+    """The runs of a sweep, one for each combination of values, each as a dlemu command of its own."""
+
     file, noun, runs_in, answer_type = SWEEP, "sweep", "points", SweepAnswer
     goes_on = True  # after a failed point, which is recorded, and repeated when the sweep is resumed
 
@@ -143,6 +147,7 @@ class BracketSearch(Sweep):
                     f"the run at {key}={value:g} neither passed nor failed ({run.verdict}): wanted a limit to judge it "
                     "by, and runs that are long enough"
                 )
+        # Above a passing value, a run without verdict counts as failed: the answer may be too small, but it has passed.
         return {value: bool(run.passed) for value, run in runs.items()}
 
 
