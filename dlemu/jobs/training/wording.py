@@ -355,7 +355,7 @@ def _delivered(summary: Summary) -> Iterator[Said]:
             amount += f"; samples of real size need {rate(per_percent * threshold * divisor)}"
         delivers = f"{rate(per_percent * sustained)}; AU {threshold:g} % needs {rate(per_percent * threshold)}"
         if 0 < sustained < threshold:
-            delivers += f", {threshold / sustained:.2g} times as much"
+            delivers += f", {threshold / sustained:.3g} times as much"
     yield Said("delivers", delivers, amount)
 
 
