@@ -354,8 +354,8 @@ def _delivered(summary: Summary) -> Iterator[Said]:
         if divisor > 1:
             amount += f"; samples of real size need {rate(per_percent * threshold * divisor)}"
         delivers = f"{rate(per_percent * sustained)}; AU {threshold:g} % needs {rate(per_percent * threshold)}"
-        if 0 < sustained < threshold:
-            delivers += f", {threshold / sustained:.3g} times as much"
+        if 0 < sustained < 0.95 * threshold:  # else the two rates say enough, and "1 times as much" nothing
+            delivers += f", {threshold / sustained:.2g} times as much"
     yield Said("delivers", delivers, amount)
 
 
