@@ -241,8 +241,7 @@ def kill_first(before: set[psutil.Process], count: int) -> list[psutil.Process]:
     ],
 )
 def test_who_makes_requests_is_killed(engine: Engine, count: int, said: str, file: Path) -> None:
-    before = set(psutil.Process().children(recursive=True))
-    killed = ThreadPoolExecutor(1).submit(kill_first, before, count)
+    killed = ThreadPoolExecutor(1).submit(kill_first, set(psutil.Process().children(recursive=True)), count)
     with pytest.raises(DlemuError, match=said):
         measure_cell(replace(READ, depth=2, jobs=2), str(file), MIB, LONG_SECONDS, engine)
     assert_gone(killed.result())
@@ -275,7 +274,6 @@ def test_requests_that_never_end_are_given_up(
 
 @pytest.mark.slow
 def test_a_reader_is_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The levels before are no whole answer."""
     settings = {"dataset.data_folder": str(tmp_path / "data"), "dataset.format": "npy", "dataset.num_files_train": 400}
     settings |= {"dataset.record_length_bytes": 20_000, "reader.data_loader": "threads", "reader.batch_size": 1}
     dlemu.datagen(settings)
@@ -291,4 +289,4 @@ def test_a_reader_is_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     with pytest.raises(DlemuError, match=r"reader 1 \(process \d+\) was killed by SIGKILL"):
         dlemu.predict(settings | {"metric.cached": True})
     assert descendants(before) == []
-    assert not (tmp_path / "predicted" / "predict.json").exists()
+    assert not (tmp_path / "predicted" / "predict.json").exists(), "the levels before are no whole answer"

@@ -94,6 +94,8 @@ def test_a_verdict_on_memory_says_so_once_with_the_command_that_reads_the_storag
     assert sum("storage" in line.value.lower() or "memory" in line.value.lower() for line in said) == 1
     command = "dlemu train workload=results/x/config.yaml reader.evict_page_cache=epochs output.folder=results/x-again"
     assert [line.value for line in said if line.label == "again"] == [command]
+    undecided = {"outcome": "undecided", "verdict_code": "undecided", "verdict": "UNDECIDED: AU 87 % +- 12: run longer"}
+    assert screen(with_summary(hand_made_run(), **undecided).summary, "").lines[0].value == "AU 87 % ± 12: run longer"
 
 
 @pytest.mark.parametrize(

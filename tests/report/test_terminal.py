@@ -44,7 +44,7 @@ def test_a_sample_read_twice_is_shouted_at_first_sight() -> None:
     log.rows["sample_hash"][-1] += 1
     summary = summary_of(job, log)
     proof = next(line for line in screen(summary, "").lines if line.label == "proof")
-    assert (proof.value.partition(";")[0], proof.tone) == ("NOT each sample was read once in epoch 2", "bad")
+    assert (proof.value, proof.tone) == ("NOT each sample was read once in epoch 2", "bad")
 
 
 @pytest.mark.parametrize("rows", [0, 2, 36])

@@ -330,8 +330,8 @@ def _verdict(summary: Summary) -> Said:
     if summary.passed_from_memory:
         return Said("memory", summary.headline, tone="strong")
     word, metrics, tone = verdict_word(summary.verdict_code), summary.metrics, VERDICT_TONES[summary.passed]
-    if summary.outcome == "no verdict" or metrics.sustained_percent is None:
-        return Said(word, summary.verdict.removeprefix(f"{word}: "), tone=tone)
+    if summary.outcome in ("no verdict", "undecided") or metrics.sustained_percent is None:  # the text says what to do
+        return Said(word, summary.verdict.removeprefix(f"{word}: ").replace("+-", "±"), tone=tone)
     width = metrics.au_uncertainty.expanded_percent if metrics.au_uncertainty else None
     value = f"AU {with_uncertainty(metrics.sustained_percent, width, metrics.au_threshold_percent)}"
     needed = f"{metrics.au_threshold_percent:g} % needed"
@@ -380,8 +380,7 @@ def _proof(summary: Summary, source: str) -> Iterator[Said]:
     once_by_epoch = summary.each_sample_once
     wrong_epochs = [str(epoch) for epoch, is_once in enumerate(once_by_epoch, start=1) if is_once is False]
     if wrong_epochs:
-        text = f"NOT each sample was read once in epoch {', '.join(wrong_epochs)}"
-        yield Said("proof", "; ".join(filter(None, [text, source])), tone="bad")
+        yield Said("proof", f"NOT each sample was read once in epoch {', '.join(wrong_epochs)}", source, tone="bad")
     elif once_by_epoch and all(once_by_epoch):
         yield Said("proof", f"{source}, each once an epoch" if source else "each sample was read once an epoch")
     elif source:
