@@ -126,10 +126,12 @@ def _phase(phase: PhaseSummary, verb: str) -> Iterator[Said]:
     yield Said(verb, f"{speed} by the slowest rank", details, tone="strong")
     if (limit := phase.limited_by) is None:
         return
-    spent = {"in calls": phase.call_percent, "in fsync": phase.fsync_percent, "without a core": phase.cpu_wait_percent}
-    shares = ", ".join(f"{percent:.0f} % {state}" for state, percent in spent.items() if percent >= 1)
-    evidence = f": threads were {shares}" if shares else ""
-    yield Said("", f"limited by {limit.what}, confidence {limit.confidence}{evidence}")
+    percent, state = max((phase.fsync_percent, "in fsync"), (phase.call_percent, "in calls"))
+    if limit.what == "host CPU":
+        percent, state = phase.cpu_wait_percent, "waiting for a core"
+    elif limit.what == "emulator":
+        percent, state = phase.starved_percent, "waiting for content"
+    yield Said("", f"limited by {limit.what}, confidence {limit.confidence}: {percent:.0f} % of the time {state}")
 
 
 def _seconds(seconds: float) -> str:
