@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import bisect
 import itertools
+from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
@@ -59,9 +60,9 @@ class Loop:
 
 def training_loop(rows: ProcessRows, skip: int) -> Loop | None:
     """Return the training of a process without its first `skip` batches; None if that leaves no step."""
-    batches_of: dict[int, list[Batch]] = {loader_pass.number: [] for loader_pass in rows.passes}
+    batches_of = defaultdict[int, list[Batch]](list)
     for batch in rows.batches:
-        batches_of.setdefault(batch.number, []).append(batch)
+        batches_of[batch.number].append(batch)
     training = []  # the passes in which the optimizer steps: it does not during an evaluation
     for loader_pass in rows.passes:
         pass_batches = batches_of[loader_pass.number]
@@ -84,7 +85,7 @@ def _loop(rows: ProcessRows, passes: Sequence[Pass], by_pass: Sequence[Sequence[
     device_times = {time.serial: time for time in rows.device_times}
     by_device = sum(batch.serial in device_times for batch, _ in steps) > len(steps) / 2
     if by_device:
-        steps = [(batch, following) for batch, following in steps if batch.serial in device_times]
+        steps = [step for step in steps if step[0].serial in device_times]
     if not steps:
         return None
     batches = [batch for batch, _ in steps]

@@ -20,7 +20,6 @@ DEFAULT_FOLDER = "dlemu-record"  # below the current folder
 DEFAULT_WINDOW = "0 10"  # even with steps of a second, hundreds of batches, enough for quantiles
 ROWS_VERSION = 1
 ENDING = ".jsonl"
-
 _MODULE = "_dlemu_record"  # this module's name in sys.modules, however it was imported, and its attribute on iterators
 _MAX_ROW_BYTES = 256 << 20  # hundreds of thousands of batches; a longer recording could fill the disk
 _MAX_FILES = 2000  # file names that a process records at most: enough for a dataset with a folder per class
@@ -122,8 +121,7 @@ def _never_fails(function: Callable[..., Any]) -> Callable[..., Any]:
 def _around(begin: Callable[..., Any], end: Callable[..., Any] = lambda *_: None) -> Callable[..., Any]:
     """Return a decorator that calls `begin` with the arguments before a function runs, and `end` afterwards.
 
-    `end` gets the value that `begin` returned, the arguments, the result, and the type of an exception. If `begin`
-    returns None, `end` is not called.
+    `end` gets what `begin` returned, the arguments, the result and the exception's type, unless `begin` returned None.
     """
     import functools
 
@@ -389,13 +387,10 @@ def _end_index(fetch: Any, arguments: Any, selected: Any, error: Any) -> None:
 
 
 class DeviceTimes:
-    """Measures the GPU time of each step with CUDA events, which are queried some steps later and never waited for.
-
-    `cuda` is `torch.cuda`, or an object with the same Event and default_stream.
-    """
+    """Measures the GPU time of each step with CUDA events, which are queried some steps later and never waited for."""
 
     def __init__(self, cuda: Any) -> None:
-        self._cuda = cuda
+        self._cuda = cuda  # `torch.cuda`, or an object with the same Event and default_stream
         self._pending: list[Any] = []
         self._begin: Any = None
         self._last_end: Any = None

@@ -80,8 +80,7 @@ def verdict(recording: Recording, replay: Replay | None, failure: str = "") -> t
     error = replay.error_percent(recording)
     if abs(error) > MAX_ERROR_PERCENT:
         message = f"its replay differs by {error:+.1f} % in samples/s: wanted {MAX_ERROR_PERCENT:g} % at most"
-        waits = ((recording.parts.core_wait_percent, "the job"), (replay.core_wait_percent, "the replay"))
-        longest, who = max(waits)
+        longest, who = max((recording.parts.core_wait_percent, "the job"), (replay.core_wait_percent, "the replay"))
         if longest <= min(MAX_CORE_WAIT_PERCENT, abs(error) - MAX_ERROR_PERCENT):  # too short to be the reason
             return False, message
         return None, f"{message}, but other load on this host kept {who} waiting for a core, {longest:.0f} % of a step"
@@ -147,9 +146,9 @@ def _measure(name: str, engine: str, results: str, rows: str, warm_up: int, file
     ready_waits_ns = [ns for steps in measured for ns in steps["wait_ns"][steps["finished_ns"] <= steps["asked_ns"]]]
     # Calls and CPU time: without a worker's first two batches (of few, one), with its start and files opened once.
     processes = read_rows(rows)
-    loaded = [process.fetches[2 if len(process.fetches) > 4 else 1 :] for process in processes]
-    fetches = [fetch for batches in loaded for fetch in batches]
-    cpu_seconds, cpu_fetches = worker_cpu(zip(loaded, [bool(process.passes) for process in processes], strict=True))
+    loaded = [(process.fetches[2 if len(process.fetches) > 4 else 1 :], bool(process.passes)) for process in processes]
+    fetches = [fetch for batches, _ in loaded for fetch in batches]
+    cpu_seconds, cpu_fetches = worker_cpu(loaded)
     # Bytes from devices: after `warm_up` batches of a rank, when the page cache holds as much as in the recording.
     request_times = [sorted(batch.t0 for batch in process.batches) for process in processes]
     warm_ns = min((times[warm_up] for times in request_times if len(times) > warm_up), default=0)
