@@ -108,7 +108,7 @@ class Turn:
 
 @dataclass(frozen=True, eq=False)
 class RankTurns:
-    """The turns that one rank serves; object n is the file of turn n."""
+    """The turns that one rank serves; block n is the file of turn n."""
 
     settings: KvSettings
     turns: Sequence[Turn]

@@ -1,8 +1,7 @@
 """Replays a recipe (the workload made from a recording) on the same storage, to check that it behaves like the job.
 
-A replay is `dlemu train` with the same hook, so calls, bytes and CPU time are measured as they were in the job. A first
-replay shows the CPU time and the read calls of dlemu's own reader. Then the reader engine with the closest number of
-read calls is chosen, and the emulated preprocessing is adjusted to match the recorded CPU time.
+A replay is `dlemu train` with the same hook, so it is measured like the job. After the first replay, the reader engine
+with the closest number of read calls is chosen, and the emulated preprocessing is adjusted to the recorded CPU time.
 """
 
 from __future__ import annotations
@@ -128,13 +127,17 @@ def _overrides(recording: Recording, data: Data, skip: int) -> list[str]:
         f"train.epochs={math.ceil(steps / epoch_steps)}",
         f"train.total_training_steps={steps}",
         *cache_overrides(cached_before(data, recording)),
-        *("workflow.checkpoint=false", "metric.cached=true", "metric.ceiling_seconds=0", "metric.scaling_seconds=0"),
-        *("telemetry.enabled=false", "output.report=false"),
+        "workflow.checkpoint=false",
+        "metric.cached=true",
+        "metric.ceiling_seconds=0",
+        "metric.scaling_seconds=0",
+        "telemetry.enabled=false",
+        "output.report=false",
     ]
 
 
 def _measure(name: str, engine: str, results: str, rows: str, warm_up: int, files_per_sample: int) -> Replay:
-    """Return the measurements of a replay, per sample of the job; comments say which part of the replay each is of."""
+    """Return the measurements of a replay, per sample of the job. Comments tell which part of the replay they cover."""
     # Samples/s, and the times to receive a ready batch: after `warm_up` steps of each rank, at a steady rate.
     ranks = read_result(results).training.by_rank
     measured = [steps[warm_up:] for steps in ranks]
