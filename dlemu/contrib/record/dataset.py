@@ -246,12 +246,16 @@ def data_notes(data: Data | None, recording: Recording) -> Iterator[str]:
     if data is None:
         return
     if recording.cached_percent is None:
-        unknown = "how much came from the page cache is unknown; a replay begins with the dataset evicted"
-        yield f"the kernel does not count what this file system reads from storage: {unknown}"
+        yield (
+            "the kernel does not count what this file system reads from storage: how much came from the page cache is "
+            "unknown; a replay begins with the dataset evicted"
+        )
     cached = cached_before(data, recording)
     if 0 < cached < 100:
-        held = f"the page cache held {cached} % of the dataset before the job, and before the replay"
-        yield f"{held}: a run of the recipe reads all from storage, unless you add {' '.join(cache_overrides(cached))}"
+        yield (
+            f"the page cache held {cached} % of the dataset before the job, and before the replay: a run of the recipe "
+            f"reads all from storage, unless you add {' '.join(cache_overrides(cached))}"
+        )
 
 
 def cache_overrides(percent: int) -> list[str]:

@@ -40,7 +40,7 @@ class _Reader:
 
 def analyse(processes: Sequence[ProcessRows], skip: int) -> Recording:
     """Return the recording of a job without its first `skip` batches; raises UserError if no training is left."""
-    processes, batch_notes = _with_items_as_samples(processes)
+    processes, item_notes = _with_items_as_samples(processes)
     readers = _readers(processes, skip)
     _check_training(processes, readers, skip)
     loops = [*{id(reader.loop): reader.loop for reader in readers}.values()]
@@ -53,12 +53,12 @@ def analyse(processes: Sequence[ProcessRows], skip: int) -> Recording:
     samples = float(batch_samples.sum())
     mean_batch = float(batch_samples.mean())
     batch_size = int(np.median(batch_samples))
+    size_notes = []
     if (batch_samples == batch_size).mean() < _EQUAL_SHARE:
         batch_size = max(1, round(mean_batch))
         sizes = f"its batches have {batch_samples.min():.0f} to {batch_samples.max():.0f} samples"
-        batch_notes = (*batch_notes, f"{sizes}: those of the recipe all have {batch_size}, the mean")
+        size_notes.append(f"{sizes}: those of the recipe all have {batch_size}, the mean")
     # The steps of the trainers.
-    rates = [mean_batch * len(loop.wait) / float((loop.wait + loop.body).sum()) for loop in loops]
     step_cpu = np.concatenate([loop.group_means(np.minimum(loop.cpu, loop.computation)) for loop in loops])
     ready = np.concatenate([loop.ready() for loop in loops])
     ready_waits = np.concatenate([loop.group_means(loop.wait) for loop in loops])[ready]
@@ -68,8 +68,7 @@ def analyse(processes: Sequence[ProcessRows], skip: int) -> Recording:
     # What the batches took: CPU time, and bytes from files and devices.
     user_cpu = np.array([max(0, cpu_ns(fetch) - fetch.system_cpu) for fetch in fetches], float) / 1e9
     worker_seconds, worker_fetches = worker_cpu((reader.measured, reader.is_trainer) for reader in readers)
-    # A batch's mean of n samples varies less than a sample does, by the square root of n.
-    mean_cpu = float(user_cpu.sum() / batch_samples.sum())
+    mean_cpu = float(user_cpu.sum() / batch_samples.sum())  # Means of n samples vary less, by the square root of n.
     sample_cpu = np.maximum(mean_cpu + (user_cpu / batch_samples - mean_cpu) * np.sqrt(batch_samples), 0)
     read_bytes = _bytes_read(processes, fetches, samples)
     devices_read = sum(fetch.device > 0 for fetch in fetches) > _DEVICE_READS_SHARE * len(fetches)
@@ -79,7 +78,7 @@ def analyse(processes: Sequence[ProcessRows], skip: int) -> Recording:
         loading=_loading(longest.passes[-1], fetches, samples),
         batch_size=batch_size,
         steps=len(longest.wait),
-        samples_per_second=sum(rates),
+        samples_per_second=sum(mean_batch * len(loop.wait) / float((loop.wait + loop.body).sum()) for loop in loops),
         computation=Spread.of(compute_times if few_ready else compute_times[ready]),
         step_cpu=Spread.of(step_cpu),
         gradient_accumulation_steps=longest.accumulation,
@@ -100,7 +99,7 @@ def analyse(processes: Sequence[ProcessRows], skip: int) -> Recording:
         coverage_percent=_coverage(readers),
         saves=_saves(loops),
         problems=tuple(_problems(processes, loops, fetches)),
-        notes=(*_notes(loops, parts, few_ready=few_ready and not loops[0].by_device), *batch_notes),
+        notes=(*_notes(loops, parts, few_ready=few_ready and not loops[0].by_device), *item_notes, *size_notes),
     )
 
 
@@ -270,9 +269,8 @@ def _coverage(readers: Sequence[_Reader]) -> float:
     seen_read = seen_device = total_read = total_device = 0
     for reader in readers:
         fetches = reader.measured[1:]
-        # Trainers read more than batches. Where the first total is -1, the kernel reports none.
         if reader.is_trainer or not fetches or fetches[0].process_read < 0:
-            continue
+            continue  # A trainer reads more than batches; a total of -1 is one that the kernel does not report.
         first = reader.measured[0]  # Its end is where the process's totals begin to count.
         read = sum(max(fetch.read, fetch.map_bytes) for fetch in fetches)
         device = sum(max(fetch.device, 0) for fetch in fetches)
