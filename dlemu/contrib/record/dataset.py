@@ -43,10 +43,10 @@ def recording_and_data(files: Sequence[str], recording: Recording) -> tuple[Reco
     data = data_of(files, recording)
     if data is None or recording.mapped:  # NumPy's mapped arrays: the recorder saw each indexing.
         return recording, data
+    read = recording.read_bytes_per_sample
     shipped = recording.shipped_bytes_per_sample
     stored = data.stored_bytes_per_sample or 0.0
-    calls = f"calls read {recording.read_bytes_per_sample:,.0f} bytes a sample"
-    sizes = f"{calls}, its tensors have {shipped:,.0f}, its files {stored:,.0f}"
+    sizes = f"calls read {read:,.0f} bytes a sample, its tensors have {shipped:,.0f}, its files {stored:,.0f}"
     problems = list(recording.problems)
     notes = list(recording.notes)
     mismatch = _classify(recording, data.format, stored)
@@ -213,19 +213,19 @@ def _data_format(file_format: str, samples: float | None, mean_bytes: float, rec
     read = recording.read_bytes_per_sample
     has_counter = file_format in own_folder.COUNTERS
     is_stream = recording.loading.iterable and has_counter
-    whole_samples = samples or 1.0
+    file_samples = samples or 1.0
     if read and (samples is None or recording.mapped or (is_stream and file_format == "parquet")):
-        whole_samples = max(1.0, mean_bytes / read)
+        file_samples = max(1.0, mean_bytes / read)
     piece_bytes = read / recording.files_per_sample
     if not piece_bytes or recording.mapped:
-        return file_format, whole_samples
-    is_part = piece_bytes < _MIN_WHOLE_SHARE * mean_bytes / whole_samples and not is_stream
-    if not is_part and (has_counter or round(whole_samples) <= 1):
-        return file_format, whole_samples
+        return file_format, file_samples
+    is_part = piece_bytes < _MIN_WHOLE_SHARE * mean_bytes / file_samples and not is_stream
+    if not is_part and (has_counter or round(file_samples) <= 1):
+        return file_format, file_samples
     # dlemu can't find samples within such a file: without PIECES, a replay would read the whole file for each.
-    if is_part or piece_bytes * whole_samples > (1 + _SIZE_TOLERANCE) * mean_bytes:
+    if is_part or piece_bytes * file_samples > (1 + _SIZE_TOLERANCE) * mean_bytes:
         return PIECES, max(1.0, mean_bytes // piece_bytes)
-    return PIECES, whole_samples
+    return PIECES, file_samples
 
 
 def data_problems(data: Data | None, recording: Recording) -> Iterator[str]:
