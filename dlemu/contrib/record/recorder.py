@@ -120,7 +120,7 @@ def _never_fails(function: Callable[..., Any]) -> Callable[..., Any]:
 def _around(begin: Callable[..., Any], end: Callable[..., Any] = lambda *_: None) -> Callable[..., Any]:
     """Return a decorator that calls `begin` with the arguments before a function runs, and `end` afterwards.
 
-    `end` gets what `begin` returned, the arguments, the result and the exception's type. None from `begin` skips it.
+    `end` gets what `begin` returned (if None, it isn't called), the arguments, the result, and an exception's type.
     """
     import functools
 
