@@ -17,8 +17,8 @@ from numpy.typing import NDArray
 
 from dlemu.contrib.record.rows import Batch, Pass, PassEnd, ProcessRows
 
-READY_SECONDS = 0.001  # A batch was ready if the wait for it was no longer: it was only transferred to the trainer.
-READY_SHARE = 0.05  # It also was if the wait was no longer than this share of the median body.
+READY_SECONDS = 0.001  # A batch was ready if the wait was no longer than this, in which it was only transferred,
+READY_SHARE = 0.05  # or no longer than this share of the median body.
 _IDLE_SHARE = 0.8  # Training is synchronous if the accelerator was idle at the end of at least this share of steps.
 Steps = list[tuple[Batch, Batch | PassEnd]]  # each batch with the trainer's next request, which ends the body
 

@@ -48,7 +48,6 @@ def analyse(processes: Sequence[ProcessRows], skip: int) -> Recording:
     ranks = max([len(loops), *(rows.process.ranks for rows in processes if rows.passes or rows.steps)])
     fetches = [fetch for reader in readers for fetch in reader.measured]
     training_fetches = [fetch for reader in readers for fetch in reader.training]
-    # The samples of the measured batches.
     batch_samples = np.array([samples_of(fetch) for fetch in fetches], float)
     samples = float(batch_samples.sum())
     mean_batch = float(batch_samples.mean())
@@ -68,7 +67,8 @@ def analyse(processes: Sequence[ProcessRows], skip: int) -> Recording:
     # What the batches took: CPU time, and bytes from files and devices.
     user_cpu = np.array([max(0, cpu_ns(fetch) - fetch.system_cpu) for fetch in fetches], float) / 1e9
     worker_seconds, worker_fetches = worker_cpu((reader.measured, reader.is_trainer) for reader in readers)
-    mean_cpu = float(user_cpu.sum() / batch_samples.sum())  # Means of n samples vary less, by the square root of n.
+    mean_cpu = float(user_cpu.sum() / batch_samples.sum())
+    # The mean of a batch of n samples varies less than the time of a sample, by the square root of n.
     sample_cpu = np.maximum(mean_cpu + (user_cpu / batch_samples - mean_cpu) * np.sqrt(batch_samples), 0)
     read_bytes = _bytes_read(processes, fetches, samples)
     devices_read = sum(fetch.device > 0 for fetch in fetches) > _DEVICE_READS_SHARE * len(fetches)
@@ -184,7 +184,7 @@ def _check_training(processes: Sequence[ProcessRows], readers: Sequence[_Reader]
 
 
 def samples_of(fetch: Fetch) -> int:
-    """Return the number of samples in a batch; if no array shows it, the files opened for it, or 1 if it read any."""
+    """Return a batch's number of samples; if no array shows it, the number of opened files, or 1 if it only read."""
     return fetch.n if fetch.n is not None else fetch.opens or int(fetch.read > 0 or fetch.map_bytes > 0)
 
 
@@ -211,7 +211,7 @@ def worker_cpu(processes: Iterable[tuple[Sequence[Fetch], bool]]) -> tuple[float
 
 
 def _loading(loader: Pass, fetches: Sequence[Fetch], samples: float) -> Loading:
-    """Return the settings of a DataLoader. Its dataset's length is in items, which may hold several samples each."""
+    """Return the settings of a DataLoader, with its dataset's length in samples, of which an item may hold several."""
     items = sum(fetch.items or samples_of(fetch) for fetch in fetches)
     return Loading(
         iterable=loader.iterable,
@@ -270,8 +270,8 @@ def _coverage(readers: Sequence[_Reader]) -> float:
     for reader in readers:
         fetches = reader.measured[1:]
         if reader.is_trainer or not fetches or fetches[0].process_read < 0:
-            continue  # A trainer reads more than batches; a total of -1 is one that the kernel does not report.
-        first = reader.measured[0]  # Its end is where the process's totals begin to count.
+            continue  # A trainer reads more than batches; a negative total: the kernel reports none.
+        first = reader.measured[0]  # The process's totals count from this batch's end.
         read = sum(max(fetch.read, fetch.map_bytes) for fetch in fetches)
         device = sum(max(fetch.device, 0) for fetch in fetches)
         process_read = fetches[-1].process_read - first.process_read - _OVERHEAD_BYTES * len(fetches)

@@ -137,7 +137,7 @@ def _overrides(recording: Recording, data: Data, skip: int) -> list[str]:
 
 
 def _measure(name: str, engine: str, results: str, rows: str, warm_up: int, files_per_sample: int) -> Replay:
-    """Return the measurements of a replay, per sample of the job. Comments tell which part of the replay they cover."""
+    """Return the measurements of a replay, per sample of the job; comments say which part of the replay each covers."""
     # Samples/s, and the times to receive a ready batch: after `warm_up` steps of each rank, at a steady rate.
     ranks = read_result(results).training.by_rank
     measured = [steps[warm_up:] for steps in ranks]
