@@ -77,7 +77,7 @@ class Loader(loader_base.Loader):
         return loader_base.Batch(data, trace)
 
     def _decode_cpu_ns(self, phase: loader_base.Phase) -> int:
-        """Return the mean CPU time of DALI's decoding threads, [DALI][TP...Exec, so far; 0 if nothing is decoded."""
+        """Return the mean CPU time so far of DALI's decoding threads, named [DALI][TP...Exec; 0 without decoding."""
         if phase.fetch.decode == "none":
             return 0
         cpu_ns = thread_accounting.thread_cpu_ns(lambda name: name.startswith("[DALI][TP") and name.endswith("Exec"))

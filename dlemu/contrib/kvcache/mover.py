@@ -128,11 +128,11 @@ class Operation(IntEnum):
 
 @dataclass(eq=False)
 class Batch:
-    """The blocks that a prompt (official load: a worker) reads or writes, or an evicted block; and the time it took."""
+    """The blocks that a prompt (official load: a worker) reads or writes, or that are removed, and the time it took."""
 
     operation: Operation
     owner: int  # index of the prompt in the rank's plan, or of the worker; -1 for removals
-    blocks: Sequence[int]  # their numbers
+    blocks: Sequence[int]  # their numbers on storage
     shards_left: int = 0
     call_ns: int = 0  # time in storage calls, summed over shards
     ended_ns: int = 0  # time when the last shard was done
