@@ -231,8 +231,8 @@ def images_below(folder: str, target: str, *, only_images: bool) -> list[str]:
     """
     paths: list[str] = []
     target_path = os.path.abspath(target)
-    for parent, folders, files in os.walk(folder, onerror=_raise_unlisted, followlinks=True):
-        folders[:] = [name for name in folders if name[0] != "." and os.path.abspath(f"{parent}/{name}") != target_path]
+    for parent, dirs, files in os.walk(folder, onerror=_raise_unlisted, followlinks=True):
+        dirs[:] = [name for name in dirs if name[0] != "." and os.path.abspath(f"{parent}/{name}") != target_path]
         paths += [os.path.join(parent, name)[len(folder) + 1 :] for name in files if not name.startswith(".")]
     images = sorted(path for path in paths if not only_images or is_image(path))
     if not images:

@@ -24,7 +24,7 @@ TIME_POINTS = 300  # on a line over time
 def rows_of(answer: Reproduced, folder: str) -> Iterator[Row]:
     """Yield a row for each point of a document's sweeps, and for each cell of its probes (the fastest last).
 
-    A row has the `step`'s name and the `drive`'s short name; a point's also has `run`, its folder. Raises UserError.
+    A row has `step`, a name, and `drive`, a short name; a point's row also has `run`, a folder. Raises UserError.
     """
     drives = answer.question.drives
     drive_names = short_names(drives)
