@@ -91,7 +91,7 @@ def _epoch_inputs(rows: StepTable, facts: Facts) -> list[EpochInput]:
     # Only a built-in loader is imported: the run may come from another host, with code that is not trusted here.
     traits: LoaderTraits = built_in(LOADERS, reader.data_loader, "Traits", LoaderTraits)()
     decode_seconds = np.maximum(batches.end - batches.begin - read_seconds, 0.0)
-    columns = np.stack([reads.work_bytes(curve), decode_seconds, rows["compute_ns"] / 1e9])
+    columns = np.stack([reads.weighted_bytes(curve), decode_seconds, rows["compute_ns"] / 1e9])
     epochs = []
     for epoch in rows.values("epoch"):
         in_epoch = rows["epoch"] == epoch
@@ -99,10 +99,10 @@ def _epoch_inputs(rows: StepTable, facts: Facts) -> list[EpochInput]:
         steps, step_index = np.unique(rows["step"][in_epoch], return_inverse=True)
         grids = np.zeros((len(columns), len(ranks), len(steps)))  # of each column, a grid of ranks x steps
         grids[:, rank_index, step_index] = columns[:, in_epoch]
-        work_bytes, decode, compute = grids
+        weighted_bytes, decode, compute = grids
         epochs.append(
             EpochInput(
-                work_bytes=work_bytes,
+                weighted_bytes=weighted_bytes,
                 decode_seconds=decode,
                 compute_seconds=compute,
                 rate=throughputs(curve, len(ranks) * reader.read_threads),
@@ -123,5 +123,5 @@ def _replayed_au_percent(epochs: Sequence[EpochInput], factor: int = 1) -> float
     for epoch in epochs:
         compute_seconds += float(epoch.compute_seconds.sum())
         epoch_seconds = float(simulate(replace(epoch, window=factor * epoch.window)).free[-1])
-        rank_seconds += epoch_seconds * len(epoch.work_bytes)
+        rank_seconds += epoch_seconds * len(epoch.weighted_bytes)
     return 100 * compute_seconds / rank_seconds if rank_seconds else float("nan")

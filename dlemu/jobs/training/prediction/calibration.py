@@ -26,6 +26,8 @@ from dlemu.results.answer_files import read_untrusted
 from dlemu.results.drive import READ_AHEAD_BYTES, READ_AHEAD_REQUESTS, Rate, Rates, per_second, read_drive
 from dlemu.runner.prediction_request import PredictionRequest
 
+CONFIDENCE, MAX_HALF_WIDTH_PERCENT = 0.95, 50.0  # 100 % would reach down to a storage without throughput
+
 
 @dataclass(frozen=True)
 class CurvePoint:
@@ -105,7 +107,7 @@ class Calibration:
     saturated: bool = True
     half_width_percent: float = 0.0
     work: tuple[float, ...] = (1.0,)
-    """Rising quantiles of reads' work: what a read needs of the storage per byte, relative to the mean of all reads."""
+    """Rising quantiles of the relative costs of reads (`from_reads.Reads.relative_costs`)."""
     samples_per_read: int = 1  # samples per read in the measurement of `work`
     sample_bytes: float = 0.0  # mean bytes read for a sample; 0 if unknown
     bytes_factor: float = 1.0  # bytes that were read / bytes by the settings of the dataset

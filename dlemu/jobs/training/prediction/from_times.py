@@ -15,8 +15,14 @@ import numpy as np
 from datagen.errors import UserError
 from dlemu.config.duration import mean_seconds
 from dlemu.config.schema import Workload
-from dlemu.jobs.training.prediction.calibration import Calibration, FirstStep, given_speed
-from dlemu.jobs.training.prediction.from_reads import CONFIDENCE, MAX_HALF_WIDTH_PERCENT, WAITING_SHARE
+from dlemu.jobs.training.prediction.calibration import (
+    CONFIDENCE,
+    MAX_HALF_WIDTH_PERCENT,
+    Calibration,
+    FirstStep,
+    given_speed,
+)
+from dlemu.jobs.training.prediction.from_reads import WAITING_SHARE
 from dlemu.jobs.training.prediction.model_run import Model
 from dlemu.metrics.t_interval import estimate
 from dlemu.results.wording import count
