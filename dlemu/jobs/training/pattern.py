@@ -21,7 +21,6 @@ from datagen.storage.storage_base import open_storage
 from dlemu.config.duration import NO_TIME, Duration
 from dlemu.jobs.training.evict import evict
 from dlemu.jobs.training.plan import TrainingJob
-from dlemu.jobs.training.prediction.calibration import MAX_HALF_WIDTH_PERCENT
 from dlemu.jobs.training.prediction.event_model import HostCosts
 from dlemu.loaders.loader_base import BatchMaker, LoaderSpec
 from dlemu.machine.cgroup_limits import host_memory
@@ -46,6 +45,7 @@ MAX_REPEAT_SECONDS = 30.0  # maximum duration of a repetition: reaching the targ
 # Maximum bytes of a read, which is a batch or a part of one, but at least a sample. With larger reads, a slow drive
 # would finish too few in a level.
 READ_BYTES = 32 << 20
+MAX_HALF_WIDTH_PERCENT = 50.0  # of an interval: 100 % would reach down to a storage without throughput
 MAX_READERS = 256  # each is a process; more overload the cores of most hosts before the storage
 ENDLESS = 1 << 40  # number of reads of a level that only time ends, because each file is evicted after its one read
 MEMORY_SHARE = 0.25  # of the available memory, for the readers' buffers; more may push other programs into swap

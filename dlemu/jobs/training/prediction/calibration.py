@@ -26,8 +26,6 @@ from dlemu.results.answer_files import read_untrusted
 from dlemu.results.drive import READ_AHEAD_BYTES, READ_AHEAD_REQUESTS, Rate, Rates, per_second, read_drive
 from dlemu.runner.prediction_request import PredictionRequest
 
-CONFIDENCE, MAX_HALF_WIDTH_PERCENT = 0.95, 50.0  # 100 % would reach down to a storage without throughput
-
 
 @dataclass(frozen=True)
 class CurvePoint:

@@ -16,18 +16,10 @@ from numpy.typing import NDArray
 
 from datagen.errors import UserError
 from dlemu.jobs.training.measured import MeasuredTraining
-from dlemu.jobs.training.pattern import Level, merge_levels
+from dlemu.jobs.training.pattern import MAX_HALF_WIDTH_PERCENT, Level, merge_levels
 from dlemu.jobs.training.plan import TrainingJob
 from dlemu.jobs.training.prediction.batches import bytes_by_file, planned_bytes
-from dlemu.jobs.training.prediction.calibration import (
-    CONFIDENCE,
-    MAX_HALF_WIDTH_PERCENT,
-    Calibration,
-    Curve,
-    CurvePoint,
-    smoothed,
-    throughputs,
-)
+from dlemu.jobs.training.prediction.calibration import Calibration, Curve, CurvePoint, smoothed, throughputs
 from dlemu.jobs.training.prediction.event_model import HostCosts
 from dlemu.metrics.au import kept_rows, total_ns
 from dlemu.metrics.demand import row_group_reads
@@ -88,7 +80,7 @@ class Reads:
         expected = self._in_windows(self._throughput(curve))
         is_busy = expected >= 0.5 * np.median(expected)  # the other windows are at the end of an epoch
         percent = 100 * self._window_bytes[is_busy] / expected[is_busy]
-        return min(MAX_HALF_WIDTH_PERCENT, estimate(percent, CONFIDENCE).half_width_percent)
+        return min(MAX_HALF_WIDTH_PERCENT, estimate(percent, 0.95).half_width_percent)
 
     def weighted_bytes(self, curve: Curve) -> Floats:
         """Return the bytes of each read x its cost: those that one reader gets, by the curve, during the read."""

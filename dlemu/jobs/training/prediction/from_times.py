@@ -15,13 +15,8 @@ import numpy as np
 from datagen.errors import UserError
 from dlemu.config.duration import mean_seconds
 from dlemu.config.schema import Workload
-from dlemu.jobs.training.prediction.calibration import (
-    CONFIDENCE,
-    MAX_HALF_WIDTH_PERCENT,
-    Calibration,
-    FirstStep,
-    given_speed,
-)
+from dlemu.jobs.training.pattern import MAX_HALF_WIDTH_PERCENT
+from dlemu.jobs.training.prediction.calibration import Calibration, FirstStep, given_speed
 from dlemu.jobs.training.prediction.from_reads import WAITING_SHARE
 from dlemu.jobs.training.prediction.model_run import Model
 from dlemu.metrics.t_interval import estimate
@@ -79,7 +74,7 @@ def calibrate_from_times(run: ForeignRun) -> Calibration:
         source=f"the times of {count(len(run.epoch_seconds), 'epoch')} of {run.folder} "
         f"({count(run.ranks, 'accelerator')})",
         saturated=measured_seconds > unlimited_seconds * (1 + WAITING_SHARE),
-        half_width_percent=min(MAX_HALF_WIDTH_PERCENT, estimate(epoch_percents, CONFIDENCE).half_width_percent),
+        half_width_percent=min(MAX_HALF_WIDTH_PERCENT, estimate(epoch_percents, 0.95).half_width_percent),
     )
     if not run.first_seconds:
         return calibration

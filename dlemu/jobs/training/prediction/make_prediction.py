@@ -40,7 +40,7 @@ AU_PERCENT, RATE_PERCENT = 1.0, 1.0  # half widths of the model's own error: of 
 SEARCH_ROWS, INTERVAL_ROWS = 60_000, 120_000  # maximum rank-steps (ranks x steps) in a search, and for an interval
 UNLIMITED_PERCENT = 98.0  # AU from which on nothing is reported as the limit
 MIN_GAIN_PERCENT = 2.0  # points of AU that removing a limit must gain for it to be reported
-READER_FACTOR, SPEED_FACTOR = 4, 2.0  # simulated to find the limit; trials after a run have 4, too (scaling.TIMES)
+READER_FACTOR, SPEED_FACTOR = 4, 2.0  # simulated to find the limit; trials after a run have 4 (`scaling`), too
 BUSY_SHARE = 0.25  # of the cores; if other programs keep more busy, that is a finding, and intervals reach further down
 
 
