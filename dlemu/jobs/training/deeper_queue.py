@@ -1,7 +1,7 @@
 """Whether a deeper prefetch queue would have kept accelerators busy: replays a run's batches with deeper queues.
 
-The event model of `dlemu predict` replays the measured batches: each needs the bytes that an equal share of the
-storage's throughput delivered while it was read. The result counts only if the replay reproduces the measured AU.
+The event model of `dlemu predict` replays the measured batches. A batch needs as many bytes as one reader's share of
+the storage's throughput delivered while it was read. The result counts only if the replay reproduces the measured AU.
 """
 
 from __future__ import annotations
@@ -31,10 +31,11 @@ _MIN_GAIN_PERCENT = 2.0  # points of AU that a deeper queue must gain for the qu
 
 
 def find_deeper_queue(run: MeasuredTraining, wanted_mb_per_second: float) -> Finding | None:
-    """Return the finding that a deeper prefetch queue helps: ready batches wait behind a slow one. None if it doesn't.
+    """Return the finding that a deeper prefetch queue helps, as ready batches wait behind a slow one; else None.
 
     It helps if it lifts the AU to its threshold or removes half of the loss. A gain of `_MIN_GAIN_PERCENT` suffices if
-    the same readers, tried alone after the run, got `wanted_mb_per_second`: what accelerators that never wait read.
+    the same readers, tried after the run, got the threshold's share of `wanted_mb_per_second`: the rate at which
+    accelerators that never wait read.
     """
     facts, reader, all_rows = run.facts, run.facts.workload.reader, run.training
     if not reader.read_threads or facts.batches_ahead != reader.read_threads * reader.prefetch_per_worker:
@@ -53,7 +54,7 @@ def find_deeper_queue(run: MeasuredTraining, wanted_mb_per_second: float) -> Fin
         return None  # a stall delays all batches alike
     epochs = _epoch_inputs(rows, facts)
     replayed_au = _replayed_au_percent(epochs)
-    if not abs(replayed_au - measured_au) <= 5:  # points of AU; `not` because either may be NaN
+    if not abs(replayed_au - measured_au) <= 5:  # points of AU; written with `not`, as either may be NaN
         return None
     au_by_factor = {}
     for factor in (2, 4, 8):
@@ -68,8 +69,8 @@ def find_deeper_queue(run: MeasuredTraining, wanted_mb_per_second: float) -> Fin
     threshold, scaling = 100 * facts.workload.metric.au, facts.journal.scaling
     helps = gain >= (100 - measured_au) / 2 or deeper_au >= threshold > measured_au
     if scaling is not None:
-        readers_alone = min(scaling.mb_per_second, scaling.again_mb_per_second)
-        helps = helps or readers_alone >= wanted_mb_per_second * threshold / 100
+        tried_mb_per_second = min(scaling.mb_per_second, scaling.again_mb_per_second)
+        helps = helps or tried_mb_per_second >= wanted_mb_per_second * threshold / 100
     if not helps:
         return None
     return Finding.of(
@@ -97,7 +98,7 @@ def _epoch_inputs(rows: StepTable, facts: Facts) -> list[EpochInput]:
         in_epoch = rows["epoch"] == epoch
         ranks, rank_index = np.unique(rows["rank"][in_epoch], return_inverse=True)
         steps, step_index = np.unique(rows["step"][in_epoch], return_inverse=True)
-        grids = np.zeros((len(columns), len(ranks), len(steps)))  # of each column, a grid of ranks x steps
+        grids = np.zeros((len(columns), len(ranks), len(steps)))  # for each column, a grid of ranks x steps
         grids[:, rank_index, step_index] = columns[:, in_epoch]
         weighted_bytes, decode, compute = grids
         epochs.append(
