@@ -1,7 +1,4 @@
-"""Computes the summary of a training run from its step rows, telemetry and facts.
-
-`dlemu.metrics` has the formulas, and `dlemu.metrics.verdict` explains the terms of a verdict.
-"""
+"""Computes the summary of a training run from step rows, telemetry and facts; `dlemu.metrics` has the formulas."""
 
 from __future__ import annotations
 

@@ -34,8 +34,7 @@ def find_deeper_queue(run: MeasuredTraining, wanted_mb_per_second: float) -> Fin
     """Return the finding that a deeper prefetch queue helps, as ready batches wait behind a slow one; else None.
 
     It helps if it lifts the AU to its threshold or removes half of the loss. A gain of `_MIN_GAIN_PERCENT` suffices if
-    the same readers, tried after the run, got the threshold's share of `wanted_mb_per_second`: the rate at which
-    accelerators that never wait read.
+    the same readers, tried after the run, got the threshold's share of what accelerators that never wait read.
     """
     facts, reader, all_rows = run.facts, run.facts.workload.reader, run.training
     if not reader.read_threads or facts.batches_ahead != reader.read_threads * reader.prefetch_per_worker:

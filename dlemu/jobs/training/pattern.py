@@ -34,17 +34,13 @@ from dlemu.results.drive import READ_AHEAD_BYTES
 
 SETTLE_SECONDS = 0.5  # warm-up that is not counted: idle caches and burst credits make a level's first reads fast
 LEVEL_SECONDS = 2.0  # minimum duration of a level: nine, to 256 readers, take 23 s; shorter ones have wider intervals
-# A level lasts until each reader can complete so many reads. With fewer, the level's ends cut too large a share of the
-# reads; more take minutes on slow storage.
-MIN_READS_PER_READER = 6
+MIN_READS_PER_READER = 6  # in a level: of fewer, its ends cut too large a share; more take minutes on slow storage
 MAX_LEVEL_SECONDS = 12.0  # eight such levels, to 128 readers, fit MAX_SECONDS
 MAX_SECONDS = 110.0  # of all levels; two minutes with the starts of processes (docs/prediction.md, section 1)
 # How often the most important level is repeated, and the half width of its interval that the repetitions aim for
 REPEATS, TARGET_HALF_WIDTH_PERCENT = 2, 1.0
 MAX_REPEAT_SECONDS = 30.0  # maximum duration of a repetition: reaching the target may take hours
-# Maximum bytes of a read, which is a batch or a part of one, but at least a sample. With larger reads, a slow drive
-# would finish too few in a level.
-READ_BYTES = 32 << 20
+READ_BYTES = 32 << 20  # maximum size of a read of several samples: of larger ones, slow drives complete too few
 MAX_HALF_WIDTH_PERCENT = 50.0  # of an interval: 100 % would reach down to a storage without throughput
 MAX_READERS = 256  # each is a process; more overload the cores of most hosts before the storage
 ENDLESS = 1 << 40  # number of reads of a level that only time ends, because each file is evicted after its one read
@@ -53,8 +49,7 @@ _READER = Role("reader", "use fewer readers or a smaller batch")
 READ_DTYPE = np.dtype(
     [(name, np.int64) for name in ("begin_ns", "end_ns", "app_bytes", "samples", "decode_ns", "cpu_ns", "reader")]
 )
-ReadRows = NDArray[np.void]
-"""Reads, one row each, shape (reads,)."""
+ReadRows = NDArray[np.void]  # rows of READ_DTYPE, shape (reads,)
 
 
 @dataclass(frozen=True, eq=False)
@@ -229,10 +224,7 @@ def _level(job: TrainingJob, spec: LoaderSpec, readers: int, max_reads: int, sec
 
 
 def judge_level(rows: ReadRows, readers: int, began_ns: int, seconds: float) -> Level:
-    """Return a level with the throughput of its reads, from the end of the warm-up until the first reader has finished.
-
-    A read's bytes are spread evenly over its duration. Raises SpaceError if there are no reads.
-    """
+    """Return a level with the throughput from its warm-up until the first reader has finished; raises SpaceError."""
     if not len(rows):
         raise SpaceError("the dataset is too small for this many readers")
     last_ends = [rows["end_ns"][rows["reader"] == reader].max() for reader in np.unique(rows["reader"])]
@@ -242,7 +234,7 @@ def judge_level(rows: ReadRows, readers: int, began_ns: int, seconds: float) -> 
     if end_ns - began_ns < (SETTLE_SECONDS + 0.25 * seconds) * 1e9:  # a reader had too little to read
         end_ns = max(end_ns, int(np.quantile(rows["end_ns"], 0.9)), began_ns + 2)
     begin_ns = began_ns + min(round(SETTLE_SECONDS * 1e9), round(1 / 3 * (end_ns - began_ns)))
-    # 10 to 30 windows give good intervals: Schmeiser 1982 (dlemu.metrics.t_interval).
+    # 20 windows, as 10 to 30 give good intervals: Schmeiser 1982 (dlemu.metrics.t_interval)
     edges = np.linspace(begin_ns, end_ns, 21)
     reads = Intervals(rows["begin_ns"].astype(float), np.maximum(rows["end_ns"], rows["begin_ns"] + 1.0), edges)
     window_bytes = np.diff(reads.cumulative(rows["app_bytes"].astype(float)))

@@ -103,8 +103,7 @@ def _check_memory(job: TrainingJob, local_ranks: int) -> None:
         )
 
 
-# Recommended steps per epoch: they outlast read-ahead, and give the AU a confidence interval. unet3d with scale=laptop
-# has as many.
+# Recommended steps per epoch: they outlast read-ahead, and give the AU a confidence interval
 ENOUGH_STEPS = 20
 
 

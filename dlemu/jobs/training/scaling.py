@@ -1,8 +1,7 @@
 """Trials of other numbers of readers and of larger requests, right after a run that waited for reads.
 
 A rate alone does not tell a slow drive from one that needs more readers, or fewer. So the ranks read further epochs for
-`metric.scaling_seconds` each: with the run's readers, with more, with fewer, with larger requests, and with the run's
-readers again, in case the storage itself has become faster.
+`metric.scaling_seconds` each, the last one as in the run again, in case the storage itself has become faster.
 """
 
 from __future__ import annotations
@@ -29,8 +28,8 @@ from dlemu.metrics.loss import Causes, Work, find_causes, work_of
 from dlemu.metrics.rows import Rows, is_any
 from dlemu.ranks import Comm
 
-# Trials have READER_FACTOR times the readers of the run, and 1 / READER_FACTOR of them. Storage that scales then gains
-# far more than MIN_SPEEDUP; with more readers, a trial would take more memory and cores.
+# "more" multiplies the readers by this, "fewer" divides them by it: storage that scales then gains far more than
+# MIN_SPEEDUP. A larger factor would take more memory and cores.
 READER_FACTOR = 4
 LARGER_BYTES = 4 << 20  # size of the larger read calls, tried if the run's calls had at most a quarter of that
 MEMORY_SHARE = 0.25  # of the available memory; more readers are tried only if their buffers need less
@@ -115,8 +114,7 @@ def preprocessing_sleeps(workload: Workload, rows: Rows) -> bool:
 def _rate(job: TrainingJob, comm: Comm, readers: int, epoch: int, waiting_ranks: Sequence[int]) -> float:
     """Read with `readers` per rank; return the MB/s of all ranks on rank 0, NaN on others or on failure. Collective.
 
-    All ranks are taken to read at the mean rate of `waiting_ranks`, which waited for reads in the run: the other ranks
-    have no reason to become faster.
+    The mean rate of `waiting_ranks`, which waited for reads in the run, is taken for all: others would get no faster.
     """
     with contextlib.suppress(DlemuError):  # if a file is missing, the reads below fail, too
         from dlemu.jobs.training.evict import evict

@@ -34,8 +34,7 @@ def planned_job(workload: Workload, ranks: int) -> TrainingJob:
 def bytes_by_file(spec: DatasetSpec, *, received: bool = False) -> Floats:
     """Return the bytes read for a sample of each file, shape (files,), or (1,) if files do not differ.
 
-    `received`: the settings come from someone else's result, so only built-in formats are imported; for other formats,
-    the size is the nominal one.
+    `received`: the settings are of someone else's result, so the size is nominal if the format's code is not dlemu's.
     """
     nominal = np.array([float(nominal_sample_bytes(spec))])
     is_untrusted = received and not is_built_in(FORMATS, spec.format)

@@ -39,8 +39,7 @@ RUN_LENGTHS = (32, 16, 8, 4, 2)  # numbers of successive reads whose mean cost i
 class Reads:
     """Reads of batches, from which the storage's curve and the relative costs of the reads are estimated.
 
-    Arrays have one entry per read; `begin` and `end` are seconds on one clock. A read's bytes are taken to arrive at a
-    constant rate.
+    Arrays have one entry per read; `begin` and `end` are seconds on one clock. A read has its bytes at a constant rate.
     """
 
     def __init__(self, begin: Floats, end: Floats, app_bytes: NDArray[np.int64], reader: NDArray[np.int64]) -> None:
@@ -56,9 +55,8 @@ class Reads:
     def curve(self) -> Curve:
         """Return the throughput by number of readers: a straight line from 0 up to a knee, and constant from there on.
 
-        If 1 reader gets 100 MB/s, 2 get 200 and 4 get 200, the knee is at 2. For each possible knee, the height of the
-        constant part is fitted to the windows' bytes by least squares. Of the knees that fit about as well as the best,
-        the lowest is taken.
+        If 1 reader gets 100 MB/s, 2 get 200 and 4 get 200, the knee is at 2. For each knee, the constant part is fitted
+        to the windows' bytes by least squares. Of the knees that fit about as well as the best, the lowest is taken.
         """
         max_readers, window_bytes = int(self._active.max()), self._window_bytes
         # 24 knees: among 256 readers, each is at most 1.27 times the one before (small knees coincide).
@@ -156,9 +154,8 @@ def cost_quantiles(measurements: Sequence[Reads]) -> tuple[float, ...]:
 class Batches:
     """When a run's batches were made, and when the prefetch queue had room for them.
 
-    `rows` are steps whose batches were all read from storage; `batches_ahead` is the maximum number of batches that a
-    rank's loader holds, complete or being made. Arrays have one entry per row. Times are seconds on one clock for all
-    ranks, on which an epoch begins 1 s after the last batch of the epoch before.
+    All `rows` have reads. `batches_ahead`: maximum number of batches in a rank's loader, complete or being made.
+    Arrays have one entry per row. Times are seconds on one clock for all ranks, which puts 1 s between epochs.
     """
 
     def __init__(self, rows: StepTable, batches_ahead: int) -> None:

@@ -1,8 +1,7 @@
 """Calibration from a run of which only the durations of epochs are known: DLIO's results and published results.
 
-All readers begin at once, so the wait for the first batch shows their throughput. If the epochs took longer than a
-storage with that throughput explains, the rest is the host's overhead. The calibration holds it as a share of the step,
-because accelerators with the same demand per second load a host and its storage alike.
+All readers begin at once, so the wait for the first batch shows their throughput. If the epochs took longer than this
+explains, the rest is the host's overhead: a share of each step, as accelerators of equal demand load a host alike.
 """
 
 from __future__ import annotations
@@ -34,10 +33,8 @@ class ForeignRun:
     workload: Workload
     ranks: int
     hosts: int
-    epoch_seconds: tuple[float, ...]
-    """Training time of each epoch, first step included."""
-    first_seconds: tuple[float, ...] = ()
-    """Wait for the first batch of each epoch; empty where it is not known."""
+    epoch_seconds: tuple[float, ...]  # training time of each epoch, first step included
+    first_seconds: tuple[float, ...] = ()  # wait for the first batch of each epoch; empty if it is not known
 
 
 def calibrate_from_times(run: ForeignRun) -> Calibration:

@@ -176,10 +176,7 @@ class _Predictor:
         return Passing(min(predicted, possible), certain, possible)
 
     def _most_passing(self, speedup: float, *, near: int, margin_percent: float = 0.0) -> int:
-        """Return the largest count, or 0, whose AU reaches the threshold + a margin; the search begins at `near`.
-
-        The storage is `speedup` times as fast as calibrated.
-        """
+        """Return the largest count whose AU reaches threshold + margin on a storage `speedup` times as fast; else 0."""
         required_percent = self._threshold_percent + margin_percent
         low, high, trials = 0, self._max_count + 1, 0  # `low` passes, `high` fails
         trial = min(max(1, near), self._max_count)

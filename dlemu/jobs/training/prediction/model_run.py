@@ -42,8 +42,8 @@ class ModelRun:
     planned_steps: int
     read_ahead: bool  # whether the batches of all counted steps may have been read ahead, during excluded steps
     max_sustained_percent: float  # AU that the highest throughput of this many readers allows
+    # Simulates longer epochs; set if those of this run are so short that read-ahead hides what the storage sustains
     simulate_longer: Callable[[], ModelRun] | None = None
-    """Simulates longer epochs; set if this run's are so short that read-ahead hides what the storage sustains."""
 
     @cached_property
     def figures(self) -> SimulatedFigures:
@@ -101,8 +101,7 @@ class Model:
     workload: Workload
     calibration: Calibration
     hosts: int = 1
-    assumes_files: bool = False
-    """Whether each number of accelerators has as many files as it needs, even if the dataset has fewer."""
+    assumes_files: bool = False  # whether each number of accelerators has as many files as it needs
 
     @cached_property
     def _by_file(self) -> Floats:
@@ -157,15 +156,18 @@ class Model:
         if divisor > 1 or self.assumes_files:
             model = self._shrunk(divisor) if divisor > 1 else self.with_files_for(ranks)
             return model.run(max(1, ranks // divisor), speedup=speedup, max_rows=max_rows, seed=seed)
-        reader, calibration = self.workload.reader, self.calibration
+        reader, data, calibration = self.workload.reader, self.workload.dataset, self.calibration
         epochs = _first_epochs(job.schedule, ranks, max_rows, long_epoch)
         # Few readers do not get the full throughput. Other jobs first take what these leave, and then share theirs.
         without_others = speedup * throughputs(calibration.curve, ranks * max(1, reader.read_threads))
         rate = np.minimum(without_others, 1e6 * calibration.available_mb_per_second(speedup))
         times_longer = math.ceil(long_epoch / job.schedule[0].steps)
         simulate_longer = None
-        if times_longer > 1:
-            model, max_rows = self._with_one_epoch(times_longer), min(max_rows, 30_000)  # only for its sustained AU
+        if times_longer > 1:  # one epoch with as many times the files, simulated only for its sustained AU
+            longer_data = replace(data, num_files_train=times_longer * data.num_files_train)
+            one_epoch = replace(train, epochs=1, total_training_steps=-1)
+            model = replace(self, workload=replace(self.workload, dataset=longer_data, train=one_epoch))
+            max_rows = min(max_rows, 30_000)
             simulate_longer = partial(model.run, ranks, speedup=speedup, max_rows=max_rows, shrinks=True, seed=seed)
         shortest_block = min(block.steps for epoch in job.schedule for block in epoch.blocks)
         # The trainer holds one batch more, which it takes off the loader while a step computes.
@@ -205,13 +207,6 @@ class Model:
                 f"{setting}={longest} leaves no step to count: an AU leaves out {min_steps - 1} of each block of steps "
                 f"(metric.exclude_start_steps, exclude_end_steps); set {setting} to {min_steps} or more"
             )
-
-    def _with_one_epoch(self, times: int) -> Model:
-        """Return the model of a run of one epoch with `times` as many files."""
-        workload = self.workload
-        data = replace(workload.dataset, num_files_train=times * workload.dataset.num_files_train)
-        train = replace(workload.train, epochs=1, total_training_steps=-1)
-        return replace(self, workload=replace(workload, dataset=data, train=train))
 
     def _shrunk(self, divisor: int) -> Model:
         """Return the model for 1 / `divisor` of the accelerators, on the same fraction of files, storage and hosts."""
@@ -305,8 +300,8 @@ def _draw_costs(
 ) -> Floats:
     """Return random relative costs (`Calibration.work`) of reads, with mean 1; those of larger reads vary less.
 
-    A read as large as k measured ones has the mean cost of k draws. Of more than 16 only 16 are drawn, to limit the
-    memory; then the deviations are scaled, as a mean's deviation falls with the square root of the number of draws.
+    A read as large as k measured ones has the mean cost of k draws. To limit the memory, at most 16 are drawn: then the
+    deviations are scaled by sqrt(16 / k).
     """
     quantiles = np.array(calibration.work)
     if len(quantiles) < 2:

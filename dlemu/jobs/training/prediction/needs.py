@@ -102,8 +102,7 @@ class _JobsFile:
 def needs(source: Sequence[str] | Workload, request: PredictionRequest) -> tuple[NeedsAnswer, str, Workload] | None:
     """Return what jobs need of their storage, the answer's folder, and the first job; None if they have a storage.
 
-    They have one if the request describes it or makes data on it, or if a single training job names or finds data: then
-    `run_prediction` answers. Raises UserError.
+    They have one if the request describes it or makes data on it, or if a single training job names or finds its data.
     """
     words = [] if isinstance(source, Workload) else list(source)
     for word in words:
@@ -137,15 +136,12 @@ def needs(source: Sequence[str] | Workload, request: PredictionRequest) -> tuple
 
 
 def _requested_jobs(words: list[str], request: PredictionRequest) -> tuple[list[Workload], bool]:
-    """Return the job of the overrides, or those of the jobs file among them, and whether they name their data.
-
-    Raises UserError.
-    """
-    file = next((word for word in words if word.endswith((".yaml", ".yml")) and "=" not in word), None)
+    """Return the job of the overrides, or those of the jobs file among them, and whether they name their data."""
+    jobs_file = next((word for word in words if word.endswith((".yaml", ".yml")) and "=" not in word), None)
     overrides_by_job = [words]
-    if file is not None:  # the other words are settings of each job
-        shared = [word for word in words if word != file]
-        overrides_by_job = [[*shlex.split(job), *shared] for job in build(_JobsFile, read_plain(file)).jobs]
+    if jobs_file is not None:  # the other words are settings of each job
+        shared = [word for word in words if word != jobs_file]
+        overrides_by_job = [[*shlex.split(job), *shared] for job in build(_JobsFile, read_plain(jobs_file)).jobs]
     if not overrides_by_job:
         raise UserError("there is no job to predict for: wanted some in the file's `jobs`")
     keys = {word.lstrip("+").partition("=")[0] for overrides in overrides_by_job for word in overrides}
