@@ -28,8 +28,7 @@ from dlemu.metrics.loss import Causes, Work, find_causes, work_of
 from dlemu.metrics.rows import Rows, is_any
 from dlemu.ranks import Comm
 
-# "more" multiplies the readers by this, "fewer" divides them by it: storage that scales then gains far more than
-# MIN_SPEEDUP. A larger factor would take more memory and cores.
+# Factor for more readers, and divisor for fewer: far above MIN_SPEEDUP; a larger one would take more memory and cores
 READER_FACTOR = 4
 LARGER_BYTES = 4 << 20  # size of the larger read calls, tried if the run's calls had at most a quarter of that
 MEMORY_SHARE = 0.25  # of the available memory; more readers are tried only if their buffers need less

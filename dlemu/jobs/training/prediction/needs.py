@@ -95,8 +95,7 @@ class NeedsAnswer(OutcomeField, Answer):
 class _JobsFile:
     """A file of jobs that run at the same time."""
 
-    jobs: tuple[str, ...]
-    """The settings of each, such as `workload=unet3d ranks=8`."""
+    jobs: tuple[str, ...]  # the settings of each, such as `workload=unet3d ranks=8`
 
 
 def needs(source: Sequence[str] | Workload, request: PredictionRequest) -> tuple[NeedsAnswer, str, Workload] | None:
@@ -218,7 +217,7 @@ def _nvidia_class(total: Needs) -> tuple[NvidiaClass, float]:
 
 
 def ports(gb_per_second: float) -> str:
-    """Return how many network ports carry a rate, if they reach their line rate: `2 x 100 Gb/s or 1 x 400 Gb/s`."""
+    """Return how many network ports at line rate carry a rate: `2 x 100 Gb/s or 1 x 400 Gb/s`."""
     return " or ".join(
         f"{math.ceil(gb_per_second / rate)} x {speed} Gb/s" for speed, rate in PORT_GB_PER_SECOND.items()
     )
@@ -262,20 +261,20 @@ def _rate_lines(answer: NeedsAnswer) -> Iterator[Said]:
         node = _gb(max(job.read_gb_per_second / job.nodes for job in answer.jobs))
         request_kib = read * 1e9 / total.requests_per_second / 1024
         requests = f"{_si(total.requests_per_second)} requests/s of {request_kib:.0f} KiB"
-        least = f"{MLPERF_STEPS} steps, and {MLPERF_MEMORY_TIMES} times the memory of DGX H100s"
-        hidden = f"{_gb(total.first_step_gb_per_second)}/s if training must not wait for it"
+        mlperf_rule = f"{MLPERF_STEPS} steps, and {MLPERF_MEMORY_TIMES} times the memory of DGX H100s"
+        without_wait = f"{_gb(total.first_step_gb_per_second)}/s if training must not wait for it"
         yield Said("read", f"{_gb(read)}/s, {node}/s a node", f"for the AU that passes; {requests}")
-        yield Said("first step", f"{total.first_step_seconds:.2g} s at that rate, once an epoch", hidden)
-        yield Said("data", f"{_gb(total.dataset_gb)} as set; for MLPerf {_gb(total.mlperf_dataset_gb)}", least)
+        yield Said("first step", f"{total.first_step_seconds:.2g} s at that rate, once an epoch", without_wait)
+        yield Said("data", f"{_gb(total.dataset_gb)} as set; for MLPerf {_gb(total.mlperf_dataset_gb)}", mlperf_rule)
     else:
         yield Said("read", "next to nothing")
     if total.checkpoint_gb:
         size = _gb(total.checkpoint_gb)
-        written = f"{size} every {total.checkpoint_minutes:g} min; if waiting may cost {LOST_PERCENT:g} % of the time"
-        write = f"{_gb(total.drain_gb_per_second)}/s, or {_gb(total.write_gb_per_second)}/s if training waits"
-        yield Said("write", write, written)
-        restart = f"{size}, if it may take {answer.restart_minutes:g} min"
-        yield Said("restart", f"{_gb(total.restart_gb_per_second)}/s", restart)
+        amount = f"{size} every {total.checkpoint_minutes:g} min; if waiting may cost {LOST_PERCENT:g} % of the time"
+        rates = f"{_gb(total.drain_gb_per_second)}/s, or {_gb(total.write_gb_per_second)}/s if training waits"
+        yield Said("write", rates, amount)
+        time_limit = f"{size}, if it may take {answer.restart_minutes:g} min"
+        yield Said("restart", f"{_gb(total.restart_gb_per_second)}/s", time_limit)
 
 
 def _jobs_table(answer: NeedsAnswer) -> Table:
