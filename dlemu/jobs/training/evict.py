@@ -57,15 +57,13 @@ def evict(job: TrainingJob, worker: int, num_workers: int, *, write_first: bool)
     layouts = [layout for layout in (job.dataset.train, job.dataset.valid) if layout is not None]
     cached_share = job.workload.reader.page_cache_percent / 100
     for layout in layouts:
-        file_shares = np.zeros(layout.num_files)
-        if cached_share:
-            file_shares = _shares(layout.num_files, cached_share, _FILE_STEP)
+        shares = _shares(layout.num_files, cached_share, _FILE_STEP) if cached_share else np.zeros(layout.num_files)
         for number in range(worker, layout.num_files, num_workers):
             path = layout.path(number)
             try:
                 storage.evict(path, write_first=write_first)
                 if cached_share:
-                    _warm_page_cache(storage, path, number, cached_share, float(file_shares[number]))
+                    _warm_page_cache(storage, path, number, cached_share, float(shares[number]))
             except OSError as error:
                 raise unreadable(path, error) from error
 

@@ -103,8 +103,7 @@ def _check_memory(job: TrainingJob, local_ranks: int) -> None:
         )
 
 
-# Recommended steps per epoch: they outlast read-ahead, and give the AU a confidence interval
-ENOUGH_STEPS = 20
+ENOUGH_STEPS = 20  # recommended steps per epoch: they outlast read-ahead, and give the AU a confidence interval
 
 
 def dataset_for_verdict(workload: Workload, ranks: int) -> DatasetSpec:

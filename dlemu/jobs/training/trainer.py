@@ -184,15 +184,17 @@ class _Trainer:
     def _run_epoch(self, loop: StepLoop, phase: int, data: Phase, epoch: int, blocks: Sequence[Block]) -> bool:
         """Run an epoch, with `phase` in its log, and save its checkpoints; return whether `loop.stop` ended it."""
         workload, steps = self._job.workload, sum(block.steps for block in blocks)
-        compute_ns, cpu_seconds = self._accelerator.draw_compute_ns(data, epoch, steps), None
+        compute_ns = self._accelerator.draw_compute_ns(data, epoch, steps)
+        cpu_seconds = None
         if data == "train" and not is_zero(workload.train.step_cpu_time):  # from the same random draws as compute_ns
             spec = self._job.accelerator_spec(self._comm.rank)
             cpu_seconds = draw_ns(workload.train.step_cpu_time, spec, epoch, steps) / 1e9
-        first, free_ns = 0, self._comm.all_reduce_max(self._clock.now_ns())
+        free_ns = self._comm.all_reduce_max(self._clock.now_ns())
         batches = self._loader.batches(data, epoch, steps)
         queue = BatchQueue(batches, self._clock)
         if not workload.train.synchronous and workload.reader.read_threads:
             queue = PrefetchQueue(batches, self._clock, workload.timeout_seconds, self._comm.rank)
+        first = 0
         with queue:
             for block in blocks:
                 in_block = slice(first, first + block.steps)

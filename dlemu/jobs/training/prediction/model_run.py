@@ -158,7 +158,8 @@ class Model:
             return model.run(max(1, ranks // divisor), speedup=speedup, max_rows=max_rows, seed=seed)
         reader, data, calibration = self.workload.reader, self.workload.dataset, self.calibration
         epochs = _first_epochs(job.schedule, ranks, max_rows, long_epoch)
-        # Few readers do not get the full throughput. Other jobs first take what these leave, and then share theirs.
+        # Few readers leave a part of the throughput unused. Other jobs use that part first, and slow the readers down
+        # only if both together could use more than the whole.
         without_others = speedup * throughputs(calibration.curve, ranks * max(1, reader.read_threads))
         rate = np.minimum(without_others, 1e6 * calibration.available_mb_per_second(speedup))
         times_longer = math.ceil(long_epoch / job.schedule[0].steps)
@@ -190,14 +191,12 @@ class Model:
         plan, min_steps = job.train_plan, self.min_steps
         if plan.steps_per_epoch < min_steps:
             max_ranks, is_folder = min(self.max_ranks().values()), self.workload.dataset.source == "folder"
-            advice = "name a folder with more files"
-            if not is_folder:
-                advice = "set dataset.num_files_train to what it will have"
+            hint = "name a folder with more files" if is_folder else "set dataset.num_files_train to what it will have"
             if max_ranks >= 1:
-                advice = f"predict at most {max_ranks:g}, or {advice}"
+                hint = f"predict at most {max_ranks:g}, or {hint}"
             raise UserError(
                 f"the dataset has {count(plan.num_samples, 'sample')}, too few for {count(min_steps, 'step')} x "
-                f"{count(job.ranks, 'accelerator')} x batch {plan.batch_size} that an AU needs: {advice}"
+                f"{count(job.ranks, 'accelerator')} x batch {plan.batch_size} that an AU needs: {hint}"
             )
         longest = max(block.steps for epoch in job.schedule for block in epoch.blocks)
         if longest < min_steps:

@@ -103,16 +103,16 @@ def needs(source: Sequence[str] | Workload, request: PredictionRequest) -> tuple
 
     They have one if the request describes it or makes data on it, or if a single training job names or finds its data.
     """
-    words = [] if isinstance(source, Workload) else list(source)
-    for word in words:
-        if word.lstrip("+").startswith("workload=") and "," in word and not {"'", '"'} & set(word):
+    overrides = [] if isinstance(source, Workload) else list(source)
+    for setting in overrides:
+        if setting.lstrip("+").startswith("workload=") and "," in setting and not {"'", '"'} & set(setting):
             raise UserError(
-                f"{word} has several values: for what several jobs need together, name a file of them, as in `dlemu "
+                f"{setting} has several values: for what several jobs need together, name a file of them, as in `dlemu "
                 "predict jobs.yaml` with `jobs: [workload=unet3d ranks=8, workload=llama3_70b ranks=512]` in it"
             )
     if request.describes_storage or request.make is not None:
         return None
-    jobs, names_data = ([source], True) if isinstance(source, Workload) else _requested_jobs(words, request)
+    jobs, names_data = ([source], True) if isinstance(source, Workload) else _requested_jobs(overrides, request)
     first = jobs[0]
     has_storage = names_data or first.storage != Storage() or os.path.exists(first.dataset.data_folder)
     if len(jobs) == 1 and first.workflow.train and has_storage:
@@ -123,7 +123,7 @@ def needs(source: Sequence[str] | Workload, request: PredictionRequest) -> tuple
     total = _sum_of(needs_of_jobs)
     nvidia_class, times_class = _nvidia_class(total)
     answer = NeedsAnswer(
-        overrides=tuple(without_secrets(take_word(words, "output.folder")[1])),
+        overrides=tuple(without_secrets(take_word(overrides, "output.folder")[1])),
         jobs=tuple(needs_of_jobs),
         total=total,
         restart_minutes=request.restart_minutes,
@@ -134,17 +134,17 @@ def needs(source: Sequence[str] | Workload, request: PredictionRequest) -> tuple
     return answer, folder, replace(first, output=replace(first.output, report=False))  # a page would show no more
 
 
-def _requested_jobs(words: list[str], request: PredictionRequest) -> tuple[list[Workload], bool]:
+def _requested_jobs(overrides: list[str], request: PredictionRequest) -> tuple[list[Workload], bool]:
     """Return the job of the overrides, or those of the jobs file among them, and whether they name their data."""
-    jobs_file = next((word for word in words if word.endswith((".yaml", ".yml")) and "=" not in word), None)
-    overrides_by_job = [words]
-    if jobs_file is not None:  # the other words are settings of each job
-        shared = [word for word in words if word != jobs_file]
+    jobs_file = next((word for word in overrides if word.endswith((".yaml", ".yml")) and "=" not in word), None)
+    overrides_by_job = [overrides]
+    if jobs_file is not None:  # the other overrides are settings of each job
+        shared = [word for word in overrides if word != jobs_file]
         overrides_by_job = [[*shlex.split(job), *shared] for job in build(_JobsFile, read_plain(jobs_file)).jobs]
     if not overrides_by_job:
         raise UserError("there is no job to predict for: wanted some in the file's `jobs`")
-    keys = {word.lstrip("+").partition("=")[0] for overrides in overrides_by_job for word in overrides}
-    jobs = [load(overrides, config_dir=request.config_dir) for overrides in overrides_by_job]
+    keys = {setting.lstrip("+").partition("=")[0] for settings in overrides_by_job for setting in settings}
+    jobs = [load(settings, config_dir=request.config_dir) for settings in overrides_by_job]
     return jobs, not keys.isdisjoint(("dataset.data_folder", "dataset.source"))
 
 
