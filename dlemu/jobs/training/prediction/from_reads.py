@@ -33,13 +33,13 @@ WAITING_SHARE = 0.02
 MIN_DECODE_SHARE = 0.05  # if workers decode for less than this share of their time, decoding is counted as reading
 COST_QUANTILES = 256  # number of quantiles that describe the relative costs: enough to keep tails of 1 read in 256
 WINDOW_SECONDS, MAX_WINDOWS = 0.5, 240  # 240 windows of half a second are the two minutes of a probe
-RUN_LENGTHS = (32, 16, 8, 4, 2)  # numbers of successive reads whose mean cost is taken, to find what averages out
+RUN_LENGTHS = (32, 16, 8, 4, 2)  # numbers of successive reads whose costs are averaged, to see what averages out
 
 
 class Reads:
     """Reads of batches, from which the storage's curve and the relative costs of the reads are estimated.
 
-    Arrays have one entry per read; `begin` and `end` are seconds on one clock. A read has its bytes at a constant rate.
+    Arrays have one entry per read; `begin` and `end` are seconds on one clock. Bytes are spread evenly over a read.
     """
 
     def __init__(self, begin: Floats, end: Floats, app_bytes: NDArray[np.int64], reader: NDArray[np.int64]) -> None:
@@ -59,7 +59,7 @@ class Reads:
         to the windows' bytes by least squares. Of the knees that fit about as well as the best, the lowest is taken.
         """
         max_readers, window_bytes = int(self._active.max()), self._window_bytes
-        # 24 knees: among 256 readers, each is at most 1.27 times the one before (small knees coincide).
+        # At most 24 knees: with up to 256 readers, each is 1.27 times the one before, but for rounding.
         knees = sorted({min(max_readers, round(knee)) for knee in np.geomspace(1, max_readers, min(max_readers, 24))})
         fits = []  # squared error, knee and height (bytes/s) of each
         for knee in knees:
