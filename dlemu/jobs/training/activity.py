@@ -122,7 +122,7 @@ def _cores_used(host: HostTelemetry, windows: Windows) -> float:
 
 
 def find_hot_drive(run: MeasuredTraining, rows: Rows) -> Finding | None:
-    """Return a finding on the dataset's drive that most exceeded its warning temperature; None if none did."""
+    """Return a finding on the dataset's drive that most exceeded its warning temperature; None if none reached it."""
     by_excess: dict[float, Finding] = {}  # degrees above the drive's limit -> finding
     for host, epochs in _epochs_of_hosts(run, in_order(rows)):
         for drive in host.sources("temperature"):

@@ -1,4 +1,4 @@
-"""Computes the summary of a training run from step rows, telemetry and facts; `dlemu.metrics` has the formulas."""
+"""Computes the summary of a training run from step rows, telemetry and facts; dlemu.metrics.verdict has the terms."""
 
 from __future__ import annotations
 
@@ -160,11 +160,10 @@ def _asynchronous_checkpoints(run: MeasuredTraining) -> AsynchronousCheckpoints 
 
 def _evidence(run: MeasuredTraining, kept: StepTable, metrics: Metrics, served_percent: float | None) -> Evidence:
     """Return what the verdict is computed from."""
-    facts, settings = run.facts, run.facts.workload.metric
+    facts, settings, ahead = run.facts, run.facts.workload.metric, run.facts.batches_ahead
     counted_au = metrics.au_percent.mean if metrics.au_percent else None
     shortest_block = min(block.steps for epoch in facts.schedule for block in epoch.blocks)
     uneven_percent = loss_percent(kept, kept).uneven_computation if counted_au else 0.0
-    batches_ahead, train = facts.batches_ahead, facts.workload.train
     return Evidence(
         complete=facts.failure is None,
         threshold_percent=100 * settings.au,
@@ -183,7 +182,7 @@ def _evidence(run: MeasuredTraining, kept: StepTable, metrics: Metrics, served_p
         supply_known=au.is_supply_known(run.training),
         kept_steps=max(0, shortest_block - settings.exclude_start_steps - settings.exclude_end_steps),
         # The trainer holds one batch more, which it takes off the loader while a step computes.
-        prefetched_steps=batches_ahead + 1 if batches_ahead and not train.synchronous else batches_ahead,
+        prefetched_steps=ahead + 1 if ahead and not facts.workload.train.synchronous else ahead,
     )
 
 

@@ -48,8 +48,8 @@ def treatment_of(workload: Workload, total_bytes: int) -> Treatment:
     return "large" if total_bytes >= WANTED_RATIO * psutil.virtual_memory().total else "evicted"
 
 
-def evict(job: TrainingJob, worker: int, num_workers: int, *, write_first: bool) -> None:
-    """Evict this worker's share of the files: every `num_workers`-th; raises DatasetError if one can't be opened.
+def evict(job: TrainingJob, first: int, stride: int, *, write_first: bool) -> None:
+    """Evict every `stride`-th file from number `first` on; raises DatasetError if one can't be opened.
 
     `write_first`: write dirty pages first. `reader.page_cache_percent` of the bytes are then read into the cache.
     """
@@ -58,7 +58,7 @@ def evict(job: TrainingJob, worker: int, num_workers: int, *, write_first: bool)
     cached_share = job.workload.reader.page_cache_percent / 100
     for layout in layouts:
         shares = _shares(layout.num_files, cached_share, _FILE_STEP) if cached_share else np.zeros(layout.num_files)
-        for number in range(worker, layout.num_files, num_workers):
+        for number in range(first, layout.num_files, stride):
             path = layout.path(number)
             try:
                 storage.evict(path, write_first=write_first)

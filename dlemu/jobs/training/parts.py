@@ -96,14 +96,14 @@ def conditions(summary: Summary, facts: Facts) -> Conditions:
     """Return the conditions under which a run was measured, with its warning about the page cache."""
     warning, telemetry, reader = memory_warning(summary.memory), summary.telemetry, facts.workload.reader
     evaluation, plan, file_format = summary.evaluation, facts.train_plan, facts.workload.dataset.format
-    method = {
+    how = {
         **{name: getattr(reader, name) for name in (*_BATCH_SETTINGS, *_CACHE_SETTINGS, *_READ_SETTINGS)},
         "synchronous": facts.workload.train.synchronous or reader.read_threads == 0,
         "reader_version": facts.reader_version,
     }
     # Rounded, as text, because versions of a compressor differ by a few bytes. Evaluations read further files.
     total_bytes = {"total_bytes": size(facts.total_bytes)} if evaluation is None else {}
-    workload: dict[str, Any] = {
+    work: dict[str, Any] = {
         "format": file_format,
         "num_files_train": plan.num_files,
         "num_samples_per_file": plan.num_samples_per_file,
@@ -125,8 +125,8 @@ def conditions(summary: Summary, facts: Facts) -> Conditions:
             "dataset": f"{count(plan.num_files, f'{file_format} file')}, {size(facts.total_bytes)}",
             "folder": summary.data_folder,
         },
-        work=workload,
-        how=dict(sorted(method.items())),
+        work=work,
+        how=dict(sorted(how.items())),
         from_memory=(RUN,) if summary.memory and summary.memory.severity == "loud" else (),
         warnings=(f"with {count(summary.ranks, 'accelerator')} {warning}",) if warning else (),
     )
@@ -140,10 +140,8 @@ def _device_metrics(run: Run) -> dict[str, float | None]:
     peak = max(total_rates.values(), default=None)
     reads, latencies = _readings(run, "reads_per_second"), _readings(run, "mean_read_latency_ms")
     with_reads = [key for key, latency in latencies.items() if reads.get(key, 0) > 0 and math.isfinite(latency)]
-    latency_ms = None
-    if with_reads:
-        weights = [reads[key] for key in with_reads]
-        latency_ms = float(np.average([latencies[key] for key in with_reads], weights=weights))
+    weights = [reads[key] for key in with_reads]
+    latency_ms = float(np.average([latencies[key] for key in with_reads], weights=weights)) if with_reads else None
     return {"max_device_mb_per_second": peak, "mean_device_read_latency_ms": latency_ms}
 
 

@@ -144,8 +144,8 @@ def _why_blocks_too_short(workload: Workload, steps: int) -> str:
         return ""
     return (
         f"checkpoint.steps_between_checkpoints={between} leaves no step to count for a verdict, as "
-        "metric.exclude_start_steps and exclude_end_steps drop "
-        f"{excluded} between checkpoints, too: set it to {excluded + 1} or more"
+        f"metric.exclude_start_steps and exclude_end_steps drop {excluded} between checkpoints, too: set it to "
+        f"{excluded + 1} or more"
     )
 
 
@@ -211,7 +211,7 @@ def workload_for_making(workload: Workload, ranks: int, *, size_is_given: bool) 
 def no_verdict_error(
     problem: str, workload: Workload, ranks: int, existing_files: int, alternative: str = ""
 ) -> DatasetError:
-    """Return the error for a run that can't give a verdict: the problem, advice, and perhaps a line of other advice."""
+    """Return the error for a run that can't give a verdict: the problem, advice, and a line `alternative` to it."""
     return DatasetError("\n".join(filter(None, [f"{problem} {_advice(workload, ranks, existing_files)}", alternative])))
 
 

@@ -268,6 +268,9 @@ def _evidence(limit: Limit) -> Iterator[str]:
         yield from (fill_in(text, numbers) for name, text in _USE_SENTENCES.items() if name in numbers)
 
 
+# Recordings
+
+
 def recording_notes(recorded: Recorded, ranks: int) -> Iterator[str]:
     """Yield caveats about a run of a recorded workload on `ranks` ranks, as sentences; none for other workloads."""
     if not recorded.version:

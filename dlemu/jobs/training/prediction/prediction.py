@@ -156,9 +156,10 @@ def _passing(answer: Prediction) -> str:
     certain, possible = answer.max_accelerators_interval
     if not possible:
         return f"not even 1 passes ({au})"
-    passing = f"none is certain to pass ({au} with {answer.accelerators})"
     if certain:
         passing = f"{certain} {'passes' if certain == 1 else 'pass'} ({au})"
+    else:
+        passing = f"none is certain to pass ({au} with {answer.accelerators})"
     end_reason = "" if answer.ended_by is None else NO_MORE[answer.ended_by].format(high=possible)
     if end_reason and (certain == possible or answer.ended_by in ("storage", "others")):
         return f"at least {passing}: {end_reason}" if certain else f"{passing}: {end_reason}"
