@@ -83,10 +83,9 @@ def measure_levels(
 ) -> Iterator[Level]:
     """Yield the levels of a job of one rank as they are measured; call it in the main thread. Raises DlemuError.
 
-    `evicts`: evict the dataset before each level.
+    `evicts`: evict the dataset before each level. `most_seconds`: maximum duration of all levels together.
     `levels`: numbers of readers; if empty, 1, 2, 4, ... until two levels in a row gain less than 3 %.
     `repeat`: number of readers to measure again if there is time; 0: the fewest at full speed; None: no repetition.
-    `most_seconds`: maximum duration of all levels together.
     """
     spec, samples_per_read = reading_spec(job)
     by_memory = int(host_memory().available_bytes * MEMORY_SHARE / max(1, spec.slot_bytes))
@@ -224,7 +223,7 @@ def _level(job: TrainingJob, spec: LoaderSpec, readers: int, max_reads: int, sec
 
 
 def judge_level(rows: ReadRows, readers: int, began_ns: int, seconds: float) -> Level:
-    """Return a level with the throughput from its warm-up until the first reader has finished; raises SpaceError."""
+    """Return a level: its throughput from the end of the warm-up until a reader has finished. Raises SpaceError."""
     if not len(rows):
         raise SpaceError("the dataset is too small for this many readers")
     last_ends = [rows["end_ns"][rows["reader"] == reader].max() for reader in np.unique(rows["reader"])]

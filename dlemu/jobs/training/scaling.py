@@ -1,7 +1,7 @@
 """Trials of other numbers of readers and of larger requests, right after a run that waited for reads.
 
 A rate alone does not tell a slow drive from one that needs more readers, or fewer. So the ranks read further epochs for
-`metric.scaling_seconds` each, the last one as in the run again, in case the storage itself has become faster.
+`metric.scaling_seconds` each: as in the run, as in each trial, and as in the run again, in case the storage got faster.
 """
 
 from __future__ import annotations

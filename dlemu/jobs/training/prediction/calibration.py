@@ -111,7 +111,7 @@ class Calibration:
     cores: float | None = 1.0  # cores of one host; None: unknown, and no reader waits for a core in the model
     busy_cores: float = 0.0  # cores that other programs kept busy during the measurement; 0 if unknown
     costs: HostCosts = field(default_factory=HostCosts)
-    first_step: FirstStep | None = None  # another explanation of the same times, to predict a requested number with
+    first_step: FirstStep | None = None  # explains the same times; used if a number of accelerators is requested
     step_share: float = 0.0  # delay of the host after each step, besides `costs`, as a share of the computation time
     others_mb_per_second: float = 0.0  # throughput that other jobs take from the storage
 

@@ -40,7 +40,7 @@ AU_PERCENT, RATE_PERCENT = 1.0, 1.0  # half widths of the model's own error: of 
 SEARCH_ROWS, INTERVAL_ROWS = 60_000, 120_000  # maximum rank-steps (ranks x steps) in a search, and for an interval
 UNLIMITED_PERCENT = 98.0  # AU from which on nothing is reported as the limit
 MIN_GAIN_PERCENT = 2.0  # points of AU that removing a limit must gain for it to be reported
-READER_FACTOR, SPEED_FACTOR = 4, 2.0  # simulated to find the limit; trials after a run have 4 (`scaling`), too
+READER_FACTOR, SPEED_FACTOR = 4, 2.0  # simulated to find the limit; trials after a run (`scaling`) have 4, too
 BUSY_SHARE = 0.25  # of the cores; if other programs keep more busy, there is a finding, and intervals reach lower
 
 
@@ -145,7 +145,7 @@ class _Predictor:
         # slow it down; in the worst case the run gets only the other cores.
         busy_share = calibration.busy_cores / calibration.cores_to_share
         self._others_share = min(1.0, busy_share) if busy_share > BUSY_SHARE else 0.0
-        self._demand = demand(workload.model.name, workload).samples_per_second or math.inf  # of one that never waits
+        self._demand = demand(workload.model.name, workload).samples_per_second or math.inf  # of one accelerator
         # Readers that shared their cores with other programs could not reach the storage's limit.
         self._saturated = calibration.saturated and not self._others_share
         self.count = cache(self._count)

@@ -222,20 +222,20 @@ class Model:
 
     def _rows_with_trainers(self, job: TrainingJob, epochs: Sequence[Epoch], rate: Floats, seed: int) -> StepRows:
         """Simulate epochs whose trainers use cores while they compute; raises UserError if they need all cores."""
-        by_trainers, cores = job.ranks * self._trainer_cores(), self.hosts * self.calibration.cores_to_share
-        if by_trainers >= cores:
+        used_cores, cores = job.ranks * self._trainer_cores(), self.hosts * self.calibration.cores_to_share
+        if used_cores >= cores:
             raise UserError(
-                f"train.step_cpu_time of {job.ranks} accelerators needs {by_trainers:.1f} cores, and there are "
+                f"train.step_cpu_time of {job.ranks} accelerators needs {used_cores:.1f} cores, and there are "
                 f"{cores:g}: the trainers alone exceed this host; predict fewer, or more --hosts"
             )
         # Trainers use their cores only while they compute: the higher the AU, the fewer cores are left to the readers.
         # Bisection finds the AU that the cores left at this AU allow.
-        rows = self._rows(job, epochs, rate, cores - by_trainers, seed)
+        rows = self._rows(job, epochs, rate, cores - used_cores, seed)
         low = au_percent(rows) / 100
-        high = au_percent(self._rows(job, epochs, rate, cores, seed)) / 100 if by_trainers else low
+        high = au_percent(self._rows(job, epochs, rate, cores, seed)) / 100 if used_cores else low
         while high - low > 0.02:
             au = (low + high) / 2
-            rows = self._rows(job, epochs, rate, cores - au * by_trainers, seed)
+            rows = self._rows(job, epochs, rate, cores - au * used_cores, seed)
             if au_percent(rows) > 100 * au:
                 low = au
             else:

@@ -101,7 +101,7 @@ class _JobsFile:
 def needs(source: Sequence[str] | Workload, request: PredictionRequest) -> tuple[NeedsAnswer, str, Workload] | None:
     """Return what jobs need of their storage, the answer's folder, and the first job; None if they have a storage.
 
-    They have one if the request describes it or makes data on it, or if a single training job names or finds its data.
+    They have one if the request describes it or makes data, or a lone training job names or finds it. Raises UserError.
     """
     overrides = [] if isinstance(source, Workload) else list(source)
     for setting in overrides:
