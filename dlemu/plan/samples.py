@@ -23,6 +23,7 @@ class Plan:
 
     Each rank reads its part in order, batch by batch: without a shuffle, one rank reads a file from its start to its
     end. Samples that do not fill a batch on every rank are dropped.
+
     With `worker_streams` > 1, a rank's part is cut into that many ranges, and its steps take a batch of each in turn.
     A loader that assigns batches in turn to as many workers then lets each worker read one range from its start: with 6
     batches and 2 streams, steps 1 to 6 take batches 0, 3, 1, 4, 2, 5.
@@ -74,7 +75,7 @@ class Plan:
         if self.sample_shuffle or per_file < 2 or per_file * 8 < batch_size:  # a batch spans more than about 8 files
             return None
         begins = self.first_positions(rank, steps).tolist()
-        # `file_at`: ordinal of a file in the epoch -> its number. If file 7 of 10 samples is first, position 3 is 73.
+        # `file_at`: ordinal in the epoch -> file number. If file 7 of 10 samples is first, position 3 is sample 73.
         spans = [range(begin // per_file, (begin + batch_size - 1) // per_file + 1) for begin in begins]  # of ordinals
         ordinals = np.array([ordinal for span in spans for ordinal in span], np.int64)
         files = permute(ordinals, self.num_files, self.epoch_seed(epoch)) if self.file_shuffle else ordinals
@@ -128,8 +129,7 @@ class RankPlan:
 
     plan: Plan
     rank: int
-    endless: bool = False
-    """Whether steps after the last one start over at step 1, as the ceiling needs; otherwise they repeat the last."""
+    endless: bool = False  # whether steps after the last start over at step 1, as the ceiling needs, or repeat the last
 
     def sample_ids(self, epoch: int, step: int) -> NDArray[np.int64]:
         """Return the samples of a batch, shape (batch_size,); `epoch` and `step` count from 1."""
