@@ -1,7 +1,4 @@
-"""The measurements of a training run: step rows, telemetry, and the facts that give them their meaning.
-
-During the run, `LiveTraining` computes its progress from the step logs that its ranks write.
-"""
+"""The measurements of a training run: step rows, telemetry, and the facts that give them their meaning."""
 
 from __future__ import annotations
 
@@ -29,8 +26,8 @@ from dlemu.results.measured import MeasuredRun, RunFacts
 from dlemu.telemetry import Telemetry
 
 READ_BINS = 160  # number of intervals of `MeasuredTraining.read_mb_per_second`
-RECENT_SECONDS = 10.0  # progress shows mean rates of the steps that ended in the last so many seconds
-_MAX_ROWS = 2000  # progress is computed from at most so many of each rank's last rows
+RECENT_SECONDS = 10.0  # progress shows the mean rates of the steps that ended in the last 10 s
+_MAX_ROWS = 2000  # progress is computed from at most 2000 of each rank's last rows
 
 
 @dataclass(frozen=True, kw_only=True)

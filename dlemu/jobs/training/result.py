@@ -41,8 +41,8 @@ from dlemu.runner.ranks import Ranks
 from dlemu.runner.recording import RankRecord
 from dlemu.telemetry import Telemetry
 
+# Maximum number of steps (of all ranks) or samples, and of checkpoints, in a plan: each takes memory to analyse
 _MAX_PLANNED, _MAX_CHECKPOINTS = 10**9, 10**6
-"""Maximum number of steps (of all ranks) or samples, and of checkpoints, in a plan: each takes memory to analyse."""
 
 
 @dataclass(frozen=True, eq=False)
