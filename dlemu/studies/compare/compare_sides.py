@@ -62,7 +62,7 @@ def compare(a: Side, b: Side) -> Comparison:
 
 
 def _compared_side(side: Side, paired: Collection[Settings], conditions: Conditions) -> ComparedSide:
-    unpaired = [(dict(settings), run) for settings, run in side.runs.items() if settings not in paired]
+    unpaired = [settings for settings in side.runs if settings not in paired]
     about: dict[str, str] = {}
     if conditions.title:  # empty if the folders of all runs are gone
         storage = conditions.environment.storage
@@ -75,7 +75,7 @@ def _compared_side(side: Side, paired: Collection[Settings], conditions: Conditi
         accelerators_fed=side.accelerators_fed,
         may_feed_more=side.may_feed_more,
         about=about,
-        unpaired=tuple(SweepPoint(settings=settings, folder="", figures=run) for settings, run in unpaired),
+        unpaired=tuple(SweepPoint(settings=dict(key), folder="", figures=side.runs[key]) for key in unpaired),
     )
 
 
@@ -177,8 +177,8 @@ def _differences(comparison: Comparison, a: Side, b: Side) -> Iterator[str]:
             continue
         memory = f"{_BOTH_FROM_MEMORY}: " if phase in pair.from_memory else ""
         subject = in_phase if metric.phase else f"{metric.title}: "
-        words = difference_in_words(change, metric, repetitions=f"{catalogue.repetition}s")
-        yield f"{memory}{with_settings}{subject}{words}"
+        phrase = difference_in_words(change, metric, repetitions=f"{catalogue.repetition}s")
+        yield f"{memory}{with_settings}{subject}{phrase}"
 
 
 def pair_settings(pair: RunPair, catalogue: Catalogue) -> str:
