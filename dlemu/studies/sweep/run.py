@@ -23,7 +23,7 @@ from dlemu.studies.answers import SWEEP, SweepAnswer, SweepPoint, SweepQuestion,
 from dlemu.studies.prerequisites import Child, OnEvent, config_options, take_launcher
 
 CLOSE = 1.1  # a search ends when the smallest failing value is at most this factor above the largest passing one
-_MOST_FACTOR = 1024.0  # maximum between the first value and any other that is tried
+_MAX_FACTOR = 1024.0  # between the first value and any other that is tried
 
 
 def sweep(overrides: Sequence[str], *, config_dir: str | None = None, on_event: OnEvent = ignore) -> SweepAnswer:
@@ -86,7 +86,7 @@ class Sweep(RunList[Child, SweepPoint, SweepAnswer]):
         launcher = shlex.split(self.question.launcher.format(ranks=child.workload.ranks))
         try:
             with child.kind.load_job().job.own_place(child.workload, folder) as own:
-                run_train([*child.words, *own], folder, lambda: None, launcher, child.kind.command)
+                run_train([*child.argv, *own], folder, lambda: None, launcher, child.kind.command)
             return replace(point, figures=read_figures(folder)[1])
         except DlemuError as error:
             if not self.goes_on:
@@ -129,7 +129,7 @@ class BracketSearch(Sweep):
         while (value := next_value(self._passed_by_value(key), first)) is not None:
             word = override(key.split("."), value)
             planned = Planned(
-                what=replace(child, words=(*child.words, word)),
+                what=replace(child, argv=(*child.argv, word)),
                 name=f"point-{len(self.runs) + 1:02}",
                 label=word,
                 settings={key: f"{value:g}"},
@@ -160,8 +160,8 @@ def next_value(passed_by_value: Mapping[float, bool], first: float) -> float | N
         return first
     passing, failing = edge(sorted(passed_by_value.items()))
     if failing is None:
-        return 2 * passing if passing and passing < _MOST_FACTOR * first else None
+        return 2 * passing if passing and passing < _MAX_FACTOR * first else None
     if passing is None:
-        return failing / 2 if failing > first / _MOST_FACTOR else None
+        return failing / 2 if failing > first / _MAX_FACTOR else None
     middle = float(f"{math.sqrt(passing * failing):.3g}")
     return middle if failing / passing > CLOSE and passing < middle < failing else None
