@@ -125,7 +125,7 @@ class CheckpointReader:
         scratch = self._scratch[thread]
         problem = ""
         if scratch is not None:
-            problem = file.difference(data, offset, scratch)
+            problem = file.content_problem(data, offset, scratch)
         elif offset == 0 or self._pattern.read_as == "torch_load":  # torch_load may have no read at offset 0
             to_block = -offset % _ALIGNMENT  # stamps are at multiples of 4096, but a tensor begins anywhere
             problem = file.stamp_problem(data[to_block:], offset + to_block)

@@ -47,7 +47,7 @@ def archive_of(state: Callable[[tuple[Tensor, ...]], Any], shapes: tuple[Shape, 
 
 
 class Archive:
-    """A zip archive of a pickle and tensors; `pieces` adds the two last records and the central directory."""
+    """A zip archive of a pickle and tensors; `contents` adds the two last records and the central directory."""
 
     def __init__(self, state_pickle: bytes, tensors: tuple[Tensor, ...]) -> None:
         self._prefixes: list[bytes] = []  # the bytes before each tensor
@@ -61,7 +61,7 @@ class Archive:
         for number, tensor in enumerate(tensors):
             self._add(f"data/{number}", tensor)
 
-    def pieces(self, tensors: tuple[Tensor, ...], name: str) -> Iterator[bytes | Tensor]:
+    def contents(self, tensors: tuple[Tensor, ...], name: str) -> Iterator[bytes | Tensor]:
         """Yield the archive's bytes with these tensors, and with a serialization id hashed from the unique `name`."""
         archive = copy.copy(self)
         archive._entries = self._entries.copy()
