@@ -63,9 +63,9 @@ def _side_line(name: str, side: ComparedSide, run: JobFigures | None) -> Said:
     text = side.name
     explanations = [side.about.get("storage", "")]
     if run is not None:
-        limits = {phase: limit for phase, limit in run.limited_by.items() if limit not in (None, "", "nothing")}
-        for phase, limit in limits.items():
-            text += f", limited by {limit}" if phase == RUN else f", limited by {phase}: {limit}"
+        for phase, limit in run.limited_by.items():
+            if limit not in (None, "", "nothing"):
+                text += f", limited by {limit}" if phase == RUN else f", limited by {phase}: {limit}"
         if run.epochs:
             explanations.append(count(run.epochs, "epoch"))
             if run.from_storage_percent is not None:
