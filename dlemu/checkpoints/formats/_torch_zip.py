@@ -90,13 +90,13 @@ class Archive:
         else:
             self._tail += content
         sizes = "QQ" if max(size, offset) >= _LARGE else "II"  # 64 or 32 bits
-        descriptor = struct.pack(f"<4sI{sizes}", b"PK\7\x08", checksum, size, size)
+        descriptor = struct.pack(f"<4sI{sizes}", b"PK\7\x08", checksum, size, size)  # APPNOTE 4.3.9
         self._tail += descriptor
         self._size += len(header) + size + len(descriptor)
         extra, size_field = _zip64(size, size, offset), min(size, _LARGE)
         head = struct.pack("<4sHHHHHHIII", b"PK\1\2", 0, 0, _FLAGS, 0, 0, 0, checksum, size_field, size_field)
         lengths = struct.pack("<HHHHHII", len(path), len(extra), 0, 0, 0, 0, min(offset, _LARGE))
-        self._entries.append(head + lengths + path + extra)
+        self._entries.append(head + lengths + path + extra)  # APPNOTE 4.3.12
 
     def _directory(self) -> bytes:
         """Return the central directory and the end records that point to it."""

@@ -158,7 +158,8 @@ def predict(
         return PredictedPhase(seconds=seconds, seconds_interval=interval)
 
     write, read = predict_phase(storage.writes), predict_phase(storage.reads)
-    training, findings = None, storage.findings
+    training = None
+    findings = storage.findings
     if write is not None:
         stall, drain = write.seconds, 0.0
         if settings.asynchronous:
