@@ -34,7 +34,7 @@ def number(value: float | None) -> str:
     """Return a number with about four significant digits; `-` for None."""
     if value is None:
         return "-"
-    digits = 3 - bisect_right((10, 100, 1000), abs(value))  # 3 below 10, 2 below 100, 1 below 1000, else none
+    digits = 3 - bisect_right((10.0, 100.0, 1000.0), abs(value))  # 3 below 10, 2 below 100, 1 below 1000, else none
     return f"{value:,.{digits}f}"
 
 

@@ -146,14 +146,14 @@ def predict(
     """Return the prediction for ranks that share what other jobs leave of the throughput; UserError if that is none."""
     settings, sizes = workload.checkpoint, plan.sizes
 
-    def predict_phase(total: Value | None) -> PredictedPhase | None:
-        if total is None:
+    def predict_phase(storage_speed: Value | None) -> PredictedPhase | None:
+        if storage_speed is None:
             return None
-        mb_per_second = total.mean - others_mb_per_second
+        mb_per_second = storage_speed.mean - others_mb_per_second
         if mb_per_second <= 0:
-            raise no_speed_left(others_mb_per_second, total.mean)
+            raise no_speed_left(others_mb_per_second, storage_speed.mean)
         seconds = sizes.bytes / (mb_per_second * 1e6)
-        error = (total.half_width or 0.0) / mb_per_second  # relative; above 1 if others take nearly everything
+        error = (storage_speed.half_width or 0.0) / mb_per_second  # relative; above 1 if others take nearly everything
         interval = seconds / (1 + error), seconds / max(1 - error, _MIN_SPEED_SHARE)
         return PredictedPhase(seconds=seconds, seconds_interval=interval)
 

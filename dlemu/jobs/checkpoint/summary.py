@@ -1,4 +1,4 @@
-"""The types of a checkpoint run's summary.json; docstrings of fields document its keys. GB are 1e9 bytes, GiB 2^30."""
+"""Types, costs and metrics of a checkpoint run's summary.json; docstrings of fields document its keys. GiB: 2^30."""
 
 from __future__ import annotations
 

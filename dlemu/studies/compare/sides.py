@@ -99,20 +99,20 @@ def side_of_runs(name: str, runs: Runs, conditions: RunConditions | None = None)
     """
     known_conditions = conditions or {}
     passing = {settings: run.ranks for settings, run in runs.items() if run.passed}
-    most = max(passing.values(), default=0)
+    max_ranks = max(passing.values(), default=0)
     # Blank out the number of ranks to find the runs whose other settings are the same.
     failed_settings = [
         dict(settings, ranks="")
         for settings, run in runs.items()
-        if run.ranks == most + 1 and run.passed is False and run.limited_by.get(RUN) not in HOST_CAUSES
+        if run.ranks == max_ranks + 1 and run.passed is False and run.limited_by.get(RUN) not in HOST_CAUSES
     ]
-    largest = [dict(settings, ranks="") for settings, ranks in passing.items() if ranks == most]
+    largest = [dict(settings, ranks="") for settings, ranks in passing.items() if ranks == max_ranks]
     return Side(
         name=name,
         kind=next(iter(runs.values())).kind,
         runs=runs,
         conditions=known_conditions,
-        accelerators_fed=most if passing else None,
+        accelerators_fed=max_ranks if passing else None,
         may_feed_more=any(settings not in failed_settings for settings in largest),
         warnings=tuple(dict.fromkeys(warning for run in known_conditions.values() for warning in run.warnings)),
     )
@@ -147,17 +147,17 @@ def _sides_of_sweep(folder: str, sweep: SweepAnswer) -> list[Side]:
 
 def _side_of_search(folder: str, search: SizeAnswer) -> Side:
     conditions = next(conditions_in(os.path.join(folder, trial.folder) for trial in search.trials), None)
-    failing, most = search.failing, search.max_accelerators
+    failing, max_accelerators = search.failing, search.max_accelerators
     incomplete = [] if search.complete else ["the search is incomplete: finish it with its command"]
     return Side(
         name=folder,
         kind=KIND_OF_TRIALS,
         runs={(("ranks", str(count.accelerators)),): figures_of_count(search, count) for count in search.counts},
         conditions={(): conditions} if conditions else {},
-        accelerators_fed=most,
+        accelerators_fed=max_accelerators,
         may_feed_more=failing is None
         or failing.passed is None  # too close to call, or not tried often enough
-        or failing.accelerators > most + 1  # an interrupted search
+        or failing.accelerators > max_accelerators + 1  # an interrupted search
         or search.is_limited_by_host
         or search.limited_by.what in ("count", "nothing"),
         is_search=True,
