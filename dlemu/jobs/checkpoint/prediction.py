@@ -93,21 +93,6 @@ FINDINGS: Wording[str] = {
 }
 
 
-def throughput(mb_per_second: float, percent: float = SPEED_PERCENT) -> Value:
-    """Return a storage's throughput for all ranks together, MB/s, with a half width of `percent` % of it."""
-    return Value(mb_per_second, percent / 100 * mb_per_second)
-
-
-@dataclass(frozen=True)
-class KnownStorage:
-    """The storage to predict for."""
-
-    source: str  # the origin of the throughputs, as a phrase
-    writes: Value | None  # `throughput` of writing; None if unknown
-    reads: Value | None
-    findings: tuple[Finding, ...] = ()  # warnings about the throughputs
-
-
 def run_prediction(
     overrides: Sequence[str] | Workload, request: PredictionRequest
 ) -> tuple[CheckpointPrediction, str, Workload]:
@@ -140,45 +125,19 @@ def run_prediction(
     return answer, folder, workload
 
 
-def predict(
-    workload: Workload, plan: CheckpointPlan, storage: KnownStorage, *, others_mb_per_second: float = 0.0
-) -> CheckpointPrediction:
-    """Return the prediction for ranks that share what other jobs leave of the throughput; UserError if that is none."""
-    settings, sizes = workload.checkpoint, plan.sizes
+def throughput(mb_per_second: float, percent: float = SPEED_PERCENT) -> Value:
+    """Return a storage's throughput for all ranks together, MB/s, with a half width of `percent` % of it."""
+    return Value(mb_per_second, percent / 100 * mb_per_second)
 
-    def predict_phase(storage_speed: Value | None) -> PredictedPhase | None:
-        if storage_speed is None:
-            return None
-        mb_per_second = storage_speed.mean - others_mb_per_second
-        if mb_per_second <= 0:
-            raise no_speed_left(others_mb_per_second, storage_speed.mean)
-        seconds = sizes.bytes / (mb_per_second * 1e6)
-        error = (storage_speed.half_width or 0.0) / mb_per_second  # relative; above 1 if others take nearly everything
-        interval = seconds / (1 + error), seconds / max(1 - error, _MIN_SPEED_SHARE)
-        return PredictedPhase(seconds=seconds, seconds_interval=interval)
 
-    write, read = predict_phase(storage.writes), predict_phase(storage.reads)
-    training = None
-    findings = storage.findings
-    if write is not None:
-        stall, drain = write.seconds, 0.0
-        if settings.asynchronous:
-            stall, drain = snapshot_seconds(settings, sizes.largest_rank_bytes), write.seconds
-        if stall > WATCHDOG_SECONDS:
-            too_long = Finding.of(WATCHDOG, "caution", seconds=stall, watchdog_seconds=WATCHDOG_SECONDS)
-            findings = (too_long, *findings)
-        training = training_cost(settings, sizes.ranks_of_job, stall, 0.0 if read is None else read.seconds, drain)
-    return CheckpointPrediction(
-        workload=workload.model.name,
-        source=storage.source + others_phrase(others_mb_per_second),
-        ranks=len(plan.ranks),
-        bytes=sizes.bytes,
-        write=write,
-        read=read,
-        training=training,
-        findings=findings,
-        issues=sentences(findings, FINDINGS),
-    )
+@dataclass(frozen=True)
+class KnownStorage:
+    """The storage to predict for."""
+
+    source: str  # the origin of the throughputs, as a phrase
+    writes: Value | None  # `throughput` of writing; None if unknown
+    reads: Value | None
+    findings: tuple[Finding, ...] = ()  # warnings about the throughputs
 
 
 def _storage_of_drive(drive: Rates, settings: Checkpoint, ranks: int) -> KnownStorage:
@@ -234,6 +193,47 @@ def _measured_storage(measured: CheckpointSummary, plan: CheckpointPlan) -> Know
         reads = None
     source = f"a run of {measured.workload} with {count(measured.ranks, 'rank')}"
     return KnownStorage(source, writes, reads, tuple(findings))
+
+
+def predict(
+    workload: Workload, plan: CheckpointPlan, storage: KnownStorage, *, others_mb_per_second: float = 0.0
+) -> CheckpointPrediction:
+    """Return the prediction for ranks that share what other jobs leave of the throughput; UserError if that is none."""
+    settings, sizes = workload.checkpoint, plan.sizes
+
+    def predict_phase(storage_speed: Value | None) -> PredictedPhase | None:
+        if storage_speed is None:
+            return None
+        mb_per_second = storage_speed.mean - others_mb_per_second
+        if mb_per_second <= 0:
+            raise no_speed_left(others_mb_per_second, storage_speed.mean)
+        seconds = sizes.bytes / (mb_per_second * 1e6)
+        error = (storage_speed.half_width or 0.0) / mb_per_second  # relative; above 1 if others take nearly everything
+        interval = seconds / (1 + error), seconds / max(1 - error, _MIN_SPEED_SHARE)
+        return PredictedPhase(seconds=seconds, seconds_interval=interval)
+
+    write, read = predict_phase(storage.writes), predict_phase(storage.reads)
+    training = None
+    findings = storage.findings
+    if write is not None:
+        stall, drain = write.seconds, 0.0
+        if settings.asynchronous:
+            stall, drain = snapshot_seconds(settings, sizes.largest_rank_bytes), write.seconds
+        if stall > WATCHDOG_SECONDS:
+            too_long = Finding.of(WATCHDOG, "caution", seconds=stall, watchdog_seconds=WATCHDOG_SECONDS)
+            findings = (too_long, *findings)
+        training = training_cost(settings, sizes.ranks_of_job, stall, 0.0 if read is None else read.seconds, drain)
+    return CheckpointPrediction(
+        workload=workload.model.name,
+        source=storage.source + others_phrase(others_mb_per_second),
+        ranks=len(plan.ranks),
+        bytes=sizes.bytes,
+        write=write,
+        read=read,
+        training=training,
+        findings=findings,
+        issues=sentences(findings, FINDINGS),
+    )
 
 
 def _screen(answer: CheckpointPrediction, folder: str) -> Screen:
