@@ -46,7 +46,7 @@ class Movers:
 
     @contextmanager
     def measured(self) -> Iterator[Columns]:
-        """Context in which a file is opened, moved and closed: yield its columns, complete after the context."""
+        """Context in which a file is opened, moved and closed: yield its columns, which are complete when it ends."""
         storage_bytes_before = process_storage_bytes()
         cpu_ns_before = time.process_time_ns()
         columns = dict.fromkeys(_COUNTERS, 0) | {"threads": self._threads, "started_ns": time.monotonic_ns()}
@@ -64,7 +64,7 @@ class Movers:
     ) -> None:
         """Call `work(thread, counters)` on each thread, and add up their counters in `columns`.
 
-        If a thread raises an exception, `cancel` is called to end the work of the others, and then it is raised here.
+        If a thread raises an exception, `cancel` is called to end the work of the others, and the exception is raised.
         `threads` limits how many threads are woken (default: all), because waking one costs as much as a small read.
         """
 

@@ -144,7 +144,7 @@ class Checkpoints(JobKind):
 
     @contextlib.contextmanager
     def own_place(self, workload: Workload, run_folder: str) -> Iterator[Sequence[str]]:
-        """Context: yield overrides by which a sweep's point saves into a temporary folder below the configured one."""
+        """Context: yield overrides with which a point of a sweep saves into a temporary folder of its own."""
         settings = with_checkpoints(workload).checkpoint
         if settings.num_checkpoints_write < 1:
             yield ()

@@ -114,7 +114,7 @@ def _issues(answer: ProbeAnswer, storage: StorageFacts, *, lacks_fio: bool) -> I
 
 
 def _until_steady(measure: Callable[[], ProbeCell], on_event: OnEvent) -> ProbeCell:
-    """Repeat a write until steady, in at most MOST_ROUNDS; return the last cell with the mean rate of WINDOW cells."""
+    """Repeat a write until steady (at most MOST_ROUNDS); return its last cell with the mean rate of the last WINDOW."""
     rates: list[float] = []
     while len(rates) < MOST_ROUNDS and not is_steady(rates):
         cell = measure()
