@@ -53,8 +53,8 @@ def measure_cell(cell_spec: CellSpec, path: str, size_bytes: int, seconds: float
         began_ns = comm.all_reduce_max(time.monotonic_ns())
         return began_ns, run_threads(cell_spec, path, byte_range, SETTLE_SECONDS + seconds)
 
-    total_timeout = seconds + _EXTRA_SECONDS
-    results = run_crew(run_job, byte_ranges, _JOB, timeout_seconds=_STALL_SECONDS, most_seconds=total_timeout)
+    max_seconds = seconds + _EXTRA_SECONDS
+    results = run_crew(run_job, byte_ranges, _JOB, timeout_seconds=_STALL_SECONDS, most_seconds=max_seconds)
     return _cell_of_requests(cell_spec, results[0][0], [requests for _, requests in results], seconds)
 
 

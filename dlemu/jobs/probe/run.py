@@ -125,7 +125,7 @@ def _until_steady(measure: Callable[[], ProbeCell], on_event: OnEvent) -> ProbeC
 
 
 def _check_target(target: str, cell_specs: Sequence[CellSpec]) -> None:
-    """Raise UserError for unaligned requests, and if the target is no folder, and no file that is only read."""
+    """Raise UserError for unaligned requests, and unless the target is a folder, or a file that is only read."""
     if unaligned := [spec.size_bytes for spec in cell_specs if spec.size_bytes % 512 or spec.size_bytes < 512]:
         raise UserError(f"a request of {unaligned[0]} bytes can't bypass the page cache: wanted a multiple of 512")
     if not os.path.exists(target):
@@ -143,7 +143,7 @@ def _check_target(target: str, cell_specs: Sequence[CellSpec]) -> None:
 
 
 def _test_file_bytes(target: str, cell_specs: Sequence[CellSpec], file_bytes: int | None) -> int:
-    """Return the size of the target, or of the test file to create in it; SpaceError for a full disk, UserError."""
+    """Return the size of the target file, or of the one to create; UserError if too small, SpaceError without room."""
     min_bytes = max(spec.size_bytes * spec.jobs for spec in cell_specs)  # room for a request of each sequential job
     if os.path.isfile(target):
         size_bytes = os.path.getsize(target)
