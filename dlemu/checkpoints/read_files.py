@@ -97,7 +97,7 @@ class CheckpointReader:
                 for offset, size_bytes in reads[thread]:
                     if failed.is_set():
                         return
-                    buffer = self._buffers[thread][: round_up(size_bytes, alignment)]  # whole blocks
+                    buffer = self._buffers[thread][: size_bytes + -size_bytes % alignment]  # whole blocks
                     began_ns = time.monotonic_ns()
                     read_bytes = min(reader.read_into(buffer, offset), size_bytes)
                     counters["call_ns"] += time.monotonic_ns() - began_ns
@@ -152,7 +152,7 @@ def _reads_by_thread(file: FileContent, pattern: ReadPattern) -> list[_Reads]:
         with lock:
             return next(pieces, None)
 
-    threads = max(1, min(pattern.threads, round_up(size_bytes, pattern.piece_bytes) // pattern.piece_bytes))
+    threads = max(1, min(pattern.threads, -(-size_bytes // pattern.piece_bytes)))
     return [iter(next_piece, None) for _ in range(threads)]
 
 

@@ -237,17 +237,17 @@ def _expert_shards(model: Model, grid: Grid, index: GridIndex) -> Iterator[Shard
     """Yield a file per layer and expert that this rank saves: the first replica of each expert is saved."""
     if not model.has_layers or grid.zero_stage == 3 or index.data >= grid.expert:
         return
-    shapes, rank_experts = _expert_shapes(model), model.transformer.num_experts // grid.expert
+    shapes, experts_per_rank = _expert_shapes(model), model.transformer.num_experts // grid.expert
     for layer in _layers_of_stage(model, grid.pipeline, index.pipeline):
         if not _has_experts(model, layer):
             continue
-        for expert in range(index.data * rank_experts, (index.data + 1) * rank_experts):
+        for expert in range(index.data * experts_per_rank, (index.data + 1) * experts_per_rank):
             tensors = _rank_tensors(shapes, model.model_datatype, grid, index, f"{layer}.expert.{expert}")
             yield Shard(f"layer_{layer}_expert_{expert}_mp_rank_{index.model:02d}_model_states.pt", tensors, "model")
 
 
 def _optimizer_tensors(model: Model, grid: Grid, rank: int) -> tuple[Tensor, ...]:
-    """Return the rank's share of the optimizer state, which all ranks share with ZeRO, else those of one replica."""
+    """Return the rank's share of the optimizer state, divided among all ranks (ZeRO) or the ranks of one replica."""
     ranks = grid.ranks if grid.zero_stage > 0 else grid.model_ranks
     if model.optimization_groups:
         groups = [(number, size) for number, size in enumerate(model.optimization_groups) if size > 0]
