@@ -16,16 +16,16 @@ from dlemu.results.kinds import Kind, kind_needed, kind_of, read_figures
 from dlemu.runner.prediction_request import PredictionRequest
 
 
-def predict(overrides: Sequence[str] | Workload, request: PredictionRequest) -> tuple[Any, str, Workload]:
+def predict(source: Sequence[str] | Workload, request: PredictionRequest) -> tuple[Any, str, Workload]:
     """Return the prediction, its folder and the workload; without a storage, what the jobs need. Raises UserError."""
-    if needed := needs(overrides, request):
+    if needed := needs(source, request):
         return needed
     request = with_rates(request)
-    kind = _kind_of(overrides, request)
+    kind = _kind_of(source, request)
     predict_job = kind.load_job().predict
     if not predict_job:
         raise UserError(f"`dlemu predict` can't predict {kind.noun}: measure it with `dlemu {kind.command}`")
-    return predict_job(overrides, request)
+    return predict_job(source, request)
 
 
 def known_workload(request: PredictionRequest) -> Workload | None:
@@ -42,15 +42,15 @@ def known_workload(request: PredictionRequest) -> Workload | None:
     return workload
 
 
-def _kind_of(overrides: Sequence[str] | Workload, request: PredictionRequest) -> Kind:
+def _kind_of(source: Sequence[str] | Workload, request: PredictionRequest) -> Kind:
     """Return the kind of job to predict: that of the run given with --from, unless a workload or overrides name one."""
-    if isinstance(overrides, Workload):
-        return kind_needed(overrides)
-    names_workload = any(override.lstrip("+").startswith("workload=") for override in overrides)
+    if isinstance(source, Workload):
+        return kind_needed(source)
+    names_workload = any(override.lstrip("+").startswith("workload=") for override in source)
     if request.from_folder is not None and not names_workload:
         kind = kind_of(request.from_folder)
         if kind is None:  # a run of another tool
             return kind_needed(known_workload(request) or Workload())
         if kind.is_job:
             return kind
-    return kind_needed(load(overrides, config_dir=request.config_dir))  # a prediction's folder names no job
+    return kind_needed(load(source, config_dir=request.config_dir))  # a prediction's folder names no job

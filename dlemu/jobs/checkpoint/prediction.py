@@ -94,7 +94,7 @@ FINDINGS: Wording[str] = {
 
 
 def run_prediction(
-    overrides: Sequence[str] | Workload, request: PredictionRequest
+    source: Sequence[str] | Workload, request: PredictionRequest
 ) -> tuple[CheckpointPrediction, str, Workload]:
     """Predict the checkpoints of a workload, given as overrides or loaded; return prediction, folder and workload.
 
@@ -103,11 +103,11 @@ def run_prediction(
     if any(option is not None for option in (request.make, request.most, request.hosts, request.host_cores)):
         raise UserError("--make, --most, --hosts and --host-cores are for training only: leave them out")
     measured = None if request.from_folder is None else CHECKPOINTS.read(request.from_folder)
-    if isinstance(overrides, Workload):
-        workload = CHECKPOINTS.complete(overrides)
+    if isinstance(source, Workload):
+        workload = CHECKPOINTS.complete(source)
     else:
         base = None if measured is None else measured.facts.workload
-        workload = CHECKPOINTS.complete(load(overrides, config_dir=request.config_dir, base=base))
+        workload = CHECKPOINTS.complete(load(source, config_dir=request.config_dir, base=base))
     plan = plan_checkpoint(workload.model, workload.checkpoint, workload.ranks)
     if measured is not None:
         storage = _measured_storage(measured.summary, plan)
