@@ -147,7 +147,7 @@ class CheckpointRank:
         row["fsync_ns"] += row["folder_sync_ns"]
 
     def _finish_asynchronous(self, row: Columns, written: Future[int]) -> int:
-        """Wait until all ranks have written an asynchronous checkpoint; return how long training waited for it, ns."""
+        """Complete an asynchronous checkpoint when all ranks have written it; return how long training waited, ns."""
         ready_ns = self._barrier()  # all ranks are ready for the next checkpoint
         ended_ns = written.result()
         row["waited_ns"] = self._barrier() - ready_ns
@@ -207,7 +207,7 @@ class CheckpointRank:
         """Wait for all ranks; return the rank's row of the checkpoint: `_add_file` adds to it, `_end` logs it."""
         self._record.mark()
         keys = {"rank": self._comm.rank, "phase": phase, "checkpoint": checkpoint, "file": WHOLE}
-        asked_ns = time.monotonic_ns() - waited_ns  # the rank was ready for this checkpoint, but waited for the last
+        asked_ns = time.monotonic_ns() - waited_ns  # ready for this checkpoint, but waiting for the previous one
         return dict.fromkeys(IO_COLUMNS, 0) | keys | {"asked_ns": asked_ns, "began_ns": self._barrier()}
 
     def _add_file(self, row: Columns, number: int, file: Columns) -> None:

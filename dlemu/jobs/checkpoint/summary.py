@@ -1,4 +1,4 @@
-"""Types, costs and metrics of a checkpoint run's summary.json; docstrings of fields document its keys. GiB: 2^30."""
+"""Types, costs and metrics of a checkpoint run's summary.json; field docstrings explain keys. GB: 1e9, GiB: 2^30."""
 
 from __future__ import annotations
 
