@@ -167,9 +167,9 @@ def _accelerators_line(prediction: Prediction) -> Said:
     reads = f"reads {rate(mb_per_second)}, {files_per_second:,.0f} files/s"
     needs = f"1 needs {rate(mb_per_accelerator)}, {next_needs}"
     question = prediction.question
-    tone: Tone = "good" if low else "open"
+    tone: Tone = "open" if high else "bad"
     text = f"{fed} {question.accelerator}: {reads}; {needs} (AU {question.threshold_percent:g} %)"
-    return Said(question.workload, text, tone=tone if high else "bad")
+    return Said(question.workload, text, tone="good" if low else tone)
 
 
 def _drive_lines(peak: tuple[float, float] | None, predictions: Sequence[Prediction], fallback: str) -> Iterator[Said]:

@@ -55,7 +55,7 @@ class Loss(NamedTuple):
 
     @property
     def percent(self) -> float:
-        """Share of the speed that is lost, %: 20 for a rate that falls from 100 to 80, or a time that rises to 100."""
+        """Share of the speed lost, %: 20 for a rate that falls from 100 to 80, or a time that rises from 80 to 100."""
         together, alone = self.change.a.mean, self.change.b.mean
         smaller, larger = (together, alone) if self.metric.better == "higher" else (alone, together)
         return 100 * (1 - smaller / larger) if larger and self.metric.better != "neither" else 0.0
@@ -139,9 +139,9 @@ def run_together(
 ) -> tuple[Together, str]:
     """Run each job alone, then all at the same time; return the answer and its folder, a new one if `folder` is empty.
 
-    `commands`: the overrides of each job, after its command (train, ...) unless it is the one that the workload needs.
-    Continues an interrupted study in `folder`. Raises UserError before the first job if any settings are wrong, and
-    UserError or DlemuError if a job fails.
+    `commands`: the overrides of each job; a command (train, ...) may precede them, by default the one that the workload
+    needs. Continues an interrupted study in `folder`. Raises UserError before the first job if the settings of
+    any job are wrong, and UserError or DlemuError if a job fails.
     """
     check_launcher("together", "")
     if len(commands) < 2:

@@ -81,7 +81,7 @@ def _year_lines(pair: RunPair) -> Iterator[str]:
     hours = f"{PLANNED_EPOCHS} epochs take A {hours_a:.3g} h and B {hours_b:.3g} h"
     yield f"{hours}: {models_a:.0f} and {models_b:.0f} models per year"
     seconds = pair.metrics.get("total_seconds")
-    if seconds is None or seconds.distinct is not False:  # None without an interval, which takes three epochs
+    if seconds is None or seconds.distinct is not False:  # distinct is None with fewer than three epochs
         yield f"what B trains in a year takes A {abs(days_saved):.1f} days {'less' if days_saved >= 0 else 'more'}"
 
 

@@ -49,7 +49,7 @@ class Side(ComparedSide):
 
 
 def read_sides(folders: Sequence[str], read_foreign: ReadForeign | None = None) -> tuple[Side, Side]:
-    """Return the storages of two folders, or of one sweep over two drives; UserError for others, or unlike jobs."""
+    """Return the storages of two folders, or of a sweep over two drives; UserError if not two, or of unlike kinds."""
     advice = "wanted two folders of runs, sweeps or searches, or the folder of one sweep over two drives"
     if not all(folders):
         raise UserError(f"a folder's name is empty, as of a variable of the shell that is not set: {advice}")

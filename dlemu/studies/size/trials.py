@@ -58,7 +58,7 @@ class SteadySeries:
 def steady_series(rows: Rows, *, ahead: int, window_seconds: float) -> SteadySeries:
     """Return the series from the training rows of one or more ranks; it is empty until a first window is complete.
 
-    `ahead`: how many batches a rank may read before it needs them. Two ends of each block (a part of an epoch) are left
+    `ahead`: how many batches a rank may read before it needs them. Both ends of a block (a part of an epoch) are left
     out: its first step, and its last `ahead` steps, whose batches were queued. Windows begin after a rank's first step.
     """
     series_by_block: dict[tuple[int, int], list[Values]] = {}
