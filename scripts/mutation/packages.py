@@ -63,7 +63,7 @@ PACKAGES = {
     "probing": Package(
         (*(f"dlemu/jobs/probe/{name}.py" for name in OF_PROBES), "dlemu/jobs/training/pattern.py"),
         ("tests/probing",),
-        without=("loader_costs", "_level", "_read", "_loader_costs", "_by_jobs"),
+        without=("loader_costs", "_level", "_read", "_loader_costs"),
     ),
     "checkpoints": Package(
         ("dlemu/checkpoints/*",),

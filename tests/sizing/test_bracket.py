@@ -63,7 +63,7 @@ class Tried(BracketSearch):
         (value,) = map(float, planned.settings.values())
         outcome: Outcome = "no verdict" if value >= self.silent_from else "pass" if value <= self.most else "fail"
         figures = JobFigures(kind="kvcache", workload="x", ranks=1, outcome=outcome, verdict="NO VERDICT: too short")
-        assert planned.what.words[-1].startswith("kv.speed=")
+        assert planned.what.argv[-1].startswith("kv.speed=")
         return SweepPoint(settings=dict(planned.settings), folder="x", figures=figures)
 
 

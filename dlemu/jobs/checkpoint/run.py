@@ -35,8 +35,7 @@ from dlemu.runner.recording import RankRecord
 from dlemu.runner.run_folder import Unfinished
 from dlemu.telemetry import Telemetry
 
-# Facts with more ranks, or more layers x experts, are damaged; planning for these would take long
-_MAX_PARTS = 10**6
+_MAX_PARTS = 10**6  # ranks, or layers x experts: facts with more are damaged, and planning them would take long
 
 
 class Checkpoints(JobKind):
@@ -56,7 +55,7 @@ class Checkpoints(JobKind):
             return None
         writes, reads = max(0, settings.num_checkpoints_write), max(0, settings.num_checkpoints_read)
         done = int(np.bincount(rows["rank"][rows["file"] == WHOLE], minlength=facts.ranks).min())  # by the slowest rank
-        last = rows[np.argmax(rows["ended_ns"])]
+        last = rows[np.argmax(rows["ended_ns"])]  # the latest file or checkpoint
         verb, planned = ("written", writes) if last["phase"] == WRITE else ("read", reads)
         is_current = (rows["phase"] == last["phase"]) & (rows["checkpoint"] == last["checkpoint"])
         files = rows[is_current & (rows["file"] != WHOLE)]
@@ -145,7 +144,7 @@ class Checkpoints(JobKind):
 
     @contextlib.contextmanager
     def own_place(self, workload: Workload, run_folder: str) -> Iterator[Sequence[str]]:
-        """Context: yield overrides by which a sweep's point saves into a temporary folder below the configured one."""
+        """Context: yield overrides with which a point of a sweep saves into a temporary folder of its own."""
         settings = with_checkpoints(workload).checkpoint
         if settings.num_checkpoints_write < 1:
             yield ()

@@ -144,10 +144,9 @@ def kept_line(summary: CheckpointSummary) -> str:
     line = f"{count(len(kept), 'checkpoint')}, {size(len(kept) * summary.bytes)}, in {folder}"
     if summary.requests is not None:  # `rm` can't remove objects
         return line
+    numbers = f"{{{kept[0]}..{kept[-1]}}}"  # a shell pattern
     if len(kept) == 1:
-        name = folder_name(kept[0])
-    elif kept[-1] - kept[0] < len(kept):
-        name = folder_name(f"{{{kept[0]}..{kept[-1]}}}")
-    else:  # the numbers between belong to checkpoints of another run
-        name = folder_name(f"{{{','.join(map(str, kept))}}}")
-    return f"{line}; to remove them: rm -r {shlex.quote(folder.rstrip('/'))}/{name}"
+        numbers = str(kept[0])
+    elif kept[-1] - kept[0] >= len(kept):  # the numbers between belong to checkpoints of another run
+        numbers = f"{{{','.join(map(str, kept))}}}"
+    return f"{line}; to remove them: rm -r {shlex.quote(folder.rstrip('/'))}/{folder_name(numbers)}"

@@ -124,9 +124,9 @@ def _sections(answer: SizeAnswer, folder: str) -> Iterator[Table]:
         )
         for trial in answer.trials
     ]
-    names = ("accelerators", "AU, %", "loader MB/s", "device MB/s", "seconds", "settled")
+    head = columns("accelerators", "AU, %", "loader MB/s", "device MB/s", "seconds", "settled", right=range(5))
     notes = ["AU: of the steady part of a trial; MB/s: of the whole, its start and end included"]
-    yield Table(title="Trials, in order", columns=columns(*names, right=range(len(names) - 1)), rows=rows, notes=notes)
+    yield Table(title="Trials, in order", columns=head, rows=rows, notes=notes)
     yield from background(folder, [trial.folder for trial in answer.trials])
 
 
