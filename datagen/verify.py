@@ -1,4 +1,4 @@
-"""Verifies a dataset: compares every byte of every file with the content generated again."""
+"""Verifies a dataset: generates every file again, and compares each byte with the file on storage."""
 
 from __future__ import annotations
 
@@ -40,8 +40,8 @@ def verify(
 ) -> list[Damage]:
     """Compare the files i with i % ranks == rank with their content generated again.
 
-    Returns the damage, sorted by path; an empty list means that every byte is right. Raises DatasetError: there is no
-    manifest, so that the expected content is unknown.
+    Returns the damage, sorted by path; an empty list means that every byte is right. Raises DatasetError if there is no
+    manifest, or if it names a custom format and `spec` does not.
     """
     backend = open_storage(storage.buffered)
     existing = manifest.read(spec.data_folder, backend)
@@ -61,7 +61,7 @@ def verify(
     tally = Tally(len(share), files.total_bytes(rank, ranks), exact=files.exact)
     checker = _Checker(files, backend, tally)
     thread_pool.run(checker.worker, share, tally, threads, progress)
-    return sorted(checker.findings, key=lambda finding: finding.path)
+    return sorted(checker.damage, key=lambda damage: damage.path)
 
 
 @dataclass
@@ -69,10 +69,10 @@ class _Checker:
     files: Files
     storage: StorageBase
     tally: Tally
-    findings: list[Damage] = field(default_factory=list)
+    damage: list[Damage] = field(default_factory=list)
 
     def worker(self) -> Callable[[int], None]:
-        """Return a function that checks one file, with buffers of its own; each thread calls this once."""
+        """Return a function that checks a data file and its side files. Each thread has one, with its own buffers."""
         generated, stored = AlignedBuffer(), AlignedBuffer()
 
         def check(running_index: int) -> None:
@@ -83,28 +83,29 @@ class _Checker:
                 except DatasetError as error:
                     message = str(error)
                 if message:
-                    self.findings.append(Damage(output.path, message))
+                    self.damage.append(Damage(output.path, message))
             self.tally.add(files=1)
 
         return check
 
     def _compare(self, running_index: int, output: OutputFile, generated: AlignedBuffer, stored: AlignedBuffer) -> str:
-        """Generate the file again, into a writer that compares instead of writing; return the difference, or ''."""
+        """Generate the file again, into a writer that compares instead of writing; return what differs, or ''."""
         if next(iter(self.storage.sizes([output.path]))) is None:
             return "there is no such file"
         with contextlib.closing(self.storage.open(output.path)) as reader:
-            comparison = _Comparison(reader, stored)
-            comparison.on_advance = self.tally.add
+            writer = _ComparingWriter(reader, stored)
+            writer.on_advance = self.tally.add
             try:
-                output.write(comparison, generated)
-                offset = min(reader.size_bytes, comparison.position)
-                if reader.size_bytes == comparison.position:
-                    return ""
+                output.write(writer, generated)
             except _DifferenceError as difference:
-                (offset,) = difference.args
+                offset = difference.offset
+            else:
+                if reader.size_bytes == writer.position:
+                    return ""
+                offset = min(reader.size_bytes, writer.position)
             message = self._explain(running_index, output, reader, offset)
         if self.files.spec.compression != "none":
-            message += "; the version of the library that compresses decides on its bytes, too"
+            message += "; compressed bytes also depend on the version of the compression library"
         return message
 
     def _explain(self, running_index: int, output: OutputFile, reader: Reader, offset: int) -> str:
@@ -113,8 +114,8 @@ class _Checker:
         if not output.exact or output.size_bytes == reader.size_bytes:
             message = f"it differs from what was generated, at offset {offset}"
             if not output.is_side:
-                words = explain(*_around(reader, offset), content, running_index)
-                message += f": {words}, not of file {running_index}"
+                explanation = explain(*_around(reader, offset), content, running_index)
+                message += f": {explanation}, not of file {running_index}"
             return message
         if stamps := find_stamps(_around(reader, 0)[0]):
             stamp_offset, stamp = stamps[0]
@@ -123,11 +124,14 @@ class _Checker:
         return f"it has {reader.size_bytes} bytes, wanted {output.size_bytes}; it is right up to offset {offset}"
 
 
+@dataclass(eq=False)  # as for other exceptions, without comparison by value
 class _DifferenceError(Exception):
-    """The file differs from the generated content; the argument is the offset of the first difference."""
+    """The file differs from the generated content."""
+
+    offset: int  # of the first difference
 
 
-class _Comparison(NullWriter):
+class _ComparingWriter(NullWriter):
     """A writer that compares the bytes to be written with an existing file. Raises _DifferenceError."""
 
     def __init__(self, reader: Reader, buffer: AlignedBuffer) -> None:
