@@ -1,8 +1,8 @@
-"""The files of a dataset, and generating them, in parallel ranks and threads.
+"""Generates the files of a dataset, in parallel ranks and threads.
 
-One rank calls `prepare`, then every rank `generate`, then one rank `finish`. A file has a temporary name until it is
-complete, so that an interrupted generation can be resumed. Files are numbered by a running index: training files
-first, then validation files.
+One rank calls `prepare`, then every rank calls `generate`, then one rank calls `finish`. A file has a temporary name
+until it is complete, so that an interrupted generation can be resumed. Files are numbered by a running index: training
+files first, then validation files.
 """
 
 from __future__ import annotations
@@ -41,10 +41,10 @@ class OutputFile:
     size_bytes: int
     exact: bool  # `size_bytes` is exact; else it is an estimate, because the size depends on the contents
     write: Callable[[Writer, AlignedBuffer], None]  # writes the file sequentially
-    is_side: bool
+    data_path: str  # a data file's own path; a side file's is that of the data file to which it belongs
 
     def is_complete(self, size_on_disk: int | None) -> bool:
-        """Return whether the file is complete, given its size on disk; None: it does not exist."""
+        """Return whether the file is complete, given its size on disk (None if it does not exist)."""
         if size_on_disk is None:
             return False
         return size_on_disk == self.size_bytes if self.exact else size_on_disk > 0
@@ -52,18 +52,18 @@ class OutputFile:
 
 @dataclass(frozen=True)
 class Files:
-    """All files of a dataset. Each takes a few numbers of memory, in arrays."""
+    """All files of a dataset, which may be millions: memory holds a few numbers for each, in arrays."""
 
     spec: DatasetSpec
     format: FormatBase
     content: Content
     train: Layout
     valid: Layout
-    shapes: Sizes
-    sizes: Sizes  # bytes of each data file; unless `exact`, of its samples, by their mean size
-    exact: bool  # the sizes follow from the settings; else they depend on the contents
+    shapes: Sizes  # of the records in each data file
+    sizes: Sizes  # bytes of each data file; an estimate from the mean sample size unless `exact`
+    exact: bool  # the settings determine the sizes; else they depend on the contents
     sides: tuple[tuple[SideFile, Sizes], ...] = ()
-    """Each kind of side file, with the bytes of that file for each data file."""
+    """Each kind of side file, with the bytes of the side file of each data file."""
 
     def __len__(self) -> int:
         return len(self.shapes)
@@ -74,11 +74,12 @@ class Files:
         if running_index >= layout.num_files:
             layout, file = self.valid, running_index - layout.num_files
         job = FileJob(self.spec, self.content, running_index, tuple(self.shapes[running_index].tolist()))
+        path = layout.path(file)
         size = int(self.sizes[running_index])
-        outputs = [OutputFile(layout.path(file), size, self.exact, partial(self.format.write, job), is_side=False)]
-        for side, sizes in self.sides:
-            path = side.path(layout, file)
-            outputs.append(OutputFile(path, int(sizes[running_index]), True, partial(side.write, job), is_side=True))
+        outputs = [OutputFile(path, size, self.exact, partial(self.format.write, job), path)]
+        for side, side_sizes in self.sides:
+            side_size = int(side_sizes[running_index])
+            outputs.append(OutputFile(side.path(layout, file), side_size, True, partial(side.write, job), path))
         return outputs
 
     def folders(self) -> list[str]:
@@ -94,7 +95,7 @@ class Files:
 
 
 def files_of(spec: DatasetSpec) -> Files:
-    """Return the files of a dataset. Raises UserError: impossible settings, or settings the format does not support."""
+    """Return the files of a dataset. Raises UserError if the settings are impossible, or the format rejects them."""
     refuse(spec.check())
     file_format = format_named(spec.format)
     shapes = record_shapes(spec, 0, spec.num_files_train + spec.num_files_eval)
@@ -122,8 +123,8 @@ class GenerateSummary:
 def prepare(spec: DatasetSpec, storage: StorageSpec = FOLDERS) -> None:
     """Create the folders and the manifest, and remove unfinished files of an interrupted run. For one rank.
 
-    Raises UserError: the settings are impossible, the folder can't be written, or it holds another dataset; SpaceError:
-    the dataset won't fit.
+    Raises UserError if the settings are impossible, or the folder can't be written or holds another dataset; SpaceError
+    if the dataset won't fit.
     """
     refuse_own_files(spec)
     files, backend = files_of(spec), open_storage(storage.buffered)
@@ -160,8 +161,8 @@ def generate(
 
     Files are written through the page cache; with `fsync` each is synced to the device before it is renamed to its
     final name. `progress` is called in the caller's thread, about four times a second.
-    Raises SpaceError: the disk is full. No incomplete file has a final name, and another call resumes. UserError: the
-    settings are impossible, or the folder can't be written.
+    Raises SpaceError if the disk is full: no incomplete file has a final name, and another call resumes. Raises
+    UserError if the settings are impossible, or the folder can't be written.
     """
     files, backend = files_of(spec), open_storage(storage.buffered)
     started = time.monotonic()
@@ -170,7 +171,7 @@ def generate(
     written: list[int] = []  # bytes written of each file, side files included
 
     def worker() -> Callable[[int], None]:
-        buffer = AlignedBuffer()  # of this thread
+        buffer = AlignedBuffer()  # each thread has its own
 
         def write_missing(running_index: int) -> None:
             sizes = [_write(output, backend, buffer, tally, fsync) for output in files.outputs(running_index)]
@@ -187,8 +188,8 @@ def generate(
 def finish(spec: DatasetSpec, storage: StorageSpec = FOLDERS) -> Manifest:
     """Check that every file exists and mark the manifest complete. For one rank, after all have called `generate`.
 
-    Raises DatasetError: files are missing or have the wrong size; the manifest stays incomplete. UserError: the folder
-    can't be written.
+    Raises DatasetError if files are missing or have the wrong size, and leaves the manifest incomplete; UserError if
+    the folder can't be written.
     """
     files, backend = files_of(spec), open_storage(storage.buffered)
     with _writing(spec.data_folder, backend):
@@ -201,7 +202,7 @@ def finish(spec: DatasetSpec, storage: StorageSpec = FOLDERS) -> Manifest:
             backend.sync(folder)
         total_bytes = files.total_bytes()
         if not files.exact:
-            total_bytes = sum(size or 0 for _, _, size in _disk_sizes(files, backend))
+            total_bytes = sum(size or 0 for _, size in _disk_sizes(files, backend))
         complete = Manifest(spec=spec, complete=True, files=len(files), bytes=total_bytes, made_at=manifest.now())
         manifest.write(spec.data_folder, complete, backend)
     return complete
@@ -272,7 +273,7 @@ def check_space(files: Files, storage: StorageBase) -> None:
     free = storage.free_bytes(folder)
     if free is None or not files.exact:  # compressed sizes are unknown
         return
-    complete_bytes = sum(file.size_bytes for _, file, size in _disk_sizes(files, storage) if file.is_complete(size))
+    complete_bytes = sum(file.size_bytes for file, size in _disk_sizes(files, storage) if file.is_complete(size))
     missing_bytes = files.total_bytes() - complete_bytes
     if missing_bytes <= free:
         return
@@ -290,16 +291,16 @@ def check_space(files: Files, storage: StorageBase) -> None:
 
 def _missing(files: Files, storage: StorageBase) -> list[str]:
     """Return the paths of the data files that are incomplete, or that have an incomplete side file."""
-    return list(dict.fromkeys(path for path, file, size in _disk_sizes(files, storage) if not file.is_complete(size)))
+    paths = (file.data_path for file, size in _disk_sizes(files, storage) if not file.is_complete(size))
+    return list(dict.fromkeys(paths))
 
 
-def _disk_sizes(files: Files, storage: StorageBase) -> Iterator[tuple[str, OutputFile, int | None]]:
-    """For each data file and side file, yield the data file's path, the file, and its size on disk; None if missing."""
-    groups = map(files.outputs, range(len(files)))  # each a data file and then its side files
-    # Two iterators, as `sizes` may take many paths before it yields the first size
-    outputs, outputs_ahead = itertools.tee((group[0].path, output) for group in groups for output in group)
-    for (path, output), size in zip(outputs, storage.sizes(output.path for _, output in outputs_ahead), strict=True):
-        yield path, output, size
+def _disk_sizes(files: Files, storage: StorageBase) -> Iterator[tuple[OutputFile, int | None]]:
+    """Return an iterator over all data files and side files, each with its size on disk (None if it does not exist)."""
+    all_outputs = itertools.chain.from_iterable(map(files.outputs, range(len(files))))
+    # `sizes` may take many paths before it yields the first size: `tee` keeps the files in between
+    outputs, outputs_ahead = itertools.tee(all_outputs)
+    return zip(outputs, storage.sizes(output.path for output in outputs_ahead), strict=True)
 
 
 @contextlib.contextmanager

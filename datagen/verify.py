@@ -113,7 +113,7 @@ class _Checker:
         content = self.files.content
         if not output.exact or output.size_bytes == reader.size_bytes:
             message = f"it differs from what was generated, at offset {offset}"
-            if not output.is_side:
+            if output.path == output.data_path:
                 explanation = explain(*_around(reader, offset), content, running_index)
                 message += f": {explanation}, not of file {running_index}"
             return message
