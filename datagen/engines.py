@@ -167,7 +167,7 @@ class FileEngine(Engine):
     def _open(self, path: str, place: memoryview) -> base.OpenFile:
         """Make a file the current one, and return it; if it has a single sample, its bytes go to `place`."""
         self.finish()
-        self._memory.reuse(place if self._samples_per_file == 1 else memoryview(b""))
+        self._memory.begin_file(place if self._samples_per_file == 1 else memoryview(b""))
         source: base.Source | None = None
         if self._reads_whole_files:  # without a Source, which takes a fifth of the CPU time of reading a small file
             size = self._sizes_read.pop(path, None)
