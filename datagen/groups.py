@@ -1,8 +1,8 @@
-"""Reading row groups: every row group that holds a row of the batch is read once, in full.
+"""Reads row groups: every row group that holds a row of the batch is read once, in full.
 
-Training scripts read columnar files like this: all columns of a row group together, which they cut into batches.
-The row group in which a batch ended stays in memory, because the next batch may begin with later rows of it. A batch
-of scattered rows would read far more than it uses, and raises SpaceError.
+Training scripts read columnar files like this: they read all columns of a row group together, and cut its rows into
+batches. The row group in which a batch ended stays in memory, because the next batch may begin with later rows of it.
+Scattered rows would need far more row groups than a batch has memory for: reading them raises SpaceError.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import time
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple, Protocol
 
-from datagen.buffers import AlignedBuffer
+from datagen.buffers import AlignedBuffer, round_up
 from datagen.engines import ReadSettings, by_library
 from datagen.errors import DatasetError, DlemuError, SpaceError, ended_early, read_failure, reading
 from datagen.formats import format_base as base
@@ -51,7 +51,7 @@ class GroupsFile(Protocol):
         """Return the spans of the file that hold the columns requested."""
 
     def payload(self, group: int) -> list[tuple[int, int]]:
-        """Return (bytes, payload offset) of each column requested; empty if dlemu did not write the file."""
+        """Return (bytes, payload offset) of each column requested; an empty list if dlemu did not write the file."""
 
     def largest_bytes(self) -> GroupBytes:
         """Return the memory of the file's largest row group."""
@@ -64,20 +64,20 @@ class GroupFormat(base.FormatBase):
     def open_groups(self, source: base.Source, spec: DatasetSpec, *, matched: bool = False) -> GroupsFile:
         """Open a file for reading row groups.
 
-        With `matched`, read its structure, and later the spans, by the calls of the library, which first requests
-        read-ahead for all spans of a group.
+        If `matched`, the calls of the format's library read the structure of the file now, and the spans later. The
+        library requests read-ahead for all spans of a group before it reads them.
         """
 
     @abc.abstractmethod
     def decode_group(self, where: str | base.SourceStream, index: int, spec: DatasetSpec) -> list[memoryview]:
-        """Decode the columns requested of row group `index` by the library, as a training script does; return buffers.
+        """Have the format's library decode the columns requested of row group `index`, as a training script does.
 
-        `where` is a path, or an open file with its path as `name`.
+        `where` is a path, or an open file with its path as `name`. Return the memory of each decoded column.
         """
 
 
 def max_groups(batch_size: int, rows: int, group_rows: int) -> int:
-    """Return how many row groups a batch of consecutive rows can touch, in files of `rows` rows.
+    """Return the maximum number of row groups that a batch of consecutive rows can touch, in files of `rows` rows.
 
     The batch may begin and end within a row group, and the last row group of each file may have fewer rows.
     """
@@ -92,12 +92,12 @@ class _GroupInMemory(NamedTuple):
 
     group: Group
     data: memoryview | bytes
-    places: list[Span]  # of the group's spans in `data`; of its columns, if they were decoded
-    next_sample: int = 0  # the sample after the batch that ended in this group
+    places: list[Span]  # where the group's spans (if decoded: its columns) are in `data`
+    next_sample: int = 0  # number of the sample after the batch that ended in this group
 
 
 class GroupReader(RangeReader):
-    """Reads row groups of one split. Not thread-safe. The last file read stays open."""
+    """Reads row groups of one split. The last file read stays open. Not thread-safe."""
 
     def __init__(self, settings: ReadSettings, file_format: GroupFormat, spec: DatasetSpec) -> None:
         super().__init__(settings, matched=settings.matched)
@@ -107,12 +107,12 @@ class GroupReader(RangeReader):
         self._file = -1  # number of the last file read
         self._groups: GroupsFile | None = None  # that file; None while no file is open
         self._kept: _GroupInMemory | None = None  # the row group in which the last batch ended, if it has later rows
-        self._stored = AlignedBuffer()  # bytes of a row group that is to be decoded
+        self._stored = AlignedBuffer()  # for the stored bytes of a row group that is to be decoded
 
     def read(self, samples: Samples, out: memoryview) -> Places:
-        """Read the row groups of these rows into `out`; return the place of each span (decoded: column), in order.
+        """See `Engine.read`. The places are those of the spans, or of the columns if they are decoded.
 
-        Raises as `Engine.read`, and SpaceError if the rows are in more row groups than consecutive rows can touch.
+        Raises SpaceError, too, if the rows are in more row groups than consecutive rows can touch.
         """
         runs = cut_runs(samples, self._layout.num_samples_per_file)
         try:
@@ -126,7 +126,8 @@ class GroupReader(RangeReader):
         """Read the row groups of all runs, each once; return the places of their spans as a flat list."""
         flat: list[int] = []
         groups_read: set[Group] = set()
-        kept, self._kept = self._kept, None
+        kept = self._kept  # by the last batch
+        self._kept = None
         latest: _GroupInMemory | None = None
         begin = 0  # where the next row group goes in `out`
         for first, count in runs:
@@ -137,7 +138,7 @@ class GroupReader(RangeReader):
                 if group in groups_read:
                     continue
                 groups_read.add(group)
-                # A batch that begins before the end of the last one belongs to another epoch, which reads all anew
+                # A batch that begins before the end of the last one belongs to another epoch, which reads all again
                 if begin == 0 and kept is not None and kept.group == group and first >= kept.next_sample:
                     latest = kept
                     _check_fits(len(kept.data), out)
@@ -147,8 +148,7 @@ class GroupReader(RangeReader):
                 for start, size in latest.places:
                     flat += (begin + start, size)
                 begin += len(latest.data)
-        first, count = runs[-1]
-        next_sample = first + count
+        next_sample = first + count  # after the last run
         next_index = next_sample % self._layout.num_samples_per_file
         # An index of 0 begins another file; else the next sample may be in the row group read last
         if latest is not None and next_index and latest.group[1] in groups.groups_of(next_index, 1):
@@ -177,7 +177,7 @@ class GroupReader(RangeReader):
                 raise
 
     def _open_file(self, file: int) -> GroupsFile:
-        """Return a file, open; only the last one stays open."""
+        """Return an open file, after closing the last one if that is another."""
         if self._groups is not None and self._file == file:
             return self._groups
         self.close()
@@ -203,17 +203,10 @@ class GroupReader(RangeReader):
             columns = by_library(self, self._storage, path, lambda local: decode(local, number, self._spec))
         else:
             spans = groups.spans(number)
-            needed_bytes = 0
-            for start, size in spans:
-                needed_bytes += start % self._alignment + size
-                needed_bytes += -needed_bytes % self._alignment  # a read begins and ends with a whole block
-            memory = self._stored.view(needed_bytes) if self._decodes else out
-            _check_fits(needed_bytes, memory)
-            starts, end = self._fill_spans(groups, spans, memory)
-            spans_read = list(zip(starts, spans, strict=True))
-            places = [(start, size) for start, (_, size) in spans_read]
+            memory, places, end = self._read_spans(groups.source, spans, out)
             if self._decodes or self._check is not None:
-                parts = [(offset, memory[start : start + size]) for start, (offset, size) in spans_read]
+                pairs = zip(spans, places, strict=True)
+                parts = [(offset, memory[start : start + size]) for (offset, size), (start, _) in pairs]
                 stream = base.SourceStream(base.CachedSource(groups.source, parts))
                 columns = decode(stream, number, self._spec)
         if self._decodes:
@@ -230,22 +223,32 @@ class GroupReader(RangeReader):
                 self._check(base.Sample(column, column, offset), file)
         return _GroupInMemory(group, out[:end], places)
 
-    def _fill_spans(self, groups: GroupsFile, spans: Sequence[Span], out: memoryview) -> tuple[list[int], int]:
-        """Read spans of a file; return the start of each in `out`, and the end of the last."""
-        source = groups.source
+    def _read_spans(
+        self, source: base.Source, spans: Sequence[Span], out: memoryview
+    ) -> tuple[memoryview, list[Span], int]:
+        """Read spans of a file into `out`, or into memory of this reader if they are to be decoded.
+
+        Return that memory, the place of each span in it, and the end of the last one.
+        """
+        needed_bytes = 0
+        for offset, size in spans:  # a read begins and ends with a whole block
+            needed_bytes = round_up(needed_bytes + offset % self._alignment + size, self._alignment)
+        memory = self._stored.view(needed_bytes) if self._decodes else out
+        _check_fits(needed_bytes, memory)
         if self._matched:
             source.reader.will_need(spans)
         if self._alignment > 1 or self._transfer_bytes or self._storage.is_remote:
-            return self.fill([(source, *span) for span in spans], out, 0)
-        *starts, end = itertools.accumulate((size for _, size in spans), initial=0)
-        calls_before, started_ns = source.reader.read_calls, time.monotonic_ns()
-        bytes_read = source.reader.read_stretches(spans, out[:end])  # one call for hundreds of spans of a few KiB
-        self.count(bytes_read, source.reader.read_calls - calls_before, time.monotonic_ns() - started_ns)
-        if bytes_read < end:
-            for start, (offset, size) in zip(starts, spans, strict=True):
-                if bytes_read < start + size:
-                    raise ended_early(source.path, start + size - bytes_read, offset + bytes_read - start)
-        return starts, end
+            starts, end = self.fill([(source, *span) for span in spans], memory, 0)
+        else:
+            *starts, end = itertools.accumulate((size for _, size in spans), initial=0)
+            calls_before, started_ns = source.reader.read_calls, time.monotonic_ns()
+            bytes_read = source.reader.read_stretches(spans, memory[:end])  # one call for hundreds of small spans
+            self.count(bytes_read, source.reader.read_calls - calls_before, time.monotonic_ns() - started_ns)
+            if bytes_read < end:
+                for start, (offset, size) in zip(starts, spans, strict=True):
+                    if bytes_read < start + size:
+                        raise ended_early(source.path, start + size - bytes_read, offset + bytes_read - start)
+        return memory, [(start, size) for start, (_, size) in zip(starts, spans, strict=True)], end
 
 
 def _check_fits(size_bytes: int, out: memoryview) -> None:

@@ -277,7 +277,13 @@ class StreamedReader(Reader):
         bytes_read = self._copy(buffer, offset) if offset < self._end else 0
         calls_before = self._reader.read_calls
         while bytes_read < len(buffer) and self._end < self.size_bytes:
-            bytes_read += self._read_next(buffer[bytes_read:])
+            out = buffer[bytes_read:]
+            size = self._next_size or len(out)
+            if size <= min(len(out), self.size_bytes - self._end):
+                bytes_read += self._read_directly(out)
+            else:
+                self._fill_buffer(size)
+                bytes_read += self._copy(out, self._start)
         self._next_offset = offset + bytes_read
         # After the last record, the library reads the tail of the file, too
         while not self._looks_up and self._end < self.size_bytes <= self._next_offset + self._tail_bytes:
@@ -317,15 +323,6 @@ class StreamedReader(Reader):
         if size:
             out[:size] = self._buffer[start : start + size]
         return size
-
-    def _read_next(self, out: memoryview) -> int:
-        """Make one call into the buffer, or all calls that fit into `out`; return the number of bytes in `out`."""
-        offset = self._end
-        size = self._next_size or len(out)
-        if size <= min(len(out), self.size_bytes - offset):
-            return self._read_directly(out)
-        self._fill_buffer(size)
-        return self._copy(out, offset)
 
     def _fill_buffer(self, size: int) -> None:
         """Replace the contents of the buffer by the next call, which requests `size` bytes."""
