@@ -12,7 +12,7 @@ import resource
 import time
 import weakref
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
 import numpy as np
@@ -265,7 +265,8 @@ class StreamedReader(Reader):
         self._reader = reader
         self._calls = calls
         self._tail_bytes = tail_bytes
-        self._plan_calls(calls.sizes(reader.block_bytes))
+        self._later_sizes = calls.sizes(reader.block_bytes)  # bytes that the calls after the next one request
+        self._next_size = next(self._later_sizes, 0)  # bytes that the next call requests; 0: all that the caller lacks
         self._buffer = memoryview(bytearray())  # begins with bytes `_start` to `_end` of the file, the last call's
         self._start = self._end = 0
         self._next_offset = 0  # where the last read ended: a read from there on is sequential
@@ -279,7 +280,7 @@ class StreamedReader(Reader):
         while bytes_read < len(buffer) and self._end < self.size_bytes:
             out = buffer[bytes_read:]
             size = self._next_size or len(out)
-            if size <= min(len(out), self.size_bytes - self._end):
+            if size <= min(len(out), self.size_bytes - self._end):  # the call fits: it needs no buffer
                 bytes_read += self._read_directly(out)
             else:
                 self._fill_buffer(size)
@@ -307,14 +308,10 @@ class StreamedReader(Reader):
             missing_bytes = offset + size_bytes - self._end
             # The script reads the header first, unless that is in the buffer
             sizes = (missing_bytes,) if self._end > offset else (HEAD_BYTES, missing_bytes - HEAD_BYTES)
-            self._plan_calls(python_calls(sizes, self._reader.block_bytes))
+            self._later_sizes = python_calls(sizes, self._reader.block_bytes)
         else:
-            self._plan_calls(self._calls.sizes(self._reader.block_bytes))
-
-    def _plan_calls(self, sizes: Iterator[int]) -> None:
-        """Set how many bytes the next calls request; calls after these request all that the caller lacks."""
-        self._later_sizes = sizes
-        self._next_size = next(sizes, 0)
+            self._later_sizes = self._calls.sizes(self._reader.block_bytes)
+        self._next_size = next(self._later_sizes, 0)
 
     def _copy(self, out: memoryview, offset: int) -> int:
         """Copy the buffer's bytes from file offset `offset` on to `out`; return how many."""
