@@ -1,9 +1,9 @@
-"""Where samples are: the files of a dataset, the batches of samples requested, and the places they are read to.
+"""Where samples are on storage and in memory.
 
-- `Layout`: names and paths of files, by DLIO's rules, so that either tool can use the other's datasets; they are
-  computed, so that memory and time do not grow with the number of samples;
-- `Samples`: those of a batch, as numbers or as runs of consecutive numbers (`Runs`);
-- `Places`: byte ranges of the memory that a batch is read into.
+- `Layout`: the names and paths of files, by DLIO's rules, so that either tool can use the other's datasets. They are
+  computed, so that memory and time do not grow with the number of samples.
+- `Samples`: the samples of a batch, as numbers or as runs of consecutive numbers (`Runs`).
+- `Places`: the byte ranges of memory that a batch is read into.
 """
 
 from __future__ import annotations
@@ -27,16 +27,17 @@ DRAW_CHUNK_FILES = 1 << 16  # files whose random numbers are drawn and discarded
 
 
 def endings_of(format_name: str) -> tuple[str, ...]:
-    """Return the extensions of a format's files; files that dlemu makes have the first one.
+    """Return the extensions of a format's files. Files that dlemu makes have the first one.
 
-    They are `ENDINGS` of a module in `datagen.formats`, else the last part of the name: no user's module is imported.
+    They are `ENDINGS` of a module in `datagen.formats`, else the last part of the format's name: a user's own module is
+    not imported.
     """
     default = (format_name.rpartition(".")[2],)
     return cast("tuple[str, ...]", registry.built_in("datagen.formats", format_name, "ENDINGS", default))
 
 
 def has_own_length(spec: DatasetSpec) -> bool:
-    """Return whether a file has `record_length_bytes` bytes, whatever the shape of its record: true for images."""
+    """Return whether a file has `record_length_bytes` bytes, whatever the shape of its record, as an image has."""
     return bool(registry.built_in("datagen.formats", spec.format, "HAS_OWN_LENGTH", False))
 
 
@@ -47,7 +48,7 @@ def columns_of(spec: DatasetSpec) -> tuple[ParquetColumn, ...]:
 
 @dataclass(frozen=True, kw_only=True)
 class Layout:
-    """The files of one split, in name order. With N samples a file, sample s is sample s % N of file s // N."""
+    """The files of one split, in name order. With N samples per file, sample s is sample s % N of file s // N."""
 
     folder: str  # the split's folder, `DATA_FOLDER/train` or `DATA_FOLDER/valid`
     split: Split
@@ -126,9 +127,12 @@ def record_shapes(spec: DatasetSpec, start: int, stop: int) -> NDArray[np.int64]
     """Return the record shapes of files `start` to `stop` - 1 as an array of shape (files, axes).
 
     With `record_dims`, all files have this shape. Otherwise shapes have two axes. Sizes given as quantiles become near
-    squares, rounded so that the mean is kept. Else both axes are drawn as DLIO does, with seed 10: normal deviates of
-    mean int(sqrt(L)) and standard deviation S / (2 sqrt(L)), truncated to integers of at least 1, where L is
-    `record_length_bytes` and S its standard deviation. A file's shape does not depend on the number of files.
+    squares, rounded so that the mean is kept. Other sizes, of mean L and standard deviation S, are drawn as DLIO does,
+    each axis by itself, from one generator with seed 10:
+
+        axis = max(1, int(normal(mean=int(sqrt(L)), standard_deviation=S / 2 / sqrt(L))))
+
+    A file's shape does not depend on the number of files.
     """
     if spec.record_dims:
         return np.tile(np.array(spec.record_dims, np.int64), (stop - start, 1))
@@ -142,21 +146,21 @@ def record_shapes(spec: DatasetSpec, start: int, stop: int) -> NDArray[np.int64]
     if spec.record_length_bytes_stdev <= 0:
         return np.full((stop - start, 2), mean, np.int64)
     random = np.random.RandomState(SIZE_SEED)
-    for discarded in range(0, start, DRAW_CHUNK_FILES):
+    for discarded in range(0, start, DRAW_CHUNK_FILES):  # the numbers of the files before `start`
         random.standard_normal(2 * min(DRAW_CHUNK_FILES, start - discarded))
     deviation = spec.record_length_bytes_stdev / 2.0 / root
-    drawn = random.normal(mean, deviation, (stop - start, 2))
-    return cast("NDArray[np.int64]", np.maximum(drawn.astype(np.int64), 1))
+    axes = random.normal(mean, deviation, (stop - start, 2))
+    return cast("NDArray[np.int64]", np.maximum(axes.astype(np.int64), 1))
 
 
 def nominal_sample_bytes(spec: DatasetSpec) -> int:
-    """Return the mean bytes of a sample before compression: of images, the file; of tables, the columns read."""
+    """Return the mean bytes of a sample before compression: of an image, the file; of a table, the columns read."""
     if has_own_length(spec) or spec.record_length_bytes_quantiles:
         return int(spec.record_length_bytes) * spec.element_bytes
     if columns := columns_of(spec):
         return sum(column.value_bytes for column in columns if column.read)
-    shape = spec.record_dims or (int(math.sqrt(spec.record_length_bytes)),) * 2
-    return math.prod(shape) * spec.element_bytes
+    root = int(math.sqrt(spec.record_length_bytes))
+    return math.prod(spec.record_dims or (root, root)) * spec.element_bytes
 
 
 def stored_sample_bytes(spec: DatasetSpec) -> int:
@@ -185,12 +189,15 @@ Samples = Sequence[int] | NDArray[np.int64] | Runs  # sample numbers of a batch
 
 
 def sample_numbers(samples: Samples) -> Sequence[int]:
-    """Return the sample numbers of a batch as Python integers, which are faster than NumPy's one by one."""
+    """Return the sample numbers of a batch as Python integers, because loops over NumPy's are slow."""
     return samples.tolist() if isinstance(samples, np.ndarray | Runs) else samples
 
 
 def cut_runs(samples: Samples, samples_per_file: int) -> list[Run]:
-    """Cut a batch into runs of consecutive samples within a file: [7, 8, 9, 3] of 4 a file into 7, 8-9 and 3."""
+    """Cut a batch into runs of consecutive samples within a file.
+
+    With 4 samples per file, [7, 8, 9, 3] is cut into [(7, 1), (8, 2), (3, 1)], because sample 8 begins a file.
+    """
     file_runs: list[Run] = []
     if isinstance(samples, Runs):
         for first, count in samples.runs:
@@ -211,7 +218,7 @@ def cut_runs(samples: Samples, samples_per_file: int) -> list[Run]:
     numbers = sample_numbers(samples)
     first = end = numbers[0]
     for sample in numbers:
-        if sample != end or (sample % samples_per_file == 0 and sample != first):
+        if sample != end or (sample % samples_per_file == 0 and sample != first):  # after a gap, or in another file
             file_runs.append((first, end - first))
             first = end = sample
         end += 1
