@@ -9,6 +9,7 @@ import mmap
 from datagen.errors import SpaceError
 
 GROWTH_LIMIT_BYTES = 64 << 20  # a buffer that must grow doubles, but takes no more than this beyond what was requested
+HUGE_PAGES_FROM_BYTES = 16 << 20  # huge pages save larger buffers a page fault and a TLB entry for every 4 KiB
 _MADV_POPULATE_WRITE = 23  # linux/mman.h, since Linux 5.14: fault in all pages of a range by one call
 
 
@@ -46,8 +47,7 @@ class AlignedBuffer:
     def __init__(self, size_bytes: int = 0) -> None:
         self._map: mmap.mmap | None = None
         self._view = memoryview(b"")
-        if size_bytes:
-            self._grow(size_bytes)
+        self.view(size_bytes)  # allocates
 
     def view(self, size_bytes: int) -> memoryview:
         """Return the first `size_bytes` of the buffer, writable and page-aligned.
@@ -55,20 +55,18 @@ class AlignedBuffer:
         Growing allocates new memory without copying; earlier views stay valid and keep their contents.
         """
         if size_bytes > len(self._view):
-            self._grow(max(size_bytes, min(2 * len(self._view), size_bytes + GROWTH_LIMIT_BYTES)))
+            new_bytes = max(size_bytes, min(2 * len(self._view), size_bytes + GROWTH_LIMIT_BYTES))
+            map_bytes = round_up(new_bytes, mmap.PAGESIZE)
+            self._map = mmap.mmap(-1, map_bytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+            if map_bytes >= HUGE_PAGES_FROM_BYTES:
+                self._map.madvise(mmap.MADV_HUGEPAGE)
+            self._view = memoryview(self._map)
         return self._view[:size_bytes]
 
     def take_pages(self) -> None:
         """Fault in the pages of the buffer, so that the first measured read has no page faults."""
         if self._map is not None:
             take_pages(self._map, 0, len(self._map))
-
-    def _grow(self, size_bytes: int) -> None:
-        size = round_up(size_bytes, mmap.PAGESIZE)
-        self._map = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-        if size >= 16 << 20:  # huge pages save a page fault and a TLB entry for every 4 KiB
-            self._map.madvise(mmap.MADV_HUGEPAGE)
-        self._view = memoryview(self._map)
 
 
 class NewMemory:

@@ -171,7 +171,7 @@ def wrong_sizes(path_of: Callable[[int], str], sizes: NDArray[np.int64], storage
 def sizes_on_disk(
     layout: Layout, storage: StorageBase, listing: Mapping[str, int | None] | None = None
 ) -> NDArray[np.int64]:
-    """Return the size of every file in use; sizes that `listing` (`files_below`) lacks are looked up. Raises OSError."""
+    """Return the size of every file in use, from `listing` (`files_below`) or else looked up. Raises OSError."""
     if listing is None:  # one request to an object store lists 1000 sizes, or looks up one
         listing = files_below(layout.folder, storage, 1) if storage.is_remote else {}
     names = [layout.name(file) for file in range(layout.num_files)]
