@@ -11,6 +11,7 @@ from datagen.errors import SpaceError
 GROWTH_LIMIT_BYTES = 64 << 20  # a buffer that must grow doubles, but takes no more than this beyond what was requested
 HUGE_PAGES_FROM_BYTES = 16 << 20  # huge pages save larger buffers a page fault and a TLB entry for every 4 KiB
 _MADV_POPULATE_WRITE = 23  # linux/mman.h, since Linux 5.14: fault in all pages of a range by one call
+_NoBytes = ctypes.c_char * 0  # the type of an empty view, which has an address
 
 
 def round_up(number: int, multiple: int) -> int:
@@ -31,9 +32,6 @@ def take_pages(memory: mmap.mmap, start: int, size_bytes: int) -> None:
                 f"no memory for a buffer of {size_bytes} bytes: {error.strerror}; lower ranks, reader.read_threads, "
                 "reader.prefetch_size or reader.batch_size"
             ) from error
-
-
-_NoBytes = ctypes.c_char * 0
 
 
 def address_of(memory: memoryview) -> int:

@@ -8,8 +8,7 @@ replaced by a stamp of five fields, little-endian:
 
 The stamps make all blocks of a dataset different; the keys do the same for any 4096 bytes that begin within a block.
 For compressible data, the last words of each row are zero before the key is applied, so that the block ends with a
-repeated 8-byte word, which any compressor removes. A compressor finds no repetition in the rest, because rows repeat
-only every 256 KiB, with another key.
+repeated 8-byte word, which any compressor removes. It finds no repetition in the rest, as rows recur with another key.
 
 Checkpoint files have the same stamps, but one key for each MiB, and a pool of 1 MiB. Filling memory with them takes one
 pass, about 30 GB/s on a core: three times as fast as for samples, and faster than any storage. Here, too, all blocks
@@ -91,8 +90,7 @@ class Stamp:
 def write_stamps(blocks: Words, seed_hash: int, file: int, first_block: int) -> None:
     """Write the stamps of consecutive blocks of a file's payload, from block `first_block` on.
 
-    `blocks` has the shape (blocks, words of a block). The lower half of word 0 is the magic, the upper half a check of
-    the rest of the stamp.
+    `blocks` has the shape (blocks, words of a block). Half of word 0 is the magic, half a check of the other words.
     """
     offsets, offset_hashes = _offsets(first_block, round_up(len(blocks), _CACHED_MULTIPLE))
     first_words = _mix(np.uint64(seed_hash) + _mix(np.uint64(file) + offset_hashes[: len(blocks)]))

@@ -17,6 +17,10 @@ _READ_ADVICE = {
     errno.EINVAL: "the file system may refuse O_DIRECT: set reader.odirect=false",
     **dict.fromkeys((errno.EACCES, errno.EPERM), "give the user of this run permission to read the dataset"),
 }
+_MAKE_AGAIN = (
+    ". Run `dlemu datagen verify` to find every damaged file; "
+    "delete those and run `dlemu datagen` with the same settings to make them again"
+)
 
 
 class DlemuError(Exception):
@@ -69,12 +73,6 @@ def host_failure(error: BaseException) -> str:
             "of pids), or use fewer ranks or workers"
         )
     return ""
-
-
-_MAKE_AGAIN = (
-    ". Run `dlemu datagen verify` to find every damaged file; "
-    "delete those and run `dlemu datagen` with the same settings to make them again"
-)
 
 
 class DamagedError(Exception):

@@ -130,8 +130,7 @@ class Fetcher:
     """Reads samples into the caller's memory. Not thread-safe.
 
     Files read whole are closed after each batch; files of records stay open until `close` or garbage collection.
-    `storage` replaces the one that the spec names. Raises UserError if the format or storage is unknown, or if the
-    settings contradict each other.
+    `storage` replaces that of the spec. Raises UserError for an unknown format or storage, or contradictory settings.
     """
 
     def __init__(self, spec: FetchSpec, storage: StorageBase | None = None) -> None:
@@ -150,8 +149,7 @@ class Fetcher:
         """Read samples into `out` (at least `slot_bytes(len(samples))` bytes, writable).
 
         With `resize_bytes`, sample i of the batch is at i * resize_bytes; else `places` says where it is.
-        Raises DatasetError if a file is missing, unreadable, damaged, or (with verify) has unexpected contents;
-        SpaceError if `out` is too small for a sample.
+        Raises DatasetError if a file is missing, damaged or (with verify) wrong; SpaceError if `out` is too small.
         """
         started_ns = time.monotonic_ns()
         engine = self._engine

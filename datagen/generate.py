@@ -1,8 +1,7 @@
 """Generates the files of a dataset, in parallel ranks and threads.
 
 One rank calls `prepare`, then every rank calls `generate`, then one rank calls `finish`. A file has a temporary name
-until it is complete, so that an interrupted generation can be resumed. Files are numbered by a running index: training
-files first, then validation files.
+until it is complete, so that another run can resume. Training files are numbered first, then validation files.
 """
 
 from __future__ import annotations
@@ -123,8 +122,7 @@ class GenerateSummary:
 def prepare(spec: DatasetSpec, storage: StorageSpec = FOLDERS) -> None:
     """Create the folders and the manifest, and remove unfinished files of an interrupted run. For one rank.
 
-    Raises UserError if the settings are impossible, or the folder can't be written or holds another dataset; SpaceError
-    if the dataset won't fit.
+    Raises UserError if the settings are impossible or the folder is not usable; SpaceError if the dataset won't fit.
     """
     refuse_own_files(spec)
     files, backend = files_of(spec), open_storage(storage.buffered)
@@ -188,8 +186,7 @@ def generate(
 def finish(spec: DatasetSpec, storage: StorageSpec = FOLDERS) -> Manifest:
     """Check that every file exists and mark the manifest complete. For one rank, after all have called `generate`.
 
-    Raises DatasetError if files are missing or have the wrong size, and leaves the manifest incomplete; UserError if
-    the folder can't be written.
+    Raises DatasetError if files are missing or have the wrong size; UserError if the folder can't be written.
     """
     files, backend = files_of(spec), open_storage(storage.buffered)
     with _writing(spec.data_folder, backend):

@@ -23,6 +23,8 @@ from datagen.records import RangeReader
 from datagen.spec import DatasetSpec
 from datagen.storage.storage_base import Span, StorageBase
 
+Group = tuple[int, int]  # a row group: number of its file, and its number in that file
+
 
 class GroupBytes(NamedTuple):
     """The memory that a row group takes."""
@@ -62,10 +64,9 @@ class GroupFormat(base.FormatBase):
 
     @abc.abstractmethod
     def open_groups(self, source: base.Source, spec: DatasetSpec, *, matched: bool = False) -> GroupsFile:
-        """Open a file for reading row groups.
+        """Open a file for reading row groups; if `matched`, by the read calls of the format's library.
 
-        If `matched`, the calls of the format's library read the structure of the file now, and the spans later. The
-        library requests read-ahead for all spans of a group before it reads them.
+        Such a library requests read-ahead for all spans of a row group before it reads them.
         """
 
     @abc.abstractmethod
@@ -82,9 +83,6 @@ def max_groups(batch_size: int, rows: int, group_rows: int) -> int:
     The batch may begin and end within a row group, and the last row group of each file may have fewer rows.
     """
     return min(batch_size, batch_size // min(group_rows, rows) + batch_size // rows + 3)
-
-
-Group = tuple[int, int]  # a row group: number of its file, and its number in that file
 
 
 class _GroupInMemory(NamedTuple):
@@ -203,10 +201,11 @@ class GroupReader(RangeReader):
             columns = by_library(self, self._storage, path, lambda local: decode(local, number, self._spec))
         else:
             spans = groups.spans(number)
-            memory, places, end = self._read_spans(groups.source, spans, out)
+            memory, starts, end = self._read_spans(groups.source, spans, out)
+            spans_read = list(zip(starts, spans, strict=True))
+            places = [(start, size) for start, (_, size) in spans_read]
             if self._decodes or self._check is not None:
-                pairs = zip(spans, places, strict=True)
-                parts = [(offset, memory[start : start + size]) for (offset, size), (start, _) in pairs]
+                parts = [(offset, memory[start : start + size]) for start, (offset, size) in spans_read]
                 stream = base.SourceStream(base.CachedSource(groups.source, parts))
                 columns = decode(stream, number, self._spec)
         if self._decodes:
@@ -223,12 +222,10 @@ class GroupReader(RangeReader):
                 self._check(base.Sample(column, column, offset), file)
         return _GroupInMemory(group, out[:end], places)
 
-    def _read_spans(
-        self, source: base.Source, spans: Sequence[Span], out: memoryview
-    ) -> tuple[memoryview, list[Span], int]:
+    def _read_spans(self, source: base.Source, spans: list[Span], out: memoryview) -> tuple[memoryview, list[int], int]:
         """Read spans of a file into `out`, or into memory of this reader if they are to be decoded.
 
-        Return that memory, the place of each span in it, and the end of the last one.
+        Return that memory, the start of each span in it, and the end of the last one.
         """
         needed_bytes = 0
         for offset, size in spans:  # a read begins and ends with a whole block
@@ -248,7 +245,7 @@ class GroupReader(RangeReader):
                 for start, (offset, size) in zip(starts, spans, strict=True):
                     if bytes_read < start + size:
                         raise ended_early(source.path, start + size - bytes_read, offset + bytes_read - start)
-        return memory, [(start, size) for start, (_, size) in zip(starts, spans, strict=True)], end
+        return memory, starts, end
 
 
 def _check_fits(size_bytes: int, out: memoryview) -> None:

@@ -22,6 +22,11 @@ from numpy.typing import NDArray
 from datagen import quantiles, registry
 from datagen.spec import DatasetSpec, ParquetColumn, Split
 
+Run = tuple[int, int]  # consecutive samples of a batch: (number of the first sample, how many)
+Places = NDArray[np.int64]
+"""(offset, bytes) of each sample in the memory of a batch, shape (samples, 2). Row groups are not cut into samples:
+the places are those of the byte ranges read, or of the decoded columns (`datagen.groups`)."""
+NO_PLACES: Places = np.empty((0, 2), np.int64)
 SIZE_SEED = 10  # DLIO draws the record shapes of every dataset with this seed
 DRAW_CHUNK_FILES = 1 << 16  # files whose random numbers are drawn and discarded at a time
 
@@ -29,8 +34,7 @@ DRAW_CHUNK_FILES = 1 << 16  # files whose random numbers are drawn and discarded
 def endings_of(format_name: str) -> tuple[str, ...]:
     """Return the extensions of a format's files. Files that dlemu makes have the first one.
 
-    They are `ENDINGS` of a module in `datagen.formats`, else the last part of the format's name: a user's own module is
-    not imported.
+    They are `ENDINGS` of a module in `datagen.formats`. A user's module is not imported: the end of its name is one.
     """
     default = (format_name.rpartition(".")[2],)
     return cast("tuple[str, ...]", registry.built_in("datagen.formats", format_name, "ENDINGS", default))
@@ -168,9 +172,6 @@ def stored_sample_bytes(spec: DatasetSpec) -> int:
     return sum(column.value_bytes for column in columns_of(spec)) or nominal_sample_bytes(spec)
 
 
-Run = tuple[int, int]  # consecutive samples of a batch: (number of the first sample, how many)
-
-
 class Runs:
     """The samples of a batch, given as runs in the order requested, which takes less memory than their numbers."""
 
@@ -223,12 +224,6 @@ def cut_runs(samples: Samples, samples_per_file: int) -> list[Run]:
             first = end = sample
         end += 1
     return [*file_runs, (first, end - first)]
-
-
-Places = NDArray[np.int64]
-"""(offset, bytes) of each sample in the memory of a batch, shape (samples, 2). Row groups are not cut into samples:
-the places are those of the byte ranges read, or of the decoded columns (`datagen.groups`)."""
-NO_PLACES: Places = np.empty((0, 2), np.int64)
 
 
 def places_from(flat: Sequence[int]) -> Places:

@@ -1,8 +1,7 @@
 """A folder of the user's own files as a dataset: detects their format, sizes and number of samples.
 
-The folder is never written to, and needs no manifest. Files may be in the folder itself, in one folder for each class,
-or deeper; hidden files, files of other kinds and files of other splits are skipped. The samples of a file are counted
-by its footer, its record headers or its length.
+The folder is never written to, and needs no manifest. Files may be at any depth; hidden files, files of other kinds
+and files of other splits are skipped. The samples of a file are counted by its footer, record headers or length.
 
 A file's kind is the format that its extension belongs to, else the extension itself:
 
@@ -134,13 +133,9 @@ def _find_files(spec: DatasetSpec, storage: StorageBase) -> tuple[str, Layout, S
     if spec.format not in ("", format_name):
         problem = f"dataset.format={spec.format}, and {folder}/{paths[0]} is named as {format_name}"
         raise DatasetError(f"{problem}: leave dataset.format out, {OR_RAW}")
+    ending = extension_of(paths[0]).lstrip(".")
     layout = Layout(
-        folder=folder,
-        split="train",
-        num_files=len(paths),
-        num_samples_per_file=1,
-        extension=extension_of(paths[0]).lstrip("."),
-        names=tuple(paths),
+        folder=folder, split="train", num_files=len(paths), num_samples_per_file=1, extension=ending, names=tuple(paths)
     )
     sizes = sizes_on_disk(layout, storage, listing)
     non_empty = np.flatnonzero(sizes)

@@ -255,9 +255,8 @@ class ReopenedReader(Reader):
 class StreamedReader(Reader):
     """A `Reader` that makes the calls of a library that streams files regardless of record boundaries (`StreamCalls`).
 
-    The bytes of the last call stay in memory as a read-ahead buffer. A seek outside of it restarts the stream there. A
-    random read shorter than `min_stream_bytes` makes the calls of Python's buffered files instead, as scripts that look
-    records up in an index do.
+    The bytes of the last call stay in memory as a read-ahead buffer. A seek outside of it restarts the stream there. If
+    the read is shorter than `min_stream_bytes`, it makes the calls of a Python script with an index of records instead.
     """
 
     def __init__(self, reader: Reader, calls: base.StreamCalls, tail_bytes: int) -> None:

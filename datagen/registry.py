@@ -1,8 +1,7 @@
 """Finds plug-ins (formats, storages, loaders, ...) by name, and imports modules only when they are needed.
 
 A plug-in is a module with a plain name (`npz`) in a package such as `datagen.formats`, or the user's own module with a
-dotted name (`my_package.my_format`). Installed distributions add plain names by entry points; the group of the entry
-points is called like the package.
+dotted name (`my.format`). Installed distributions add plain names by entry points, in a group named as the package.
 
 The user's settings are trusted: `find` and `companion` import any module that they name, and so run its code. Received
 files, such as results and manifests, are not: for the names in them, use `is_built_in` and `built_in`.

@@ -14,10 +14,10 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 
 import numpy as np
-from numpy.typing import NDArray
 
 from datagen import registry
 from datagen.errors import DatasetError, UserError, no_such_file
+from datagen.formats.format_base import Sizes
 from datagen.layout import Layout, endings_of
 from datagen.storage.storage_base import Listed, StorageBase
 
@@ -154,7 +154,7 @@ def _wrong_files_message(expected: Layout, paths: list[str]) -> str:
     )
 
 
-def wrong_sizes(path_of: Callable[[int], str], sizes: NDArray[np.int64], storage: StorageBase) -> tuple[int, list[str]]:
+def wrong_sizes(path_of: Callable[[int], str], sizes: Sizes, storage: StorageBase) -> tuple[int, list[str]]:
     """Compare at most `SIZE_CHECKS` files with `sizes`; return how many, and messages on wrong ones. Raises OSError."""
     count = min(len(sizes), SIZE_CHECKS)
     random = np.random.default_rng(1)  # a fixed seed, so that every inspection checks the same files
@@ -168,9 +168,7 @@ def wrong_sizes(path_of: Callable[[int], str], sizes: NDArray[np.int64], storage
     return count, mismatches
 
 
-def sizes_on_disk(
-    layout: Layout, storage: StorageBase, listing: Mapping[str, int | None] | None = None
-) -> NDArray[np.int64]:
+def sizes_on_disk(layout: Layout, storage: StorageBase, listing: Mapping[str, int | None] | None = None) -> Sizes:
     """Return the size of every file in use, from `listing` (`files_below`) or else looked up. Raises OSError."""
     if listing is None:  # one request to an object store lists 1000 sizes, or looks up one
         listing = files_below(layout.folder, storage, 1) if storage.is_remote else {}

@@ -52,8 +52,7 @@ def build(cls: type[T], mapping: Mapping[str, object], where: str = "") -> T:
     """Build a dataclass from a mapping whose keys are its field names; `where` is the section's name for messages.
 
     Fields may be whatever msgspec converts, dataclasses, and dicts and tuples of these; 1.0 is accepted for an int.
-    Raises UserError that lists every unknown key (with the most similar known one), missing key and value of a wrong
-    type or out of range.
+    Raises UserError that lists all unknown keys, missing keys, and values of a wrong type or out of range.
     """
     builder = _Builder(cls, where)
     result = builder.value(cls, mapping, where)

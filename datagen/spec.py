@@ -24,6 +24,9 @@ Decode = Literal["none", "full"]
 EngineName = Literal["matched", "fast", "library"]
 
 BLOCK_BYTES = 4096  # every block of the payload is unique and names its file and offset (`datagen.content`)
+MAX_RECORD_BYTES = 1 << 50
+MAX_DATASET_BYTES = 1 << 62
+"""Both are larger than any dataset, yet small enough that offsets and sums of sizes fit in 64 bits."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,11 +69,6 @@ class ParquetSpec:
     """Columns of the table; if empty, it has one, `data`, of `record_length_bytes`."""
     row_group_size: Annotated[int, at_least(1)] = 1024
     """Rows in each row group; row groups are read whole."""
-
-
-MAX_RECORD_BYTES = 1 << 50
-MAX_DATASET_BYTES = 1 << 62
-"""Both are larger than any dataset, yet small enough that offsets and sums of sizes fit in 64 bits."""
 
 
 @dataclass(frozen=True, kw_only=True)

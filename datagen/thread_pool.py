@@ -65,8 +65,8 @@ def run(
 ) -> None:
     """Call one of `threads` workers with each of the numbers; each worker is made in its own thread.
 
-    `progress` is called in the caller's thread, periodically and at the end. Raises the first exception of a worker, or
-    KeyboardInterrupt, after all workers have stopped.
+    `progress` is called in the caller's thread, periodically and at the end. After all workers have stopped, raises the
+    first exception of a worker, or KeyboardInterrupt.
     """
     source = iter(numbers)
     lock = threading.Lock()

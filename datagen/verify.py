@@ -40,8 +40,7 @@ def verify(
 ) -> list[Damage]:
     """Compare the files i with i % ranks == rank with their content generated again.
 
-    Returns the damage, sorted by path; an empty list means that every byte is right. Raises DatasetError if there is no
-    manifest, or if it names a custom format and `spec` does not.
+    Returns the damage, sorted by path. Raises DatasetError if the manifest is missing, or names a module not in `spec`.
     """
     backend = open_storage(storage.buffered)
     existing = manifest.read(spec.data_folder, backend)

@@ -119,8 +119,7 @@ def printable(text: str) -> str:
 def check_letters(names: Iterable[str]) -> None:
     """Raise UserError for an argument or path with bytes that Python could not decode: no file could hold it as UTF-8.
 
-    Python represents such bytes as lone surrogates (PEP 383). They come from a name in another encoding, or from
-    non-ASCII letters in the C locale.
+    They are lone surrogates (PEP 383), from a name in another encoding, or from non-ASCII letters in the C locale.
     """
     for name in names:
         if re.search("[\ud800-\udfff]", name):
