@@ -1,7 +1,7 @@
 """Generates the files of a dataset, in parallel ranks and threads.
 
 One rank calls `prepare`, then every rank calls `generate`, then one rank calls `finish`. A file has a temporary name
-until it is complete, so that another run can resume. Training files are numbered first, then validation files.
+until it is complete, so that another run can resume. A running index numbers the training, then the validation files.
 """
 
 from __future__ import annotations
@@ -69,9 +69,8 @@ class Files:
 
     def outputs(self, running_index: int) -> list[OutputFile]:
         """Return a data file and its side files."""
-        layout, file = self.train, running_index
-        if running_index >= layout.num_files:
-            layout, file = self.valid, running_index - layout.num_files
+        layout = self.train if running_index < self.train.num_files else self.valid
+        file = running_index - layout.first_running_index
         job = FileJob(self.spec, self.content, running_index, tuple(self.shapes[running_index].tolist()))
         path = layout.path(file)
         size = int(self.sizes[running_index])
@@ -106,7 +105,8 @@ def files_of(spec: DatasetSpec) -> Files:
         sizes = np.full(len(shapes), stored_sample_bytes(spec) * spec.num_samples_per_file, np.int64)
     content = Content(spec.seed, spec.compressibility)
     sides = tuple((side, side.file_bytes(spec, shapes)) for side in file_format.sides)
-    return Files(spec, file_format, content, *layouts(spec), shapes, sizes, exact, sides)
+    train, valid = layouts(spec)
+    return Files(spec, file_format, content, train, valid, shapes, sizes, exact, sides)
 
 
 @dataclass(frozen=True)
@@ -225,20 +225,20 @@ def _write(output: OutputFile, storage: StorageBase, buffer: AlignedBuffer, tall
 
 def _check_existing(existing: Manifest, files: Files, storage: StorageBase) -> None:
     """Raise UserError if the dataset was made with other settings, or lacks files behind a link out of its folder."""
-    top = files.spec.data_folder
+    data_folder = files.spec.data_folder
     if differences := manifest.differing_keys(existing.spec, files.spec):
         raise UserError(
-            f"{top} holds a dataset made with other settings: {'; '.join(differences)}. "
+            f"{data_folder} holds a dataset made with other settings: {'; '.join(differences)}. "
             "Give the same settings to continue it, set dataset.data_folder to an empty folder, or delete it first"
         )
-    links = [folder for folder in files.folders() if storage_base.leads_elsewhere(top, folder, storage)]
+    links = [folder for folder in files.folders() if storage_base.leads_elsewhere(data_folder, folder, storage)]
     if links and _missing(files, storage):
-        problem = f"{links[0]} is a link out of {top}: missing files are not created behind it"
+        problem = f"{links[0]} is a link out of {data_folder}: missing files are not created behind it"
         raise UserError(f"{problem}; give a new dataset.data_folder")
 
 
 def refuse_own_files(spec: DatasetSpec) -> None:
-    """Raise UserError if the data folder is one of the user's own files, where nothing is generated."""
+    """Raise UserError if the data folder holds the user's own files: nothing is generated there."""
     if spec.source == "folder":
         raise UserError(
             f"dataset.source=folder: {spec.data_folder} holds your own files, which are only read; to make a dataset "
@@ -265,7 +265,7 @@ def refuse_foreign_files(spec: DatasetSpec, storage: StorageBase) -> None:
 
 
 def check_space(files: Files, storage: StorageBase) -> None:
-    """Raise SpaceError if the missing files exceed the free space; it names the largest number of files that fit."""
+    """Raise SpaceError if the missing files exceed the free space. The error says how many training files would fit."""
     folder = files.spec.data_folder
     free = storage.free_bytes(folder)
     if free is None or not files.exact:  # compressed sizes are unknown
@@ -274,10 +274,10 @@ def check_space(files: Files, storage: StorageBase) -> None:
     missing_bytes = files.total_bytes() - complete_bytes
     if missing_bytes <= free:
         return
-    sizes = sum((side_sizes for _, side_sizes in files.sides), files.sizes)  # data files, each with its side files
+    sizes = sum((side_sizes for _, side_sizes in files.sides), files.sizes)  # of each data file with its side files
     num_train = files.spec.num_files_train
-    train_bytes = 0.99 * free - int(sizes[num_train:].sum())  # 1 % is for the file system's metadata
-    max_files = int(np.searchsorted(sizes[:num_train].cumsum(), train_bytes, side="right"))
+    available_bytes = 0.99 * free - int(sizes[num_train:].sum())  # 1 % is for the file system's metadata
+    max_files = int(np.searchsorted(sizes[:num_train].cumsum(), available_bytes, side="right"))
     elsewhere = " in an empty folder" if complete_bytes else ""
     hint = f", or dataset.num_files_train={max_files}{elsewhere}, the most that fit" if max_files > 0 else ""
     raise SpaceError(

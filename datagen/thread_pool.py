@@ -109,5 +109,5 @@ def map_in_threads(function: Callable[[int], T], numbers: Sequence[int]) -> list
         tally.add(files=1)
         results[index] = function(numbers[index])
 
-    run(lambda: work, range(len(numbers)), tally, min(16, len(numbers)) or 1, None)
+    run(lambda: work, range(len(numbers)), tally, max(1, min(16, len(numbers))), None)
     return [results[index] for index in range(len(numbers))]
