@@ -158,7 +158,8 @@ class _Builder:
         for paths, min_similarity in ((in_section, 0.74), (anywhere, 0.8)):
             if key in paths:
                 return f"unknown key {path}: it belongs at {' or '.join(paths[key])}"
-            if suggestions := [known for name in _similar(key, paths, min_similarity) for known in paths[name]]:
+            suggestions = [known for name in _similar(key, paths, min_similarity) for known in paths[name]]
+            if suggestions:
                 return f"unknown key {path}: did you mean {' or '.join(suggestions)}?"
         return f"unknown key {path}: {where or 'the top level'} has {', '.join(_hints(cls))}"
 
@@ -167,7 +168,7 @@ def _similar(key: str, names: Iterable[str], min_similarity: float) -> list[str]
     """Return names that a mistyped key may stand for: spelled almost alike, else with all its words, else similar."""
     similar = difflib.get_close_matches(key, names, 1, 0.9)
     if not similar and len(key) > 4:
-        similar = [name for name in names if {*key.split("_")} <= {*name.split("_")}]
+        similar = [name for name in names if {*key.split("_")} <= {*name.split("_")}]  # num_eval -> num_files_eval
     return similar if 1 <= len(similar) <= 3 else difflib.get_close_matches(key, names, 1, min_similarity)
 
 
