@@ -40,7 +40,7 @@ def address_of(memory: memoryview) -> int:
 
 
 class AlignedBuffer:
-    """An anonymous mapping that grows on demand. Memory is taken only for pages that are touched."""
+    """An anonymous mapping, page-aligned, that grows on demand. Memory is taken only for pages that are touched."""
 
     def __init__(self, size_bytes: int = 0) -> None:
         self._map: mmap.mmap | None = None
@@ -48,10 +48,7 @@ class AlignedBuffer:
         self.view(size_bytes)  # allocates
 
     def view(self, size_bytes: int) -> memoryview:
-        """Return the first `size_bytes` of the buffer, writable and page-aligned.
-
-        Growing allocates new memory without copying; earlier views stay valid and keep their contents.
-        """
+        """Return the first `size_bytes`. Growing copies nothing into the new memory; earlier views stay as they are."""
         if size_bytes > len(self._view):
             new_bytes = max(size_bytes, min(2 * len(self._view), size_bytes + GROWTH_LIMIT_BYTES))
             map_bytes = round_up(new_bytes, mmap.PAGESIZE)

@@ -85,10 +85,9 @@ class FileEngine(Engine):
         self._read_matched = file_format.read_matched if settings.matched else None
         reads_parts = self._read_matched is not None or (settings.matched and file_format.reads_parts)
         self._reads_whole_files = self._samples_per_file == 1 and not reads_parts
-        # The current file is the one from which samples are taken
-        self._path = ""
-        self._file: base.OpenFile | None = None
-        self._source: base.Source | None = None  # None if the file was read whole
+        self._path = ""  # of the current file, from which samples are taken
+        self._file: base.OpenFile | None = None  # the current file
+        self._source: base.Source | None = None  # of the current file; None if the file was read whole
         self._kept_open: OrderedDict[str, tuple[base.Source, base.OpenFile]] = OrderedDict()  # other files, by path
         # Samples of a file share its bytes, which therefore can't be read into the place of one sample
         shares_memory = self._samples_per_file > 1 and not settings.library

@@ -158,9 +158,8 @@ def generate(
     """Write the missing files of this rank's share, the files i with i % ranks == rank, after `prepare`.
 
     Files are written through the page cache; with `fsync` each is synced to the device before it is renamed to its
-    final name. `progress` is called in the caller's thread, about four times a second.
-    Raises SpaceError if the disk is full: no incomplete file has a final name, and another call resumes. Raises
-    UserError if the settings are impossible, or the folder can't be written.
+    final name. `progress` is called in the caller's thread, about four times a second. Raises UserError if the settings
+    are impossible or the folder can't be written; SpaceError if the disk is full, after which another call resumes.
     """
     files, backend = files_of(spec), open_storage(storage.buffered)
     started = time.monotonic()

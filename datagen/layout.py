@@ -87,7 +87,7 @@ class Layout:
         return self.folder + "/" + self.name(file)
 
     def locate(self, sample: int) -> tuple[int, int]:
-        """Return the file that holds a sample, and the sample's index in it. Raises IndexError: no such sample."""
+        """Return the file that holds a sample, and the sample's index in it. Raises IndexError if there is none."""
         if not 0 <= sample < self.num_files * self.num_samples_per_file:
             raise IndexError(f"sample {sample} of {self.num_samples} in {self.folder}")
         return divmod(sample, self.num_samples_per_file)
@@ -132,11 +132,9 @@ def record_shapes(spec: DatasetSpec, start: int, stop: int) -> NDArray[np.int64]
 
     With `record_dims`, all files have this shape. Otherwise shapes have two axes. Sizes given as quantiles become near
     squares, rounded so that the mean is kept. Other sizes, of mean L and standard deviation S, are drawn as DLIO does,
-    each axis by itself, from one generator with seed 10:
+    with seed 10, each axis by itself. The shape of a file does not depend on the number of files.
 
         axis = max(1, int(normal(mean=int(sqrt(L)), standard_deviation=S / 2 / sqrt(L))))
-
-    A file's shape does not depend on the number of files.
     """
     if spec.record_dims:
         return np.tile(np.array(spec.record_dims, np.int64), (stop - start, 1))
@@ -195,10 +193,7 @@ def sample_numbers(samples: Samples) -> Sequence[int]:
 
 
 def cut_runs(samples: Samples, samples_per_file: int) -> list[Run]:
-    """Cut a batch into runs of consecutive samples within a file.
-
-    With 4 samples per file, [7, 8, 9, 3] is cut into [(7, 1), (8, 2), (3, 1)], because sample 8 begins a file.
-    """
+    """Cut a batch into runs, each within a file: with 4 samples per file, [7, 8, 9, 3] into (7, 1), (8, 2), (3, 1)."""
     file_runs: list[Run] = []
     if isinstance(samples, Runs):
         for first, count in samples.runs:

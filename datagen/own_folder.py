@@ -220,7 +220,7 @@ def _subset(layout: Layout, files: NDArray[np.intp]) -> Layout:
 
 
 def _format_problem(format_name: str, layout: Layout, storage: StorageBase) -> str:
-    """Return why a format can read neither the first file nor the last, or ''. Raises DatasetError: one is damaged."""
+    """Return why the format reads neither the first nor the last file, or ''. Raises DatasetError if one is damaged."""
     if format_name in (RAW, *FLAT, *COUNTERS) or registry.is_dotted(format_name):
         return ""  # there is nothing to parse, or the file is opened when its samples are counted
     file_format = base.format_named(format_name)

@@ -160,7 +160,7 @@ def claimed(folder: str) -> set[str]:
 
 
 def _read_marker(folder: int) -> set[str]:
-    """Return the names that the marker of an open folder lists. Raises OSError: it can't be read."""
+    """Return the names that the marker of an open folder lists. Raises OSError if it can't be read."""
     try:
         flags = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
         with open(os.open(MARKER, flags, dir_fd=folder), "rb") as file:

@@ -45,7 +45,7 @@ class RangeReader(Engine):
 
         Reads begin and end with whole blocks. With blocks of 512 bytes, a range of 100 bytes at offset 700 is read with
         the block at offset 512, and so starts at `position` + 188.
-        Raises DatasetError: a file ends too early, or can't be read; SpaceError: `out` is too small.
+        Raises DatasetError if a file can't be read, or ends too early; SpaceError if `out` is too small.
         """
         alignment = self._alignment
         starts: list[int] = []
@@ -230,9 +230,7 @@ def locate_records(
     return max(largest for largest, _ in by_file), offsets_by_path
 
 
-# From here on: readers that make the read calls of a format's library, instead of those that `RecordReader` requests.
-
-
+# From here on: readers that make the read calls of a format's library, instead of those that `RecordReader` requests
 class ReopenedReader(Reader):
     """A `Reader` that opens the file for each call, so that the kernel's read-ahead keeps no state between calls."""
 

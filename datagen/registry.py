@@ -146,7 +146,7 @@ def nearest(name: str, known: Iterable[str]) -> str:
 
 
 def library(name: str, extra: str, needed_by: str = "this format") -> Any:
-    """Import a library of one of dlemu's extras. Raises UserError: not installed; SpaceError: no memory to load it."""
+    """Import a library of one of dlemu's extras. Raises UserError if it is missing, SpaceError if memory is short."""
     try:
         return importlib.import_module(name)
     except (ImportError, OSError) as error:  # OSError: a shared library is missing

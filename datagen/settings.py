@@ -27,7 +27,6 @@ from msgspec import Meta
 from datagen.errors import UserError
 
 T = TypeVar("T")
-
 MAX_COUNT, MAX_BYTES = 10**9, 1 << 60
 """Larger than any run needs, yet small enough that sums of nanoseconds and bytes fit in 64 bits."""
 MAX_PLANNED = 10**12  # maximum of products of settings, such as the steps of all epochs

@@ -65,8 +65,7 @@ def run(
 ) -> None:
     """Call one of `threads` workers with each of the numbers; each worker is made in its own thread.
 
-    `progress` is called in the caller's thread, periodically and at the end. After all workers have stopped, raises the
-    first exception of a worker, or KeyboardInterrupt.
+    `progress` is called in the caller's thread. Raises the first exception or KeyboardInterrupt once all have stopped.
     """
     source = iter(numbers)
     lock = threading.Lock()

@@ -117,10 +117,7 @@ def printable(text: str) -> str:
 
 
 def check_letters(names: Iterable[str]) -> None:
-    """Raise UserError for an argument or path with bytes that Python could not decode: no file could hold it as UTF-8.
-
-    They are lone surrogates (PEP 383), from a name in another encoding, or from non-ASCII letters in the C locale.
-    """
+    """Raise UserError for a name with bytes that Python could not decode (PEP 383), and that no UTF-8 file can hold."""
     for name in names:
         if re.search("[\ud800-\udfff]", name):
             raise UserError(
