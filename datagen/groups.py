@@ -102,8 +102,8 @@ class GroupReader(RangeReader):
         self._format, self._spec = file_format, spec
         self._library = settings.library
         self._decodes = settings.decodes or settings.library
-        self._file = -1  # number of the last file read
-        self._groups: GroupsFile | None = None  # that file; None while no file is open
+        self._file_number = -1  # number of the last file read
+        self._group_file: GroupsFile | None = None  # that file; None while no file is open
         self._kept: _GroupInMemory | None = None  # the row group in which the last batch ended, if it has later rows
         self._stored = AlignedBuffer()  # for the stored bytes of a row group that is to be decoded
 
@@ -118,7 +118,7 @@ class GroupReader(RangeReader):
         except DlemuError:
             raise
         except Exception as error:
-            raise read_failure(self._groups.source.path if self._groups else "", error) from error
+            raise read_failure(self._group_file.source.path if self._group_file else "", error) from error
 
     def _read_groups(self, runs: list[Run], out: memoryview) -> list[int]:
         """Read the row groups of all runs, each once; return the places of their spans as a flat list."""
@@ -130,8 +130,8 @@ class GroupReader(RangeReader):
         begin = 0  # where the next row group goes in `out`
         for first, count in runs:
             file, index = self._layout.locate(first)
-            groups = self._open_file(file)
-            for number in groups.groups_of(index, count):
+            group_file = self._open_file(file)
+            for number in group_file.groups_of(index, count):
                 group = file, number
                 if group in groups_read:
                     continue
@@ -142,27 +142,27 @@ class GroupReader(RangeReader):
                     _check_fits(len(kept.data), out)
                     out[: len(kept.data)] = kept.data
                 else:
-                    latest = self._read_group(group, groups, out[begin:])
+                    latest = self._read_group(group, group_file, out[begin:])
                 for start, size in latest.places:
                     flat += (begin + start, size)
                 begin += len(latest.data)
         next_sample = first + count  # after the last run
         next_index = next_sample % self._layout.num_samples_per_file
         # An index of 0 begins another file; else the next sample may be in the row group read last
-        if latest is not None and next_index and latest.group[1] in groups.groups_of(next_index, 1):
+        if latest is not None and next_index and latest.group[1] in group_file.groups_of(next_index, 1):
             self._kept = latest._replace(data=bytes(latest.data), next_sample=next_sample)
         return flat
 
     def close(self) -> None:
-        groups, self._groups = self._groups, None
-        if groups is not None:
-            groups.source.close()
+        group_file, self._group_file = self._group_file, None
+        if group_file is not None:
+            group_file.source.close()
 
     def largest_bytes(self, file: int) -> GroupBytes:
         """Return the memory of the largest row group of a file. Raises DatasetError."""
-        groups = self._open(file)
-        with contextlib.closing(groups.source), reading(groups.source.path):
-            return groups.largest_bytes()
+        group_file = self._open(file)
+        with contextlib.closing(group_file.source), reading(group_file.source.path):
+            return group_file.largest_bytes()
 
     def _open(self, file: int) -> GroupsFile:
         path = self._layout.path(file)
@@ -175,47 +175,47 @@ class GroupReader(RangeReader):
                 raise
 
     def _open_file(self, file: int) -> GroupsFile:
-        """Return an open file, after closing the last one if that is another."""
-        if self._groups is not None and self._file == file:
-            return self._groups
+        """Return an open file, which stays open until another one is read."""
+        if self._group_file is not None and self._file_number == file:
+            return self._group_file
         self.close()
         started_ns = time.monotonic_ns()
-        groups = self._open(file)
-        self._file, self._groups = file, groups
+        group_file = self._open(file)
+        self._file_number, self._group_file = file, group_file
         self.read_ns += time.monotonic_ns() - started_ns
-        if self._check is not None and not groups.payload(0):
+        if self._check is not None and not group_file.payload(0):
             self.close()
             raise DatasetError(
-                f"{groups.source.path} is not laid out as `dlemu datagen` does it, so reader.verify=true has nothing "
-                "to compare it with: make the dataset by `dlemu datagen`, or leave reader.verify out"
+                f"{group_file.source.path} is not laid out as `dlemu datagen` does it, so reader.verify=true has "
+                "nothing to compare it with: make the dataset by `dlemu datagen`, or leave reader.verify out"
             )
-        return groups
+        return group_file
 
-    def _read_group(self, group: Group, groups: GroupsFile, out: memoryview) -> _GroupInMemory:
+    def _read_group(self, group: Group, group_file: GroupsFile, out: memoryview) -> _GroupInMemory:
         """Read a row group to the start of `out`, decoded and verified if that is requested."""
         file, number = group
         columns: Sequence[memoryview] = ()
         decode = self._format.decode_group
         if self._library:
-            path = groups.source.path
+            path = group_file.source.path
             columns = by_library(self, self._storage, path, lambda local: decode(local, number, self._spec))
         else:
-            spans = groups.spans(number)
-            memory, starts, end = self._read_spans(groups.source, spans, out)
+            spans = group_file.spans(number)
+            memory, starts, end = self._read_spans(group_file.source, spans, out)
             spans_read = list(zip(starts, spans, strict=True))
             places = [(start, size) for start, (_, size) in spans_read]
             if self._decodes or self._check is not None:
                 parts = [(offset, memory[start : start + size]) for start, (offset, size) in spans_read]
-                stream = base.SourceStream(base.CachedSource(groups.source, parts))
+                stream = base.SourceStream(base.CachedSource(group_file.source, parts))
                 columns = decode(stream, number, self._spec)
-        if self._decodes:
+        if self._decodes:  # the places are those of the columns, back to back
             *starts, end = itertools.accumulate(map(len, columns), initial=0)
             _check_fits(end, out)
             places = [(start, len(column)) for start, column in zip(starts, columns, strict=True)]
             for (start, size), column in zip(places, columns, strict=True):
                 out[start : start + size] = column
         if self._check is not None:
-            payload = groups.payload(number)
+            payload = group_file.payload(number)
             if [len(column) for column in columns] != [size for size, _ in payload]:
                 raise base.DamagedError("a row group's values do not match its schema")
             for column, (_, offset) in zip(columns, payload, strict=True):
