@@ -29,7 +29,7 @@ from datagen.scan import SHOWN_NAMES
 from datagen.spec import DatasetSpec, refuse
 from datagen.storage import storage_base
 from datagen.storage.storage_base import FOLDERS, StorageBase, StorageSpec, Writer, open_storage
-from datagen.thread_pool import Progress, Tally
+from datagen.thread_pool import OnProgress, Tally, Worker
 
 
 @dataclass(frozen=True)
@@ -153,7 +153,7 @@ def generate(
     ranks: int = 1,
     threads: int = 1,
     fsync: bool = False,
-    progress: Callable[[Progress], None] | None = None,
+    progress: OnProgress | None = None,
 ) -> GenerateSummary:
     """Write the missing files of this rank's share, the files i with i % ranks == rank, after `prepare`.
 
@@ -167,7 +167,7 @@ def generate(
     tally = Tally(len(share), files.total_bytes(rank, ranks), exact=files.exact)
     written: list[int] = []  # bytes written of each file, side files included
 
-    def worker() -> Callable[[int], None]:
+    def worker() -> Worker:
         buffer = AlignedBuffer()  # each thread has its own
 
         def write_missing(running_index: int) -> None:

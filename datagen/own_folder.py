@@ -273,7 +273,8 @@ def _equal_counts(counts: Sizes, num_files: int) -> tuple[NDArray[np.intp], int,
     # Read as many samples in all as possible: of 9, 9 and 2, read 9 of each of the first two files
     samples = max(set(counts.tolist()), key=lambda count: count * int((counts >= count).sum()))
     files = np.flatnonzero(counts >= samples)
-    samples_read, total = samples * len(files), int(counts.sum())
+    samples_read = samples * len(files)
+    total = int(counts.sum())
     note = f"{samples_read:,} of {total:,} samples are read: {samples} of each of {len(files)} files"
     return files, samples, note if samples_read < total else ""
 

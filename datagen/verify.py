@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -18,7 +17,7 @@ from datagen.registry import is_built_in
 from datagen.spec import BLOCK_BYTES, DatasetSpec
 from datagen.storage.null import NullWriter
 from datagen.storage.storage_base import FOLDERS, Bytes, Reader, StorageBase, StorageSpec, open_storage
-from datagen.thread_pool import Progress, Tally
+from datagen.thread_pool import OnProgress, Tally, Worker
 
 
 @dataclass(frozen=True)
@@ -36,7 +35,7 @@ def verify(
     rank: int = 0,
     ranks: int = 1,
     threads: int = 1,
-    progress: Callable[[Progress], None] | None = None,
+    progress: OnProgress | None = None,
 ) -> list[Damage]:
     """Compare the files i with i % ranks == rank with their content generated again.
 
@@ -70,7 +69,7 @@ class _Checker:
     tally: Tally
     damage: list[Damage] = field(default_factory=list)
 
-    def worker(self) -> Callable[[int], None]:
+    def worker(self) -> Worker:
         """Return a function that checks a data file and its side files. Each thread has one, with its own buffers."""
         generated, stored = AlignedBuffer(), AlignedBuffer()
 
