@@ -73,7 +73,7 @@ COUNTERS: dict[str, ReadCount] = {
     "webdataset": lambda file, version: len(Webdataset().cached_offsets(file, version)) - 1,
     "tfrecord": lambda file, version: len(Tfrecord().cached_offsets(file, version)) - 1,
 }
-"""Functions that count the samples of a file by its footer or record headers, for formats of several samples a file."""
+"""Functions that count the samples of a file by its footer or record headers, for formats with many samples in one."""
 _counts: dict[tuple[ReadCount, base.Version], int] = {}  # counts read so far: a command inspects a folder several times
 
 

@@ -148,7 +148,8 @@ class RecordReader(RangeReader):
         try:
             if len(requests) == 1:  # saves the loop over the samples of a long run
                 record_file, index, count = requests[0]
-                start, size = starts[0], ranges[0][2]
+                start = starts[0]
+                size = ranges[0][2]
                 places = np.array(record_file.samples(index, count, out[start : start + size], verify), np.int64)
                 places[:, 0] += start
                 return places
@@ -329,7 +330,8 @@ class StreamedReader(Reader):
             self.size_bytes = offset + bytes_read  # the file is shorter than it was when it was opened
         elif bytes_read < size and self._calls.retries_short_reads:
             self._reader.read_into(self._buffer[bytes_read:size], offset + bytes_read)
-        self._start, self._end = offset, offset + bytes_read
+        self._start = offset
+        self._end = offset + bytes_read
 
     def _read_directly(self, out: memoryview) -> int:
         """Make all calls that fit into `out` and end within the file, by one `read_stretches`, to save CPU time."""

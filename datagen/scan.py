@@ -125,9 +125,9 @@ def _count_by_pattern(layout: Layout, storage: StorageBase) -> int | None:
 
 
 def _layout_by_pattern(paths: Collection[str], expected: Layout) -> Layout | None:
-    """Return the layout for the pattern of these names: a prefix and N, the expected ones if any of the names has them.
+    """Return the layout for the pattern of these names: the expected one if any has it, else the only one.
 
-    None if there is no pattern, if there are several others, or if N is below the number of files requested.
+    A pattern is a prefix and N. Return None without a pattern, with several others, or if N is below `num_files`.
     """
     match_name = re.compile(rf"(?:.*/)?(.+)_\d+_of_(\d+)\.{re.escape(expected.extension)}").fullmatch
     patterns = {(match[1], int(match[2])) for match in map(match_name, paths) if match}
