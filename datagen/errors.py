@@ -53,7 +53,7 @@ def no_such_file(path: str) -> FileNotFoundError:
 
 
 def no_space(error: OSError) -> str:
-    """Return what an error for lack of space means, in words: the file system is full, or a quota is used up."""
+    """Return a phrase for an error for lack of space: the file system is full, or a quota is used up."""
     return "the quota is used up" if error.errno == errno.EDQUOT else "the disk is full"
 
 
