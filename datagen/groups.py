@@ -14,7 +14,7 @@ import time
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple, Protocol
 
-from datagen.buffers import AlignedBuffer, round_up
+from datagen.buffers import AlignedBuffer
 from datagen.engines import ReadSettings, by_library
 from datagen.errors import DatasetError, DlemuError, SpaceError, ended_early, read_failure, reading
 from datagen.formats import format_base as base
@@ -146,7 +146,8 @@ class GroupReader(RangeReader):
                 for start, size in latest.places:
                     flat += (begin + start, size)
                 begin += len(latest.data)
-        next_sample = first + count  # after the last run
+        first, count = runs[-1]
+        next_sample = first + count
         next_index = next_sample % self._layout.num_samples_per_file
         # An index of 0 begins another file; else the next sample may be in the row group read last
         if latest is not None and next_index and latest.group[1] in group_file.groups_of(next_index, 1):
@@ -228,8 +229,9 @@ class GroupReader(RangeReader):
         Return that memory, the start of each span in it, and the end of the last one.
         """
         needed_bytes = 0
-        for offset, size in spans:  # a read begins and ends with a whole block
-            needed_bytes = round_up(needed_bytes + offset % self._alignment + size, self._alignment)
+        for offset, size in spans:
+            needed_bytes += offset % self._alignment + size
+            needed_bytes += -needed_bytes % self._alignment  # a read begins and ends with a whole block
         memory = self._stored.view(needed_bytes) if self._decodes else out
         _check_fits(needed_bytes, memory)
         if self._matched:

@@ -34,7 +34,7 @@ DRAW_CHUNK_FILES = 1 << 16  # files whose random numbers are drawn and discarded
 def endings_of(format_name: str) -> tuple[str, ...]:
     """Return the extensions of a format's files. Files that dlemu makes have the first one.
 
-    They are `ENDINGS` of a module in `datagen.formats`. A user's module is not imported: the end of its name is one.
+    They are `ENDINGS` of a module in `datagen.formats`, else the last part of the name: no user's module is imported.
     """
     default = (format_name.rpartition(".")[2],)
     return cast("tuple[str, ...]", registry.built_in("datagen.formats", format_name, "ENDINGS", default))
@@ -161,8 +161,8 @@ def nominal_sample_bytes(spec: DatasetSpec) -> int:
         return int(spec.record_length_bytes) * spec.element_bytes
     if columns := columns_of(spec):
         return sum(column.value_bytes for column in columns if column.read)
-    root = int(math.sqrt(spec.record_length_bytes))
-    return math.prod(spec.record_dims or (root, root)) * spec.element_bytes
+    shape = spec.record_dims or (int(math.sqrt(spec.record_length_bytes)),) * 2
+    return math.prod(shape) * spec.element_bytes
 
 
 def stored_sample_bytes(spec: DatasetSpec) -> int:

@@ -47,9 +47,10 @@ class RangeReader(Engine):
         the block at offset 512, and so starts at `position` + 188.
         Raises DatasetError if a file can't be read, or ends too early; SpaceError if `out` is too small.
         """
-        alignment = self._alignment
+        alignment, transfer_bytes = self._alignment, self._transfer_bytes
         starts: list[int] = []
         fills: list[Fill] = []
+        sizes_read: list[int] = []
         begin = position
         for source, offset, size in ranges:
             before = offset % alignment  # bytes of the first block that precede the range
@@ -61,17 +62,6 @@ class RangeReader(Engine):
             starts.append(position + before)
             fills.append((source.reader, out[position:block_end], offset - before))
             position = block_end
-        sizes_read = self._read_counted(fills, ranges)
-        if sum(sizes_read) < position - begin:  # a file ends within a range, or in the last block of one
-            for (source, offset, size), bytes_read in zip(ranges, sizes_read, strict=True):
-                missing_bytes = offset % alignment + size - bytes_read
-                if missing_bytes > 0:
-                    raise ended_early(source.path, missing_bytes, offset + size - missing_bytes)
-        return starts, position
-
-    def _read_counted(self, fills: Sequence[Fill], ranges: Sequence[Range]) -> list[int]:
-        """Make one read for each range; return the bytes read by each, and count bytes, calls and time."""
-        sizes_read: list[int] = []
         readers = {reader for reader, _, _ in fills}
         calls_before = sum(reader.read_calls for reader in readers)
         started_ns = time.monotonic_ns()
@@ -80,12 +70,18 @@ class RangeReader(Engine):
                 sizes_read = self._storage.read_all(fills)
             else:
                 for reader, buffer, offset in fills:
-                    sizes_read.append(read_in_transfers(reader, buffer, offset, self._transfer_bytes))
+                    sizes_read.append(read_in_transfers(reader, buffer, offset, transfer_bytes))
         except OSError as error:
             raise unreadable(error.filename or ranges[len(sizes_read)][0].path, error) from error
         calls = sum(reader.read_calls for reader in readers) - calls_before
-        self.count(sum(sizes_read), calls, time.monotonic_ns() - started_ns)
-        return sizes_read
+        total_bytes = sum(sizes_read)
+        self.count(total_bytes, calls, time.monotonic_ns() - started_ns)
+        if total_bytes < position - begin:  # a file ends within a range, or in the last block of one
+            for (source, offset, size), bytes_read in zip(ranges, sizes_read, strict=True):
+                missing_bytes = offset % alignment + size - bytes_read
+                if missing_bytes > 0:
+                    raise ended_early(source.path, missing_bytes, offset + size - missing_bytes)
+        return starts, position
 
 
 class RecordReader(RangeReader):
@@ -132,11 +128,14 @@ class RecordReader(RangeReader):
                 raise IndexError(f"samples {first} to {first + count - 1} of {total}")
             file, index = divmod(first, self._samples_per_file)
             record_file = self._open_file(file)
-            step = 1 if record_file.scattered else count  # records per range
             try:
-                for record in range(index, index + count, step):
-                    requests.append((record_file, record, step))
-                    ranges.append((record_file.source, *record_file.span(record, step)))
+                if count > 1 and record_file.scattered:
+                    for record in range(index, index + count):
+                        requests.append((record_file, record, 1))
+                        ranges.append((record_file.source, *record_file.span(record, 1)))
+                else:
+                    requests.append((record_file, index, count))
+                    ranges.append((record_file.source, *record_file.span(index, count)))
             except base.DamagedError as error:
                 raise read_failure(record_file.source.path, error) from error
         return requests, ranges
