@@ -63,18 +63,18 @@ def open_regular(path: str) -> int:
     return descriptor
 
 
-def read_regular(path: str, max_bytes: int = MOST_COLLECTED_BYTES) -> bytes:
-    """Return the bytes of a regular file of at most `max_bytes`. Raises OSError."""
+def read_regular(path: str, most_bytes: int = MOST_COLLECTED_BYTES) -> bytes:
+    """Return the bytes of a regular file of at most `most_bytes`. Raises OSError."""
     with open(open_regular(path), "rb") as file:
         size_bytes = os.fstat(file.fileno()).st_size
-        check_size(path, size_bytes, max_bytes)
+        check_size(path, size_bytes, most_bytes)
         return file.read(size_bytes)
 
 
-def check_size(path: str, size_bytes: int, max_bytes: int) -> None:
-    """Raise OSError for a file larger than `max_bytes`."""
-    if size_bytes > max_bytes:
-        raise OSError(errno.EFBIG, f"it has {size_bytes} bytes, wanted at most {max_bytes}", path)
+def check_size(path: str, size_bytes: int, most_bytes: int) -> None:
+    """Raise OSError for a file larger than `most_bytes`."""
+    if size_bytes > most_bytes:
+        raise OSError(errno.EFBIG, f"it has {size_bytes} bytes, wanted at most {most_bytes}", path)
 
 
 def check_regular(path: str, mode: int) -> None:

@@ -59,10 +59,10 @@ def build(cls: type[T], mapping: Mapping[str, object], where: str = "") -> T:
     return cast(T, result)
 
 
-def all_problems(settings: Any, where: str = "") -> Iterator[str]:
+def problems(value: Any, where: str = "") -> Iterator[str]:
     """Yield a message for each wrong value in a tree of dataclasses; `where` is the key of the root."""
-    builder = _Builder(type(settings), where)
-    builder.value(type(settings), settings, where)
+    builder = _Builder(type(value), where)
+    builder.value(type(value), value, where)
     yield from builder.messages
 
 

@@ -14,7 +14,7 @@ from typing import Annotated, Literal
 from msgspec import Meta
 
 from datagen import quantiles
-from datagen.settings import BYTES, all_problems, at_least, build, refuse
+from datagen.settings import BYTES, at_least, build, problems, refuse
 
 __all__ = ["BLOCK_BYTES", "Compression", "DatasetSpec", "Decode", "Hdf5", "Split", "build", "refuse"]
 
@@ -134,10 +134,10 @@ class DatasetSpec:
 
     def check(self) -> list[str]:
         """Return a message for each problem of these settings: the key, its value and the expected value."""
-        return list(all_problems(self, "dataset"))
+        return list(problems(self, "dataset"))
 
     def problems(self, where: str) -> Iterator[str]:
-        """Yield contradictions between settings of section `where`; `all_problems` checks each setting alone."""
+        """Yield contradictions between settings of section `where`; `settings.problems` checks each setting alone."""
         quantile_sizes = self.record_length_bytes_quantiles
         size_settings = ("record_dims", "record_length_bytes_stdev", "record_length_bytes_quantiles")
         size_keys = [f"{where}.{name}" for name in size_settings if getattr(self, name)]

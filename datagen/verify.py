@@ -96,14 +96,14 @@ class _Checker:
             try:
                 output.write(writer, generated)
             except _DifferenceError as difference:
-                offset = difference.offset
+                (offset,) = difference.args
             else:
                 if reader.size_bytes == writer.position:
                     return ""
                 offset = min(reader.size_bytes, writer.position)
             message = self._explain(running_index, output, reader, offset)
         if self.files.spec.compression != "none":
-            message += "; compressed bytes also depend on the version of the compression library"
+            message += "; the version of the library that compresses decides on its bytes, too"
         return message
 
     def _explain(self, running_index: int, output: OutputFile, reader: Reader, offset: int) -> str:
@@ -122,11 +122,8 @@ class _Checker:
         return f"it has {reader.size_bytes} bytes, wanted {output.size_bytes}; it is right up to offset {offset}"
 
 
-@dataclass(eq=False)  # as for other exceptions, without comparison by value
 class _DifferenceError(Exception):
-    """The file differs from the generated content."""
-
-    offset: int  # of the first difference
+    """The file differs from the generated content; the argument is the offset of the first difference."""
 
 
 class _ComparingWriter(NullWriter):

@@ -12,7 +12,7 @@ from pathlib import PurePath
 from datagen.errors import UserError
 from datagen.registry import companion, is_dotted, names, nearest
 from datagen.regular import check_local
-from datagen.settings import all_problems
+from datagen.settings import problems
 from datagen.spec import build, refuse
 from datagen.storage.storage_base import local_folder, open_storage
 from dlemu.config.duration import is_zero
@@ -22,10 +22,10 @@ from dlemu.config.translate import LOADERS, MODULES
 
 def check(workload: Workload) -> None:
     """Raise UserError for values that are invalid in every run."""
-    messages = list(all_problems(workload))
+    messages = list(problems(workload))
     for name, values in workload.kinds.items():
         if section := sections().get(name):
-            messages += all_problems(build(section, values, name), name)
+            messages += problems(build(section, values, name), name)
     refuse(messages)
 
 

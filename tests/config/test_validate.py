@@ -15,7 +15,7 @@ import pytest
 from msgspec import Meta
 
 from datagen.errors import UserError
-from datagen.settings import all_problems, declared
+from datagen.settings import declared, problems
 from dlemu.config import check_data, check_runnable, load
 from dlemu.config.schema import Duration, Workload
 from dlemu.runner.run_folder import check_place
@@ -45,7 +45,7 @@ def test_a_number_out_of_its_fields_range_is_refused_and_the_ends_are_not() -> N
     for path, allowed in ranges:
 
         def named(number: float, path: tuple[str, ...] = path) -> bool:
-            return any(line.startswith(f"{'.'.join(path)} is ") for line in all_problems(put(Workload(), path, number)))
+            return any(line.startswith(f"{'.'.join(path)} is ") for line in problems(put(Workload(), path, number)))
 
         least, most = allowed.ge if allowed.gt is None else sys.float_info.min, allowed.le
         assert least is not None
