@@ -8,7 +8,7 @@ replaced by a stamp of five fields, little-endian:
 
 The stamps make all blocks of a dataset different; the keys do the same for any 4096 bytes that begin within a block.
 For compressible data, the last words of each row are zero before the key is applied, so that the block ends with a
-repeated 8-byte word, which any compressor removes. It finds no repetition in the rest, as rows recur with another key.
+repeated 8-byte word, which any compressor removes. The rest has no repetition, because rows recur with another key.
 
 Checkpoint files have the same stamps, but one key for each MiB, and a pool of 1 MiB. Filling memory with them takes one
 pass, about 30 GB/s on a core: three times as fast as for samples, and faster than any storage. Here, too, all blocks
@@ -173,7 +173,7 @@ class StampedContent(abc.ABC):
         expected = np.empty(min(self.compared_bytes, actual.size), np.uint8)
         start = 0
         while start < actual.size:
-            # The first chunk ends where a block ends, so that all later chunks consist of whole blocks
+            # The first chunk ends where a block ends, so that all later chunks begin with a block
             size = min(self.compared_bytes - (offset + start) % BLOCK_BYTES, actual.size - start)
             self.fill(expected[:size], file, offset + start)
             differs = actual[start : start + size] != expected[:size]

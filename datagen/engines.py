@@ -103,7 +103,7 @@ class FileEngine(Engine):
         begin = 0  # where the place of the next sample begins in `out`
         try:
             if self._samples_per_file == 1 and len(located) > 1:
-                self.finish()  # the current file's bytes are in a place that this batch will overwrite
+                self.finish()  # the current file's bytes are in a place that this batch may overwrite
             if self._reads_whole_files and self._storage.is_remote:  # request all files of the batch at once
                 places = dict[str, memoryview]()
                 for number, (file, _) in enumerate(located):

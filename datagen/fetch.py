@@ -112,7 +112,7 @@ class FetchSpec:
             return groups * self.max_group_bytes + PLACE_BYTES
         if self.resize_bytes:
             return round_up(batch_size * self.resize_bytes, PLACE_BYTES)
-        return batch_size * self.place_bytes + PLACE_BYTES  # one more, because the first place is aligned
+        return batch_size * self.place_bytes + PLACE_BYTES  # the last is for aligning the first place
 
 
 class Fetched(NamedTuple):

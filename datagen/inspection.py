@@ -224,7 +224,7 @@ class _Inspection:
         self._total += int(sizes.sum())
 
     def _sizes_match(self, spec: DatasetSpec, layout: Layout, shapes: Sizes, sizes: Sizes) -> bool:
-        """Return whether the files have these sizes. Raises DatasetError if they should: dlemu made most or all."""
+        """Return whether files have these sizes; False only for packed or other tools' files. Raises DatasetError."""
         checked, mismatches = scan.wrong_sizes(layout.path, sizes, self._storage)
         if mismatches and self._packed:
             return False

@@ -44,9 +44,10 @@ RAW = "raw"
 FLAT = ("indexed_binary", "mmap_indexed_binary")
 """Formats without framing, such as tokens: a user's files are cut into samples of `record_length_bytes`."""
 MIN_SHARE_OF_KIND = 0.5  # a kind is common if it has this share of the files of the most common kind
-_INDEXES = ".idx", ".index", ".pkl", ".model", "lock.mdb"
-_TEXTS = ".json", ".txt", ".md", ".xml", ".yaml", ".srt", ".vtt", "readme", "license"
-_COMPANIONS = _INDEXES + _TEXTS
+_COMPANIONS = (
+    *(".idx", ".index", ".json", ".txt", ".md", ".xml", ".yaml", ".srt", ".vtt", ".pkl", ".model"),
+    *("lock.mdb", "readme", "license"),
+)
 """Name endings of indexes, labels, vocabularies and the like, which are no data unless the folder has nothing else."""
 _SHARD = re.compile(r"(?:[-_.]\d+(?:[-_]of[-_]\d+)?)+$")  # the end of part-00000 and train.tfrecord-00000-of-00004
 _EXTENSION = re.compile(r"[^/](\.[a-z][^./]*\.(?:gz|zst|bz2|xz|lz4)|\.[^./]*)$")  # .jpg and .nii.gz

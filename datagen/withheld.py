@@ -57,7 +57,7 @@ def public_text(text: str) -> str:
 
 
 def scrubbed(text: str, options: Mapping[str, object]) -> str:
-    """Redact an error message: the URLs in it, and the values of options, which a library may quote."""
+    """Return an error message without the credentials in URLs and in options, which a library may quote."""
     for name, option in options.items():
         if public_option(name, option) != WITHHELD:
             continue
@@ -119,7 +119,7 @@ def printable(text: str) -> str:
 def check_letters(names: Iterable[str]) -> None:
     """Raise UserError for a name with bytes that Python could not decode (PEP 383), and that no UTF-8 file can hold."""
     for name in names:
-        if re.search("[\ud800-\udfff]", name):
+        if re.search("[\ud800-\udfff]", name):  # lone surrogates, which stand for such bytes
             raise UserError(
                 f"'{printable(_redact_arg(name))}' has bytes that are not valid {sys.getfilesystemencoding()}, so "
                 "results could not name it: rename it, or give a link to it; where the name is UTF-8, set PYTHONUTF8=1"
