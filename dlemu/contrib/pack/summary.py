@@ -33,7 +33,7 @@ COLUMNS = {
 } | {f"{name}_{clock}_ns": f"time to {name}, {state}" for name in ACTIVITIES for clock, state in _CLOCKS.items()}
 """Columns of pack.parquet, which has a row per packed file. Points in time are nanoseconds of CLOCK_MONOTONIC."""
 # What limits a packing. `processes`: too few for the cores and the storage; `images`: too few for the processes.
-Bottleneck = Literal["storage", "host CPU", "processes", "images"]
+What = Literal["storage", "host CPU", "processes", "images"]
 # Shares of the processes' time, %: reading, computing, waiting for a core, writing, idle.
 Shares = tuple[float, float, float, float, float]
 ADVICE = {
@@ -93,7 +93,7 @@ class PackSummary(rows_job.RowsSummary):
     """Ready to compute, but waiting for a core."""
     writing_percent: Annotated[float, Metric("writing", "%", "neither", head="write\n%")]
     """Blocked in writes and fsync."""
-    limited_by: rows_job.LimitedBy[Bottleneck] | None
+    limited_by: rows_job.LimitedBy[What] | None
     train: str
     """The command that trains on the packed set."""
 
@@ -222,7 +222,7 @@ def judge_packing(
     host_busy_percent: float | None,
     own_busy_percent: float,
     throttled_percent: float,
-) -> rows_job.LimitedBy[Bottleneck]:
+) -> rows_job.LimitedBy[What]:
     """Return what limited a packing, and the advice; `throttled_percent` is NaN if the processes have no CPU limit."""
     reading, computing, wanting_core, writing, idle = shares
     if idle >= IDLE_PERCENT:
@@ -252,7 +252,7 @@ def judge_packing(
     return _limit("host CPU", confidence, advice)
 
 
-def _limit(bottleneck: Bottleneck, confidence: rows_job.Confidence, advice: str) -> rows_job.LimitedBy[Bottleneck]:
+def _limit(bottleneck: What, confidence: rows_job.Confidence, advice: str) -> rows_job.LimitedBy[Bottleneck]:
     return rows_job.LimitedBy(what=bottleneck, confidence=confidence, advice=(ADVICE[advice],))
 
 
