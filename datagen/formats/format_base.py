@@ -69,7 +69,7 @@ class Sample(NamedTuple):
     """Computes the expected `payload` from the content and the file's running index; None: it is the content itself."""
 
     def first_difference(self, content: Content, file: int) -> int | None:
-        """Return the index in `plain_payload` of the first byte that is not as generated for `file`; None if all are."""
+        """Return the index of the first byte of `plain_payload` that was not generated for `file`; None if all were."""
         payload = self.plain_payload
         if self.rebuild is None:
             return content.first_difference(payload, file, self.payload_offset)
