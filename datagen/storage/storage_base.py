@@ -275,7 +275,7 @@ class StorageBase(abc.ABC):
     def entries(self, folder: str) -> AbstractContextManager[Iterator[Entry]]:
         """List a folder, in any order. Raises FileNotFoundError: there is no such folder.
 
-        In object stores, any prefix with objects below it is a folder. Unfinished files, if listed, have names with a leading dot.
+        In object stores, a prefix of objects is a folder. The names of unfinished files, if listed, begin with a dot.
         """
 
     @abc.abstractmethod
