@@ -75,10 +75,7 @@ class PictureFormat(base.FormatBase):
 
     @abc.abstractmethod
     def read_by_pillow(self, file: BufferedFile) -> None:
-        """Read the file by the calls of Pillow's plugin, after `Image.open` has identified the format.
-
-        Raises struct.error, KeyError, DamagedError: the file is truncated or not of this format.
-        """
+        """Read the file by the calls of Pillow's plugin. Raises struct.error, KeyError, DamagedError: it is damaged."""
 
     def decode(self, data: memoryview, scratch: base.Scratch) -> memoryview:
         """Return the pixels, in memory of `scratch` if the decoder can use it. Raises the decoder's exceptions."""

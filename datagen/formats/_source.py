@@ -1,7 +1,4 @@
-"""Readers of an open file: `Source` reads in as few calls as possible, `BufferedFile` by the calls of a Python library.
-
-`SourceStream` makes a `Source` a file object for libraries that need one.
-"""
+"""Reads an open file: in as few calls as possible (`Source`), or by the calls of a Python library (`BufferedFile`)."""
 
 from __future__ import annotations
 
@@ -257,10 +254,7 @@ class BufferedFile:
         return unread
 
     def finish(self) -> int:
-        """Fill the unread parts of `image` with zeros, and return the number of bytes that were read again.
-
-        The memory of `image` may hold an earlier file.
-        """
+        """Zero the unread parts of `image`, which may hold an earlier file; return how many bytes were read again."""
         total_bytes = sum(stop - start for start, stop in self._reads)
         unread_bytes = 0
         for start, stop in self.unread():

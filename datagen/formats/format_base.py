@@ -215,10 +215,7 @@ class FormatBase(abc.ABC):
         return self.open(MemorySource(data, scratch), samples)
 
     def load(self, path: str, index: int, samples: int) -> Sample:
-        """Read sample `index` of a file of `samples` samples by the library call that a training script would make.
-
-        By default the file is read whole and parsed.
-        """
+        """Read a sample of a file by the library call of a training script; by default, read the file whole."""
         with open(path, "rb") as file:
             data = memoryview(file.read())
         return self.parse(data, samples, lambda size: memoryview(bytearray(size))).sample(index)
@@ -299,10 +296,7 @@ class RecordFormat(FormatBase):
 
 
 class RecordFile:
-    """An open file of records, all of one length unless their offsets are given.
-
-    Its memory does not grow with the number of reads, so it may stay open.
-    """
+    """An open file of records, all of one length unless offsets are given. Its memory does not grow with reads."""
 
     scattered = False  # whether consecutive records may lie apart in the file; they are then read one by one
 

@@ -106,10 +106,8 @@ class Format(base.FormatBase):
 
     def load(self, path: str, index: int, samples: int) -> base.Sample:
         with open(path, "rb") as file, np.load(file) as archive:  # given a path, np.load leaves a damaged file open
-            entries = [
-                Entry(info.filename, 0, 0, info.compress_size, info.file_size, info.header_offset)
-                for info in archive.zip.infolist()
-            ]
+            infos = archive.zip.infolist()
+            entries = [Entry(info.filename, 0, 0, 0, info.file_size, info.header_offset) for info in infos]
             members = _members_to_read(entries, samples)
             in_file_order = sorted(members, key=lambda entry: entry.header_offset)
             arrays = {entry.name: archive[entry.name] for entry in in_file_order}

@@ -166,8 +166,7 @@ class Signer:
     def lines(self, method: str, host: str, path: str, query: str, payload_sha256: str, extra: Headers = ()) -> str:
         """Return the header lines that sign a request, including `Host`; `path` and `query` are quoted already.
 
-        The headers `extra`, named x-amz-* (lower case), are signed and included, too. Raises ServerError: there are no
-        credentials.
+        The headers `extra` (x-amz-*, lower case) are signed and included, too. Raises ServerError: no credentials.
         """
         context = self._context(int(time.time()), host, payload_sha256, extra)
         request_hash = hashlib.sha256(f"{method}\n{path}\n{query}\n{context.canonical_end}".encode()).hexdigest()

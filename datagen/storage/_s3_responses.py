@@ -96,10 +96,7 @@ def range_problem(begin: int, end: int | None, object_bytes: int | None, exchang
 
 
 def page_in(prefix: str, body: bytes) -> tuple[list[Listed], str]:
-    """Return the entries directly below a prefix on a page of a listing, and the next page's token; '' on the last.
-
-    Raises BrokenResponseError.
-    """
+    """Return a listing page's entries and the next page's token ('' on the last). Raises BrokenResponseError."""
     root = _root(body, "ListBucketResult")
     token = "" if root.findtext("IsTruncated") == "false" else root.findtext("NextContinuationToken", "")
     if len(token) > MAX_ID_CHARACTERS:

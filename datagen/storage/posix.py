@@ -136,9 +136,8 @@ class FileReader(Reader):
     def will_need(self, ranges: Sequence[Span]) -> None:
         if self._alignment > 1:
             return  # reads bypass the page cache
-        descriptor, advise, will_need = self.descriptor, os.posix_fadvise, os.POSIX_FADV_WILLNEED
         for offset, size in ranges:
-            advise(descriptor, offset, size, will_need)
+            os.posix_fadvise(self.descriptor, offset, size, os.POSIX_FADV_WILLNEED)
 
     def read_stretches(self, ranges: Sequence[Span], out: memoryview) -> int:
         """Read as `Reader.read_stretches`, one preadv per range, with little overhead for hundreds of small ranges."""
@@ -265,10 +264,7 @@ def _write_all(descriptor: int, view: memoryview, offset: int) -> None:
 
 @contextlib.contextmanager
 def cache_restored(paths: Iterable[str | None]) -> Iterator[None]:
-    """On exit, evict local files whose middle page was not cached on entry, so that no later run reads cached data.
-
-    `paths` are as by `StorageBase.local_path`: None for a file that is not local.
-    """
+    """On exit, evict the local files whose middle page was not cached on entry; a path is None for other files."""
     cold = [path for path in paths if path is not None and not _is_cached(path)]
     try:
         yield
