@@ -22,7 +22,7 @@ import numpy as np
 from datagen.buffers import AlignedBuffer
 from datagen.errors import SpaceError
 from datagen.formats import format_base as base
-from datagen.formats._hdf5_read import OLD_NAME, Hdf5File, KnownMetadata, hdf5
+from datagen.formats._hdf5_read import OLD_NAME, Hdf5File, MetadataCache, hdf5
 from datagen.spec import DatasetSpec
 from datagen.storage.storage_base import Writer
 
@@ -35,7 +35,7 @@ class Format(base.FormatBase):
     reads_parts = True
 
     def __init__(self) -> None:
-        self._known_metadata: KnownMetadata = {}  # of opened files with one sample and without chunks
+        self._metadata_cache: MetadataCache = {}  # of opened files with one sample and without chunks
 
     def unfit(self, spec: DatasetSpec) -> list[str]:
         problems = super().unfit(spec)
@@ -52,13 +52,12 @@ class Format(base.FormatBase):
         record = _dataset_shape(spec, spec.record_dims or (2, 2))[1:]
         chunk, max_shape, axes = spec.hdf5.chunk_dims, spec.hdf5.max_shape, len(record)
         if chunk and (len(chunk) != axes + 1 or min(chunk) < 1):
-            expected = f"{axes + 1} numbers of 1 or more, samples and then a record's {axes} axes"
-            problems.append(f"dataset.hdf5.chunk_dims is {list(chunk)}: wanted {expected}")
+            wanted = f"{axes + 1} numbers of 1 or more, samples and then a record's {axes} axes"
+            problems.append(f"dataset.hdf5.chunk_dims is {list(chunk)}: wanted {wanted}")
         if max_shape and len(max_shape) != axes:
             problems.append(f"dataset.hdf5.max_shape is {list(max_shape)}: wanted {axes} numbers, a record's axes")
         elif max_shape and spec.record_dims and any(a < b for a, b in zip(max_shape, record, strict=True)):
-            expected = f"at least the record's {list(record)}"
-            problems.append(f"dataset.hdf5.max_shape is {list(max_shape)}: wanted {expected}")
+            problems.append(f"dataset.hdf5.max_shape is {list(max_shape)}: wanted at least the record's {list(record)}")
         return problems
 
     def file_bytes(self, spec: DatasetSpec, shapes: base.Sizes) -> base.Sizes | None:
@@ -76,18 +75,18 @@ class Format(base.FormatBase):
             return
         datasets = job.spec.hdf5.num_dset_per_record
         stride = job.payload_bytes if datasets == 1 else job.record_bytes  # a single dataset is written at once
-        part_bytes = stride // datasets  # what a dataset holds of each stride
-        _, parts = _contiguous_layout(job.spec, job.shape)
-        for part in parts:
-            if isinstance(part, bytes):  # metadata
-                writer.write(part)
+        part_bytes = stride // datasets  # bytes of each stride that belong to one dataset
+        _, layout = _contiguous_layout(job.spec, job.shape)
+        for metadata_or_dataset in layout:
+            if isinstance(metadata_or_dataset, bytes):
+                writer.write(metadata_or_dataset)
                 continue
-            for start in range(part * part_bytes, job.payload_bytes, stride):
-                for piece in job.payload(buffer, start, start + part_bytes):
-                    writer.write(piece)
+            for start in range(metadata_or_dataset * part_bytes, job.payload_bytes, stride):
+                for chunk in job.payload(buffer, start, start + part_bytes):
+                    writer.write(chunk)
 
     def open(self, source: base.Source, samples: int, *, matched: bool = False) -> Hdf5File:
-        return Hdf5File(source, samples, self._known_metadata, matched=matched)
+        return Hdf5File(source, samples, self._metadata_cache, matched=matched)
 
     def load(self, path: str, index: int, samples: int) -> base.Sample:
         with hdf5().File(path, "r") as opened:
@@ -109,9 +108,9 @@ def _dataset_shape(spec: DatasetSpec, shape: tuple[int, ...]) -> tuple[int, ...]
 
 
 def _contiguous_layout(spec: DatasetSpec, shape: tuple[int, ...]) -> tuple[int, list[bytes | int]]:
-    """Return the size of a file without chunks, and its parts in file order: metadata as bytes, datasets as numbers.
+    """Return the size of a file without chunks, and its layout in file order: metadata as bytes, datasets as numbers.
 
-    The parts of a file of two datasets may be [metadata, 0, 1, metadata]. Metadata include the labels, all zero.
+    The layout of a file of two datasets may be [b"...", 0, 1, b"..."]. Metadata include the labels, all zero.
     """
     h5py = hdf5()
     creation = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
@@ -129,23 +128,23 @@ def _contiguous_layout(spec: DatasetSpec, shape: tuple[int, ...]) -> tuple[int, 
             dataset = h5py.h5d.create(file.id, name.encode(), element_type, space, creation)
             extents.append((int(dataset.get_offset()), math.prod(dims) * element.itemsize))
 
-    parts: list[bytes | int] = []
+    layout: list[bytes | int] = []
     with _file_laid_out_by_hdf5(allocate) as temporary:
         in_file_order = sorted((extent, number) for number, extent in enumerate(extents[:-1]))  # without labels
         for (offset, size_bytes), number in in_file_order:
-            parts += temporary.read(offset - temporary.tell()), number
+            layout += [temporary.read(offset - temporary.tell()), number]
             temporary.seek(offset + size_bytes)
-        parts.append(temporary.read())
-        return temporary.tell(), parts
+        layout.append(temporary.read())
+        return temporary.tell(), layout
 
 
 @contextlib.contextmanager
 def _file_laid_out_by_hdf5(fill: Callable[[Any], None]) -> Iterator[BinaryIO]:
     """Yield a temporary HDF5 file with the datasets that `fill` adds to an h5py.File. Raises SpaceError.
 
-    It is created as by h5py.File(..., libver="latest"), but without times: old releases of h5py store the creation time
-    in the root group, and `verify` could not reproduce the file. It must be a real file: with other drivers, HDF5 does
-    not gather the metadata into blocks, and offsets differ.
+    It is created as by h5py.File(..., libver="latest"), but without times, because old releases of h5py store the
+    creation time in the root group, and `verify` could not reproduce the file. It must be a real file: other drivers of
+    HDF5 do not gather the metadata into blocks, so that offsets differ.
     """
     h5py = hdf5()
     creation, access = h5py.h5p.create(h5py.h5p.FILE_CREATE), h5py.h5p.create(h5py.h5p.FILE_ACCESS)
