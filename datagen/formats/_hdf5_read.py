@@ -189,10 +189,7 @@ class _Dataset:
 
 
 class SourceFile(SourceStream):
-    """A file object for HDF5 that reads from a `Source`.
-
-    With `matched`, it makes the read calls that HDF5 would make for metadata and records, otherwise as few as possible.
-    """
+    """A file object for HDF5. With `matched`, it reads by HDF5's calls for metadata and records, else by few calls."""
 
     def __init__(self, source: Source, *, matched: bool) -> None:
         super().__init__(source)

@@ -28,6 +28,7 @@ MAX_PIXELS = 1_000_000_000  # 3 GB decoded; a header that states more is damaged
 
 PILLOW_BYTES = 64 << 10  # bytes that Pillow passes to a decoder at a time (`MAXBLOCK` in PIL/ImageFile.py)
 SAFE_BYTES = 1 << 20  # maximum size of Pillow's reads of other data (`SAFEBLOCK` in PIL/ImageFile.py)
+Bytes = NDArray[np.uint8]
 
 
 def read_in_blocks(file: BufferedFile, size_bytes: int, block_bytes: int) -> None:
@@ -57,8 +58,7 @@ class Shape(NamedTuple):
 
 class PictureFormat(base.FormatBase):
     one_sample = only_bytes = compares_files = True
-    # Pillow reads 64 KiB at a time, which Linux turns into device requests of 128 KiB (its default read-ahead)
-    transfer_bytes = 128 << 10
+    transfer_bytes = 128 << 10  # Linux's default read-ahead, into which it turns Pillow's reads of 64 KiB
     longest_side: ClassVar[int] = 1 << 30  # maximum pixels per side; by default more than `record_dims` can have
 
     @abc.abstractmethod
@@ -93,10 +93,8 @@ class PictureFormat(base.FormatBase):
             return [f"an image of {pixels} pixels: {spec.format} has at most {self.longest_side} per side"]
         min_bytes = self.min_bytes(Shape(*dims))
         if not spec.sizes_vary and spec.record_length_bytes < min_bytes:
-            return [
-                f"dataset.record_length_bytes is {spec.record_length_bytes:g}: a {spec.format} file of {pixels} pixels "
-                f"has {min_bytes} bytes or more"
-            ]
+            wanted = f"a {spec.format} file of {pixels} pixels has {min_bytes} bytes or more"
+            return [f"dataset.record_length_bytes is {spec.record_length_bytes:g}: {wanted}"]
         return []
 
     def file_bytes(self, spec: DatasetSpec, shapes: base.Sizes) -> base.Sizes:
@@ -146,7 +144,7 @@ class PictureFormat(base.FormatBase):
 
 def pillow_pixels(data: memoryview) -> memoryview:
     """Return the pixels, decoded by Pillow. Raises OSError, ValueError, SyntaxError; UserError without Pillow."""
-    pixels: NDArray[np.uint8] = np.ascontiguousarray(pillow_image(data))
+    pixels: Bytes = np.ascontiguousarray(pillow_image(data))
     return pixels.reshape(-1).data
 
 
@@ -166,11 +164,10 @@ def check_pixels(height: int, width: int) -> None:
         raise ValueError(f"{width:,} x {height:,} pixels are more than the {MAX_PIXELS:,} allowed in an image")
 
 
-def padding_and_codes(
-    content: Content, file: int, padding_bytes: int, count: int
-) -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
-    """Return the first `padding_bytes` of a file's content, and `count` bytes of it from the next block on."""
-    padding, codes = np.empty(padding_bytes, np.uint8), np.empty(count, np.uint8)
+def padding_and_codes(content: Content, file: int, padding_bytes: int, num_codes: int) -> tuple[Bytes, Bytes]:
+    """Return the first `padding_bytes` of a file's content, and `num_codes` bytes of it from the next block on."""
+    padding = np.empty(padding_bytes, np.uint8)
+    codes = np.empty(num_codes, np.uint8)
     content.fill(padding, file, 0)
     content.fill(codes, file, round_up(padding_bytes, BLOCK_BYTES))  # filling whole blocks is fastest
     return padding, codes

@@ -271,10 +271,7 @@ class RecordFormat(FormatBase):
         """Open a file for reading records."""
 
     def locate(self, inputs: RecordInputs) -> Offsets | None:
-        """Return the offsets of a file's first `samples` records, by default from their headers.
-
-        A subclass may read them from an index. Return None if the format `looks_up` each record when it is read.
-        """
+        """Return the offsets of a file's records, by default from their headers; None if the format `looks_up` each."""
         if self.looks_up:
             return None
         file = io.BufferedReader(SourceStream(inputs.source), HEADERS_AT_ONCE_BYTES)
@@ -339,10 +336,7 @@ class RecordFile:
 
 
 def version_of(path: str, size_bytes: int) -> Version:
-    """Return the state of a file; for an object, the time is 0.
-
-    If an object is replaced by one of equal size, its cached offsets are wrong. Reading its records then fails.
-    """
+    """Return the state of a file. For an object, the time is 0; if another of its size replaces it, reading fails."""
     try:
         status = os.stat(path)
     except OSError:

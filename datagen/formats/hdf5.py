@@ -28,6 +28,7 @@ from datagen.storage.storage_base import Writer
 
 ENDINGS = ("hdf5", "h5")
 LABELS = "labels"
+Shape = tuple[int, ...]
 
 
 class Format(base.FormatBase):
@@ -99,7 +100,7 @@ def _is_chunked(spec: DatasetSpec) -> bool:
     return bool(spec.compression == "gzip" or spec.enable_chunking or spec.hdf5.chunk_dims or spec.hdf5.max_shape)
 
 
-def _dataset_shape(spec: DatasetSpec, shape: tuple[int, ...]) -> tuple[int, ...]:
+def _dataset_shape(spec: DatasetSpec, shape: Shape) -> Shape:
     """Return the shape of each dataset of records; like DLIO, omit a first axis of 1 in `record_dims`."""
     record = (shape[0] // spec.hdf5.num_dset_per_record, *shape[1:])
     if spec.record_dims and record[0] == 1:
@@ -107,7 +108,7 @@ def _dataset_shape(spec: DatasetSpec, shape: tuple[int, ...]) -> tuple[int, ...]
     return (spec.num_samples_per_file, *record)
 
 
-def _contiguous_layout(spec: DatasetSpec, shape: tuple[int, ...]) -> tuple[int, list[bytes | int]]:
+def _contiguous_layout(spec: DatasetSpec, shape: Shape) -> tuple[int, list[bytes | int]]:
     """Return the size of a file without chunks, and its layout in file order: metadata as bytes, datasets as numbers.
 
     The layout of a file of two datasets may be [b"...", 0, 1, b"..."]. Metadata include the labels, all zero.
@@ -195,9 +196,7 @@ def _write_chunked(job: base.FileJob, writer: Writer) -> None:
             writer.write(piece)
 
 
-def _chunks(
-    job: base.FileJob, part: int, shape: tuple[int, ...], chunk: tuple[int, ...]
-) -> Iterator[tuple[tuple[int, ...], bytes]]:
+def _chunks(job: base.FileJob, part: int, shape: Shape, chunk: Shape) -> Iterator[tuple[Shape, bytes]]:
     """Yield (index of the first element, stored bytes) of each chunk of dataset `part`."""
     level = job.spec.compression_level if job.spec.compression == "gzip" else None
     part_bytes = job.record_bytes // job.spec.hdf5.num_dset_per_record

@@ -29,6 +29,7 @@ HAS_COLUMNS = True  # `dataset.parquet.columns` applies
 FOOTER_BYTES = 64 << 10  # pyarrow reads these first, at the end of a file (`kDefaultFooterReadSize`, properties.h)
 # pyarrow merges reads at most 8 KiB apart, into reads of at most 32 MiB (`CoalesceReadRanges` in arrow/io/caching.cc)
 MAX_HOLE_BYTES, MAX_READ_BYTES = 8192, 32 << 20
+Batch = list[tuple[layout.Page, memoryview]]  # pages of a row group, and their values
 TAIL_BYTES = layout.LENGTH_BYTES + len(layout.MAGIC)  # the footer's length and the magic number
 READ_SLACK_BYTES = 8192  # maximum bytes that alignment adds to the read of a span
 # Maximum bytes of a decoded number, by physical type; the width of a fixed-length byte array is in the schema
@@ -109,10 +110,8 @@ def _write_compressed(job: base.FileJob, plan: layout.FilePlan, writer: Writer, 
     writer.write(plan.encode_tail(groups, compression))
 
 
-def _page_batches(
-    job: base.FileJob, placed: layout.PlacedGroup, buffer: AlignedBuffer
-) -> Iterator[list[tuple[layout.Page, memoryview]]]:
-    """Yield batches of (page, values) for the pages of a row group; values are valid until the next batch."""
+def _page_batches(job: base.FileJob, placed: layout.PlacedGroup, buffer: AlignedBuffer) -> Iterator[Batch]:
+    """Yield the pages of a row group in batches; values are valid until the next batch."""
     payload_offset = placed.payload_offset
     for pages in placed.group.batches():
         skipped = payload_offset % BLOCK_BYTES  # content is generated from the start of a block

@@ -124,10 +124,7 @@ class Format(base.RecordFormat):
         return offsets
 
     def load(self, path: str, index: int, samples: int) -> base.Sample:
-        """Read a record as scripts without TensorFlow do: find it by its framing, then parse the Example.
-
-        If there is no header at the offset computed for records of equal length, the headers of all records are read.
-        """
+        """Read a record as scripts without TensorFlow do. All records' headers are read only if lengths differ."""
         with open(path, "rb") as file:
             record_bytes, remainder = divmod(file.seek(0, os.SEEK_END), samples)
             file.seek(index * record_bytes)

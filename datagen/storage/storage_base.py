@@ -101,7 +101,10 @@ def open_storage(spec: StorageSpec) -> StorageBase:
 
 
 class Reader(abc.ABC):
-    """One file open for reading. It counts what the application reads, whether or not the page cache serves it."""
+    """One file open for reading. It counts what the application reads, whether or not the page cache serves it.
+
+    Address, length and offset of a read are multiples of the storage's `alignment`. Methods raise OSError.
+    """
 
     read_calls = 0  # read calls (system calls, or requests to a server) so far
     app_bytes = 0  # bytes that these calls returned
@@ -113,16 +116,10 @@ class Reader(abc.ABC):
 
     @abc.abstractmethod
     def read_into(self, buffer: memoryview, offset: int) -> int:
-        """Fill `buffer` from the file at `offset`; return the number of bytes, less than its length only at the end.
-
-        Address, length and offset are multiples of the storage's `alignment`. Raises OSError.
-        """
+        """Fill `buffer` from the file at `offset`; return the number of bytes, less than its length only at the end."""
 
     def read_stretches(self, ranges: Sequence[Span], out: memoryview) -> int:
-        """Read many byte ranges (offset, bytes) into `out`, back to back; stop after a range in which the file ends.
-
-        Return the number of bytes read. Offsets and memory meet the storage's `alignment`. Raises OSError.
-        """
+        """Read byte ranges into `out`, back to back, until one in which the file ends; return the number of bytes."""
         filled = 0
         for offset, size in ranges:
             count = self.read_into(out[filled : filled + size], offset)
@@ -132,7 +129,7 @@ class Reader(abc.ABC):
         return filled
 
     def will_need(self, ranges: Sequence[Span]) -> None:
-        """Have the kernel prefetch byte ranges (offset, bytes), where it caches the file. Raises OSError."""
+        """Have the kernel prefetch byte ranges, if it caches the file."""
         return
 
     def close(self) -> None:
