@@ -17,7 +17,7 @@ import ssl
 import threading
 import time
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple
 from urllib.parse import SplitResult, quote, urlencode, urlsplit
 
 import msgspec
@@ -27,9 +27,6 @@ from datagen.errors import ServerError, UserError
 from datagen.registry import library
 from datagen.storage._http_exchange import TlsSocket
 from datagen.storage.storage_base import Option
-
-if TYPE_CHECKING:
-    from hashlib import _Hash
 
 AWS = "aws"  # `endpoint_url` of Amazon's servers; users must ask for them explicitly, because requests cost money
 EMPTY_SHA256 = hashlib.sha256(b"").hexdigest()
@@ -143,14 +140,14 @@ def _address(url: str, secure: bool) -> SplitResult:
 class _SigningContext(NamedTuple):
     """What the signatures of one second's requests have in common, if the requests sign the same headers.
 
-    HMAC(key, text) is hash((key ^ opad) + hash((key ^ ipad) + text)) (RFC 2104). Both hashes are kept, fed with what is
-    known already, because OpenSSL's HMAC takes longer to set up than to compute.
+    HMAC(key, text) is hash((key ^ opad) + hash((key ^ ipad) + text)) (RFC 2104). The two hashes are prepared here,
+    because OpenSSL's HMAC takes longer to set up than to compute.
     """
 
     header_lines: str  # the header lines to send, up to the signature
     canonical_end: str  # the end of the canonical request: headers, their names, and the payload's hash
-    inner: _Hash  # fed with key ^ ipad, and with the string to sign up to the canonical request's hash
-    outer: _Hash  # fed with key ^ opad
+    inner: hashlib._Hash  # fed with key ^ ipad, and with the string to sign up to the canonical request's hash
+    outer: hashlib._Hash  # fed with key ^ opad
 
 
 class Signer:

@@ -20,11 +20,9 @@ from datagen.storage._http_exchange import BrokenResponseError, Exchange, number
 from datagen.storage._s3_access import SOURCES
 from datagen.storage.storage_base import Listed
 
-RETRYABLE = (
-    *(408, 429, 500, 502, 503, 504),  # HTTP statuses of transient errors
-    *("RequestTimeout", "SlowDown", "InternalError", "ServiceUnavailable"),
-    *("XAmzContentSHA256Mismatch", "BadDigest", "IncompleteBody"),  # the body was damaged on its way to the server
-)
+_TRANSIENT = ("RequestTimeout", "SlowDown", "InternalError", "ServiceUnavailable")
+_DAMAGED_IN_TRANSIT = ("XAmzContentSHA256Mismatch", "BadDigest", "IncompleteBody")
+RETRYABLE = (408, 429, 500, 502, 503, 504, *_TRANSIENT, *_DAMAGED_IN_TRANSIT)  # HTTP statuses, and S3's error codes
 REGION_ADVICE = "set storage.storage_options.region, or AWS_REGION"
 ADVICE: dict[str | int, str] = {
     "NoSuchUpload": "another program or a lifecycle rule of the bucket aborted the upload: run the command again",
