@@ -65,8 +65,8 @@ class Sample(NamedTuple):
     payload: memoryview  # the part of the file's payload that was read; empty if only `decode` can produce it
     payload_offset: int  # where that part begins in the file's payload
     decode: Callable[[], memoryview] | None = None  # decodes `data` to pixels, numbers or bytes; None: not encoded
+    # Computes the expected `payload` from the content and the file's running index; None: it is the content itself
     rebuild: Callable[[Content, int], memoryview] | None = None
-    """Computes the expected `payload` from the content and the file's running index; None: it is the content itself."""
 
     def first_difference(self, content: Content, file: int) -> int | None:
         """Return the index of the first byte of `plain_payload` that was not generated for `file`; None if all were."""

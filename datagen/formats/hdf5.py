@@ -44,10 +44,8 @@ class Format(base.FormatBase):
             problems.append(f"dataset.chunk_size is {spec.chunk_size}: dataset.enable_chunking needs 1 byte or more")
         parts = spec.hdf5.num_dset_per_record
         if parts > 1 and (not spec.record_dims or spec.record_dims[0] % parts):
-            problems.append(
-                f"dataset.hdf5.num_dset_per_record is {parts}: wanted 1, or a number that divides the first of "
-                f"dataset.record_dims, which is {list(spec.record_dims)}"
-            )
+            wanted = f"1, or a number that divides the first of dataset.record_dims, which is {list(spec.record_dims)}"
+            problems.append(f"dataset.hdf5.num_dset_per_record is {parts}: wanted {wanted}")
         if problems:
             return problems
         record = _dataset_shape(spec, spec.record_dims or (2, 2))[1:]

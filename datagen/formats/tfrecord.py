@@ -98,8 +98,7 @@ class Format(base.RecordFormat):
         text = b"" if index is None else bytes(index.read(0, index.size_bytes))
         with contextlib.suppress(ValueError, OverflowError):  # the text is not an index
             lines = np.array(text.split(), np.int64).reshape(-1, 2)  # offset and length of each record
-            ends = lines.sum(1)
-            offsets = np.array([0, *ends], np.int64)
+            offsets = np.array([0, *lines.sum(1)], np.int64)
             is_contiguous = (lines[:, 0] == offsets[:-1]).all() and (np.diff(offsets[:-1]) > 0).all()
             if is_contiguous and len(lines) >= inputs.samples and offsets[-1] == inputs.source.size_bytes:
                 return offsets

@@ -69,14 +69,14 @@ class Options(msgspec.Struct, forbid_unknown_fields=True, dict=True):
         if self.endpoint_url == AWS:
             self.endpoint_url = f"https://s3.{self.region}.amazonaws.com"
         self.addresses = tuple(_address(part.strip(), self.secure) for part in self.endpoint_url.split(","))
-        if any(address.scheme == "https" for address in self.addresses):
-            # By botocore's rules; SSL_CERT_FILE and SSL_CERT_DIR are left to OpenSSL
+        self.uses_tls = any(address.scheme == "https" for address in self.addresses)
+        if self.uses_tls:  # follow botocore's rules; SSL_CERT_FILE and SSL_CERT_DIR are left to OpenSSL
             self.ca_bundle = self.ca_bundle or self._setting("ca_bundle", "AWS_CA_BUNDLE")
             self.ca_bundle = self.ca_bundle or os.environ.get("REQUESTS_CA_BUNDLE", "")
 
     def tls(self) -> ssl.SSLContext | None:
         """Return an SSL context that trusts `ca_bundle`, else SSL_CERT_FILE, else the system's CAs; None for http."""
-        if not any(address.scheme == "https" for address in self.addresses):
+        if not self.uses_tls:
             return None
         try:
             context = ssl.create_default_context(cafile=self.ca_bundle or None)
@@ -92,8 +92,8 @@ class Options(msgspec.Struct, forbid_unknown_fields=True, dict=True):
     def _setting(self, name: str, *variables: str) -> str:
         """Return the first environment variable that is set, else `name` of the profile; '' if neither is set."""
         for variable in variables:
-            if os.environ.get(variable):
-                return os.environ[variable]
+            if value := os.environ.get(variable):
+                return value
         profile = self.s3_profile or os.environ.get("AWS_PROFILE", "")
         if not profile:
             return ""
@@ -111,10 +111,8 @@ def read_options(options: Mapping[str, Option]) -> Options:
         settings = msgspec.convert(values, Options, strict=False)  # a workload file may have "true" and "30" in quotes
     except msgspec.ValidationError as error:
         names = ", ".join(Options.__struct_fields__)
-        raise UserError(
-            f"storage.storage_options ($) of s3: {error}. The options are {names}; stores of another uri_scheme (az, "
-            "gs, ...) need storage.storage_type=fsspec"
-        ) from None
+        advice = "stores of another uri_scheme (az, gs, ...) need storage.storage_type=fsspec"
+        raise UserError(f"storage.storage_options ($) of s3: {error}. The options are {names}; {advice}") from None
     settings.complete()
     return settings
 

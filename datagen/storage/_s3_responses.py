@@ -24,6 +24,7 @@ _TRANSIENT = ("RequestTimeout", "SlowDown", "InternalError", "ServiceUnavailable
 _DAMAGED_IN_TRANSIT = ("XAmzContentSHA256Mismatch", "BadDigest", "IncompleteBody")
 RETRYABLE = (408, 429, 500, 502, 503, 504, *_TRANSIENT, *_DAMAGED_IN_TRANSIT)  # HTTP statuses, and S3's error codes
 REGION_ADVICE = "set storage.storage_options.region, or AWS_REGION"
+# Error code or HTTP status that makes a retry futile -> what it means, and what to do
 ADVICE: dict[str | int, str] = {
     "NoSuchUpload": "another program or a lifecycle rule of the bucket aborted the upload: run the command again",
     "RequestTimeTooSkewed": "the clocks of this host and of the server differ too much: set them (ntp)",
@@ -41,9 +42,8 @@ ADVICE: dict[str | int, str] = {
     ),
     403: "these credentials are not allowed to do that: let them list, read and write the bucket, or use others",
 }
-"""Error code or HTTP status that makes a retry futile -> what it means, and what to do."""
+# Ends of the codes with which Ceph (QuotaExceeded) and MinIO (XMinioAdminBucketQuotaExceeded, ...) refuse a PUT
 NO_SPACE = ("QuotaExceeded", "StorageFull", "InsufficientStorage")
-"""Ends of the codes with which Ceph (QuotaExceeded) and MinIO (XMinioAdminBucketQuotaExceeded, ...) refuse a PUT."""
 PAGE_KEYS = 1000  # ListObjectsV2 returns at most 1000 keys per page
 MAX_TAGS = 100_000  # a full page of 1000 keys has about 20,000; each element takes some 300 bytes of memory
 MAX_ID_CHARACTERS = 4 << 10  # of a continuation token or upload ID: the client sends them back in headers

@@ -33,10 +33,8 @@ class Storage(StorageBase):
         fsspec = library("fsspec", "fsspec", "storage.storage_type=fsspec")
         scheme, separator, path = spec.root.partition("://")
         if not separator:
-            raise UserError(
-                f"storage.storage_root is {public_text(spec.root)!r}: fsspec needs a URL there, such as gs://BUCKET, "
-                "abfs://CONTAINER or file:///mnt/data"
-            )
+            wanted = "fsspec needs a URL there, such as gs://BUCKET, abfs://CONTAINER or file:///mnt/data"
+            raise UserError(f"storage.storage_root is {public_text(spec.root)!r}: {wanted}")
         self._root = f"{scheme}://{path.rstrip('/')}"
         self.is_remote = scheme not in (*LOCAL_SCHEMES, "memory")  # type: ignore[misc]  # overrides the ClassVar
         self.server = scheme

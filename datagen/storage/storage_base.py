@@ -68,16 +68,14 @@ def storage_spec(configured: StorageSpec) -> StorageSpec:
         ignored = _LIBRARY_OPTIONS if storage_type == "direct_fs" else ()
         unsupported = [name for name in options if name not in ignored]
         if unsupported:
-            raise UserError(
-                f"storage.storage_options has {', '.join(unsupported)}, but storage.storage_type={storage_type} has no "
-                "options: leave them out"
-            )
+            problem = f"storage.storage_type={storage_type} has no options: leave them out"
+            raise UserError(f"storage.storage_options has {', '.join(unsupported)}, but {problem}")
         # A file system needs neither a root nor the settings of requests
         return StorageSpec(direct=configured.direct or storage_type in DIRECT_TYPES)
     types = sorted({*FOLDER_TYPES, *registry.names("datagen.storage")} - _INTERNAL_TYPES)
     if storage_type not in types and "." not in storage_type:
-        is_internal = storage_type in _INTERNAL_TYPES
-        hint = "that is for dlemu's own use; " if is_internal else registry.nearest(storage_type, types)
+        internal = "that is for dlemu's own use; "
+        hint = internal if storage_type in _INTERNAL_TYPES else registry.nearest(storage_type, types)
         wanted = f"wanted one of {', '.join(types)}, or the dotted name of your own module"
         raise UserError(f"storage.storage_type is {storage_type!r}: {hint}{wanted}")
     for name, value in options.items():
@@ -371,10 +369,8 @@ def local_folder(storage: StorageBase, folder: str, needed_by: str) -> str:
     """Return the local path of a folder. Raises UserError naming the setting `needed_by`: the storage has no paths."""
     local = storage.local_path(folder)
     if local is None:
-        raise UserError(
-            f"{needed_by} opens files by path, which storage {storage.spec.type} does not have: leave it out, or put "
-            "the dataset in a folder"
-        )
+        advice = "leave it out, or put the dataset in a folder"
+        raise UserError(f"{needed_by} opens files by path, which storage {storage.spec.type} does not have: {advice}")
     return local
 
 
