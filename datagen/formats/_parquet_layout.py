@@ -258,10 +258,7 @@ class FilePlan:
         return self.groups_end + len(self.tail)
 
     def encode_tail(self, groups: Sequence[tuple[int, Sequence[Chunk]]], compression: Compression) -> bytes:
-        """Return the bytes after the last row group: metadata (FileMetaData), its length, the magic number.
-
-        `groups` are (offset, chunks) of each row group; the offsets of chunks count from that of their row group.
-        """
+        """Return what follows the row groups (offset, chunks): metadata (FileMetaData), its length, and the magic."""
         schema = [struct({4: text("schema"), 5: i32(len(self.columns))})]
         schema += itertools.chain.from_iterable(map(_schema_elements, self.columns))
         row_groups = []

@@ -72,7 +72,9 @@ class CachedSource(Source):
     """A `Source` with parts of the file in memory, as (offset, data); it reads other bytes from the file."""
 
     def __init__(self, source: Source, parts: Sequence[tuple[int, memoryview]]) -> None:
-        self.path, self.size_bytes, self.reader = source.path, source.size_bytes, source.reader
+        self.path = source.path
+        self.size_bytes = source.size_bytes
+        self.reader = source.reader
         self._source = source
         self._parts = parts
 
@@ -179,7 +181,7 @@ def python_calls(sizes: Iterable[int], block_bytes: int) -> Iterator[int]:
 
 
 class BufferedFile:
-    """A file, read by the calls that Python makes for a file opened with `open(path, "rb")`; nothing is buffered.
+    """Reads a file by the calls of a Python file opened with `open(path, "rb")`, but straight into `image`.
 
     `image` is memory for the whole file, in which only the parts that were read are valid. Source: CPython,
     Modules/_io/bufferedio.c (`_bufferedreader_read_generic`, `_io__Buffered_seek_impl`), confirmed by strace.

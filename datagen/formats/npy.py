@@ -85,7 +85,7 @@ def array_header(descr: str, shape: tuple[int, ...]) -> bytes:
 
 def array_bytes(descr: str, shapes: base.Sizes, samples: int) -> base.Sizes:
     """Return the size of each .npy file, given the shapes of their records (files, axes)."""
-    # All headers have one size: either shapes are equal, or they are random with two axes, whose digits fit the padding
+    # All headers have one size: shapes are equal, or random with two axes, whose numbers of digits fit into the padding
     largest = tuple(shapes.max(axis=0, initial=1).tolist())
     header_size = len(array_header(descr, (*largest, samples)))
     return cast("base.Sizes", header_size + shapes.prod(axis=1) * samples * np.dtype(descr).itemsize)
@@ -111,20 +111,24 @@ def _parse_header(text: bytes) -> Header:
     dtype = np.dtype(descr)
     if dtype.hasobject:
         raise base.DamagedError("the array holds Python objects, which only pickle can read")
-    size, last_axis = math.prod(shape) * dtype.itemsize, shape[-1] if shape else 1
-    return Header(size, dtype.itemsize, fortran_order, last_axis, f"{shape} of {descr}")
+    payload_bytes = math.prod(shape) * dtype.itemsize
+    last_axis = shape[-1] if shape else 1
+    return Header(payload_bytes, dtype.itemsize, fortran_order, last_axis, f"{shape} of {descr}")
 
 
 class ArrayFile(base.OpenFile):
     """An array in memory; a sample is copied only if the array interleaves samples (C order)."""
 
     def __init__(self, header: Header, payload: memoryview, samples: int, scratch: base.Scratch) -> None:
-        self._header, self._payload, self._samples, self._scratch = header, payload, samples, scratch
+        self._header = header
+        self._payload = payload
+        self._samples = samples
+        self._scratch = scratch
         self._copy: memoryview | None = None  # memory for a copied sample
 
     def sample(self, index: int) -> base.Sample:
         """Return x[..., index]: a view in Fortran order, a copy in C order."""
-        header, samples, payload = self._header, self._samples, self._payload
+        header, payload, samples = self._header, self._payload, self._samples
         if samples == 1:
             return base.Sample(payload, payload, 0)
         if header.last_axis != samples:

@@ -121,9 +121,8 @@ class Exchange:
     ) -> None:
         """Prepare a request of header `head` and `body`; the body of a successful response goes to `target`.
 
-        With `bodiless` the response has no body (HEAD). Without a target, a body of at most `BODY_BYTES` is kept in
-        memory. `header_problem` inspects a successful response's header before its body is read: it returns why the
-        response is unusable, or ''.
+        With `bodiless`, the response has no body (HEAD). Without a target, a body of at most `BODY_BYTES` is kept in
+        memory. `header_problem` returns why a successful response is unusable by its header, or ''.
         """
         self.connection = connection
         self.began_ns = time.monotonic_ns()

@@ -59,16 +59,17 @@ def code_in(body: bytes) -> str:
 def error_in(body: bytes) -> tuple[str, str]:
     """Return code and message of the S3 error in a body, '' where absent: it may be truncated, or a proxy's HTML."""
     error = re.search(rb"<Error[\s>].*", body, re.DOTALL)
-    matches = (re.search(b"<%s>([^<]*)</" % name, error[0] if error else b"") for name in (b"Code", b"Message"))
-    code, message = (html.unescape(match[1].decode(errors="replace")) if match else "" for match in matches)
-    return code, message
+    if error is None:
+        return "", ""
+    texts = []
+    for tag in (b"Code", b"Message"):
+        match = re.search(b"<%s>([^<]*)</" % tag, error[0])
+        texts.append(html.unescape(match[1].decode(errors="replace")) if match else "")
+    return texts[0], texts[1]
 
 
 def range_problem(begin: int, end: int | None, object_bytes: int | None, exchange: Exchange) -> str:
-    """Return why a successful response does not hold bytes `begin` to `end` of an object; '' if it does.
-
-    Without `end`, the whole object was requested. `object_bytes` is the object's size, None if unknown.
-    """
+    """Return why a successful response does not hold bytes `begin` to `end` (None: all) of an object; '' if it does."""
     length, content_range = exchange.length, exchange.header("content-range")
     if length == (end or 0) - begin and content_range == f"bytes {begin}-{begin + length - 1}/{object_bytes}":
         return ""  # fast path of nearly all ranges
@@ -99,19 +100,20 @@ def page_in(prefix: str, body: bytes) -> tuple[list[Listed], str]:
     token = "" if root.findtext("IsTruncated") == "false" else root.findtext("NextContinuationToken", "")
     if len(token) > MAX_ID_CHARACTERS:
         raise BrokenResponseError(f"the response has a continuation token of {len(token)} characters")
-    # Keys may have characters that XML can't express
-    decoded: Callable[[str], str] = unquote_plus if root.findtext("EncodingType") == "url" else str
-    objects = ((item.findtext("Key", ""), item.findtext("Size", "")) for item in root.iterfind("Contents"))
-    keys = [(decoded(key), False, number_in(size)) for key, size in objects]
-    folders = (item.text or "" for item in root.iterfind("CommonPrefixes/Prefix"))
-    keys += [(decoded(key).removesuffix("/"), True, None) for key in folders]
+    # Keys are encoded for URLs, because they may have characters that XML can't express
+    decode: Callable[[str], str] = unquote_plus if root.findtext("EncodingType") == "url" else str
+    listed = [(item.findtext("Key", ""), False, item.findtext("Size", "")) for item in root.iterfind("Contents")]
+    listed += [(item.text or "", True, "") for item in root.iterfind("CommonPrefixes/Prefix")]
     entries = []
-    for key, is_folder, size_bytes in keys:
+    for encoded_key, is_folder, size in listed:
+        key = decode(encoded_key)
+        if is_folder:
+            key = key.removesuffix("/")
         name = key[len(prefix) :]
         if not key.startswith(prefix) or "/" in name:
             raise BrokenResponseError(f"the response lists {key[:200]!r}, which is not directly below {prefix!r}")
         if name not in INVALID_NAMES:
-            entries.append(Listed(name, is_folder, size_bytes))
+            entries.append(Listed(name, is_folder, number_in(size)))
     return entries, token
 
 

@@ -152,10 +152,8 @@ class FsspecWriter(MemoryWriter):
 
     def write_at(self, data: Bytes, offset: int) -> None:
         if offset + len(data) > MAX_FILE_BYTES:
-            raise UserError(
-                f"{self._path} exceeds {MAX_FILE_BYTES >> 30} GiB, the limit for fsspec, as a file is in memory until "
-                "it is complete: wanted smaller files, storage.storage_type=s3, or a folder"
-            )
+            limit = f"{MAX_FILE_BYTES >> 30} GiB, the limit for fsspec, as a file is in memory until it is complete"
+            raise UserError(f"{self._path} exceeds {limit}: wanted smaller files, storage.storage_type=s3, or a folder")
         super().write_at(data, offset)
 
     def commit(self) -> None:
