@@ -21,7 +21,7 @@ from datagen.formats.format_base import DamagedError, OpenFile, Sample, Source
 from datagen.registry import library
 
 OLD_NAME = "records"  # name of the dataset of records in files of DLIO up to 2.0.0, which dlemu reads but never writes
-BLOCK_BYTES = 16 << 10  # unit for reading metadata, which consists of many small pieces
+BLOCK_BYTES = 16 << 10  # unit for reading metadata, which consists of many small parts
 SIGNATURE_BYTES = 8  # HDF5 reads these first
 SIEVE_BYTES = 64 << 10  # HDF5's buffer for small reads of a contiguous dataset (`H5Pset_sieve_buf_size`)
 HDF5_ERRORS = (OSError, KeyError, ValueError, RuntimeError, TypeError, IndexError)  # raised by h5py for damaged files
@@ -52,7 +52,7 @@ class Hdf5File(OpenFile):
     def __init__(self, source: Source, samples: int, cache: MetadataCache, *, matched: bool = False) -> None:
         """With `matched`, read as HDF5 would: first the metadata, then each record or chunk."""
         self._source = source
-        self._joined = memoryview(b"")  # memory for a sample that is read in several pieces
+        self._joined = memoryview(b"")  # memory for a sample that is read in several parts
         self._decoded = memoryview(b"")  # memory for a decoded sample
         self._file = SourceFile(source, matched=matched)
         metadata = cache.get(source.size_bytes) if samples == 1 else None
@@ -101,14 +101,14 @@ class Hdf5File(OpenFile):
             else:
                 extents.append(dataset.extent(index))
                 self._file.read_sieved(*extents[-1], dataset.end)
-        pieces = self._file.read_extents(extents)
-        data = pieces[0]
-        if len(pieces) > 1:  # the sample has several chunks, or parts in several datasets
-            size = sum(map(len, pieces))
+        parts = self._file.read_extents(extents)
+        data = parts[0]
+        if len(parts) > 1:  # the sample has several chunks, or is spread over several datasets
+            size = sum(map(len, parts))
             if len(self._joined) < size:
                 self._joined = self._source.scratch(size)
             data = self._joined[:size]
-            np.concatenate([np.frombuffer(piece, np.uint8) for piece in pieces], out=np.frombuffer(data, np.uint8))
+            np.concatenate([np.frombuffer(part, np.uint8) for part in parts], out=np.frombuffer(data, np.uint8))
         offset = index * self._record_bytes
         if self._is_contiguous:
             return Sample(data, data, offset)
@@ -116,7 +116,7 @@ class Hdf5File(OpenFile):
 
     def forget(self) -> None:
         """Release the samples read so far."""
-        self._file.pieces = {}
+        self._file.extent_data = {}
         self._joined = self._decoded = memoryview(b"")
 
     def _decode(self, index: int) -> memoryview:
@@ -199,12 +199,12 @@ class SourceFile(SourceStream):
         self.metadata: dict[Extent, bytes] = {}  # everything that HDF5 has read as metadata
         self._matched = matched
         self._blocks: dict[int, bytes] = {}  # of metadata, by offset; copied, because a batch's memory is reused
-        self.pieces: dict[int, memoryview] = {}  # records and chunks, by offset
+        self.extent_data: dict[int, memoryview] = {}  # records and chunks, by offset
         self._sieves: dict[int, tuple[int, memoryview]] = {}  # sieve buffers (offset, data), by end of their dataset
 
     def read_extents(self, extents: list[Extent]) -> list[memoryview]:
         """Return the bytes of each extent. Without `matched`, one call reads adjacent extents. Raises DatasetError."""
-        missing = [extent for extent in extents if extent[0] not in self.pieces]
+        missing = [extent for extent in extents if extent[0] not in self.extent_data]
         if not self._matched:
             missing.sort()
         spans = iter(missing if self._matched else merge_spans(missing))  # in the order of `missing`
@@ -213,12 +213,12 @@ class SourceFile(SourceStream):
             while not span_start <= offset <= offset + size <= span_start + len(span):  # the extent is in a later span
                 span_start, span_bytes = next(spans)
                 span = self.source.read(span_start, span_bytes)
-            self.pieces[offset] = span[offset - span_start : offset - span_start + size]
-        return [self.pieces[offset] for offset, _ in extents]
+            self.extent_data[offset] = span[offset - span_start : offset - span_start + size]
+        return [self.extent_data[offset] for offset, _ in extents]
 
     def read_sieved(self, offset: int, size_bytes: int, end: int) -> None:
         """With `matched`, read a small record as HDF5 does: through a sieve buffer. `end` is where its dataset ends."""
-        if not self._matched or size_bytes > SIEVE_BYTES or offset in self.pieces:
+        if not self._matched or size_bytes > SIEVE_BYTES or offset in self.extent_data:
             return
         start, sieve = self._sieves.get(end, (0, memoryview(b"")))
         if not start <= offset <= offset + size_bytes <= start + len(sieve):
@@ -226,12 +226,12 @@ class SourceFile(SourceStream):
             if len(sieve) > size_bytes:  # it also serves later samples: copied, because a batch's memory is reused
                 sieve = memoryview(bytes(sieve))
             self._sieves[end] = start, sieve
-        self.pieces[offset] = sieve[offset - start : offset - start + size_bytes]
+        self.extent_data[offset] = sieve[offset - start : offset - start + size_bytes]
 
     def readinto(self, out: bytearray | memoryview) -> int:  # type: ignore[override]  # as the base class
         size = max(0, min(len(out), self.source.size_bytes - self._position))
         try:
-            data: memoryview | bytes | None = self.pieces.get(self._position)  # a chunk that HDF5 decodes
+            data: memoryview | bytes | None = self.extent_data.get(self._position)  # a chunk that HDF5 decodes
             if data is None or len(data) < size:
                 data = self.read_metadata(self._position, size)
             out[:size] = data[:size]

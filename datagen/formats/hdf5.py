@@ -190,8 +190,8 @@ def _write_chunked(job: base.FileJob, writer: Writer) -> None:
         file.create_dataset(LABELS, data=np.zeros(shape[0], np.int64))
 
     with _file_laid_out_by_hdf5(fill) as temporary:
-        while piece := temporary.read(base.CHUNK_BYTES):
-            writer.write(piece)
+        while data := temporary.read(base.CHUNK_BYTES):
+            writer.write(data)
 
 
 def _chunks(job: base.FileJob, part: int, shape: Shape, chunk: Shape) -> Iterator[tuple[Shape, bytes]]:
@@ -206,8 +206,8 @@ def _chunks(job: base.FileJob, part: int, shape: Shape, chunk: Shape) -> Iterato
         samples = slab.view(job.spec.record_element_type).reshape(len(slab), *shape[1:])
         for start in itertools.product(*grid):
             ranges = [slice(begin, begin + size) for begin, size in zip(start, chunk[1:], strict=True)]
-            piece = samples[(slice(None), *ranges)]
-            padded = np.zeros(chunk, piece.dtype)  # a chunk may extend beyond the edges of the dataset
-            padded[tuple(map(slice, piece.shape))] = piece
+            values = samples[(slice(None), *ranges)]
+            padded = np.zeros(chunk, values.dtype)  # a chunk may extend beyond the edges of the dataset
+            padded[tuple(map(slice, values.shape))] = values
             plain = padded.tobytes()
             yield (first, *start), plain if level is None else zlib.compress(plain, level)

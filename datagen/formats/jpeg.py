@@ -57,11 +57,10 @@ class Format(PictureFormat):
         comment_bytes = COMMENT_HEAD_BYTES + picture.MIN_PADDING_BYTES + spare_bytes
         num_comments = -(-comment_bytes // (COMMENT_HEAD_BYTES + SEGMENT_BYTES))  # rounded up
         coefficients = MAX_COEFFICIENTS if block_bytes > MAX_COEFFICIENTS else block_bytes - 2
-        padding, codes = picture.padding_and_codes(
-            content, file, comment_bytes - COMMENT_HEAD_BYTES * num_comments, blocks * coefficients
-        )
-        pieces = np.array_split(padding, num_comments)
-        comments = [COM + struct.pack(">H", len(piece) + 2) + piece.tobytes() for piece in pieces]
+        padding_bytes = comment_bytes - COMMENT_HEAD_BYTES * num_comments
+        padding, codes = picture.padding_and_codes(content, file, padding_bytes, blocks * coefficients)
+        parts = np.array_split(padding, num_comments)
+        comments = [COM + struct.pack(">H", len(part) + 2) + part.tobytes() for part in parts]
         # Each row is a block: no DC difference, the coefficients and, if these are fewer than 63, an end of block
         scan = np.empty((blocks, block_bytes), np.uint8)
         scan[:, 0] = NO_DIFFERENCE

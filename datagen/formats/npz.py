@@ -44,7 +44,7 @@ RAW_DEFLATE = -15  # zlib's `wbits` for deflate without zlib's header and checks
 INFLATE_BYTES = 1 << 20  # bytes decompressed at a time
 MAX_INFLATION = 1032  # maximum compression ratio of deflate (zlib's technical notes)
 MAX_LABEL_BYTES = 4096  # members of at most this size count as labels, which are not read, as DLIO does not read `y`
-NUMPY_READ_BYTES = 1 << 18  # np.load reads a member in pieces of this size (`BUFFER_SIZE` in numpy/lib/_format_impl.py)
+NUMPY_READ_BYTES = 1 << 18  # np.load reads a member in chunks of this size (`BUFFER_SIZE` in numpy/lib/_format_impl.py)
 ZIPFILE_MIN_READ_BYTES = 4096  # minimum that Python's zipfile reads of a member (`ZipExtFile.MIN_READ_SIZE`)
 _DAMAGED = cast("type[Exception]", isal_zlib.error)  # the library's type stub calls the class an instance
 
@@ -88,7 +88,7 @@ class Format(base.FormatBase):
             raise base.DamagedError(str(error), entry.header_offset) from error
 
     def read_matched(self, file: BufferedFile, samples: int) -> None:
-        """Read as np.load does: Python's zipfile on a buffered file, arrays in pieces."""
+        """Read as np.load does: Python's zipfile on a buffered file, arrays in chunks."""
         file.read(len(npy.MAGIC))
         # Find and read the directory as zipfile.ZipFile does (`_EndRecData`, `_RealGetContents`)
         file.seek_from_end(_END.size)
@@ -133,16 +133,16 @@ class Directory(NamedTuple):
     members: int  # number of members that it lists
 
 
-def _write_member(writer: Writer, name: str, level: int, pieces: Iterable[bytes | memoryview]) -> Entry:
+def _write_member(writer: Writer, name: str, level: int, chunks: Iterable[bytes | memoryview]) -> Entry:
     """Write a member, deflated unless `level` is 0. Its local header is written last, when the checksum is known."""
     start = writer.position
     crc = plain_bytes = 0
     deflate = zlib.compressobj(level, zlib.DEFLATED, RAW_DEFLATE) if level else None
     writer.skip(LOCAL_BYTES)
-    for piece in pieces:
-        crc = isal_zlib.crc32(piece, crc)
-        plain_bytes += len(piece)
-        writer.write(deflate.compress(piece) if deflate else piece)
+    for chunk in chunks:
+        crc = isal_zlib.crc32(chunk, crc)
+        plain_bytes += len(chunk)
+        writer.write(deflate.compress(chunk) if deflate else chunk)
     if deflate:
         writer.write(deflate.flush())
     method = DEFLATED if deflate else STORED
@@ -264,19 +264,19 @@ def _stored_data(data: memoryview, entry: Entry) -> tuple[memoryview, int]:
 def _inflate(packed: memoryview, out: memoryview, offset: int, crc: int) -> memoryview:
     """Decompress a member's data `packed` into `out`, which has the uncompressed size; return `out`.
 
-    It works in pieces that stay in the CPU's cache. Damaged data mostly decompresses without an error, so the CRC32 is
+    It works in chunks that stay in the CPU's cache. Damaged data mostly decompresses without an error, so the CRC32 is
     compared with `crc`. Raises DamagedError; `offset` is where `packed` begins in the file.
     """
     inflater = isal_zlib.decompressobj(RAW_DEFLATE)
     plain_bytes = checksum = 0
     try:
         for start in range(0, len(packed), INFLATE_BYTES):
-            piece = inflater.decompress(packed[start : start + INFLATE_BYTES], INFLATE_BYTES)
-            while piece:
-                out[plain_bytes : plain_bytes + len(piece)] = piece
-                checksum = isal_zlib.crc32(piece, checksum)
-                plain_bytes += len(piece)
-                piece = inflater.decompress(inflater.unconsumed_tail, INFLATE_BYTES)
+            chunk = inflater.decompress(packed[start : start + INFLATE_BYTES], INFLATE_BYTES)
+            while chunk:
+                out[plain_bytes : plain_bytes + len(chunk)] = chunk
+                checksum = isal_zlib.crc32(chunk, checksum)
+                plain_bytes += len(chunk)
+                chunk = inflater.decompress(inflater.unconsumed_tail, INFLATE_BYTES)
     except (_DAMAGED, ValueError) as error:
         raise base.DamagedError(f"deflated data is damaged ({error})", offset) from error
     if not inflater.eof or plain_bytes != len(out):

@@ -172,12 +172,12 @@ class _Frame:
         self.record_bytes = data_bytes + FRAME_BYTES
 
     def write(self, writer: Writer, image: Iterable[memoryview]) -> None:
-        """Write a record; `image` yields the image in pieces."""
+        """Write a record; `image` yields the image in chunks."""
         writer.write(self.before)
         crc = google_crc32c.value(self.before[HEAD_BYTES:])
-        for piece in image:
-            crc = google_crc32c.extend(crc, np.frombuffer(piece, np.uint8))
-            writer.write(piece)
+        for chunk in image:
+            crc = google_crc32c.extend(crc, np.frombuffer(chunk, np.uint8))
+            writer.write(chunk)
         writer.write(self.after + struct.pack("<L", mask(google_crc32c.extend(crc, self.after))))
 
 

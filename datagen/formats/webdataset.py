@@ -118,14 +118,14 @@ class Packer:
         return b""
 
 
-def _write_member(writer: Writer, name: str, size_bytes: int, pieces: Iterable[memoryview]) -> None:
+def _write_member(writer: Writer, name: str, size_bytes: int, chunks: Iterable[memoryview]) -> None:
     """Write a member without user, group and time. Raises ValueError if its name is too long."""
     member = tarfile.TarInfo(name)
     member.size = size_bytes
     member.mode = 0o644
     writer.write(member.tobuf(tarfile.USTAR_FORMAT, "utf-8", "strict"))
-    for piece in pieces:
-        writer.write(piece)
+    for chunk in chunks:
+        writer.write(chunk)
     writer.write(bytes(-size_bytes % BLOCK))
 
 

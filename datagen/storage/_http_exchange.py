@@ -144,9 +144,9 @@ class Exchange:
     def advance(self, *, wait: bool = False) -> bool:
         """Send and receive as far as possible without blocking; return whether the response is complete.
 
-        With `wait`, for a request that is alone in flight, up to two reads block (not over TLS), which saves the polls
-        and reads for each piece that arrives. If the response is incomplete after that, or the connection's timeout has
-        passed, poll before the next call. Raises OSError: the connection broke, or the response is not valid HTTP.
+        With `wait`, for a request that is alone in flight, up to two reads block (not over TLS), which saves polls and
+        short reads. If the response is incomplete after them, or the connection's timeout has passed, poll before the
+        next call. Raises OSError: the connection broke, or the response is not valid HTTP.
         """
         self._blocking_reads = 2 if wait else 0  # one for the header and one for the body, unless the header takes both
         for _ in self._steps:  # yields where the socket would block

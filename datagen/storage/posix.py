@@ -174,12 +174,12 @@ class MappedReader(MemoryReader):
         super().__init__(memoryview(self._map or b""))
         self.mapped = self._data
 
-    def _piece(self, offset: int, size_bytes: int) -> bytes:
+    def _bytes_at(self, offset: int, size_bytes: int) -> bytes:
         # Copy to new memory first, as np.array(np.memmap(...)[...]) does: the order of page faults decides what the
         # kernel reads ahead. On a processor without fast string moves (ERMS), glibc would copy straight to the batch
         # backwards, because source and destination have the same offset within a page, and the device would get a
         # third more requests. The extra copy costs 0.05 CPU s/GB.
-        return bytes(super()._piece(offset, size_bytes))
+        return bytes(super()._bytes_at(offset, size_bytes))
 
     def close(self) -> None:
         super().close()

@@ -158,8 +158,9 @@ class Storage(StorageBase):
             relative = os.path.normpath(path).lstrip("/") if path not in ("", ".") else ""
             bucket, key = self._bucket, f"{self._prefix}{relative}"
         if not bucket:
-            advice = "set storage.storage_root to one, or dataset.data_folder to s3://BUCKET/..."
-            raise UserError(f"{path!r} names no bucket: {advice}")
+            raise UserError(
+                f"{path!r} names no bucket: set storage.storage_root to one, or dataset.data_folder to s3://BUCKET/..."
+            )
         return bucket, f"{SCHEME}{bucket}/{key}" if self._options.use_full_object_uri else key
 
 
