@@ -14,7 +14,6 @@ from datagen.storage.storage_base import Reader, Span, read_in_transfers
 Memory = NewMemory | FileMemory
 Scratch = Callable[[int], memoryview]  # returns memory of that many bytes
 _MAX_BUFFER_BYTES = 8 << 20  # maximum buffer of Python's `open`, from Python 3.14 on
-_STDIO_BYTES = 8192  # glibc's BUFSIZ: the maximum size of its buffers
 
 
 class Source:
@@ -268,21 +267,3 @@ class BufferedFile:
         """Read the unread parts of the file."""
         for start, stop in self.unread():
             self.call(start, stop - start)
-
-
-def read_by_stdio(file: BufferedFile, offset: int) -> None:
-    """Read from `offset` to the end by the calls of np.fromfile, which uses C's fseek and fread.
-
-    fseek reads from the last multiple of the buffer size up to `offset`. fread fills the buffer from that multiple on,
-    then reads all further whole buffers by one call, and then the rest. Source: glibc, `_IO_file_xsgetn`, and strace.
-    """
-    buffer_bytes = min(file.block_bytes, _STDIO_BYTES)
-    position = offset - offset % buffer_bytes
-    if position < offset:
-        file.call(position, offset - position)
-    position += file.call(position, buffer_bytes)
-    whole_bytes = max(0, file.size_bytes - position) // buffer_bytes * buffer_bytes
-    if whole_bytes:
-        position += file.call(position, whole_bytes)
-    if position < file.size_bytes:
-        file.call(position, buffer_bytes)

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from datagen.buffers import AlignedBuffer, round_up
 from datagen.formats import format_base as base
-from datagen.formats._source import BufferedFile, read_by_stdio
+from datagen.formats._source import BufferedFile
 from datagen.spec import DatasetSpec
 from datagen.storage.storage_base import Writer
 
@@ -28,6 +28,7 @@ MAGIC = b"\x93NUMPY"
 ALIGNMENT = 64  # NumPy pads the header so that the items begin at a multiple of this
 GROWTH_DIGITS = 21  # characters that NumPy reserves for the first axis: one more than a 64-bit number has digits
 CACHED_HEADERS = 256  # size of the cache of parsed headers
+STDIO_BYTES = 8192  # glibc's BUFSIZ: the maximum size of its buffers
 
 _HEADER = re.compile(rb"\{'descr': '([^']*)', 'fortran_order': (True|False), 'shape': \(([0-9, ]*)\), \} *\n")
 
@@ -114,6 +115,24 @@ def _parse_header(text: bytes) -> Header:
     payload_bytes = math.prod(shape) * dtype.itemsize
     last_axis = shape[-1] if shape else 1
     return Header(payload_bytes, dtype.itemsize, fortran_order, last_axis, f"{shape} of {descr}")
+
+
+def read_by_stdio(file: BufferedFile, offset: int) -> None:
+    """Read from `offset` to the end by the calls of np.fromfile, which uses C's fseek and fread.
+
+    fseek reads from the last multiple of the buffer size up to `offset`. fread fills the buffer from that multiple on,
+    then reads all further whole buffers by one call, and then the rest. Source: glibc, `_IO_file_xsgetn`, and strace.
+    """
+    buffer_bytes = min(file.block_bytes, STDIO_BYTES)
+    position = offset - offset % buffer_bytes
+    if position < offset:
+        file.call(position, offset - position)
+    position += file.call(position, buffer_bytes)
+    whole_bytes = max(0, file.size_bytes - position) // buffer_bytes * buffer_bytes
+    if whole_bytes:
+        position += file.call(position, whole_bytes)
+    if position < file.size_bytes:
+        file.call(position, buffer_bytes)
 
 
 class ArrayFile(base.OpenFile):
