@@ -25,7 +25,6 @@ from datagen.storage.storage_base import Writer
 MIN_PADDING_BYTES = STAMP_BYTES  # the first bytes of content are stored unchanged: a stamp that identifies the file
 CHANNELS = (1, 3)  # numbers of channels: grey, or red, green and blue
 MAX_PIXELS = 1_000_000_000  # 3 GB decoded; a header that states more is damaged, or an attack on the memory
-
 PILLOW_BYTES = 64 << 10  # bytes that Pillow passes to a decoder at a time (`MAXBLOCK` in PIL/ImageFile.py)
 SAFE_BYTES = 1 << 20  # maximum size of Pillow's reads of other data (`SAFEBLOCK` in PIL/ImageFile.py)
 Bytes = NDArray[np.uint8]
@@ -85,7 +84,8 @@ class PictureFormat(base.FormatBase):
         problems = super().unfit(spec)
         if problems or spec.source == "folder":
             return problems
-        dims = spec.record_dims or (max(1, int(spec.record_length_bytes**0.5)),) * 2
+        side = max(1, int(spec.record_length_bytes**0.5))
+        dims = spec.record_dims or (side, side)
         if len(dims) not in (2, 3) or (len(dims) == 3 and dims[2] not in CHANNELS):
             return [f"dataset.record_dims is {list(dims)}: wanted height and width, and 1 or 3 channels if any"]
         pixels = " x ".join(map(str, dims))
@@ -100,7 +100,7 @@ class PictureFormat(base.FormatBase):
     def file_bytes(self, spec: DatasetSpec, shapes: base.Sizes) -> base.Sizes:
         if not spec.sizes_vary:
             return np.full(len(shapes), int(spec.record_length_bytes), np.int64)
-        # Random shapes are drawn for one byte per pixel, which may be too few for a file of this format
+        # Random shapes have a pixel for each byte of a sample, and a file of this format may need more bytes than that
         min_bytes = (self.min_bytes(Shape(*shape)) for shape in shapes.tolist())
         sizes: base.Sizes = np.maximum(shapes.prod(axis=1), np.fromiter(min_bytes, np.int64, len(shapes)))
         return sizes

@@ -48,8 +48,7 @@ __all__ += ["CachedSource", "MemorySource", "Scratch", "Source", "SourceStream",
 FORMATS = "datagen.formats"  # the package of formats; each module in it is a format
 CHUNK_BYTES = 1 << 20  # payload generated and written at a time: it stays in a core's L2 cache
 MAX_KEPT_FILES = 16  # open files, or indexes of files, that an engine keeps; each thread of a loader has its own engine
-# Size of the reads that scan record headers: in object stores, they take about as long as reads of single headers
-HEADERS_AT_ONCE_BYTES = 32 << 10
+HEADERS_AT_ONCE_BYTES = 32 << 10  # read size of scans for record headers: an object store sends it as fast as a header
 
 Sizes = NDArray[np.int64]  # a number for each file, such as its bytes; or the record shapes of files, (files, axes)
 Offsets = NDArray[np.int64]  # offset of each record, and the end of the last one

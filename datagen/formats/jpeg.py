@@ -33,7 +33,6 @@ HAS_OWN_LENGTH = True
 SOI, EOI, COM = b"\xff\xd8", b"\xff\xd9", b"\xff\xfe"
 DQT, SOF0, DHT, SOS = b"\xff\xdb", b"\xff\xc0", b"\xff\xc4", b"\xff\xda"
 JFIF = b"\xff\xe0\x00\x10JFIF\x00\x01\x01\x00\x00\x01\x00\x01\x00\x00"
-
 STANDALONE = frozenset((0x01, *range(0xD0, 0xD8)))  # markers without a segment: TEM, and restart markers
 COMMENT_HEAD_BYTES = 4  # marker and length
 SEGMENT_BYTES = 65533  # maximum bytes of a comment: a segment's length has 16 bits and includes its own 2 bytes
@@ -124,5 +123,5 @@ def _headers(shape: Shape) -> bytes:
     codes = bytes([1] * 8 + [0] * 8) + COEFFICIENT_BITS  # one code of each length from 1 to 8
     huffman = b"".join(DHT + struct.pack(">HB", 3 + len(codes), kind) + codes for kind in (0x00, 0x10))  # DC, AC
     scan = SOS + struct.pack(">HB", 6 + 2 * count, count) + b"".join(bytes([i + 1, 0]) for i in range(count))
-    scan += b"\x00\x3f\x00"  # the scan has coefficients 0 to 63, at full precision
+    scan += b"\x00\x3f\x00"  # coefficients 0 to 63, at full precision
     return quantization + frame + huffman + scan

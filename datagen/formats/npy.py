@@ -29,7 +29,6 @@ ALIGNMENT = 64  # NumPy pads the header so that the items begin at a multiple of
 GROWTH_DIGITS = 21  # characters that NumPy reserves for the first axis: one more than a 64-bit number has digits
 CACHED_HEADERS = 256  # size of the cache of parsed headers
 STDIO_BYTES = 8192  # glibc's BUFSIZ: the maximum size of its buffers
-
 _HEADER = re.compile(rb"\{'descr': '([^']*)', 'fortran_order': (True|False), 'shape': \(([0-9, ]*)\), \} *\n")
 
 

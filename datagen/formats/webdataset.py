@@ -66,7 +66,8 @@ class Format(base.RecordFormat):
     def offsets(self, file: BinaryIO) -> list[int]:
         """Return the offset of each sample's first header, which is an extended one for a long name or size."""
         offsets: list[int] = []
-        sample_key, end = None, file.seek(0, io.SEEK_END)
+        sample_key = None
+        end = file.seek(0, io.SEEK_END)
         file.seek(0)
         try:
             with tarfile.open(fileobj=file, mode="r:") as archive:

@@ -149,14 +149,14 @@ class Client:
         """Send a request; return the complete response, whatever its status. Raises OSError: there is none."""
         connection = self._take_connection()
         counter = request.counter
-        header_problem = partial(range_problem, request.begin, request.end, request.size_bytes)
+        check_range = partial(range_problem, request.begin, request.end, request.size_bytes)
         exchange = Exchange(
             connection,
             self._header(request, connection.address.netloc),
             request.body,
             request.target,
             bodiless=request.method == "HEAD",
-            header_problem=header_problem if counter == "get" else None,
+            header_problem=check_range if counter == "get" else None,
         )
         self.counts.count_request(counter)
         try:
