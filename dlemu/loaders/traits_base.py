@@ -43,10 +43,7 @@ class LoaderTraits:
         return False
 
     def interleave(self, reader: Reader, dataset: DatasetSpec) -> Interleave | None:
-        """Return how files take turns if they are read as streams; None if samples are read by position.
-
-        Streams follow a `StreamPlan`: each rank reads files of its own, whether or not the settings shuffle samples.
-        """
+        """Return how files take turns if read as streams (`StreamPlan`); None: samples are read by position."""
         return None
 
     def settings_used(self, dataset_format: str) -> Collection[str]:
@@ -69,10 +66,8 @@ class LoaderTraits:
         """Return sentences for the result about what can't be measured with this loader."""
         if not self.reads_files(dataset_format):
             return ()
-        return (
-            f"the ceiling leaves out the readers and decoders of {self.framework} (docs/loaders.md): if AU is low, "
-            "check whether the cores were busy before blaming the storage",
-        )
+        advice = "if AU is low, check whether the cores were busy before blaming the storage"
+        return (f"the ceiling leaves out the readers and decoders of {self.framework} (docs/loaders.md): {advice}",)
 
     def problems(self, workload: Workload) -> Iterator[str]:
         """Yield a message for each setting of the workload that this loader does not support."""
