@@ -69,11 +69,12 @@ class _Batches(Dataset[Answer]):
         self._spec, self._slots = spec, slots
         self._maker: BatchMaker | None = None  # made in the worker
         self._worker = 0
-        image = torch.zeros(spec.reader.tensor_bytes, dtype=torch.uint8)  # a sample's other tensors are single numbers
-        self._sample: tuple[Any, ...] = (image, *[0] * (spec.reader.tensors - 1))
+        image = torch.zeros(spec.reader.tensor_bytes, dtype=torch.uint8)
+        numbers = [0] * (spec.reader.tensors - 1)  # a sample's other tensors are single numbers
+        self._sample: tuple[Any, ...] = (image, *numbers)
 
     def __getitem__(self, token: Token) -> Answer:
-        """Make a batch and return the answer; errors are returned, as PyTorch would wrap raised ones in tracebacks."""
+        """Make a batch and return the answer, which may be an error: PyTorch would wrap a raised one in a traceback."""
         phase, epoch, step, slot = token
         try:
             if self._maker is None:  # the worker's first token
