@@ -7,7 +7,7 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
-from datagen.buffers import FileMemory, NewMemory, round_up
+from datagen.buffers import FileMemory, NewMemory
 from datagen.errors import DamagedError, ended_early, unreadable
 from datagen.storage.storage_base import Reader, Span, read_in_transfers
 
@@ -42,18 +42,18 @@ class Source:
         Raises DatasetError if the file ends too early or can't be read, SpaceError if too many files are open.
         """
         # Reads begin and end at multiples of the alignment: of 4096, bytes 5000 to 9000 need a read of 4096 to 12288
-        begin = offset - offset % self._alignment
-        needed_bytes = offset - begin + size_bytes
-        target = self.memory(round_up(needed_bytes, self._alignment))
+        skipped = offset % self._alignment
+        needed_bytes = skipped + size_bytes
+        target = self.memory(needed_bytes + -needed_bytes % self._alignment)
         start_ns = time.monotonic_ns()
         try:
-            bytes_read = read_in_transfers(self.reader, target, begin, self._transfer_bytes)
+            bytes_read = read_in_transfers(self.reader, target, offset - skipped, self._transfer_bytes)
         except OSError as error:
             raise unreadable(self.path, error) from error
         self.read_ns += time.monotonic_ns() - start_ns
         if bytes_read < needed_bytes:
-            raise ended_early(self.path, needed_bytes - bytes_read, begin + bytes_read)
-        return target[offset - begin : needed_bytes]
+            raise ended_early(self.path, needed_bytes - bytes_read, offset - skipped + bytes_read)
+        return target[skipped:needed_bytes]
 
     def counts(self) -> tuple[int, int, int]:
         """Return bytes (each counted once), calls and nanoseconds of the reads since `counts` was last called."""
@@ -235,8 +235,8 @@ class BufferedFile:
         source = self._source
         begin = min(offset, self.size_bytes)
         stop = min(begin + size_bytes, self.size_bytes)
-        target = self.image[begin:stop] or memoryview(bytearray(1))  # a call at the end of the file returns nothing
         start_ns = time.monotonic_ns()
+        target = self.image[begin:stop] or memoryview(bytearray(1))  # a call at the end of the file returns nothing
         bytes_read = source.reader.read_into(target, begin)
         source.read_ns += time.monotonic_ns() - start_ns
         if bytes_read < stop - begin:

@@ -215,15 +215,15 @@ class TfrecordFile(base.RecordFile):
             raise base.DamagedError(f"its {size_bytes} bytes are not {samples} records of one length", size_bytes)
 
     def samples(self, index: int, count: int, data: memoryview, verify: bool) -> base.Extents:
-        record_bytes = self._record_bytes
-        image_start = len(self._before)
+        before, record_bytes = self._before, self._record_bytes
+        image_start = len(before)
         if image_start and self._offsets is None and not verify:
             if count == 1:
-                if data[:image_start] == self._before:
+                if data[:image_start] == before:
                     return [(image_start, self._image_bytes)]
             else:
                 records = np.frombuffer(data, np.uint8, count * record_bytes).reshape(count, record_bytes)
-                if (records[:, :image_start] == np.frombuffer(self._before, np.uint8)).all():
+                if (records[:, :image_start] == np.frombuffer(before, np.uint8)).all():
                     return even_places(image_start, record_bytes, self._image_bytes, count)
         return super().samples(index, count, data, verify)
 

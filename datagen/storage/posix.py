@@ -137,8 +137,9 @@ class FileReader(Reader):
     def will_need(self, ranges: Sequence[Span]) -> None:
         if self._alignment > 1:
             return  # reads bypass the page cache
+        descriptor, advise, will_need = self.descriptor, os.posix_fadvise, os.POSIX_FADV_WILLNEED
         for offset, size in ranges:
-            os.posix_fadvise(self.descriptor, offset, size, os.POSIX_FADV_WILLNEED)
+            advise(descriptor, offset, size, will_need)
 
     def read_stretches(self, ranges: Sequence[Span], out: memoryview) -> int:
         """Read as `Reader.read_stretches`, one preadv per range, with little overhead for hundreds of small ranges."""
@@ -283,6 +284,6 @@ def _is_cached(path: str) -> bool:
                 address = np.frombuffer(mapped, np.uint8).ctypes.data
                 is_cached = ctypes.c_ubyte(1)
                 failed = ctypes.CDLL(None).mincore(ctypes.c_void_p(address), mmap.PAGESIZE, ctypes.byref(is_cached))
-                return bool(failed or is_cached.value & 1)  # Linux 5.2 sets it for files that we may not write
+                return bool(failed or is_cached.value & 1)  # set since Linux 5.2 for files that we may not write
     except (OSError, ValueError):  # no file, an empty one, or a file system without maps
         return True
