@@ -17,7 +17,8 @@ import ssl
 import threading
 import time
 from collections.abc import Mapping, Sequence
-from typing import Annotated, Any, Literal, NamedTuple
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal
 from urllib.parse import SplitResult, quote, urlencode, urlsplit
 
 import msgspec
@@ -135,7 +136,8 @@ def _address(url: str, secure: bool) -> SplitResult:
     return parts._replace(netloc=parts.netloc.lower().removesuffix(f":{default_port}"))
 
 
-class _SigningContext(NamedTuple):
+@dataclass(slots=True)
+class _SigningContext:
     """What the signatures of one second's requests have in common, if the requests sign the same headers.
 
     HMAC(key, text) is hash((key ^ opad) + hash((key ^ ipad) + text)) (RFC 2104). The two hashes are prepared here,
