@@ -102,13 +102,10 @@ def page_in(prefix: str, body: bytes) -> tuple[list[Listed], str]:
         raise BrokenResponseError(f"the response has a continuation token of {len(token)} characters")
     # Keys are encoded for URLs, because they may have characters that XML can't express
     decode: Callable[[str], str] = unquote_plus if root.findtext("EncodingType") == "url" else str
-    listed = [(item.findtext("Key", ""), False, item.findtext("Size", "")) for item in root.iterfind("Contents")]
-    listed += [(item.text or "", True, "") for item in root.iterfind("CommonPrefixes/Prefix")]
+    found = [(decode(item.findtext("Key", "")), False, item.findtext("Size", "")) for item in root.iterfind("Contents")]
+    found += [(decode(item.text or "").removesuffix("/"), True, "") for item in root.iterfind("CommonPrefixes/Prefix")]
     entries = []
-    for encoded_key, is_folder, size in listed:
-        key = decode(encoded_key)
-        if is_folder:
-            key = key.removesuffix("/")
+    for key, is_folder, size in found:
         name = key[len(prefix) :]
         if not key.startswith(prefix) or "/" in name:
             raise BrokenResponseError(f"the response lists {key[:200]!r}, which is not directly below {prefix!r}")
