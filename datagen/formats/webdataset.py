@@ -108,9 +108,9 @@ class Packer:
     def add(self, sample: base.PackedSample) -> None:
         stem = sample.name.rpartition(".")[0] or sample.name
         base_key = "_".join(filter(None, re.split("[/._]+", stem)))[-80:]
-        candidates = (f"{base_key}_{number}" for number in itertools.count(len(self._keys)))
-        # Consecutive members with equal keys would be one sample
-        key = next(key for key in itertools.chain([base_key], candidates) if key not in self._keys)
+        key, number = base_key, len(self._keys)
+        while key in self._keys:  # consecutive members with equal keys would be one sample
+            key, number = f"{base_key}_{number}", number + 1
         self._keys.add(key)  # 80 characters, a number and an ending fit the 100 bytes of ustar's name
         _write_member(self._writer, f"{key}.{sample.ending}", len(sample.data), [sample.data])
 
@@ -200,7 +200,7 @@ def _are_equal(headers: NDArray[np.uint8]) -> bool:
 
 
 def parse(block: memoryview, offset: int) -> Member | None:
-    """Parse a header at `offset` of the file; return None for zeros, the end of the file. Raises DamagedError."""
+    """Parse a header at `offset` of the file; return None for a block of zeros, the end. Raises DamagedError."""
     data = bytes(block)
     if not data.strip(b"\0"):
         return None
