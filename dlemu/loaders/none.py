@@ -27,8 +27,4 @@ class Loader(LoaderBase):
         for step in range(1, steps + 1):
             samples, sample_hash = plan.batch(epoch, step)
             now_ns = time.monotonic_ns()
-            trace = BatchTrace(
-                slot=0, places=NO_PLACES, started_ns=now_ns, finished_ns=now_ns, read_ns=0, decode_ns=0, worker=0,
-                samples=len(samples), app_bytes=0, read_calls=0, sample_hash=sample_hash,
-            )  # fmt: skip
-            yield Batch(None, trace)
+            yield Batch(None, BatchTrace(0, NO_PLACES, now_ns, now_ns, 0, 0, 0, len(samples), 0, 0, sample_hash))
