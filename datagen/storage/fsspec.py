@@ -62,8 +62,8 @@ class Storage(StorageBase):
         self.fs.invalidate_cache()
         with self.raising_os_errors(folder):
             entries = self.fs.ls(url, detail=True)
-        listed = self.fs._strip_protocol(url).rstrip("/")
-        children = [entry for entry in entries if entry["name"].rstrip("/") != listed]  # `ls` of a file lists itself
+        own_name = self.fs._strip_protocol(url).rstrip("/")  # `ls` of a file lists the file itself
+        children = [entry for entry in entries if entry["name"].rstrip("/") != own_name]
         if not children and not self.fs.isdir(url):
             raise no_such_file(folder)
         yield (
