@@ -74,7 +74,7 @@ class PictureFormat(base.FormatBase):
 
     @abc.abstractmethod
     def read_by_pillow(self, file: BufferedFile) -> None:
-        """Read the file by the calls of Pillow's plugin. Raises struct.error, KeyError, DamagedError: it is damaged."""
+        """Read an identified file by the calls of Pillow's plugin. Raises struct.error, KeyError, DamagedError."""
 
     def decode(self, data: memoryview, scratch: base.Scratch) -> memoryview:
         """Return the pixels, in memory of `scratch` if the decoder can use it. Raises the decoder's exceptions."""
@@ -84,8 +84,7 @@ class PictureFormat(base.FormatBase):
         problems = super().unfit(spec)
         if problems or spec.source == "folder":
             return problems
-        side = max(1, int(spec.record_length_bytes**0.5))
-        dims = spec.record_dims or (side, side)
+        dims = spec.record_dims or (max(1, int(spec.record_length_bytes**0.5)),) * 2
         if len(dims) not in (2, 3) or (len(dims) == 3 and dims[2] not in CHANNELS):
             return [f"dataset.record_dims is {list(dims)}: wanted height and width, and 1 or 3 channels if any"]
         pixels = " x ".join(map(str, dims))
