@@ -69,7 +69,7 @@ class Format(base.RecordFormat):
 
 
 class IndexedFile(base.RecordFile):
-    """An open file. It looks up where records are if they differ in length (or if `matched`), or computes it."""
+    """An open file. It locates records by arithmetic, or by its index (if they differ in length, or if `matched`)."""
 
     def __init__(self, inputs: base.RecordInputs) -> None:
         source, samples = inputs.source, inputs.samples

@@ -25,7 +25,7 @@ HEADER_READ_BYTES = 4 << 10  # maximum read of the header; small, because bytes 
 SEND_BYTES = 4 << 20  # maximum bytes per send call
 MIN_PROGRESS_BYTES = 64 << 10  # a request that moves less within the timeout is aborted: the server hangs, or trickles
 BODY_READ_BYTES = 64 << 10  # maximum read of a body that is kept in memory instead of a target buffer
-# Maximum size of a body that is kept in memory: 1000 keys of 1024 characters, all escaped ("&#38;"), and their metadata
+# Maximum size of a body that is kept in memory: 1000 keys of 1024 bytes, all escaped ("&#38;"), and their metadata
 BODY_BYTES = 8 << 20
 MAX_CHUNK_LINE_BYTES = 4 << 10  # maximum length of the line before a chunk, and of all lines after the last one
 _chunk_line = re.compile(rb"([0-9A-Fa-f]{1,15})[ \t]*(?:;[^\r\n]*)?\r\n").match  # size of a chunk, and extensions

@@ -299,7 +299,7 @@ class ObjectWriter(Writer):
 
 
 def _abort(client: Client, request: Request) -> None:
-    """Abort an upload; ignore errors, because the upload may be gone already."""
+    """Abort an upload; ignore errors of the server, and that the upload may be gone."""
     with contextlib.suppress(FileNotFoundError, UserError):
         client.request(request)
 

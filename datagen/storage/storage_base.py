@@ -326,7 +326,7 @@ class StorageBase(abc.ABC):
         return
 
     def memory_kind(self, folder: str) -> str:
-        """Return the type of a folder's file system if it is in RAM (tmpfs) and can't be evicted; else ''."""
+        """Return the type of a folder's file system if it is in RAM (tmpfs), where nothing can be evicted; else ''."""
         return ""
 
     def local_path(self, path: str) -> str | None:

@@ -172,7 +172,7 @@ class Loader(Protocol):
         return
 
     def batches(self, phase: str, epoch: int, steps: int) -> Iterator[Batch]:
-        """Deliver an epoch's batches, as `TimedBatches` if possible: then the trainer needs no thread for them."""
+        """Deliver an epoch's batches, if possible as `TimedBatches`: these need no thread. Raises DlemuError."""
 
     def explain(self, error: Exception) -> DlemuError | None:
         """Return an error for users if `error` is the framework's exception for a worker that died, else None."""
