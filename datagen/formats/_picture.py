@@ -27,7 +27,7 @@ CHANNELS = (1, 3)  # numbers of channels: grey, or red, green and blue
 MAX_PIXELS = 1_000_000_000  # 3 GB decoded; a header that states more is damaged, or an attack on the memory
 PILLOW_BYTES = 64 << 10  # bytes that Pillow passes to a decoder at a time (`MAXBLOCK` in PIL/ImageFile.py)
 SAFE_BYTES = 1 << 20  # maximum size of Pillow's reads of other data (`SAFEBLOCK` in PIL/ImageFile.py)
-Bytes = NDArray[np.uint8]
+ByteArray = NDArray[np.uint8]
 
 
 def read_in_blocks(file: BufferedFile, size_bytes: int, block_bytes: int) -> None:
@@ -143,7 +143,7 @@ class PictureFormat(base.FormatBase):
 
 def pillow_pixels(data: memoryview) -> memoryview:
     """Return the pixels, decoded by Pillow. Raises OSError, ValueError, SyntaxError; UserError without Pillow."""
-    pixels: Bytes = np.ascontiguousarray(pillow_image(data))
+    pixels: ByteArray = np.ascontiguousarray(pillow_image(data))
     return pixels.reshape(-1).data
 
 
@@ -163,7 +163,7 @@ def check_pixels(height: int, width: int) -> None:
         raise ValueError(f"{width:,} x {height:,} pixels are more than the {MAX_PIXELS:,} allowed in an image")
 
 
-def padding_and_codes(content: Content, file: int, padding_bytes: int, num_codes: int) -> tuple[Bytes, Bytes]:
+def padding_and_codes(content: Content, file: int, padding_bytes: int, num_codes: int) -> tuple[ByteArray, ByteArray]:
     """Return the first `padding_bytes` of a file's content, and `num_codes` bytes of it from the next block on."""
     padding = np.empty(padding_bytes, np.uint8)
     codes = np.empty(num_codes, np.uint8)
