@@ -319,13 +319,13 @@ def _run(
     """Run a job on ranks of this host, and return its measured run, of the type that its kind declares."""
     from dlemu.dlio.export import export_beside
     from dlemu.report.progress import log_writer
-    from dlemu.runner.job import JobRequest, run_alone
+    from dlemu.runner.job import JobRequest, run_job
 
     allow_any = (lambda *_: None) if make else None
     request = JobRequest(load=lambda: workload, allow_making=allow_any, size_is_given=size_is_given, keeps_run=True)
     with _forking_call(command, starts_ranks=True), _EventRelay(on_progress or ignore) as relay:
         on_event = to_all(relay, export_beside, log_writer(f"dlemu.{command}(...)"))
-        result = run_alone(request, on_event, kind_of_command(command).load_job().job, relay.drain)
+        result = run_job(request, on_event, kind_of_command(command).load_job().job, relay.drain)
     assert result is not None  # this process leads the ranks, and the job does more than generate data
     return result.run
 
@@ -338,7 +338,7 @@ def _make(workload: Workload, on_progress: Callable[[Event], None] | None, *, fs
 
     with _forking_call("datagen", starts_ranks=True), _EventRelay(on_progress or ignore) as relay:
         request = JobRequest(load=lambda: workload)
-        made = datasets.make(request, relay, caution=why_too_small, fsync=fsync, on_look=relay.drain)
+        made = datasets.run_datagen(request, relay, warning_for=why_too_small, fsync=fsync, on_tick=relay.drain)
     assert made is not None  # this process leads the ranks
     return made
 
