@@ -1,10 +1,10 @@
-"""The terminal of a study, a command that does several runs: shows each run, and how to continue when interrupted."""
+"""The terminal of a study, a command that makes several runs: shows each run, and how to continue if interrupted."""
 
 from __future__ import annotations
 
 import shlex
 import signal
-from typing import Self
+from contextlib import AbstractContextManager
 
 from rich.console import Console
 
@@ -19,15 +19,16 @@ from dlemu.runner.run_list import Planned, RunEnded, RunsPlanned
 from dlemu.studies.answers import SweepPoint, Trial
 
 
-class StudyTerminal(Terminal):
+class StudyTerminal(Terminal, AbstractContextManager["StudyTerminal"]):
     """A terminal that also shows a search or a sweep, with a line on stderr for each of its runs."""
 
-    folder = ""  # the study's, which keeps finished runs; empty until the runs are planned
-    wants_page = True
+    folder = ""  # the study's folder, which keeps finished runs; empty until the runs are planned
+    wants_page = True  # whether the command is to make a page of the answer (`output.report`)
 
     def __init__(self, folder_option: str = "output.folder=") -> None:
+        """`folder_option` is the prefix of the command-line argument that sets the study's folder."""
         super().__init__()
-        self._folder_option = folder_option  # beginning of the command's word that sets the folder
+        self._folder_option = folder_option
 
     def __call__(self, event: object) -> None:
         super().__call__(event)
@@ -35,7 +36,7 @@ class StudyTerminal(Terminal):
             case RunsPlanned(runs=runs, finished_runs=finished):
                 self.folder = event.folder
                 self.wants_page = event.wants_page
-                interrupt_on(signal.SIGINT, signal.SIGTERM)
+                interrupt_on(signal.SIGINT, signal.SIGTERM)  # from now on there are runs to continue: see `__exit__`
                 self._print(f"results: {self.folder}")
                 if runs is None and finished:  # a search, in which each result determines the next run
                     self._print(f"continuing after {count(finished, 'finished run')}")
@@ -50,9 +51,6 @@ class StudyTerminal(Terminal):
                     self._print(Line(f"  {trial.page_cache_warning}", "caution"))
             case RunEnded(run=SweepPoint() as point):
                 self._print(f"  {point.figures.verdict if point.figures else f'failed: {point.failure}'}")
-
-    def __enter__(self) -> Self:
-        return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, *_: object) -> None:
         """If SIGINT, SIGTERM or a full disk ended the study, say that finished runs are kept and how to continue."""
