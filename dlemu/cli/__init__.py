@@ -60,7 +60,7 @@ def commands() -> dict[str, str]:
     for name, entry in installed(_PLUGINS).items():
         if name not in helps:
             helps[name] = entry.load().get_short_help_str(limit=200)
-    order = (*_LISTED, *sorted(helps.keys() - {*_LISTED}))
+    order = (*_LISTED, *sorted(helps.keys() - _LISTED))
     return {name: helps[name] for name in order if name in helps}
 
 
@@ -103,8 +103,11 @@ class _Commands(click.Group):
         """List the commands that most users need, each with an example; with `dlemu help --all` also the others."""
         known = commands()
         with formatter.section("Commands"):
-            names = [name for name in MAIN_COMMANDS if name in known]
-            formatter.write_dl([row for name in names for row in ((name, known[name]), ("", MAIN_COMMANDS[name]))])
+            rows = []
+            for name, example in MAIN_COMMANDS.items():
+                if name in known:
+                    rows.extend([(name, known[name]), ("", example)])
+            formatter.write_dl(rows)
         if ctx.obj == "all":
             with formatter.section("More"):
                 formatter.write_dl([(name, known[name]) for name in known if name not in MAIN_COMMANDS])
@@ -194,7 +197,7 @@ def _advice_on_command(word: str) -> str:
 
 def _advice_on_option(error: click.NoSuchOption) -> str:
     """Return advice on an unknown option that is a setting; empty for others, and if the command takes no settings."""
-    if not error.ctx or not any(parameter.name == "overrides" for parameter in error.ctx.command.params):
+    if not error.ctx or "overrides" not in [parameter.name for parameter in error.ctx.command.params]:
         return ""
     key = error.option_name.lstrip("-").replace("-", "_")
     setting_key, phrase = _setting_or_phrase(key)
