@@ -145,7 +145,7 @@ _DLIO_DEFAULTS = {  # key -> DLIO's default: of these keys, only this value and 
 }
 
 _SECRET = re.compile(rf"storage\.storage_options\..*({SECRET_NAMES}).*", re.IGNORECASE)
-_VARIABLE = re.compile(r"\$\{([A-Z][A-Z0-9_]*)\}")  # environment variable, as in MLPerf's files; to Hydra it is a reference
+_VARIABLE = re.compile(r"\$\{([A-Z][A-Z0-9_]*)\}")  # environment variable in MLPerf's files, to Hydra a reference
 _SECRET_NOTE = "credentials are never saved in a run's files; give them in the environment"
 
 RENAMED_VALUES: dict[KeyPath, dict[object, str]] = {  # key -> value in DLIO or in common use -> value in dlemu
