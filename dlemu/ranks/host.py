@@ -46,8 +46,7 @@ class _Process:
     process: int
     cpus: list[int]
     environment: dict[str, str]
-    inherited: str
-    """Text of all properties that a forked rank inherits from the leader, and that must therefore be equal."""
+    inherited: str  # text of all properties that a forked rank inherits from the leader: so they must be equal
 
     @classmethod
     def current(cls, rank: int) -> _Process:

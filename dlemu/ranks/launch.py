@@ -1,6 +1,6 @@
 """Forks ranks or workers, and waits until they and all their descendants have ended.
 
-The parent waits without polling. When one rank fails, it ends the others and any processes that ended ranks left.
+The parent waits without polling. When a rank fails, the parent ends the others, and all processes that ranks have left.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from dlemu.ranks.failure import INTERRUPTED, RANK, Ending, Failure, RankEnd, Rol
 from dlemu.ranks.launcher import LedRanks
 from dlemu.ranks.process_control import Interrupted, die_with_parent
 
-_ADOPTED_POLL_SECONDS = 0.02  # polled, because no signal tells when this process adopts an orphaned grandchild
+_ADOPTED_POLL_SECONDS = 0.02  # interval of looking for adopted children: no signal tells that an orphan was adopted
 _STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 TICK_SECONDS = 0.5  # interval of calls of `on_tick`: often enough for a progress line
 
@@ -101,7 +101,6 @@ def run_crew(
         process_control.name_process(f"dlemu-{role.name}")
         return work(comm, orders[comm.rank])
 
-    # The grace is short, because workers have nothing to save.
     ends = run_ranks(
         len(orders), run, role=role, timeout_seconds=timeout_seconds, grace_seconds=2.0, most_seconds=most_seconds
     )
@@ -129,7 +128,7 @@ class _Supervisor:
     waker: socket.socket  # the interpreter writes the number of each signal to this process there
     process: int = field(default_factory=os.getpid)
     results: dict[int, Any] = field(default_factory=dict)  # by rank
-    link: Connection | None = None  # to the first rank, whose calls to other hosts the leader answers
+    link: Connection | None = None  # to the first rank, for which the leader calls the other hosts
 
     def __post_init__(self) -> None:
         self.launcher = self.ranks.launcher if isinstance(self.ranks, LedRanks) else None
@@ -163,13 +162,13 @@ class _Supervisor:
             signal.pthread_sigmask(signal.SIG_SETMASK, mask)
 
     def wait(self, on_tick: Callable[[], object]) -> list[RankEnd]:
-        """Return how each rank ended, in rank order, once all have; call `on_tick` every half second meanwhile."""
-        look_ns = time.monotonic_ns() + TICK_SECONDS * 1e9
+        """Wait until all ranks have ended, and return how, in rank order. Meanwhile call `on_tick` each half second."""
+        tick_ns = time.monotonic_ns() + TICK_SECONDS * 1e9
         while self.ending.running:
-            self._wait_once(look_ns)
-            if time.monotonic_ns() >= look_ns:
+            self._wait_once(tick_ns)
+            if time.monotonic_ns() >= tick_ns:
                 on_tick()
-                look_ns = time.monotonic_ns() + TICK_SECONDS * 1e9
+                tick_ns = time.monotonic_ns() + TICK_SECONDS * 1e9
         return [replace(self.ending.ends[rank], result=self.results.get(rank)) for rank in sorted(self.ending.ends)]
 
     def pause(self, seconds: float) -> None:
@@ -312,7 +311,7 @@ def _send(process: int, signal_number: int) -> bool:
 
 
 def end_adopted(earlier_children: frozenset[int], grace_seconds: float) -> None:
-    """End every child of this process (which adopts orphans) that is not one of `earlier_children`.
+    """End every child of this process, which adopts orphans, except `earlier_children`.
 
     A process that ignores SIGTERM, such as multiprocessing's resource tracker, may end by itself within the grace.
     """

@@ -21,8 +21,7 @@ from dlemu.ranks.comm import Connection, Frame, HostRanks, PeerLostError
 from dlemu.ranks.failure import Failure
 from dlemu.ranks.messages import decode, encode
 
-Launcher = Literal["none", "mpi", "store"]
-"""The program that started this process: no launcher; mpirun or srun; torchrun or another that sets its variables."""
+Launcher = Literal["none", "mpi", "store"]  # none; mpirun or srun; torchrun, or another program that sets its variables
 
 _SIZE_VARIABLES = ("PMI_SIZE", "OMPI_COMM_WORLD_SIZE", "MV2_COMM_WORLD_SIZE", "PALS_SIZE", "SLURM_STEP_NUM_TASKS")
 _STORE_VARIABLES = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")

@@ -83,7 +83,8 @@ class TorchrunProcess(LauncherProcess):
 
     def _find_leaders(self, led_ranks: Sequence[int]) -> None:
         """Publish this leader's ranks in the store, find the other leaders there, and connect to them by gloo."""
-        (address, port), seconds = self._address, self.timeout_seconds
+        address, port = self._address
+        seconds = self.timeout_seconds
         deadline_seconds, limit = time.monotonic() + seconds, datetime.timedelta(seconds=seconds)
         try:
             shared = self._gloo.TCPStore(address, port, None, self._keeps_store, limit, wait_for_workers=False)
