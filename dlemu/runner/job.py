@@ -27,7 +27,7 @@ from dlemu.results.wording import count
 from dlemu.runner.events import Doing, JobBegan, NotSaved, OnEvent, Saved
 from dlemu.runner.job_kind import JobKind
 from dlemu.runner.ranks import OnTick, Ranks, with_ranks
-from dlemu.runner.run_folder import Job, Kept, check_folder, drop_folder, drop_live, make_folder, new_folder
+from dlemu.runner.run_folder import Job, Kept, check_run_folder, drop_folder, drop_live, make_folder, new_folder
 
 CONFIRM_ABOVE_BYTES = 10e9  # larger datasets are made only if the user agrees
 TRIAL_SCALE = "laptop"  # the scale suggested for a first try, if the workload has it
@@ -77,7 +77,7 @@ def checked(workload: Workload, kind: JobKind | None = None) -> Workload:
     kind = kind or kind_to_run(workload).load_job().job
     workload = kind.complete(workload)
     if workload.workflow.train or not workload.workflow.generate_data:  # a job that only generates data has no result
-        check_folder(workload.output.folder or new_folder(workload.results_name, kind.prefix))
+        check_run_folder(workload.output.folder or new_folder(workload.results_name, kind.prefix))
     return workload
 
 

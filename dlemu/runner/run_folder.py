@@ -62,6 +62,22 @@ class Job:
         return replace(self.workload.storage_spec, account=request_folder(self.live_folder))
 
 
+@dataclass(frozen=True)
+class Kept:
+    """The saved measurements of a failed run, in a folder like that of any run but marked incomplete."""
+
+    folder: str
+    sentence: str  # tells the user what was saved, and what was removed from the storage or left there
+
+
+@dataclass(frozen=True)
+class Unfinished:
+    """Useless files that a killed run left in the storage."""
+
+    what: str  # phrase that names their place and size
+    remove: Callable[[], None]  # removes these files, and no others; raises UserError, OSError
+
+
 def new_folder(name: str, prefix: str = "") -> str:
     """Return the path results/NAME/PREFIXTIME-PID, or that with -2, -3, ... if it exists; UserError for a bad name."""
     check_model_name(name)
@@ -69,7 +85,7 @@ def new_folder(name: str, prefix: str = "") -> str:
     return next(folder for folder in owned.numbered(first) if not os.path.exists(folder))
 
 
-def check_folder(folder: str) -> None:
+def check_run_folder(folder: str) -> None:
     """Raise SpaceError if a folder has a result or belongs to an active or killed run, or if `check_place` does."""
     live = os.path.join(folder, LIVE)
     problem = ""
@@ -116,7 +132,7 @@ def make_folder(
     dlemu's own) for all hosts, because lines could get lost if several hosts appended to one list. If the run later
     creates `storage_folder`, that is removed together with the run's folder.
     """
-    check_folder(folder)
+    check_run_folder(folder)
     missing = missing_folders(storage_folder) if storage_folder else ()
     own_folder = take_folder(folder, "output.folder")
     own_folder = replace(own_folder, made=tuple(sorted({*own_folder.made, *missing}, key=len)))
@@ -152,22 +168,6 @@ def drop_live(folder: str) -> None:
     if os.path.isdir(requests) and LIVE + "/" in owned.claimed(folder):
         remove_counts(requests)
     owned.remove_claimed(live)
-
-
-@dataclass(frozen=True)
-class Kept:
-    """The saved measurements of a failed run, in a folder like that of any run but marked incomplete."""
-
-    folder: str
-    sentence: str  # tells the user what was saved, and what was removed from the storage or left there
-
-
-@dataclass(frozen=True)
-class Unfinished:
-    """Useless files that a killed run left in the storage."""
-
-    what: str  # phrase that names their place and size
-    remove: Callable[[], None]  # removes these files, and no others; raises UserError, OSError
 
 
 def requests_so_far(live_folder: str) -> tuple[int, ...]:
