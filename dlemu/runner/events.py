@@ -25,8 +25,7 @@ class JobBegan:
 
     workload: Workload
     ranks: int
-    folder: str = ""
-    """The run's folder; empty before the dataset is made."""
+    folder: str = ""  # the run's; empty before the dataset is made
 
     @property
     def is_second(self) -> bool:
@@ -52,8 +51,7 @@ class DatasetVerified:
 
     folder: str
     files: int
-    findings: tuple[Damage, ...]
-    """The damaged files, each with its damage."""
+    findings: tuple[Damage, ...]  # the damaged files, each with its damage
 
 
 @dataclass(frozen=True)

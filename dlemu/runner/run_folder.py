@@ -116,11 +116,13 @@ def check_place(folder: str, *, setting: str = "output.folder") -> None:
     check_usable(folder, setting)
     missing = missing_folders(folder)
     parent = os.path.dirname(missing[0]) if missing else folder
-    if not (os.path.isdir(parent) and os.access(parent, os.W_OK | os.X_OK)):
-        reason = "can't be written" if os.path.isdir(parent) else "is not a folder"
-        raise SpaceError(
-            f"the results folder {folder} can't be made: {parent} {reason}; set {setting} to a writable folder"
-        )
+    if not os.path.isdir(parent):
+        problem = f"{parent} is not a folder"
+    elif not os.access(parent, os.W_OK | os.X_OK):
+        problem = f"{parent} can't be written"
+    else:
+        return
+    raise SpaceError(f"the results folder {folder} can't be made: {problem}; set {setting} to a writable folder")
 
 
 def make_folder(
