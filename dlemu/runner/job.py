@@ -44,12 +44,9 @@ class JobRequest:
     """The user's overrides, for what a launcher's processes need to know before `load` is called: `timeout_seconds`."""
     allow_making: Callable[[Workload, int, int], None] | None = None
     """If set, missing data is made first; called before that with workload, bytes and ranks, it may raise UserError."""
-    size_is_given: bool = False
-    """Whether the user has set the number of files to make; it is then kept."""
-    wants_verdict: bool = True
-    """Whether to refuse a job that could not get a verdict."""
-    keeps_run: bool = False
-    """Whether the result also contains the measurements."""
+    size_is_given: bool = False  # whether the user has set the number of files to make; it is then kept
+    wants_verdict: bool = True  # whether to refuse a job that could not get a verdict
+    keeps_run: bool = False  # whether the result also contains the measurements
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -69,6 +69,9 @@ class JobKind:
     The methods before `complete` read and write runs. `complete` and the following ones run a job, and stand in the
     order in which they are called; most of them take the `job` that `plan` has returned.
 
+    A run consists of its facts (settings and the like, from before its first row) and its log: the rows of all ranks,
+    the journal (what rank 0 noted during the run) and the telemetry.
+
     Most kinds define `columns`, `measure` and `summarise`. A kind that has its own types for facts, runs or logs
     overrides `run_of` and `run_rank` instead of `measure` and `summarise`.
     """
