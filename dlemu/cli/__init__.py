@@ -21,12 +21,12 @@ from datagen.withheld import check_letters, given_options, scrubbed
 from dlemu import __version__
 from dlemu.results.kinds import kinds
 
-# When NumPy is imported, its linear algebra, which dlemu does not use, would start a spinning thread on each core: half
-# of the import's CPU time, in each rank.
+# NumPy's linear algebra, which dlemu does not use, would start a spinning thread on each core when NumPy is imported:
+# that takes half of the import's CPU time, in each rank.
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 # First threshold of the garbage collector (Python's default: 700). Importing a framework creates hundreds of thousands
-# of long-lived objects, and collections among them took a sixth of the import's time.
+# of long-lived objects; collecting garbage among them took a sixth of the import's time.
 _YOUNG_OBJECTS = 50_000
 
 MAIN_COMMANDS = {  # the commands that most users need, with an example of each; `record` is listed only if installed
@@ -39,7 +39,7 @@ MAIN_COMMANDS = {  # the commands that most users need, with an example of each;
     "compare": "dlemu compare results/unet3d/RUN-A results/unet3d/RUN-B",
     "report": "dlemu report results/unet3d/RUN",
 }
-# All commands in the order of the list; those of plug-ins follow alphabetically.
+# All commands in the order in which help lists them; those of plug-ins follow alphabetically.
 _LISTED = (*MAIN_COMMANDS, "datagen", "probe", "sweep", "together", "watch", "workloads", "doctor", "schema")
 _PLUGINS = "dlemu.commands"  # group of entry points for click commands
 _SETTINGS = "KEY=VALUE sets what is run (DLIO's names, hydra's grammar); --FLAG sets what the command does with it."
@@ -172,7 +172,7 @@ def guarded(command: click.Command, name: str) -> None:
 
 
 def _setting_or_phrase(key: str) -> tuple[str, str]:
-    """Return the setting that a key of any tool means, or "", and a phrase on what to use instead of it, or ""."""
+    """Return the setting that a key of any tool means, and a phrase on what to use instead; "" for either or both."""
     from dlemu.config.schema import SYNONYMS
     from dlemu.config.translate import is_known
 
