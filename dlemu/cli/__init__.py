@@ -171,23 +171,22 @@ def guarded(command: click.Command, name: str) -> None:
         sys.exit(status or DlemuError.exit_status)  # not Python's 1, which means that a run did not pass
 
 
-def _setting_or_phrase(key: str) -> tuple[str, str]:
-    """Return the setting that a key of any tool means, and a phrase on what to use instead; "" for either or both."""
+def _meaning_of(key: str) -> str:
+    """Return the setting that a key of any tool means, or a phrase on what to use instead; "" if it means nothing."""
     from dlemu.config.schema import SYNONYMS
     from dlemu.config.translate import is_known
 
-    setting_or_phrase = SYNONYMS.get(key, key if is_known(key) else "")
-    return ("", setting_or_phrase) if " " in setting_or_phrase else (setting_or_phrase, "")
+    return SYNONYMS.get(key, key if is_known(key) else "")
 
 
 def _advice_on_command(word: str) -> str:
     """Return advice on an unknown first word: a setting without its command, a missing folder, or a typo."""
     key, equals, value = word.lstrip("+").partition("=")
-    setting_key, phrase = _setting_or_phrase(key)
-    if phrase:
-        return f"did you mean {phrase}?"
-    if equals or setting_key:
-        setting = f"{setting_key or key}={value or '...'}"
+    meaning = _meaning_of(key)
+    if " " in meaning:  # a phrase
+        return f"did you mean {meaning}?"
+    if equals or meaning:
+        setting = f"{meaning or key}={value or '...'}"
         return f"{setting} is a setting, which follows a command, as in `dlemu train {setting}`"
     if os.sep in word:
         return "it is no folder, either: wanted one that exists, as in `dlemu /mnt/nvme`"
@@ -200,10 +199,10 @@ def _advice_on_option(error: click.NoSuchOption) -> str:
     if not error.ctx or "overrides" not in [parameter.name for parameter in error.ctx.command.params]:
         return ""
     key = error.option_name.lstrip("-").replace("-", "_")
-    setting_key, phrase = _setting_or_phrase(key)
-    if phrase:
-        return f"there is no option {error.option_name}: did you mean {phrase}?"
-    setting = setting_key or (key if "." in key else "")
+    meaning = _meaning_of(key)
+    if " " in meaning:  # a phrase
+        return f"there is no option {error.option_name}: did you mean {meaning}?"
+    setting = meaning or (key if "." in key else "")
     return f"settings are given as KEY=VALUE, without dashes: {setting}=..." if setting else ""
 
 
