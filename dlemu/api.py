@@ -280,8 +280,8 @@ def _source(source: Source, settings: Mapping[str, object]) -> Workload | list[s
 
 
 def _workload(source: Source, settings: Mapping[str, object], config_dir: str | None) -> Workload:
-    workload = _source(source, settings)
-    return workload if isinstance(workload, Workload) else load(workload, config_dir=config_dir)
+    selected = _source(source, settings)
+    return selected if isinstance(selected, Workload) else load(selected, config_dir=config_dir)
 
 
 def overrides_of(source: Source, settings: Mapping[str, object], *, several: bool = False) -> list[str]:
@@ -293,12 +293,12 @@ def overrides_of(source: Source, settings: Mapping[str, object], *, several: boo
         )
     if isinstance(source, str):
         raise UserError(f"{source!r} is a string: wanted a list of overrides, as in [{source!r}], or keywords")
-    words = [] if isinstance(source, Mapping) else list(source)
+    overrides = [] if isinstance(source, Mapping) else list(source)
     values = {**source, **settings} if isinstance(source, Mapping) else settings
     for key, value in values.items():
         choices: Sequence[object] = value if several and isinstance(value, (list, tuple, range)) else [value]
-        words.append(f"{key}=" + ",".join(map(_value_text, choices)))
-    return words
+        overrides.append(f"{key}=" + ",".join(map(_value_text, choices)))
+    return overrides
 
 
 def _value_text(value: object) -> str:
@@ -344,7 +344,7 @@ def _make(workload: Workload, on_progress: Callable[[Event], None] | None, *, fs
 
 
 class _EventRelay:
-    """Calls `on_event` with each event in the calling process, to which rank 0, a fork of it, sends its events."""
+    """Delivers events to `on_event` in the calling process; rank 0, a fork of this process, sends them by a socket."""
 
     def __init__(self, on_event: OnEvent) -> None:
         self._on_event, self._pid = on_event, os.getpid()

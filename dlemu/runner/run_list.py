@@ -33,7 +33,7 @@ class StudyAnswer(Answer):
 
 
 What = TypeVar("What")  # type of a study's own description of a planned run
-Run = TypeVar("Run")  # type of the record of a run that has ended
+Run = TypeVar("Run")  # type of the record of a run that has ended; it may have `settings` and a `failure`
 A = TypeVar("A", bound=StudyAnswer)  # type of the answer file's content
 
 
