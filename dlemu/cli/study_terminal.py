@@ -50,7 +50,8 @@ class StudyTerminal(Terminal, AbstractContextManager["StudyTerminal"]):
                 if trial.page_cache_warning:
                     self._print(Line(f"  {trial.page_cache_warning}", "caution"))
             case RunEnded(run=SweepPoint() as point):
-                self._print(f"  {point.figures.verdict if point.figures else f'failed: {point.failure}'}")
+                outcome = point.figures.verdict if point.figures else f"failed: {point.failure}"
+                self._print(f"  {outcome}")
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, *_: object) -> None:
         """If SIGINT, SIGTERM or a full disk ended the study, say that finished runs are kept and how to continue."""
