@@ -29,7 +29,7 @@ class StudyAnswer(Answer):
 
     complete: bool = field()  # required, unlike in `Answer`
     question: Any
-    """A dataclass with the user's request; an interrupted list can be resumed only with an equal question."""
+    """A dataclass with the user's request; only a list with an equal question may be continued."""
 
 
 What = TypeVar("What")  # type of a study's own description of a planned run
