@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 import signal
-from contextlib import AbstractContextManager
+from typing import Self
 
 from rich.console import Console
 
@@ -19,7 +19,7 @@ from dlemu.runner.run_list import Planned, RunEnded, RunsPlanned
 from dlemu.studies.answers import SweepPoint, Trial
 
 
-class StudyTerminal(Terminal, AbstractContextManager["StudyTerminal"]):
+class StudyTerminal(Terminal):
     """A terminal that also shows a search or a sweep, with a line on stderr for each of its runs."""
 
     folder = ""  # the study's folder, which keeps finished runs; empty until the runs are planned
@@ -52,6 +52,9 @@ class StudyTerminal(Terminal, AbstractContextManager["StudyTerminal"]):
             case RunEnded(run=SweepPoint() as point):
                 outcome = point.figures.verdict if point.figures else f"failed: {point.failure}"
                 self._print(f"  {outcome}")
+
+    def __enter__(self) -> Self:
+        return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, *_: object) -> None:
         """If SIGINT, SIGTERM or a full disk ended the study, say that finished runs are kept and how to continue."""
