@@ -40,7 +40,7 @@ class _SafeFileIO(io.FileIO):
 def unfailing_streams() -> Iterator[None]:
     """Context of a whole program, in which stdout and stderr never fail and so do not change the exit status.
 
-    It always ends in SystemExit, and restores nothing. With --json, status 0 becomes 2 if stdout is incomplete.
+    It ends in SystemExit, unless by another exception. With --json, status 0 becomes 2 if stdout could not be written.
     """
     open_standard_streams()
     sys.stdin = sys.stdin or io.TextIOWrapper(io.BufferedReader(io.FileIO(0, closefd=False)))

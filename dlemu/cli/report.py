@@ -58,9 +58,7 @@ def command(
         raise SystemExit(0 if summary.complete else DlemuError.exit_status)
     from dlemu.report.page import write_page, write_pictures
 
-    formats = ["png"] if png else []
-    if svg:
-        formats.append("svg")
+    formats = [name for name, is_wanted in (("png", png), ("svg", svg)) if is_wanted]
     for folder in folders:
         page = write_page(folder, output)
         answer = read_result(folder)

@@ -114,7 +114,6 @@ def _size_row(name: str, checkpoint: CheckpointSizes) -> tuple[str, ...]:
 
 
 def _short(value: float | None) -> str:
-    """Return a number with few digits; None means without a limit."""
     if value is None:
         return "no limit"
     if value < 1:
