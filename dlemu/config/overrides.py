@@ -59,7 +59,7 @@ def given_keys(overrides: Sequence[str]) -> set[str]:
 
 
 def _parse_override(text: str) -> Setting:
-    """Return one override, parsed; raises UserError, also for an empty key."""
+    """Return one override, parsed and with its key checked; raises UserError."""
     from hydra.errors import HydraException
 
     if text.startswith("~"):

@@ -239,7 +239,7 @@ def translated(tree: Mapping[str, Any], *, received: bool = False) -> dict[str, 
         if _SECRET.fullmatch(key):
             table_key = key
         if not table_key:
-            # A null for an unknown key is kept, so that the builder refuses the key.
+            # A null without a default is left to the builder, which refuses it for an unknown key.
             default = _default(path) if value is None else None
             if default is None or (isinstance(default, str) and default):
                 put(settings, path, value)
