@@ -41,7 +41,7 @@ class JobRequest:
     load: Callable[[], Workload]
     """Returns the settings; called once, in the process that starts the ranks of rank 0's host. Raises UserError."""
     overrides: Sequence[str] = ()
-    """The user's overrides, for what a launcher's processes need to know before `load` is called: `timeout_seconds`."""
+    """The user's overrides: under a launcher, `timeout_seconds` is read from these, and whether `ranks` is given."""
     allow_making: Callable[[Workload, int, int], None] | None = None
     """If set, missing data is made first; called before that with workload, bytes and ranks, it may raise UserError."""
     size_is_given: bool = False  # whether the user has set the number of files to make; it is then kept

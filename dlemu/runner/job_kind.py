@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from dlemu.runner.ranks import Ranks
 
 Notify = Callable[[Event], None]
-DataCheck = Callable[[Workload], object]  # raises UserError if the data that the workload reads is missing or damaged
+DataCheck = Callable[[Workload], object]  # raises UserError if a run can't succeed, such as without its dataset
 T = TypeVar("T")
 
 
@@ -265,7 +265,7 @@ class JobKind:
         return ""
 
     def clean_up_elsewhere(self, job: Any) -> None:
-        """Like `clean_up`, but called on the other hosts, which may not share the storage's folder with rank 0's."""
+        """Remove a failed run's unfinished files on another host, if it does not share their folder with rank 0's."""
 
     def unfinished(self, folder: str) -> Unfinished | None:
         """Return the useless files that a killed run left in the storage, or None; raises UserError, OSError."""
