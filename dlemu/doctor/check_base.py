@@ -80,4 +80,4 @@ class Facts:
         return None if isinstance(self._dataset_or_error, DlemuError) else self._dataset_or_error
 
 
-Checks = Mapping[str, Callable[[Facts], Check | None]]  # name of a check -> its function: None if it does not apply
+Checks = Mapping[str, Callable[[Facts], Check | None]]  # name of a check -> function; returns None if not applicable

@@ -129,7 +129,7 @@ class Ending:
     most_seconds: float = math.inf
     begin_ns: int = field(default_factory=time.monotonic_ns)
     role: Role = RANK
-    success_statuses: Sequence[int] = ()  # set if the processes execute another program; empty for forked ranks: 0
+    success_statuses: Sequence[int] = ()  # of processes that execute another program; empty for forked ranks, with 0
     running: dict[int, int] = field(default_factory=dict)  # process id -> rank
     ends: dict[int, RankEnd] = field(default_factory=dict)  # by rank
     failures: dict[int, Failure] = field(default_factory=dict)  # by rank; after the first, all ranks are being ended

@@ -1,4 +1,4 @@
-"""Finds the block devices behind a folder, and the devices that these are built on (md, dm, NVMe multipath, btrfs).
+"""Finds the block devices behind a folder and those that they are built on: of partitions, md, dm, NVMe paths, btrfs.
 
 Sources: sysfs-block (`slaves`, `partition`) and proc(5) (`mountinfo`), https://docs.kernel.org.
 """

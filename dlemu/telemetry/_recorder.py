@@ -101,7 +101,7 @@ def _record(scope: Scope, parent: int, control: int, log: int) -> int:
     for number in (signal.SIGINT, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
     # Only the control socket and the log stay open: readers of the rank's other pipes and sockets would wait for this
-    # process. These and /dev/null are first copied to 10 and above, so that no `dup2` overwrites one still needed.
+    # process. Both, and /dev/null, are first copied to 10 and above, so that no `dup2` overwrites one still needed.
     descriptors = (control, log, os.open(os.devnull, os.O_RDWR))
     control, log, null = (fcntl.fcntl(descriptor, fcntl.F_DUPFD, 10) for descriptor in descriptors)
     for source, target in ((null, _NULL), (null, 1), (null, 2), (control, _CONTROL), (log, _LOG)):
@@ -154,7 +154,7 @@ class RecorderLoop:
                 return
 
     def handle(self, command: bytes) -> None:
-        """Execute a command: both read the exact probes, and STOP then also the others."""
+        """Execute a command: both read the exact probes, and STOP then reads all probes that are due soon."""
         for name, probe in list(self._probes.items()):
             if probe.exact:
                 probe.mark(time.monotonic_ns())
