@@ -20,7 +20,7 @@ from dlemu.metrics.findings import Code, Number
 from dlemu.results import KILLED, LIVE, live
 from dlemu.results.live import is_in_progress, mark_in_progress, write_live_facts
 from dlemu.results.measured import write_measured
-from dlemu.runner.run_folder import check_folder
+from dlemu.runner.run_folder import check_run_folder
 from dlemu.studies.compare.sides import read_side
 from tests.results.handmade import CHECKPOINT_RUNS
 from tests.results.test_folder import replaced
@@ -84,10 +84,10 @@ def test_a_run_that_goes_on_is_no_result_and_what_was_measured_is_not_written_ov
         with pytest.raises(UserError, match="is still running"):
             read_run(str(tmp_path))
         with pytest.raises(SpaceError, match="is still active"):
-            check_folder(str(tmp_path))
+            check_run_folder(str(tmp_path))
     read_run(str(tmp_path))
     with pytest.raises(SpaceError, match=r"`dlemu report .*` shows it; set output\.folder"):
-        check_folder(str(tmp_path))
+        check_run_folder(str(tmp_path))
 
 
 def test_what_was_killed_before_anything_was_measured_is_named(tmp_path: Path) -> None:

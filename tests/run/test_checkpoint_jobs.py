@@ -34,7 +34,7 @@ from dlemu.report.units import size
 from dlemu.results.answer_files import decode_untrusted
 from dlemu.results.live import Progress, mark_in_progress
 from dlemu.runner.events import Event, JobBegan, Saved
-from dlemu.runner.job import JobRequest, run_alone
+from dlemu.runner.job import JobRequest, run_job
 from dlemu.runner.job import prepare as prepare_job
 from dlemu.runner.ranks import RunFailedError
 from tests.checkpoints.models import SMALL_WORDS
@@ -66,7 +66,7 @@ class SmallJob:
 
 def run(folder: Path, result: str = "result", **settings: str) -> CheckpointRun:
     started = SmallJob(folder, result, **settings)
-    done = run_alone(started.request, started.events.append, CHECKPOINTS)
+    done = run_job(started.request, started.events.append, CHECKPOINTS)
     assert done is not None
     read: CheckpointRun = read_checkpoint_run(done.folder)
     assert done.summary == read.summary
@@ -184,7 +184,7 @@ def test_a_full_disk_leaves_what_is_complete_and_removes_the_rest(
     fail_in(monkeypatch, "pwrite", "step2/.zero_pp_rank_1_mp_rank_0_optim", no_space)
     started = SmallJob(tmp_path, "result")
     with pytest.raises(RunFailedError, match=r"the disk is full: checkpoint .*step2/zero_pp_rank_1") as failed:
-        run_alone(started.request, started.events.append, CHECKPOINTS)
+        run_job(started.request, started.events.append, CHECKPOINTS)
     assert failed.value.exit_status == 2
     assert os.listdir(tmp_path / "saved") == ["global_epoch1_step1"]
     summary = read_checkpoint_run(str(tmp_path / "result")).summary

@@ -30,7 +30,7 @@ from dlemu.results.kinds import kind_named
 from dlemu.runner import child_run
 from dlemu.runner.child_run import LOG, job, run_attached, run_train
 from dlemu.runner.events import ignore
-from dlemu.runner.job import JobRequest, run_alone
+from dlemu.runner.job import JobRequest, run_job
 from dlemu.runner.run_list import Planned
 from dlemu.studies.answers import SWEEP, SweepAnswer, SweepPoint, SweepQuestion, edge
 from dlemu.studies.prerequisites import Child
@@ -121,7 +121,7 @@ def saved(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         workload = load([*words, f"output.folder={folder}"])
         folders.append(workload.checkpoint.checkpoint_folder)
         assert command == "checkpoint"
-        run_alone(JobRequest(load=lambda: workload, wants_verdict=False), lambda event: None, CHECKPOINTS)
+        run_job(JobRequest(load=lambda: workload, wants_verdict=False), lambda event: None, CHECKPOINTS)
         if workload.ranks == 3:
             raise UserError("three are too many")
 

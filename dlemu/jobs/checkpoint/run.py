@@ -30,7 +30,7 @@ from dlemu.results.answer_files import decode_versioned
 from dlemu.results.live import Progress, seconds_left
 from dlemu.results.measured import MeasuredLog
 from dlemu.results.wording import count
-from dlemu.runner.job_kind import JobKind, Look, Notify
+from dlemu.runner.job_kind import DataCheck, JobKind, Notify
 from dlemu.runner.recording import RankRecord
 from dlemu.runner.run_folder import Unfinished
 from dlemu.telemetry import Telemetry
@@ -139,7 +139,7 @@ class Checkpoints(JobKind):
     def unfinished(self, folder: str) -> Unfinished | None:
         return _unfinished(decode_versioned(os.path.join(folder, LIVE, FACTS), CheckpointRunFacts))
 
-    def look_at_points(self) -> Look:
+    def look_at_points(self) -> DataCheck:
         return lambda workload: plan_checkpoint(workload.model, workload.checkpoint, workload.ranks)
 
     @contextlib.contextmanager

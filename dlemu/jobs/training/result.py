@@ -36,7 +36,7 @@ from dlemu.results.host_activity import devices_of
 from dlemu.results.measured import MeasuredLog
 from dlemu.results.wording import count
 from dlemu.runner.events import Doing, JobBegan, OnEvent
-from dlemu.runner.job_kind import JobKind, Look, Notify
+from dlemu.runner.job_kind import DataCheck, JobKind, Notify
 from dlemu.runner.ranks import Ranks
 from dlemu.runner.recording import RankRecord
 from dlemu.telemetry import Telemetry
@@ -103,11 +103,11 @@ class Training(JobKind):
         if trains:
             check = partial(preflight.check_before_making, workload, ranks.count, wants_verdict=wants_verdict)
             ranks.compute_once(partial(self.in_time, workload, check))
-        from dlemu.runner.datasets import make_dataset  # most runs make none
+        from dlemu.runner.datasets import make_share  # most runs make none
 
         if ranks.leads:
             on_event(JobBegan(workload, ranks.count))
-        ranks.run(lambda comm: make_dataset(workload, comm, on_event))
+        ranks.run(lambda comm: make_share(workload, comm, on_event))
         return trains
 
     def plan(self, workload: Workload, ranks: int, *, wants_verdict: bool) -> TrainingJob:
@@ -125,7 +125,7 @@ class Training(JobKind):
             preflight.check_verdict_possible(workload, ranks, dataset.train.num_files, existing_files=existing_files)
         return make_job(workload, ranks, dataset)
 
-    def look_at_points(self) -> Look:
+    def look_at_points(self) -> DataCheck:
         """Return a function that inspects each dataset once, however many runs of the sweep read it."""
         inspected: list[tuple[DatasetSpec, StorageSpec]] = []
 

@@ -16,7 +16,7 @@ from dlemu.results.kinds import kind_needed, kind_to_run, read_figures
 from dlemu.runner.child_run import run_train
 from dlemu.runner.events import ignore
 from dlemu.runner.job import checked
-from dlemu.runner.job_kind import Look
+from dlemu.runner.job_kind import DataCheck
 from dlemu.runner.run_folder import new_folder
 from dlemu.runner.run_list import Planned, RunList, RunsPlanned
 from dlemu.studies.answers import SWEEP, SweepAnswer, SweepPoint, SweepQuestion, edge
@@ -52,7 +52,7 @@ def sweep(overrides: Sequence[str], *, config_dir: str | None = None, on_event: 
 
 def _children(all_points: Sequence[Point], config_dir: str | None) -> list[Child]:
     """Return the checked run of each point; raises UserError for wrong settings, and for several kinds of jobs."""
-    data_checks: dict[str, Look] = {}
+    data_checks: dict[str, DataCheck] = {}
     children = []
     for point in all_points:
         try:
