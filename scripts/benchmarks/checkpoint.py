@@ -19,12 +19,12 @@ from benchmarks.peer import Peer, PeerFailed, PeerSaved
 from dlemu.checkpoints.checkpoint_plan import plan_checkpoint
 from dlemu.checkpoints.io_rows import WRITE
 from dlemu.config import load
-from dlemu.jobs.checkpoint.run import read_checkpoint_run
+from dlemu.jobs.checkpoint.run import CHECKPOINTS
 
 WORKLOAD = "workload=llama3_8b", "scale=laptop"
 RANKS = 8
 ROUNDS = 5
-CHECKPOINTS = 3
+NUM_CHECKPOINTS = 3
 MODELS = {"llama3_8b": 8, "llama3_70b": 64, "llama3_405b": 512, "llama3_1t": 1024}
 PIECE_BYTES = 8 << 20
 PEER_WORKLOAD = "llama_8b_zero3"
@@ -105,7 +105,7 @@ def _as_peer(bench: Bench) -> PeerSaved:
     ]
     begun = time.time()
     ended = bench.dlemu(*words)
-    done = read_checkpoint_run(result)
+    done = CHECKPOINTS.read(result)
     write, read = done.summary.write, done.summary.read
     assert write is not None
     assert read is not None
@@ -120,15 +120,15 @@ def _by_dlemu(bench: Bench, direct: bool) -> TransferRates:
     folder, result = os.path.join(bench.folder, "saved"), os.path.join(bench.folder, "result")
     words = [
         *("checkpoint", *WORKLOAD, "output.report=false", f"output.folder={result}"),
-        *section("checkpoint", checkpoint_folder=folder, num_checkpoints_write=bench.rounds(CHECKPOINTS)),
-        *section("checkpoint", num_checkpoints_read=bench.rounds(CHECKPOINTS), odirect=direct, readers=READERS),
+        *section("checkpoint", checkpoint_folder=folder, num_checkpoints_write=bench.rounds(NUM_CHECKPOINTS)),
+        *section("checkpoint", num_checkpoints_read=bench.rounds(NUM_CHECKPOINTS), odirect=direct, readers=READERS),
         *section("checkpoint", transfer_size=PIECE_BYTES),
         "metric.ceiling_seconds=0",
     ]
     bench.dlemu(*words)
     with open(os.path.join(result, "summary.json")) as lines:
         summary: dict[str, Any] = json.load(lines)
-    whole = read_checkpoint_run(result).whole
+    whole = CHECKPOINTS.read(result).whole
     written = whole[whole["phase"] == WRITE]
     content = float((written["cpu_ns"] - written["mover_cpu_ns"]).sum()) / float(written["bytes"].sum())
     shutil.rmtree(folder)
@@ -149,7 +149,7 @@ def _by_plain(bench: Bench, direct: bool) -> TransferRates:
     workload = load(WORKLOAD)
     plan = plan_checkpoint(workload.model, workload.checkpoint, RANKS)
     sizes = [",".join(str(layout.size_bytes) for layout in plan.files(rank)) for rank in plan.ranks]
-    words = (folder, int(direct), bench.rounds(CHECKPOINTS), READERS, PIECE_BYTES)
+    words = (folder, int(direct), bench.rounds(NUM_CHECKPOINTS), READERS, PIECE_BYTES)
     done = bench.plain("plain_checkpoint", *words, *sizes)
     shutil.rmtree(folder)
     write, read = done["write"], done["read"]

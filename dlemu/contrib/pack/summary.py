@@ -252,7 +252,7 @@ def judge_packing(
     return _limit("host CPU", confidence, advice)
 
 
-def _limit(bottleneck: What, confidence: rows_job.Confidence, advice: str) -> rows_job.LimitedBy[Bottleneck]:
+def _limit(bottleneck: What, confidence: rows_job.Confidence, advice: str) -> rows_job.LimitedBy[What]:
     return rows_job.LimitedBy(what=bottleneck, confidence=confidence, advice=(ADVICE[advice],))
 
 

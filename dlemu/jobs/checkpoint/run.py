@@ -165,7 +165,6 @@ class Checkpoints(JobKind):
 
 
 CHECKPOINTS = Checkpoints()
-read_checkpoint_run = CHECKPOINTS.read
 
 
 def _unfinished(run: CheckpointJob | CheckpointRunFacts) -> Unfinished | None:

@@ -100,9 +100,7 @@ def _limit_lines(answer: SizeAnswer) -> Iterator[Said]:
     yield Said("limit", limit_in_words(answer), reason)
     supplied = answer.storage_mb_per_second
     needs = f"for AU {threshold:g} % {answer.max_accelerators + 1} need {rate(answer.wanted_mb_per_second)}"
-    # The readers of a trial pause while their queues are full.
-    by = "the read probe, which never pauses" if supplied == answer.probe_mb_per_second else "the trials"
-    yield Said("needs", f"{needs}; the storage gave up to {rate(supplied)}", f"in {by}")
+    yield Said("needs", f"{needs}; the storage gave up to {rate(supplied)}", "in trials or a probe that never waits")
     advice = "".join(limit.advice[:1])
     if full is not None and not full.accelerators and limit.what == "storage" and supplied:
         speedup = full.mb_per_accelerator * threshold / 100 / supplied
