@@ -56,7 +56,7 @@ def command(folders: tuple[str, ...], make: bool, yes: bool, output: str | None,
             save_answer(output, COMPARE, comparison)
         return
     # The result may come from anywhere, so its name must not lead to another folder.
-    name = a.workload.replace(os.sep, "-").strip(".") or "runs"
+    name = next((run.workload for run in a.runs.values()), "").replace(os.sep, "-").strip(".") or "runs"
     folder = output or new_folder(name, "compare-")
     show("compare", comparison, folder)
     save_answer(folder, COMPARE, comparison)
@@ -78,7 +78,7 @@ def _run_on_both(words: tuple[str, ...], *, make: bool, yes: bool, as_json: bool
     if len(run_by_drive) != 2:
         raise UserError("wanted two folders of results, or settings with two drives, as in drives=/mnt/a,s3://bucket/b")
     if not given_keys(runs[0].words) & {"reader.evict_page_cache", "reader.odirect", "metric.cached"}:
-        words = (*words, "reader.evict_page_cache=epochs")
+        words += ("reader.evict_page_cache=epochs",)
     if make:
         for run in run_by_drive.values():
             make_here(load(run.words), as_json=as_json, yes=yes)

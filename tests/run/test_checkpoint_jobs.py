@@ -26,7 +26,7 @@ from dlemu.config import load
 from dlemu.jobs.checkpoint.analyse import CheckpointRun
 from dlemu.jobs.checkpoint.parts import conditions, exported
 from dlemu.jobs.checkpoint.plan import check_checkpoint_host
-from dlemu.jobs.checkpoint.run import CHECKPOINTS, read_checkpoint_run
+from dlemu.jobs.checkpoint.run import CHECKPOINTS
 from dlemu.jobs.checkpoint.summary import Cause, CheckpointSummary
 from dlemu.jobs.checkpoint.wording import kept_line, screen
 from dlemu.metrics.findings import LimitedBy
@@ -68,7 +68,7 @@ def run(folder: Path, result: str = "result", **settings: str) -> CheckpointRun:
     started = SmallJob(folder, result, **settings)
     done = run_job(started.request, started.events.append, CHECKPOINTS)
     assert done is not None
-    read: CheckpointRun = read_checkpoint_run(done.folder)
+    read: CheckpointRun = CHECKPOINTS.read(done.folder)
     assert done.summary == read.summary
     return read
 
@@ -187,7 +187,7 @@ def test_a_full_disk_leaves_what_is_complete_and_removes_the_rest(
         run_job(started.request, started.events.append, CHECKPOINTS)
     assert failed.value.exit_status == 2
     assert os.listdir(tmp_path / "saved") == ["global_epoch1_step1"]
-    summary = read_checkpoint_run(str(tmp_path / "result")).summary
+    summary = CHECKPOINTS.read(str(tmp_path / "result")).summary
     assert (summary.complete, summary.kept) == (False, (1,))
     assert summary.verdict.startswith("INCOMPLETE: the disk is full")
     assert "complete and kept: checkpoint 1" in summary.verdict
@@ -206,7 +206,7 @@ def test_a_rank_that_is_killed_ends_all_and_leaves_what_is_complete(
     with pytest.raises(RunFailedError, match="SIGKILL"):
         run(tmp_path, ranks="2")
     assert sorted(os.listdir(tmp_path / "saved")) == [f"global_epoch1_step{number}" for number in kept]
-    assert not read_checkpoint_run(str(tmp_path / "result")).summary.complete
+    assert not CHECKPOINTS.read(str(tmp_path / "result")).summary.complete
 
 
 def test_what_a_killed_run_left_of_a_checkpoint_is_named_and_removed_only_on_demand(

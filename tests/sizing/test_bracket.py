@@ -21,7 +21,7 @@ from dlemu.config import load
 from dlemu.config.overrides import DATA_FOLDER, check_points, points
 from dlemu.config.schema import Workload
 from dlemu.jobs.checkpoint.parts import figures as figures_of
-from dlemu.jobs.checkpoint.run import CHECKPOINTS, read_checkpoint_run
+from dlemu.jobs.checkpoint.run import CHECKPOINTS
 from dlemu.metrics.verdict import Outcome
 from dlemu.ranks import Interrupted, interrupt_on
 from dlemu.results.answer_files import read_answer
@@ -146,7 +146,7 @@ def test_each_point_writes_into_a_folder_of_its_own_that_goes_again(tmp_path: Pa
     assert [point.failure for point in swept.points] == [*[None] * 4, *["three are too many"] * 2]
     assert swept.exit_status == 2
     for point in swept.points[:4]:
-        done = read_checkpoint_run(str(tmp_path / "sweep" / point.folder))
+        done = CHECKPOINTS.read(str(tmp_path / "sweep" / point.folder))
         assert point.figures == figures_of(done)
     figures = [point.figures for point in swept.points[:4] if point.figures]
     assert [each.ranks for each in figures] == [1, 1, 2, 2]
