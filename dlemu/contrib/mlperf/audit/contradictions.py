@@ -289,7 +289,7 @@ def _includes(total_gib: float, part_gib: float, *, is_all: bool) -> bool:
 def _blocks_outside_run(printed: Printed, logs: Logs) -> Iterator[Finding]:
     """The blocks of the lowest rank, which writes the summary, are between the summary's start and end."""
     run_start_us, run_end_us = stamp_us(printed.start), stamp_us(printed.end)
-    for (epoch, block), span in logs.spans.get(min(logs.spans, default=0), {}).items():
+    for (epoch, block), span in logs.lowest_rank_spans.items():
         if run_start_us is not None and span.start_us < run_start_us - _SUMMARY_TOLERANCE_US:
             yield by_rule("time.order", f"epoch {epoch} block{block} begins before the run, by summary.json")
             return

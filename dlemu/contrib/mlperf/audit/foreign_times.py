@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 
 from dlemu.config import load, workload_names
-from dlemu.contrib.mlperf.audit.audited_run import AuditedRun, audit_run, find_runs, shipped_pairs
+from dlemu.contrib.mlperf.audit.audited_run import AuditedRun, audit_run, find_runs, shipped_accelerator_settings
 from dlemu.contrib.mlperf.audit.own_result import is_own
 from dlemu.contrib.mlperf.audit.tolerant import value_at
 from dlemu.extend import ForeignRun, UserError
@@ -31,7 +31,7 @@ def foreign_run(folder: str) -> ForeignRun | None:
         raise UserError(f"{folder} holds {count(len(folders), 'run')}: name one, such as {parent}")
     if len(folders) > 1:
         raise UserError(f"{folder} holds {len(folders)} runs of DLIO: name one, such as {folders[0]}")
-    run = audit_run(folders[0], shipped_pairs())
+    run = audit_run(folders[0], shipped_accelerator_settings())
     if not run.accelerators or not run.times.training_seconds_by_epoch:
         raise UserError(
             f"{folder} does not say how many accelerators ran for how long: wanted DLIO's summary.json and "

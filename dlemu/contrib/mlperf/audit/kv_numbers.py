@@ -6,9 +6,9 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from statistics import fmean
 
-from dlemu.contrib.mlperf.audit import kv_leaf
+from dlemu.contrib.mlperf.audit import kv_call
 from dlemu.contrib.mlperf.audit.call_records import device_work
-from dlemu.contrib.mlperf.audit.kv_leaf import BANDWIDTH_KEYS, OPTIONS, KvLeaf, KvRank, copied_latencies, kv_commands
+from dlemu.contrib.mlperf.audit.kv_call import BANDWIDTH_KEYS, OPTIONS, KvCall, KvRank, copied_latencies, kv_commands
 from dlemu.contrib.mlperf.audit.tolerant import SUM_TOLERANCE, all_known, integer, mapping, same_sum, sequence, value_at
 from dlemu.contrib.mlperf.rules.known import Finding, by_rule, first_few, unapplied
 from dlemu.contrib.mlperf.rules.training import GIB
@@ -47,28 +47,28 @@ _IN_ALL_VERSIONS = (
 """Numbers of a rank that every version of the tool writes."""
 
 
-def kv_numbers(leaf: KvLeaf) -> Iterator[Finding]:
+def kv_numbers(call: KvCall) -> Iterator[Finding]:
     """Report contradictions in a run's files, and how far its published numbers can be trusted."""
-    yield from leaf.broken
-    missing = [*_files_missing(leaf), *_numbers_missing(leaf), *_reported_failures(leaf)]
+    yield from call.broken
+    missing = [*_files_missing(call), *_numbers_missing(call), *_reported_failures(call)]
     if missing:
         yield by_rule("kv.missing", "; ".join(missing))
-    problems = [f"{rank.where}: {problem}" for rank in leaf.ranks for problem in _rank_problems(rank)]
+    problems = [f"{rank.where}: {problem}" for rank in call.ranks for problem in _rank_problems(rank)]
     if problems:
         yield by_rule("kv.differs", first_few(problems))
     for rule in (_aggregates, _windows, _devices, _tiers, _tokens):
-        yield from rule(leaf)
-    for original, copy in copied_latencies(leaf.ranks):
+        yield from rule(call)
+    for original, copy in copied_latencies(call.ranks):
         yield by_rule("kv.copied", f"{copy.where} has the latencies of {original.where}")
 
 
-def _files_missing(leaf: KvLeaf) -> Iterator[str]:
-    if not leaf.summary:
+def _files_missing(call: KvCall) -> Iterator[str]:
+    if not call.summary:
         yield "no summary.json"
-    if not leaf.metadata:
+    if not call.metadata:
         yield "no *_metadata.json: the tool skips the run"
-    trials, ranks = leaf.trial_count or 1, leaf.rank_count or 1
-    present = {(rank.option, rank.trial, rank.rank) for rank in leaf.ranks if rank.summary}
+    trials, ranks = call.trial_count or 1, call.rank_count or 1
+    present = {(rank.option, rank.trial, rank.rank) for rank in call.ranks if rank.summary}
     # A generator, as a damaged summary may name any number of ranks.
     expected = ((option, trial, rank) for option in OPTIONS for trial in range(trials) for rank in range(ranks))
     first_missing = next((key for key in expected if key not in present), None)
@@ -79,12 +79,12 @@ def _files_missing(leaf: KvLeaf) -> Iterator[str]:
         yield f"results of {total - count} of {total} ranks missing, the first {where}"
 
 
-def _numbers_missing(leaf: KvLeaf) -> Iterator[str]:
+def _numbers_missing(call: KvCall) -> Iterator[str]:
     """Yield phrases on published numbers that the summary lacks, and on numbers that ranks lack."""
     for option in OPTIONS:
-        ranks = [rank for rank in leaf.option_ranks(option) if rank.summary]
-        unpublished = [f"aggregated_{name}" for name in _PUBLISHED if leaf.published(option, name) is None]
-        if leaf.summary and ranks and unpublished:
+        ranks = [rank for rank in call.option_ranks(option) if rank.summary]
+        unpublished = [f"aggregated_{name}" for name in _PUBLISHED if call.published(option, name) is None]
+        if call.summary and ranks and unpublished:
             yield f"option {option}: no {', '.join(unpublished)}"
         for key in (*_IN_ALL_VERSIONS, *_IN_SOME_VERSIONS):
             without = [rank.where for rank in ranks if rank.number_at(key) is None and not rank.numbers_at(key)]
@@ -94,10 +94,10 @@ def _numbers_missing(leaf: KvLeaf) -> Iterator[str]:
                 yield f"option {option}: no {key} of any rank"
 
 
-def _reported_failures(leaf: KvLeaf) -> Iterator[str]:
+def _reported_failures(call: KvCall) -> Iterator[str]:
     """Yield a phrase on the failures that the tool itself reports in the summary."""
-    options = {name: mapping(option) for name, option in mapping(leaf.summary.get("options")).items()}
-    failures = [key for key in ("partial_failure", "trial_failures") if leaf.summary.get(key)]
+    options = {name: mapping(option) for name, option in mapping(call.summary.get("options")).items()}
+    failures = [key for key in ("partial_failure", "trial_failures") if call.summary.get(key)]
     failures += [f"partial_failure of option {name}" for name in options if options[name].get("partial_failure")]
     missing = sum(len(sequence(option.get("missing_files"))) for option in options.values())
     if failures or missing:
@@ -154,27 +154,27 @@ _OLD_AGGREGATIONS: Mapping[str, Callable[[Iterable[float]], float]] = {
 """Wrong aggregates by older versions of the tool -> their function of all ranks' numbers in all trials."""
 
 
-def _aggregates(leaf: KvLeaf) -> Iterator[Finding]:
+def _aggregates(call: KvCall) -> Iterator[Finding]:
     """The summary's numbers of each option are those of its ranks (6.3.4.1, 6.3.4.2)."""
     for option in OPTIONS:
-        if leaf.option_ranks(option):
+        if call.option_ranks(option):
             for name, rank_key in _AGGREGATES.items():
-                yield from _aggregate(leaf, option, name, rank_key)
-        yield from _aggregated_p95(leaf, option)
-        expected = {"option": option, "rank_count": leaf.rank_count, "trial_count": leaf.trial_count}
+                yield from _aggregate(call, option, name, rank_key)
+        yield from _aggregated_p95(call, option)
+        expected = {"option": option, "rank_count": call.rank_count, "trial_count": call.trial_count}
         for key, counted in expected.items():
-            printed = integer(value_at(leaf.summary, f"options.{option}.{key}"))
+            printed = integer(value_at(call.summary, f"options.{option}.{key}"))
             if printed is not None and counted is not None and printed != counted:
                 yield by_rule("kv.differs", f"option {option}: {key} is {printed}, the run has {counted}")
 
 
-def _aggregate(leaf: KvLeaf, option: int, name: str, rank_key: str) -> Iterator[Finding]:
+def _aggregate(call: KvCall, option: int, name: str, rank_key: str) -> Iterator[Finding]:
     """A number of an option is the sum over ranks, averaged over trials."""
-    printed = leaf.published(option, name)
-    trials = [[rank.number_at(rank_key) for rank in trial] for trial in leaf.trials(option)]
-    recomputed = kv_leaf.mean_of_sums(trials)
+    printed = call.published(option, name)
+    trials = [[rank.number_at(rank_key) for rank in trial] for trial in call.trials(option)]
+    recomputed = kv_call.mean_of_sums(trials)
     if printed is None or recomputed is None:
-        if leaf.summary:
+        if call.summary:
             owner = "" if printed is None else "a rank's "
             yield from unapplied("kv.differs", {f"{owner}{name} of option {option}": None})
         return
@@ -189,30 +189,30 @@ def _aggregate(leaf: KvLeaf, option: int, name: str, rank_key: str) -> Iterator[
     yield by_rule("kv.differs", f"{seen} {recomputed:.6g}")
 
 
-def _aggregated_p95(leaf: KvLeaf, option: int) -> Iterator[Finding]:
+def _aggregated_p95(call: KvCall, option: int) -> Iterator[Finding]:
     """An option's 95th percentile of storage latency is the largest of its ranks' percentiles."""
-    known_ms = [p95_ms for rank in leaf.option_ranks(option) if (p95_ms := rank.number_at(_P95_MS)) is not None]
-    if not leaf.summary or not known_ms:
+    known_ms = [p95_ms for rank in call.option_ranks(option) if (p95_ms := rank.number_at(_P95_MS)) is not None]
+    if not call.summary or not known_ms:
         return
-    printed_ms, largest_ms = leaf.published(option, "p95_latency_ms"), max(known_ms)
+    printed_ms, largest_ms = call.published(option, "p95_latency_ms"), max(known_ms)
     yield from unapplied("kv.differs", {f"p95_latency_ms of option {option}": printed_ms})
     if printed_ms is not None and not same_sum(printed_ms, largest_ms):
         seen = f"option {option}: aggregated_p95_latency_ms is {printed_ms:.6g}, the ranks' largest {largest_ms:.6g}"
         yield by_rule("kv.differs", seen)
 
 
-def _windows(leaf: KvLeaf) -> Iterator[Finding]:
+def _windows(call: KvCall) -> Iterator[Finding]:
     """List each option's published throughput beside the highest possible one."""
     for option in OPTIONS:
-        ranks = leaf.option_ranks(option)
+        ranks = call.option_ranks(option)
         if not ranks:
             continue
         rates = []
         p95s = []
         for direction, key in BANDWIDTH_KEYS.items():
             verb = key.partition("_")[0]
-            printed = leaf.published(option, key)
-            highest = leaf.max_gib_per_second(option, direction)
+            printed = call.published(option, key)
+            highest = call.max_gib_per_second(option, direction)
             rates.append(f"{verb} {_shown(printed)} published, at most {_shown(highest)} GiB/s")
             slowest_ms = max(rank.stat(f"storage_{verb}_device_p95_ms") or 0.0 for rank in ranks)
             if slowest_ms:
@@ -232,16 +232,16 @@ def _shown(gib_per_second: float | None) -> str:
     return "not known" if gib_per_second is None else f"{gib_per_second:.2f}"
 
 
-def _devices(leaf: KvLeaf) -> Iterator[Finding]:
+def _devices(call: KvCall) -> Iterator[Finding]:
     """Compare the run's bytes and time with the counters of the hosts' devices (/proc/diskstats)."""
-    read, written = (all_known(rank.gib("storage", way) for rank in leaf.ranks) for way in BANDWIDTH_KEYS)
+    read, written = (all_known(rank.gib("storage", way) for rank in call.ranks) for way in BANDWIDTH_KEYS)
     if read is None or written is None:
         yield from unapplied("kv.device", {"bytes of every rank": None})
         return
     read_gib = sum(read)
     written_gib = sum(written)
-    devices = device_work(leaf.metadata)
-    clock_seconds = sum(leaf.clocks_seconds)
+    devices = device_work(call.metadata)
+    clock_seconds = sum(call.clocks_seconds)
     busiest = max(devices, key=lambda name: devices[name].moved_gib, default=None)
     if busiest is None or devices[busiest].moved_gib < _MIN_CACHE_SHARE * (read_gib + written_gib) or not clock_seconds:
         yield from unapplied("kv.device", {"counters of devices that held the cache": None})
@@ -262,10 +262,10 @@ def _devices(leaf: KvLeaf) -> Iterator[Finding]:
         yield by_rule("kv.device", seen, fix="nothing: device and benchmark agree", severity="info")
 
 
-def _tiers(leaf: KvLeaf) -> Iterator[Finding]:
+def _tiers(call: KvCall) -> Iterator[Finding]:
     """Report the share of the bytes read that came from memory; in options 1 and 3, it must be 0."""
     for option in OPTIONS:
-        ranks = leaf.option_ranks(option)
+        ranks = call.option_ranks(option)
         memory_gib = sum(rank.gib(tier, "read") or 0.0 for rank in ranks for tier in ("cpu", "gpu"))
         storage = all_known(rank.gib("storage", "read") for rank in ranks)
         if not memory_gib or storage is None:  # `kv.missing` names what is unknown.
@@ -281,11 +281,11 @@ def _tiers(leaf: KvLeaf) -> Iterator[Finding]:
             yield by_rule("kv.tiers", seen, fix=fix, severity="info")
 
 
-def _tokens(leaf: KvLeaf) -> Iterator[Finding]:
+def _tokens(call: KvCall) -> Iterator[Finding]:
     """The bytes per token are the model's; otherwise the tokens/s are wrong."""
-    commands = kv_commands(leaf)
+    commands = kv_commands(call)
     for option in OPTIONS:
-        ranks = leaf.option_ranks(option)
+        ranks = call.option_ranks(option)
         if not ranks:
             continue
         model = commands[option][0].get("model") if option in commands else None

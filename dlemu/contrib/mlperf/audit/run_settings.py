@@ -164,14 +164,14 @@ def complete_setup(
     if accelerator is None:
         findings.append(by_rule("config.missing", "no config.yaml that can be read"))
         return setup
-    pair = shipped[str(setup.workload)][accelerator]
+    official = shipped[str(setup.workload)][accelerator]
     seen = f"no config.yaml; batch size and step time are the official ones of {setup.workload} on {accelerator}"
     findings.append(by_rule("config.assumed", seen))
     return replace(
         setup,
         accelerator=accelerator,
-        batch_size=integer(pair.get("batch_size")),
-        computation_seconds=seconds or number(pair.get("computation_time")),
+        batch_size=integer(official.get("batch_size")),
+        computation_seconds=seconds or number(official.get("computation_time")),
     )
 
 
@@ -179,8 +179,9 @@ def _matching_accelerator(setup: Setup, shipped: Shipped) -> str | None:
     """Return the one accelerator whose official step time for the workload is that of the run; else None."""
     if setup.computation_seconds is None or setup.is_random:
         return None
-    pairs = shipped.get(setup.workload or "", {})
-    equal = [name for name, pair in pairs.items() if number(pair.get("computation_time")) == setup.computation_seconds]
+    officials = shipped.get(setup.workload or "", {})
+    seconds_of = {name: number(official.get("computation_time")) for name, official in officials.items()}
+    equal = [name for name, seconds in seconds_of.items() if seconds == setup.computation_seconds]
     return equal[0] if len(equal) == 1 else None
 
 

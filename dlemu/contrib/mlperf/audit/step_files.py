@@ -180,6 +180,11 @@ class Logs:
     hosts: Mapping[int, RankHost] = field(default_factory=dict)
     """Rank -> its host, for each rank with a readable file."""
 
+    @property
+    def lowest_rank_spans(self) -> Mapping[BlockKey, Span]:
+        """Time stamps of the lowest rank that wrote some; empty if none did."""
+        return self.spans.get(min(self.spans, default=0), {})
+
     def span(self, rank: int, block: BlockKey) -> Span | None:
         """Return a block's time stamps: the rank's own, or else those of the lowest rank that has some."""
         spans = [self.spans.get(source, {}).get(block) for source in (rank, *sorted(self.spans))]

@@ -13,12 +13,20 @@ from typing import Any
 
 from dlemu.contrib.mlperf.audit import fingerprints
 from dlemu.contrib.mlperf.audit.call_records import CallRecords
-from dlemu.contrib.mlperf.audit.checkpoint_leaf import KINDS, CheckpointLeaf, Transfer, rounds_of
+from dlemu.contrib.mlperf.audit.checkpoint_call import KINDS, CheckpointCall, Transfer, rounds_of
 from dlemu.contrib.mlperf.audit.fingerprints import Fingerprint, copied_pairs, figure_fingerprints
 from dlemu.contrib.mlperf.audit.run_settings import Printed
 from dlemu.contrib.mlperf.audit.tolerant import all_known, mapping, number, numbers, read_json, same_sum
 from dlemu.contrib.mlperf.check.checkpoint_rules import figures_of
-from dlemu.contrib.mlperf.check.submission_tree import CHECKPOINTING, TRAINING, CheckpointResult, Leaf, Result, Rules
+from dlemu.contrib.mlperf.check.submission_tree import (
+    CHECKPOINTING,
+    TRAINING,
+    CheckpointResult,
+    Result,
+    Rules,
+    TrainingCall,
+    TrainingResult,
+)
 from dlemu.contrib.mlperf.check.tree_rules import RESULTS
 from dlemu.contrib.mlperf.rules.editions import RUN_FOLDERS
 from dlemu.contrib.mlperf.rules.known import Finding, Severity, by_rule_at, first_few, unapplied, with_path
@@ -29,13 +37,13 @@ def copied_runs(results: Sequence[Result[Any]]) -> Iterator[Finding]:
     steps: list[Fingerprint] = []
     figures: list[Fingerprint] = []
     for result in results:
-        for leaf in result.runs if result.benchmark == TRAINING else ():
-            printed = leaf.printed
-            figures += figure_fingerprints(leaf.path, printed.au_by_epoch + printed.samples_per_second_by_epoch)
-            if leaf.run:
-                steps += [replace(fingerprint, where=leaf.path) for fingerprint in leaf.run.fingerprints]
-                blocks = leaf.run.times.training_seconds_by_epoch
-                figures += figure_fingerprints(leaf.path, blocks, fingerprints.STAMP_DECIMALS)
+        for call in result.runs if result.benchmark == TRAINING else ():
+            printed = call.printed
+            figures += figure_fingerprints(call.path, printed.au_by_epoch + printed.samples_per_second_by_epoch)
+            if call.run:
+                steps += [replace(fingerprint, where=call.path) for fingerprint in call.run.fingerprints]
+                blocks = call.run.times.training_seconds_by_epoch
+                figures += figure_fingerprints(call.path, blocks, fingerprints.STAMP_DECIMALS)
         for call in result.runs if result.benchmark == CHECKPOINTING else ():
             for transfers in call.transfers.values():
                 figures += _checkpoint_times(call.path, transfers)
@@ -59,7 +67,7 @@ def copied_runs(results: Sequence[Result[Any]]) -> Iterator[Finding]:
 
 def copied_ranks(result: CheckpointResult) -> Iterator[Finding]:
     """In a call, no two ranks have the same times, and no two checkpoints have the same times on all ranks."""
-    for call in result.leaves:
+    for call in result.calls:
         times: list[Fingerprint] = []
         for rank, transfers in call.transfers.items():
             times += _checkpoint_times(f"rank {rank}", transfers)
@@ -77,41 +85,41 @@ def _checkpoint_times(where: str, transfers: Iterable[Transfer]) -> tuple[Finger
     return figure_fingerprints(where, (transfer.seconds for transfer in transfers), fingerprints.STAMP_DECIMALS)
 
 
-def runs_overlap(result: Result[Leaf]) -> Iterator[Finding]:
+def runs_overlap(result: TrainingResult) -> Iterator[Finding]:
     """A run begins after the previous one has ended, or up to 1 s before, as some time stamps lack fractions."""
-    spans = [(leaf.start, leaf.end, leaf) for leaf in result.runs]
-    timed = [(start, end, leaf) for start, end, leaf in spans if start and end and start <= end]
+    spans = [(call.start, call.end, call) for call in result.runs]
+    timed = [(start, end, call) for start, end, call in spans if start and end and start <= end]
     timed.sort(key=lambda run: run[0])
-    for (_, previous_end, previous), (start, _, leaf) in pairwise(timed):
+    for (_, previous_end, previous), (start, _, call) in pairwise(timed):
         if start < previous_end - timedelta(seconds=1):
-            yield by_rule_at(leaf.path, "runs.overlap", f"began at {start}, {previous.name} ended at {previous_end}")
+            yield by_rule_at(call.path, "runs.overlap", f"began at {start}, {previous.name} ended at {previous_end}")
 
 
-def same_hosts(result: Result[Leaf]) -> Iterator[Finding]:
+def same_hosts(result: TrainingResult) -> Iterator[Finding]:
     """All runs use the same hosts; rank 0 may be on any of them."""
-    hosts_of_runs = {frozenset(leaf.run.hostnames) for leaf in result.runs if leaf.run and leaf.run.hostnames}
-    rank_0_hosts = {leaf.printed.hostname for leaf in result.runs if leaf.printed.hostname}
+    hosts_of_runs = {frozenset(call.run.hostnames) for call in result.runs if call.run and call.run.hostnames}
+    rank_0_hosts = {call.printed.hostname for call in result.runs if call.printed.hostname}
     if len(hosts_of_runs) > 1:
         seen = first_few(sorted(first_few(sorted(hosts), ", ") for hosts in hosts_of_runs))
         yield by_rule_at(result.path, "hosts.changed", seen, severity="error")
     elif not hosts_of_runs and len(rank_0_hosts) > 1:
-        all_on_one_host = all(leaf.printed.hosts == 1 for leaf in result.runs)
+        all_on_one_host = all(call.printed.hosts == 1 for call in result.runs)
         seen = f"rank 0 ran on {first_few(sorted(rank_0_hosts), ', ')}"
         yield by_rule_at(result.path, "hosts.changed", seen, severity="error" if all_on_one_host else "warning")
 
 
-def sums_agree(result: Result[Leaf]) -> Iterator[Finding]:
+def sums_agree(result: TrainingResult) -> Iterator[Finding]:
     """The sums over all runs, which are published, agree with the runs."""
     path = os.path.join(result.path, RESULTS)
     if not (result.phased and os.path.isfile(path)):
         return
-    if len([leaf for leaf in result.runs if leaf.run]) != RUN_FOLDERS:
+    if len([call for call in result.runs if call.run]) != RUN_FOLDERS:
         yield from with_path(path, unapplied("results.differ", {"all runs of the result": None}))
         return
-    by_run = {leaf.name: _summary_numbers(leaf) for leaf in result.runs}
+    by_run = {call.name: _summary_numbers(call) for call in result.runs}
     counts = [{key: value for key, value in run.items() if "num_" in key} for run in by_run.values()]
     # Sums are over the measured runs, or over all runs; a row of a table has such sums, or the numbers of any run.
-    sums = [training_sums([leaf.printed for leaf in runs]) for runs in (result.measured, result.runs)]
+    sums = [training_sums([call.printed for call in runs]) for runs in (result.measured, result.runs)]
     outside_rows, in_rows = _values_by_key([*sums, *counts]), _values_by_key([*sums, *by_run.values()])
 
     def possible(where: str, in_row: bool, key: str) -> Sequence[float]:  # as `_compare` requires
@@ -129,7 +137,7 @@ def checkpoint_sums_agree(result: CheckpointResult) -> Iterator[Finding]:
     if not os.path.isfile(path):
         return
     rates = {f"{kind}_gib_per_second": rate for kind, rate in figures_of(result).items()}
-    values = _values_by_key([*map(_summary_numbers, result.leaves), rates])
+    values = _values_by_key([*map(_summary_numbers, result.calls), rates])
     published = {f"GiB/s of {kind}": f"{kind}.*per_second" for kind in figures_of(result)}
     yield from _compare(path, lambda _where, _in_row, key: values.get(key, []), published)
 
@@ -203,14 +211,14 @@ def training_sums(runs: Sequence[Printed]) -> dict[str, float]:
     return sums
 
 
-def _summary_numbers(leaf: CallRecords) -> dict[str, float]:
+def _summary_numbers(call: CallRecords) -> dict[str, float]:
     """Return the numbers in a call's summary by the keys of results.json."""
-    processes = leaf.summary.get("num_accelerators")
+    processes = call.summary.get("num_accelerators")
     values = {
-        **mapping(leaf.summary.get("metric")),
+        **mapping(call.summary.get("metric")),
         **dict.fromkeys(("num_accelerators", "num_processes", "train_num_accelerators"), processes),
-        "num_hosts": leaf.hosts,
-        "num_files_train": leaf.summary.get("num_files_train"),
+        "num_hosts": call.hosts,
+        "num_files_train": call.summary.get("num_files_train"),
     }
     numbers_by_key = {key: number(value) for key, value in values.items()}
     return {key: value for key, value in numbers_by_key.items() if value is not None}
@@ -225,5 +233,5 @@ def _values_by_key(rows: Iterable[Mapping[str, float]]) -> dict[str, list[float]
     return values
 
 
-COPY_RULES: Rules[Leaf] = (runs_overlap, same_hosts, sums_agree)
-CHECKPOINT_COPY_RULES: Rules[CheckpointLeaf] = (copied_ranks, checkpoint_sums_agree)
+COPY_RULES: Rules[TrainingCall] = (runs_overlap, same_hosts, sums_agree)
+CHECKPOINT_COPY_RULES: Rules[CheckpointCall] = (copied_ranks, checkpoint_sums_agree)

@@ -29,7 +29,7 @@ _EDITION = "rules_edition"
 def code_images(result: Result[Any]) -> Iterator[Finding]:
     """Every call of a result names its code image, which is in the tree and the same for all calls."""
     in_tree = _image_hashes(result.path)
-    named = {leaf.path: _image_named(leaf) for leaf in result.leaves}
+    named = {call.path: _image_named(call) for call in result.calls}
     for path, image in named.items():
         if in_tree and image is None:
             yield by_rule_at(path, "code.image", f"no {POINTER}, or an empty one")
@@ -38,14 +38,14 @@ def code_images(result: Result[Any]) -> Iterator[Finding]:
     images = sorted({image for image in named.values() if image is not None})
     if len(images) > 1:
         seen = f"{len(images)} images of the code in one result: {', '.join(image[:8] for image in images)}"
-        yield by_rule_at(os.path.dirname(result.leaves[0].path), "code.mixed", seen)
+        yield by_rule_at(os.path.dirname(result.calls[0].path), "code.mixed", seen)
 
 
-def _image_named(leaf: CallRecords) -> str | None:
+def _image_named(call: CallRecords) -> str | None:
     """Return the hash of the code image that a call names as `md5:HASH` or HASH; None if it names none."""
-    if POINTER not in leaf.files:
+    if POINTER not in call.files:
         return None
-    pointer = (read_text(os.path.join(leaf.path, POINTER), []) or "").strip()
+    pointer = (read_text(os.path.join(call.path, POINTER), []) or "").strip()
     return pointer.rpartition(":")[2] or None
 
 
@@ -123,34 +123,34 @@ def _recorded_hashes(submission: str) -> dict[str, str | None]:
 
 def provenance(result: Result[Any]) -> Iterator[Finding]:
     """A call has the provenance.json that its metadata mention; it names the code and workload that ran (PROV-01)."""
-    for leaf in result.leaves:
-        if PROVENANCE not in leaf.files:
-            if leaf.metadata.get("provenance_file"):
-                yield by_rule_at(leaf.path, "provenance.broken", f"the metadata mention {PROVENANCE}, which is missing")
+    for call in result.calls:
+        if PROVENANCE not in call.files:
+            if call.metadata.get("provenance_file"):
+                yield by_rule_at(call.path, "provenance.broken", f"the metadata mention {PROVENANCE}, which is missing")
             continue
         broken: list[Finding] = []
-        content = mapping(read_json(os.path.join(leaf.path, PROVENANCE), broken))
-        yield from with_path(leaf.path, broken)
-        yield from _provenance_matches(leaf, result, content)
+        content = mapping(read_json(os.path.join(call.path, PROVENANCE), broken))
+        yield from with_path(call.path, broken)
+        yield from _provenance_matches(call, result, content)
 
 
-def _provenance_matches(leaf: CallRecords, result: Result[Any], provenance: Mapping[str, Any]) -> Iterator[Finding]:
+def _provenance_matches(call: CallRecords, result: Result[Any], provenance: Mapping[str, Any]) -> Iterator[Finding]:
     missing = [key for key in (_EDITION, "tool", "dlio", "core_config") if not provenance.get(key)]
     if missing:
-        yield by_rule_at(leaf.path, "provenance.broken", f"{PROVENANCE} without {', '.join(missing)}")
-    image, pointer = text(value_at(provenance, "tool.code_image")), _image_named(leaf)
+        yield by_rule_at(call.path, "provenance.broken", f"{PROVENANCE} without {', '.join(missing)}")
+    image, pointer = text(value_at(provenance, "tool.code_image")), _image_named(call)
     if image is not None and pointer is not None and image.rpartition(":")[2] != pointer:
-        yield by_rule_at(leaf.path, "provenance.differs", f"{PROVENANCE} names the code {image}, {POINTER} {pointer}")
+        yield by_rule_at(call.path, "provenance.differs", f"{PROVENANCE} names the code {image}, {POINTER} {pointer}")
     edition = text(provenance.get(_EDITION))
     if edition is not None and edition != result.edition.name:
         seen = f"{PROVENANCE} names edition {edition}, the run is judged by {result.edition.name}"
-        yield by_rule_at(leaf.path, "provenance.differs", seen)
-    recorded, config = text(value_at(provenance, "core_config.hash")), leaf.setup.config
+        yield by_rule_at(call.path, "provenance.differs", seen)
+    recorded, config = text(value_at(provenance, "core_config.hash")), call.setup.config
     if config and recorded not in (None, "unknown"):
         computed = core_config_hash(config, checkpointing=result.benchmark == "checkpointing")
         if computed != recorded:
             seen = f"{PROVENANCE} has the core-config-v1 hash {recorded}, config.yaml gives {computed}"
-            yield by_rule_at(leaf.path, "provenance.differs", seen)
+            yield by_rule_at(call.path, "provenance.differs", seen)
 
 
 def manifest(submission: Submission) -> Iterator[Finding]:
@@ -168,7 +168,7 @@ def manifest(submission: Submission) -> Iterator[Finding]:
     in_tree = set(_run_folders(submission.path))
     if listed != in_tree:
         unlisted = ", ".join(sorted(in_tree - listed)[:2]) or "none"
-        missing = ", ".join(sorted(str(leaf) for leaf in listed - in_tree)[:2]) or "none"
+        missing = ", ".join(sorted(str(folder) for folder in listed - in_tree)[:2]) or "none"
         yield by_rule_at(path, "submission.manifest", f"not listed: {unlisted}; listed but missing: {missing}")
     edition = content.get(_EDITION)
     if edition is not None and str(edition) != submission.edition.name:
@@ -191,22 +191,22 @@ _PRELOADED = re.compile(r"\b(?:LD_PRELOAD|LD_AUDIT|PYTHONPATH)\b|(?<![^\s/])(?:e
 """Variables and programs that run code other than the image's in the benchmark's processes."""
 
 
-def no_other_code(leaf: CallRecords, _: Result[Any]) -> Iterator[Finding]:
+def no_other_code(call: CallRecords, _: Result[Any]) -> Iterator[Finding]:
     """No command loads code before the benchmark's: it could switch off syncing, or serve reads from memory."""
-    preloaded = {match[0] for command in leaf.all_commands for match in _PRELOADED.finditer(command)}
+    preloaded = {match[0] for command in call.all_commands for match in _PRELOADED.finditer(command)}
     if preloaded:
         # PYTHONPATH can name another DLIO, but usually a cluster's launcher only passes it on.
         severity: Severity = "warning" if preloaded == {"PYTHONPATH"} else "error"
         yield by_rule("command.preload", f"{', '.join(sorted(preloaded))} in the executed commands", severity=severity)
 
 
-def own_dlio(leaf: CallRecords, result: Result[Any]) -> Iterator[Finding]:
+def own_dlio(call: CallRecords, result: Result[Any]) -> Iterator[Finding]:
     """CLOSED runs the DLIO that comes with the tool: neither dlemu instead, nor a DLIO from the submitter's path."""
     if not result.closed:
         return
-    if leaf.phase == "run" and LOG in leaf.files and names_dlemu(os.path.join(leaf.path, LOG)):
+    if call.phase == "run" and LOG in call.files and names_dlemu(os.path.join(call.path, LOG)):
         yield by_rule("tool.other", "dlio.log says that dlemu ran as a drop-in replacement for DLIO")
-    path = text(leaf.args.get("dlio_bin_path"))
+    path = text(call.args.get("dlio_bin_path"))
     if path:
         yield by_rule("tool.path", f"args.dlio_bin_path is {path}")
 

@@ -68,22 +68,22 @@ class RehearsalPlan:
 
 
 def copy_into_tree(
-    plan: RehearsalPlan, run: str, leaf: str, metadata: dict[str, Any], times: tuple[str, str], data_folder: str
+    plan: RehearsalPlan, run: str, destination: str, metadata: dict[str, Any], times: tuple[str, str], data_folder: str
 ) -> None:
-    """Copy the result folder `run` of a finished call into the tree as `leaf`, complete or not at all.
+    """Copy the result folder `run` of a finished call into the tree as `destination`, complete or not at all.
 
     `times` are the call's start and end; `data_folder` is that of the dataset or the checkpoints. Raises SpaceError.
     """
     start, end = times
     source, benchmark = os.path.join(run, "dlio"), metadata["benchmark_type"]
     try:
-        os.makedirs(os.path.dirname(leaf), exist_ok=True)
-        with owned.scratch_folder(*os.path.split(leaf)) as scratch:
+        os.makedirs(os.path.dirname(destination), exist_ok=True)
+        with owned.scratch_folder(*os.path.split(destination)) as scratch:
             shutil.copytree(source, scratch, dirs_exist_ok=True)
             with open(os.path.join(source, CONFIG_FOLDER, "overrides.yaml")) as lines:
                 overrides = [word for word in yaml.safe_load(lines) if not word.startswith(_SEED_OVERRIDE)]
             with open(os.path.join(source, CONFIG_FOLDER, "config.yaml")) as lines:
-                _write_hydra(os.path.join(scratch, CONFIG_FOLDER), leaf, lines.read(), overrides)
+                _write_hydra(os.path.join(scratch, CONFIG_FOLDER), destination, lines.read(), overrides)
             log = f"{benchmark}_run.stdout.log"
             shutil.copyfile(os.path.join(run, child_run.LOG), os.path.join(scratch, log))
             write_text(scratch, f"{benchmark}_run.stderr.log", f"both streams are in {log}\n")
@@ -91,15 +91,15 @@ def copy_into_tree(
             parameters = dict(word.split("=", 1) for word in words)
             invocation = {"invocation_start_time": start, "invocation_end_time": end}
             metadata = {**metadata, "override_parameters": parameters, "exit_status": 0, **invocation}
-            write_json(scratch, f"{benchmark}_{os.path.basename(leaf)}{METADATA}", metadata)
+            write_json(scratch, f"{benchmark}_{os.path.basename(destination)}{METADATA}", metadata)
             if os.path.isdir(data_folder):
                 results = os.path.abspath(plan.tree)
                 probe = {"version": 1, "method": "st_dev", "same_filesystem": same_file_system(data_folder, results)}
                 folders = {"data_or_chkpt_path": data_folder, "results_path": results}
                 write_json(scratch, SEPARATION, {**probe, **folders, "probed_by_host": platform.node()})
-            os.rename(scratch, leaf)
+            os.rename(scratch, destination)
     except OSError as error:
-        raise SpaceError(f"{leaf} could not be written: {error.strerror or error}; free some space") from error
+        raise SpaceError(f"{destination} could not be written: {error.strerror or error}; free some space") from error
 
 
 def write_json(folder: str, name: str, content: Any) -> None:

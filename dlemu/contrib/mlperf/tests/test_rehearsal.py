@@ -113,10 +113,10 @@ def test_the_tree_breaks_no_rule_but_those_of_size(made: TrainingRehearsal) -> N
     assert broken(plan.folder) <= LAPTOP
     (result,) = checked.results
     assert (result.edition.name, result.division, len(result.measured)) == ("3.0", "closed", 5)
-    seeds = [leaf.section("train")["seed"] for leaf in result.runs]
+    seeds = [call.section("train")["seed"] for call in result.runs]
     assert len(set(seeds)) == len(seeds) == RUN_FOLDERS
-    assert all(leaf.run and leaf.run.recomputed.basis == "steps" for leaf in result.runs)
-    overrides = {word.partition("=")[0] for leaf in result.runs for word in leaf.setup.overrides or ()}
+    assert all(call.run and call.run.recomputed.basis == "steps" for call in result.runs)
+    overrides = {word.partition("=")[0] for call in result.runs for word in call.setup.overrides or ()}
     assert "++workload.dataset.num_files_train" in overrides
     assert "++workload.train.seed" not in overrides
     assert "rehearsal" in {one.rule for one in checked.findings}

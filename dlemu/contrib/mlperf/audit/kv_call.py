@@ -106,7 +106,7 @@ class KvRank:
 
 
 @dataclass(frozen=True, kw_only=True)
-class KvLeaf(CallRecords):
+class KvCall(CallRecords):
     """One run: the results of every rank in every trial of the three options."""
 
     ranks: tuple[KvRank, ...] = ()
@@ -149,12 +149,12 @@ def mean_of_sums(trials: Iterable[Iterable[float | None]]) -> float | None:
     return fmean(sums) if sums else None
 
 
-def is_kv_leaf(subfolders: Sequence[str]) -> bool:
+def is_kv_call(subfolders: Sequence[str]) -> bool:
     """Return whether a folder with these subfolders is a run of kv_cache."""
     return any(_OPTION_FOLDER.match(name) for name in subfolders)
 
 
-def read_kv_leaf(folder: str) -> KvLeaf:
+def read_kv_call(folder: str) -> KvCall:
     """Read the folder of a run; `broken` has a finding for each file that can't be read."""
     parent = os.path.basename(os.path.dirname(folder))
     records = read_call_records(folder, phase=parent if parent in PHASES else "run")
@@ -165,13 +165,13 @@ def read_kv_leaf(folder: str) -> KvLeaf:
     for (option, trial, rank), path in sorted((tuple(map(int, match.groups())), match[0]) for match in matches):
         content = mapping(read_json(os.path.join(folder, path), broken))
         ranks.append(KvRank(run=folder, option=option, trial=trial, rank=rank, content=content))
-    return KvLeaf(**vars(records) | {"ranks": tuple(ranks), "broken": (*records.broken, *broken)})
+    return KvCall(**vars(records) | {"ranks": tuple(ranks), "broken": (*records.broken, *broken)})
 
 
-def kv_commands(leaf: KvLeaf) -> dict[int, list[dict[str, str]]]:
+def kv_commands(call: KvCall) -> dict[int, list[dict[str, str]]]:
     """Return option -> the flags (`num-users` -> `200`) of each of its trials' commands in the metadata."""
     commands: dict[int, list[dict[str, str]]] = {}
-    for command in leaf.commands:
+    for command in call.commands:
         flags = {word[2:]: value for word, value in pairwise(command.split()) if word.startswith("--")}
         option = re.search(r"option_(\d+)", flags.get("rank-output-base", ""))
         if option:
