@@ -1,6 +1,6 @@
 """Reads one run of v3.0's kv_cache benchmark, and computes an upper bound of its storage's throughput.
 
-A run is the folder of one call of the tool, with 3 options and by default 3 trials of each:
+A run is one call of the tool, which runs each of 3 options in several trials, by default 3. It leaves a folder:
 
     kv_cache/llama3.1-8b/run/20260712_180000/
         kv_cache_20260712_180000_metadata.json
@@ -37,7 +37,7 @@ from dlemu.contrib.mlperf.rules.known import Finding
 
 OPTIONS = (1, 2, 3)  # the benchmark's three configurations, each run in several trials; only option 2 has a memory tier
 Direction = Literal["read", "written"]  # in the keys of the tool's byte counts
-BANDWIDTH_KEYS: Mapping[Direction, str] = {"read": "read_bandwidth_gbps", "written": "write_bandwidth_gbps"}
+VERBS: Mapping[Direction, str] = {"read": "read", "written": "write"}  # in the keys of its rates and latencies
 _OPTION_FOLDER = re.compile(r"^option_(\d+)$")
 _RANK_FILE = re.compile(r"option_(\d+)/trial_(\d+)/rank_(\d+)/kvcache_results_.*\.json")
 
@@ -46,7 +46,8 @@ _RANK_FILE = re.compile(r"option_(\d+)/trial_(\d+)/rank_(\d+)/kvcache_results_.*
 class KvRank:
     """Results of one rank in one trial of one option."""
 
-    run: str
+    folder: str
+    """Folder of the run."""
     option: int
     trial: int
     rank: int
@@ -107,7 +108,7 @@ class KvRank:
 
 @dataclass(frozen=True, kw_only=True)
 class KvCall(CallRecords):
-    """One run: the results of every rank in every trial of the three options."""
+    """One call of the benchmark: the results of every rank in every trial of the three options."""
 
     ranks: tuple[KvRank, ...] = ()
 
@@ -129,13 +130,14 @@ class KvCall(CallRecords):
         return [[rank for rank in ranks if rank.trial == trial] for trial in sorted({rank.trial for rank in ranks})]
 
     @property
-    def clocks_seconds(self) -> list[float]:
-        """Time on the tool's clock in each trial of all options, by the slowest rank; trials run one after another."""
+    def trial_seconds(self) -> list[float]:
+        """Time of each trial on the tool's clock, by the slowest rank; the trials of all options run in turn."""
         trials = [trial for option in OPTIONS for trial in self.trials(option)]
         return [max(rank.elapsed_seconds or 0.0 for rank in trial) for trial in trials]
 
-    def published(self, option: int, name: str) -> float | None:
-        return number(value_at(self.summary, f"options.{option}.aggregated_{name}"))
+    def published(self, option: int, metric: str) -> float | None:
+        """Return an aggregate metric of an option, by the summary."""
+        return number(value_at(self.summary, f"options.{option}.aggregated_{metric}"))
 
     def max_gib_per_second(self, option: int, direction: Direction) -> float | None:
         """Return an option's highest possible throughput; None if a rank's is unknown."""
@@ -150,12 +152,12 @@ def mean_of_sums(trials: Iterable[Iterable[float | None]]) -> float | None:
 
 
 def is_kv_call(subfolders: Sequence[str]) -> bool:
-    """Return whether a folder with these subfolders is a run of kv_cache."""
+    """Return whether a folder with these subfolders holds a run of kv_cache."""
     return any(_OPTION_FOLDER.match(name) for name in subfolders)
 
 
 def read_kv_call(folder: str) -> KvCall:
-    """Read the folder of a run; `broken` has a finding for each file that can't be read."""
+    """Read the folder of a call; `broken` has a finding for each file that can't be read."""
     parent = os.path.basename(os.path.dirname(folder))
     records = read_call_records(folder, phase=parent if parent in PHASES else "run")
     paths = glob("option_*/trial_*/rank_*/kvcache_results_*.json", root_dir=folder)
@@ -164,7 +166,7 @@ def read_kv_call(folder: str) -> KvCall:
     broken: list[Finding] = []
     for (option, trial, rank), path in sorted((tuple(map(int, match.groups())), match[0]) for match in matches):
         content = mapping(read_json(os.path.join(folder, path), broken))
-        ranks.append(KvRank(run=folder, option=option, trial=trial, rank=rank, content=content))
+        ranks.append(KvRank(folder=folder, option=option, trial=trial, rank=rank, content=content))
     return KvCall(**vars(records) | {"ranks": tuple(ranks), "broken": (*records.broken, *broken)})
 
 
@@ -179,7 +181,7 @@ def kv_commands(call: KvCall) -> dict[int, list[dict[str, str]]]:
     return commands
 
 
-def copied_latencies(ranks: Iterable[KvRank]) -> Iterator[tuple[KvRank, KvRank]]:
+def ranks_with_copied_latencies(ranks: Iterable[KvRank]) -> Iterator[tuple[KvRank, KvRank]]:
     """Yield (original, copy) for every rank with exactly the latencies of an earlier rank."""
     originals: dict[tuple[float, ...], KvRank] = {}
     for rank in ranks:

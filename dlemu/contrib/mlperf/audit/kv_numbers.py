@@ -8,7 +8,7 @@ from statistics import fmean
 
 from dlemu.contrib.mlperf.audit import kv_call
 from dlemu.contrib.mlperf.audit.call_records import device_work
-from dlemu.contrib.mlperf.audit.kv_call import BANDWIDTH_KEYS, OPTIONS, KvCall, KvRank, copied_latencies, kv_commands
+from dlemu.contrib.mlperf.audit.kv_call import OPTIONS, VERBS, KvCall, KvRank, kv_commands, ranks_with_copied_latencies
 from dlemu.contrib.mlperf.audit.tolerant import SUM_TOLERANCE, all_known, integer, mapping, same_sum, sequence, value_at
 from dlemu.contrib.mlperf.rules.known import Finding, by_rule, first_few, unapplied
 from dlemu.contrib.mlperf.rules.training import GIB
@@ -32,25 +32,25 @@ _AGGREGATES = {
     "avg_throughput_tokens_per_sec": "summary.avg_throughput_tokens_per_sec",
     "storage_throughput_tokens_per_sec": "summary.storage_throughput_tokens_per_sec",
 }
-"""Number of an option (its key in the summary without `aggregated_`) -> key of the ranks' numbers that it sums up."""
+"""Aggregate metric in summary.json (without its prefix `aggregated_`) -> the metric of each rank that it sums up."""
 _PUBLISHED = ("read_bandwidth_gbps", "write_bandwidth_gbps", "avg_throughput_tokens_per_sec")
-"""Numbers of each option in the published tables."""
+"""Aggregate metrics of each option in the published tables."""
 _P95_MS = "summary.storage_io_latency_ms.p95"
 _IN_SOME_VERSIONS = (_AGGREGATES["storage_throughput_tokens_per_sec"], "requests_completed", "seed")
-"""Numbers of a rank that only some versions of the tool write; in one run, all ranks have them or none."""
+"""Metrics of a rank that only some versions of the tool write; in one run, all ranks have them or none."""
 _IN_ALL_VERSIONS = (
-    *(_AGGREGATES[name] for name in _PUBLISHED),
+    *(_AGGREGATES[metric] for metric in _PUBLISHED),
     *("summary.elapsed_time", "summary.total_requests", _P95_MS, f"{_STORAGE}_kv_bytes_read_gb"),
     *(f"{_STORAGE}_kv_bytes_written_gb", "summary.cache_stats.tier_cpu_kv_bytes_read_gb", "summary.total_tokens"),
     *("summary.total_storage_io_time", "end_to_end_latencies"),
 )
-"""Numbers of a rank that every version of the tool writes."""
+"""Metrics of a rank that every version of the tool writes."""
 
 
 def kv_numbers(call: KvCall) -> Iterator[Finding]:
     """Report contradictions in a run's files, and how far its published numbers can be trusted."""
     yield from call.broken
-    missing = [*_files_missing(call), *_numbers_missing(call), *_reported_failures(call)]
+    missing = [*_files_missing(call), *_metrics_missing(call), *_reported_failures(call)]
     if missing:
         yield by_rule("kv.missing", "; ".join(missing))
     problems = [f"{rank.where}: {problem}" for rank in call.ranks for problem in _rank_problems(rank)]
@@ -58,7 +58,7 @@ def kv_numbers(call: KvCall) -> Iterator[Finding]:
         yield by_rule("kv.differs", first_few(problems))
     for rule in (_aggregates, _windows, _devices, _tiers, _tokens):
         yield from rule(call)
-    for original, copy in copied_latencies(call.ranks):
+    for original, copy in ranks_with_copied_latencies(call.ranks):
         yield by_rule("kv.copied", f"{copy.where} has the latencies of {original.where}")
 
 
@@ -74,16 +74,17 @@ def _files_missing(call: KvCall) -> Iterator[str]:
     first_missing = next((key for key in expected if key not in present), None)
     if first_missing is not None:
         total = len(OPTIONS) * trials * ranks
-        count = sum(option in OPTIONS and trial < trials and rank < ranks for option, trial, rank in present)
-        where = "option_{}/trial_{}/rank_{}".format(*first_missing)
-        yield f"results of {total - count} of {total} ranks missing, the first {where}"
+        found = [key for key in present if key[0] in OPTIONS and key[1] < trials and key[2] < ranks]
+        option, trial, rank = first_missing
+        first = f"option_{option}/trial_{trial}/rank_{rank}"
+        yield f"results of {total - len(found)} of {total} ranks missing, the first {first}"
 
 
-def _numbers_missing(call: KvCall) -> Iterator[str]:
-    """Yield phrases on published numbers that the summary lacks, and on numbers that ranks lack."""
+def _metrics_missing(call: KvCall) -> Iterator[str]:
+    """Yield phrases on published metrics that the summary lacks, and on metrics that ranks lack."""
     for option in OPTIONS:
         ranks = [rank for rank in call.option_ranks(option) if rank.summary]
-        unpublished = [f"aggregated_{name}" for name in _PUBLISHED if call.published(option, name) is None]
+        unpublished = [f"aggregated_{metric}" for metric in _PUBLISHED if call.published(option, metric) is None]
         if call.summary and ranks and unpublished:
             yield f"option {option}: no {', '.join(unpublished)}"
         for key in (*_IN_ALL_VERSIONS, *_IN_SOME_VERSIONS):
@@ -108,8 +109,8 @@ def _reported_failures(call: KvCall) -> Iterator[str]:
 def _rank_problems(rank: KvRank) -> Iterator[str]:
     """Yield contradictions between a rank's rates, bytes, tokens and times, and between its counts of requests."""
     elapsed_seconds = rank.elapsed_seconds
-    for direction, key in BANDWIDTH_KEYS.items():
-        rate = rank.stat(f"tier_storage_{key}")
+    for direction, verb in VERBS.items():
+        rate = rank.stat(f"tier_storage_{verb}_bandwidth_gbps")
         gib = rank.gib("storage", direction)
         if rate is not None and gib is not None and elapsed_seconds and not same_sum(rate, gib / elapsed_seconds):
             yield f"{rate:.4g} GiB/s {direction}, but bytes over time are {gib / elapsed_seconds:.4g}"
@@ -151,39 +152,39 @@ _OLD_AGGREGATIONS: Mapping[str, Callable[[Iterable[float]], float]] = {
     "the mean over ranks and trials": fmean,
     "the sum over ranks and trials": sum,
 }
-"""Wrong aggregates by older versions of the tool -> their function of all ranks' numbers in all trials."""
+"""How older versions of the tool aggregated wrongly -> the function of all ranks' values in all trials."""
 
 
 def _aggregates(call: KvCall) -> Iterator[Finding]:
-    """The summary's numbers of each option are those of its ranks (6.3.4.1, 6.3.4.2)."""
+    """The summary's metrics of each option follow from those of its ranks (6.3.4.1, 6.3.4.2)."""
     for option in OPTIONS:
         if call.option_ranks(option):
-            for name, rank_key in _AGGREGATES.items():
-                yield from _aggregate(call, option, name, rank_key)
+            for metric, rank_metric in _AGGREGATES.items():
+                yield from _aggregate(call, option, metric, rank_metric)
         yield from _aggregated_p95(call, option)
         expected = {"option": option, "rank_count": call.rank_count, "trial_count": call.trial_count}
         for key, counted in expected.items():
-            printed = integer(value_at(call.summary, f"options.{option}.{key}"))
-            if printed is not None and counted is not None and printed != counted:
-                yield by_rule("kv.differs", f"option {option}: {key} is {printed}, the run has {counted}")
+            published = integer(value_at(call.summary, f"options.{option}.{key}"))
+            if published is not None and counted is not None and published != counted:
+                yield by_rule("kv.differs", f"option {option}: {key} is {published}, the run has {counted}")
 
 
-def _aggregate(call: KvCall, option: int, name: str, rank_key: str) -> Iterator[Finding]:
-    """A number of an option is the sum over ranks, averaged over trials."""
-    printed = call.published(option, name)
-    trials = [[rank.number_at(rank_key) for rank in trial] for trial in call.trials(option)]
+def _aggregate(call: KvCall, option: int, metric: str, rank_metric: str) -> Iterator[Finding]:
+    """An aggregate metric of an option is the sum over ranks, averaged over trials."""
+    published = call.published(option, metric)
+    trials = [[rank.number_at(rank_metric) for rank in trial] for trial in call.trials(option)]
     recomputed = kv_call.mean_of_sums(trials)
-    if printed is None or recomputed is None:
+    if published is None or recomputed is None:
         if call.summary:
-            owner = "" if printed is None else "a rank's "
-            yield from unapplied("kv.differs", {f"{owner}{name} of option {option}": None})
+            missing = metric if published is None else f"a rank's {metric}"
+            yield from unapplied("kv.differs", {f"{missing} of option {option}": None})
         return
-    if same_sum(printed, recomputed):
+    if same_sum(published, recomputed):
         return
-    seen = f"option {option}: aggregated_{name} is {printed:.6g}, the ranks' sum, averaged over trials, is"
+    seen = f"option {option}: aggregated_{metric} is {published:.6g}, the ranks' sum, averaged over trials, is"
     values = [value for trial in trials for value in trial if value is not None]
     for description, aggregate in _OLD_AGGREGATIONS.items():
-        if same_sum(printed, aggregate(values)):
+        if same_sum(published, aggregate(values)):
             yield by_rule("kv.aggregate", f"{seen} {recomputed:.6g}; it is {description} instead")
             return
     yield by_rule("kv.differs", f"{seen} {recomputed:.6g}")
@@ -191,13 +192,14 @@ def _aggregate(call: KvCall, option: int, name: str, rank_key: str) -> Iterator[
 
 def _aggregated_p95(call: KvCall, option: int) -> Iterator[Finding]:
     """An option's 95th percentile of storage latency is the largest of its ranks' percentiles."""
-    known_ms = [p95_ms for rank in call.option_ranks(option) if (p95_ms := rank.number_at(_P95_MS)) is not None]
-    if not call.summary or not known_ms:
+    p95s_ms = [rank.number_at(_P95_MS) for rank in call.option_ranks(option)]
+    largest_ms = max((p95_ms for p95_ms in p95s_ms if p95_ms is not None), default=None)
+    if not call.summary or largest_ms is None:
         return
-    printed_ms, largest_ms = call.published(option, "p95_latency_ms"), max(known_ms)
-    yield from unapplied("kv.differs", {f"p95_latency_ms of option {option}": printed_ms})
-    if printed_ms is not None and not same_sum(printed_ms, largest_ms):
-        seen = f"option {option}: aggregated_p95_latency_ms is {printed_ms:.6g}, the ranks' largest {largest_ms:.6g}"
+    published_ms = call.published(option, "p95_latency_ms")
+    yield from unapplied("kv.differs", {f"p95_latency_ms of option {option}": published_ms})
+    if published_ms is not None and not same_sum(published_ms, largest_ms):
+        seen = f"option {option}: aggregated_p95_latency_ms is {published_ms:.6g}, the ranks' largest {largest_ms:.6g}"
         yield by_rule("kv.differs", seen)
 
 
@@ -209,14 +211,13 @@ def _windows(call: KvCall) -> Iterator[Finding]:
             continue
         rates = []
         p95s = []
-        for direction, key in BANDWIDTH_KEYS.items():
-            verb = key.partition("_")[0]
-            printed = call.published(option, key)
-            highest = call.max_gib_per_second(option, direction)
-            rates.append(f"{verb} {_shown(printed)} published, at most {_shown(highest)} GiB/s")
-            slowest_ms = max(rank.stat(f"storage_{verb}_device_p95_ms") or 0.0 for rank in ranks)
-            if slowest_ms:
-                p95s.append(f"{verb} {slowest_ms:,.0f} ms")
+        for direction, verb in VERBS.items():
+            published = _two_decimals(call.published(option, f"{verb}_bandwidth_gbps"))
+            highest = _two_decimals(call.max_gib_per_second(option, direction))
+            rates.append(f"{verb} {published} published, at most {highest} GiB/s")
+            p95_ms = max(rank.stat(f"storage_{verb}_device_p95_ms") or 0.0 for rank in ranks)
+            if p95_ms:
+                p95s.append(f"{verb} {p95_ms:,.0f} ms")
         seen = f"option {option}: {', '.join(rates)}"
         if p95s:
             seen += f"; device p95 (6.3.4.3): {', '.join(p95s)}"
@@ -228,20 +229,21 @@ def _windows(call: KvCall) -> Iterator[Finding]:
             yield by_rule("kv.listed", seen)
 
 
-def _shown(gib_per_second: float | None) -> str:
+def _two_decimals(gib_per_second: float | None) -> str:
     return "not known" if gib_per_second is None else f"{gib_per_second:.2f}"
 
 
 def _devices(call: KvCall) -> Iterator[Finding]:
     """Compare the run's bytes and time with the counters of the hosts' devices (/proc/diskstats)."""
-    read, written = (all_known(rank.gib("storage", way) for rank in call.ranks) for way in BANDWIDTH_KEYS)
+    read = all_known(rank.gib("storage", "read") for rank in call.ranks)
+    written = all_known(rank.gib("storage", "written") for rank in call.ranks)
     if read is None or written is None:
         yield from unapplied("kv.device", {"bytes of every rank": None})
         return
     read_gib = sum(read)
     written_gib = sum(written)
     devices = device_work(call.metadata)
-    clock_seconds = sum(call.clocks_seconds)
+    clock_seconds = sum(call.trial_seconds)
     busiest = max(devices, key=lambda name: devices[name].moved_gib, default=None)
     if busiest is None or devices[busiest].moved_gib < _MIN_CACHE_SHARE * (read_gib + written_gib) or not clock_seconds:
         yield from unapplied("kv.device", {"counters of devices that held the cache": None})
@@ -277,7 +279,7 @@ def _tiers(call: KvCall) -> Iterator[Finding]:
         elif not sum(storage):
             yield by_rule("kv.tiers", f"{seen}, none from the storage", fix="submit the option as OPEN")
         else:
-            fix = "take the option as one of memory: the faster the storage, the larger the memory's share"
+            fix = "treat this option as a memory benchmark: the faster the storage, the more is served from memory"
             yield by_rule("kv.tiers", seen, fix=fix, severity="info")
 
 
@@ -291,7 +293,7 @@ def _tokens(call: KvCall) -> Iterator[Finding]:
         model = commands[option][0].get("model") if option in commands else None
         model_token_bytes = _TOKEN_BYTES.get(model or "")
         tokens = sum(rank.stat("storage_tokens_processed") or 0 for rank in ranks)
-        moved = all_known(rank.gib("storage", direction) for rank in ranks for direction in BANDWIDTH_KEYS)
+        moved = all_known(rank.gib("storage", direction) for rank in ranks for direction in VERBS)
         if not tokens or not model_token_bytes or moved is None:
             yield from unapplied("kv.tokens", {f"tokens, bytes or model of option {option}": None})
             continue

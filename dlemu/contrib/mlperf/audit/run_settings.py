@@ -58,8 +58,14 @@ class Setup:
     @property
     def workload_override(self) -> str:
         """Value of the override `workload=`, such as `unet3d_h100`; empty without that override."""
-        words = (word.lstrip("+") for word in self.overrides or ())
-        return next((word.partition("=")[2] for word in words if word.startswith("workload=")), "")
+        overrides = (override.lstrip("+") for override in self.overrides or ())
+        return next((each.partition("=")[2] for each in overrides if each.startswith("workload=")), "")
+
+    @property
+    def overridden_keys(self) -> tuple[str, ...]:
+        """Keys of the workload that are overridden: `reader.odirect` for `++workload.reader.odirect=True`."""
+        keys = [override.lstrip("+~").partition("=")[0] for override in self.overrides or ()]
+        return tuple(key.removeprefix("workload.") for key in keys if key.startswith("workload."))
 
 
 def read_setup(folder: str, shipped: Shipped, findings: list[Finding]) -> Setup:

@@ -5,7 +5,8 @@ hosts and file systems. Each function in `FACTS` returns source -> value of one 
 
     number of processes: {"metadata": 8, "args.num_processes": 8, "the command's -n": 4, "summary.json": 8}
 
-None and "" mean that the source lacks the fact.
+A source whose value is None or "" lacks the fact. `record_rules` reports a fact with several values, so a function
+returns equal values for sources that agree, however they write the fact.
 """
 
 from __future__ import annotations
@@ -30,8 +31,8 @@ DATA_FOLDER_KEYS = {
     "kv_cache": ("", "cache_dir", "cache_dir"),
 }
 """Benchmark -> the setting with the folder under test (section, key), and the tool's argument for it."""
-CACHE_OPTION = re.compile(r"--rank-cache-base[\s=]+(\S+)")
-_NP_OPTION = re.compile(r"(?:^|\s)--?(?:n|np)[\s=]+(\d+)(?=\s)")
+CACHE_OPTION = re.compile(r"--rank-cache-base[\s=]+(\S+)")  # folder of a rank's cache, in a command of kv_cache
+_NP_OPTION = re.compile(r"(?:^|\s)--?(?:n|np)[\s=]+(\d+)(?=\s)")  # number of processes, in a command of mpirun
 _MEMORY_TOLERANCE = 0.01  # relative; summary.json, /proc/meminfo (kB) and the metadata (bytes) round differently
 
 
@@ -59,7 +60,7 @@ def _host_count(call: CallRecords, _: AnyResult) -> Values:
 
 
 def _rank_0_host(call: CallRecords, result: AnyResult) -> Values:
-    """Return the host of rank 0; facts collected about all hosts count as the same if it is among them."""
+    """Return the host of rank 0; for the facts about all hosts, that same host if they include it, else all hosts."""
     host = _short_name(call.summary.get("hostname"))
     values = {"summary.json": host}
     if result.benchmark == "checkpointing":
@@ -75,12 +76,12 @@ def _short_name(host: object) -> str:
 
 
 def _model(call: CallRecords, result: AnyResult) -> Values:
-    config = mapping(call.setup.config).get("model")
+    config_model = mapping(call.setup.config).get("model")
     names = {
         "metadata": call.metadata.get("model"),
         "args.model": call.args.get("model"),
         "parameters.model.name": value_at(call.parameters, "model.name"),
-        "config.yaml": config if isinstance(config, str) else mapping(config).get("name"),
+        "config.yaml": config_model if isinstance(config_model, str) else mapping(config_model).get("name"),
         "overrides.yaml": call.setup.workload_override,
         "the folder": result.model_folder,
     }
@@ -155,20 +156,21 @@ def _results_folder(call: CallRecords, _: AnyResult) -> Values:
 
 
 def _memory(call: CallRecords, _: AnyResult) -> Values:
-    """Return the memory of all hosts together, as text in GiB; values within the tolerance count as the same."""
+    """Return the memory of all hosts together, as text in GiB."""
     if call.phase != "run":
         return {}
-    values = {"summary.json": call.memory_gib}
+    sizes_gib = {"summary.json": call.memory_gib}
     collected = all_known(meminfo_gib(value_at(host, "meminfo.MemTotal")) for host in call.collected_hosts.values())
     if collected and len(collected) == call.hosts:
-        values[COLLECTED] = sum(collected)
+        sizes_gib[COLLECTED] = sum(collected)
     total_bytes = number(value_at(call.metadata, "system_info.total_memory_bytes"))
     if total_bytes and value_at(call.metadata, "system_info.num_hosts") == call.hosts:
-        values["metadata"] = total_bytes / 2**30
-    known = {source: gib for source, gib in values.items() if gib is not None}
-    if known and max(known.values()) <= min(known.values()) * (1 + _MEMORY_TOLERANCE):
-        known = dict.fromkeys(known, next(iter(known.values())))
-    return {source: f"{gib:.2f} GiB" for source, gib in known.items()}
+        sizes_gib["metadata"] = total_bytes / 2**30
+    known_gib = {source: gib for source, gib in sizes_gib.items() if gib is not None}
+    if known_gib and max(known_gib.values()) <= min(known_gib.values()) * (1 + _MEMORY_TOLERANCE):
+        first_gib = next(iter(known_gib.values()))
+        known_gib = dict.fromkeys(known_gib, first_gib)  # all sources agree
+    return {source: f"{gib:.2f} GiB" for source, gib in known_gib.items()}
 
 
 def _access(call: CallRecords, result: AnyResult) -> Values:

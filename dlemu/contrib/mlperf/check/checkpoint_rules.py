@@ -23,7 +23,6 @@ from dlemu.contrib.mlperf.rules import checkpoints as official
 from dlemu.contrib.mlperf.rules import core_config
 from dlemu.contrib.mlperf.rules.core_config import canonical, is_checkpoint_core, settings_of
 from dlemu.contrib.mlperf.rules.known import Finding, by_rule, by_rule_at, differing, first_few, unapplied, with_path
-from dlemu.contrib.mlperf.rules.training import override_keys
 from dlemu.extend import dlio_workload
 
 _ACCESS_FLAGS = ("simultaneous_write", "simultaneous_read")  # capabilities of a system: for all hosts at the same time
@@ -124,11 +123,11 @@ def _overrides_allowed(call: CheckpointCall, result: CheckpointResult) -> Iterat
     """In CLOSED, only settings that the tool sets itself are overridden, and the folder (4.6.3)."""
     if not result.closed:
         return
-    parameters, overrides = mapping(call.metadata.get("override_parameters")), call.setup.overrides
-    if overrides is None and not parameters:
+    parameters = mapping(call.metadata.get("override_parameters"))
+    if call.setup.overrides is None and not parameters:
         yield from unapplied("checkpoint.overrides", {"overrides": None})
         return
-    forbidden = ", ".join(sorted({*parameters, *override_keys(overrides or ())} - _SET_BY_TOOL))
+    forbidden = ", ".join(sorted({*parameters, *call.setup.overridden_keys} - _SET_BY_TOOL))
     if forbidden:
         yield by_rule("checkpoint.overrides", forbidden, fix=f"leave out {forbidden}")
 

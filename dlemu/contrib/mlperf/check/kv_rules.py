@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from dlemu.contrib.mlperf.audit.kv_call import OPTIONS, KvCall, KvRank, copied_latencies, kv_commands
+from dlemu.contrib.mlperf.audit.kv_call import OPTIONS, KvCall, KvRank, kv_commands, ranks_with_copied_latencies
 from dlemu.contrib.mlperf.audit.kv_numbers import kv_numbers
 from dlemu.contrib.mlperf.audit.tolerant import integer, mapping, number, text, value_at
 from dlemu.contrib.mlperf.check.submission_tree import KV_CACHE, KvResult, Result
@@ -35,9 +35,9 @@ def kv_findings(result: KvResult) -> Iterator[Finding]:
 
 def _kv_length(call: KvCall) -> Iterator[Finding]:
     """The tool's call lasted at least as long as the clocks of all its trials, which run one after another."""
-    runtime, clocks = number(call.metadata.get("runtime")), call.clocks_seconds
-    if runtime is not None and sum(clocks) > runtime + _SLACK_SECONDS:
-        seen = f"{len(clocks)} trials of {sum(clocks):.1f} s in all, the metadata's runtime is {runtime:.1f} s"
+    runtime, trials = number(call.metadata.get("runtime")), call.trial_seconds
+    if runtime is not None and sum(trials) > runtime + _SLACK_SECONDS:
+        seen = f"{len(trials)} trials of {sum(trials):.1f} s in all, the metadata's runtime is {runtime:.1f} s"
         yield by_rule("time.length", seen)
 
 
@@ -101,8 +101,8 @@ def copied_kv(results: Sequence[Result[Any]]) -> Iterator[Finding]:
     """Report the runs in which a rank has exactly the latencies of a rank of another run."""
     calls = [call for result in results if result.benchmark == KV_CACHE for call in result.calls]
     copies: dict[str, str] = {}
-    for original, copy in copied_latencies(rank for call in calls for rank in call.ranks):
-        if copy.run != original.run:
-            copies[copy.run] = f"{copy.where} has the latencies of a rank of {original.run}"
-    for run, seen in copies.items():
-        yield by_rule_at(run, "kv.copied", seen)
+    for original, copy in ranks_with_copied_latencies(rank for call in calls for rank in call.ranks):
+        if copy.folder != original.folder:
+            copies[copy.folder] = f"{copy.where} has the latencies of a rank of {original.folder}"
+    for folder, seen in copies.items():
+        yield by_rule_at(folder, "kv.copied", seen)

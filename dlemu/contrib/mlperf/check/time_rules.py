@@ -21,31 +21,33 @@ from dlemu.contrib.mlperf.rules.checkpoints import GAP_SECONDS
 from dlemu.contrib.mlperf.rules.editions import FIRST_YEAR
 from dlemu.contrib.mlperf.rules.known import Finding, Severity, by_rule_at, unapplied, with_path
 
-_MAX_START_AFTER_NAME = timedelta(minutes=45)  # mlpstorage inspects the hosts between the two
+_MAX_START_AFTER_NAME = timedelta(minutes=45)  # mlpstorage names the folder, inspects the hosts and starts the run
 _MAX_START_BEFORE_NAME = timedelta(minutes=5)
-_MAX_CALL_FROM_NAME = timedelta(minutes=2)  # one process, the tool, takes the time of the call and names the folder
+_MAX_CALL_FROM_NAME = timedelta(
+    minutes=2
+)  # one process, mlpstorage itself, records the call's start and names the folder
 _DURATION_SLACK_SECONDS = 5.0  # a run may last this much longer by summary.json than the call that started it
 _MAX_HOST_BYTES_PER_SECOND = 100e9  # no host writes faster: two ports of 400 Gbit/s
 _ZONE_STEP = timedelta(minutes=30)  # time zones are taken to differ by whole multiples of this
 
 
 def _years(result: Result[Any]) -> Iterator[Finding]:
-    """No call began in the future or before the first measurements; a day ahead may be another time zone."""
+    """No call began before the first measurements or in the future; up to one day ahead is allowed for time zones."""
     latest = datetime.now() + timedelta(days=1)
     for call in result.calls:
         times = {"the folder's name": call.stamp, "summary.json": call.start, "invocation_start_time": _invoked(call)}
-        known = {source: time for source, time in times.items() if time is not None}
-        odd = [f"{source} says {time}" for source, time in known.items() if time.year < FIRST_YEAR or time > latest]
-        if odd:
-            is_ahead = any(time > latest for time in known.values())
-            severity: Severity = "error" if is_ahead or result.edition.checks_tree else "warning"
-            yield by_rule_at(call.path, "time.year", "; ".join(odd), severity=severity)
+        wrong = {source: time for source, time in times.items() if time and (time.year < FIRST_YEAR or time > latest)}
+        if wrong:
+            is_future = any(time > latest for time in wrong.values())
+            severity: Severity = "error" if is_future or result.edition.checks_tree else "warning"
+            seen = "; ".join(f"{source} says {time}" for source, time in wrong.items())
+            yield by_rule_at(call.path, "time.year", seen, severity=severity)
 
 
 def _folder_names(result: Result[Any]) -> Iterator[Finding]:
     """A call began soon after the time in its folder's name, and its metadata have the same time."""
-    yield from _misdated(result, lambda call: call.start, _MAX_START_AFTER_NAME, _MAX_START_BEFORE_NAME)
-    yield from _misdated(result, _invoked, _MAX_CALL_FROM_NAME, _MAX_CALL_FROM_NAME)
+    yield from _far_from_folder_name(result, lambda call: call.start, _MAX_START_AFTER_NAME, _MAX_START_BEFORE_NAME)
+    yield from _far_from_folder_name(result, _invoked, _MAX_CALL_FROM_NAME, _MAX_CALL_FROM_NAME)
     for call in result.calls:
         value = text(call.metadata.get("run_datetime"))
         if call.stamp is not None and value is not None and value != call.name:
@@ -56,7 +58,7 @@ def _invoked(call: CallRecords) -> datetime | None:
     return moment(call.metadata.get("invocation_start_time"))
 
 
-def _misdated(
+def _far_from_folder_name(
     result: Result[Any], time_of: Callable[[CallRecords], datetime | None], max_late: timedelta, max_early: timedelta
 ) -> Iterator[Finding]:
     """Report the calls whose time is too long after, or too long before, the time in the folder's name."""
@@ -101,9 +103,9 @@ def _durations(result: Result[Any]) -> Iterator[Finding]:
     for call in result.calls:
         runtime = number(call.metadata.get("runtime"))
         if runtime is not None and call.start is not None and call.end is not None:
-            took = (call.end - call.start).total_seconds()
-            if took > runtime + _DURATION_SLACK_SECONDS:
-                seen = f"summary.json reports {took:.1f} s, the metadata's runtime is {runtime:.1f} s"
+            run_seconds = (call.end - call.start).total_seconds()
+            if run_seconds > runtime + _DURATION_SLACK_SECONDS:
+                seen = f"summary.json reports {run_seconds:.1f} s, the metadata's runtime is {runtime:.1f} s"
                 yield by_rule_at(call.path, "time.length", seen)
 
 
@@ -125,25 +127,29 @@ def _datagen(result: Result[Any]) -> Iterator[Finding]:
 
 
 def _checkpoint_gap(result: CheckpointResult) -> Iterator[Finding]:
-    """At most 30 s pass from the end of the write call to the start of the read call (4.7.1 of v3.0)."""
+    """At most 30 s pass from the end of the write call to the start of the read call (4.7.1 of v3.0).
+
+    The gap is by the metadata, or else by the summaries. In CLOSED, a negative gap by the summaries is an overlap; any
+    other negative gap may only show that the hosts' clocks differ.
+    """
     if len(result.calls) != 2 or not result.edition.checks_tree:
         return
     write, read = result.calls
     end = write.metadata.get("invocation_end_time") or _last_collection(write) or write.summary.get("end")
     start = read.metadata.get("invocation_start_time") or read.summary.get("start")
+    gap = _seconds_between(end, start)
     summary_gap = seconds_between_calls(result)
-    seconds = _seconds_between(end, start)
-    if seconds is None:
-        seconds = summary_gap
-    if seconds is None:
+    if gap is None:
+        gap = summary_gap
+    if gap is None:
         yield from with_path(result.path, unapplied("checkpoint.gap", {"times of both calls": None}))
-    elif seconds > GAP_SECONDS:
-        yield by_rule_at(result.path, "checkpoint.gap", f"{seconds:.1f} s")
+    elif gap > GAP_SECONDS:
+        yield by_rule_at(result.path, "checkpoint.gap", f"{gap:.1f} s")
     elif result.closed and summary_gap is not None and summary_gap < 0:
         seen = f"the read call began {-summary_gap:.1f} s before the write call had ended"
         yield by_rule_at(result.path, "checkpoint.overlap", seen)
-    elif seconds < 0:
-        seen = f"{seconds:.1f} s: the hosts' clocks differ, or the calls overlap"
+    elif gap < 0:
+        seen = f"{gap:.1f} s: the hosts' clocks differ, or the calls overlap"
         yield by_rule_at(result.path, "checkpoint.gap", seen, severity="warning")
 
 

@@ -19,7 +19,7 @@ from dlemu.contrib.mlperf.rules import core_config
 from dlemu.contrib.mlperf.rules.core_config import CORE_SECTIONS, NEVER_SET, canonical
 from dlemu.contrib.mlperf.rules.editions import EDITIONS, OPEN_OVERRIDES, PREFETCH_SIZES, Edition, Official
 from dlemu.contrib.mlperf.rules.known import Finding, Severity, by_rule, first_few, unapplied
-from dlemu.contrib.mlperf.rules.training import GIB, STEPS_PER_EPOCH, Division, override_keys, smallest_dataset
+from dlemu.contrib.mlperf.rules.training import GIB, STEPS_PER_EPOCH, Division, smallest_dataset
 
 Settings = Mapping[str, Any]
 """All settings of a run, as returned by `core_config.effective`; empty where its configuration is not known."""
@@ -41,7 +41,7 @@ def check_run(
     configuration by dlemu is not compared: it includes keys that DLIO does not have.
     """
     workload = setup.workload or printed.model or "a workload without a name"
-    official = edition.official(workload, setup.accelerator or "")
+    official = edition.officials.get((workload, setup.accelerator or ""))
     if official is None:
         return [_unknown_workload(edition, workload, setup.accelerator)]
     # OPEN may change the number of samples in a file, on which the required number of files depends.
@@ -63,7 +63,7 @@ def check_run(
 
 
 def _unknown_workload(edition: Edition, workload: str, accelerator: str | None) -> Finding:
-    others = [other.name for other in EDITIONS.values() if other.official(workload, accelerator or "")]
+    others = [other.name for other in EDITIONS.values() if (workload, accelerator or "") in other.officials]
     seen = f"{workload} on {accelerator or 'an unnamed accelerator'}"
     workloads = ", ".join(sorted({workload for workload, _ in edition.officials}))
     fix = f"it belongs to {' and '.join(others)}" if others else "no edition has this pair"
@@ -201,7 +201,7 @@ def _figures(official: Official, printed: Printed) -> Iterator[Finding]:
 def _overrides(edition: Edition, workload: str, setup: Setup, division: Division) -> Iterator[Finding]:
     """The division allows all settings that the command line overrides."""
     yield from unapplied("overrides.unknown", {"overrides of the command line": setup.overrides})
-    for key in override_keys(setup.overrides or ()):
+    for key in setup.overridden_keys:
         if key.startswith("workflow.") or key in edition.closed_overrides:
             continue
         if key in OPEN_OVERRIDES:

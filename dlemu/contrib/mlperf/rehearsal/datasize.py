@@ -97,7 +97,7 @@ def datasize(
 def _edition(workload: Workload, name: str | None) -> tuple[Edition, Official]:
     model, accelerator = workload.model.name, workload.accelerator
     edition = newest_edition(model, accelerator) if name is None else EDITIONS[name]
-    official = edition.official(model, accelerator) if edition else None
+    official = edition.officials.get((model, accelerator)) if edition else None
     if edition and official:
         return edition, official
     choices = [f"v{each.name}: {', '.join(map(' on '.join, each.officials))}" for each in EDITIONS.values()]
