@@ -89,10 +89,7 @@ def find_runs(trees: Iterable[str]) -> list[str]:
 
 
 def audit_trees(trees: Iterable[str]) -> list[AuditedRun]:
-    """Return the audits of all runs in the trees, sorted by path.
-
-    Raises UserError for a tree that is not a folder, and if no tree holds a run.
-    """
+    """Return the audits of all runs in the trees, sorted by path; raises UserError if there are none."""
     trees = list(trees)
     for tree in trees:
         if not os.path.isdir(tree):
@@ -126,10 +123,7 @@ def shipped_accelerator_settings() -> Shipped:
 
 
 def audit_run(folder: str, shipped: Shipped) -> AuditedRun:
-    """Recompute the numbers of a run folder, and compare them with the printed ones; problems become findings.
-
-    `shipped` is the result of `shipped_accelerator_settings`.
-    """
+    """Audit a run folder, given the result of `shipped_accelerator_settings`; problems become findings."""
     if is_own(folder):
         return AuditedRun(path=folder, findings=tuple(audit_own(folder)), by_dlemu=True)
     if os.access(folder, os.R_OK) and is_kv_call(os.listdir(folder)):

@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import timedelta
-from itertools import pairwise
+from itertools import chain, pairwise
 from statistics import fmean, pstdev
 from typing import Any
 
@@ -18,15 +18,7 @@ from dlemu.contrib.mlperf.audit.fingerprints import Fingerprint, copied_pairs, f
 from dlemu.contrib.mlperf.audit.run_settings import Printed
 from dlemu.contrib.mlperf.audit.tolerant import all_known, mapping, number, numbers, read_json, same_sum
 from dlemu.contrib.mlperf.check.checkpoint_rules import figures_of
-from dlemu.contrib.mlperf.check.submission_tree import (
-    CHECKPOINTING,
-    TRAINING,
-    CheckpointResult,
-    Result,
-    Rules,
-    TrainingCall,
-    TrainingResult,
-)
+from dlemu.contrib.mlperf.check.submission_tree import CheckpointResult, Result, Rules, TrainingCall, TrainingResult
 from dlemu.contrib.mlperf.check.tree_rules import RESULTS
 from dlemu.contrib.mlperf.rules.editions import RUN_FOLDERS
 from dlemu.contrib.mlperf.rules.known import Finding, Severity, by_rule_at, first_few, unapplied, with_path
@@ -36,15 +28,15 @@ def copied_runs(results: Sequence[Result[Any]]) -> Iterator[Finding]:
     """No run has the measurements of another run, whether of the same result or of another."""
     steps: list[Fingerprint] = []
     figures: list[Fingerprint] = []
-    for result in results:
-        for call in result.runs if result.benchmark == TRAINING else ():
+    for call in chain.from_iterable(result.runs for result in results):
+        if isinstance(call, TrainingCall):
             printed = call.printed
             figures += figure_fingerprints(call.path, printed.au_by_epoch + printed.samples_per_second_by_epoch)
             if call.run:
                 steps += [replace(fingerprint, where=call.path) for fingerprint in call.run.fingerprints]
                 blocks = call.run.times.training_seconds_by_epoch
                 figures += figure_fingerprints(call.path, blocks, fingerprints.STAMP_DECIMALS)
-        for call in result.runs if result.benchmark == CHECKPOINTING else ():
+        elif isinstance(call, CheckpointCall):
             for transfers in call.transfers.values():
                 figures += _checkpoint_times(call.path, transfers)
     original_of: dict[str, str] = {}
@@ -122,13 +114,13 @@ def sums_agree(result: TrainingResult) -> Iterator[Finding]:
     sums = [training_sums([call.printed for call in runs]) for runs in (result.measured, result.runs)]
     outside_rows, in_rows = _values_by_key([*sums, *counts]), _values_by_key([*sums, *by_run.values()])
 
-    def possible(where: str, in_row: bool, key: str) -> Sequence[float]:  # as `_compare` requires
+    def recomputed(where: str, in_row: bool) -> Mapping[str, Sequence[float]]:  # as `_compare` requires
         run = where.rpartition(".")[2]
         if run in by_run:
-            return [by_run[run][key]] if key in by_run[run] else []
-        return (in_rows if in_row else outside_rows).get(key, [])
+            return {key: [value] for key, value in by_run[run].items()}
+        return in_rows if in_row else outside_rows
 
-    yield from _compare(path, possible, {"AU": "au_.*percent", "samples/s": "samples_per_second"})
+    yield from _compare(path, recomputed, {"AU": "au_.*percent", "samples/s": "samples_per_second"})
 
 
 def checkpoint_sums_agree(result: CheckpointResult) -> Iterator[Finding]:
@@ -138,18 +130,18 @@ def checkpoint_sums_agree(result: CheckpointResult) -> Iterator[Finding]:
         return
     rates = {f"{kind}_gib_per_second": rate for kind, rate in figures_of(result).items()}
     values = _values_by_key([*map(_summary_numbers, result.calls), rates])
-    published = {f"GiB/s of {kind}": f"{kind}.*per_second" for kind in figures_of(result)}
-    yield from _compare(path, lambda _where, _in_row, key: values.get(key, []), published)
+    required = {f"GiB/s of {kind}": f"{kind}.*per_second" for kind in figures_of(result)}
+    yield from _compare(path, lambda _where, _in_row: values, required)
 
 
 def _compare(
-    path: str, possible: Callable[[str, bool, str], Sequence[float]], published: Mapping[str, str]
+    path: str, recomputed: Callable[[str, bool], Mapping[str, Sequence[float]]], required: Mapping[str, str]
 ) -> Iterator[Finding]:
-    """Compare each number in a file of sums with its possible values, recomputed from the runs.
+    """Compare each number in a file of sums with the values that it may have, recomputed from the runs.
 
-    `possible` returns these values, or none if the number is not checked; `_nested_mappings` explains `where` and
-    `in_row`. `published`: name of a required figure -> pattern of its keys. Depending on its version, the tool writes
-    the sums over the runs, or the metrics of each run, which are lists with a value for each epoch.
+    `recomputed` returns key -> these values for the mapping at the path `where` (see `_nested_mappings`); keys without
+    values are not compared. `required` has the name of each figure that the file must have -> a pattern of its keys:
+    versions of the tool write sums over the runs, or the metrics of each run as lists with a value for each epoch.
     """
     broken: list[Finding] = []
     content = read_json(path, broken)
@@ -163,20 +155,20 @@ def _compare(
     keys: set[str] = set()
     differences = []
     for where, in_row, row in _nested_mappings(content, ""):
+        values_by_key = recomputed(where, in_row)
         for key, value in row.items():
-            printed = number(value)
+            printed, values = number(value), values_by_key.get(key)
             if printed is not None or numbers(value):
                 keys.add(key)
-            values = possible(where, in_row, key)
             if printed is None or not values:
                 continue
             compared += 1
-            if not any(same_sum(printed, recomputed) for recomputed in values):
+            if not any(same_sum(printed, expected) for expected in values):
                 name = f"{where}.{key}" if where else key
                 differences.append(f"{name} is {printed:.10g}; the runs give {values[0]:.10g}")
     if differences:
         yield by_rule_at(path, "results.differ", first_few(differences))
-    missing = [name for name, pattern in published.items() if not any(re.search(pattern, key) for key in keys)]
+    missing = [name for name, pattern in required.items() if not any(re.search(pattern, key) for key in keys)]
     if missing:
         yield by_rule_at(path, "results.differ", f"no {' and no '.join(missing)}")
     if not compared:

@@ -90,11 +90,9 @@ class Rehearsal(ABC, Generic[Size]):
         """Copy a finished call from its folder `run` into the tree, and write the sums; `times`: its start and end."""
 
     def run(self) -> Checked:
-        """Make all calls, write the tree and check it.
+        """Make all calls, write the tree and check it; raises DlemuError or Interrupted if a call fails or is stopped.
 
-        Raises:
-            UserError: before the first call, for wrong settings or a folder that holds a rehearsal.
-            DlemuError, Interrupted: a call failed, or a signal stopped it.
+        Raises UserError before the first call, for wrong settings or a folder that holds a rehearsal.
         """
         if os.path.exists(os.path.join(self.plan.folder, REHEARSAL)):
             raise UserError(f"{self.plan.folder} holds a rehearsal already: set output.folder to a new folder")
