@@ -48,17 +48,18 @@ def load_command(words: Sequence[str], config_dir: str | None) -> tuple[Workload
 def _workload_overrides(choice: str, config_dir: str | None) -> list[str]:
     """Return dlemu's overrides for DLIO's `workload=CHOICE`.
 
-    If this package, and not CONFIG_DIR, has workload/CHOICE.yaml (dlemu lacks it, or names it otherwise): that file.
-    For unet3d_h100 (DLIO has a file for each accelerator): `workload=unet3d accelerator=h100`, if dlemu has these.
-    For a path, a user's own file in CONFIG_DIR/workload and any other name: `workload=CHOICE`, which `load` checks.
+    - A workload of DLIO that dlemu lacks, or names otherwise, is a file of this package: the path of that file, unless
+      CONFIG_DIR has a file of the same name.
+    - unet3d_h100, as DLIO has a file for each accelerator: `workload=unet3d accelerator=h100`, if dlemu has these.
+    - A path, a user's file in CONFIG_DIR/workload, and any other name: `workload=CHOICE`, which `load` checks.
     """
     choice = choice or DEFAULT_WORKLOAD
     if os.sep in choice:
         return [f"workload={choice}"]
     file = os.path.join("workload", f"{choice}.yaml")
     shipped_path = os.path.join(os.path.dirname(__file__), file)
-    is_users = config_dir is not None and os.path.exists(os.path.join(config_dir, file))
-    if os.path.exists(shipped_path) and not is_users:
+    has_user_file = config_dir is not None and os.path.exists(os.path.join(config_dir, file))
+    if os.path.exists(shipped_path) and not has_user_file:
         return [override(("workload",), shipped_path)]
     base, _, accelerator = choice.rpartition("_")
     is_plain_name = choice in workload_names(config_dir) or base not in workload_names()

@@ -219,9 +219,9 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> Words:
         ]
         measured: Any = published_run(*phases)
         shift = 600_000_000_000 if phases == ["read"] else 0
-        journal = measured.run.journal
+        journal = measured.exported.journal
         journal = journal.noting(wall_clock_offset_ns=journal.wall_clock_offset_ns + shift)
-        measured = replace(measured, run=replace(measured.run, journal=journal))
+        measured = replace(measured, exported=replace(measured.exported, journal=journal))
         dlio = Path(folder) / "dlio"
         write_results(DlioFolders(folder=str(dlio), config_folder=str(dlio / "dlio_config")), measured)
         (Path(folder) / "console.txt").write_text("done\n")
