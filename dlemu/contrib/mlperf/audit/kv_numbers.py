@@ -40,10 +40,10 @@ _IN_SOME_VERSIONS = (_AGGREGATES["storage_throughput_tokens_per_sec"], "requests
 """Metrics of a rank that only some versions of the tool write; in one run, all ranks have them or none."""
 _IN_ALL_VERSIONS = (
     *(_AGGREGATES[metric] for metric in _PUBLISHED),
-    *("summary.elapsed_time", "summary.total_requests", _P95_MS, f"{_STORAGE}_kv_bytes_read_gb"),
-    *(f"{_STORAGE}_kv_bytes_written_gb", "summary.cache_stats.tier_cpu_kv_bytes_read_gb", "summary.total_tokens"),
-    *("summary.total_storage_io_time", "end_to_end_latencies"),
-)
+    "summary.elapsed_time", "summary.total_requests", _P95_MS, f"{_STORAGE}_kv_bytes_read_gb",
+    f"{_STORAGE}_kv_bytes_written_gb", "summary.cache_stats.tier_cpu_kv_bytes_read_gb", "summary.total_tokens",
+    "summary.total_storage_io_time", "end_to_end_latencies",
+)  # fmt: skip
 """Metrics of a rank that every version of the tool writes."""
 
 

@@ -306,8 +306,10 @@ def meminfo_gib(value: object) -> float | None:
 def _unusable(summary: Mapping[str, Any]) -> Iterator[str]:
     """Yield phrases on the numbers that a training summary lacks, and without which the run can't be judged."""
     metric = summary.get("metric")
-    if not isinstance(metric, Mapping):
-        yield f"metric is {'missing' if metric is None else f'a {type(metric).__name__}'}"
+    if metric is None:
+        yield "metric is missing"
+    elif not isinstance(metric, Mapping):
+        yield f"metric is a {type(metric).__name__}"
     else:
         for key in ("train_au_mean_percentage", "train_throughput_mean_samples_per_second"):
             value = number(metric.get(key))

@@ -22,8 +22,19 @@ from dlemu.contrib.mlperf.rules.known import Finding, Severity, by_rule, by_rule
 from dlemu.extend import UserError
 from dlemu.results.answer_files import read_untrusted
 
-PROVENANCE, MANIFEST, POINTER, HASH_FILE = "provenance.json", "submission.yaml", ".mlps-code-image", ".code-hash.json"
-_EDITION = "rules_edition"
+PROVENANCE = "provenance.json"
+MANIFEST = "submission.yaml"
+POINTER = ".mlps-code-image"
+HASH_FILE = ".code-hash.json"
+_EDITION = "rules_edition"  # key of the edition in provenance.json and submission.yaml
+_UNHASHED_FOLDERS = (  # at the top of an image; the tool leaves them out of its hash
+    ".git", ".idea", ".vscode", ".claude", ".agent", ".agents", ".roo", ".planning", ".gsd-tmp",
+    "__pycache__", ".pytest_cache", ".venv", "node_modules", "build", "dist", ".tox", "test", "tests",
+)  # fmt: skip
+_UNHASHED_SUFFIXES = (".pyc", ".pyo")
+_UNHASHED_NAMES = (HASH_FILE, ".DS_Store", "Thumbs.db")
+_PRELOADED = re.compile(r"\b(?:LD_PRELOAD|LD_AUDIT|PYTHONPATH)\b|(?<![^\s/])(?:eatmydata|nocache)(?!\S)")
+"""Variables and programs that run code other than the image's in the benchmark's processes."""
 
 
 def code_images(result: Result[Any]) -> Iterator[Finding]:
@@ -69,7 +80,8 @@ def tree_hashes(folder: str) -> set[str]:
 
     The text (2.1.6 of v3.0) leaves out every name that begins with a dot, the tool only some top-level folders.
     """
-    by_text, by_tool = hashlib.md5(usedforsecurity=False), hashlib.md5(usedforsecurity=False)
+    by_text = hashlib.md5(usedforsecurity=False)
+    by_tool = hashlib.md5(usedforsecurity=False)
     for name in sorted(_hashed_files(folder), key=os.fsencode):
         content = read_untrusted(os.path.join(folder, name), LARGEST_BYTES)
         parts = name.split("/")
@@ -78,17 +90,6 @@ def tree_hashes(folder: str) -> set[str]:
         if parts[0] not in _UNHASHED_FOLDERS or len(parts) == 1:
             by_tool.update(os.fsencode(name) + content)
     return {by_text.hexdigest(), by_tool.hexdigest()}
-
-
-_UNHASHED_FOLDERS = frozenset(
-    {
-        *(".git", ".idea", ".vscode", ".claude", ".agent", ".agents", ".roo", ".planning", ".gsd-tmp"),
-        *("__pycache__", ".pytest_cache", ".venv", "node_modules", "build", "dist", ".tox", "test", "tests"),
-    }
-)
-"""Top-level folders that the tool leaves out of its hash."""
-_UNHASHED_SUFFIXES = (".pyc", ".pyo")
-_UNHASHED_NAMES = frozenset({HASH_FILE, ".DS_Store", "Thumbs.db"})
 
 
 def _hashed_files(folder: str) -> Iterator[str]:
@@ -185,10 +186,6 @@ def _run_folders(organisation: str) -> Iterator[str]:
             subfolders.clear()
             if not {*CATEGORIES, "training"}.isdisjoint(path.split(os.sep)):
                 yield path
-
-
-_PRELOADED = re.compile(r"\b(?:LD_PRELOAD|LD_AUDIT|PYTHONPATH)\b|(?<![^\s/])(?:eatmydata|nocache)(?!\S)")
-"""Variables and programs that run code other than the image's in the benchmark's processes."""
 
 
 def no_other_code(call: CallRecords, _: Result[Any]) -> Iterator[Finding]:

@@ -26,17 +26,17 @@ from dlemu.results.wording import count
 _COVERED_BY_COMPLETENESS = ("config.missing", "config.assumed")  # the audit's rules that `records_complete` covers
 _AUDIT_ONLY = ("au.rules",)  # the audit's rules that no edition since v2.0 has
 _REQUIRED_SETTINGS = (
-    *("model.name", "framework", "dataset.format", "dataset.num_files_train", "dataset.num_samples_per_file"),
-    *("dataset.record_length_bytes", "reader.data_loader", "reader.batch_size"),
-    *("train.epochs", "train.computation_time", "metric.au"),
-)
+    "model.name", "framework", "dataset.format", "dataset.num_files_train", "dataset.num_samples_per_file",
+    "dataset.record_length_bytes", "reader.data_loader", "reader.batch_size",
+    "train.epochs", "train.computation_time", "metric.au",
+)  # fmt: skip
 """Settings in config.yaml without which a run can't be checked; the workload files of all editions have them."""
 _READER_SETTINGS = ("read_threads", "computation_threads", "prefetch_size", "transfer_size", "odirect", "data_loader")
 """Settings of the reader that a submitter chooses once for all runs."""
 _DATAGEN_SETTINGS = (
-    *("dataset.format", "dataset.num_samples_per_file", "dataset.record_length_bytes"),
-    *("dataset.compression", "dataset.record_dims"),
-)
+    "dataset.format", "dataset.num_samples_per_file", "dataset.record_length_bytes", "dataset.compression",
+    "dataset.record_dims",
+)  # fmt: skip
 """Settings that decide which files datagen generates."""
 _LENGTHS = frozenset({"record_length_bytes", "record_length", "record_length_bytes_stdev", "record_length_stdev"})
 """Settings on the length of records; if datagen sets one of them, its deviation is compared with that of the runs."""

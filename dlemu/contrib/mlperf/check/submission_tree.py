@@ -13,6 +13,7 @@ import os
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 from typing import Any, Generic, TypeVar
 
 from dlemu.contrib.mlperf.audit.audited_run import AuditedRun, audit_all, find_runs
@@ -75,7 +76,7 @@ class Result(Generic[AnyCall]):
     benchmark: str  # `training`, or one of CATEGORIES
     edition: Edition
     division: Division
-    calls: tuple[AnyCall, ...]  # the calls, in order of their phases and names
+    calls: tuple[AnyCall, ...]  # in order of their phases and names
     phased: bool = True
     """Whether it has mlpstorage's layout, `training/MODEL/{datasize,datagen,run}/TIME`; else it is a single run."""
 
@@ -89,7 +90,7 @@ class Result(Generic[AnyCall]):
 
     @property
     def runs(self) -> tuple[AnyCall, ...]:
-        """The calls that measured, rather than made data."""
+        """The calls that measured, not those that generated data."""
         return self.in_phase("run")
 
     @property
@@ -119,7 +120,7 @@ TrainingResult = Result[TrainingCall]
 CheckpointResult = Result[CheckpointCall]
 KvResult = Result[KvCall]
 Rules = tuple[Callable[[Result[AnyCall]], Iterator[Finding]], ...]
-"""Functions, each of which yields the findings of its rules on one result; a missing fact breaks no rule."""
+"""Functions that yield the findings of their rules on one result; a missing fact breaks no rule."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -191,7 +192,7 @@ def _call_folders(root: str) -> tuple[list[str], list[tuple[str, str]]]:
 def _training_results(root: str, workloads: Sequence[str], findings: list[Finding]) -> Iterator[TrainingResult]:
     """Yield the results of training, sorted by path; append a finding for each run of an unknown benchmark."""
     paths = [os.path.join(workload, "run") for workload in workloads]
-    # (path, phased) of a result -> its audited runs by folder; a run outside of phases is a result of its own.
+    # (path, phased) of a result -> folder -> audited run; a run that is in no phase is a result of its own.
     audited: dict[tuple[str, bool], dict[str, AuditedRun]] = {(path, True): {} for path in paths}
     for run in audit_all(find_runs([root])):
         if category_of(run.path) is not None:
@@ -239,7 +240,7 @@ def _other_results(call_folders: Sequence[tuple[str, str]]) -> Iterator[Result[A
 def _without_edition(
     path: str, benchmark: str, calls: tuple[Any, ...], divisions: Sequence[object] = (), phased: bool = True
 ) -> Result[Any]:
-    """Return a result with a provisional edition, which `find_results` replaces: all calls of its tree vote for it."""
+    """Return a result with a provisional edition; `find_results` replaces it, once all calls of its tree have voted."""
     division, edition = division_of(path, *divisions), EDITIONS["3.0"]
     return Result(path=path, benchmark=benchmark, edition=edition, division=division, calls=calls, phased=phased)
 
@@ -269,8 +270,9 @@ def division_index(folders: Sequence[str]) -> int | None:
 
     An organisation, or a folder above the tree, may be named closed or open, too.
     """
-    candidates = [index for index, name in enumerate(folders) if name.lower() in DIVISIONS]
-    return max(candidates, key=lambda index: (folders[index + 2 : index + 3] == ["results"], index), default=None)
+    indexes = [index for index, name in enumerate(folders) if name.lower() in DIVISIONS]
+    above_results = [index for index in indexes if folders[index + 2 : index + 3] == ["results"]]
+    return max(above_results or indexes, default=None)
 
 
 def _tree_of(result: Result[Any], root: str) -> str:
@@ -288,7 +290,7 @@ def _tree_of(result: Result[Any], root: str) -> str:
 def _edition_of(results: Sequence[Result[Any]], requested: str | None, reading: Reading) -> Edition:
     """Return the edition of a tree with these results: the one requested, or else the one with most votes."""
     votes: Counter[str] = Counter()
-    for call in (call for result in results for call in result.calls):
+    for call in chain.from_iterable(result.calls for result in results):
         for edition, weight in _votes(call):
             votes[edition] += weight
     default = "3.0" if any(result.phased for result in results) else "2.0"
@@ -297,14 +299,16 @@ def _edition_of(results: Sequence[Result[Any]], requested: str | None, reading: 
 
 
 def _votes(call: CallRecords) -> Iterator[tuple[str, int]]:
-    """Yield (edition, weight): what the metadata name weighs most, the workload and accelerator least."""
+    """Yield (edition, weight): the edition named in the metadata weighs most, that of the accelerator least."""
     named = _named_edition(call)
     if named in EDITIONS:
         yield named, 3
     for edition, keys in _EDITION_KEYS.items():
         if any(key in call.metadata or key in call.args for key in keys):
             yield edition, 2
-    yield from (("3.0", 2) for name in _V3_FILES if name in call.files)
+    for name in _V3_FILES:
+        if name in call.files:
+            yield "3.0", 2
     newest = newest_edition(call.setup.workload or "", call.setup.accelerator or "")
     if newest is not None:
         yield newest.name, 1

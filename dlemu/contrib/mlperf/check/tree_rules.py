@@ -17,7 +17,6 @@ CONFIG_FILES = ("config.yaml", "hydra.yaml", "overrides.yaml")
 RESULTS = "results.json"  # sums over the runs or calls of a result, in the folder above them (2.1.16, 2.1.22 of v3.0)
 CONFIG_FOLDER = "dlio_config"
 _RANK_FILES = ("R_output.json", "R_per_epoch_stats.json")  # files that every rank R writes, such as 0_output.json
-
 _DATAGEN_LOGS = ("training_datagen.stdout.log", "training_datagen.stderr.log")
 _RUN_LOGS = ("training_run.stdout.log", "training_run.stderr.log")
 _CHECKPOINT_LOGS = ("checkpointing_run.stdout.log", "checkpointing_run.stderr.log")
@@ -28,7 +27,7 @@ _REQUIRED_FILES = {
 }
 """(benchmark, phase) -> the files that a call needs beside dlio_config (2.1.14, 2.1.19, 2.1.25 of v3.0)."""
 ORGANISATION_NAME = re.compile(r"^[A-Za-z0-9._-]+$")
-_CODE_FOLDER = re.compile(r"^code(-[0-9a-f]+)?$")
+_CODE_FOLDER = re.compile(r"^code(-[0-9a-f]+)?$")  # a copy of the code that ran, as mlpstorage names it
 _FOLDERS_IN_CODE = frozenset({"dlio_benchmark", "mlpstorage", "mlpstorage_py", "storage-conf"})
 _FILES_IN_CODE = frozenset({"benchmark.sh", ".code-hash.json"})
 _ARCHIVES = (".tgz", ".tar.gz", ".zip", ".tar")
@@ -106,7 +105,7 @@ def call_files(call: CallRecords, result: Result[Any]) -> Iterator[Finding]:
     if call.phase == "run" and ranks:
         for name in _RANK_FILES:
             ranks_with_file = sum(_is_rank_file(file, name) for file in call.files)
-            if 0 < ranks_with_file < ranks:  # the published figures can't be recomputed from some ranks' files
+            if 0 < ranks_with_file < ranks:  # published numbers can't be recomputed from the files of some ranks
                 yield by_rule("files.ranks", f"{name} of {ranks_with_file} of {ranks} ranks")
 
 
