@@ -46,8 +46,7 @@ _RANK_FILE = re.compile(r"option_(\d+)/trial_(\d+)/rank_(\d+)/kvcache_results_.*
 class KvRank:
     """Results of one rank in one trial of one option."""
 
-    folder: str
-    """Folder of the run."""
+    folder: str  # of the run
     option: int
     trial: int
     rank: int

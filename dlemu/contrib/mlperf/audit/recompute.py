@@ -82,7 +82,6 @@ class RunTimes:
 
 
 def run_times(logs: Logs) -> RunTimes:
-    """Return the durations in a run's time stamps (see `RunTimes`)."""
     spans = logs.lowest_rank_spans
     if not spans:
         return RunTimes()

@@ -5,8 +5,8 @@ hosts and file systems. Each function in `FACTS` returns source -> value of one 
 
     number of processes: {"metadata": 8, "args.num_processes": 8, "the command's -n": 4, "summary.json": 8}
 
-A source whose value is None or "" lacks the fact. `record_rules` reports a fact with several values, so a function
-returns equal values for sources that agree, however they write the fact.
+A value of None or "" means that the source lacks the fact. `record_rules` reports a fact with several values, so each
+function returns equal values for sources that agree.
 """
 
 from __future__ import annotations

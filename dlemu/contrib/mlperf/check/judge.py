@@ -51,7 +51,6 @@ class Checked:
     findings: tuple[Finding, ...] = ()
 
     def count(self, severity: str) -> int:
-        """Return the number of findings with this severity."""
         return sum(finding.severity == severity for finding in self.findings)
 
     @property
@@ -195,7 +194,6 @@ def finding_rows(checked: Checked) -> list[Finding]:
 
 
 def result_rows(checked: Checked) -> Iterator[ResultRow]:
-    """Yield a row for each result."""
     for result in checked.results:
         row = ResultRow(
             path=os.path.relpath(result.path, checked.root),

@@ -76,10 +76,7 @@ def changed_images(submission: Submission) -> Iterator[Finding]:
 
 
 def tree_hashes(folder: str) -> set[str]:
-    """Return both md5-tree hashes of a folder: by the rules' text and by the tool.
-
-    The text (2.1.6 of v3.0) leaves out every name that begins with a dot, the tool only some top-level folders.
-    """
+    """Return the md5-tree hashes of a folder: by the text of v3.0's rules (2.1.6), and by its tool, which leaves out less."""
     by_text = hashlib.md5(usedforsecurity=False)
     by_tool = hashlib.md5(usedforsecurity=False)
     for name in sorted(_hashed_files(folder), key=os.fsencode):

@@ -82,7 +82,6 @@ class Result(Generic[AnyCall]):
 
     @property
     def closed(self) -> bool:
-        """Whether the rules of CLOSED apply."""
         return self.division == "closed"
 
     def in_phase(self, phase: str) -> tuple[AnyCall, ...]:

@@ -74,7 +74,6 @@ def rules_file(name: str) -> Any:
 
 @cache
 def known_rules() -> Mapping[str, KnownRule]:
-    """Return all rules by their names."""
     return {rule.name: rule for rules in rule_groups().values() for rule in rules}
 
 
