@@ -34,10 +34,7 @@ def is_own(folder: str) -> bool:
 
 
 def own_folder_of(folder: str) -> str | None:
-    """Return dlemu's result folder of the run with DLIO's files in `folder`; None without such files or such a folder.
-
-    It is the parent of `folder`, or the newest of its subfolders.
-    """
+    """Return dlemu's own folder of the run with DLIO's files in `folder`: its parent or newest subfolder; else None."""
     if not os.path.isfile(os.path.join(folder, SUMMARY)) or is_own(folder):
         return None
     parent = os.path.normpath(os.path.join(folder, os.pardir))

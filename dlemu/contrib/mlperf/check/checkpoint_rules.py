@@ -47,8 +47,9 @@ def _capabilities(result: CheckpointResult) -> Iterator[Finding]:
     remap = remap_seconds(capabilities)
     if remap is not None:  # `mlpstorage validate` refuses a description without it
         flags = [capabilities.get(flag) for flag in _ACCESS_FLAGS]
-        if all(isinstance(flag, bool) for flag in flags) and all(flags) != (remap == 0):
-            are = "both" if all(flags) else "not both"
+        needs_remap = not all(flags)
+        if all(isinstance(flag, bool) for flag in flags) and needs_remap != (remap > 0):
+            are = "not both" if needs_remap else "both"
             seen = f"{REMAP_KEY} is {remap}, simultaneous_write and simultaneous_read are {are} true"
             yield by_rule_at(path, "checkpoint.remap", seen)
         if remap and len(result.calls) == 2:
@@ -99,6 +100,7 @@ def _settings(call: CheckpointCall, result: CheckpointResult) -> Iterator[Findin
     for key in keys:
         is_judged = result.closed or key.startswith("model.")
         is_exempt = key in ("model.name", "checkpoint.fsync")  # dlemu names models otherwise; `_fsync` checks fsync
+        # A setting that is missing, false, 0 or empty is off.
         is_same = (canonical(settings.get(key)) or False) == (canonical(expected.get(key)) or False)
         if is_judged and not is_exempt and not is_same:
             changed.append(f"{key}={settings.get(key)}, official: {expected.get(key)}")
@@ -146,7 +148,8 @@ def _fsync(call: CheckpointCall, result: CheckpointResult) -> Iterator[Finding]:
 
 def _processes(call: CheckpointCall, result: CheckpointResult) -> Iterator[Finding]:
     """CLOSED: the model's number of processes (v2.0 also allows a subset of 8); OPEN: a multiple of TP x PP."""
-    model, ranks = model_of(result), call.ranks
+    model = model_of(result)
+    ranks = call.ranks
     if model is None or ranks is None:
         yield from unapplied("checkpoint.processes", {"number of processes": ranks})
         return
@@ -176,7 +179,8 @@ def _ranks_per_host(call: CheckpointCall, result: CheckpointResult) -> Iterator[
     if not call.hosts:
         yield from unapplied("checkpoint.hosts", {"number of hosts": None})
         return
-    limit, ranks_per_host = official.RANKS_PER_HOST, call.ranks / call.hosts
+    limit = official.RANKS_PER_HOST
+    ranks_per_host = call.ranks / call.hosts
     seen = f"{call.ranks} processes on {call.hosts} hosts"
     if ranks_per_host < limit:
         yield by_rule("checkpoint.hosts", seen)
@@ -188,7 +192,8 @@ def _ranks_per_host(call: CheckpointCall, result: CheckpointResult) -> Iterator[
 def _counts(result: CheckpointResult) -> Iterator[Finding]:
     """All calls together save and load ten checkpoints; in CLOSED, they are one call, or a write and a read call."""
     counts = [(call.checkpoints("save"), call.checkpoints("load")) for call in result.calls]
-    saved, loaded = sum(saves for saves, _ in counts), sum(loads for _, loads in counts)
+    saved = sum(saves for saves, _ in counts)
+    loaded = sum(loads for _, loads in counts)
     if not saved and not loaded:
         yield from with_path(result.path, unapplied("checkpoint.count", {"checkpoints of any rank": None}))
         return
@@ -201,14 +206,16 @@ def _counts(result: CheckpointResult) -> Iterator[Finding]:
 
 def _memory(result: CheckpointResult) -> Iterator[Finding]:
     """Warn if page caches could serve the reads: a host must write 3 times its memory (4.3.1 of v3.0's text)."""
-    call, saves = result.calls[0], sum(call.checkpoints("save") for call in result.calls)
-    if call.size_gib is None or call.memory_gib is None or not call.hosts or not saves:
-        yield from with_path(call.path, unapplied("checkpoint.memory", {"size and memory": None}))
+    saves = sum(call.checkpoints("save") for call in result.calls)
+    first = result.calls[0]
+    if first.size_gib is None or first.memory_gib is None or not first.hosts or not saves:
+        yield from with_path(first.path, unapplied("checkpoint.memory", {"size and memory": None}))
         return
-    written_gib, memory_gib = saves * call.size_gib / call.hosts, call.memory_gib / call.hosts
+    written_gib = saves * first.size_gib / first.hosts
+    memory_gib = first.memory_gib / first.hosts
     if written_gib < official.MEMORY_FACTOR * memory_gib:
         seen = f"each host wrote {written_gib:,.0f} GiB, {written_gib / memory_gib:.2f} times its memory"
-        yield by_rule_at(call.path, "checkpoint.memory", seen)
+        yield by_rule_at(first.path, "checkpoint.memory", seen)
 
 
 def _accelerators(call: CheckpointCall, result: CheckpointResult) -> Iterator[Finding]:

@@ -76,7 +76,7 @@ def changed_images(submission: Submission) -> Iterator[Finding]:
 
 
 def tree_hashes(folder: str) -> set[str]:
-    """Return the md5-tree hashes of a folder: by the text of v3.0's rules (2.1.6), and by its tool, which leaves out less."""
+    """Return the md5-tree hashes of a folder: by the text of v3.0's rules (2.1.6), and by v3.0's tool."""
     by_text = hashlib.md5(usedforsecurity=False)
     by_tool = hashlib.md5(usedforsecurity=False)
     for name in sorted(_hashed_files(folder), key=os.fsencode):

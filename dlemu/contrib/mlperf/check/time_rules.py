@@ -124,11 +124,7 @@ def _datagen(result: Result[Any]) -> Iterator[Finding]:
 
 
 def _checkpoint_gap(result: CheckpointResult) -> Iterator[Finding]:
-    """At most 30 s pass from the end of the write call to the start of the read call (4.7.1 of v3.0).
-
-    The gap is by the metadata, or else by the summaries. In CLOSED, a negative gap by the summaries is an overlap; any
-    other negative gap may only show that the hosts' clocks differ.
-    """
+    """At most 30 s pass from the end of the write call to the start of the read call (4.7.1 of v3.0)."""
     if len(result.calls) != 2 or not result.edition.checks_tree:
         return
     write, read = result.calls

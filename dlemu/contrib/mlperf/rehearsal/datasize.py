@@ -168,12 +168,14 @@ def _checkpoint_findings(
     model: OfficialModel, workload: Workload, size: checkpoint_plan.CheckpointSizes, hosts: int, edition: str
 ) -> Iterator[Finding]:
     """Report a model that is not official, apart from its name and number of replicas, and a wrong number of ranks."""
-    official, own = model.settings().model, workload.model
-    parallelism = replace(own.parallelism, data=official.parallelism.data)
-    if replace(own, name=official.name, parallelism=parallelism) != official:
-        seen = f"{own.name} differs from {model.name} in its dimensions or in how it is split over the ranks"
+    official = model.settings().model
+    requested = workload.model
+    parallelism = replace(requested.parallelism, data=official.parallelism.data)
+    if replace(requested, name=official.name, parallelism=parallelism) != official:
+        seen = f"{requested.name} differs from {model.name} in its dimensions or in how it is split over the ranks"
         yield by_rule("checkpoint.settings", seen, model.name, f"workload={model.workload}")
-    if size.ranks != model.ranks and not (edition == "2.0" and size.ranks == 8 and size.ranks_of_job == model.ranks):
+    is_subset = edition == "2.0" and size.ranks == 8 and size.ranks_of_job == model.ranks
+    if size.ranks != model.ranks and not is_subset:
         seen, wanted = f"{size.ranks} processes", f"{model.ranks} processes in CLOSED"
         yield by_rule("checkpoint.processes", seen, wanted, f"ranks={model.ranks}")
     if size.ranks / hosts < RANKS_PER_HOST:
