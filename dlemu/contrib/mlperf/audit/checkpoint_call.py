@@ -105,7 +105,8 @@ def read_checkpoint_call(folder: str) -> CheckpointCall:
 def _transfers(epoch: Mapping[str, Any]) -> Iterator[Transfer]:
     """Yield a save of 2.5 s for {"save_ckpt1": {"start": .., "end": .., "duration": 2.5, "throughput": 42.1}}."""
     for name, content in epoch.items():
-        match, stats = _TRANSFER.match(str(name)), mapping(content)
+        match = _TRANSFER.match(str(name))
+        stats = mapping(content)
         seconds = number(stats.get("duration"))
         if match and seconds is not None:
             kind: Kind = "save" if match[1] == "save" else "load"

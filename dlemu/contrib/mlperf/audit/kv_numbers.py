@@ -121,7 +121,8 @@ def _rank_problems(rank: KvRank) -> Iterator[str]:
         rate = rank.number_at(f"summary.{key}")
         if rate is not None and tokens is not None and seconds and not same_sum(rate, tokens / seconds):
             yield f"{key} is {rate:.6g}, but tokens over time are {tokens / seconds:.6g}"
-    requests, latencies = integer(rank.summary.get("total_requests"), least=0), len(rank.latencies_seconds)
+    requests = integer(rank.summary.get("total_requests"), least=0)
+    latencies = len(rank.latencies_seconds)
     if requests is not None and latencies and requests != latencies:
         yield f"{requests} requests, but {latencies} latencies"
     completed = integer(rank.content.get("requests_completed"), least=0)

@@ -37,7 +37,6 @@ class Formula:
 
     @property
     def samples_per_second(self) -> float | None:
-        """Mean over epochs; None if an epoch's number is not finite, or there is none."""
         return _mean(self.samples_per_second_by_epoch)
 
 
@@ -259,7 +258,8 @@ def from_blocks(setup: Setup, printed: Printed, logs: Logs) -> Recomputed:
         return NOTHING
     epochs = sorted({epoch for epoch, _ in spans})
     spans_by_epoch = [[span for (epoch, _), span in spans.items() if epoch == number] for number in epochs]
-    steps, step_seconds = planned_steps(setup, printed), setup.computation_seconds
+    steps = planned_steps(setup, printed)
+    step_seconds = setup.computation_seconds
     if printed.accelerators is None or steps is None or setup.batch_size is None:
         return Recomputed(basis="blocks", epochs=len(epochs), steps_per_epoch=steps)
     durations = [sum(span.seconds for span in blocks) for blocks in spans_by_epoch]

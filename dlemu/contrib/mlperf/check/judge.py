@@ -55,7 +55,6 @@ class Checked:
 
     @property
     def valid(self) -> bool:
-        """Whether no rule is broken."""
         return not self.count("error")
 
     @property

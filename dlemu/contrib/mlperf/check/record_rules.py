@@ -20,6 +20,7 @@ from dlemu.contrib.mlperf.rules.training import GIB
 from dlemu.extend import UserError
 from dlemu.results.answer_files import open_untrusted
 
+Overrides = Mapping[str, str]  # `workload.reader.odirect` -> `True`
 _METADATA_KEYS = ("benchmark_type", "model", "command", "run_datetime", "num_processes", "parameters", "args")
 """Keys that the metadata of v3.0's tool always have."""
 _METADATA_KEYS_V2 = ("benchmark_type", "args")
@@ -57,8 +58,9 @@ def _overrides_agree(call: CallRecords, result: AnyResult) -> Iterator[Finding]:
     for source, overrides in _other_overrides(call, result, in_file):
         differences = []
         for key in sorted({*in_file, *overrides}):
-            file_value, other_value = in_file.get(key, "not there"), overrides.get(key, "not there")
             if str(canonical(in_file.get(key))) != str(canonical(overrides.get(key))):
+                file_value = in_file.get(key, "not there")
+                other_value = overrides.get(key, "not there")
                 differences.append(f"{key.removeprefix('workload.')}={file_value}, {other_value} in {source}")
         if differences:
             yield by_rule("overrides.differ", f"overrides.yaml has {first_few(differences)}")
@@ -68,9 +70,7 @@ _FROM_OTHER_OPTIONS = ("workload.storage.", "workload.dataset.data_folder", "wor
 """Overrides that the tool makes from its other options, and that may hold secrets: not every record has them."""
 
 
-def _other_overrides(
-    call: CallRecords, result: AnyResult, in_file: Mapping[str, str]
-) -> Iterator[tuple[str, Mapping[str, str]]]:
+def _other_overrides(call: CallRecords, result: AnyResult, in_file: Overrides) -> Iterator[tuple[str, Overrides]]:
     """Yield (source, overrides) of the other records; overrides that a source never has are added from `in_file`."""
     if call.hydra_overrides:
         yield "hydra.yaml", _workload_overrides(call.hydra_overrides)

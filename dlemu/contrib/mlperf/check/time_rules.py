@@ -23,9 +23,7 @@ from dlemu.contrib.mlperf.rules.known import Finding, Severity, by_rule_at, unap
 
 _MAX_START_AFTER_NAME = timedelta(minutes=45)  # mlpstorage names the folder, inspects the hosts and starts the run
 _MAX_START_BEFORE_NAME = timedelta(minutes=5)
-_MAX_CALL_FROM_NAME = timedelta(
-    minutes=2
-)  # one process, mlpstorage itself, records the call's start and names the folder
+_MAX_CALL_FROM_NAME = timedelta(minutes=2)  # one process, mlpstorage, records the call's start and names the folder
 _DURATION_SLACK_SECONDS = 5.0  # a run may last this much longer by summary.json than the call that started it
 _MAX_HOST_BYTES_PER_SECOND = 100e9  # no host writes faster: two ports of 400 Gbit/s
 _ZONE_STEP = timedelta(minutes=30)  # time zones are taken to differ by whole multiples of this
@@ -184,9 +182,10 @@ def _checkpoint_duration(result: CheckpointResult) -> Iterator[Finding]:
         seen, fix = "no total time can be computed from the calls' summaries", "keep them as the tool wrote them"
         yield by_rule_at(result.path, "checkpoint.duration", seen, fix=fix, severity="error")
         return
-    seen, between = f"{total:,.1f} s in total", seconds_between_calls(result)
-    if first is not last and between is not None:
-        seen += f", including {between:.1f} s between the calls"
+    seen = f"{total:,.1f} s in total"
+    gap = seconds_between_calls(result)
+    if first is not last and gap is not None:
+        seen += f", including {gap:.1f} s between the calls"
     remap = remap_seconds(described_capabilities(result.path)[1])
     loads = [transfer.seconds for transfer in last.rank_0_transfers if transfer.kind == "load"]
     if remap and loads:
