@@ -112,7 +112,8 @@ def _recorded_hashes(submission: str) -> dict[str, str | None]:
     root, organisation = os.path.dirname(os.path.dirname(submission)), os.path.basename(submission)
     hashes = {}
     for pool in (os.path.join(root, organisation), os.path.join(root, "code-images"), submission):
-        for image in sorted(os.listdir(pool)) if os.path.isdir(pool) else ():
+        images = sorted(os.listdir(pool)) if os.path.isdir(pool) else []
+        for image in images:
             file = os.path.join(pool, image, HASH_FILE)
             if os.path.isfile(file):
                 hashes[os.path.join(pool, image)] = text(value_at(read_json(file, []), "hash"))

@@ -224,7 +224,8 @@ _LOG_SLACK = timedelta(seconds=60)  # DLIO may log this long after the summary's
 
 def _logs_agree(call: CallRecords, _: AnyResult) -> Iterator[Finding]:
     """DLIO's log, and its output as the tool kept it, are of this run."""
-    for name in call.files if call.phase == "run" else ():
+    names = call.files if call.phase == "run" else ()
+    for name in names:
         if name == LOG or name.endswith("_run.stdout.log"):
             log = read_text(os.path.join(call.path, name), []) or ""
             yield from _printed_figures(call, name, log)

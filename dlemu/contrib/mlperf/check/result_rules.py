@@ -103,7 +103,8 @@ def records_complete(call: TrainingCall, result: TrainingResult) -> Iterator[Fin
 
 def audit_findings(call: TrainingCall, result: TrainingResult) -> Iterator[Finding]:
     """Pass on the audit's findings, on contradicting or unreadable files, unless another rule reports the same."""
-    for finding in call.run.findings if call.run else ():
+    findings = call.run.findings if call.run else ()
+    for finding in findings:
         is_incomplete = finding.rule in _COVERED_BY_COMPLETENESS and call.printed.accelerators
         is_missing_file = finding.rule == "summary.missing" and result.phased
         if finding.rule not in _AUDIT_ONLY and not is_incomplete and not is_missing_file:

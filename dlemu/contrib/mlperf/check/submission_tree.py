@@ -275,10 +275,7 @@ def division_index(folders: Sequence[str]) -> int | None:
 
 
 def _tree_of(result: Result[Any], root: str) -> str:
-    """Return the root of the tree of a result: the folder above its division, or else `root`.
-
-    A single run that is in no division is a tree of its own.
-    """
+    """Return the folder above a result's division; without one, `root`, or the result's own folder for a single run."""
     folders = os.path.relpath(result.path, root).split(os.sep)
     division = division_index(folders)
     if division is not None:

@@ -139,10 +139,7 @@ class CheckpointDatasize:
 def checkpoint_datasize(
     workload: Workload, *, edition: str | None, hosts: int, memory_gib_per_host: float
 ) -> CheckpointDatasize:
-    """Return the sizes of a model's checkpoints, written by the workload's `ranks` processes on `hosts` hosts.
-
-    Raises UserError if the edition has no such model, or the model can't be split over this many ranks.
-    """
+    """Return the sizes of a model's checkpoints; UserError if no rules have the model, or `ranks` can't split it."""
     model = official_model(workload.model.name)
     if model is None or edition not in (None, *EDITIONS):
         models = ", ".join(each.workload for each in MODELS.values())

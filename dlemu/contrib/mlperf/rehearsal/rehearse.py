@@ -160,7 +160,8 @@ class TrainingRehearsal(Rehearsal[Datasize]):
     def calls(self) -> Sequence[Call]:
         """Return a warm-up and the measured runs, each with a different seed for its shuffles."""
         labels = [WARM_UP, *(f"run {number + 1}" for number in range(MEASURED_RUNS))]
-        seed, no_datagen = self.plan.workload.train.seed, "workflow.generate_data=false"
+        seed = self.plan.workload.train.seed
+        no_datagen = "workflow.generate_data=false"
         return [Call(label=label, settings=(no_datagen, f"train.seed={seed + n}")) for n, label in enumerate(labels)]
 
     def prepare(self) -> None:
