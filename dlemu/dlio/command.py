@@ -20,13 +20,13 @@ _NOW = re.compile(r"\$\{now:([^}]*)\}")
 _TIME = "${now:%Y-%m-%d}-${now:%H-%M-%S}"
 
 
-def load_command(words: Sequence[str], config_dir: str | None) -> tuple[Workload, DlioFolders]:
+def load_command(argv: Sequence[str], config_dir: str | None) -> tuple[Workload, DlioFolders]:
     """Return the workload that the overrides request, with its `output.folder`, and the folders for DLIO's files.
 
     DLIO's files go where DLIO writes them: into the workload's `output.folder`, else into hydra's run folder, which is
     `hydra_log/MODEL/TIME` by default. dlemu's own files go into a subfolder `dlemu`. Raises UserError.
     """
-    choice, settings = parse(words)
+    choice, settings = parse(argv)
     hydra = {setting.path[1:]: setting.value for setting in settings if setting.path[0] == "hydra"}
     overrides = [setting.text for setting in settings if setting.path[0] != "hydra"]
     workload = load([*_workload_overrides(choice, config_dir), *overrides], config_dir=config_dir)

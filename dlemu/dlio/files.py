@@ -80,10 +80,10 @@ def _shipped_workload(workload: Workload) -> Workload:
     """Return the shipped workload of this name, with this accelerator if it has it; without one, all defaults."""
     if workload.model.name not in workload_names():
         return Workload()
-    words = [f"workload={workload.model.name}"]
-    if workload.accelerator in load(words).accelerators:
-        words.append(f"accelerator={workload.accelerator}")
-    return load(words)
+    overrides = [f"workload={workload.model.name}"]
+    if workload.accelerator in load(overrides).accelerators:
+        overrides.append(f"accelerator={workload.accelerator}")
+    return load(overrides)
 
 
 def stamp(microseconds: int) -> str:

@@ -103,7 +103,7 @@ def _mean_and_deviation(
 
 
 _BASIS = {"steps": "the steps give", "some ranks": "the steps of some ranks give", "blocks": "the block times give"}
-"""`Recomputed.basis`, in the words of a finding."""
+"""`Recomputed.basis` -> a phrase for it in a finding."""
 
 
 def _au_and_rate(printed: Printed, recomputed: Recomputed, formula: str | None) -> Iterator[Finding]:
@@ -194,11 +194,11 @@ def _step_counts(setup: Setup, printed: Printed, logs: Logs) -> Iterator[Finding
     uneven = []
     for epoch, block in logs.blocks():
         steps = {rank: blocks[epoch, block].steps for rank, blocks in logs.arrays.items() if (epoch, block) in blocks}
-        usual = Counter(steps.values()).most_common(1)[0][0] if steps else 0
+        most_ranks_steps = Counter(steps.values()).most_common(1)[0][0] if steps else 0
         uneven += [
-            f"rank {rank} epoch {epoch} block{block}: {rank_steps} steps, the others {usual}"
+            f"rank {rank} epoch {epoch} block{block}: {rank_steps} steps, the others {most_ranks_steps}"
             for rank, rank_steps in steps.items()
-            if rank_steps != usual
+            if rank_steps != most_ranks_steps
         ]
     if uneven:
         yield by_rule("ranks.steps", first_few(uneven, limit=1))
@@ -282,8 +282,8 @@ def _hosts(printed: Printed, logs: Logs) -> Iterator[Finding]:
 
 def _includes(total_gib: float, part_gib: float, *, is_all: bool) -> bool:
     """Return whether a total is as large as the part, within the tolerance; it may be larger unless `is_all`."""
-    least, most = part_gib * (1 - _MEMORY_TOLERANCE), part_gib * (1 + _MEMORY_TOLERANCE)
-    return least <= total_gib <= most if is_all else least <= total_gib
+    min_gib, max_gib = part_gib * (1 - _MEMORY_TOLERANCE), part_gib * (1 + _MEMORY_TOLERANCE)
+    return min_gib <= total_gib <= max_gib if is_all else min_gib <= total_gib
 
 
 def _blocks_outside_run(printed: Printed, logs: Logs) -> Iterator[Finding]:

@@ -173,7 +173,7 @@ def kv_commands(call: KvCall) -> dict[int, list[dict[str, str]]]:
     """Return option -> the flags (`num-users` -> `200`) of each of its trials' commands in the metadata."""
     commands: dict[int, list[dict[str, str]]] = {}
     for command in call.commands:
-        flags = {word[2:]: value for word, value in pairwise(command.split()) if word.startswith("--")}
+        flags = {flag[2:]: value for flag, value in pairwise(command.split()) if flag.startswith("--")}
         option = re.search(r"option_(\d+)", flags.get("rank-output-base", ""))
         if option:
             commands.setdefault(int(option[1]), []).append(flags)

@@ -121,11 +121,11 @@ def _rank_problems(rank: KvRank) -> Iterator[str]:
         rate = rank.number_at(f"summary.{key}")
         if rate is not None and tokens is not None and seconds and not same_sum(rate, tokens / seconds):
             yield f"{key} is {rate:.6g}, but tokens over time are {tokens / seconds:.6g}"
-    requests = integer(rank.summary.get("total_requests"), least=0)
+    requests = integer(rank.summary.get("total_requests"), minimum=0)
     latencies = len(rank.latencies_seconds)
     if requests is not None and latencies and requests != latencies:
         yield f"{requests} requests, but {latencies} latencies"
-    completed = integer(rank.content.get("requests_completed"), least=0)
+    completed = integer(rank.content.get("requests_completed"), minimum=0)
     if requests is not None and completed is not None and requests != completed:
         yield f"{requests} requests, but {completed} completed"
     yield from _latency_problems(rank, io_seconds)

@@ -26,7 +26,7 @@ def _from_file(key: str, read: Callable[[Any], Any], *, required: bool = False, 
     return field(default=default, metadata={"key": key, "read": read, "required": required})
 
 
-_natural = partial(integer, least=0)
+_natural = partial(integer, minimum=0)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -86,9 +86,9 @@ def _config(folder: str, findings: list[Finding]) -> Mapping[str, Any] | None:
 
 def _overrides(folder: str, findings: list[Finding]) -> tuple[str, ...] | None:
     for path in _paths(folder, "overrides.yaml"):
-        words = tolerant.read_yaml(path, findings)
-        if isinstance(words, list):
-            return tuple(word for word in words if isinstance(word, str))
+        content = tolerant.read_yaml(path, findings)
+        if isinstance(content, list):
+            return tuple(override for override in content if isinstance(override, str))
     return hydra_overrides(folder, findings) or None
 
 

@@ -115,10 +115,10 @@ def number(value: object) -> float | None:
         return None
 
 
-def integer(value: object, least: int = 1) -> int | None:
-    """Return the value as int if it is a whole number of at least `least`, else None."""
+def integer(value: object, minimum: int = 1) -> int | None:
+    """Return the value as int if it is a whole number of at least `minimum`, else None."""
     real = number(value)
-    if real is None or real != int(real) or real < least:
+    if real is None or real != int(real) or real < minimum:
         return None
     return value if isinstance(value, int) else int(real)  # a float would round an int above 2**53
 

@@ -75,7 +75,7 @@ def _flag_differences(option: int, flags: Mapping[str, str]) -> Iterator[str]:
 def _rank_differences(rank: KvRank) -> Iterator[str]:
     """Yield how a rank's duration differs from the official --duration, and its seed from --seed-base plus the rank."""
     flags = _OFFICIAL_FLAGS[rank.option]
-    elapsed_seconds, seed = rank.elapsed_seconds, integer(rank.content.get("seed"), least=0)
+    elapsed_seconds, seed = rank.elapsed_seconds, integer(rank.content.get("seed"), minimum=0)
     if elapsed_seconds is not None and abs(elapsed_seconds - int(flags["duration"])) > _SLACK_SECONDS:
         yield f"{rank.where}: {elapsed_seconds:.1f} s"
     if seed is not None and seed != int(flags["seed-base"]) + rank.rank:

@@ -11,7 +11,16 @@ from datetime import timedelta
 
 from dlemu.contrib.mlperf.audit.call_records import METADATA, SEPARATION, CallRecords, device_work
 from dlemu.contrib.mlperf.audit.step_files import LOG
-from dlemu.contrib.mlperf.audit.tolerant import LARGEST_BYTES, integer, moment, number, read_text, text, value_at
+from dlemu.contrib.mlperf.audit.tolerant import (
+    LARGEST_BYTES,
+    integer,
+    moment,
+    number,
+    read_text,
+    sequence,
+    text,
+    value_at,
+)
 from dlemu.contrib.mlperf.check.call_facts import CACHE_OPTION, DATA_FOLDER_KEYS, FACTS, AnyResult
 from dlemu.contrib.mlperf.check.submission_tree import KV_CACHE
 from dlemu.contrib.mlperf.rules.core_config import canonical, settings_of
@@ -87,31 +96,32 @@ def _other_overrides(call: CallRecords, result: AnyResult, in_file: Overrides) -
         yield "args.params", {**in_file, **_params_overrides(call.args.get("params")), **from_options}
 
 
-def _workload_overrides(words: Iterable[str]) -> dict[str, str]:
+def _workload_overrides(overrides: Iterable[str]) -> dict[str, str]:
     """Return key -> value of the workload's overrides, such as `++workload.reader.odirect=True`."""
-    return {key: value for key, value in _key_values(words) if key.startswith("workload")}
+    return {key: value for key, value in _key_values(overrides) if key.startswith("workload")}
 
 
 def _command_overrides(command: str) -> dict[str, str]:
     try:
-        words = shlex.split(command)
-    except ValueError:  # a quote left open
-        words = command.split()
-    return _workload_overrides(word for word in words if "=" in word)
+        arguments = shlex.split(command)
+    except ValueError:  # a quote is not closed
+        arguments = command.split()
+    return _workload_overrides(argument for argument in arguments if "=" in argument)
 
 
 def _params_overrides(params: object) -> dict[str, str]:
-    """Return the overrides in mlpstorage's `args.params`: a list of words, or of a list for each `--params`."""
-    options = params if isinstance(params, list) else []
-    words = [word for option in options for word in (option if isinstance(option, list) else [option])]
-    pairs = _key_values(word for word in words if isinstance(word, str) and "=" in word)
+    """Return the overrides in mlpstorage's `args.params`: a list of them, or a list of one list for each `--params`."""
+    overrides: list[object] = []
+    for option in sequence(params):
+        overrides += option if isinstance(option, list) else [option]
+    pairs = _key_values(override for override in overrides if isinstance(override, str) and "=" in override)
     return {f"workload.{key}": value for key, value in pairs}
 
 
-def _key_values(words: Iterable[str]) -> Iterator[tuple[str, str]]:
+def _key_values(overrides: Iterable[str]) -> Iterator[tuple[str, str]]:
     """Yield key and value of overrides, without prefixes such as `++` and without quotes."""
-    for word in words:
-        key, _, value = word.lstrip("+~").partition("=")
+    for override in overrides:
+        key, _, value = override.lstrip("+~").partition("=")
         yield key, value.strip("'\"")
 
 

@@ -81,8 +81,8 @@ def _with_metadata(call: TrainingCall) -> Setup:
     parameters = mapping(call.metadata.get("override_parameters"))
     if not parameters:
         return call.setup
-    words = [*(call.setup.overrides or ()), *(f"++workload.{key}={value}" for key, value in parameters.items())]
-    return replace(call.setup, overrides=tuple(dict.fromkeys(words)))
+    overrides = [*(call.setup.overrides or ()), *(f"++workload.{key}={value}" for key, value in parameters.items())]
+    return replace(call.setup, overrides=tuple(dict.fromkeys(overrides)))
 
 
 def records_complete(call: TrainingCall, result: TrainingResult) -> Iterator[Finding]:

@@ -36,8 +36,7 @@ def check_systems(submission: Submission, calls: Sequence[CallRecords]) -> Itera
         return
     systems = set(folders_in(results))
     names = sorted(name for name in os.listdir(folder) if not name.startswith("."))
-    # Of several descriptions of a system, the first by name counts: it is the last one set here.
-    descriptions = {_stem(name): name for name in reversed(names) if _file_kind(name) == "text"}
+    descriptions = {_stem(name): name for name in reversed(names) if _file_kind(name) == "text"}  # the first by name
     pdfs = {_stem(name) for name in names if _file_kind(name) == "pdf"}
     for name in names:
         path = os.path.join(folder, name)

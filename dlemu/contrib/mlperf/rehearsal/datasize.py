@@ -44,10 +44,10 @@ class Datasize:
     @property
     def overrides(self) -> tuple[str, ...]:
         """The advised settings of the dataset as overrides, for dlemu and for DLIO."""
-        words = [f"dataset.num_files_train={self.files}"]
+        overrides = [f"dataset.num_files_train={self.files}"]
         if self.subfolders:
-            words.append(f"dataset.num_subfolders_train={self.subfolders}")
-        return tuple(words)
+            overrides.append(f"dataset.num_subfolders_train={self.subfolders}")
+        return tuple(overrides)
 
 
 def datasize(

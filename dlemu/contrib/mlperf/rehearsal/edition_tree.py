@@ -32,7 +32,7 @@ class RehearsalPlan:
     organisation: str
     system: str
     workload: Workload
-    words: tuple[str, ...]
+    overrides: tuple[str, ...]
     """Overrides for every run."""
     folder: str
     """The rehearsal's folder, with `tree/`, `runs/` and rehearsal.json."""
@@ -60,11 +60,11 @@ class RehearsalPlan:
         """Return the folder of a result: results/SYSTEM/BENCHMARK/MODEL of the submission."""
         return os.path.join(self.submission, "results", self.system, benchmark, model)
 
-    def run(self, words: Sequence[str], folder: str, command: str) -> None:
+    def run(self, overrides: Sequence[str], folder: str, command: str) -> None:
         """Run `dlemu train` or `dlemu checkpoint` with these overrides, and wait for its end; raises DlemuError."""
         options = ["--config-dir", self.config_dir] if self.config_dir else []
         launcher = shlex.split(self.launcher.format(ranks=self.workload.ranks))
-        child_run.run_train([*options, *words], folder, lambda: None, launcher, command)
+        child_run.run_train([*options, *overrides], folder, lambda: None, launcher, command)
 
 
 def copy_into_tree(
@@ -81,14 +81,14 @@ def copy_into_tree(
         with owned.scratch_folder(*os.path.split(destination)) as scratch:
             shutil.copytree(source, scratch, dirs_exist_ok=True)
             with open(os.path.join(source, CONFIG_FOLDER, "overrides.yaml")) as lines:
-                overrides = [word for word in yaml.safe_load(lines) if not word.startswith(_SEED_OVERRIDE)]
+                overrides = [each for each in yaml.safe_load(lines) if not each.startswith(_SEED_OVERRIDE)]
             with open(os.path.join(source, CONFIG_FOLDER, "config.yaml")) as lines:
                 _write_hydra(os.path.join(scratch, CONFIG_FOLDER), destination, lines.read(), overrides)
             log = f"{benchmark}_run.stdout.log"
             shutil.copyfile(os.path.join(run, child_run.LOG), os.path.join(scratch, log))
             write_text(scratch, f"{benchmark}_run.stderr.log", f"both streams are in {log}\n")
-            words = [word.removeprefix("++workload.") for word in overrides if word.startswith("++workload.")]
-            parameters = dict(word.split("=", 1) for word in words)
+            of_workload = [each for each in overrides if each.startswith("++workload.")]
+            parameters = dict(each.removeprefix("++workload.").split("=", 1) for each in of_workload)
             invocation = {"invocation_start_time": start, "invocation_end_time": end}
             metadata = {**metadata, "override_parameters": parameters, "exit_status": 0, **invocation}
             write_json(scratch, f"{benchmark}_{os.path.basename(destination)}{METADATA}", metadata)

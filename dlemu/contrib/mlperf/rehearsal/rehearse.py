@@ -114,8 +114,8 @@ class Rehearsal(ABC, Generic[Size]):
         start = self.now()
         try:
             # No report page: it takes seconds, and the rules limit the time between two calls.
-            words = [*self.defaults, *self.plan.words, *call.settings, "output.report=false"]
-            self.plan.run(words, run, self.command)
+            overrides = [*self.defaults, *self.plan.overrides, *call.settings, "output.report=false"]
+            self.plan.run(overrides, run, self.command)
         except BaseException as error:
             call.failure = str(error) or "interrupted"
             self._save(complete=False)

@@ -38,7 +38,7 @@ class DatasetBound:
 
     @property
     def because(self) -> str:
-        """The bound that decides, in words."""
+        """The bound that decides, as a phrase."""
         if self.files_by_memory > self.files_by_steps:
             return f"{MEMORY_FACTOR} x the hosts' memory"
         return f"{STEPS_PER_EPOCH} steps of each accelerator"

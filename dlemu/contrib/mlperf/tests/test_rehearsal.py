@@ -48,7 +48,7 @@ def plan_of(words: Sequence[str], folder: Path, launcher: str = "") -> Rehearsal
         organisation="acme",
         system="box",
         workload=load(words),
-        words=tuple(words),
+        overrides=tuple(words),
         folder=str(folder),
         launcher=launcher,
     )
@@ -155,7 +155,7 @@ def test_a_host_that_alone_keeps_runs_from_passing_leaves_no_verdict(
     passes: bool, held_back: bool, rules: list[str], judged: int, tmp_path: Path
 ) -> None:
     plan = make_plan(tmp_path)
-    run_by_hand(list(plan.words), str(tmp_path))
+    run_by_hand(list(plan.overrides), str(tmp_path))
     figures = read_figures(str(tmp_path))
     printed = replace(figures.printed, verdict="success" if passes else "fail")
     asked = rehearsal(plan)
