@@ -91,7 +91,8 @@ def run_times(logs: Logs) -> RunTimes:
         waits = [blocks[epoch, 1].load[0] for blocks in logs.arrays.values() if (epoch, 1) in blocks]
         if waits:
             first_waits.append(float(max(waits)))
-    start_us, end_us = min(span.start_us for span in spans.values()), max(span.end_us for span in spans.values())
+    start_us = min(span.start_us for span in spans.values())
+    end_us = max(span.end_us for span in spans.values())
     return RunTimes(
         total_seconds=(end_us - start_us) / 1e6,
         training_seconds_by_epoch=tuple(training_seconds),

@@ -11,16 +11,7 @@ from datetime import timedelta
 
 from dlemu.contrib.mlperf.audit.call_records import METADATA, SEPARATION, CallRecords, device_work
 from dlemu.contrib.mlperf.audit.step_files import LOG
-from dlemu.contrib.mlperf.audit.tolerant import (
-    LARGEST_BYTES,
-    integer,
-    moment,
-    number,
-    read_text,
-    sequence,
-    text,
-    value_at,
-)
+from dlemu.contrib.mlperf.audit.tolerant import LARGEST_BYTES, integer, moment, number, read_text, text, value_at
 from dlemu.contrib.mlperf.check.call_facts import CACHE_OPTION, DATA_FOLDER_KEYS, FACTS, AnyResult
 from dlemu.contrib.mlperf.check.submission_tree import KV_CACHE
 from dlemu.contrib.mlperf.rules.core_config import canonical, settings_of
@@ -111,9 +102,8 @@ def _command_overrides(command: str) -> dict[str, str]:
 
 def _params_overrides(params: object) -> dict[str, str]:
     """Return the overrides in mlpstorage's `args.params`: a list of them, or a list of one list for each `--params`."""
-    overrides: list[object] = []
-    for option in sequence(params):
-        overrides += option if isinstance(option, list) else [option]
+    options = params if isinstance(params, list) else []
+    overrides = [each for option in options for each in (option if isinstance(option, list) else [option])]
     pairs = _key_values(override for override in overrides if isinstance(override, str) and "=" in override)
     return {f"workload.{key}": value for key, value in pairs}
 
