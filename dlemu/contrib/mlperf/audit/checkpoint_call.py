@@ -30,7 +30,7 @@ _TRANSFER = re.compile(r"^(save|load)_ckpt(\d+)$")
 _STATS = re.compile(r"^(\d+)_per_epoch_stats\.json$")
 _STAMP_TOLERANCE_SECONDS = 0.01  # between a duration and its time stamps
 _SUMMARY_TOLERANCE_US = 1_000_000  # how far a checkpoint may reach beyond the summary's start and end
-_MIN_SLOWER = 0.01  # smallest relative difference to rank 0 from which the slowest rank is reported
+_MIN_SLOWER = 0.01  # relative; the slowest rank is reported if it took this much longer than rank 0
 
 
 @dataclass(frozen=True)

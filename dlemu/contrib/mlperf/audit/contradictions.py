@@ -17,10 +17,10 @@ from dlemu.contrib.mlperf.audit.tolerant import SUM_TOLERANCE, stamp_us
 from dlemu.contrib.mlperf.rules.known import Finding, Severity, by_rule, first_few
 from dlemu.results.wording import count
 
-_AU_TOLERANCE_POINTS = 0.02  # from printed to recomputed AU: early DLIO timed blocks a few ms apart from their stamps
-_RATE_TOLERANCE_PERCENT = 0.05  # from printed to recomputed samples/s, for the same reason
-_BLOCKS_RATE_TOLERANCE_PERCENT = 3.0  # the same, from block times alone: at most 1.85 % in 650 such runs of v1.0
-_MAX_UNEXPLAINED_SECONDS = 0.25  # of a step, beside wait and computation: a busy host wakes late (published: 16 ms)
+_AU_TOLERANCE_POINTS = 0.02  # between printed and recomputed AU: times and time stamps of early DLIO differ by a few ms
+_RATE_TOLERANCE_PERCENT = 0.05  # between printed and recomputed samples/s, for the same reason
+_BLOCKS_RATE_TOLERANCE_PERCENT = 3.0  # the same, if recomputed from block times: 1.85 % or less in 650 runs of v1.0
+_MAX_UNEXPLAINED_SECONDS = 0.25  # of a step, neither wait nor computation: a busy host wakes late (published: 16 ms)
 _MEMORY_TOLERANCE = 0.01  # relative; two ranks may report slightly different memory sizes of the same host
 _MAX_COPY_DIFFERENCE = 1e-9  # relative; two independent measurements differ by more
 _CONFIGURED_DECIMALS = 6  # configured values have no more decimals; a measured double has about 15 digits

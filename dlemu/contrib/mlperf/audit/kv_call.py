@@ -145,8 +145,8 @@ class KvCall(CallRecords):
 
 def mean_of_sums(trials: Iterable[Iterable[float | None]]) -> float | None:
     """Return the sum over ranks, averaged over trials (rule 6.3.4.1); None if any rank's number is unknown."""
-    known = [all_known(trial) for trial in trials]
-    sums = all_known(None if trial is None else sum(trial) for trial in known)
+    numbers_by_trial = [all_known(trial) for trial in trials]
+    sums = all_known(None if trial is None else sum(trial) for trial in numbers_by_trial)
     return fmean(sums) if sums else None
 
 
