@@ -286,7 +286,8 @@ def out_of_order(epochs: Sequence[tuple[int, Mapping[str, Any]]], file: str) -> 
     for epoch, stats in epochs:
         parts: list[tuple[str, Interval]] = []  # (kind, interval) of each block and checkpoint
         for name, stamps in stats.items():
-            match, interval = _EPOCH_PART.match(str(name)), _interval(stamps, str(name))
+            match = _EPOCH_PART.match(str(name))
+            interval = _interval(stamps, str(name))
             if match and interval:
                 parts.append((match[1], interval))
         for kinds in (("block",), ("ckpt", "save_ckpt", "load_ckpt")):

@@ -1,7 +1,4 @@
-"""Rules of v3.0 on kv_cache (Rules.md, section 6): settings, duration and copied runs.
-
-`audit.kv_numbers` checks whether a run's numbers agree with each other.
-"""
+"""Rules of v3.0 on kv_cache (Rules.md, section 6) beside those of `audit.kv_numbers`: settings, duration, copied runs."""
 
 from __future__ import annotations
 

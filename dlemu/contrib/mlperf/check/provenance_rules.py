@@ -109,7 +109,8 @@ def _image_hashes(path: str) -> set[str] | None:
 
 def _recorded_hashes(submission: str) -> dict[str, str | None]:
     """Return folder -> recorded hash, for all code images that a submission's runs may name."""
-    root, organisation = os.path.dirname(os.path.dirname(submission)), os.path.basename(submission)
+    root = os.path.dirname(os.path.dirname(submission))
+    organisation = os.path.basename(submission)
     hashes = {}
     for pool in (os.path.join(root, organisation), os.path.join(root, "code-images"), submission):
         images = sorted(os.listdir(pool)) if os.path.isdir(pool) else []

@@ -87,7 +87,8 @@ def _phase_order(result: Result[Any]) -> Iterator[Finding]:
     }
     for phase, later in (("datagen", "run"), ("datasize", "run"), ("datasize", "datagen")):
         if by_phase[phase] and by_phase[later]:
-            (last, path), (first, later_path) = by_phase[phase][-1], by_phase[later][0]
+            last, path = by_phase[phase][-1]
+            first, later_path = by_phase[later][0]
             if last > first:
                 seen = f"{phase} at {last}, after the first {later} ({os.path.basename(later_path)})"
                 yield by_rule_at(path, "time.phases", seen)
