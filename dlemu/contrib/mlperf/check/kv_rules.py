@@ -1,4 +1,4 @@
-"""Rules of v3.0 on kv_cache (Rules.md, section 6) beside those of `audit.kv_numbers`: settings, duration, copied runs."""
+"""Rules of v3.0 on kv_cache (Rules.md, section 6) that `audit.kv_numbers` lacks: settings, duration, copied runs."""
 
 from __future__ import annotations
 
