@@ -26,6 +26,8 @@ _MAX_COPY_DIFFERENCE = 1e-9  # relative; two independent measurements differ by 
 _CONFIGURED_DECIMALS = 6  # configured values have no more decimals; a measured double has about 15 digits
 _SUMMARY_TOLERANCE_US = 1_000_000  # how far a block may reach beyond the summary's start and end
 _ROUNDING_TOLERANCE = 1e-4  # relative, between numbers that are equal before rounding
+_BASIS = {"steps": "the steps give", "some ranks": "the steps of some ranks give", "blocks": "the block times give"}
+"""`Recomputed.basis` -> a phrase for it in a finding."""
 
 
 def closest_formula(printed: Printed, recomputed: Recomputed) -> str | None:
@@ -100,10 +102,6 @@ def _mean_and_deviation(
         yield by_rule("printed.mean", f"printed mean {name} is {mean:.4f}, but its epochs' mean is {recomputed:.4f}")
     if deviation is not None and abs(deviation - sigma) > tolerance + _ROUNDING_TOLERANCE * sigma:
         yield by_rule("printed.mean", f"printed deviation of {name} is {deviation:.4f}, but its epochs' is {sigma:.4f}")
-
-
-_BASIS = {"steps": "the steps give", "some ranks": "the steps of some ranks give", "blocks": "the block times give"}
-"""`Recomputed.basis` -> a phrase for it in a finding."""
 
 
 def _au_and_rate(printed: Printed, recomputed: Recomputed, formula: str | None) -> Iterator[Finding]:

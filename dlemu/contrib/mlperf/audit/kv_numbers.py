@@ -33,6 +33,11 @@ _AGGREGATES = {
     "storage_throughput_tokens_per_sec": "summary.storage_throughput_tokens_per_sec",
 }
 """Aggregate metric in summary.json (without its prefix `aggregated_`) -> the metric of each rank that it sums up."""
+_OLD_AGGREGATIONS: Mapping[str, Callable[[Iterable[float]], float]] = {
+    "the mean over ranks and trials": fmean,
+    "the sum over ranks and trials": sum,
+}
+"""How older versions of the tool aggregated wrongly -> the function of all ranks' values in all trials."""
 _PUBLISHED = ("read_bandwidth_gbps", "write_bandwidth_gbps", "avg_throughput_tokens_per_sec")
 """Aggregate metrics of each option in the published tables."""
 _P95_MS = "summary.storage_io_latency_ms.p95"
@@ -147,13 +152,6 @@ def _latency_problems(rank: KvRank, io_seconds: float | None) -> Iterator[str]:
         low_ms, high_ms = 1e3 * latencies[max(0, index - 1)], 1e3 * latencies[min(index + 2, last)]
         if not low_ms * (1 - SUM_TOLERANCE) <= p95_ms <= high_ms * (1 + SUM_TOLERANCE):
             yield f"storage_io_latency_ms.p95 is {p95_ms:.6g}, storage_latencies give {low_ms:.6g} to {high_ms:.6g}"
-
-
-_OLD_AGGREGATIONS: Mapping[str, Callable[[Iterable[float]], float]] = {
-    "the mean over ranks and trials": fmean,
-    "the sum over ranks and trials": sum,
-}
-"""How older versions of the tool aggregated wrongly -> the function of all ranks' values in all trials."""
 
 
 def _aggregates(call: KvCall) -> Iterator[Finding]:

@@ -27,6 +27,9 @@ from dlemu.extend import dlio_workload
 
 _ACCESS_FLAGS = ("simultaneous_write", "simultaneous_read")  # capabilities of a system: for all hosts at the same time
 _MIN_REMAP_SHARE = 0.5  # smallest gap between the two calls, in stated remapping times (4.7.3, the checker)
+_ALWAYS_WRITTEN = ("start", "end", "num_accelerators", "num_hosts", "hostname", "host_memory_GB", "metric")
+"""Keys that DLIO writes into the summary of every call."""
+_SET_BY_TOOL = frozenset(core_config.WORKLOADS_YAML["checkpoint_overrides"])  # settings that mlpstorage sets itself
 
 
 def _capabilities(result: CheckpointResult) -> Iterator[Finding]:
@@ -63,11 +66,6 @@ def _remapping(result: CheckpointResult, remap: int) -> Iterator[Finding]:
         yield from with_path(result.path, unapplied("checkpoint.remap", {"times of both calls": None}))
     elif between < _MIN_REMAP_SHARE * remap:
         yield by_rule_at(result.path, "checkpoint.remap", f"{between:.1f} s between the calls, {REMAP_KEY} is {remap}")
-
-
-_ALWAYS_WRITTEN = ("start", "end", "num_accelerators", "num_hosts", "hostname", "host_memory_GB", "metric")
-"""Keys that DLIO writes into the summary of every call."""
-_SET_BY_TOOL = frozenset(core_config.WORKLOADS_YAML["checkpoint_overrides"])
 
 
 def _summary_complete(call: CheckpointCall, _: CheckpointResult) -> Iterator[Finding]:

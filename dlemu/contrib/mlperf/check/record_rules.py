@@ -24,6 +24,24 @@ Overrides = Mapping[str, str]  # `workload.reader.odirect` -> `True`
 _METADATA_KEYS = ("benchmark_type", "model", "command", "run_datetime", "num_processes", "parameters", "args")
 """Keys that the metadata of v3.0's tool always have."""
 _METADATA_KEYS_V2 = ("benchmark_type", "args")
+_FROM_OTHER_OPTIONS = ("workload.storage.", "workload.dataset.data_folder", "workload.checkpoint.checkpoint_folder")
+"""Overrides that the tool makes from its other options, and that may hold secrets: not every record has them."""
+_IN_MEMORY = re.compile(r"^(?:file:/*)?/(?:dev|run)/shm(?:/|$)")  # folders in a host's memory
+_SUMMARY_KEYS = {
+    "Training Accelerator Utilization [AU] (%)": "train_au_mean_percentage",
+    "Training Throughput (samples/second)": "train_throughput_mean_samples_per_second",
+    "Checkpoint save duration (seconds)": "save_checkpoint_duration_mean_seconds",
+    "Checkpoint load duration (seconds)": "load_checkpoint_duration_mean_seconds",
+}
+"""Label of a figure that DLIO prints at the end of a run -> its key in summary.json."""
+_METRIC = re.compile(rf"\[METRIC\] ({'|'.join(map(re.escape, _SUMMARY_KEYS))}): (\d+(?:\.\d+)?)")
+_LOG_RANKS = re.compile(r"Running DLIO\b.* with (\d+) process")
+_LOG_STAMP = re.compile(r"^\[\w+\] (\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d+)?) ", re.MULTILINE)
+_LOG_SLACK = timedelta(seconds=60)  # DLIO may log this long after the summary's end, and list files before its start
+_MIN_DEVICE_SHARE = 0.5
+"""Smallest share of the run's bytes that the hosts' drives must have read (training) or written. The page cache can
+keep a fifth of a dataset of 5 times the memory, and no synced checkpoint; a file system may also compress the data."""
+_OTHER_DRIVES = 0.05  # drives that moved a smaller share did not hold the data: it was on another machine
 
 
 def _facts_agree(call: CallRecords, result: AnyResult) -> Iterator[Finding]:
@@ -64,10 +82,6 @@ def _overrides_agree(call: CallRecords, result: AnyResult) -> Iterator[Finding]:
                 differences.append(f"{key.removeprefix('workload.')}={file_value}, {other_value} in {source}")
         if differences:
             yield by_rule("overrides.differ", f"overrides.yaml has {first_few(differences)}")
-
-
-_FROM_OTHER_OPTIONS = ("workload.storage.", "workload.dataset.data_folder", "workload.checkpoint.checkpoint_folder")
-"""Overrides that the tool makes from its other options, and that may hold secrets: not every record has them."""
 
 
 def _other_overrides(call: CallRecords, result: AnyResult, in_file: Overrides) -> Iterator[tuple[str, Overrides]]:
@@ -168,9 +182,6 @@ def _call_succeeded(call: CallRecords, _: AnyResult) -> Iterator[Finding]:
         yield by_rule("runs.exit", f"the metadata's exit_status is {status}")
 
 
-_IN_MEMORY = re.compile(r"^(?:file:/*)?/(?:dev|run)/shm(?:/|$)")
-
-
 def _separate_folders(call: CallRecords, result: AnyResult) -> Iterator[Finding]:
     """Data and results are in different folders and file systems, and the metadata name both folders (3.4, 4.4)."""
     if call.phase != "run" or result.benchmark == KV_CACHE:
@@ -209,19 +220,6 @@ def _on_storage(call: CallRecords, result: AnyResult) -> Iterator[Finding]:
         yield by_rule("data.memory", ", ".join(sorted(in_memory)))
 
 
-_SUMMARY_KEYS = {
-    "Training Accelerator Utilization [AU] (%)": "train_au_mean_percentage",
-    "Training Throughput (samples/second)": "train_throughput_mean_samples_per_second",
-    "Checkpoint save duration (seconds)": "save_checkpoint_duration_mean_seconds",
-    "Checkpoint load duration (seconds)": "load_checkpoint_duration_mean_seconds",
-}
-"""Label of a figure that DLIO prints at the end of a run -> its key in summary.json."""
-_METRIC = re.compile(rf"\[METRIC\] ({'|'.join(map(re.escape, _SUMMARY_KEYS))}): (\d+(?:\.\d+)?)")
-_LOG_RANKS = re.compile(r"Running DLIO\b.* with (\d+) process")
-_LOG_STAMP = re.compile(r"^\[\w+\] (\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d+)?) ", re.MULTILINE)
-_LOG_SLACK = timedelta(seconds=60)  # DLIO may log this long after the summary's end, and list files before its start
-
-
 def _logs_agree(call: CallRecords, _: AnyResult) -> Iterator[Finding]:
     """DLIO's log, and its output as the tool kept it, are of this run."""
     names = call.files if call.phase == "run" else ()
@@ -254,12 +252,6 @@ def _ranks_and_times(call: CallRecords, log: str) -> Iterator[Finding]:
     if first and last and not (call.start <= last <= call.end + _LOG_SLACK and first <= call.end):
         seen = f"{LOG} is of {first} to {last}, the run of {call.start} to {call.end} (summary.json)"
         yield by_rule("papers.differ", seen)
-
-
-_MIN_DEVICE_SHARE = 0.5
-"""Smallest share of the run's bytes that the hosts' drives must have read (training) or written. The page cache can
-keep a fifth of a dataset of 5 times the memory, and no synced checkpoint; a file system may also compress the data."""
-_OTHER_DRIVES = 0.05  # drives that moved a smaller share did not hold the data: it was on another machine
 
 
 def _devices_agree(call: CallRecords, result: AnyResult) -> Iterator[Finding]:

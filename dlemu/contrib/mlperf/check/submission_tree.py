@@ -28,9 +28,12 @@ from dlemu.contrib.mlperf.rules.training import Division
 from dlemu.extend import UserError
 
 DIVISIONS = ("closed", "open")
-TRAINING, CHECKPOINTING, KV_CACHE = "training", "checkpointing", "kv_cache"
+TRAINING = "training"
+CHECKPOINTING = "checkpointing"
+KV_CACHE = "kv_cache"
 CATEGORIES = (CHECKPOINTING, "vector_database", KV_CACHE)
 """The benchmarks other than training, by the names of their folders; vector_database is not checked."""
+_READERS: Mapping[str, Callable[[str], CallRecords]] = {CHECKPOINTING: read_checkpoint_call, KV_CACHE: read_kv_call}
 REHEARSAL = "rehearsal.json"  # record of `dlemu mlperf run` in its folder
 _EDITION_KEYS = {
     "3.0": ("invocation_start_time", "system_info", "data_access_protocol", "systemname", "provenance_file"),
@@ -217,9 +220,6 @@ def _training_results(root: str, workloads: Sequence[str], findings: list[Findin
             setup = audited_run.setup if audited_run else None
             calls.append(TrainingCall(**vars(read_call_records(folder, setup, phase)), run=audited_run))
         yield _without_edition(path, TRAINING, tuple(calls), phased=phased)
-
-
-_READERS: Mapping[str, Callable[[str], CallRecords]] = {CHECKPOINTING: read_checkpoint_call, KV_CACHE: read_kv_call}
 
 
 def _other_results(call_folders: Sequence[tuple[str, str]]) -> Iterator[Result[Any]]:
