@@ -153,7 +153,8 @@ def _slowest(call: CheckpointCall) -> Iterator[Finding]:
         rounds = rounds_of(call, kind)
         if not rounds:
             continue
-        rank_0, slowest = fmean(seconds[0] for seconds in rounds), fmean(max(seconds) for seconds in rounds)
+        rank_0 = fmean(seconds[0] for seconds in rounds)
+        slowest = fmean(max(seconds) for seconds in rounds)
         if slowest > rank_0 * (1 + _MIN_SLOWER):
             seen = f"a {kind} took rank 0 {rank_0:.2f} s, the slowest rank {slowest:.2f} s"
             if call.size_gib:

@@ -97,7 +97,8 @@ def _mean_and_deviation(
     if not by_epoch:
         return
     tolerance = SUM_TOLERANCE * max(by_epoch)
-    recomputed, sigma = math.fsum(by_epoch) / len(by_epoch), pstdev(by_epoch)
+    recomputed = math.fsum(by_epoch) / len(by_epoch)
+    sigma = pstdev(by_epoch)
     if mean is not None and abs(mean - recomputed) > tolerance:
         yield by_rule("printed.mean", f"printed mean {name} is {mean:.4f}, but its epochs' mean is {recomputed:.4f}")
     if deviation is not None and abs(deviation - sigma) > tolerance + _ROUNDING_TOLERANCE * sigma:

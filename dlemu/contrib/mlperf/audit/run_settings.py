@@ -270,7 +270,8 @@ def read_printed(folder: str, findings: list[Finding]) -> Printed:
 
 
 def _printed(summary: Mapping[str, Any], findings: list[Finding]) -> Printed:
-    metric, slots = mapping(summary.get("metric")), summary.get("host_memory_GB")
+    metric = mapping(summary.get("metric"))
+    slots = summary.get("host_memory_GB")
     numbers_by_field: dict[str, Any] = {}
     missing_keys = ["host_cpu_count"] if summary.get("host_cpu_count") in (None, [], "") else []
     is_by_dlio = integer(summary.get("num_accelerators")) is not None

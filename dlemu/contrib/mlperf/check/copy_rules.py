@@ -112,7 +112,8 @@ def sums_agree(result: TrainingResult) -> Iterator[Finding]:
     counts = [{key: value for key, value in run.items() if "num_" in key} for run in by_run.values()]
     # Sums are over the measured runs, or over all runs; a row of a table has such sums, or the numbers of any run.
     sums = [training_sums([call.printed for call in runs]) for runs in (result.measured, result.runs)]
-    outside_rows, in_rows = _values_by_key([*sums, *counts]), _values_by_key([*sums, *by_run.values()])
+    outside_rows = _values_by_key([*sums, *counts])
+    in_rows = _values_by_key([*sums, *by_run.values()])
 
     def recomputed(where: str, in_row: bool) -> Mapping[str, Sequence[float]]:  # as `_compare` requires
         run = where.rpartition(".")[2]
@@ -157,7 +158,8 @@ def _compare(
     for where, in_row, row in _nested_mappings(content, ""):
         values_by_key = recomputed(where, in_row)
         for key, value in row.items():
-            printed, values = number(value), values_by_key.get(key)
+            printed = number(value)
+            values = values_by_key.get(key)
             if printed is not None or numbers(value):
                 keys.add(key)
             if printed is None or not values:

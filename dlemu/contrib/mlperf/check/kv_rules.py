@@ -32,7 +32,8 @@ def kv_findings(result: KvResult) -> Iterator[Finding]:
 
 def _kv_length(call: KvCall) -> Iterator[Finding]:
     """The tool's call lasted at least as long as the clocks of all its trials, which run one after another."""
-    runtime, trials = number(call.metadata.get("runtime")), call.trial_seconds
+    runtime = number(call.metadata.get("runtime"))
+    trials = call.trial_seconds
     if runtime is not None and sum(trials) > runtime + _SLACK_SECONDS:
         seen = f"{len(trials)} trials of {sum(trials):.1f} s in all, the metadata's runtime is {runtime:.1f} s"
         yield by_rule("time.length", seen)
@@ -72,7 +73,8 @@ def _flag_differences(option: int, flags: Mapping[str, str]) -> Iterator[str]:
 def _rank_differences(rank: KvRank) -> Iterator[str]:
     """Yield how a rank's duration differs from the official --duration, and its seed from --seed-base plus the rank."""
     flags = _OFFICIAL_FLAGS[rank.option]
-    elapsed_seconds, seed = rank.elapsed_seconds, integer(rank.content.get("seed"), minimum=0)
+    elapsed_seconds = rank.elapsed_seconds
+    seed = integer(rank.content.get("seed"), minimum=0)
     if elapsed_seconds is not None and abs(elapsed_seconds - int(flags["duration"])) > _SLACK_SECONDS:
         yield f"{rank.where}: {elapsed_seconds:.1f} s"
     if seed is not None and seed != int(flags["seed-base"]) + rank.rank:

@@ -138,14 +138,16 @@ def _provenance_matches(call: CallRecords, result: Result[Any], provenance: Mapp
     missing = [key for key in (_EDITION, "tool", "dlio", "core_config") if not provenance.get(key)]
     if missing:
         yield by_rule_at(call.path, "provenance.broken", f"{PROVENANCE} without {', '.join(missing)}")
-    image, pointer = text(value_at(provenance, "tool.code_image")), _image_named(call)
+    image = text(value_at(provenance, "tool.code_image"))
+    pointer = _image_named(call)
     if image is not None and pointer is not None and image.rpartition(":")[2] != pointer:
         yield by_rule_at(call.path, "provenance.differs", f"{PROVENANCE} names the code {image}, {POINTER} {pointer}")
     edition = text(provenance.get(_EDITION))
     if edition is not None and edition != result.edition.name:
         seen = f"{PROVENANCE} names edition {edition}, the run is judged by {result.edition.name}"
         yield by_rule_at(call.path, "provenance.differs", seen)
-    recorded, config = text(value_at(provenance, "core_config.hash")), call.setup.config
+    recorded = text(value_at(provenance, "core_config.hash"))
+    config = call.setup.config
     if config and recorded not in (None, "unknown"):
         computed = core_config_hash(config, checkpointing=result.benchmark == "checkpointing")
         if computed != recorded:

@@ -242,7 +242,8 @@ def _printed_figures(call: CallRecords, name: str, log: str) -> Iterator[Finding
 
 def _ranks_and_times(call: CallRecords, log: str) -> Iterator[Finding]:
     """Compare the number of processes and the time stamps in dlio.log with summary.json."""
-    running, accelerators = _LOG_RANKS.search(log), integer(call.summary.get("num_accelerators"))
+    running = _LOG_RANKS.search(log)
+    accelerators = integer(call.summary.get("num_accelerators"))
     if running and accelerators and int(running[1]) != accelerators:
         yield by_rule("papers.differ", f"number of processes: {accelerators} (summary.json), {running[1]} ({LOG})")
     stamps = _LOG_STAMP.findall(log)

@@ -109,7 +109,8 @@ def _datagen(result: Result[Any]) -> Iterator[Finding]:
     """Datagen ended before the first run began, and wrote the dataset no faster than its hosts can."""
     first_run = min((call.stamp for call in result.runs if call.stamp), default=None)
     for call in result.in_phase("datagen"):
-        runtime, hosts = number(call.metadata.get("runtime")), sequence(call.args.get("hosts"))
+        runtime = number(call.metadata.get("runtime"))
+        hosts = sequence(call.args.get("hosts"))
         if runtime is None:
             continue
         if first_run and call.stamp and call.stamp + timedelta(seconds=runtime) > first_run:

@@ -75,7 +75,8 @@ def copy_into_tree(
     `times` are the call's start and end; `data_folder` is that of the dataset or the checkpoints. Raises SpaceError.
     """
     start, end = times
-    source, benchmark = os.path.join(run, "dlio"), metadata["benchmark_type"]
+    source = os.path.join(run, "dlio")
+    benchmark = metadata["benchmark_type"]
     try:
         os.makedirs(os.path.dirname(destination), exist_ok=True)
         with owned.scratch_folder(*os.path.split(destination)) as scratch:
@@ -150,7 +151,8 @@ def write_datasize(plan: RehearsalPlan, size: Datasize, began_at: datetime) -> N
 
 def write_datagen(plan: RehearsalPlan, began_at: datetime) -> None:
     """Write the datagen phase of the existing dataset, under the time of the rehearsal's start."""
-    workload, stamp = plan.workload, began_at.strftime(STAMP_FORMAT)
+    workload = plan.workload
+    stamp = began_at.strftime(STAMP_FORMAT)
     files = workload.dataset.num_files_train
     folder = os.path.join(plan.result("training", workload.model.name), "datagen", stamp)
     log = f"the dataset is older than this rehearsal, and complete: {files} files"
@@ -177,7 +179,8 @@ def _write_hydra(folder: str, run_folder: str, config: str, overrides: list[str]
 
 def write_system(plan: RehearsalPlan, hosts: int, memory_gib_per_host: float) -> None:
     """Write the part of the system's description that a rehearsal knows, for identical hosts; raises SpaceError."""
-    system, limit_bytes = plan.system, environment.describe_host().memory_limit_bytes
+    system = plan.system
+    limit_bytes = environment.describe_host().memory_limit_bytes
     client: dict[str, Any] = {"quantity": hosts, "chassis": {"memory_capacity": max(1, round(memory_gib_per_host))}}
     if limit_bytes is not None:
         client["environment"] = [{"name": "memory.max", "value": f"memory.max = {limit_bytes}"}]
