@@ -18,9 +18,11 @@ from dlemu.contrib.mlperf.rules.known import Finding, Severity, by_rule, first_f
 from dlemu.results.wording import count
 
 _AU_TOLERANCE_POINTS = 0.02  # between printed and recomputed AU: times and time stamps of early DLIO differ by a few ms
+_RANK_AU_TOLERANCE_POINTS = 10 * _AU_TOLERANCE_POINTS  # the same for one rank's block, which is shorter than a run
 _RATE_TOLERANCE_PERCENT = 0.05  # between printed and recomputed samples/s, for the same reason
 _BLOCKS_RATE_TOLERANCE_PERCENT = 3.0  # the same, if recomputed from block times: 1.85 % or less in 650 runs of v1.0
 _MAX_UNEXPLAINED_SECONDS = 0.25  # of a step, neither wait nor computation: a busy host wakes late (published: 16 ms)
+_MAX_EXCESS_SECONDS = _MAX_UNEXPLAINED_SECONDS / 10  # of wait and computation together, over the time of their step
 _MEMORY_TOLERANCE = 0.01  # relative; two ranks may report slightly different memory sizes of the same host
 _MAX_COPY_DIFFERENCE = 1e-9  # relative; two independent measurements differ by more
 _CONFIGURED_DECIMALS = 6  # configured values have no more decimals; a measured double has about 15 digits
@@ -132,7 +134,8 @@ def _au_and_rate(printed: Printed, recomputed: Recomputed, formula: str | None) 
 
 def _counts(setup: Setup, printed: Printed, recomputed: Recomputed, *, by_dlemu: bool) -> Iterator[Finding]:
     """The numbers of epochs, ranks and files agree in all files."""
-    configured, steps = setup.epochs, planned_steps(setup, printed)
+    configured = setup.epochs
+    steps = planned_steps(setup, printed)
     if by_dlemu and configured and steps and setup.total_training_steps:
         # dlemu counts total_training_steps over all epochs, so a run may end in an early epoch.
         configured = min(configured, math.ceil(setup.total_training_steps / steps))
@@ -182,7 +185,7 @@ def _au_of_ranks(setup: Setup, logs: Logs, formula: str | None) -> Iterator[Find
             if printed is None or logs.span(rank, (epoch, block)) is None:
                 continue
             au = rank_block(setup, logs, rank, (epoch, block)).by_formula[formula].au_percent
-            if math.isfinite(au) and abs(au - printed) > 10 * _AU_TOLERANCE_POINTS:
+            if math.isfinite(au) and abs(au - printed) > _RANK_AU_TOLERANCE_POINTS:
                 wrong.append(f"rank {rank} epoch {epoch} block{block} ({printed:.2f} %, its steps give {au:.2f} %)")
     if wrong:
         yield by_rule("rank.differs", f"AU printed by ranks differs from their steps: {first_few(wrong, ', ')}")
@@ -226,7 +229,7 @@ def _step_parts(logs: Logs) -> Iterator[Finding]:
             if logs.by_dlemu:
                 unexplained = np.maximum(unexplained, 0)  # negative where an emulated accelerator began a step late
             longest = float(unexplained.max())
-            if float(unexplained.min()) < -_MAX_UNEXPLAINED_SECONDS / 10 or longest > _MAX_UNEXPLAINED_SECONDS:
+            if float(unexplained.min()) < -_MAX_EXCESS_SECONDS or longest > _MAX_UNEXPLAINED_SECONDS:
                 step = int(np.argmax(np.abs(unexplained)))
                 seen = (
                     f"rank {rank} epoch {epoch} block{block} step {step + 1}: {arrays.proc[step]:.4f} s,"

@@ -18,6 +18,7 @@ from dlemu.contrib.mlperf.audit.step_files import Logs, Seconds
 from dlemu.contrib.mlperf.rules.known import Severity
 
 _MAX_COPY_DIFFERENCE = 1e-8  # relative; sums of hundreds of independently measured times differ by more
+_same = partial(math.isclose, rel_tol=_MAX_COPY_DIFFERENCE)
 _DECIMALS = 6  # a measured number has more decimals
 STAMP_DECIMALS = 3  # a number derived from time stamps in microseconds has more decimals
 _MIN_MEASURED = 3  # a list was measured if it has so many different values, or values with more decimals
@@ -93,6 +94,3 @@ def copied_pairs(fingerprints: Iterable[Fingerprint]) -> Iterator[tuple[Fingerpr
                 break  # as they are sorted, no later one matches
             if all(map(_same, first.values, second.values)):
                 yield first, second
-
-
-_same = partial(math.isclose, rel_tol=_MAX_COPY_DIFFERENCE)

@@ -151,7 +151,8 @@ def rank_block(setup: Setup, logs: Logs, rank: int, block: BlockKey) -> RankBloc
     If a checkpoint follows, the block ends at its own end or at the start of the checkpoint, whichever fits the printed
     samples/s better.
     """
-    arrays, span = logs.arrays[rank][block], logs.span(rank, block)
+    arrays = logs.arrays[rank][block]
+    span = logs.span(rank, block)
     assert span is not None
     if block not in logs.spans.get(rank, {}):
         implied = _implied_seconds(arrays, setup.batch_size, span.longest_seconds)

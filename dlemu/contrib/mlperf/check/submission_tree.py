@@ -240,7 +240,8 @@ def _without_edition(
     path: str, benchmark: str, calls: tuple[Any, ...], divisions: Sequence[object] = (), phased: bool = True
 ) -> Result[Any]:
     """Return a result with a provisional edition; `find_results` replaces it, once all calls of its tree have voted."""
-    division, edition = division_of(path, *divisions), EDITIONS["3.0"]
+    edition = EDITIONS["3.0"]
+    division = division_of(path, *divisions)
     return Result(path=path, benchmark=benchmark, edition=edition, division=division, calls=calls, phased=phased)
 
 
