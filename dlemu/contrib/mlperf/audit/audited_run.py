@@ -31,7 +31,7 @@ _SKIPPED_FOLDER = re.compile(r"^(\..*|code|__pycache__|node_modules)$")
 _TEST_FOLDERS = ("test", "tests")
 _SOURCE_FILES = frozenset({"setup.py", "pyproject.toml", "benchmark.sh"})
 """Files of a source checkout; runs in a test folder beside them are test data."""
-_TRAINING_ONLY = ("config.value", "config.missing", "config.assumed")  # rules on a configuration that others don't need
+_TRAINING_ONLY = ("config.value", "config.missing", "config.assumed")  # rules on settings that only training needs
 
 
 @dataclass(frozen=True, kw_only=True)
