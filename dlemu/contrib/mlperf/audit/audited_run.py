@@ -129,6 +129,11 @@ def audit_run(folder: str, shipped: Shipped) -> AuditedRun:
         fix = "nothing: see the other findings"
         info = by_rule("no.training", "a run of another benchmark", fix=fix, severity="info")
         return AuditedRun(path=folder, findings=(info, *kv_numbers(read_kv_call(folder))))
+    return _audit_dlio_run(folder, shipped)
+
+
+def _audit_dlio_run(folder: str, shipped: Shipped) -> AuditedRun:
+    """Recompute the numbers of a run from DLIO's files, and compare them with the printed ones."""
     findings: list[Finding] = []  # the `read_...` functions add one for each file or value that can't be read
     setup = read_setup(folder, shipped, findings)
     printed = read_printed(folder, findings)

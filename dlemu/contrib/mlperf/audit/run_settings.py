@@ -73,7 +73,10 @@ def read_setup(folder: str, shipped: Shipped, findings: list[Finding]) -> Setup:
     overrides = _overrides(folder, findings)
     config = _config(folder, findings)
     setup = replace(setup_of(config or {}, findings), config=config, overrides=overrides)
-    return _with_accelerator(setup, shipped)
+    name, _, accelerator = setup.workload_override.rpartition("_")  # NAME_ACCELERATOR, as in unet3d_h100
+    if accelerator in shipped.get(name, {}):
+        return replace(setup, workload=setup.workload or name, accelerator=accelerator)
+    return replace(setup, accelerator=_matching_accelerator(setup, shipped))
 
 
 def _config(folder: str, findings: list[Finding]) -> Mapping[str, Any] | None:
@@ -142,14 +145,6 @@ def _computation(train: Mapping[str, Any], findings: list[Finding]) -> tuple[flo
         return None, False
     seconds = mean_seconds(duration)
     return (seconds if seconds > 0 else None), duration.type != "fixed" or bool(spread)
-
-
-def _with_accelerator(setup: Setup, shipped: Shipped) -> Setup:
-    """Fill in workload and accelerator: by the override `workload=NAME_ACCELERATOR`, or by the time of a step."""
-    name, _, accelerator = setup.workload_override.rpartition("_")
-    if accelerator in shipped.get(name, {}):
-        return replace(setup, workload=setup.workload or name, accelerator=accelerator)
-    return replace(setup, accelerator=_matching_accelerator(setup, shipped))
 
 
 def complete_setup(
