@@ -79,10 +79,9 @@ def _files_missing(call: KvCall) -> Iterator[str]:
     first_missing = next((key for key in expected if key not in present), None)
     if first_missing is not None:
         total = len(OPTIONS) * trials * ranks
-        found = [key for key in present if key[0] in OPTIONS and key[1] < trials and key[2] < ranks]
-        option, trial, rank = first_missing
-        first = f"option_{option}/trial_{trial}/rank_{rank}"
-        yield f"results of {total - len(found)} of {total} ranks missing, the first {first}"
+        found = sum(option in OPTIONS and trial < trials and rank < ranks for option, trial, rank in present)
+        first = "option_{}/trial_{}/rank_{}".format(*first_missing)
+        yield f"results of {total - found} of {total} ranks missing, the first {first}"
 
 
 def _metrics_missing(call: KvCall) -> Iterator[str]:
@@ -278,7 +277,7 @@ def _tiers(call: KvCall) -> Iterator[Finding]:
         elif not sum(storage):
             yield by_rule("kv.tiers", f"{seen}, none from the storage", fix="submit the option as OPEN")
         else:
-            fix = "treat this option as a memory benchmark: the faster the storage, the more is served from memory"
+            fix = "take the option as one of memory: the faster the storage, the larger the memory's share"
             yield by_rule("kv.tiers", seen, fix=fix, severity="info")
 
 
