@@ -88,7 +88,7 @@ def find_runs(trees: Iterable[str]) -> list[str]:
 
 
 def audit_trees(trees: Iterable[str]) -> list[AuditedRun]:
-    """Return the audits of all runs in the trees, sorted by path; raises UserError if there are none."""
+    """Return the audits of all runs in the trees, sorted by path; UserError without runs, or if a tree is no folder."""
     trees = list(trees)
     for tree in trees:
         if not os.path.isdir(tree):

@@ -224,7 +224,7 @@ def _mean(values: tuple[float, ...]) -> float | None:
 
 
 def _lost_seconds(blocks: Sequence[Sequence[dlio_formulas.BlockTimes]], *, has_all_ranks: bool) -> dict[str, float]:
-    """Return the ranks' seconds beyond the configured computation, by cause; `blocks` has all ranks of each block.
+    """Return the ranks' seconds beyond the configured computation, by cause; `blocks` has the ranks of each block.
 
     - `first_step`: the first step of each block, less its computation
     - `load`: waits for the batches of the other steps

@@ -144,7 +144,7 @@ def text(value: object) -> str | None:
 
 
 def moment(value: object) -> datetime | None:
-    """Return a time stamp such as `2026-07-12T18:00:00.5` as local time, even if it ends in Z; else None."""
+    """Return a time stamp such as `2026-07-12T18:00:00.5` as local time, even with mlpstorage's Z; else None."""
     try:
         return datetime.fromisoformat(value).replace(tzinfo=None) if isinstance(value, str) else None
     except ValueError:

@@ -1,7 +1,8 @@
 """Finds the submissions, results and calls below a folder, whether or not it has mlpstorage's layout.
 
 A *submission* is one organisation's folder in one division. A *result* is the calls of one workload or model on one
-system. mlpstorage writes the files of each call into DIVISION/ORG/results/SYSTEM/training/MODEL/PHASE/TIME.
+system. mlpstorage writes the files of each call into DIVISION/ORG/results/SYSTEM/training/MODEL/PHASE/TIME, a *leaf*
+in its rules.
 
 The calls in a tree vote for its edition (2.0 or 3.0): by the edition that their metadata name, and by files and keys
 that only one edition's tool writes. So a call without metadata is judged by the same edition as the others.
@@ -296,7 +297,7 @@ def _edition_of(results: Sequence[Result[Any]], requested: str | None, reading: 
 
 
 def _votes(call: CallRecords) -> Iterator[tuple[str, int]]:
-    """Yield (edition, weight): the edition named in the metadata weighs most, that of the accelerator least."""
+    """Yield (edition, weight): the edition named in the metadata weighs most, that of the workload least."""
     named = _named_edition(call)
     if named in EDITIONS:
         yield named, 3

@@ -69,7 +69,7 @@ def _far_from_folder_name(
 
 
 def _zone_difference(offsets: Sequence[timedelta], max_late: timedelta, max_early: timedelta) -> timedelta:
-    """Return the difference of time zones: the median offset, rounded; 0 if the usual delay of a start explains it."""
+    """Return the ranks' time zone less the launcher's: the median offset, rounded; 0 if the usual delay explains it."""
     if not offsets:
         return timedelta()
     median_offset = timedelta(seconds=median(offset.total_seconds() for offset in offsets))

@@ -139,7 +139,7 @@ class CheckpointDatasize:
 def checkpoint_datasize(
     workload: Workload, *, edition: str | None, hosts: int, memory_gib_per_host: float
 ) -> CheckpointDatasize:
-    """Return the sizes of a model's checkpoints; UserError if no rules have the model, or `ranks` can't split it."""
+    """Return the sizes of a model's checkpoints; UserError for an unknown one, or if `ranks` can't split it."""
     model = official_model(workload.model.name)
     if model is None or edition not in (None, *EDITIONS):
         models = ", ".join(each.workload for each in MODELS.values())
