@@ -105,9 +105,8 @@ def _steps(official: Official, files: int, accelerators: int) -> Iterator[Findin
     samples, step_samples = files * official.samples_per_file, official.batch_size * accelerators
     if math.ceil(samples / step_samples) < STEPS_PER_EPOCH:
         fix = f"at least {math.ceil(STEPS_PER_EPOCH * step_samples / official.samples_per_file):,} files"
-        yield by_rule(
-            "dataset.steps", f"{samples // step_samples:,} steps per epoch", f"{STEPS_PER_EPOCH} or more", fix
-        )
+        seen = f"{samples // step_samples:,} steps per epoch"
+        yield by_rule("dataset.steps", seen, f"{STEPS_PER_EPOCH} or more", fix)
 
 
 def _fixed_settings(official: Official, setup: Setup) -> Iterator[Finding]:
