@@ -25,7 +25,7 @@ _RESULT_FILE = re.compile(r"^(summary\.json|\d+_output\.json|\d+_per_epoch_stats
 def begin_dlio_files(folders: DlioFolders, workload: Workload, ranks: int) -> str:
     """Write the configuration and a new log, and remove an earlier run's results; return the first lines of the log.
 
-    Raises SpaceError, and UserError if the folder holds results that dlemu did not write.
+    So a run that fails leaves no stale results. Raises SpaceError, and UserError for results that dlemu did not write.
     """
     workflow = workload.workflow
     folder = folders.folder
@@ -62,8 +62,8 @@ def write_config(folders: DlioFolders, workload: Workload) -> None:
     folder = folders.config_folder
     if folder is None:
         return
-    recorded = folders.overrides
-    overrides = without_secrets(dlio_overrides(workload, _shipped_workload(workload)) if recorded is None else recorded)
+    given = folders.overrides
+    overrides = without_secrets(dlio_overrides(workload, _shipped_workload(workload)) if given is None else given)
     hydra = {
         "run": {"dir": folders.folder},
         "mode": "RUN",
