@@ -15,7 +15,7 @@ import numpy as np
 
 from dlemu.metrics.findings import Code, Finding, Number
 from dlemu.metrics.rates import Floats, Mean, known, pooled, training_ns
-from dlemu.metrics.rows import Ints, Rows, StepTable, in_order, is_any, sum_of
+from dlemu.metrics.rows import Ints, Rows, StepTable, as_table, has_nonzero, sum_of
 from dlemu.plan.samples import Plan, hash_samples
 
 IN_MEMORY = ("tmpfs", "ramfs", "hugetlbfs")  # file systems in memory, without storage behind them
@@ -43,7 +43,7 @@ def prove(
     rows: Rows, *, file_system: str, odirect: bool, evicted: bool, dataset_bytes: int, memory_bytes: int
 ) -> CacheProof:
     """Return the proof from training rows; `evicted`: the dataset was evicted from the page cache before reading."""
-    is_counted = is_any(rows, "storage_bytes") or file_system in COUNTED
+    is_counted = has_nonzero(rows, "storage_bytes") or file_system in COUNTED
 
     def from_storage_percent(table: StepTable) -> float:
         app_bytes = sum_of(table, "app_bytes")
@@ -59,7 +59,7 @@ def prove(
         numbers["would_help"] = "reader.odirect=true" + ("" if evicted else " or reader.evict_page_cache=epochs")
     if memory_bytes:
         numbers["dataset_to_memory_ratio"] = dataset_bytes / memory_bytes
-    if len(rows) and not is_any(rows, "app_bytes"):
+    if len(rows) and not has_nonzero(rows, "app_bytes"):
         finding = Finding(Code.NO_DATA_FROM_STORAGE, "loud")
     elif len(rows) and file_system in IN_MEMORY:
         finding = Finding.of(Code.NO_DATA_FROM_STORAGE, "loud", pattern="in_memory", file_system=file_system)
@@ -79,7 +79,7 @@ def served_by_storage(rows: Rows, accounted: Mean, device: Mean) -> float | None
     bytes): devices also serve other programs, and read-ahead must not offset cached reads of another epoch.
     """
     total_bytes, weighted_percents = 0, 0.0
-    for epoch, *counted in zip_longest(in_order(rows).by_epoch, accounted.per_epoch, device.per_epoch):
+    for epoch, *counted in zip_longest(as_table(rows).by_epoch, accounted.per_epoch, device.per_epoch):
         percents = [percent for percent in counted if percent is not None]
         app_bytes = sum_of(epoch, "app_bytes")
         if percents:
@@ -100,7 +100,7 @@ class Delivered(NamedTuple):
 
 def device_metrics(rows: Rows, devices: list[Delivered]) -> tuple[Mean, Mean]:
     """Return the MB/s of all devices, and their bytes in % of the bytes that the application read; None without any."""
-    epochs = in_order(rows).by_epoch
+    epochs = as_table(rows).by_epoch
     megabytes = _delivered(rows, devices) if devices else [math.nan] * len(epochs)
     app_megabytes = [sum_of(epoch, "app_bytes") / 1e6 for epoch in epochs]
     return _ratios(megabytes, [training_ns(epoch) / 1e9 for epoch in epochs]), _ratios(megabytes, app_megabytes, 100)
@@ -132,7 +132,7 @@ def _delivered(rows: Rows, devices: list[Delivered]) -> list[float]:
         begin_ns, end_ns = int(host_rows["free_ns"].min()), int(host_rows["met_ns"].max())
         return delivered_between(device.time_ns, device.rate, begin_ns, end_ns)
 
-    return [sum(total(device, epoch) for device in devices) for epoch in in_order(rows).by_epoch]
+    return [sum(total(device, epoch) for device in devices) for epoch in as_table(rows).by_epoch]
 
 
 def delivered_between(time_ns: Ints, rate: Floats, begin_ns: int, end_ns: int) -> float:

@@ -28,7 +28,7 @@ from numpy.typing import NDArray
 from dlemu.metrics.findings import Code, Finding, Number
 from dlemu.metrics.loss import fetch_ns, worker_time
 from dlemu.metrics.rates import Floats, Intervals, during, under_way
-from dlemu.metrics.rows import Rows, StepTable, cached, in_order, is_any, sum_of, training_start_ns
+from dlemu.metrics.rows import Rows, StepTable, as_table, cached, has_nonzero, sum_of, training_start_ns
 from dlemu.metrics.t_interval import quantile
 
 SIGNIFICANCE = 0.001  # false-alarm rate of each test
@@ -105,7 +105,7 @@ class Throughput:
 
 def find_unsteadiness(rows: Rows, *, preprocesses: bool) -> Iterator[Finding]:
     """Yield each change of speed, each stall, and explanations; the `pattern` of a finding determines its numbers."""
-    table = in_order(rows)
+    table = as_table(rows)
     changes = find_speed_changes(table, preprocesses=preprocesses)
     for change in changes:
         numbers = {name: value for name, value in asdict(change).items() if value is not None}
@@ -123,7 +123,7 @@ def not_steady(pattern: str, **numbers: Number) -> Finding:
 
 def find_speed_changes(rows: Rows, *, preprocesses: bool = False) -> tuple[SpeedChange, ...]:
     """Return the changes of the storage's speed in training rows, in order; by read times if throughput has none."""
-    table = in_order(rows)
+    table = as_table(rows)
     windows, stalls = throughput_of(table, preprocesses=preprocesses), find_stalls(table)
     window_seconds = float(np.median(np.diff(windows.at_seconds))) if len(windows) > 1 else 0.0
     is_stalled = np.zeros(len(windows), np.bool_)
@@ -170,7 +170,7 @@ def changes_of(windows: Throughput) -> tuple[SpeedChange, ...]:
 
 def throughput_of(rows: Rows, *, preprocesses: bool = False) -> Throughput:
     """Return the storage's throughput in windows of equal length, without those mostly served by the page cache."""
-    table = in_order(rows)
+    table = as_table(rows)
     origin_ns, fetch_seconds = training_start_ns(table), fetch_ns(table) / 1e9
     has_reads = (table["app_bytes"] > 0) & (fetch_seconds > 0)
     if has_reads.sum() < 2 * MIN_WINDOWS:
@@ -208,7 +208,7 @@ def throughput_of(rows: Rows, *, preprocesses: bool = False) -> Throughput:
 
 def storage_column(rows: StepTable) -> str:
     """Return the name of the column of bytes from storage, or of bytes read if the kernel did not count those."""
-    return "storage_bytes" if is_any(rows, "storage_bytes") else "app_bytes"
+    return "storage_bytes" if has_nonzero(rows, "storage_bytes") else "app_bytes"
 
 
 @cached
@@ -389,7 +389,7 @@ def _usual_reads(rows: StepTable, preprocesses: bool) -> list[Floats]:
     starts = (rows["started_ns"] - training_start_ns(rows)) / 1e9
     blocked = worker_time(rows, preprocesses).storage / 1e9
     is_read = (rows["app_bytes"] > 0) & (fetch_ns(rows) > 0) & (blocked > 0)
-    if is_any(rows, "storage_bytes"):  # else it is unknown how much came from storage
+    if has_nonzero(rows, "storage_bytes"):  # else it is unknown how much came from storage
         is_read &= rows["storage_bytes"] >= _MIN_FROM_STORAGE * rows["app_bytes"]
     order = np.flatnonzero(is_read)[np.argsort(starts[is_read], kind="stable")]
     if not len(order):

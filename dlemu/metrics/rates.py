@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from datagen.quantiles import Percentiles
-from dlemu.metrics.rows import Ints, Rows, StepTable, in_order, step_end_ns
+from dlemu.metrics.rows import Ints, Rows, StepTable, as_table, step_end_ns
 
 Floats = NDArray[np.float64]
 Moments = Floats | Ints
@@ -27,7 +27,7 @@ class Mean:
 
 def pooled(rows: Rows, measure: Callable[[StepTable], float]) -> Mean:
     """Return a measure (NaN for no value) of all rows together, in which longer epochs weigh more, and per epoch."""
-    table = in_order(rows)
+    table = as_table(rows)
     return Mean(mean=known(measure(table)), per_epoch=tuple(known(measure(epoch)) for epoch in table.by_epoch))
 
 
@@ -43,7 +43,7 @@ def known(value: float) -> float | None:
 
 def training_ns(rows: Rows) -> int:
     """Return the training time, ns: the sum of the durations of all blocks, of the rank with the longest sum."""
-    first, last = in_order(rows).ends
+    first, last = as_table(rows).block_ends
     return int(np.bincount(first["rank"], step_end_ns(last) - first["free_ns"]).max()) if len(first) else 0
 
 
@@ -56,8 +56,8 @@ def per_second(amount: float, rows: Rows) -> float:
 def first_batch_seconds(rows: Rows) -> Mean:
     """Return the longest wait of any rank for the first batch of each epoch, s."""
     waits = []
-    for epoch in in_order(rows).by_epoch:
-        first, _ = epoch.ends
+    for epoch in as_table(rows).by_epoch:
+        first, _ = epoch.block_ends
         waits.append(float(first["wait_ns"][first["step"] == first["step"].min()].max() / 1e9))
     return over_epochs(waits)
 

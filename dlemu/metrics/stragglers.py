@@ -22,7 +22,7 @@ from dlemu.metrics.au import total_ns
 from dlemu.metrics.findings import Code, Finding, Number
 from dlemu.metrics.loss import PARTS, wait_parts
 from dlemu.metrics.rates import Floats
-from dlemu.metrics.rows import Ints, Rows, StepTable, in_order, steps_of, sum_of
+from dlemu.metrics.rows import Ints, Rows, StepTable, as_table, steps_of, sum_of
 from dlemu.plan.samples import Plan, hash_samples
 
 
@@ -35,7 +35,7 @@ def find_stragglers(kept: Rows, rank_nodes: Sequence[int], hosts: Sequence[str])
     """
     if not len(kept) or not sum_of(kept, "compute_ns"):  # without computation, AU is 0 with or without stragglers
         return
-    table = in_order(kept)
+    table = as_table(kept)
     nodes = list(rank_nodes or [0] * (max(table.values("rank")) + 1))
     names = [hosts[node] if node < len(hosts) else "" for node in nodes]
     if 1 < len(set(nodes)) < len(nodes):  # not for one host, or one rank per host
@@ -54,7 +54,7 @@ def _slow_owners(kept: StepTable, owners: Sequence[int]) -> Iterator[tuple[int, 
     last_owner = owner_of_row[last_row]
     others_end = steps.maximum(np.where(owner_of_row == last_owner[steps.step_of_row], 0, ends))
     delay_ns = np.maximum(0, ends[last_row] - np.maximum(others_end, steps.maximum(compute)))
-    cost_ns = delay_ns * steps.sum(1)  # lost by each accelerator, that is, each row of the step
+    cost_ns = delay_ns * steps.row_counts  # each accelerator loses the delay, and has one row in the step
     cost_of_owner = np.bincount(last_owner, weights=cost_ns, minlength=max(owners) + 1)
     present, all_ns = np.unique(owner_of_row), total_ns(kept)
     if len(present) < 2 or not all_ns:
@@ -79,7 +79,7 @@ def find_slow_folders(rows: Rows, plan: Plan, folders: Sequence[str]) -> Iterato
     """Yield the slow folders, slowest first, with the median of all; file f is in folder f modulo their number."""
     if len(folders) < 3:
         return
-    table = in_order(rows)
+    table = as_table(rows)
     full_batches = np.flatnonzero((table["read_ns"] > 0) & (table["samples"] == plan.batch_size))
     every = max(1, len(full_batches) // 20_000)  # more batches would take time and show no more
     batches = list(_samples_by_folder(table[full_batches[::every]], plan, len(folders)))

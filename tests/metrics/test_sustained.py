@@ -19,6 +19,7 @@ from dlemu.metrics.au import (
     sustained_au,
     uncertainty_of,
 )
+from dlemu.metrics.rows import as_table
 from dlemu.metrics.t_interval import estimate, percent_interval
 from dlemu.metrics.verdict import Evidence, judge
 from tests.runs import present
@@ -28,7 +29,7 @@ C = 100_000_000
 
 
 def only_supply_of(rows: StepRows) -> Supply:
-    (supply,) = supplies_of(rows)
+    (supply,) = supplies_of(as_table(rows))
     return supply
 
 
@@ -168,7 +169,7 @@ def test_a_supply_by_hand() -> None:
     assert only_supply_of(by_hand(clock_s=1000)) == only_supply_of(by_hand())
     # The checkpoint, from 14 to 44 s, is left out, and so is the second that the reader worked in it: none here.
     assert only_supply_of(by_hand(pause_s=30)).time_ns == 14 * S + 1 * S
-    assert supplies_of(by_hand()[:0]) == []
+    assert supplies_of(as_table(by_hand()[:0])) == []
     assert np.isnan(Supply(read_ns=0, time_ns=0).percent)
 
 

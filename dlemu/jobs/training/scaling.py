@@ -26,7 +26,7 @@ from dlemu.machine.cgroup_limits import host_memory
 from dlemu.metrics.au import au_percent
 from dlemu.metrics.limit import FEW_REQUESTS, MIN_LOSS_PERCENT, PIECE_BYTES, Scaling
 from dlemu.metrics.loss import Causes, Work, find_causes, work_of
-from dlemu.metrics.rows import Rows, is_any
+from dlemu.metrics.rows import Rows, has_nonzero
 from dlemu.ranks import Comm
 
 # Trials have TIMES as many readers as the run, and 1 / TIMES as many. Where storage scales, that is far above
@@ -109,7 +109,7 @@ def explain_loss(workload: Workload, rows: Rows, ranks: int) -> tuple[Causes, Wo
 
 def preprocessing_sleeps(workload: Workload, rows: Rows) -> bool:
     """Return whether emulated preprocessing slept; if it burned CPU time instead, the rows have `preprocess_cpu_ns`."""
-    return not is_zero(workload.reader.preprocess_time) and not is_any(rows, "preprocess_cpu_ns")
+    return not is_zero(workload.reader.preprocess_time) and not has_nonzero(rows, "preprocess_cpu_ns")
 
 
 def _rate(job: TrainingJob, comm: Comm, readers: int, epoch: int, waiting_ranks: Sequence[int]) -> float:
