@@ -41,7 +41,10 @@ from dlemu.metrics.t_interval import Values, estimate
 
 def kept_rows(rows: Rows, exclude_start: int, exclude_end: int) -> StepTable:
     """Return the rows without the first `exclude_start` and the last `exclude_end` steps of each block."""
-    return as_table(rows).trimmed(exclude_start, exclude_end)
+    table = as_table(rows)
+    sizes = np.diff(table.block_start_indices, append=len(table))
+    index_in_block = np.arange(len(table)) - np.repeat(table.block_start_indices, sizes)
+    return table[(index_in_block >= exclude_start) & (index_in_block < np.repeat(sizes, sizes) - exclude_end)]
 
 
 def au_percent(rows: Rows) -> float:
@@ -261,12 +264,9 @@ def sustained_au(rows: Rows, kept: Rows) -> Mean:
     table, kept = as_table(rows), as_table(kept)
     supplies = supplies_of(table)
     kept_by_epoch = [kept.of("epoch", epoch.values("epoch")) for epoch in table.by_epoch]
-    return Mean(
-        mean=_smallest(_total(supplies).percent, au_percent(kept)),
-        per_epoch=tuple(
-            _smallest(supply.percent, au_percent(epoch)) for supply, epoch in zip(supplies, kept_by_epoch, strict=True)
-        ),
-    )
+    epochs = zip(supplies, kept_by_epoch, strict=True)
+    per_epoch = tuple(_smallest(supply.percent, au_percent(kept_epoch)) for supply, kept_epoch in epochs)
+    return Mean(mean=_smallest(_total(supplies).percent, au_percent(kept)), per_epoch=per_epoch)
 
 
 def is_supply_known(rows: Rows) -> bool:

@@ -70,7 +70,7 @@ class StepTable:
         """The rows of each block of each rank, in order."""
         if not len(self):
             return []
-        return [StepTable(self._columns, block) for block in np.split(self._indices, self._block_starts[1:])]
+        return [StepTable(self._columns, block) for block in np.split(self._indices, self.block_start_indices[1:])]
 
     def of(self, label: str, values: Sequence[int]) -> StepTable:
         """Return the rows in which `label` (rank, epoch, phase or block) has one of the `values`."""
@@ -79,20 +79,23 @@ class StepTable:
 
     def values(self, label: str) -> list[int]:
         """Return the distinct ranks, epochs, phases or blocks in the table, sorted."""
-        distinct: list[int] = np.unique(self[label][self._block_starts]).tolist()
-        return distinct
+        return [int(value) for value in np.unique(self[label][self.block_start_indices])]
 
-    def trimmed(self, exclude_start: int, exclude_end: int) -> StepTable:
-        """Return the table without the first `exclude_start` and the last `exclude_end` rows of each rank's blocks."""
-        sizes = np.diff(self._block_starts, append=len(self))
-        index_in_block = np.arange(len(self)) - np.repeat(self._block_starts, sizes)
-        return self[(index_in_block >= exclude_start) & (index_in_block < np.repeat(sizes, sizes) - exclude_end)]
+    @cached_property
+    def block_start_indices(self) -> NDArray[np.intp]:
+        """Indices in the table of the first row of each block of each rank."""
+        is_start = np.zeros(len(self), np.bool_)
+        is_start[:1] = True
+        for name in LABELS:
+            values = self[name]
+            is_start[1:] |= values[1:] != values[:-1]
+        return np.flatnonzero(is_start)
 
     @property
     def block_ends(self) -> tuple[StepTable, StepTable]:
         """The first and the last row of each block of each rank."""
-        last = np.append(self._block_starts, len(self))[1:] - 1
-        return self[self._block_starts], self[last]
+        last = np.append(self.block_start_indices, len(self))[1:] - 1
+        return self[self.block_start_indices], self[last]
 
     @cached_property
     def _selection(self) -> slice | NDArray[np.intp]:
@@ -101,16 +104,6 @@ class StepTable:
         if not len(indices) or (np.diff(indices) != 1).any():
             return indices
         return slice(int(indices[0]), int(indices[-1]) + 1)
-
-    @cached_property
-    def _block_starts(self) -> NDArray[np.intp]:
-        """Index of the first row of each block of each rank."""
-        is_start = np.zeros(len(self), np.bool_)
-        is_start[:1] = True
-        for name in LABELS:
-            values = self[name]
-            is_start[1:] |= values[1:] != values[:-1]
-        return np.flatnonzero(is_start)
 
     def _grouped(self, label: str) -> list[StepTable]:
         """Return a table for each value of `label`, by ascending value."""

@@ -211,7 +211,7 @@ def test_a_table_has_the_rows_of_an_array_in_order_and_its_blocks_ends_can_be_le
     table = as_table(some)
     assert np.array_equal(np.asarray(table), ordered)
     remaining = np.concatenate([block[first : max(first, len(block) - last)] for block in blocks])
-    assert np.array_equal(np.asarray(table.trimmed(first, last)), remaining)
+    assert np.array_equal(np.asarray(kept_rows(table, first, last)), remaining)
     places = random.permutation(len(ordered))[::2]
     for name in STEP_DTYPE.names or ():
         assert np.array_equal(table[places][name], ordered[name][places])

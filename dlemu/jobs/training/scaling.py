@@ -24,7 +24,7 @@ from dlemu.jobs.training.steplog import TRAINING, StepRows
 from dlemu.loaders.loader_base import BatchMaker, LoaderSpec
 from dlemu.machine.cgroup_limits import host_memory
 from dlemu.metrics.au import au_percent
-from dlemu.metrics.limit import FEW_REQUESTS, MIN_LOSS_PERCENT, PIECE_BYTES, Scaling
+from dlemu.metrics.limit import FEW_REQUESTS, MAX_REQUEST_BYTES, MIN_LOSS_PERCENT, Scaling
 from dlemu.metrics.loss import Causes, Work, find_causes, work_of
 from dlemu.metrics.rows import Rows, has_nonzero
 from dlemu.ranks import Comm
@@ -82,7 +82,7 @@ def worth_trying(job: TrainingJob, rows: StepRows) -> tuple[Trial, ...]:
     reader, trials = workload.reader, list[Trial]()
     workers = max(1, reader.read_threads)
     is_remote = open_storage(workload.storage_spec.buffered).is_remote
-    in_flight = reader.io_depth if is_remote else max(1.0, work.call_bytes / PIECE_BYTES)  # requests per reader
+    in_flight = reader.io_depth if is_remote else max(1.0, work.call_bytes / MAX_REQUEST_BYTES)  # requests per reader
     buffer_bytes = job.ranks * TIMES * workers * job.loader_spec(0).slot_bytes
     fits = buffer_bytes < host_memory().available_bytes * MEMORY_SHARE
     if job.ranks * work.readers * in_flight < 2 * FEW_REQUESTS and fits:
