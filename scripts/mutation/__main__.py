@@ -52,7 +52,7 @@ def main() -> None:
 
 
 def run_in_copy(package: str, sample: int | None, seed: int, returns: bool) -> None:
-    """Test the mutants in a copy of the tree, and print; in a child process, because mutmut needs the current folder."""
+    """Test the mutants in a copy of the tree, in a child process, as mutmut needs the current folder; and print."""
     with tempfile.TemporaryDirectory(prefix="mutate-") as folder:
         git_ls_files = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
         for name in filter(None, subprocess.check_output(git_ls_files, cwd=ROOT, text=True).split("\0")):
