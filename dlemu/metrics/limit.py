@@ -143,15 +143,14 @@ def judge_limit(au: float, causes: Causes, work: Work, context: Context) -> Limi
         "emulator": causes.hand_over,
     }
     suspect = max(lost_percent, key=lambda cause: lost_percent[cause])
-    ceiling = context.ceiling_au
     # Share of the loss that remains on null storage. A ceiling below the run's AU was measured at a worse moment.
-    emulator_share = (100 - ceiling) / (100 - au) if au <= ceiling else 0.0
+    emulator_share = (100 - context.ceiling_au) / (100 - au) if au <= context.ceiling_au else 0.0
     if context.is_out_of_cpu_time and not context.device_is_saturated:
         limit = _core_limit("high" if causes.storage < causes.total / 2 else "medium", context)
     elif emulator_share >= 0.5:  # from 0.8 on, all other causes explain at most a fifth of the loss
-        at_ceiling = Finding.of(Code.EMULATOR_CEILING, ceiling_au_percent=ceiling, au_percent=au)
+        at_ceiling = Finding.of(Code.EMULATOR_CEILING, ceiling_au_percent=context.ceiling_au, au_percent=au)
         limit = _emulator_limit("high" if emulator_share >= 0.8 else "medium", context, at_ceiling)
-        suspect = limit.what
+        suspect = limit.what  # its part of the loss is computed here
         lost_percent = {cause: (1 - emulator_share) * percent for cause, percent in lost_percent.items()}
         lost_percent[suspect] += emulator_share * causes.total
     else:

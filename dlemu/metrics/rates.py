@@ -44,8 +44,7 @@ def known(value: float) -> float | None:
 def training_ns(rows: Rows) -> int:
     """Return the training time, ns: the sum of the durations of all blocks, of the rank with the longest sum."""
     first, last = as_table(rows).block_ends
-    block_ns = step_end_ns(last) - first["free_ns"]
-    return int(np.bincount(first["rank"], block_ns).max()) if len(first) else 0
+    return int(np.bincount(first["rank"], step_end_ns(last) - first["free_ns"]).max()) if len(first) else 0
 
 
 def per_second(amount: float, rows: Rows) -> float:

@@ -50,8 +50,7 @@ def _slow_owners(kept: StepTable, owners: Sequence[int]) -> Iterator[tuple[int, 
     """Yield (owner, numbers) of the owners to report, worst first. `owners[rank]` is the owner of a rank."""
     steps, compute = steps_of(kept), kept["compute_ns"]
     ends, owner_of_row = kept["wait_ns"] + compute, np.asarray(owners)[kept["rank"]]
-    # For each step: its last row and that row's owner, the latest end of the other owners, the delay, the cost
-    last_row = steps.argmin(-ends)
+    last_row = steps.argmin(-ends)  # of each step, as are the next four
     last_owner = owner_of_row[last_row]
     others_end = steps.maximum(np.where(owner_of_row == last_owner[steps.step_of_row], 0, ends))
     delay_ns = np.maximum(0, ends[last_row] - np.maximum(others_end, steps.maximum(compute)))
