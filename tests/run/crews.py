@@ -1,4 +1,4 @@
-"""Each user of a crew as a program whose workers hang or raise: `python -m tests.run.crews ROLE FOLDER hang|fail`."""
+"""Runs crews whose workers hang or raise, as a program: `python -m tests.run.crews ROLE FOLDER hang|fail`."""
 
 from __future__ import annotations
 
@@ -26,18 +26,18 @@ Work = Callable[..., Any]
 
 
 def hang(*_: object, **__: object) -> NoReturn:
-    """Work for ever."""
+    """Never return."""
     while True:
         time.sleep(60)
 
 
 def fail(*_: object, **__: object) -> NoReturn:
-    """Raise what nobody foresaw."""
+    """Raise an unexpected exception."""
     raise ValueError("odd")
 
 
 def worker(work: Work, folder: Path, stopped_seconds: float) -> None:
-    """Be a crew of nothing else."""
+    """Run a crew of workers that only do this work."""
 
     def be(comm: Comm, order: int) -> None:
         work()
@@ -46,7 +46,7 @@ def worker(work: Work, folder: Path, stopped_seconds: float) -> None:
 
 
 def reader(work: Work, folder: Path, stopped_seconds: float) -> None:
-    """Read a workload's pattern."""
+    """Run the readers of a workload's pattern."""
     patch.object(pattern, "BatchMaker", lambda *_: SimpleNamespace(make=work)).start()
     job = make_job(ranks=1)
     job = replace(job, workload=replace(job.workload, timeout_seconds=stopped_seconds))
@@ -55,18 +55,18 @@ def reader(work: Work, folder: Path, stopped_seconds: float) -> None:
 
 
 def job(work: Work, folder: Path, stopped_seconds: float) -> None:
-    """Make requests."""
+    """Run the jobs of a probe."""
     patch.object(requests, "_STOPPED_SECONDS", stopped_seconds).start()
     cell = CellSpec(access="read", size_bytes=4096, depth=1, jobs=2)
     requests._by_jobs(cell, [work, work], 600.0)
 
 
 CREWS = {"worker": worker, "reader": reader, "job": job, **of_parts("CREWS")}
-"""By the name of their workers."""
+"""Name of a crew's workers -> a function that runs the crew."""
 
 
 def main(role: str, folder: str, what: str) -> None:
-    """Be the program."""
+    """Run a crew, and exit as dlemu does."""
     try:
         CREWS[role](fail if what == "fail" else hang, Path(folder), STOPPED_SECONDS)
     except DlemuError as error:
