@@ -1,4 +1,4 @@
-"""Runs crews whose workers hang or raise, as a program: `python -m tests.run.crews ROLE FOLDER hang|fail`."""
+"""Each user of a crew as a program whose workers hang or raise: `python -m tests.run.crews ROLE FOLDER hang|fail`."""
 
 from __future__ import annotations
 
@@ -26,18 +26,18 @@ Work = Callable[..., Any]
 
 
 def hang(*_: object, **__: object) -> NoReturn:
-    """Never return."""
+    """Work for ever."""
     while True:
         time.sleep(60)
 
 
 def fail(*_: object, **__: object) -> NoReturn:
-    """Raise an unexpected exception."""
+    """Raise what nobody foresaw."""
     raise ValueError("odd")
 
 
 def worker(work: Work, folder: Path, stopped_seconds: float) -> None:
-    """Run a crew of workers that only do this work."""
+    """Be a crew of nothing else."""
 
     def be(comm: Comm, order: int) -> None:
         work()
@@ -46,7 +46,7 @@ def worker(work: Work, folder: Path, stopped_seconds: float) -> None:
 
 
 def reader(work: Work, folder: Path, stopped_seconds: float) -> None:
-    """Run the readers of a workload's pattern."""
+    """Read a workload's pattern."""
     patch.object(pattern, "BatchMaker", lambda *_: SimpleNamespace(make=work)).start()
     job = make_job(ranks=1)
     job = replace(job, workload=replace(job.workload, timeout_seconds=stopped_seconds))
@@ -55,18 +55,18 @@ def reader(work: Work, folder: Path, stopped_seconds: float) -> None:
 
 
 def job(work: Work, folder: Path, stopped_seconds: float) -> None:
-    """Run the jobs of a probe."""
+    """Make requests."""
     patch.object(requests, "_STOPPED_SECONDS", stopped_seconds).start()
     cell = CellSpec(access="read", size_bytes=4096, depth=1, jobs=2)
     requests._by_jobs(cell, [work, work], 600.0)
 
 
 CREWS = {"worker": worker, "reader": reader, "job": job, **of_parts("CREWS")}
-"""Name of a crew's workers -> a function that runs the crew."""
+"""By the name of their workers."""
 
 
 def main(role: str, folder: str, what: str) -> None:
-    """Run a crew, and exit as dlemu does."""
+    """Be the program."""
     try:
         CREWS[role](fail if what == "fail" else hang, Path(folder), STOPPED_SECONDS)
     except DlemuError as error:
