@@ -138,8 +138,8 @@ def judge_limit(au: float, causes: Causes, work: Work, context: Context) -> Limi
         return Limit(what="nothing", confidence="high", numbers=numbers)
     lost_percent: dict[What, float] = {
         "storage": causes.storage,
-        "host CPU": causes.cpu + causes.cpu_wait,
-        "loader": causes.queueing + causes.preprocessing,
+        "host CPU": causes.computing + causes.starved,
+        "loader": causes.queueing + causes.pause,
         "emulator": causes.hand_over,
     }
     suspect = max(lost_percent, key=lambda cause: lost_percent[cause])
@@ -175,7 +175,7 @@ def _numbers(causes: Causes, work: Work, context: Context) -> dict[str, Number]:
         "device_depth": context.device_depth,
         "cores_busy_percent": context.host_busy_percent,
         "own_cores_percent": context.own_busy_percent,
-        "cpu_wait_percent": 100 * work.cpu_wait_share if work.cpu_known else math.nan,
+        "cpu_wait_percent": 100 * work.starved_share if work.cpu_known else math.nan,
     }
     if scaling.mb_per_second > 0 and scaling.more_readers:
         figures["more_readers_times"] = scaling.more_readers / scaling.readers
@@ -208,7 +208,7 @@ def _judge_apart_from_memory(
     suspect: What, share: float, confidence: Confidence, causes: Causes, work: Work, context: Context
 ) -> Limit:
     """Return what really limited the run as `_judge_suspect` does, without a look at memory pressure."""
-    cores_are_busy = work.cpu_wait_share >= STARVED_SHARE or context.host_busy_percent >= BUSY_PERCENT
+    cores_are_busy = work.starved_share >= STARVED_SHARE or context.host_busy_percent >= BUSY_PERCENT
     no_core_is_free = cores_are_busy or context.is_out_of_cpu_time
     if suspect == "storage":
         limit = _judge_reads(confidence, work, context)
@@ -216,16 +216,16 @@ def _judge_apart_from_memory(
             return limit
         # Without a free core, slow reads don't prove slow storage: readers wait for cores between reads, and so do the
         # kernel threads, or the mount's process, that serve the reads. Only preprocessing that sleeps needs no core.
-        is_minor_cause = 2 * causes.storage < causes.total - causes.preprocessing
+        is_minor_cause = 2 * causes.storage < causes.total - causes.pause
         is_unsure = share < 0.75 or limit.confidence == "low"
         is_doubtful = is_minor_cause or (is_unsure and context.others_use_the_cores)
         if not work.cpu_known or (limit.what == "storage" and is_doubtful):
             return _core_limit("low", context)
         return limit
     if suspect == "host CPU":  # if cores are free, more workers help
-        lacks_cores = no_core_is_free or causes.cpu_wait > causes.cpu
+        lacks_cores = no_core_is_free or causes.starved > causes.computing
         return _core_limit(confidence, context) if lacks_cores else _too_few_readers_limit(confidence, context)
-    if suspect == "loader" and causes.preprocessing > causes.queueing:
+    if suspect == "loader" and causes.pause > causes.queueing:
         lacks_cores = no_core_is_free and work.burns  # preprocessing that sleeps needs no core
         return _core_limit(confidence, context) if lacks_cores else _too_few_readers_limit(confidence, context)
     if no_core_is_free:  # a worker without a core starts no batch

@@ -120,9 +120,9 @@ class WorkerTime(NamedTuple):
     """How each row's worker spent its time on the batch, ns, shape (rows,); the fields are explained in `Causes`."""
 
     storage: Floats
-    preprocessing: Floats
-    cpu: Floats
-    cpu_wait: Floats
+    pause: Floats
+    computing: Floats
+    starved: Floats
 
 
 def worker_time(rows: Rows, preprocesses: bool) -> WorkerTime:
@@ -132,12 +132,12 @@ def worker_time(rows: Rows, preprocesses: bool) -> WorkerTime:
     if not has_nonzero(rows, "cpu_ns"):  # time on a core was not measured: assume it is all time outside of reads
         burned = np.minimum(rows["preprocess_cpu_ns"], fetch - read)
         return WorkerTime(read, burned, fetch - read - burned, np.zeros_like(fetch))
-    cpu = np.minimum(rows["cpu_ns"], fetch)
-    cpu_wait = np.minimum(rows["cpu_wait_ns"], fetch - cpu)
-    blocked = fetch - cpu - cpu_wait
+    computing = np.minimum(rows["cpu_ns"], fetch)
+    starved = np.minimum(rows["cpu_wait_ns"], fetch - computing)
+    blocked = fetch - computing - starved
     slept = np.minimum(blocked, fetch - read) if preprocesses else np.zeros_like(fetch)
-    burned = np.minimum(rows["preprocess_cpu_ns"], cpu)
-    return WorkerTime(blocked - slept, slept + burned, cpu - burned, cpu_wait)
+    burned = np.minimum(rows["preprocess_cpu_ns"], computing)
+    return WorkerTime(blocked - slept, slept + burned, computing - burned, starved)
 
 
 def fetch_ns(rows: Rows) -> Ints:
@@ -151,11 +151,11 @@ class Causes:
 
     storage: float = 0.0
     """Workers were blocked in opening or reading files."""
-    preprocessing: float = 0.0
+    pause: float = 0.0
     """Workers were in emulated preprocessing, which sleeps or burns CPU time."""
-    cpu: float = 0.0
+    computing: float = 0.0
     """Workers were on a core for other work: decoding, copying, checking."""
-    cpu_wait: float = 0.0
+    starved: float = 0.0
     """Workers waited for a core."""
     queueing: float = 0.0
     """No worker had started the batch, though workers were idle."""
@@ -190,8 +190,8 @@ def find_causes(rows: Rows, *, preprocesses: bool, workers: int, reads_stall: bo
         complete, wait_ends = np.maximum(free, critical["finished_ns"]), free + critical["wait_ns"]
         hand_over_shares = _busy_workers_shares(table, ranks, complete, wait_ends, preprocesses, workers)
         stalled = WorkerTime(*hand_over_shares.T).storage * hand_over
-    storage, preprocessing, cpu, cpu_wait = (reading + decoding) @ fetch_shares + queueing @ queue_shares
-    lost_ns = [storage + stalled.sum(), preprocessing, cpu, cpu_wait, idle_queue.sum(), (hand_over - stalled).sum()]
+    storage, pause, computing, starved = (reading + decoding) @ fetch_shares + queueing @ queue_shares
+    lost_ns = [storage + stalled.sum(), pause, computing, starved, idle_queue.sum(), (hand_over - stalled).sum()]
     return Causes(*(100.0 / all_ns * np.array(lost_ns)).tolist())
 
 
@@ -228,7 +228,7 @@ def _busy_workers_shares(
 class Work:
     """How the workers of all ranks spent their time in some steps, and at what rates they read."""
 
-    cpu_wait_share: float
+    starved_share: float
     """Share of the workers' time on batches in which they waited for a core."""
     cpu_known: bool
     """The workers' time on a core was measured."""
@@ -259,7 +259,7 @@ def work_of(rows: Rows, *, preprocesses: bool) -> Work:
     calls = sum_of(rows, "read_calls")
     app_bytes = sum_of(rows, "app_bytes")
     return Work(
-        cpu_wait_share=float(spent.cpu_wait.sum()) / max(worked_ns, 1.0),
+        starved_share=float(spent.starved.sum()) / max(worked_ns, 1.0),
         cpu_known=has_nonzero(rows, "cpu_ns"),
         readers=_readers_while_waiting(rows, spent.storage),
         call_ms=sum_of(rows, "read_ns") / calls / 1e6 if calls else 0.0,

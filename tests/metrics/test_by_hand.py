@@ -133,7 +133,7 @@ def test_a_workers_time_is_computing_first_then_starved_then_blocked(
 def test_work_of_one_batch() -> None:
     rows = worked(wait_ns=30, compute_ns=50, sync_ns=20, read_calls=4, app_bytes=8000, free_ns=60)
     work = work_of(rows, preprocesses=False)
-    assert work.cpu_wait_share == pytest.approx(0.2)
+    assert work.starved_share == pytest.approx(0.2)
     assert work.cpu_known
     assert work.call_ms == pytest.approx(60 / 4 / 1e6)
     assert work.call_bytes == 2000

@@ -147,7 +147,7 @@ def test_readers_count_while_accelerators_wait() -> None:
 
 
 ENOUGH = Work(
-    cpu_wait_share=0.0,
+    starved_share=0.0,
     cpu_known=True,
     readers=16.0,
     call_ms=12.3456,
@@ -160,10 +160,10 @@ ENOUGH = Work(
 
 LIMITED_BY = {
     "storage": "storage",
-    "cpu": "loader",
-    "preprocessing": "loader",
+    "computing": "loader",
+    "pause": "loader",
     "queueing": "loader",
-    "cpu_wait": "host CPU",
+    "starved": "host CPU",
     "hand_over": "emulator",
 }
 """What is named when one cause outweighs all others."""
@@ -192,11 +192,11 @@ FULL_NETWORK = {"is_object_store": True, "network_percent": 97.0}
 BUSY, BURNING = {"host_busy_percent": BUSY_PERCENT}, {"burns": True}
 HELD_BACK = BUSY | {"own_busy_percent": 20.0, "cpu_throttled_percent": 40.0}
 IDLE = {"host_busy_percent": 4.0, "cpu_limit_used_percent": 6.0}
-MIXED = {"storage": 25, "cpu": 15, "queueing": 15, "hand_over": 5}
+MIXED = {"storage": 25, "computing": 15, "queueing": 15, "hand_over": 5}
 ONE_SMALL, TWO_SMALL = {"readers": 1.0}, {"readers": 2.0}
 UNKNOWN_CPU = {"cpu_known": False}
 READS: dict[str, float] = {"storage": 60}
-COMPUTES, QUEUES = {"cpu": 60}, {"queueing": 60}
+COMPUTES, QUEUES = {"computing": 60}, {"queueing": 60}
 
 
 def device(depth: float, busy_percent: float) -> dict[str, Any]:
@@ -257,7 +257,7 @@ def larger(rate: float, **rates: Any) -> dict[str, Any]:
         (MIXED, {}, BUSY, ("host CPU", "low"), []),
         (MIXED, {}, {"host_busy_percent": 80.0}, ("storage", "low"), []),
         (MIXED, {}, BUSY | device(FEW_REQUESTS, BUSY_PERCENT), ("storage", "low"), []),
-        ({"storage": 25, "cpu": 15, "preprocessing": 20}, {}, BUSY, ("storage", "low"), []),  # a sleep needs no core
+        ({"storage": 25, "computing": 15, "pause": 20}, {}, BUSY, ("storage", "low"), []),  # a sleep needs no core
         (COMPUTES, {}, BUSY | {"own_busy_percent": 20.0}, ("host CPU", "high"), ["other_program_on_cores"]),
         (COMPUTES, {}, BUSY | {"own_busy_percent": 80.0}, ("host CPU", "high"), []),
         (COMPUTES, {}, HELD_BACK, ("host CPU", "high"), ["other_program_on_cores", "cpu_quota"]),
@@ -270,9 +270,9 @@ def larger(rate: float, **rates: Any) -> dict[str, Any]:
         (READS, {}, {"memory_some_percent": 30.0}, ("host CPU", "high"), ["memory_pressure"]),
         (READS, {}, {"memory_some_percent": 30.0} | device(8, 99), ("storage", "medium"), ["memory_pressure"]),
         # the loader and the emulator
-        ({"preprocessing": 60}, BURNING, BUSY, ("host CPU", "high"), []),
-        ({"preprocessing": 60}, BURNING, {"host_busy_percent": 10.0}, ("loader", "high"), ["too_few_readers"]),
-        ({"preprocessing": 60}, {}, BUSY, ("loader", "high"), ["too_few_readers"]),
+        ({"pause": 60}, BURNING, BUSY, ("host CPU", "high"), []),
+        ({"pause": 60}, BURNING, {"host_busy_percent": 10.0}, ("loader", "high"), ["too_few_readers"]),
+        ({"pause": 60}, {}, BUSY, ("loader", "high"), ["too_few_readers"]),
         (QUEUES, {"oversleep_share": STARVED_SHARE - 0.01}, {}, ("loader", "high"), ["prefetch_too_shallow"]),
         (QUEUES, {"oversleep_share": STARVED_SHARE}, {}, ("emulator", "medium"), []),
         (QUEUES, {"oversleep_share": 0.5}, BUSY, ("host CPU", "high"), []),
