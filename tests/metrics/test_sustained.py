@@ -130,7 +130,7 @@ def test_of_an_epoch_read_at_once_the_least_is_known() -> None:
     rows["block"], rows["step"] = 1, [1, 2, 3, 4]
     rows["started_ns"], rows["finished_ns"] = 0, np.array([20, 20, 20, 20]) * S
     rows["free_ns"], rows["wait_ns"] = np.array([0, 24, 28, 32]) * S, np.array([20, 0, 0, 0]) * S
-    assert only_supply_of(rows) == Supply(read_ns=16 * S, time_ns=20 * S, edge_ns=0, at_least=True)
+    assert only_supply_of(rows) == Supply(read_ns=16 * S, time_ns=20 * S, edge_ns=0, is_lower_bound=True)
     assert not is_supply_known(rows)
     kept = kept_rows(rows, 1, 0)
     assert au_percent(kept) == 100
