@@ -86,9 +86,8 @@ def _nobody_is_left() -> Iterator[None]:
 def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
     if not _runs_tensorflow(pyfuncitem):
         return None
-    _ = importlib.import_module(
-        "dlemu.loaders.tensorflow"
-    ).Loader  # imports TensorFlow once for all, which starts no thread yet
+    # Imports TensorFlow once for all children; that starts no thread yet.
+    _ = importlib.import_module("dlemu.loaders.tensorflow").Loader
     arguments = {name: pyfuncitem.funcargs[name] for name in pyfuncitem._fixtureinfo.argnames}
     read_end, write_end = os.pipe()
     child = os.fork()

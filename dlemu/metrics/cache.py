@@ -138,7 +138,7 @@ def _delivered(rows: Rows, devices: list[Delivered]) -> list[float]:
 def delivered_between(time_ns: Ints, rate: Floats, begin_ns: int, end_ns: int) -> float:
     """Return the integral of a rate per second over a span, from the last reading before it to the first one after it.
 
-    If readings are missing for more than 5 % of the span, the integral could be as wrong, and is NaN.
+    If readings are missing for more than 5 % of the span, the result is NaN: it could be wrong by as much.
     """
     first = max(0, int(np.searchsorted(time_ns, begin_ns, side="right")) - 1)
     last = int(np.searchsorted(time_ns, end_ns))

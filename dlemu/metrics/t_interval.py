@@ -54,7 +54,7 @@ def half_width(std: float, count: int, confidence: float) -> float:
 
 @dataclass(frozen=True, kw_only=True)
 class Estimate:
-    """A mean AU and the half width of its confidence interval, in percent; infinite if there are too few values."""
+    """A mean AU and the half width of its confidence interval (infinite with too few values), in percent."""
 
     au_percent: float
     half_width_percent: float
@@ -111,8 +111,8 @@ def percent_interval(percent: float, half_width: float) -> tuple[float, float]:
 # The criteria of SNIA's Solid State Storage Performance Test Specification (PTS) 2.0.2
 WINDOW = 5  # rounds in the measurement window, which ends with the last round
 MAX_ROUNDS = 25  # without a steady state, the measurement ends after so many rounds
-_MAX_RANGE = 0.20  # difference between the highest and the lowest rate in the window / their mean
-_MAX_SLOPE = 0.10  # rise or fall, within the window, of the line fitted to the rates / their mean
+_MAX_RANGE = 0.20  # difference between the highest and the lowest rate in the window / mean rate
+_MAX_SLOPE = 0.10  # rise or fall, within the window, of the line fitted to the rates / mean rate
 
 
 def is_steady(rates: Sequence[float]) -> bool | None:

@@ -3,7 +3,7 @@
 Both sides run their own commands on their own datasets, in turn, and are compared pair by pair, so that other load of
 the machine affects both. A row whose median ratio is over LIMIT is measured MAX_PAIRS times. It is worse if the median
 is still over LIMIT and at most one pair is better: equal code gives so many pairs on one side once in 16 times, and
-rarely with such a median. After MAX_SECONDS, rows are undecided (exit status 2); `--only ROW` leaves more time for one.
+rarely with such a median. After MAX_SECONDS, other rows are undecided (exit status 2); `--only ROW` has time for one.
 """
 
 from __future__ import annotations

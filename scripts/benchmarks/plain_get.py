@@ -105,8 +105,8 @@ def main() -> None:
         if epoch == int(warm_up):
             started, cpu, total = time.perf_counter(), time.process_time(), 0
         total += get(keys)
-    times = {"wall_seconds": time.perf_counter() - started, "cpu_seconds": time.process_time() - cpu}
-    print(json.dumps({"bytes": total} | times))
+    result = {"bytes": total, "wall_seconds": time.perf_counter() - started, "cpu_seconds": time.process_time() - cpu}
+    print(json.dumps(result))
 
 
 if __name__ == "__main__":
