@@ -17,7 +17,7 @@ from dlemu.jobs.probe.requests import choose_engine, measure_cell
 from dlemu.jobs.probe.result import PROBE, Access, CellSpec, ProbeAnswer, ProbeCell
 from dlemu.machine.environment import StorageFacts, describe_folder, describe_host, existing_folder
 from dlemu.metrics.cache import IN_MEMORY
-from dlemu.metrics.t_interval import MOST_ROUNDS, WINDOW, is_steady
+from dlemu.metrics.t_interval import MAX_ROUNDS, WINDOW, is_steady
 from dlemu.report.units import size
 from dlemu.results.answer_files import decode_versioned, save_answer
 from dlemu.results.drive import Rate, Rates
@@ -108,18 +108,18 @@ def _issues(answer: ProbeAnswer, storage: StorageFacts, *, lacks_fio: bool) -> I
             "one: --steady repeats each write until it has"
         )
     if unsteady := sum(cell.steady is False for cell in answer.cells):
-        yield f"not steady after {MOST_ROUNDS} rounds: {count(unsteady, 'write')}"
+        yield f"not steady after {MAX_ROUNDS} rounds: {count(unsteady, 'write')}"
     if lacks_fio:
         yield "fio is not installed: dlemu's own threads sent the requests"
 
 
 def _until_steady(measure: Callable[[], ProbeCell], on_event: OnEvent) -> ProbeCell:
-    """Repeat a write until steady (at most MOST_ROUNDS); return its last cell with the mean rate of the last WINDOW."""
+    """Repeat a write until steady (at most MAX_ROUNDS); return its last cell with the mean rate of the last WINDOW."""
     rates: list[float] = []
-    while len(rates) < MOST_ROUNDS and not is_steady(rates):
+    while len(rates) < MAX_ROUNDS and not is_steady(rates):
         cell = measure()
         rates.append(cell.mb_per_second)
-        on_event(Doing(f"round {len(rates)} of at most {MOST_ROUNDS}: {cell.mb_per_second:,.1f} MB/s"))
+        on_event(Doing(f"round {len(rates)} of at most {MAX_ROUNDS}: {cell.mb_per_second:,.1f} MB/s"))
     mean = sum(rates[-WINDOW:]) / WINDOW  # MB/s
     return replace(cell, mb_per_second=mean, iops=mean * 1e6 / cell.size_bytes, steady=is_steady(rates))
 

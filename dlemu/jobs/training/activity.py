@@ -14,14 +14,14 @@ from dlemu.metrics.findings import Finding
 from dlemu.metrics.limit import Context
 from dlemu.metrics.loss import waits_of
 from dlemu.metrics.rates import Window, Windows, known, mean_within
-from dlemu.metrics.rows import Rows, StepTable, in_order
+from dlemu.metrics.rows import Rows, StepTable, as_table
 from dlemu.results.host_activity import HostActivity, devices_of, highest
 from dlemu.telemetry import HostTelemetry
 
 
 def activity_during(run: MeasuredTraining, rows: Rows) -> Context:
     """Return the activity of hosts during the epochs of these rows, and of devices while accelerators waited."""
-    rows, journal = in_order(rows), run.facts.journal
+    rows, journal = as_table(rows), run.facts.journal
     epochs_by_host = _epochs_of_hosts(run, rows)
     waits_by_host: list[tuple[HostTelemetry, Windows]] = []  # when the host's accelerators waited, on its clock
     for host in run.telemetry:
@@ -124,7 +124,7 @@ def _cores_used(host: HostTelemetry, windows: Windows) -> float:
 def find_hot_drive(run: MeasuredTraining, rows: Rows) -> Finding | None:
     """Return a finding on the dataset's drive that most exceeded its warning temperature; None if none reached it."""
     by_excess: dict[float, Finding] = {}  # degrees above the drive's limit -> finding
-    for host, epochs in _epochs_of_hosts(run, in_order(rows)):
+    for host, epochs in _epochs_of_hosts(run, as_table(rows)):
         for drive in host.sources("temperature"):
             times, degrees = host.readings("temperature", drive, "celsius")
             _, limits = host.readings("temperature", drive, "limit_celsius")

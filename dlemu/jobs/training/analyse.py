@@ -29,7 +29,7 @@ from dlemu.metrics.demand import sample_divisor
 from dlemu.metrics.findings import Code, Finding
 from dlemu.metrics.limit import MIN_LOSS_PERCENT, Limit, Scaling, judge_limit
 from dlemu.metrics.loss import loss_percent
-from dlemu.metrics.rows import Rows, StepTable, is_any, sum_of
+from dlemu.metrics.rows import Rows, StepTable, has_nonzero, sum_of
 from dlemu.metrics.stragglers import find_slow_folders, find_stragglers
 from dlemu.metrics.verdict import HOST_LIMITS, Evidence, is_biased, judge
 from dlemu.ranks import name_ranks
@@ -215,7 +215,7 @@ def _other_program(rows: Rows, metrics: Metrics, proof: cache.CacheProof) -> Fin
 
 def _limit(run: MeasuredTraining, judged: Rows, proof: cache.CacheProof, other_program: Finding | None) -> Limit | None:
     """Return what limited the steps in `judged`; None if they have no computation."""
-    if not is_any(judged, "compute_ns"):
+    if not has_nonzero(judged, "compute_ns"):
         return None
     facts, reader = run.facts, run.facts.workload.reader
     deeper_queue = None

@@ -23,7 +23,7 @@ from dlemu.metrics.au import au_percent
 from dlemu.metrics.changes import find_stalls
 from dlemu.metrics.findings import Code, Finding
 from dlemu.metrics.loss import mean_ready_behind, worker_time
-from dlemu.metrics.rows import StepTable, is_any, sum_of
+from dlemu.metrics.rows import StepTable, has_nonzero, sum_of
 from dlemu.metrics.t_interval import FEWEST
 
 MAX_ROWS = 20_000  # steps of all ranks to replay, from the start of the run; some tenths of a second per replay
@@ -43,7 +43,7 @@ def find_deeper_queue(run: MeasuredTraining, wanted_mb_per_second: float) -> Fin
     if len(rows) < 2 * FEWEST or facts.batches_ahead >= rows["step"].max():
         return None
     batches_ready, measured_au = mean_ready_behind(rows), au_percent(rows)
-    if batches_ready < 1 or not is_any(rows, "app_bytes"):
+    if batches_ready < 1 or not has_nonzero(rows, "app_bytes"):
         return None
     stalled_ns = 1e9 * sum(stall.seconds for stall in find_stalls(rows)) * len(rows.by_rank)
     if stalled_ns >= sum_of(rows, "wait_ns") / 2:

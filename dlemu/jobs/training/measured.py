@@ -17,7 +17,7 @@ from dlemu.jobs.training.summary import Summary
 from dlemu.metrics.au import au_percent, kept_rows
 from dlemu.metrics.limit import Scaling
 from dlemu.metrics.rates import Floats, Intervals, known
-from dlemu.metrics.rows import Rows, StepTable, in_order, step_end_ns, training_start_ns
+from dlemu.metrics.rows import Rows, StepTable, as_table, step_end_ns, training_start_ns
 from dlemu.plan.samples import Plan
 from dlemu.plan.streams import StreamPlan
 from dlemu.results.exported import ExportedSteps
@@ -101,7 +101,7 @@ class MeasuredTraining(MeasuredRun):
     @cached_property
     def ordered(self) -> StepTable:
         """All rows, ordered by rank, epoch and step."""
-        return in_order(self.rows)
+        return as_table(self.rows)
 
     @cached_property
     def training(self) -> StepTable:
@@ -126,7 +126,7 @@ class MeasuredTraining(MeasuredRun):
     @cached_property
     def span_seconds(self) -> tuple[float, float]:
         """Start of the first step (0) and end of the last, in seconds since the start of training."""
-        _, last_rows = self.ordered.ends
+        _, last_rows = self.ordered.block_ends
         ends = zip(last_rows["rank"].tolist(), step_end_ns(last_rows).tolist(), strict=True)
         return 0.0, max((0.0, *((end_ns - self.rank_start_ns.get(rank, 0)) / 1e9 for rank, end_ns in ends)))
 

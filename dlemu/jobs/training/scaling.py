@@ -23,9 +23,9 @@ from dlemu.jobs.training.steplog import TRAINING, StepRows
 from dlemu.loaders.loader_base import BatchMaker, LoaderSpec
 from dlemu.machine.cgroup_limits import host_memory
 from dlemu.metrics.au import au_percent
-from dlemu.metrics.limit import FEW_REQUESTS, MIN_LOSS_PERCENT, PIECE_BYTES, Scaling
+from dlemu.metrics.limit import FEW_REQUESTS, MAX_REQUEST_BYTES, MIN_LOSS_PERCENT, Scaling
 from dlemu.metrics.loss import Causes, Work, find_causes, work_of
-from dlemu.metrics.rows import Rows, is_any
+from dlemu.metrics.rows import Rows, has_nonzero
 from dlemu.ranks import Comm
 
 # Factor for more readers, and divisor for fewer: far above MIN_SPEEDUP; a larger one would take more memory and cores
@@ -80,7 +80,7 @@ def worth_trying(job: TrainingJob, rows: StepRows) -> tuple[Trial, ...]:
         return ()
     is_remote = open_storage(workload.storage_spec.buffered).is_remote
     workers = max(1, reader.read_threads)
-    requests_per_reader = reader.io_depth if is_remote else max(1.0, work.call_bytes / PIECE_BYTES)  # in flight
+    requests_per_reader = reader.io_depth if is_remote else max(1.0, work.call_bytes / MAX_REQUEST_BYTES)  # in flight
     few_requests = job.ranks * work.readers * requests_per_reader < 2 * FEW_REQUESTS
     buffer_bytes = job.ranks * READER_FACTOR * workers * job.loader_spec(0).slot_bytes
     fits_memory = buffer_bytes < host_memory().available_bytes * MEMORY_SHARE
@@ -107,7 +107,7 @@ def explain_loss(workload: Workload, rows: Rows, ranks: int) -> tuple[Causes, Wo
 
 def preprocessing_sleeps(workload: Workload, rows: Rows) -> bool:
     """Return whether emulated preprocessing slept; if it burned CPU time instead, the rows have `preprocess_cpu_ns`."""
-    return not is_zero(workload.reader.preprocess_time) and not is_any(rows, "preprocess_cpu_ns")
+    return not is_zero(workload.reader.preprocess_time) and not has_nonzero(rows, "preprocess_cpu_ns")
 
 
 def _rate(job: TrainingJob, comm: Comm, readers: int, epoch: int, waiting_ranks: Sequence[int]) -> float:

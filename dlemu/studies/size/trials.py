@@ -25,7 +25,7 @@ from dlemu.jobs.training.plan import TrainingJob
 from dlemu.jobs.training.steplog import STEP_DTYPE, TRAINING, StepRows, read_log
 from dlemu.jobs.training.wording import memory_warning
 from dlemu.metrics.rates import Intervals
-from dlemu.metrics.rows import Rows, in_order
+from dlemu.metrics.rows import Rows, as_table
 from dlemu.metrics.t_interval import SequentialTest
 from dlemu.results import LIVE
 from dlemu.results.figures import CONFIDENCE
@@ -62,7 +62,7 @@ def steady_series(rows: Rows, *, ahead: int, window_seconds: float) -> SteadySer
     out: its first step, and its last `ahead` steps, whose batches were queued. Windows begin after a rank's first step.
     """
     series_by_block: dict[tuple[int, int], list[Values]] = {}
-    for block_rows in in_order(rows).by_block:
+    for block_rows in as_table(rows).by_block:
         block = int(block_rows["epoch"][0]), int(block_rows["block"][0])
         series = _rank_series(block_rows, ahead, round(window_seconds * 1e9))
         series_by_block.setdefault(block, []).append(series)

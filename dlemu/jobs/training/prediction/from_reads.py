@@ -24,7 +24,7 @@ from dlemu.jobs.training.prediction.event_model import HostCosts
 from dlemu.metrics.au import kept_rows, total_ns
 from dlemu.metrics.demand import row_group_reads
 from dlemu.metrics.rates import Floats, Intervals, during, under_way
-from dlemu.metrics.rows import StepTable, is_any
+from dlemu.metrics.rows import StepTable, has_nonzero
 from dlemu.metrics.t_interval import FEWEST, estimate
 
 # The storage was at its limit if accelerators waited for data for at least this share of their time, or if workers
@@ -228,7 +228,7 @@ def calibrate_from_run(run: MeasuredTraining) -> Calibration:
     reader = rows["rank"] * (int(rows["worker"].max()) + 1) + rows["worker"]  # a number for each worker of each rank
     reads = Reads(begin, end - decode_seconds if decodes else end, rows["app_bytes"], reader)
     curve = reads.curve()
-    core_seconds = np.minimum(decode_seconds, rows["cpu_ns"] / 1e9) if is_any(rows, "cpu_ns") else decode_seconds
+    core_seconds = np.minimum(decode_seconds, rows["cpu_ns"] / 1e9) if has_nonzero(rows, "cpu_ns") else decode_seconds
     # The model adds the emulated preprocessing of the job that is predicted.
     core_seconds = np.maximum(core_seconds - rows["preprocess_cpu_ns"] / 1e9, 0.0)
     kept = kept_rows(all_rows, 1, 0)  # not the first steps, in which all accelerators wait

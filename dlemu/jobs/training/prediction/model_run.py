@@ -24,7 +24,7 @@ from dlemu.jobs.training.prediction.prediction import EndedBy, SimulatedFigures
 from dlemu.jobs.training.steplog import STEP_DTYPE, TRAINING, StepRows
 from dlemu.metrics.au import au_dlio_percents, au_percent, kept_rows, sustained_au
 from dlemu.metrics.rates import Floats, first_batch_seconds, over_epochs, per_second, training_ns
-from dlemu.metrics.rows import StepTable, in_order
+from dlemu.metrics.rows import StepTable, as_table
 from dlemu.results.wording import count
 
 MAX_ROWS = 300_000  # maximum rank-steps of a simulation; they take 2 to 3 seconds
@@ -91,7 +91,7 @@ class ModelRun:
 
     @cached_property
     def _table(self) -> StepTable:
-        return in_order(self.rows)
+        return as_table(self.rows)
 
 
 @dataclass(frozen=True, eq=False)
