@@ -30,18 +30,18 @@ _MIN_SECRET_CHARS = 4  # shorter values are not redacted in messages, because th
 _MIN_PART_CHARS = 8  # the same for a part of a value, as of `AccountName=x;AccountKey=y`
 
 
-def public_options(options: Mapping[str, Any]) -> dict[str, Any]:
+def redact_options(options: Mapping[str, Any]) -> dict[str, Any]:
     """Return a storage's options for files: all names, and the values of harmless options."""
-    return {name: public_option(name, value) for name, value in options.items()}
+    return {name: redact_option(name, value) for name, value in options.items()}
 
 
-def public_option(name: str, value: Any) -> Any:
+def redact_option(name: str, value: Any) -> Any:
     """Return an option's value for files, redacted unless the option is harmless."""
     if value is None or isinstance(value, bool):
         return value
     if name not in HARMLESS_OPTIONS:
         return WITHHELD
-    return public_text(value) if isinstance(value, str) else value
+    return redact_urls(value) if isinstance(value, str) else value
 
 
 _URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://\S+")  # s3://bucket/key
@@ -49,17 +49,17 @@ _URL_USER = re.compile(r"(://)[^/\s?#]*@")  # me:x@ in https://me:x@host
 _URL_VALUE = re.compile(r"([?&;][^=&;\s]*=)[^&;\s\"')\]},]+")  # x in https://host/key?sig=x
 
 
-def public_text(text: str) -> str:
+def redact_urls(text: str) -> str:
     """Return a text without the user names, passwords and query values (signatures) of its URLs."""
     if "://" not in text:
         return text
     return _URL.sub(lambda url: _URL_VALUE.sub(rf"\1{WITHHELD}", _URL_USER.sub(rf"\1{WITHHELD}@", url[0])), text)
 
 
-def scrubbed(text: str, options: Mapping[str, object]) -> str:
+def redact_message(text: str, options: Mapping[str, object]) -> str:
     """Return an error message without the credentials in URLs and in options, which a library may quote."""
     for name, option in options.items():
-        if public_option(name, option) != WITHHELD:
+        if redact_option(name, option) != WITHHELD:
             continue
         for value in _scalars(option):
             parts = [part.partition("=")[2] for part in re.split("[;&]", value)]
@@ -68,7 +68,7 @@ def scrubbed(text: str, options: Mapping[str, object]) -> str:
                 if len(secret) >= _MIN_SECRET_CHARS and secret != WITHHELD:
                     quoted = quote(secret, safe="", errors="surrogateescape")
                     text = text.replace(secret, WITHHELD).replace(quoted, WITHHELD)
-    return public_text(text)
+    return redact_urls(text)
 
 
 def _scalars(value: object) -> Iterator[str]:
@@ -89,23 +89,23 @@ _OPTION_SECTION = re.compile(r"(.*?storage_options[^=:]*[=:]).*", re.DOTALL)
 _SECRET_ARG = re.compile(rf"([^\s=]*(?:{SECRET_NAMES})[^\s=]*=).*", re.IGNORECASE | re.DOTALL)  # --api-key=x
 
 
-def without_secrets(argv: Iterable[str]) -> list[str]:
+def redact_argv(argv: Iterable[str]) -> list[str]:
     """Return the arguments of a command line without credentials."""
-    return [public_text(_redact_arg(arg)) for arg in argv]
+    return [redact_urls(_redact_arg(arg)) for arg in argv]
 
 
 def _redact_arg(arg: str) -> str:
     """Return an argument, with its value redacted if that may be a credential."""
     if option := _OPTION.fullmatch(arg):
         prefix, name, value = option.groups()
-        is_public = value.lower() in ("true", "false", "null") or public_option(name, value) != WITHHELD
+        is_public = value.lower() in ("true", "false", "null") or redact_option(name, value) != WITHHELD
         return arg if is_public else f"{prefix}{WITHHELD}"
     if section := _OPTION_SECTION.fullmatch(arg):
         return f"{section[1]}{WITHHELD}"
     return _SECRET_ARG.sub(rf"\1{WITHHELD}", arg)
 
 
-def given_options(argv: Iterable[str]) -> dict[str, str]:
+def argv_options(argv: Iterable[str]) -> dict[str, str]:
     """Return the storage options in the arguments of a command line, by name."""
     matches = (_OPTION.fullmatch(arg) for arg in argv)
     return {match[2]: match[3].strip("'\"") for match in matches if match}
@@ -116,7 +116,7 @@ def printable(text: str) -> str:
     return text.encode("utf-8", "backslashreplace").decode()
 
 
-def check_letters(names: Iterable[str]) -> None:
+def check_encoding(names: Iterable[str]) -> None:
     """Raise UserError for a name with bytes that Python could not decode (PEP 383), and that no UTF-8 file can hold."""
     for name in names:
         if re.search("[\ud800-\udfff]", name):  # lone surrogates, which stand for such bytes

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, cast
 from datagen.errors import UserError
 from datagen.registry import installed_part
 from datagen.regular import open_standard_streams
-from datagen.withheld import check_letters
+from datagen.withheld import check_encoding
 from dlemu.config import load
 from dlemu.config.overrides import given_keys, literal
 from dlemu.config.schema import Workload
@@ -204,7 +204,7 @@ def probe(
     from dlemu.jobs.probe import run
 
     path = os.fspath(target)
-    check_letters([path, folder])
+    check_encoding([path, folder])
     with _forking_call("probe"):
         return run.probe_target(
             path,

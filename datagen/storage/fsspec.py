@@ -19,7 +19,7 @@ from datagen.registry import library
 from datagen.storage.memory import MemoryWriter
 from datagen.storage.posix import FileWriter
 from datagen.storage.storage_base import Bytes, Entry, Listed, Reader, StorageBase, StorageSpec, Writer
-from datagen.withheld import public_text, scrubbed
+from datagen.withheld import redact_message, redact_urls
 
 LOCAL_SCHEMES = ("file", "local")
 MAX_FILE_BYTES = 16 << 30  # of a file to be written, which is in memory until it is complete
@@ -34,7 +34,7 @@ class Storage(StorageBase):
         scheme, separator, path = spec.root.partition("://")
         if not separator:
             wanted = "fsspec needs a URL there, such as gs://BUCKET, abfs://CONTAINER or file:///mnt/data"
-            raise UserError(f"storage.storage_root is {public_text(spec.root)!r}: {wanted}")
+            raise UserError(f"storage.storage_root is {redact_urls(spec.root)!r}: {wanted}")
         self._root = f"{scheme}://{path.rstrip('/')}"
         self.is_remote = scheme not in (*LOCAL_SCHEMES, "memory")  # type: ignore[misc]  # overrides the ClassVar
         self.server = scheme
@@ -44,10 +44,10 @@ class Storage(StorageBase):
             # Some instances keep connections and event loops, which threads and forks must not share
             self.fs: Any = fsspec.filesystem(scheme, skip_instance_cache=scheme != "memory", **self._options)
         except (ImportError, ValueError, TypeError) as error:
-            problem = f"storage.storage_root is {public_text(spec.root)}"
+            problem = f"storage.storage_root is {redact_urls(spec.root)}"
             if isinstance(error, TypeError):
                 problem = f"storage.storage_options do not fit fsspec's {scheme} file system"
-            raise UserError(f"{problem}: {scrubbed(str(error), self._options)}") from None
+            raise UserError(f"{problem}: {redact_message(str(error), self._options)}") from None
 
     def open(self, path: str) -> FsspecReader:
         return FsspecReader(self, self._url(path), self.size_bytes(path))
@@ -107,7 +107,7 @@ class Storage(StorageBase):
         except FileNotFoundError as error:
             raise no_such_file(path) from error
         except Exception as error:
-            message = scrubbed(str(error), self._options)
+            message = redact_message(str(error), self._options)
             is_public = message == str(error)
             if isinstance(error, UserError) or (isinstance(error, OSError) and is_public):
                 raise

@@ -17,7 +17,7 @@ import click
 
 from datagen.errors import DlemuError, UserError, host_failure
 from datagen.registry import import_by_name, installed, nearest
-from datagen.withheld import check_letters, given_options, scrubbed
+from datagen.withheld import argv_options, check_encoding, redact_message
 from dlemu import __version__
 from dlemu.results.kinds import kinds
 
@@ -140,7 +140,7 @@ def guarded(command: click.Command, name: str) -> None:
     gc.set_threshold(_YOUNG_OBJECTS, *gc.get_threshold()[1:])
     try:
         _check_current_folder()
-        check_letters(sys.argv[1:])
+        check_encoding(sys.argv[1:])
         command.main(prog_name=name, standalone_mode=False)
     except click.ClickException as error:
         advice = _advice_on_option(error) if isinstance(error, click.NoSuchOption) else ""
@@ -224,5 +224,5 @@ def complain(message: str) -> None:
     """Print a message on stderr, without the command line's credentials and with control characters escaped."""
     from dlemu.results.wording import VISIBLE
 
-    public_message = scrubbed(message, given_options(sys.argv)).translate(VISIBLE)
+    public_message = redact_message(message, argv_options(sys.argv)).translate(VISIBLE)
     print(f"dlemu: {public_message}", file=sys.stderr, flush=True)

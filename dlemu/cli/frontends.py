@@ -13,7 +13,7 @@ from rich.console import Console
 
 from datagen.errors import UserError
 from datagen.storage.storage_base import open_storage
-from datagen.withheld import without_secrets
+from datagen.withheld import redact_argv
 from dlemu.cli import complain, complain_of
 from dlemu.cli.options import make_page, print_activity, show_answer
 from dlemu.config import check_data, load
@@ -52,7 +52,7 @@ def show_job(
 
     `export` writes files for other programs on the job's events. Without `kind`, the workload determines it.
     """
-    on_event = events.to_all(terminal, export, log_writer(shlex.join(without_secrets(sys.argv))))
+    on_event = events.to_all(terminal, export, log_writer(shlex.join(redact_argv(sys.argv))))
     try:
         result = run_job(request, on_event, None if kind is None else kind.load_job().job)
     except RunFailedError as error:

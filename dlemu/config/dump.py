@@ -17,7 +17,7 @@ from functools import cache
 from itertools import pairwise
 from typing import Any
 
-from datagen.withheld import public_option, public_options, public_text, without_secrets
+from datagen.withheld import redact_argv, redact_option, redact_options, redact_urls
 from dlemu.config.loading import DEFAULT_WORKLOAD, load
 from dlemu.config.overrides import override
 from dlemu.config.schema import OWN, Output, Workload, plain
@@ -39,17 +39,17 @@ def published(value: Any, name: str = "") -> Any:
     """
     section, _, option = name.rpartition(".")
     if section.endswith("storage_options"):
-        return public_option(option, value)
+        return redact_option(option, value)
     if is_dataclass(value) and not isinstance(value, type):
         public = {field.name: published(getattr(value, field.name), field.name) for field in fields(value)}
         return replace(value, **public)
     if isinstance(value, Mapping):
         if name.endswith("storage_options"):
-            return public_options(value)
+            return redact_options(value)
         return {key: published(item, key) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
         return type(value)(map(published, value))
-    return public_text(value) if isinstance(value, str) else value
+    return redact_urls(value) if isinstance(value, str) else value
 
 
 def as_in_yaml(workload: Workload) -> dict[str, Any]:
@@ -78,7 +78,7 @@ def datagen_command(workload: Workload) -> str:
         overrides += _differences((section,), settings[section], base_settings[section])
     if name == DEFAULT_WORKLOAD and len(overrides) > 1:
         del overrides[0]  # the default workload need not be named
-    return shlex.join(["dlemu", "datagen", *without_secrets(overrides)])
+    return shlex.join(["dlemu", "datagen", *redact_argv(overrides)])
 
 
 def _escaped(value: Any) -> Any:

@@ -12,7 +12,7 @@ from datagen.errors import UserError
 from datagen.registry import is_built_in, nearest
 from datagen.spec import build
 from datagen.storage.storage_base import DIRECT_TYPES
-from datagen.withheld import scrubbed
+from datagen.withheld import redact_message
 from dlemu.config.overrides import parse
 from dlemu.config.schema import Storage, Workload, full_size_values, plain, settings_class, to_workload
 from dlemu.config.translate import MODULES, KeyPath, Layer, flattened, merged, put, translated
@@ -90,7 +90,7 @@ def load(overrides: Sequence[str], config_dir: str | None = None, *, base: Workl
         check_model_name(workload.model.name)
     except UserError as error:  # its message may quote the storage's options, and these may be credentials
         options = {path[-1]: value for path, value in flattened((), tree) if path[:2] == ("storage", "storage_options")}
-        raise UserError(scrubbed(str(error), options)) from None
+        raise UserError(redact_message(str(error), options)) from None
     return workload
 
 

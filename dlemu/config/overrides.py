@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from datagen.errors import UserError
 from datagen.spec import refuse
-from datagen.withheld import check_letters as check_letters
-from datagen.withheld import given_options, scrubbed
-from datagen.withheld import without_secrets as without_secrets
+from datagen.withheld import argv_options, redact_message
+from datagen.withheld import check_encoding as check_encoding
+from datagen.withheld import redact_argv as redact_argv
 from dlemu.config.translate import KeyPath
 from dlemu.config.workload_files import workload_names
 
@@ -44,10 +44,10 @@ def parse(overrides: Sequence[str]) -> tuple[str, list[Setting]]:
     problems: list[str] = []
     for text in overrides:
         try:
-            check_letters([text])
+            check_encoding([text])
             settings.append(_parse_override(text))
         except UserError as error:
-            problems.append(scrubbed(str(error), given_options([text])))
+            problems.append(redact_message(str(error), argv_options([text])))
     refuse(problems)
     workloads = [setting.value for setting in settings if setting.path == WORKLOAD]
     return (workloads[-1] if workloads else ""), [setting for setting in settings if setting.path != WORKLOAD]
@@ -150,7 +150,7 @@ def points(words: Sequence[str]) -> list[Point]:
             fixed_words.append(_with_data_folder(word))
             continue
         key = _with_data_folder(parsed.get_key_element())
-        if without_secrets([word]) != [word]:
+        if redact_argv([word]) != [word]:
             raise UserError(f"{key} has several values, which may be credentials: wanted one value, since none is kept")
         # `sweep_string_iterator` escapes the colon of s3://
         axes.append([(key, str(value).replace("s3\\:", "s3:")) for value in parsed.sweep_string_iterator()])

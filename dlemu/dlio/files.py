@@ -11,7 +11,7 @@ import yaml
 from datagen import owned
 from datagen.atomic import write_text
 from datagen.errors import UserError
-from datagen.withheld import without_secrets
+from datagen.withheld import redact_argv
 from dlemu import __version__
 from dlemu.config import load, workload_names
 from dlemu.config.schema import Workload
@@ -63,7 +63,7 @@ def write_config(folders: DlioFolders, workload: Workload) -> None:
     if folder is None:
         return
     given = folders.overrides
-    overrides = without_secrets(dlio_overrides(workload, _shipped_workload(workload)) if given is None else given)
+    overrides = redact_argv(dlio_overrides(workload, _shipped_workload(workload)) if given is None else given)
     hydra = {
         "run": {"dir": folders.folder},
         "mode": "RUN",

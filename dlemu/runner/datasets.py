@@ -13,7 +13,7 @@ from datagen.generate import prepare as prepare_folder
 from datagen.storage.storage_base import open_storage
 from datagen.thread_pool import Progress as RankProgress
 from datagen.verify import verify
-from datagen.withheld import public_text
+from datagen.withheld import redact_urls
 from dlemu.config import check_data
 from dlemu.config.schema import Workload
 from dlemu.ranks import Comm
@@ -89,7 +89,7 @@ def make_share(workload: Workload, comm: Comm, on_event: OnEvent, *, fsync: bool
         return None
     finish(spec, storage)
     total = DatasetMade(
-        folder=public_text(spec.data_folder),
+        folder=redact_urls(spec.data_folder),
         files=sum(share.files for share in shares),
         bytes=sum(share.bytes for share in shares),
         kept_files=sum(share.kept_files for share in shares),
@@ -110,7 +110,7 @@ def _check_shared(workload: Workload, rank_0s_manifest: manifest.Manifest | None
 
     if not becomes_visible(is_shared):
         raise UserError(
-            f"dataset.data_folder is {public_text(spec.data_folder)}, which this host does not share with rank 0: "
+            f"dataset.data_folder is {redact_urls(spec.data_folder)}, which this host does not share with rank 0: "
             "wanted a folder on storage that all hosts mount"
         )
 
@@ -130,7 +130,7 @@ def verify_share(workload: Workload, comm: Comm, on_event: OnEvent) -> None:
     if existing is not None:
         spec = existing.spec  # `verify` checks all existing files, even if the settings have fewer
     files = spec.num_files_train + spec.num_files_eval
-    on_event(DatasetVerified(folder=public_text(spec.data_folder), files=files, findings=findings))
+    on_event(DatasetVerified(folder=redact_urls(spec.data_folder), files=files, findings=findings))
     if findings:
         raise DatasetError(
             f"{len(findings)} of {files} files in {spec.data_folder} are wrong; delete those named above, and run "

@@ -15,7 +15,7 @@ from typing import Any
 
 from datagen.errors import SpaceError, UserError
 from datagen.owned import OwnFolder
-from datagen.withheld import scrubbed
+from datagen.withheld import redact_message
 from dlemu.config.schema import Workload
 from dlemu.ranks import Comm, within
 from dlemu.results import ADVICE
@@ -159,6 +159,6 @@ def save_after_failure(kind: JobKind, job: Job, folder: OwnFolder, on_event: OnE
         if clean_up_note:
             on_event(Doing(clean_up_note))
         return None
-    save(kind, job, log, on_event, scrubbed(failure, job.workload.storage.storage_options))
+    save(kind, job, log, on_event, redact_message(failure, job.workload.storage.storage_options))
     note = f"kept, marked incomplete, in {job.folder}: {count(len(log), kind.row_noun)} measured before that"
     return Kept(job.folder, "; ".join(filter(None, (note, clean_up_note))))

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from datagen.errors import UserError
 from datagen.owned import fresh_folder
-from datagen.withheld import without_secrets
+from datagen.withheld import redact_argv
 from dlemu.config import digest, load
 from dlemu.config.overrides import take_word
 from dlemu.metrics.catalogue import Metric
@@ -148,7 +148,7 @@ def run_together(
         raise UserError("only one job is named: wanted two or more")
     jobs = {index: _checked_job(argv, config_dir) for index, argv in enumerate(commands)}
     question = RunsQuestion(
-        overrides=tuple(shlex.join((job.kind.command, *without_secrets(job.argv))) for job in jobs.values()),
+        overrides=tuple(shlex.join((job.kind.command, *redact_argv(job.argv))) for job in jobs.values()),
         settings_digest=digest([job.workload for job in jobs.values()]),
     )
     labels = {}

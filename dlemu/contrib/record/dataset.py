@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import Literal
 
-from dlemu.config.overrides import check_letters
+from dlemu.config.overrides import check_encoding
 from dlemu.contrib.record.answer import Data, Recording, Spread
 from dlemu.contrib.record.recipe import PIECES
 from dlemu.extend import DlemuError, format_base, open_regular, own_folder, registry
@@ -102,7 +102,7 @@ def data_of(files: Sequence[str], recording: Recording) -> Data | None:
     opened = [path for path in opened_sizes if own_folder.kind_of(path) in kinds]
     endings = [ending for ending, _ in Counter(os.path.splitext(path)[1].lower() for path in opened).most_common()]
     folder = os.path.commonpath([os.path.dirname(path) for path in opened])
-    check_letters([folder, *endings])
+    check_encoding([folder, *endings])
     # The recorder has seen all mapped files, as these stay open. Of other files there may be more.
     paths = opened if recording.mapped else _find_files(opened, folder, kinds)
     sizes = list(_file_sizes(paths or opened).values())

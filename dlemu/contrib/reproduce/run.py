@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from dlemu.config import load
-from dlemu.config.overrides import override, points, without_secrets
+from dlemu.config.overrides import override, points, redact_argv
 from dlemu.contrib.reproduce.document import Command, DocumentQuestion, Step, document_named
 from dlemu.extend import UserError, check_launcher, child_run, owned, run_list
 from dlemu.extend import run_folder as result_folder
@@ -53,7 +53,7 @@ def reproduce(
             load(point.words)  # reports a wrong setting before the first step runs; the step loads it again
     folder = folder or result_folder.new_folder("reproduce", f"{question.document}-")
     planned = [run_list.Planned(what=step, name=step.name, label=step.says, settings={}) for step in steps]
-    runs = Steps(folder, replace(question, overrides=tuple(without_secrets(question.overrides))), planned, on_event)
+    runs = Steps(folder, replace(question, overrides=tuple(redact_argv(question.overrides))), planned, on_event)
     runs.resume()
     return runs.run_missing(), folder
 
@@ -90,7 +90,7 @@ class Steps(run_list.RunList[Step, StepDone, Reproduced]):
             command += [override(("output", "folder"), folder), "output.report=false"]
         result = "" if step.command == "datagen" else kind_of_command(step.command).answer
         child_run.run_commands([child_run.Command(words=command, folder=folder, result=result)])
-        words = tuple(without_secrets(step.words))
+        words = tuple(redact_argv(step.words))
         return StepDone(name=step.name, command=step.command, words=words, folder=os.path.basename(folder))
 
 

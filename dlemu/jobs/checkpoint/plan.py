@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 
 from datagen.errors import SpaceError, UserError
 from datagen.storage.storage_base import StorageBase, StorageSpec, open_storage
-from datagen.withheld import public_text
+from datagen.withheld import redact_urls
 from dlemu.checkpoints.checkpoint_plan import CheckpointPlan, plan_checkpoint
 from dlemu.checkpoints.file_content import FileContent, files_of
 from dlemu.checkpoints.stored import StoredNote, files_in, folder_of, is_link, read_note, stored_checkpoints
@@ -75,7 +75,7 @@ class CheckpointJob(Job):
             ranks=self.ranks,
             bytes=self.plan.sizes.bytes,
             model=self.workload.model,
-            settings=replace(self.settings, checkpoint_folder=public_text(self.settings.checkpoint_folder)),
+            settings=replace(self.settings, checkpoint_folder=redact_urls(self.settings.checkpoint_folder)),
         )
 
     def files(self, rank: int, checkpoint: int) -> list[FileContent]:

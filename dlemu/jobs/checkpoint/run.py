@@ -12,7 +12,7 @@ import numpy as np
 
 from datagen.errors import DlemuError, UserError
 from datagen.storage.storage_base import open_storage
-from datagen.withheld import public_text
+from datagen.withheld import redact_urls
 from dlemu.checkpoints.checkpoint_plan import plan_checkpoint
 from dlemu.checkpoints.io_rows import IO_COLUMNS, WHOLE, WRITE, IoRows, finished_name
 from dlemu.checkpoints.stored import files_in, folder_of, read_note, remove_checkpoint, stored_checkpoints, user_error
@@ -72,7 +72,7 @@ class Checkpoints(JobKind):
         )
 
     def own_facts(self, job: CheckpointJob) -> dict[str, Any]:
-        return {"notes": tuple(map(public_text, job.notes)), "written": job.plan.sizes}
+        return {"notes": tuple(map(redact_urls, job.notes)), "written": job.plan.sizes}
 
     def check(self, run: CheckpointRun) -> None:
         facts, model = run.facts, run.facts.workload.model

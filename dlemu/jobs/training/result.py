@@ -17,7 +17,7 @@ from datagen.inspection import inspect, no_dataset
 from datagen.registry import import_by_name
 from datagen.spec import DatasetSpec
 from datagen.storage.storage_base import StorageSpec, open_storage
-from datagen.withheld import public_text
+from datagen.withheld import redact_urls
 from dlemu.config import check_data, check_runnable, datagen_command
 from dlemu.config.schema import Workload
 from dlemu.config.validate import check as check_settings
@@ -206,7 +206,7 @@ class Training(JobKind):
             "stream_plan": plan if isinstance(plan, StreamPlan) else None,
             "num_files_eval": job.dataset.valid.num_files if job.dataset.valid else 0,
             "total_bytes": job.dataset.total_bytes,
-            "notes": (*map(public_text, job.dataset.notes), *job.loader_notes),
+            "notes": (*map(redact_urls, job.dataset.notes), *job.loader_notes),
             "batches_ahead": job.batches_ahead,
             "reader_version": READER_VERSION,
         }

@@ -14,7 +14,7 @@ from datagen.formats.format_base import UnreadFormat
 from datagen.inspection import inspect
 from datagen.registry import find
 from datagen.storage.storage_base import open_storage
-from datagen.withheld import without_secrets
+from datagen.withheld import redact_argv
 from dlemu.config import check_runnable, datagen_command, digest, load
 from dlemu.config.overrides import given_keys, take_word
 from dlemu.config.schema import Workload, full_size
@@ -87,7 +87,7 @@ def size(
         workload=workload.model.name,
         accelerator=workload.accelerator or None,
         sample_divisor=sample_divisor(workload),
-        overrides=tuple(without_secrets(settings)),
+        overrides=tuple(redact_argv(settings)),
         launcher=launcher,
         threshold_percent=100 * workload.metric.au,
         cached=workload.metric.cached,

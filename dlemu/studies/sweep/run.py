@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from datagen.errors import DlemuError, UserError
-from datagen.withheld import without_secrets
+from datagen.withheld import redact_argv
 from dlemu.config import digest, load
 from dlemu.config.overrides import Point, check_points, named, override, points, take_word
 from dlemu.results.kinds import kind_needed, kind_to_run, read_figures
@@ -43,7 +43,7 @@ def sweep(overrides: Sequence[str], *, config_dir: str | None = None, on_event: 
         for number, (point, child) in enumerate(zip(all_points, children, strict=True), start=1)
     ]
     workloads = [child.workload for child in children]
-    public_overrides = tuple(without_secrets(run_overrides))
+    public_overrides = tuple(redact_argv(run_overrides))
     question = SweepQuestion(overrides=public_overrides, launcher=launcher, settings_digest=digest(workloads))
     runs = Sweep(folder or new_folder(workloads[0].results_name, "sweep-"), question, planned, on_event)
     runs.resume()
@@ -108,7 +108,7 @@ def find_bracket(overrides: Sequence[str], *, config_dir: str | None, on_event: 
     section, _, name = kind.scaled_by.partition(".")
     first = float(str(workload.kinds[section][name]))
     child = Child(kind, workload, (*config_options(config_dir), *run_overrides))
-    public_overrides = tuple(without_secrets(run_overrides))
+    public_overrides = tuple(redact_argv(run_overrides))
     question = SweepQuestion(
         overrides=public_overrides, launcher=launcher, most_of=kind.scaled_by, settings_digest=digest([workload])
     )

@@ -11,7 +11,7 @@ from typing import Literal
 
 from datagen.errors import UserError
 from datagen.settings import build
-from datagen.withheld import without_secrets
+from datagen.withheld import redact_argv
 from dlemu.checkpoints.checkpoint_plan import plan_checkpoint
 from dlemu.config import load
 from dlemu.config.overrides import take_word
@@ -123,7 +123,7 @@ def needs(source: Sequence[str] | Workload, request: PredictionRequest) -> tuple
     total = _sum_of(needs_of_jobs)
     nvidia_class, times_class = _nvidia_class(total)
     answer = NeedsAnswer(
-        overrides=tuple(without_secrets(take_word(overrides, "output.folder")[1])),
+        overrides=tuple(redact_argv(take_word(overrides, "output.folder")[1])),
         jobs=tuple(needs_of_jobs),
         total=total,
         restart_minutes=request.restart_minutes,
